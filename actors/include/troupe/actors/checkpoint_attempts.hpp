@@ -1,0 +1,41 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+#include <troupe/serialization/manifest.hpp>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace troupe::actors {
+
+/// A checkpoint whose parts are all in: what is to be committed.
+struct complete_checkpoint {
+  /// Name of the directory that the parts were written to.
+  std::string temporary_directory;
+  serialization::manifest content;
+};
+
+/// What the checkpoint store remembers: which parts of which attempt have come. A plain class; it does no I/O.
+class checkpoint_attempts {
+ public:
+  void set_facts(checkpoint_facts facts) { facts_ = std::move(facts); }
+  [[nodiscard]] const checkpoint_facts& facts() const noexcept { return facts_; }
+
+  /// Takes one part. Returns nothing while others are missing, the whole once the last is in, and the first error if any rank could not
+  /// write (also once the last is in, so that nobody still writes into a directory that is cleaned up).
+  /// `now` becomes the checkpoint's time of creation.
+  [[nodiscard]] std::optional<expected<complete_checkpoint>>
+  add(const checkpoint_part& part, std::chrono::sys_time<std::chrono::milliseconds> now);
+
+ private:
+  using key = std::tuple<generation_id, step_id, std::uint32_t>;
+
+  checkpoint_facts facts_;
+  std::map<key, std::map<rank_id, checkpoint_part>> pending_;
+};
+
+} // namespace troupe::actors

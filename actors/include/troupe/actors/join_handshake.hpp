@@ -1,0 +1,40 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+
+#include <map>
+#include <string>
+
+namespace troupe::actors {
+
+/// The node's half of letting a worker in: challenge and response with the run's secret, so that the secret itself never travels
+/// and a recorded answer is worth nothing. A plain class; randomness comes in with the nonces.
+///
+/// proof(role, nonce) = HMAC-SHA-256(secret, role | run | worker | nonce), as hexadecimal digits.
+class join_handshake {
+ public:
+  explicit join_handshake(std::string secret) : secret_(std::move(secret)) {}
+
+  /// Answers a worker's request. `nonce` is fresh and random.
+  [[nodiscard]] join_challenge challenge(const join_request& request, std::string nonce);
+
+  /// Whether the worker knows the secret. Every nonce is good for one try.
+  [[nodiscard]] expected<void> verify(const join_proof& proof);
+
+ private:
+  std::string secret_;
+  std::map<worker_id, std::string> open_;
+};
+
+enum class join_role { node, worker };
+
+/// What whoever plays `role` makes of the other's nonce.
+[[nodiscard]] std::string make_proof(const std::string& secret, join_role role, const run_id& run, worker_id worker,
+                                     const std::string& nonce);
+
+/// The worker's half: whether the node knows the secret.
+[[nodiscard]] expected<void> verify_node(const std::string& secret, const join_request& request,
+                                         const join_challenge& answer);
+
+} // namespace troupe::actors

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// Where one worker goes.
+struct worker_place {
+  worker_id worker;
+  rank_id rank;
+  /// Index into the offers.
+  std::uint32_t node = 0;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_world_size = 0;
+
+  bool operator==(const worker_place&) const = default;
+};
+
+/// Where all workers go, and what a person should know about it.
+struct placement_decision {
+  /// By rank: the workers of a node have neighbouring ranks.
+  std::vector<worker_place> places;
+  /// Empty, or a warning such as shared CPUs.
+  std::string warning;
+};
+
+/// Decides which node starts which worker. Pure. Workers that reserve no CPU fill a node up to its CPUs first (pack) or go
+/// evenly over all nodes (spread), and share when there are more of them than CPUs. Fails with `errc::unsatisfiable`, saying what
+/// is missing.
+[[nodiscard]] expected<placement_decision> place_workers(const scaling_config& request,
+                                                         std::span<const node_offer> offers);
+
+} // namespace troupe::actors

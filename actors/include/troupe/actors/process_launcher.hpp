@@ -1,0 +1,51 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// One worker process, as its node wants it.
+struct launch_request {
+  run_id run;
+  worker_id worker;
+  std::string secret;
+  std::vector<std::string> arguments;
+  std::map<std::string, std::string> environment;
+};
+
+/// What a launcher tells its node; called from a thread of the launcher's.
+struct launcher_events {
+  std::function<void(worker_output)> output;
+  /// Exactly once for each process that was started, after its last output.
+  std::function<void(worker_ended)> ended;
+};
+
+/// Starts and watches the processes of a node. The node actor decides, this acts: tests play it, runtime/ implements it with real
+/// processes. Called from one thread at a time.
+class process_launcher {
+ public:
+  virtual ~process_launcher() = default;
+
+  /// Finds the program on this host and keeps it open until `close`. Returns its path here.
+  [[nodiscard]] virtual expected<std::string> open(const open_run& request) = 0;
+
+  /// Starts a process of an opened run. Returns its pid once it executes the program.
+  [[nodiscard]] virtual expected<std::uint32_t> start(const launch_request& request) = 0;
+
+  /// Kills all processes of a run. Their ends come as events.
+  virtual void kill(const run_id& run) = 0;
+
+  virtual void close(const run_id& run) = 0;
+};
+
+using launcher_factory = std::function<std::unique_ptr<process_launcher>(launcher_events)>;
+
+} // namespace troupe::actors

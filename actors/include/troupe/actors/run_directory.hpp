@@ -1,0 +1,80 @@
+#pragma once
+
+#include <troupe/actors/run_coordinator.hpp>
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+#include <troupe/result.hpp>
+#include <troupe/serialization/manifest.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// The directory of a run, which one driver at a time may hold:
+///
+///     <storage_path>/<name>/
+///       run.json        what the run is: configuration, program, seed (latest attempt)
+///       result.json     how it ended
+///       metrics.jsonl   one line for each report of each rank
+///       ledger.jsonl    which process computed which shards (only with keep_ledger)
+///       checkpoints/    step-00000100/ ...
+///       logs/           worker-0.log ...
+class run_directory {
+ public:
+  /// Makes the directory, or takes over an existing one, and locks it. Fails with `errc::already_exists` (resume = never and there is
+  /// one, or another driver holds it) or `errc::io_error` (no space, read-only, no right to write), before anything is started.
+  [[nodiscard]] static expected<run_directory> open(const run_config& config);
+
+  run_directory(run_directory&& other) noexcept;
+  run_directory& operator=(run_directory&& other) noexcept;
+  ~run_directory();
+
+  [[nodiscard]] const std::filesystem::path& root() const noexcept { return root_; }
+  [[nodiscard]] std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
+
+  /// Forgets metrics and ledger lines after `step`: they will be written again. Begins the files anew for step 0.
+  [[nodiscard]] expected<void> rewind(step_id step);
+
+  [[nodiscard]] expected<void> write_run(const nlohmann::json& description) const;
+  [[nodiscard]] expected<void> write_result(const run_result& result) const;
+
+  /// Appends to metrics.jsonl and ledger.jsonl. Losing a line to a full disk does not end a training.
+  void append(const metrics_batch& batch, std::uint32_t pid);
+  void append_output(const worker_output& output);
+
+ private:
+  run_directory() = default;
+
+  std::filesystem::path root_;
+  int lock_ = -1;
+  std::ofstream metrics_;
+  std::ofstream ledger_;
+  std::map<worker_id, std::ofstream> logs_;
+};
+
+/// What a run is, as far as its result depends on it.
+struct run_identity {
+  std::string build_id;
+  std::uint64_t seed = 0;
+  std::uint32_t shards = 0;
+  std::uint32_t tree_version = 0;
+  /// JSON text with sorted keys.
+  std::string configuration;
+};
+
+/// Whether a run may go on from a checkpoint. Fails with `errc::mismatch`, naming every difference. Pure.
+[[nodiscard]] expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then);
+
+/// What the workers' plans are compared with.
+[[nodiscard]] resumed_plan plan_of(const serialization::manifest& then);
+
+/// The lines by which plans are compared: "name f32 [3, 4]".
+[[nodiscard]] std::string describe_tensors(const std::vector<tensor_spec>& tensors);
+
+} // namespace troupe::actors

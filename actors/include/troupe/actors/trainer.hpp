@@ -1,0 +1,47 @@
+#pragma once
+
+#include <troupe/actors/handles.hpp>
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+
+#include <caf/fwd.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// A node that a trainer may use until this is destroyed.
+class connected_node {
+ public:
+  virtual ~connected_node() = default;
+
+  [[nodiscard]] virtual const node_actor& handle() const noexcept = 0;
+  /// As people know it: "10.0.0.7:4000", or "embedded".
+  [[nodiscard]] virtual std::string address() const = 0;
+};
+
+/// What a trainer needs of the world around it: runtime/ provides the real things, tests play them. Called in the trainer's own
+/// thread, where they may block.
+struct trainer_services {
+  /// Connects to all nodes of the configuration, or hosts one when none is named.
+  std::function<expected<std::vector<std::unique_ptr<connected_node>>>(const cluster_config&)> connect_nodes;
+  std::string program_path;
+  std::string build_id;
+  /// Differences of two numerics fingerprints (JSON text).
+  std::vector<std::string> (*compare_numerics)(const std::string& ours, const std::string& theirs) = nullptr;
+  /// Whether two hosts reach each other without leaving the machine.
+  bool (*is_loopback)(const std::string& host) = nullptr;
+  /// Shows what a worker wrote; may be empty.
+  std::function<void(rank_id, const std::string& line)> show_output;
+};
+
+/// Spawns the trainer of one run. `function` is the name under which the program registered its training function. The actor ends after
+/// it has answered `fit_request`.
+[[nodiscard]] trainer_actor spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
+                                          trainer_services services);
+
+} // namespace troupe::actors

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <troupe/actors/handles.hpp>
+
+#include <caf/fwd.hpp>
+
+#include <memory>
+
+namespace troupe::actors {
+
+/// The part of a worker process that trains. The worker actor carries messages to it, from an actor's thread; each call returns at
+/// once. Implemented by runtime/.
+class training_host {
+ public:
+  virtual ~training_host() = default;
+
+  virtual void begin(const begin_training& message) = 0;
+  virtual void command(const control_command& message) = 0;
+  virtual void abort(const abort_training& message) = 0;
+  virtual void release() = 0;
+};
+
+/// Spawns the actor of a worker process.
+[[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<training_host> host);
+
+} // namespace troupe::actors

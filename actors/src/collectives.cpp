@@ -1,0 +1,64 @@
+#include <troupe/actors/collectives.hpp>
+
+#include <troupe/actors/error_conversion.hpp>
+#include <troupe/actors/exchange_table.hpp>
+
+#include <caf/actor_system.hpp>
+#include <caf/all.hpp>
+
+#include <map>
+#include <vector>
+
+namespace troupe::actors {
+
+namespace {
+
+class collectives_state : public collectives_actor::base {
+ public:
+  using collectives_actor::base::base;
+
+  behavior_type make_behavior() override {
+    return {
+      [this](const generation_started& message) { begin(message); },
+      [this](const exchange_request& message) { return exchange(message); },
+    };
+  }
+
+  const char* name() const override { return "troupe.collectives"; }
+
+ private:
+  using promise = caf::typed_response_promise<exchange_result>;
+
+  void begin(const generation_started& message) {
+    table_.begin(message);
+    auto stale = to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) + " has begun"});
+    for (auto& [sequence, waiting] : std::exchange(waiting_, {}))
+      for (auto& each : waiting)
+        each.deliver(stale);
+  }
+
+  caf::result<exchange_result> exchange(const exchange_request& message) {
+    auto outcome = table_.add(message);
+    if (!outcome)
+      return to_caf(outcome.error());
+    if (!*outcome) {
+      waiting_[message.sequence].push_back(make_response_promise<exchange_result>());
+      return waiting_[message.sequence].back();
+    }
+    if (auto waiting = waiting_.extract(message.sequence); !waiting.empty())
+      for (auto& each : waiting.mapped())
+        each.deliver(**outcome);
+    return std::move(**outcome);
+  }
+
+  exchange_table table_;
+  std::map<std::uint64_t, std::vector<promise>> waiting_;
+};
+
+} // namespace
+
+collectives_actor spawn_collectives(caf::actor_system& system) {
+  return system.spawn<collectives_state>();
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,333 @@
+#include <troupe/actors/run_coordinator.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+std::string name_of(const worker_place& place) {
+  return "worker " + std::to_string(place.worker.value) + " (rank " + std::to_string(place.rank.value) + ")";
+}
+
+std::string join_lines(const std::vector<std::string>& lines) {
+  auto result = std::string{};
+  for (const auto& line : lines)
+    result += "\n  " + line;
+  return result;
+}
+
+/// Appends "name: a here, b there" where the two differ.
+template <class T>
+void compare(std::vector<std::string>& out, const std::string& what, const T& left, const std::string& left_name,
+             const T& right, const std::string& right_name) {
+  if (left == right)
+    return;
+  auto text = [](const T& x) {
+    if constexpr (std::is_integral_v<T>)
+      return std::to_string(x);
+    else
+      return x;
+  };
+  out.push_back(what + ": " + text(left) + " " + left_name + ", " + text(right) + " " + right_name);
+}
+
+/// A failure that others follow from: anything but a collective that was cut off.
+bool is_cause(const failure_record& x) {
+  return x.reason.code != errc::aborted;
+}
+
+} // namespace
+
+run_coordinator::run_coordinator(settings config) : config_(std::move(config)) {
+  for (const auto& place : config_.places)
+    members_.emplace(place.worker, member{place, {}, {}, false, false, false, {}, std::nullopt});
+}
+
+run_coordinator::member* run_coordinator::find(worker_id worker) {
+  auto i = members_.find(worker);
+  return i == members_.end() ? nullptr : &i->second;
+}
+
+template <class Predicate>
+bool run_coordinator::all(Predicate predicate) const {
+  return std::ranges::all_of(members_, [&](const auto& entry) { return predicate(entry.second); });
+}
+
+failure_record run_coordinator::record(const member& who, error reason) const {
+  failure_record result;
+  result.worker = who.place.worker;
+  result.rank = who.place.rank;
+  result.step = who.applied;
+  result.host = who.host;
+  result.reason = std::move(reason);
+  return result;
+}
+
+std::optional<error> run_coordinator::compare_with_first(const member& newcomer) const {
+  if (config_.compare_numerics == nullptr)
+    return std::nullopt;
+  auto reference = config_.resumed ? config_.resumed->numerics : std::string{};
+  auto against = std::string{"the checkpoint"};
+  if (reference.empty())
+    for (const auto& [id, other] : members_)
+      if (other.ready && id != newcomer.place.worker) {
+        reference = other.numerics;
+        against = name_of(other.place) + " on " + other.host;
+        break;
+      }
+  if (reference.empty())
+    return std::nullopt;
+  auto differences = config_.compare_numerics(newcomer.numerics, reference);
+  if (differences.empty())
+    return std::nullopt;
+  return error{errc::mismatch, name_of(newcomer.place) + " on " + newcomer.host + " computes differently from " + against
+                                 + ", so that the result would depend on the host:" + join_lines(differences)
+                                 + "\nUse hosts of one kind, or set run.allow_mixed_hosts (the result is then marked as "
+                                   "not exact)"};
+}
+
+run_actions run_coordinator::on_ready(const worker_ready& message) {
+  auto* who = find(message.worker);
+  if (who == nullptr || who->ready || phase_ != phase::starting)
+    return {};
+  who->ready = true;
+  who->host = message.host;
+  who->numerics = message.numerics;
+  if (message.build_id != config_.build_id)
+    return fail_run(record(*who, {errc::program_mismatch,
+                                  name_of(who->place) + " on " + who->host + " runs build " + message.build_id
+                                    + ", the driver is build " + config_.build_id
+                                    + ": install the same build on all hosts"}),
+                    "a worker runs another build");
+  if (auto difference = compare_with_first(*who)) {
+    if (!config_.allow_mixed_hosts)
+      return fail_run(record(*who, std::move(*difference)), "numerics fingerprints differ");
+    exact_hosts_ = false;
+  }
+  if (!all([](const member& x) { return x.ready; }))
+    return {};
+  phase_ = phase::training;
+  return {{begin_all{}, "all " + std::to_string(members_.size()) + " workers are ready"}};
+}
+
+std::optional<error> run_coordinator::compare_plans() const {
+  const auto& [first_id, first] = *members_.begin();
+  for (const auto& [id, other] : members_) {
+    std::vector<std::string> differences;
+    auto here = "on " + name_of(first.place);
+    auto there = "on " + name_of(other.place);
+    compare(differences, "steps", first.plan->steps, here, other.plan->steps, there);
+    compare(differences, "batch size", first.plan->batch_samples, here, other.plan->batch_samples, there);
+    compare(differences, "samples in the data set", first.plan->data_samples, here, other.plan->data_samples, there);
+    compare(differences, "data fingerprint", first.plan->data_fingerprint, here, other.plan->data_fingerprint, there);
+    compare(differences, "tracked tensors", first.plan->tensors, here, other.plan->tensors, there);
+    if (!differences.empty())
+      return error{errc::mismatch, "the workers disagree about the run:" + join_lines(differences)
+                                     + "\nGive all hosts the same data and the training function the same configuration"};
+  }
+  return std::nullopt;
+}
+
+std::optional<error> run_coordinator::compare_with_checkpoint(const run_plan& plan) const {
+  if (!config_.resumed)
+    return std::nullopt;
+  const auto& old = *config_.resumed;
+  std::vector<std::string> differences;
+  auto here = std::string{"now"};
+  auto there = std::string{"in the checkpoint"};
+  compare(differences, "batch size", plan.batch_samples, here, old.batch_samples, there);
+  compare(differences, "data fingerprint", plan.data_fingerprint, here, old.data_fingerprint, there);
+  compare(differences, "tracked tensors", plan.tensors, here, old.tensors, there);
+  if (differences.empty())
+    return std::nullopt;
+  return error{errc::mismatch, "this run cannot go on from its checkpoint, because its result would be that of no single "
+                               "program and data:"
+                                 + join_lines(differences)
+                                 + "\nUse what the run was begun with, choose another run name, or begin a new run from "
+                                   "the checkpoint's state (load_checkpoint, --from)"};
+}
+
+run_actions run_coordinator::on_plan(const run_plan& message) {
+  auto* who = find(message.worker);
+  if (who == nullptr || phase_ != phase::training)
+    return {};
+  who->plan = message;
+  if (!all([](const member& x) { return x.plan.has_value(); }))
+    return {};
+  auto wrong = compare_plans();
+  if (!wrong)
+    wrong = compare_with_checkpoint(message);
+  if (!wrong)
+    return {{accept_plans{message}, "all workers have the same plan"}};
+  auto actions = run_actions{{refuse_plans{*wrong}, "the plans differ"}};
+  auto rest = fail_run(record(*who, std::move(*wrong)), "the plans differ");
+  actions.insert(actions.end(), rest.begin(), rest.end());
+  return actions;
+}
+
+run_actions run_coordinator::on_finished(const worker_finished& message) {
+  auto* who = find(message.worker);
+  if (who == nullptr || who->finished || phase_ == phase::over)
+    return {};
+  who->finished = true;
+  who->applied = message.step;
+  if (message.reason.code != errc::none)
+    return fail_run(record(*who, message.reason), name_of(who->place) + " failed: " + message.reason.message);
+  if (phase_ == phase::failing)
+    return all([](const member& x) { return x.finished || x.ended; }) ? conclude_failure("all workers have reported")
+                                                                       : run_actions{};
+  stopped_ = stopped_ || message.stopped;
+  if (state_sha256_.empty()) {
+    state_sha256_ = message.state_sha256;
+    final_step_ = message.step;
+  } else if (state_sha256_ != message.state_sha256 || final_step_ != message.step) {
+    return fail_run(record(*who, {errc::mismatch, name_of(who->place) + " ends at step "
+                                                    + std::to_string(message.step.value) + " with state "
+                                                    + message.state_sha256 + ", others at step "
+                                                    + std::to_string(final_step_.value) + " with state "
+                                                    + state_sha256_
+                                                    + ": the training function computes differently on different ranks "
+                                                      "(uninitialised memory, rank-dependent code, untracked state)"}),
+                    "replicas differ at the end");
+  }
+  return all([](const member& x) { return x.finished; }) ? all_finished() : run_actions{};
+}
+
+run_actions run_coordinator::all_finished() {
+  if (phase_ == phase::failing)
+    return conclude_failure("all workers have reported");
+  phase_ = phase::releasing;
+  return {{release_all{}, "all workers have returned from the training function"}};
+}
+
+run_actions run_coordinator::on_ended(const worker_ended& message) {
+  auto* who = find(message.worker);
+  if (who == nullptr || who->ended || phase_ == phase::over)
+    return {};
+  who->ended = true;
+  if (phase_ == phase::releasing || (phase_ == phase::failing && who->finished)) {
+    if (!all([](const member& x) { return x.ended; }))
+      return {};
+    return phase_ == phase::failing ? conclude_failure("all workers have ended")
+                                    : conclude_run(stopped_ ? run_status::stopped : run_status::completed, {},
+                                                   "all workers have ended");
+  }
+  auto during = who->ready ? "after step " + std::to_string(who->applied.value) : "before it had joined";
+  auto what = record(*who, {errc::worker_lost, name_of(who->place) + (who->host.empty() ? "" : " on " + who->host)
+                                                 + " ended " + during + ": " + message.description});
+  what.last_lines = message.last_lines;
+  if (!message.last_lines.empty())
+    what.reason.message += "; its last lines:" + join_lines(message.last_lines);
+  return fail_run(std::move(what), name_of(who->place) + " ended: " + message.description);
+}
+
+run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& address) {
+  if (phase_ == phase::over)
+    return {};
+  run_actions actions;
+  for (auto& [id, who] : members_) {
+    if (who.place.node != node || who.ended)
+      continue;
+    who.ended = true;
+    if (phase_ == phase::releasing)
+      continue;
+    auto more = fail_run(record(who, {errc::node_lost, "the connection to node " + address + " is gone, and with it "
+                                                         + name_of(who.place)
+                                                         + ": look at that host and at its caf-node's output"}),
+                         "node " + address + " is lost");
+    actions.insert(actions.end(), more.begin(), more.end());
+    if (phase_ == phase::over)
+      return actions;
+  }
+  if (phase_ == phase::releasing && all([](const member& x) { return x.ended; }))
+    return conclude_run(stopped_ ? run_status::stopped : run_status::completed, {}, "all workers have ended");
+  return actions;
+}
+
+run_actions run_coordinator::on_stop(const stop_request& message) {
+  if (phase_ == phase::over || phase_ == phase::releasing)
+    return {};
+  if (message.immediately)
+    return conclude_run(run_status::stopped, {errc::stopped, "stopped at once on request"}, "an immediate stop was asked for");
+  if (phase_ == phase::starting)
+    return conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"},
+                        "a stop was asked for before training began");
+  if (phase_ == phase::failing || stop_sent_)
+    return {};
+  stop_sent_ = true;
+  return {{send_command{{config_.run, ++commands_, command_kind::stop}}, "a stop was asked for"}};
+}
+
+run_actions run_coordinator::on_checkpoint_request() {
+  if (phase_ != phase::training || stop_sent_)
+    return {};
+  return {{send_command{{config_.run, ++commands_, command_kind::checkpoint}}, "a checkpoint was asked for"}};
+}
+
+run_actions run_coordinator::on_start_timeout() {
+  if (phase_ != phase::starting)
+    return {};
+  auto missing = std::string{};
+  const member* first = nullptr;
+  for (const auto& [id, who] : members_)
+    if (!who.ready) {
+      missing += (missing.empty() ? "" : ", ") + name_of(who.place);
+      if (first == nullptr)
+        first = &who;
+    }
+  if (first == nullptr)
+    return {};
+  return fail_run(record(*first, {errc::timed_out, missing
+                                                     + " did not join in time after the start of the process: see the "
+                                                       "worker's output, or raise run.start_timeout"}),
+                  "workers did not join in time");
+}
+
+run_actions run_coordinator::on_grace_timeout() {
+  if (phase_ == phase::failing)
+    return conclude_failure("the grace period is over");
+  if (phase_ == phase::releasing)
+    return conclude_run(stopped_ ? run_status::stopped : run_status::completed, {},
+                        "workers did not end within the grace period");
+  return {};
+}
+
+void run_coordinator::on_applied(worker_id worker, step_id step) {
+  if (auto* who = find(worker))
+    who->applied = std::max(who->applied, step);
+}
+
+run_actions run_coordinator::fail_run(failure_record what, const std::string& why) {
+  if (phase_ == phase::over)
+    return {};
+  auto reason = what.reason;
+  auto first = failures_.empty();
+  failures_.push_back(std::move(what));
+  auto waiting = phase_ == phase::starting;
+  phase_ = phase::failing;
+  if (waiting || all([](const member& x) { return x.finished || x.ended; }))
+    return conclude_failure(why);
+  if (!first)
+    return {};
+  return {{abort_all{{errc::aborted, "the run is ending: " + reason.message}}, why}};
+}
+
+run_actions run_coordinator::conclude_failure(const std::string& why) {
+  // The first that is no consequence by its nature is the cause; a cut-off collective may be told before the death behind it.
+  auto cause = std::ranges::find_if(failures_, is_cause);
+  if (cause == failures_.end())
+    cause = failures_.begin();
+  std::rotate(failures_.begin(), cause, cause + 1);
+  for (std::size_t i = 1; i < failures_.size(); ++i)
+    failures_[i].consequence = !is_cause(failures_[i]);
+  return conclude_run(run_status::failed, failures_.front().reason, why);
+}
+
+run_actions run_coordinator::conclude_run(run_status status, error reason, std::string why) {
+  phase_ = phase::over;
+  return {{conclude{status, std::move(reason)}, std::move(why)}};
+}
+
+} // namespace troupe::actors

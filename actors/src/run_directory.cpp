@@ -1,0 +1,199 @@
+#include <troupe/actors/run_directory.hpp>
+
+#include <troupe/serialization/durable_file.hpp>
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string holder_of(const fs::path& lock) {
+  auto file = std::ifstream{lock};
+  auto pid = std::string{};
+  file >> pid;
+  return pid.empty() ? "another driver" : "the driver with process id " + pid;
+}
+
+expected<int> lock_directory(const fs::path& root) {
+  auto path = root / ".lock";
+  auto fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    auto reason = system_error("cannot write to the run's directory " + root.string());
+    reason.code = errc::io_error;
+    reason.message += "; choose another storage path, or make room and rights there";
+    return fail(std::move(reason));
+  }
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    ::close(fd);
+    return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(path)
+                                        + ": stop that one first, or choose another run name");
+  }
+  auto pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(fd, 0) != 0 || ::write(fd, pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
+    auto reason = system_error("cannot write to " + path.string());
+    ::close(fd);
+    reason.message += "; make room there, or choose another storage path";
+    return fail(std::move(reason));
+  }
+  return fd;
+}
+
+/// Copies the lines whose "step" is at most `step`; a torn last line goes, too.
+expected<void> keep_lines_until(const fs::path& path, step_id step) {
+  if (!fs::exists(path))
+    return {};
+  auto kept = std::string{};
+  if (step.value > 0) {
+    auto in = std::ifstream{path};
+    for (std::string line; std::getline(in, line);) {
+      auto row = nlohmann::json::parse(line, nullptr, false);
+      if (!row.is_discarded() && row.value("step", std::uint64_t{0}) <= step.value)
+        kept += line + "\n";
+    }
+  }
+  return serialization::write_file_durably(path, kept);
+}
+
+} // namespace
+
+expected<run_directory> run_directory::open(const run_config& config) {
+  run_directory result;
+  auto code = std::error_code{};
+  auto storage = fs::absolute(config.storage_path, code);
+  result.root_ = storage / config.name;
+  if (config.resume == resume_mode::never && fs::exists(result.root_, code))
+    return fail(errc::already_exists, "run directory " + result.root_.string()
+                                        + " exists and resume is 'never': choose another name, remove it, or resume with "
+                                          "'auto'");
+  if (auto made = serialization::create_directories_durably(result.root_ / "checkpoints"); !made)
+    return fail(errc::io_error, made.error().message + "; choose another storage path, or make room and rights there");
+  if (auto made = serialization::create_directories_durably(result.root_ / "logs"); !made)
+    return fail(std::move(made.error()));
+  auto lock = lock_directory(result.root_);
+  if (!lock)
+    return fail(std::move(lock.error()));
+  result.lock_ = *lock;
+  return result;
+}
+
+run_directory::run_directory(run_directory&& other) noexcept
+  : root_(std::move(other.root_)),
+    lock_(std::exchange(other.lock_, -1)),
+    metrics_(std::move(other.metrics_)),
+    ledger_(std::move(other.ledger_)),
+    logs_(std::move(other.logs_)) {}
+
+run_directory& run_directory::operator=(run_directory&& other) noexcept {
+  std::swap(root_, other.root_);
+  std::swap(lock_, other.lock_);
+  std::swap(metrics_, other.metrics_);
+  std::swap(ledger_, other.ledger_);
+  std::swap(logs_, other.logs_);
+  return *this;
+}
+
+run_directory::~run_directory() {
+  if (lock_ >= 0) {
+    // The file stays: removing it would let two drivers lock two files of one name.
+    std::ignore = ::ftruncate(lock_, 0);
+    ::close(lock_);
+  }
+}
+
+expected<void> run_directory::rewind(step_id step) {
+  for (const auto* name : {"metrics.jsonl", "ledger.jsonl"})
+    if (auto done = keep_lines_until(root_ / name, step); !done)
+      return done;
+  metrics_.open(root_ / "metrics.jsonl", std::ios::app);
+  return {};
+}
+
+expected<void> run_directory::write_run(const nlohmann::json& description) const {
+  return serialization::write_file_durably(root_ / "run.json", description.dump(2) + "\n");
+}
+
+expected<void> run_directory::write_result(const run_result& result) const {
+  return serialization::write_file_durably(root_ / "result.json", to_json(result));
+}
+
+void run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
+  for (const auto& row : batch.rows) {
+    nlohmann::ordered_json line{{"step", row.step.value},
+                                {"rank", batch.rank.value},
+                                {"seconds", static_cast<double>(row.time_us) / 1e6}};
+    for (const auto& [name, value] : row.values)
+      line[name] = value;
+    metrics_ << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  }
+  metrics_.flush();
+  if (batch.ledger.empty())
+    return;
+  if (!ledger_.is_open())
+    ledger_.open(root_ / "ledger.jsonl", std::ios::app);
+  for (const auto& row : batch.ledger)
+    ledger_ << nlohmann::ordered_json{{"step", row.step.value},
+                                      {"generation", row.generation.value},
+                                      {"rank", batch.rank.value},
+                                      {"pid", pid},
+                                      {"first_shard", row.shards.first},
+                                      {"last_shard", row.shards.last}}
+                 .dump()
+            << '\n';
+  ledger_.flush();
+}
+
+void run_directory::append_output(const worker_output& output) {
+  auto& log = logs_[output.worker];
+  if (!log.is_open())
+    log.open(root_ / "logs" / ("worker-" + std::to_string(output.worker.value) + ".log"), std::ios::app);
+  for (const auto& line : output.lines)
+    log << line << '\n';
+  log.flush();
+}
+
+expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then) {
+  auto differences = std::string{};
+  auto compare = [&](const std::string& what, const std::string& here, const std::string& there) {
+    if (here != there)
+      differences += "\n  " + what + ": " + here + " now, " + there + " in the checkpoint";
+  };
+  compare("program build", now.build_id, then.program_build_id);
+  compare("seed", std::to_string(now.seed), std::to_string(then.seed));
+  compare("shards (V)", std::to_string(now.shards), std::to_string(then.shards));
+  compare("summation tree", std::to_string(now.tree_version), std::to_string(then.tree_version));
+  compare("configuration", now.configuration, then.configuration_json);
+  if (differences.empty())
+    return {};
+  return fail(errc::mismatch, "this run cannot go on from its checkpoint at step " + std::to_string(then.step.value)
+                                + ", because its result would be that of no single program:" + differences
+                                + "\nUse what the run was begun with, choose another run name, or begin a new run from the "
+                                  "checkpoint's state (load_checkpoint, --from)");
+}
+
+resumed_plan plan_of(const serialization::manifest& then) {
+  std::vector<tensor_spec> tensors;
+  for (const auto& each : then.tensors)
+    tensors.push_back(each.spec);
+  return {then.global_batch, then.data_fingerprint, describe_tensors(tensors), then.numerics_fingerprint_json};
+}
+
+std::string describe_tensors(const std::vector<tensor_spec>& tensors) {
+  auto result = std::string{};
+  for (const auto& each : tensors) {
+    auto shape = std::string{};
+    for (auto n : each.shape)
+      shape += (shape.empty() ? "" : ", ") + std::to_string(n);
+    result += (result.empty() ? "" : "\n") + each.name + " " + std::string{to_string(each.type)} + " [" + shape + "]";
+  }
+  return result;
+}
+
+} // namespace troupe::actors

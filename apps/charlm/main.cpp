@@ -1,0 +1,144 @@
+#include <charlm/corpus.hpp>
+#include <charlm/model.hpp>
+#include <charlm/report.hpp>
+#include <charlm/sampling.hpp>
+#include <charlm/training.hpp>
+#include <command_line.hpp>
+
+#include <troupe/troupe.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace {
+
+struct options {
+  std::string text = "/usr/share/common-licenses";
+  std::uint64_t batch = 512;
+  std::uint64_t evaluate_every = 250;
+  std::size_t embedding = charlm::model_shape{}.embedding;
+  std::size_t hidden = charlm::model_shape{}.hidden;
+  std::size_t sample_bytes = 400;
+  bool quiet = false;
+  troupe::trainer_config trainer;
+};
+
+void describe(CLI::App& app, options& o) {
+  auto& t = o.trainer;
+  t.run.name = "charlm";
+  t.run.steps = 1500;
+  t.checkpoint.every_steps = 500;
+  app.add_option("--text", o.text, "A text file, or a directory of them")->capture_default_str();
+  app.add_option("--steps", t.run.steps, "The last step; a resumed run goes on to it")->capture_default_str();
+  app.add_option("--batch", o.batch, "Samples in each step's batch")->capture_default_str();
+  app.add_option("--embedding", o.embedding, "Elements of a byte's embedding, a multiple of 16")->capture_default_str();
+  app.add_option("--hidden", o.hidden, "Units of the hidden layer, a multiple of 16")->capture_default_str();
+  app.add_option("--seed", t.run.seed, "Decides initial parameters and the order of the data")->capture_default_str();
+  app.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations on held-out text")
+    ->capture_default_str()
+    ->check(CLI::PositiveNumber);
+  app.add_option("--sample", o.sample_bytes, "Bytes of text to write at the end")->capture_default_str();
+  app.add_flag("--quiet", o.quiet, "No progress, curve and sample");
+
+  auto* run = app.add_option_group("Run");
+  run->add_option("--workers", t.scaling.num_workers, "Worker processes; the result does not depend on it")
+    ->capture_default_str();
+  run->add_option("--shards", t.scaling.shards, "Logical shards of each batch; the result depends on it")
+    ->capture_default_str();
+  run->add_option("--name", t.run.name, "Name of the run's directory")->capture_default_str();
+  run->add_option("--storage", t.run.storage_path, "Where the run's directory is made")->capture_default_str();
+  run->add_option("--resume", t.run.resume, "auto: go on from the latest checkpoint, if any; never: only a new run; must: fail "
+                                            "without one")
+    ->transform(CLI::CheckedTransformer(std::map<std::string, troupe::resume_mode>{{"auto", troupe::resume_mode::automatic},
+                                                                                   {"never", troupe::resume_mode::never},
+                                                                                   {"must", troupe::resume_mode::must}}))
+    ->default_str("auto");
+  run->add_option("--from", t.load_checkpoint, "Begin a new run with the state in this checkpoint directory");
+  run->add_option("--checkpoint-every", t.checkpoint.every_steps, "Steps between checkpoints; 0: only at the end")
+    ->capture_default_str();
+  run->add_option("--keep", t.checkpoint.num_to_keep, "Checkpoints to keep")->capture_default_str();
+  run->add_flag("--fast{fast}", t.run.reduction, "Leave the order of sums to the backend: replicas agree, nothing more")
+    ->transform(CLI::CheckedTransformer(
+      std::map<std::string, troupe::reduction_mode>{{"fast", troupe::reduction_mode::fast}}));
+  run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: who computed which shards");
+  run->add_flag("--check-every-step", t.run.check_every_step,
+                "Look around every step whether its body writes state too early");
+  run->add_flag("--allow-mixed-hosts", t.run.allow_mixed_hosts, "Let processors of different kinds work together");
+
+  auto* cluster = app.add_option_group("Cluster");
+  cluster->add_option("--nodes", t.cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
+    ->delimiter(',');
+  cluster->add_option("--placement", t.scaling.placement, "pack: as few nodes as possible; spread: evenly over all")
+    ->transform(CLI::CheckedTransformer(std::map<std::string, troupe::placement_strategy>{
+      {"pack", troupe::placement_strategy::pack}, {"spread", troupe::placement_strategy::spread}}))
+    ->default_str("pack");
+  cluster->add_option("--cpus-per-worker", t.scaling.resources_per_worker.cpus, "CPUs that each worker reserves; 0: shared")
+    ->capture_default_str();
+  cluster->add_option("--keys", t.cluster.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
+  cluster->add_flag("--insecure", t.cluster.insecure, "Connect to nodes without TLS");
+  cluster->add_flag("--trusted-network", t.cluster.trusted_network,
+                    "Gradients may travel in clear text between hosts: the network is private");
+}
+
+/// Writes text with the model of a checkpoint.
+void show_sample(const options& o, const troupe::run_result& result) {
+  auto network = charlm::load_model({16, o.embedding, o.hidden}, result.latest_checkpoint);
+  if (!network) {
+    std::fprintf(stderr, "charlm: no sample: %s\n", network.error().message.c_str());
+    return;
+  }
+  auto text = charlm::sample(*network, "\n", o.sample_bytes, 0.7, o.trainer.run.seed);
+  std::printf("\nA sample of what it has learned (temperature 0.7):\n\n%s\n", charlm::printable(text).c_str());
+}
+
+int run(const troupe::app& app, options& o) {
+  auto shape = charlm::model_shape{16, o.embedding, o.hidden};
+  if (auto valid = charlm::validate(shape); !valid)
+    throw troupe::failure{std::move(valid.error())};
+  auto text = troupe::value_or_throw(charlm::load_corpus(o.text, shape.context));
+  o.trainer.config = {{"embedding", o.embedding}, {"hidden", o.hidden}, {"batch", o.batch}};
+  o.trainer.options = {{"text", std::filesystem::absolute(o.text).string()}, {"evaluate_every", o.evaluate_every}};
+  if (!o.quiet)
+    std::printf("charlm: %zu bytes of text from %s, %llu samples to train on, %llu held out; %zu parameters\n",
+                text.bytes().size(), o.text.c_str(), static_cast<unsigned long long>(text.training_samples()),
+                static_cast<unsigned long long>(text.held_out_samples()), shape.parameter_elements());
+  std::fflush(stdout);
+
+  auto trainer = troupe::trainer{app, "train", o.trainer};
+  auto view = charlm::run_view{o.quiet};
+  trainer.set_callbacks(view.callbacks());
+  auto result = trainer.fit();
+  view.finish(result);
+  if (result.status == troupe::run_status::failed) {
+    std::fprintf(stderr, "charlm: %s\n", result.reason.message.c_str());
+    return trainer.exit_code();
+  }
+  if (!o.quiet) {
+    view.show_losses(result, text);
+    if (o.sample_bytes > 0 && !result.latest_checkpoint.empty())
+      show_sample(o, result);
+  }
+  std::printf("%s after step %llu; state %.16s; run directory %s\n", troupe::to_string(result.status).c_str(),
+              static_cast<unsigned long long>(result.steps), result.state_sha256.c_str(), result.path.c_str());
+  return trainer.exit_code();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  auto app = troupe::app{argc, argv, {{"train", charlm::train}}};
+  options o;
+  CLI::App cli{"Trains a byte-level language model on text, in as many processes as you like: the result is the same, bit for bit.",
+               "charlm"};
+  describe(cli, o);
+  if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
+    return *code;
+  try {
+    return run(app, o);
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "charlm: %s\n", x.what());
+    return 1;
+  }
+}

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <charlm/aligned_buffer.hpp>
+
+#include <troupe/error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace charlm {
+
+inline constexpr std::size_t byte_values = 256;
+
+/// The sizes of the network. Each is at least 1; `embedding` and `hidden` are multiples of 16, so that every tensor and
+/// every row of one starts on a 64-byte boundary without padding.
+struct model_shape {
+  /// Bytes that the model sees before the one it predicts.
+  std::size_t context = 16;
+  /// Elements of a byte's embedding.
+  std::size_t embedding = 32;
+  /// Units of the tanh layer.
+  std::size_t hidden = 192;
+
+  [[nodiscard]] std::size_t inputs() const noexcept { return context * embedding; }
+  [[nodiscard]] std::size_t parameter_elements() const noexcept {
+    return byte_values * embedding + hidden * inputs() + hidden + byte_values * hidden + byte_values;
+  }
+
+  bool operator==(const model_shape&) const = default;
+};
+
+/// Fails with `errc::invalid_argument` for sizes that `model_shape` does not allow, and for more than 2^28 parameters.
+[[nodiscard]] troupe::expected<void> validate(const model_shape& shape);
+
+/// A tensor inside a flat buffer; the last dimension is the fastest.
+struct named_tensor {
+  std::string name;
+  std::vector<std::uint64_t> shape;
+  std::span<float> values;
+};
+
+/// The tensors of a flat buffer laid out as the parameters are (a gradient, a moment of Adam): "embedding" (256 x
+/// embedding), "hidden.weight" (hidden x inputs), "hidden.bias", "output.weight" (256 x hidden), "output.bias". They
+/// fill the buffer without gaps. Weights are stored as outputs x inputs, as PyTorch's `Linear` does. `prefix` goes
+/// before every name.
+[[nodiscard]] std::vector<named_tensor> tensors_of(const model_shape& shape, std::span<float> flat,
+                                                   std::string_view prefix = "");
+
+/// Gives Eigen fixed cache sizes and one thread. Eigen splits matrix products by the sizes it reads from the machine,
+/// and the split decides the last bits. Every `model` calls it; a program that uses Eigen elsewhere calls it first
+/// thing. Idempotent.
+void fix_arithmetic();
+
+struct sample_block;
+
+/// A language model over bytes: the embeddings of the last `context` bytes, a tanh layer, a softmax over the next byte
+/// (Bengio et al., "A Neural Probabilistic Language Model", JMLR 2003, without the direct connections).
+///
+/// What it computes is a function of parameters, corpus and positions alone, bit for bit: not of addresses, of the C
+/// library or of the caches' sizes. One thread at a time per object, `const` members included, because they share a
+/// workspace.
+class model {
+ public:
+  /// All parameters are zero. Throws `troupe::failure` for a shape that `validate` refuses.
+  explicit model(const model_shape& shape);
+  ~model();
+
+  model(model&&) noexcept;
+  model& operator=(model&&) noexcept;
+
+  /// Fills the parameters with `standard_normal(i)`, i being the index in the flat buffer, scaled by 1/sqrt(inputs) for
+  /// the hidden weights, by `1/sqrt(hidden)` for those of the output, by one for the embeddings; biases become zero and
+  /// call nothing.
+  void initialise(const std::function<float(std::uint64_t)>& standard_normal);
+
+  [[nodiscard]] const model_shape& shape() const noexcept { return shape_; }
+
+  /// The flat buffer, on a 64-byte boundary; it stays where it is while the model lives, moved or not.
+  [[nodiscard]] std::span<float> parameters() noexcept { return parameters_; }
+  [[nodiscard]] std::span<const float> parameters() const noexcept { return parameters_; }
+
+  /// The parameters, tensor by tensor.
+  [[nodiscard]] std::vector<named_tensor> tensors(std::string_view prefix = "") {
+    return tensors_of(shape_, parameters_, prefix);
+  }
+
+  /// The sum (not the mean) over `positions` of the cross-entropy in nats, where position p predicts `corpus[p +
+  /// context]` from the `context` bytes before it. Adds the gradient of that sum to `gradient`, which is laid out as
+  /// the parameters are and starts on a 64-byte boundary. The sum's order follows that of the positions, so a set of
+  /// positions split into two calls may differ in the last bits. Throws `troupe::failure` for a position outside the
+  /// corpus or another gradient.
+  double forward_backward(std::span<const std::uint8_t> corpus, std::span<const std::uint64_t> positions,
+                          std::span<float> gradient);
+
+  /// The same sum without a gradient, with the same bits.
+  [[nodiscard]] double loss(std::span<const std::uint8_t> corpus, std::span<const std::uint64_t> positions) const;
+
+  /// The logits (log-probabilities up to a constant) of the byte after `context`, which has exactly `shape().context`
+  /// bytes.
+  void predict(std::span<const std::uint8_t> context, std::span<float, byte_values> logits) const;
+
+ private:
+  struct workspace;
+
+  void check_positions(std::span<const std::uint8_t> corpus, std::span<const std::uint64_t> positions) const;
+  void check_gradient(std::span<const float> gradient) const;
+  void forward(const sample_block& samples) const;
+  void backward(const sample_block& samples, std::span<float> gradient) const;
+
+  model_shape shape_;
+  aligned_buffer parameters_;
+  std::unique_ptr<workspace> workspace_;
+};
+
+} // namespace charlm

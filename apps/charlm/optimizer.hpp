@@ -1,0 +1,32 @@
+#pragma once
+
+#include <troupe/types.hpp>
+
+#include <cstdint>
+#include <span>
+
+namespace charlm {
+
+struct adam_options {
+  /// The highest rate, reached at the end of the warm-up.
+  double learning_rate = 0.004;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  /// Steps over which the rate grows from zero.
+  std::uint64_t warm_up_steps = 100;
+  /// Until this step the rate stays as it is; then it falls with the square root of the step number.
+  std::uint64_t constant_steps = 400;
+};
+
+/// The rate of a step: a function of its number alone, never of how many are planned, so that a run can be made longer.
+[[nodiscard]] double learning_rate(troupe::step_id step, const adam_options& options) noexcept;
+
+/// One update of Adam (Kingma and Ba, 2015, algorithm 1, with bias correction). The four spans have the same length;
+/// `mean_gradient` is the gradient of the mean loss of the batch; `step` counts from 1. Elements are independent of
+/// each other, so that a part of the buffers can be updated by itself, with the same bits. Throws `troupe::failure` for
+/// unequal lengths.
+void adam_update(std::span<float> parameters, std::span<float> m, std::span<float> v,
+                 std::span<const float> mean_gradient, troupe::step_id step, const adam_options& options = {});
+
+} // namespace charlm

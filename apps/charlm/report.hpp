@@ -1,0 +1,49 @@
+#pragma once
+
+#include <charlm/corpus.hpp>
+#include <charlm/curve.hpp>
+#include <charlm/model.hpp>
+
+#include <troupe/error.hpp>
+#include <troupe/result.hpp>
+#include <troupe/trainer.hpp>
+
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+#include <vector>
+
+namespace charlm {
+
+/// Shows a run to a person: a progress line on a terminal, plain lines elsewhere, and the losses at the end.
+class run_view {
+ public:
+  explicit run_view(bool quiet);
+
+  /// Refer to this object, which has to live as long as the trainer calls them.
+  [[nodiscard]] troupe::run_callbacks callbacks();
+
+  /// Ends the progress line.
+  void finish(const troupe::run_result& result);
+
+  /// Draws the curve and compares the held-out loss with what simpler models of the same text reach.
+  void show_losses(const troupe::run_result& result, const corpus& text) const;
+
+ private:
+  void started(const troupe::run_started& event);
+  void progress(const troupe::run_progress& event);
+  void line(const std::string& text);
+  void clear_line();
+
+  bool quiet_;
+  bool terminal_;
+  bool line_open_ = false;
+  std::mutex mutex_;
+  std::vector<curve_point> losses_;
+  std::chrono::steady_clock::time_point last_plain_line_{};
+};
+
+/// The model in a checkpoint of charlm's. Fails as `checkpoint` does, and with `errc::mismatch` for another shape.
+[[nodiscard]] troupe::expected<model> load_model(const model_shape& shape, const std::filesystem::path& checkpoint);
+
+} // namespace charlm

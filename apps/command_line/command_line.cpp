@@ -1,0 +1,78 @@
+#include "command_line.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <numeric>
+
+namespace troupe::apps {
+
+namespace {
+
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    auto diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      auto replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+/// The subcommand that was chosen, or the program itself.
+CLI::App& chosen(CLI::App& app) {
+  auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : chosen(*parsed.front());
+}
+
+std::vector<std::string> words_of(CLI::App& app) {
+  std::vector<std::string> result;
+  for (const auto* option : app.get_options())
+    for (const auto& name : option->get_lnames())
+      result.push_back("--" + name);
+  for (const auto* command : app.get_subcommands([](CLI::App*) { return true; }))
+    result.push_back(command->get_name());
+  return result;
+}
+
+} // namespace
+
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
+  auto best = std::string{};
+  auto limit = word.size() / 2 + 1;
+  for (const auto& each : candidates)
+    if (auto d = distance(word, each); d < limit) {
+      limit = d;
+      best = each;
+    }
+  return best;
+}
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
+  auto name = app.get_name();
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::ExtrasError&) {
+    auto& where = chosen(app);
+    auto extras = app.remaining(true);
+    auto word = extras.empty() ? std::string{} : extras.front().substr(0, extras.front().find('='));
+    auto near = nearest(word, words_of(where));
+    std::fprintf(stderr, "%s: %s '%s'%s; see %s --help\n", name.c_str(),
+                 word.starts_with("-") ? "unknown option" : "unexpected argument", word.c_str(),
+                 near.empty() ? "" : (" (did you mean '" + near + "'?)").c_str(), name.c_str());
+    return exit_usage;
+  } catch (const CLI::Success& x) {
+    return app.exit(x);
+  } catch (const CLI::ParseError& x) {
+    std::fprintf(stderr, "%s: %s; see %s --help\n", name.c_str(), x.what(), name.c_str());
+    return exit_usage;
+  }
+}
+
+} // namespace troupe::apps

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <troupe/dtype.hpp>
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace troupe::collectives {
+
+/// The alignment of segments, slices and buffers: one cache line, and the widest vector register.
+inline constexpr std::size_t alignment_bytes = 64;
+
+/// A half-open interval of byte offsets.
+struct byte_range {
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return last - first; }
+
+  auto operator<=>(const byte_range&) const = default;
+};
+
+/// Elements of one type that lie together in a bucket.
+struct bucket_segment {
+  dtype type = dtype::f32;
+  std::uint64_t elements = 0;
+
+  bool operator==(const bucket_segment&) const = default;
+};
+
+/// Where tensors lie in one flat buffer that is reduced as a whole. Every segment starts on a 64-byte boundary, and the
+/// padding behind it counts as elements of its type, which are zero.
+class bucket_layout {
+ public:
+  bucket_layout() = default;
+  explicit bucket_layout(std::vector<bucket_segment> segments);
+
+  [[nodiscard]] const std::vector<bucket_segment>& segments() const noexcept { return segments_; }
+
+  /// Where segment `i` starts; for `i` = number of segments, the size of the bucket.
+  [[nodiscard]] std::uint64_t offset_bytes(std::size_t i) const noexcept { return offsets_[i]; }
+
+  /// The size of the bucket, a multiple of 64.
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return offsets_.back(); }
+
+  /// The part of the bucket that `rank` finishes: on 64-byte boundaries, sizes as equal as that allows, all ranks'
+  /// parts together cover the bucket. May be empty.
+  [[nodiscard]] byte_range slice(std::uint32_t rank, std::uint32_t world_size) const noexcept;
+
+  bool operator==(const bucket_layout&) const = default;
+
+ private:
+  std::vector<bucket_segment> segments_;
+  std::vector<std::uint64_t> offsets_ = {0};
+};
+
+} // namespace troupe::collectives

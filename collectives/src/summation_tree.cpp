@@ -1,0 +1,144 @@
+#include <troupe/collectives/summation_tree.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace troupe::collectives {
+
+namespace {
+
+std::string to_text(shard_range range) {
+  std::string text = "[";
+  // In pieces: g++ 12 warns of an overlap that is none when a literal stands first.
+  return text.append(std::to_string(range.first)).append(", ").append(std::to_string(range.last)).append(")");
+}
+
+/// Whether the ranges, sorted, follow each other from 0 to `shards` without a hole.
+expected<void> check_ownership(std::uint32_t shards, std::span<const shard_range> ownership) {
+  std::vector<shard_range> sorted;
+  std::copy_if(ownership.begin(), ownership.end(), std::back_inserter(sorted),
+               [](shard_range x) { return x.first != x.last; });
+  std::sort(sorted.begin(), sorted.end());
+  std::uint32_t next = 0;
+  for (auto range : sorted) {
+    if (range.first != next || range.last < range.first || range.last > shards)
+      return fail(errc::invalid_argument, "the ownership of " + std::to_string(shards) +
+                                              " shards is not a partition at shard " + std::to_string(next) +
+                                              ": a rank owns " + to_text(range) +
+                                              "; give every shard to exactly one rank");
+    next = range.last;
+  }
+  if (next != shards)
+    return fail(errc::invalid_argument,
+                "shards " + to_text({next, shards}) + " belong to no rank; give every shard to exactly one rank");
+  return {};
+}
+
+/// Adds up a list of disjoint subtrees as a binary counter does: the last two are joined as soon as they are siblings.
+class joiner {
+ public:
+  joiner(std::uint32_t shards, std::vector<tree_addition>& additions) : shards_(shards), additions_(additions) {}
+
+  void push(tree_node node, std::uint32_t operand) {
+    stack_.push_back({node, operand});
+    while (join_once()) {
+    }
+  }
+
+ private:
+  struct entry {
+    tree_node node;
+    std::uint32_t operand;
+  };
+
+  bool join_once() {
+    auto& top = stack_.back();
+    if (top.node.level == root_level(shards_))
+      return false;
+    const auto parent = tree_node{top.node.level + 1, top.node.index / 2};
+    if (top.node.index % 2 == 0) {
+      if (covered_shards(shards_, {top.node.level, top.node.index + 1}).size() != 0)
+        return false;
+      top.node = parent;
+      return true;
+    }
+    if (stack_.size() < 2 || stack_[stack_.size() - 2].node != tree_node{top.node.level, top.node.index - 1})
+      return false;
+    auto& left = stack_[stack_.size() - 2];
+    additions_.push_back({left.operand, top.operand});
+    left.node = parent;
+    stack_.pop_back();
+    return true;
+  }
+
+  std::uint32_t shards_;
+  std::vector<tree_addition>& additions_;
+  std::vector<entry> stack_;
+};
+
+} // namespace
+
+std::uint32_t root_level(std::uint32_t shards) noexcept {
+  return shards <= 1 ? 0 : static_cast<std::uint32_t>(std::bit_width(shards - 1));
+}
+
+shard_range covered_shards(std::uint32_t shards, tree_node node) noexcept {
+  const auto first = std::uint64_t{node.index} << node.level;
+  const auto last = (std::uint64_t{node.index} + 1) << node.level;
+  return {static_cast<std::uint32_t>(std::min<std::uint64_t>(first, shards)),
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(last, shards))};
+}
+
+std::vector<tree_node> maximal_nodes(std::uint32_t shards, shard_range range) {
+  std::vector<tree_node> result;
+  const auto last = std::min(range.last, shards);
+  for (auto first = range.first; first < last;) {
+    auto node = tree_node{0, first};
+    while (node.level < root_level(shards) && node.index % 2 == 0 &&
+           covered_shards(shards, {node.level + 1, node.index / 2}).last <= last)
+      node = {node.level + 1, node.index / 2};
+    result.push_back(node);
+    first = covered_shards(shards, node).last;
+  }
+  return result;
+}
+
+shard_range owned_shards(std::uint32_t shards, std::uint32_t world_size, std::uint32_t rank) noexcept {
+  const auto bound = [&](std::uint64_t r) { return static_cast<std::uint32_t>(r * shards / world_size); };
+  return {bound(rank), bound(std::uint64_t{rank} + 1)};
+}
+
+std::vector<shard_range> even_ownership(std::uint32_t shards, std::uint32_t world_size) {
+  std::vector<shard_range> result(world_size);
+  for (std::uint32_t rank = 0; rank < world_size; ++rank)
+    result[rank] = owned_shards(shards, world_size, rank);
+  return result;
+}
+
+std::uint32_t finish_plan::count_of(std::uint32_t rank) const noexcept {
+  return static_cast<std::uint32_t>(
+      std::count_if(operands.begin(), operands.end(), [rank](const tree_operand& x) { return x.rank == rank; }));
+}
+
+expected<finish_plan> plan_finish(std::uint32_t shards, std::span<const shard_range> ownership) {
+  if (shards == 0)
+    return fail(errc::invalid_argument, "a summation tree over 0 shards has no sum; use at least one shard");
+  if (auto valid = check_ownership(shards, ownership); !valid)
+    return fail(std::move(valid.error()));
+  finish_plan plan;
+  for (std::uint32_t rank = 0; rank < ownership.size(); ++rank) {
+    std::uint32_t position = 0;
+    for (auto node : maximal_nodes(shards, ownership[rank]))
+      plan.operands.push_back({node, rank, position++});
+  }
+  std::sort(plan.operands.begin(), plan.operands.end(), [shards](const tree_operand& x, const tree_operand& y) {
+    return covered_shards(shards, x.node).first < covered_shards(shards, y.node).first;
+  });
+  joiner join{shards, plan.additions};
+  for (std::uint32_t i = 0; i < plan.operands.size(); ++i)
+    join.push(plan.operands[i].node, i);
+  return plan;
+}
+
+} // namespace troupe::collectives

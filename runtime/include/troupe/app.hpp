@@ -1,0 +1,41 @@
+#pragma once
+
+#include <troupe/train_context.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// What a user writes: called in every worker process, on a thread of its own.
+using training_function = std::function<void(train_context&)>;
+
+/// A worker is another process of the same program: functions travel by name.
+struct named_function {
+  std::string name;
+  training_function function;
+};
+
+/// To be called first in a `main` of one's own: a worker process trains in here and never returns. Returns at once otherwise.
+void run_if_worker(const std::vector<named_function>& functions);
+
+/// A program that trains. Make it first in `main`: a worker process ends inside the constructor, so that whatever comes after it runs in
+/// the driver only.
+class app {
+ public:
+  /// Throws `failure` for two functions of one name.
+  app(int argc, char** argv, std::vector<named_function> functions);
+
+  [[nodiscard]] const std::vector<named_function>& functions() const noexcept { return functions_; }
+  [[nodiscard]] bool has(const std::string& function) const noexcept;
+  [[nodiscard]] int argc() const noexcept { return argc_; }
+  [[nodiscard]] char** argv() const noexcept { return argv_; }
+
+ private:
+  int argc_;
+  char** argv_;
+  std::vector<named_function> functions_;
+};
+
+} // namespace troupe

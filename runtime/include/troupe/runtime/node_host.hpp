@@ -1,0 +1,56 @@
+#pragma once
+
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace troupe::runtime {
+
+/// What caf-node is told.
+struct node_options {
+  endpoint listen{"127.0.0.1", 0};
+  /// CPUs and GPUs to offer; found by itself where left out.
+  std::optional<std::uint32_t> cpus;
+  std::optional<std::uint32_t> gpus;
+  /// Where the programs of runs lie, by file name; empty: at the driver's path.
+  std::filesystem::path program_directory;
+  bool insecure = false;
+  std::filesystem::path keys;
+  std::function<void(const std::string&)> log;
+};
+
+/// A node for as long as it lives: its destructor ends all its workers. An own actor system, two threads, and the supervisor's.
+class node_host {
+ public:
+  /// Opens the port. Fails when the address cannot be had, or off loopback without a certificate.
+  [[nodiscard]] static expected<node_host> start(const node_options& options);
+
+  node_host(node_host&&) noexcept;
+  node_host& operator=(node_host&&) noexcept;
+  ~node_host();
+
+  /// With the port that was got.
+  [[nodiscard]] const endpoint& address() const noexcept;
+
+  [[nodiscard]] const resources& offered() const noexcept;
+
+ private:
+  class impl;
+  explicit node_host(std::unique_ptr<impl> state);
+  std::unique_ptr<impl> impl_;
+};
+
+/// What this machine has: CPUs that this process may use, and GPUs by their device files.
+[[nodiscard]] resources local_resources();
+
+/// This machine's name.
+[[nodiscard]] std::string local_host_name();
+
+} // namespace troupe::runtime

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <troupe/error.hpp>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace troupe::runtime {
+
+/// Owns one open file and closes it. Every function here opens with `O_CLOEXEC`.
+class file_descriptor {
+ public:
+  file_descriptor() = default;
+  explicit file_descriptor(int fd) noexcept : fd_(fd) {}
+  file_descriptor(file_descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  file_descriptor& operator=(file_descriptor&& other) noexcept;
+  ~file_descriptor() { close(); }
+
+  /// The number, or -1 when nothing is open. Stays with this object.
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+  void close() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+/// Says which build a program is: two hosts with equal build ids run the same code.
+struct program_identity {
+  /// Where it was opened: for messages, and not a part of what must agree.
+  std::string path;
+
+  /// The GNU build id in hexadecimal; for a file without one, "sha256:" and 40 digits of its SHA-256.
+  std::string build_id;
+
+  bool operator==(const program_identity&) const = default;
+};
+
+/// Reads the identity of the file open at `fd`; leaves its offset alone. `path` is for messages.
+[[nodiscard]] expected<program_identity> identify_program(int fd, std::string path);
+
+/// The identity of the running program, also when its file has been replaced since it started.
+[[nodiscard]] expected<program_identity> own_program();
+
+/// A program held open for a whole run: whoever executes `fd()` runs the file that was opened, though the path may have
+/// been rebuilt since. (Linkers and package managers replace files; a file overwritten in place is not protected.)
+class program_file {
+ public:
+  /// Fails with `errc::not_found` for an absent file and `errc::invalid_argument` for one that cannot be executed.
+  [[nodiscard]] static expected<program_file> open(std::string path);
+
+  /// The running program itself.
+  [[nodiscard]] static expected<program_file> own();
+
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  [[nodiscard]] const program_identity& identity() const noexcept { return identity_; }
+
+ private:
+  program_file(file_descriptor fd, program_identity identity) : fd_(std::move(fd)), identity_(std::move(identity)) {}
+
+  file_descriptor fd_;
+  program_identity identity_;
+};
+
+/// One executable or shared library that is mapped into this process.
+struct loaded_object {
+  /// As the dynamic linker knows it; for the program itself, the path of its file.
+  std::string name;
+
+  /// In hexadecimal; empty for an object that was linked without one.
+  std::string build_id;
+
+  bool operator==(const loaded_object&) const = default;
+};
+
+/// What is loaded now, in load order, the program first. From any thread.
+[[nodiscard]] std::vector<loaded_object> loaded_objects();
+
+/// The library that the dynamic linker did not find, if these last lines of a program say so.
+[[nodiscard]] std::optional<std::string> missing_library(std::span<const std::string> last_lines);
+
+} // namespace troupe::runtime

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <troupe/dtype.hpp>
+#include <troupe/error.hpp>
+#include <troupe/tensor.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::serialization {
+class checkpoint;
+}
+
+namespace troupe {
+
+/// What a run is, beyond its program and data: the tensors that outlive a step. What is tracked here is restored when the run is
+/// resumed, saved in checkpoints, compared between replicas, and identified by `state_sha256`. Used from the training thread only.
+class tracked_state {
+ public:
+  /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns. If the run goes on from a
+  /// checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left as it is. Names are unique.
+  /// `shape` may be left out for a vector. Throws `failure`: `errc::invalid_argument` (name taken, shape and size differ),
+  /// `errc::mismatch` (the checkpoint has no such tensor, or of another type or shape), `errc::damaged`.
+  template <class T>
+  void track(std::string name, std::span<T> values, std::vector<std::uint64_t> shape = {}) {
+    static_assert(!std::is_const_v<T>);
+    if (shape.empty())
+      shape = {values.size()};
+    add({{std::move(name), dtype_of<T>, std::move(shape)}, reinterpret_cast<std::byte*>(values.data())},
+        values.size_bytes());
+  }
+
+  template <class T, class Allocator>
+  void track(std::string name, std::vector<T, Allocator>& values, std::vector<std::uint64_t> shape = {}) {
+    track(std::move(name), std::span<T>{values}, std::move(shape));
+  }
+
+  /// Tracks a tensor of any type. `size_bytes` is what the caller's memory has.
+  void add(tensor_view tensor, std::size_t size_bytes);
+
+  /// Small values that are saved with the state and are part of its identity: an object. Restored before the training function
+  /// begins.
+  [[nodiscard]] nlohmann::json& values() noexcept { return values_; }
+  [[nodiscard]] const nlohmann::json& values() const noexcept { return values_; }
+
+  [[nodiscard]] std::span<const tensor_view> tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::vector<tensor_spec> specs() const;
+
+  /// Begins with a checkpoint's state instead of what `track` finds. Called by the runtime before the training function.
+  void restore_from(std::shared_ptr<const serialization::checkpoint> source);
+
+  /// The names in the checkpoint that nobody has tracked.
+  [[nodiscard]] std::vector<std::string> untouched() const;
+
+  /// A digest of everything that is tracked; tells whether anything changed.
+  [[nodiscard]] std::uint64_t digest() const noexcept;
+
+  /// A digest of one slice of the state; successive numbers go round it.
+  [[nodiscard]] std::uint64_t digest_of_slice(std::uint64_t number) const noexcept;
+
+  /// A digest of each tensor, in order of tracking.
+  [[nodiscard]] std::vector<std::uint64_t> digests() const;
+
+  /// The identity of the state: 64 hexadecimal digits; empty when nothing is tracked.
+  [[nodiscard]] std::string sha256() const;
+
+ private:
+  std::vector<tensor_view> tensors_;
+  nlohmann::json values_ = nlohmann::json::object();
+  std::shared_ptr<const serialization::checkpoint> source_;
+};
+
+} // namespace troupe

@@ -1,0 +1,237 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+#include <troupe/random.hpp>
+#include <troupe/tracked_state.hpp>
+#include <troupe/types.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+/// How an operation combines the ranks' values.
+enum class reduction : std::uint8_t { sum, mean, min, max, product };
+
+/// What the training function trains on, as far as the runtime has to know it.
+struct data_description {
+  std::uint64_t samples = 0;
+  /// Equal for equal data, different for any other: a hash over all of it.
+  std::string fingerprint;
+};
+
+/// What `for_each_step` is to do. All workers must say the same.
+struct step_plan {
+  data_description data;
+  /// B, the samples of every step's global batch.
+  std::uint64_t batch_samples = 0;
+  /// The last step's number; a resumed run goes on to it. 0 takes the run's own (`run_config::steps`).
+  std::uint64_t steps = 0;
+  /// The length of the gradient, in f32 elements.
+  std::uint64_t gradient_elements = 0;
+  /// Sums over samples that ride along with the gradient.
+  std::vector<std::string> metrics = {"loss"};
+};
+
+class step;
+class step_driver;
+
+/// One logical shard of one step, while its worker computes it.
+class shard {
+ public:
+  [[nodiscard]] shard_id id() const noexcept { return id_; }
+
+  /// The samples that it consists of, as indices into the data set. Valid until the next shard is taken.
+  [[nodiscard]] std::span<const std::uint64_t> samples() const noexcept { return samples_; }
+
+  /// Random numbers for this step and shard; `index` tells several streams apart.
+  [[nodiscard]] random_stream random(std::uint32_t index = 0) const noexcept;
+
+  /// Where the gradient, summed over the shard's samples, is to be added. Zeros at first, on a 64-byte boundary. Valid until the next shard
+  /// is taken.
+  [[nodiscard]] std::span<float> gradient() const noexcept { return gradient_; }
+
+  /// Adds a gradient, summed over the shard's samples, that lies elsewhere. Throws `failure` for another length.
+  void contribute(std::span<const float> gradient);
+
+  /// Adds to a metric's sum over samples. Throws `failure` for a name that the plan does not have.
+  void add(std::string_view metric, double sum);
+
+ private:
+  friend class step_driver;
+
+  step* owner_ = nullptr;
+  shard_id id_;
+  std::span<const std::uint64_t> samples_;
+  std::span<float> gradient_;
+  std::span<double> metrics_;
+};
+
+/// The shards of a step that are this worker's now, one after the other.
+class shard_list {
+ public:
+  class iterator {
+   public:
+    iterator(shard_list* list, std::uint32_t id) : list_(list), id_(id) {}
+    shard& operator*() const { return list_->take(id_); }
+    iterator& operator++() {
+      ++id_;
+      return *this;
+    }
+    bool operator==(const iterator& other) const noexcept { return id_ == other.id_; }
+
+   private:
+    shard_list* list_;
+    std::uint32_t id_;
+  };
+
+  [[nodiscard]] iterator begin() noexcept { return {this, range_.first}; }
+  [[nodiscard]] iterator end() noexcept { return {this, range_.last}; }
+  [[nodiscard]] std::uint32_t size() const noexcept { return range_.size(); }
+
+ private:
+  friend class step_driver;
+
+  shard& take(std::uint32_t id);
+
+  step* owner_ = nullptr;
+  shard_range range_;
+  shard current_;
+};
+
+/// One optimizer update. The body first computes each of `shards()`, reading tracked state and writing contributions only; then calls
+/// `all_reduce()`; then applies the result to the tracked state. A body that keeps to that can be repeated without a trace.
+class step {
+ public:
+  /// From 1 for the whole life of the run. Schedules are functions of it.
+  [[nodiscard]] std::uint64_t number() const noexcept { return id_.value; }
+  [[nodiscard]] step_id id() const noexcept { return id_; }
+  [[nodiscard]] std::uint64_t batch_samples() const noexcept;
+  /// The pass over the data that the step's first sample belongs to, from 0.
+  [[nodiscard]] std::uint64_t epoch() const noexcept;
+  /// Whether it is the plan's last.
+  [[nodiscard]] bool last() const noexcept;
+
+  [[nodiscard]] shard_list& shards() noexcept { return shards_; }
+
+  /// The gradient's mean over the global batch: the same bits on every worker. Returns once every worker has it. Valid until the
+  /// body returns. To be called exactly once, after all shards. Throws `failure`: `errc::aborted` or `errc::timed_out` when the
+  /// group has lost a member, `errc::user_error` when the body has written tracked state before.
+  std::span<const float> all_reduce();
+
+  /// After `all_reduce`: a metric's mean over the global batch, the same on every worker.
+  [[nodiscard]] double mean(std::string_view metric) const;
+  [[nodiscard]] double mean_loss() const { return mean("loss"); }
+
+  /// Reports metrics of this rank and step. Pushed: never waits.
+  void report(metric_map values);
+
+ private:
+  friend class shard;
+  friend class shard_list;
+  friend class step_driver;
+
+  explicit step(step_driver& driver) : driver_(&driver) {}
+
+  step_driver* driver_;
+  step_id id_;
+  shard_list shards_;
+};
+
+/// Whether a report in the plain style takes a checkpoint with it.
+enum class save_checkpoint : std::uint8_t { no, yes };
+
+/// What a training function is given: who and where it is, its configuration, state, steps and collectives. Used from the training thread
+/// only, but for `stop_requested`.
+class train_context {
+ public:
+  class impl;
+
+  explicit train_context(impl& self) noexcept : impl_(&self) {}
+  train_context(const train_context&) = delete;
+  train_context& operator=(const train_context&) = delete;
+
+  [[nodiscard]] std::uint32_t rank() const noexcept;
+  [[nodiscard]] std::uint32_t world_size() const noexcept;
+  /// Among the workers of this host.
+  [[nodiscard]] std::uint32_t local_rank() const noexcept;
+  [[nodiscard]] std::uint32_t local_world_size() const noexcept;
+  [[nodiscard]] std::uint32_t node_rank() const noexcept;
+  [[nodiscard]] std::uint64_t generation() const noexcept;
+  [[nodiscard]] const std::string& run_name() const noexcept;
+  [[nodiscard]] const std::filesystem::path& run_directory() const noexcept;
+  /// "cpu".
+  [[nodiscard]] std::string device() const;
+  [[nodiscard]] std::uint64_t seed() const noexcept;
+  /// The trainer's `config`.
+  [[nodiscard]] const nlohmann::json& config() const noexcept;
+  /// The trainer's `options`.
+  [[nodiscard]] const nlohmann::json& options() const noexcept;
+  /// The trainer's number of steps; 0 when it is left to the training function.
+  [[nodiscard]] std::uint64_t steps() const noexcept;
+  /// Whether the run is to end before its last step. `for_each_step` looks itself. From any thread.
+  [[nodiscard]] bool stop_requested() const noexcept;
+  /// The step that the restored state had; 0 for a fresh start.
+  [[nodiscard]] std::uint64_t restored_step() const noexcept;
+
+  [[nodiscard]] tracked_state& state() noexcept;
+
+  /// Random numbers for what is drawn once, the same on every rank.
+  [[nodiscard]] random_stream random(std::string_view name) const noexcept;
+
+  /// Runs `body` for every step that is still to be done, takes checkpoints between steps, and returns after the last, or when a stop
+  /// was requested. Throws `failure` when the run cannot go on, and whatever `body` throws.
+  void for_each_step(const step_plan& plan, const std::function<void(step&)>& body);
+
+  /// Evaluates `samples` samples, split over the workers: `function` adds to `sums` what the samples of `indices` give. Returns the sums
+  /// over all samples, the same bits on every number of workers. Every rank calls it.
+  [[nodiscard]] std::vector<double>
+  evaluate(std::uint64_t samples, std::size_t number_of_sums,
+           const std::function<void(std::span<const std::uint64_t> indices, std::span<double> sums)>& function);
+
+  // -- the plain style: for code that has its own loop. Sums over ranks are outside the promise of equal bits. All throw `failure`. -----
+
+  template <class T>
+  void all_reduce(std::span<T> data, reduction op = reduction::sum) {
+    all_reduce(dtype_of<T>, op, std::as_writable_bytes(data));
+  }
+
+  template <class T>
+  void reduce_scatter(std::span<const T> input, std::span<T> output, reduction op = reduction::sum) {
+    reduce_scatter(dtype_of<T>, op, std::as_bytes(input), std::as_writable_bytes(output));
+  }
+
+  template <class T>
+  void all_gather(std::span<const T> input, std::span<T> output) {
+    all_gather(std::as_bytes(input), std::as_writable_bytes(output));
+  }
+
+  template <class T>
+  void broadcast(std::span<T> data, std::uint32_t root = 0) {
+    broadcast(std::as_writable_bytes(data), root);
+  }
+
+  void barrier();
+
+  /// Reports metrics of this rank. Each call is a step of the plain style. With a checkpoint, every rank calls it, and it returns once
+  /// the checkpoint of the tracked state is durable.
+  void report(metric_map values, save_checkpoint checkpoint = save_checkpoint::no);
+
+ private:
+  void all_reduce(dtype type, reduction op, std::span<std::byte> data);
+  void reduce_scatter(dtype type, reduction op, std::span<const std::byte> input, std::span<std::byte> output);
+  void all_gather(std::span<const std::byte> input, std::span<std::byte> output);
+  void broadcast(std::span<std::byte> data, std::uint32_t root);
+
+  impl* impl_;
+};
+
+} // namespace troupe

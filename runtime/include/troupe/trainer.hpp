@@ -1,0 +1,57 @@
+#pragma once
+
+#include <troupe/app.hpp>
+#include <troupe/config.hpp>
+#include <troupe/result.hpp>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace troupe {
+
+/// What to call while a run goes on, one at a time, from a thread of the trainer's. Empty ones are skipped.
+struct run_callbacks {
+  std::function<void(const run_started&)> started;
+  std::function<void(const run_progress&)> progress;
+  std::function<void(const checkpoint_saved&)> saved;
+  std::function<void(const run_notice&)> notice;
+  /// A line that a worker wrote. When empty, it goes to standard error with "[rank N] " in front.
+  std::function<void(std::uint32_t rank, const std::string& line)> output;
+};
+
+/// A run and its owner: the handle of programs that are no actor systems themselves. (Those spawn a trainer actor: see
+/// <troupe/actor_system.hpp>.)
+class trainer {
+ public:
+  /// `function` is the name of one of the app's. Throws `failure` for another.
+  trainer(const app& program, std::string function, trainer_config config);
+  ~trainer();
+  trainer(const trainer&) = delete;
+  trainer& operator=(const trainer&) = delete;
+
+  void set_callbacks(run_callbacks callbacks);
+
+  /// Begins with the state in a checkpoint of any run, unless this run has one of its own to resume.
+  void load_checkpoint(std::filesystem::path checkpoint);
+
+  /// Trains, and returns when nothing of the run is left. While it runs, SIGINT and SIGTERM ask for a stop: the first finishes the step and
+  /// takes a checkpoint, the second stops at once. Can be called again for another attempt.
+  [[nodiscard]] run_result fit();
+
+  /// Asks for the end of the run. From any thread; nothing happens while no `fit` is under way.
+  void stop();
+
+  /// Asks for a checkpoint after the current step. From any thread.
+  void save_checkpoint();
+
+  /// What the program's `main` is to return: the result's exit code, or 128 + the signal that stopped the run.
+  [[nodiscard]] int exit_code() const noexcept;
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
+
+} // namespace troupe

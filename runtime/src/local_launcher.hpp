@@ -1,0 +1,52 @@
+#pragma once
+
+#include <troupe/actors/process_launcher.hpp>
+#include <troupe/config.hpp>
+#include <troupe/runtime/keys.hpp>
+#include <troupe/runtime/process.hpp>
+#include <troupe/runtime/program.hpp>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace troupe::runtime {
+
+/// How the processes of a node find it again. Filled in once the node's port is open, before the first process starts.
+struct worker_entry {
+  endpoint node;
+  /// No keys: insecure.
+  std::optional<tls_files> keys;
+};
+
+/// Where a node looks for programs.
+struct program_source {
+  /// Programs lie here under their file names; empty: at the same path as on the driver's host.
+  std::filesystem::path directory;
+  /// The node runs inside the driver: its program is the driver's own, whatever has become of the file.
+  bool own_program = false;
+};
+
+/// The variable that tells a process that it is a worker.
+inline constexpr const char* worker_variable = "TROUPE_WORKER";
+
+/// What a worker process is told through its bootstrap.
+struct worker_bootstrap {
+  run_id run;
+  worker_id worker;
+  std::string secret;
+  endpoint node;
+  std::optional<tls_files> keys;
+};
+
+[[nodiscard]] std::string to_text(const worker_bootstrap& bootstrap);
+[[nodiscard]] expected<worker_bootstrap> parse_bootstrap(const std::string& text);
+
+/// Starts worker processes on this machine. `entry` is shared with whoever opens the node's port.
+[[nodiscard]] actors::launcher_factory make_local_launcher(program_source source,
+                                                           std::shared_ptr<const worker_entry> entry);
+
+} // namespace troupe::runtime

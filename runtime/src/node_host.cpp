@@ -1,0 +1,117 @@
+#include <troupe/runtime/node_host.hpp>
+
+#include "connection.hpp"
+#include "local_launcher.hpp"
+
+#include <troupe/actor_system.hpp>
+#include <troupe/actors/node.hpp>
+#include <troupe/runtime/keys.hpp>
+
+#include <caf/all.hpp>
+
+#include <array>
+#include <sched.h>
+#include <unistd.h>
+
+namespace troupe::runtime {
+
+resources local_resources() {
+  resources result;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  result.cpus = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<std::uint32_t>(CPU_COUNT(&set)) : 1;
+  while (std::filesystem::exists("/dev/nvidia" + std::to_string(result.gpus)))
+    ++result.gpus;
+  return result;
+}
+
+std::string local_host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+class node_host::impl {
+ public:
+  explicit impl(const node_options& options, const std::optional<tls_files>& keys)
+    : config_(make_config(keys)), system_(*config_), entry_(std::make_shared<worker_entry>()) {
+    offered_ = local_resources();
+    offered_.cpus = options.cpus.value_or(offered_.cpus);
+    offered_.gpus = options.gpus.value_or(offered_.gpus);
+    entry_->keys = keys;
+    node_ = actors::spawn_node(system_, {local_host_name(), options.listen.host, offered_, options.log},
+                               make_local_launcher({options.program_directory, false}, entry_));
+  }
+
+  ~impl() {
+    {
+      auto self = caf::scoped_actor{system_};
+      self->send_exit(node_, caf::exit_reason::user_shutdown);
+      self->wait_for(node_);
+    }
+    node_ = nullptr;
+  }
+
+  /// Workers always dial over loopback; a node that listens there already needs no second port.
+  expected<void> open(const endpoint& listen) {
+    auto port = publish(node_, listen);
+    if (!port)
+      return fail(std::move(port.error()));
+    address_ = {listen.host, *port};
+    entry_->node = address_;
+    if (is_loopback(listen.host))
+      return {};
+    auto inner = publish(node_, {"127.0.0.1", 0});
+    if (!inner)
+      return fail(std::move(inner.error()));
+    entry_->node = {"127.0.0.1", *inner};
+    return {};
+  }
+
+  static std::unique_ptr<caf::actor_system_config> make_config(const std::optional<tls_files>& keys) {
+    auto config = std::make_unique<caf::actor_system_config>();
+    config->set("caf.scheduler.policy", "sharing");
+    config->set("caf.scheduler.max-threads", 2);
+    secure(*config, keys);
+    return config;
+  }
+
+  std::unique_ptr<caf::actor_system_config> config_;
+  caf::actor_system system_;
+  std::shared_ptr<worker_entry> entry_;
+  actors::node_actor node_;
+  endpoint address_;
+  resources offered_;
+};
+
+expected<node_host> node_host::start(const node_options& options) {
+  std::optional<tls_files> keys;
+  if (!options.insecure) {
+    auto directory = options.keys.empty() ? default_key_directory() : options.keys;
+    auto found = is_loopback(options.listen.host) ? loopback_keys(directory)
+                                                  : cluster_keys(directory, options.listen.host);
+    if (!found)
+      return fail(std::move(found.error()));
+    keys = std::move(*found);
+  }
+  init_meta_objects();
+  auto state = std::make_unique<impl>(options, keys);
+  if (auto opened = state->open(options.listen); !opened)
+    return fail(std::move(opened.error()));
+  return node_host{std::move(state)};
+}
+
+node_host::node_host(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+node_host::node_host(node_host&&) noexcept = default;
+node_host& node_host::operator=(node_host&&) noexcept = default;
+node_host::~node_host() = default;
+
+const endpoint& node_host::address() const noexcept {
+  return impl_->address_;
+}
+
+const resources& node_host::offered() const noexcept {
+  return impl_->offered_;
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <troupe/types.hpp>
+
+#include <atomic>
+#include <cstdint>
+
+namespace troupe::runtime {
+
+enum class step_phase : std::uint8_t {
+  /// Computing contributions, or reducing them.
+  computing = 0,
+  /// The reduced gradient is here.
+  reduced = 1,
+  /// The barrier is behind: the step counts as applied.
+  passed = 2,
+  /// An abort came first: the step is not applied until somebody decides.
+  frozen = 3,
+};
+
+/// A worker's place in the protocol as one atomic word (generation, step, phase), in which leaving the barrier and being aborted
+/// are one compare-exchange each, so that one of them wins (design, section 5).
+class step_word {
+ public:
+  struct value {
+    std::uint32_t generation = 0;
+    std::uint64_t step = 0;
+    step_phase phase = step_phase::computing;
+
+    bool operator==(const value&) const = default;
+  };
+
+  /// Begins a step. Only the training thread calls it, and not on a frozen word.
+  bool begin(generation_id generation, step_id step) noexcept {
+    auto old = word_.load(std::memory_order_acquire);
+    if (unpack(old).phase == step_phase::frozen)
+      return false;
+    return word_.compare_exchange_strong(
+      old, pack({static_cast<std::uint32_t>(generation.value), step.value, step_phase::computing}));
+  }
+
+  /// computing -> reduced; false when an abort was faster.
+  bool reduced() noexcept { return advance(step_phase::computing, step_phase::reduced); }
+
+  /// reduced -> passed; false when an abort was faster.
+  bool pass() noexcept { return advance(step_phase::reduced, step_phase::passed); }
+
+  /// An abort: freezes the word unless the step has passed. Returns what the worker had reached. From any thread.
+  value freeze() noexcept {
+    auto old = word_.load(std::memory_order_acquire);
+    for (;;) {
+      auto now = unpack(old);
+      if (now.phase == step_phase::passed || now.phase == step_phase::frozen)
+        return now;
+      auto frozen = now;
+      frozen.phase = step_phase::frozen;
+      if (word_.compare_exchange_weak(old, pack(frozen)))
+        return now;
+    }
+  }
+
+  [[nodiscard]] value load() const noexcept { return unpack(word_.load(std::memory_order_acquire)); }
+
+ private:
+  // 20 bits of generation, 42 of step, 2 of phase.
+  static constexpr std::uint64_t pack(value x) noexcept {
+    return (std::uint64_t{x.generation} << 44) | ((x.step & ((std::uint64_t{1} << 42) - 1)) << 2)
+           | static_cast<std::uint64_t>(x.phase);
+  }
+
+  static constexpr value unpack(std::uint64_t x) noexcept {
+    return {static_cast<std::uint32_t>(x >> 44), (x >> 2) & ((std::uint64_t{1} << 42) - 1),
+            static_cast<step_phase>(x & 3)};
+  }
+
+  bool advance(step_phase from, step_phase to) noexcept {
+    auto old = word_.load(std::memory_order_acquire);
+    auto next = unpack(old);
+    if (next.phase != from)
+      return false;
+    next.phase = to;
+    return word_.compare_exchange_strong(old, pack(next));
+  }
+
+  std::atomic<std::uint64_t> word_{0};
+};
+
+} // namespace troupe::runtime

@@ -1,0 +1,399 @@
+#include "training_session.hpp"
+
+#include <troupe/actors/run_directory.hpp>
+#include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint_directory.hpp>
+#include <troupe/serialization/checkpoint_part.hpp>
+#include <troupe/serialization/chunk_plan.hpp>
+
+#include <algorithm>
+
+namespace troupe {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long a rank waits for a command that another rank has already seen.
+constexpr auto command_limit = 10s;
+
+template <class T>
+T or_throw(expected<T> result) {
+  return value_or_throw(std::move(result));
+}
+
+} // namespace
+
+train_context::impl::impl(begin_training begin, runtime::control_link& link)
+  : begin_(std::move(begin)),
+    config_(nlohmann::json::parse(begin_.configuration)),
+    options_(nlohmann::json::parse(begin_.options)),
+    run_directory_(begin_.run_directory),
+    link_(link) {
+  metrics_batch head;
+  head.run = begin_.run;
+  head.worker = begin_.worker;
+  head.rank = begin_.rank;
+  pusher_ = std::make_unique<runtime::metrics_pusher>(link_, std::move(head));
+}
+
+void train_context::impl::prepare() {
+  open_checkpoint();
+  form_communicator();
+}
+
+void train_context::impl::open_checkpoint() {
+  if (begin_.restore_from.empty())
+    return;
+  auto source = std::make_shared<const serialization::checkpoint>(
+    or_throw(serialization::checkpoint::open(begin_.restore_from)));
+  if (begin_.restore_step)
+    restored_step_ = source->content().step.value;
+  step_ = step_id{restored_step_};
+  state_.restore_from(std::move(source));
+}
+
+void train_context::impl::form_communicator() {
+  std::unique_ptr<collectives::communicator> formed;
+  if (begin_.backend == backend_kind::self) {
+    formed = collectives::make_self_communicator(begin_.generation);
+  } else {
+    collectives::gloo_options options;
+    options.rank = begin_.rank;
+    options.world_size = begin_.world_size;
+    options.generation = begin_.generation;
+    options.host = begin_.data_address;
+    options.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
+    options.cancelled = cancel_forming_.get_token();
+    auto exchange = [this](std::string mine) -> expected<std::vector<std::string>> {
+      auto all = link_.exchange({begin_.run, begin_.generation, 0, begin_.rank, std::move(mine)});
+      if (!all)
+        return fail(std::move(all.error()));
+      return std::move(all->blobs);
+    };
+    formed = or_throw(collectives::make_gloo_communicator(std::move(options), exchange));
+  }
+  auto lock = std::lock_guard{communicator_mutex_};
+  communicator_ = std::move(formed);
+  if (abort_reason_)
+    communicator_->abort(*abort_reason_);
+}
+
+worker_finished train_context::impl::run(const std::function<void(train_context&)>& function) {
+  worker_finished result;
+  result.run = begin_.run;
+  result.generation = begin_.generation;
+  result.worker = begin_.worker;
+  try {
+    prepare();
+    auto context = train_context{*this};
+    function(context);
+    result.state_sha256 = state_sha256_;
+    result.stopped = stopped_;
+  } catch (const failure& x) {
+    result.reason = x.reason();
+  } catch (const std::exception& x) {
+    result.reason = {errc::user_error, x.what()};
+  } catch (...) {
+    result.reason = {errc::user_error, "the training function threw something that is no std::exception"};
+  }
+  if (result.reason.code != errc::none)
+    result.reason.message = "rank " + std::to_string(begin_.rank.value) + " after step " + std::to_string(step_.value)
+                            + ": " + result.reason.message;
+  result.step = step_;
+  pusher_->flush();
+  return result;
+}
+
+void train_context::impl::command(const control_command& message) {
+  commands_.add(message);
+  if (message.kind == command_kind::stop)
+    stop_requested_ = true;
+}
+
+void train_context::impl::abort(const abort_training& message) {
+  if (message.generation != begin_.generation)
+    return;
+  word_.freeze();
+  cancel_forming_.request_stop();
+  auto lock = std::lock_guard{communicator_mutex_};
+  abort_reason_ = message.reason;
+  if (communicator_)
+    communicator_->abort(message.reason);
+}
+
+std::uint64_t train_context::impl::micros() const {
+  return static_cast<std::uint64_t>(
+    std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - started_).count());
+}
+
+void train_context::impl::report_step(step_id step, metric_map values) {
+  last_metrics_ = values;
+  pusher_->report({step, micros(), std::move(values)});
+}
+
+void train_context::impl::agree_on(const step_plan& plan) {
+  auto invalid = [](const std::string& what) { throw failure{errc::invalid_argument, what}; };
+  if (plan.data.samples == 0)
+    invalid("the data set is empty: step_plan.data.samples must be positive");
+  if (plan.batch_samples == 0)
+    invalid("step_plan.batch_samples is 0: a step needs at least one sample");
+  if (plan.steps == 0)
+    invalid("nobody says how many steps to do: set run.steps or step_plan.steps");
+  if (plan.steps > (std::uint64_t{1} << 42) / plan.batch_samples)
+    invalid("step_plan.steps times step_plan.batch_samples is beyond 2^42 samples");
+  if (auto left = state_.untouched(); !left.empty()) {
+    auto names = std::string{};
+    for (const auto& name : left)
+      names += (names.empty() ? "'" : ", '") + name + "'";
+    throw failure{errc::mismatch, "checkpoint " + begin_.restore_from + " has tensors that the training function does not "
+                                    "track: " + names + "; track them before for_each_step"};
+  }
+  run_plan message;
+  message.run = begin_.run;
+  message.generation = begin_.generation;
+  message.worker = begin_.worker;
+  message.steps = plan.steps;
+  message.batch_samples = plan.batch_samples;
+  message.data_samples = plan.data.samples;
+  message.data_fingerprint = std::to_string(plan.data.samples) + " samples, " + plan.data.fingerprint;
+  message.tensors = actors::describe_tensors(state_.specs());
+  or_throw(link_.agree(message));
+}
+
+void train_context::impl::for_each_step(step_plan plan, const std::function<void(step&)>& body) {
+  if (plan.steps == 0)
+    plan.steps = begin_.steps;
+  agree_on(plan);
+  auto driver = step_driver{*this, plan};
+  for (auto id = step_id{step_.value + 1}; id.value <= plan.steps; ++id.value) {
+    driver.run(id, body);
+    step_ = id;
+    pusher_->applied(id);
+    if (!end_of_step(id, id.value == plan.steps))
+      break;
+  }
+  // What is tracked belongs to the training function, and is gone when that has returned.
+  state_sha256_ = state_.sha256();
+}
+
+void train_context::impl::pass_barrier(step_id step) {
+  // Each word becomes its maximum over the ranks; a digest and its complement become maximum and minimum.
+  auto digest = first_barrier_ ? state_.digest() : state_.digest_of_slice(step.value);
+  std::array<std::uint64_t, 5> words{commands_.highest(), digest, ~digest, step.value, ~step.value};
+  or_throw(communicator_->barrier(words));
+  commands_agreed_ = words[0];
+  first_barrier_ = false;
+  if (words[3] != ~words[4])
+    throw failure{errc::mismatch, "the ranks are at different steps, " + std::to_string(~words[4]) + " and "
+                                    + std::to_string(words[3]) + ": an invariant of Troupe is broken"};
+  if (words[1] != ~words[2])
+    compare_replicas(step);
+}
+
+void train_context::impl::compare_replicas(step_id step) {
+  auto mine = state_.digests();
+  auto all = or_throw(communicator_->all_gather_bytes(std::as_bytes(std::span{mine})));
+  auto text = std::string{};
+  for (std::size_t tensor = 0; tensor < mine.size(); ++tensor) {
+    auto ranks = std::string{};
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      auto same = all[rank].size() == all[0].size()
+                  && std::equal(all[rank].begin() + static_cast<std::ptrdiff_t>(tensor * 8),
+                                all[rank].begin() + static_cast<std::ptrdiff_t>(tensor * 8 + 8),
+                                all[0].begin() + static_cast<std::ptrdiff_t>(tensor * 8));
+      if (!same)
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    if (!ranks.empty())
+      text += (text.empty() ? "" : "; ") + ("tensor '" + state_.tensors()[tensor].spec.name) + "' on rank " + ranks;
+  }
+  throw failure{errc::mismatch, "at the start of step " + std::to_string(step.value)
+                                  + " the tracked state differs from rank 0's: " + text
+                                  + ". The training function computes differently on different ranks: uninitialised "
+                                    "memory, an untracked random generator, or code that depends on the rank"};
+}
+
+bool train_context::impl::end_of_step(step_id step, bool last) {
+  auto stop = false;
+  auto save = last || (begin_.checkpoint_every_steps > 0 && step.value % begin_.checkpoint_every_steps == 0);
+  if (commands_agreed_ > commands_done_) {
+    auto commands = commands_.take(commands_done_, commands_agreed_, command_limit);
+    if (commands.empty())
+      throw failure{errc::timed_out, "command " + std::to_string(commands_agreed_)
+                                       + ", which another rank has, has not come from the driver within "
+                                       + std::to_string(command_limit.count()) + " s"};
+    commands_done_ = commands_agreed_;
+    for (auto kind : commands) {
+      stop = stop || kind == command_kind::stop;
+      save = true;
+    }
+  }
+  if (save)
+    take_checkpoint(step);
+  stopped_ = stop && !last;
+  return !stop;
+}
+
+void train_context::impl::take_checkpoint(step_id step) {
+  if (state_.tensors().empty() && state_.values().empty())
+    return;
+  checkpoint_part part;
+  part.run = begin_.run;
+  part.generation = begin_.generation;
+  part.step = step;
+  part.attempt = 1;
+  part.rank = begin_.rank;
+  part.world_size = begin_.world_size;
+  part.tensors = state_.specs();
+  part.metrics = last_metrics_;
+  part.values_json = state_.values().dump();
+  auto plan = serialization::plan_chunks(part.tensors, begin_.world_size);
+  auto directory = run_directory_ / "checkpoints"
+                   / serialization::temporary_name(step, begin_.generation, part.attempt);
+  auto written = serialization::write_part(directory, begin_.rank.value, plan, state_.tensors());
+  if (written)
+    part.report = std::move(*written);
+  else
+    part.reason = std::move(written.error());
+  or_throw(link_.deliver(part));
+}
+
+std::vector<double> train_context::impl::evaluate(
+  std::uint64_t samples, std::size_t number_of_sums,
+  const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
+  auto layout = collectives::bucket_layout{{{dtype::f64, number_of_sums}}};
+  auto sums = or_throw(collectives::leaf_accumulator::make(layout, begin_.shards));
+  auto range = begin_.ownership[begin_.rank.value];
+  std::vector<std::uint64_t> indices;
+  sums.begin(range);
+  for (auto v = range.first; v < range.last; ++v) {
+    auto bucket = sums.next(shard_id{v});
+    indices.clear();
+    for (auto i = v * samples / begin_.shards; i < (v + 1) * samples / begin_.shards; ++i)
+      indices.push_back(i);
+    function(indices, {reinterpret_cast<double*>(bucket.data()), number_of_sums});
+  }
+  sums.end();
+  auto result = collectives::aligned_buffer{layout.size_bytes()};
+  or_throw(communicator_->reduce_leaves(layout, begin_.shards, begin_.ownership, sums.partials(),
+                                        result.bytes().first(layout.size_bytes())));
+  auto* first = reinterpret_cast<const double*>(result.data());
+  return {first, first + number_of_sums};
+}
+
+void train_context::impl::report(metric_map values, save_checkpoint checkpoint) {
+  ++step_.value;
+  report_step(step_, std::move(values));
+  pusher_->applied(step_);
+  if (checkpoint == save_checkpoint::yes) {
+    take_checkpoint(step_);
+    state_sha256_ = state_.sha256();
+  }
+}
+
+// -- step_driver ------------------------------------------------------------------------------------------------------
+
+step_driver::step_driver(train_context::impl& context, const step_plan& plan)
+  : context_(context),
+    plan_(plan),
+    order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
+    sums_(or_throw(collectives::leaf_accumulator::make(
+      collectives::bucket_layout{{{dtype::f32, plan.gradient_elements}, {dtype::f64, plan.metrics.size()}}},
+      context.begin_.shards))),
+    range_(context.begin_.ownership[context.begin_.rank.value]),
+    step_(*this) {
+  result_.reserve(sums_.layout().size_bytes());
+}
+
+void step_driver::run(step_id id, const std::function<void(step&)>& body) {
+  if (!context_.word_.begin(context_.begin_.generation, id))
+    throw failure{errc::aborted, "the run is ending"};
+  step_.id_ = id;
+  step_.shards_.owner_ = &step_;
+  step_.shards_.range_ = range_;
+  next_shard_ = range_.first;
+  reduced_ = false;
+  digest_before_ = check_ ? context_.state_.digest() : 0;
+  sums_.begin(range_);
+  body(step_);
+  if (!reduced_)
+    throw failure{errc::user_error, "the body of step " + std::to_string(id.value)
+                                      + " returned without calling step.all_reduce(): every rank has to, or the others "
+                                        "wait for it"};
+  check_ = context_.begin_.check_every_step;
+  if (context_.begin_.keep_ledger)
+    context_.pusher_->record({id, context_.begin_.generation, range_});
+}
+
+void step_driver::open_shard(shard& target, shard_id id) {
+  if (reduced_)
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value)
+                                      + " computes a shard after all_reduce: contributions come before it"};
+  if (id.value != next_shard_)
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " takes shard "
+                                      + std::to_string(id.value) + " when shard " + std::to_string(next_shard_)
+                                      + " is due: go through step.shards() once"};
+  ++next_shard_;
+  auto bucket = sums_.next(id);
+  order_.samples_of(step_.id_, id, samples_);
+  target.owner_ = &step_;
+  target.id_ = id;
+  target.samples_ = samples_;
+  target.gradient_ = {reinterpret_cast<float*>(bucket.data()), plan_.gradient_elements};
+  target.metrics_ = {reinterpret_cast<double*>(bucket.data() + sums_.layout().offset_bytes(1)), plan_.metrics.size()};
+}
+
+void step_driver::check_untouched(std::uint64_t before) const {
+  if (context_.state_.digest() != before)
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value)
+                                      + " wrote tracked state before all_reduce: an interrupted try could not be repeated. "
+                                        "Write contributions first, and apply after all_reduce"};
+}
+
+std::span<const float> step_driver::all_reduce() {
+  if (reduced_)
+    throw failure{errc::user_error, "step.all_reduce() was called twice in step " + std::to_string(step_.id_.value)};
+  if (next_shard_ != range_.last)
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " computed "
+                                      + std::to_string(next_shard_ - range_.first) + " of its " + std::to_string(range_.size())
+                                      + " shards before all_reduce: go through all of step.shards()"};
+  if (check_)
+    check_untouched(digest_before_);
+  sums_.end();
+  auto& group = context_.group();
+  auto bucket = result_.bytes().first(sums_.layout().size_bytes());
+  if (context_.begin_.fast_reduction) {
+    add_up_partials(bucket);
+    or_throw(group.all_reduce_fast(sums_.layout(), bucket));
+  } else {
+    or_throw(group.reduce_leaves(sums_.layout(), context_.begin_.shards, context_.begin_.ownership, sums_.partials(),
+                                 bucket));
+  }
+  if (!context_.word_.reduced())
+    throw failure{errc::aborted, "the run is ending"};
+  context_.pass_barrier(step_.id_);
+  if (!context_.word_.pass())
+    throw failure{errc::aborted, "the run is ending"};
+  divide_by_batch();
+  reduced_ = true;
+  return {reinterpret_cast<const float*>(result_.data()), plan_.gradient_elements};
+}
+
+void step_driver::add_up_partials(std::span<std::byte> bucket) const {
+  auto partials = sums_.partials();
+  std::ranges::fill(bucket, std::byte{0});
+  for (const auto& partial : partials)
+    collectives::combine(sums_.layout(), {0, sums_.layout().size_bytes()}, collectives::reduce_op::sum, bucket.data(),
+                         bucket.data(), partial.data);
+}
+
+void step_driver::divide_by_batch() {
+  auto* gradient = reinterpret_cast<float*>(result_.data());
+  auto batch = static_cast<float>(plan_.batch_samples);
+  for (std::uint64_t i = 0; i < plan_.gradient_elements; ++i)
+    gradient[i] /= batch;
+}
+
+} // namespace troupe

@@ -1,0 +1,125 @@
+#pragma once
+
+#include "command_inbox.hpp"
+#include "control_link.hpp"
+#include "metrics_pusher.hpp"
+#include "step_word.hpp"
+
+#include <troupe/collectives/aligned_buffer.hpp>
+#include <troupe/collectives/communicator.hpp>
+#include <troupe/collectives/leaf_accumulator.hpp>
+#include <troupe/data_order.hpp>
+#include <troupe/messages.hpp>
+#include <troupe/train_context.hpp>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+
+namespace troupe {
+
+/// One worker's training, from `begin_training` to its end: what stands behind a `train_context`. The training thread runs everything but
+/// `command` and `abort`, which come from an actor's thread.
+class train_context::impl {
+ public:
+  impl(begin_training begin, runtime::control_link& link);
+
+  /// Forms the communicator and opens the checkpoint to restore. Throws `failure`.
+  void prepare();
+
+  /// What to tell the driver once `function` has returned or thrown.
+  [[nodiscard]] worker_finished run(const std::function<void(train_context&)>& function);
+
+  // -- from any thread --------------------------------------------------------------------------------------------------
+  void command(const control_command& message);
+  void abort(const abort_training& message);
+
+  // -- for train_context ------------------------------------------------------------------------------------------------
+  void for_each_step(step_plan plan, const std::function<void(step&)>& body);
+  [[nodiscard]] std::vector<double>
+  evaluate(std::uint64_t samples, std::size_t number_of_sums,
+           const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function);
+  void report(metric_map values, save_checkpoint checkpoint);
+  [[nodiscard]] collectives::communicator& group() { return *communicator_; }
+
+  // -- for step_driver --------------------------------------------------------------------------------------------------
+  /// The barrier of a step: agrees with the other ranks on the commands that take effect, and on the state.
+  void pass_barrier(step_id step);
+  void report_step(step_id step, metric_map values);
+
+  begin_training begin_;
+  nlohmann::json config_;
+  nlohmann::json options_;
+  std::filesystem::path run_directory_;
+  tracked_state state_;
+  std::uint64_t restored_step_ = 0;
+  std::atomic<bool> stop_requested_{false};
+  runtime::step_word word_;
+  std::unique_ptr<runtime::metrics_pusher> pusher_;
+
+ private:
+  void form_communicator();
+  void open_checkpoint();
+  void agree_on(const step_plan& plan);
+  void compare_replicas(step_id step);
+  /// Does what the commands agreed on at the last barrier ask for; true to go on.
+  [[nodiscard]] bool end_of_step(step_id step, bool last);
+  void take_checkpoint(step_id step);
+  [[nodiscard]] std::uint64_t micros() const;
+
+  runtime::control_link& link_;
+  runtime::command_inbox commands_;
+  std::uint64_t commands_done_ = 0;
+  std::uint64_t commands_agreed_ = 0;
+  std::mutex communicator_mutex_;
+  std::unique_ptr<collectives::communicator> communicator_;
+  std::optional<error> abort_reason_;
+  std::stop_source cancel_forming_;
+  step_id step_;
+  bool first_barrier_ = true;
+  bool stopped_ = false;
+  metric_map last_metrics_;
+  /// Identity of the state at the end of the steps, or of the last checkpoint in the plain style.
+  std::string state_sha256_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+};
+
+/// Runs one step after the other: contributions, reduction, barrier, application.
+class step_driver {
+ public:
+  step_driver(train_context::impl& context, const step_plan& plan);
+
+  void run(step_id id, const std::function<void(step&)>& body);
+
+  // -- for step and shard -----------------------------------------------------------------------------------------------
+  void open_shard(shard& target, shard_id id);
+  std::span<const float> all_reduce();
+
+  train_context::impl& context_;
+  const step_plan& plan_;
+
+ private:
+  friend class step;
+  friend class shard;
+  friend class shard_list;
+
+  void check_untouched(std::uint64_t before) const;
+  /// The sum of this rank's shards, where the order does not matter.
+  void add_up_partials(std::span<std::byte> bucket) const;
+  void divide_by_batch();
+
+  data_order order_;
+  collectives::leaf_accumulator sums_;
+  collectives::aligned_buffer result_;
+  std::vector<std::uint64_t> samples_;
+  shard_range range_;
+  std::uint32_t next_shard_ = 0;
+  bool reduced_ = false;
+  bool check_ = true;
+  std::uint64_t digest_before_ = 0;
+  step step_;
+};
+
+} // namespace troupe

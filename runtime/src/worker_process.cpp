@@ -1,0 +1,251 @@
+#include "worker_process.hpp"
+
+#include "connection.hpp"
+#include "local_launcher.hpp"
+#include "training_session.hpp"
+
+#include <troupe/actor_system.hpp>
+#include <troupe/actors/error_conversion.hpp>
+#include <troupe/actors/join_handshake.hpp>
+#include <troupe/actors/worker.hpp>
+#include <troupe/runtime/fingerprint.hpp>
+#include <troupe/runtime/node_host.hpp>
+#include <troupe/runtime/process.hpp>
+#include <troupe/runtime/program.hpp>
+#include <troupe/serialization/digest.hpp>
+
+#include <caf/all.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <unistd.h>
+
+namespace troupe::runtime {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long the handshake with the node may take, each way.
+constexpr auto join_limit = 10s;
+
+/// Ends the process at once: what is not flushed here is lost, and other threads are not waited for.
+[[noreturn]] void end_process(int code) {
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+[[noreturn]] void end_with(const error& reason) {
+  std::fprintf(stderr, "%s\n", reason.message.c_str());
+  end_process(1);
+}
+
+/// The handles of a run's actors, which the node gave.
+struct run_handles {
+  actors::run_control control;
+  actors::collectives_actor collectives;
+  actors::checkpoint_store store;
+};
+
+/// `control_link` over CAF. Each calling thread has an actor of its own to wait with.
+class actor_link : public control_link {
+ public:
+  actor_link(caf::actor_system& system, run_handles handles)
+    : training_(system), metrics_(system), handles_(std::move(handles)) {}
+
+  expected<exchange_result> exchange(const exchange_request& message) override {
+    return ask<exchange_result>(training_, handles_.collectives, message);
+  }
+
+  expected<plan_accepted> agree(const run_plan& plan) override {
+    return ask<plan_accepted>(training_, handles_.control, plan);
+  }
+
+  expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
+    return ask<checkpoint_outcome>(training_, handles_.store, part);
+  }
+
+  expected<void> push(const metrics_batch& batch) override {
+    expected<void> result;
+    metrics_->request(handles_.control, push_limit, batch)
+      .receive([] {}, [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
+    return result;
+  }
+
+  void finish(const worker_finished& message) override { training_->send(handles_.control, message); }
+
+ private:
+  /// Waiting for other ranks has no limit of its own: a plan waits for the slowest to load its data, and a lost driver or node ends
+  /// this process.
+  static constexpr auto push_limit = 30s;
+
+  template <class Result, class Handle, class Message>
+  expected<Result> ask(caf::scoped_actor& self, const Handle& whom, const Message& message) {
+    expected<Result> result = fail(errc::internal, "no answer");
+    self->request(whom, caf::infinite, message)
+      .receive([&](Result& value) { result = std::move(value); },
+               [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
+    return result;
+  }
+
+  caf::scoped_actor training_;
+  caf::scoped_actor metrics_;
+  run_handles handles_;
+};
+
+/// The training thread of a worker process, started by `begin_training`.
+class process_host : public actors::training_host {
+ public:
+  process_host(const std::vector<named_function>& functions, control_link& link) : functions_(functions), link_(link) {}
+
+  void begin(const begin_training& message) override {
+    auto lock = std::lock_guard{mutex_};
+    if (session_)
+      return;
+    session_ = std::make_shared<train_context::impl>(message, link_);
+    if (early_abort_)
+      session_->abort(*early_abort_);
+    thread_ = std::thread{[this, session = session_, name = message.function] { train(*session, name); }};
+  }
+
+  void command(const control_command& message) override {
+    if (auto session = current())
+      session->command(message);
+  }
+
+  void abort(const abort_training& message) override {
+    auto lock = std::lock_guard{mutex_};
+    if (session_)
+      session_->abort(message);
+    else
+      early_abort_ = message;
+  }
+
+  void release() override {
+    {
+      auto lock = std::lock_guard{mutex_};
+      released_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  void wait_for_release() {
+    auto lock = std::unique_lock{mutex_};
+    changed_.wait(lock, [this] { return released_; });
+  }
+
+ private:
+  std::shared_ptr<train_context::impl> current() {
+    auto lock = std::lock_guard{mutex_};
+    return session_;
+  }
+
+  void train(train_context::impl& session, const std::string& name) {
+    prepare_arithmetic_thread();
+    auto found = std::ranges::find(functions_, name, &named_function::name);
+    auto function = found != functions_.end()
+                      ? found->function
+                      : training_function{[&](train_context&) {
+                          throw failure{errc::invalid_argument,
+                                        "the program has no training function '" + name + "' in its worker processes"};
+                        }};
+    auto message = session.run(function);
+    std::fflush(nullptr);
+    link_.finish(message);
+  }
+
+  const std::vector<named_function>& functions_;
+  control_link& link_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<train_context::impl> session_;
+  std::optional<abort_training> early_abort_;
+  std::thread thread_;
+  bool released_ = false;
+};
+
+/// Shows the node that this process knows the run's secret, and has the node show the same.
+run_handles join(caf::scoped_actor& self, const actors::node_actor& node, const worker_bootstrap& bootstrap) {
+  auto request = join_request{bootstrap.run, bootstrap.worker, serialization::random_hex(16)};
+  join_challenge challenge;
+  self->request(node, join_limit, request)
+    .receive([&](join_challenge& answer) { challenge = std::move(answer); },
+             [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+  if (auto known = actors::verify_node(bootstrap.secret, request, challenge); !known)
+    end_with(known.error());
+  auto proof = actors::make_proof(bootstrap.secret, actors::join_role::worker, bootstrap.run, bootstrap.worker,
+                                  challenge.nonce);
+  run_handles result;
+  self->request(node, join_limit, join_proof{bootstrap.run, bootstrap.worker, std::move(proof)})
+    .receive(
+      [&](const actors::run_control& control, const actors::collectives_actor& collectives,
+          const actors::checkpoint_store& store) { result = {control, collectives, store}; },
+      [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+  return result;
+}
+
+std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bootstrap) {
+  auto config = std::make_unique<caf::actor_system_config>();
+  config->set("caf.scheduler.policy", "sharing");
+  config->set("caf.scheduler.max-threads", 1);
+  secure(*config, bootstrap.keys);
+  return config;
+}
+
+void live(const std::vector<named_function>& functions) {
+  auto text = read_bootstrap(bootstrap_fd);
+  watch_lifeline(lifeline_fd);
+  if (!text)
+    end_with(text.error());
+  auto bootstrap = parse_bootstrap(*text);
+  if (!bootstrap)
+    end_with(bootstrap.error());
+  init_meta_objects();
+  auto config = make_config(*bootstrap);
+  caf::actor_system system{*config};
+  auto node = connect(system, bootstrap->node, join_limit);
+  if (!node)
+    end_with(node.error());
+  // A worker outlives neither its node nor, through it, its driver.
+  caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor([](const caf::error&) { end_process(lifeline_exit_code); });
+  auto self = caf::scoped_actor{system};
+  auto handles = join(self, *node, *bootstrap);
+  auto link = actor_link{system, handles};
+  auto host = std::make_shared<process_host>(functions, link);
+  auto worker = actors::spawn_worker(system, host);
+  worker_ready ready;
+  ready.run = bootstrap->run;
+  ready.worker = bootstrap->worker;
+  ready.pid = static_cast<std::uint32_t>(::getpid());
+  ready.host = local_host_name();
+  ready.build_id = value_or_throw(own_program()).build_id;
+  prepare_arithmetic_thread();
+  ready.numerics = to_json(take_fingerprint());
+  self->request(handles.control, join_limit, ready, worker)
+    .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+  host->wait_for_release();
+  end_process(0);
+}
+
+} // namespace
+
+bool is_worker_process() noexcept {
+  return std::getenv(worker_variable) != nullptr;
+}
+
+void run_worker_process(const std::vector<named_function>& functions) {
+  // Programs that the training function starts are no workers.
+  ::unsetenv(worker_variable);
+  try {
+    live(functions);
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "%s\n", x.what());
+  }
+  end_process(1);
+}
+
+} // namespace troupe::runtime

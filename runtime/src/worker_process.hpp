@@ -1,0 +1,15 @@
+#pragma once
+
+#include <troupe/app.hpp>
+
+#include <vector>
+
+namespace troupe::runtime {
+
+/// Whether this process was started by a node to be a worker.
+[[nodiscard]] bool is_worker_process() noexcept;
+
+/// The whole life of a worker process: joins its node, trains, and ends the process.
+[[noreturn]] void run_worker_process(const std::vector<named_function>& functions);
+
+} // namespace troupe::runtime

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+/// What a user says about a run: plain aggregates, validated as a whole before anything starts.
+namespace troupe {
+
+/// How workers are spread over nodes.
+enum class placement_strategy : std::uint8_t {
+  /// As few nodes as possible, in the order in which the nodes are named.
+  pack = 1,
+  /// Evenly over all nodes.
+  spread = 2,
+};
+
+/// How many workers, and what each of them takes.
+struct scaling_config {
+  std::uint32_t num_workers = 1;
+  /// V: the number of logical shards that every step's batch is cut into. It belongs to the program, like the batch
+  /// size: the result depends on it. Never fewer than workers.
+  std::uint32_t shards = 8;
+  bool use_gpu = false;
+  /// CPUs that each worker reserves; 0 (the default) reserves none and lets workers share.
+  resources resources_per_worker;
+  placement_strategy placement = placement_strategy::pack;
+};
+
+/// What to do when the run's directory holds a checkpoint, or does not.
+enum class resume_mode : std::uint8_t {
+  /// Go on from the latest good checkpoint where there is one, else begin.
+  automatic = 1,
+  /// Refuse to run into an existing run directory.
+  never = 2,
+  /// Fail without a checkpoint.
+  must = 3,
+};
+
+/// How gradients are summed.
+enum class reduction_mode : std::uint8_t {
+  /// Over the canonical summation tree: the same bits on any number of workers.
+  exact = 1,
+  /// By the backend's own all-reduce: replicas agree, and nothing more is promised.
+  fast = 2,
+};
+
+/// Which run this is, and where its files are.
+struct run_config {
+  /// The run's directory is `storage_path / name`. Letters, digits, '.', '_' and '-'.
+  std::string name = "run";
+  std::filesystem::path storage_path = "runs";
+  resume_mode resume = resume_mode::automatic;
+  /// The last step's number, counted over the whole life of the run; 0 leaves it to the training function. A run can be resumed with
+  /// another number.
+  std::uint64_t steps = 0;
+  std::uint64_t seed = 1;
+  reduction_mode reduction = reduction_mode::exact;
+  /// Lets a checkpoint of another kind of processor be resumed, and workers of different kinds train together. The
+  /// result is then marked as not exact.
+  bool allow_mixed_hosts = false;
+  /// Writes `ledger.jsonl`: which process computed which shards of which step.
+  bool keep_ledger = false;
+  /// Digests the tracked state around the body of every step (of the first step only, otherwise) to find a body that
+  /// writes tracked state before `all_reduce`.
+  bool check_every_step = false;
+  /// Limit for starting worker processes until all have joined.
+  std::chrono::milliseconds start_timeout{30'000};
+  /// Limit of one collective operation.
+  std::chrono::milliseconds collective_timeout{300'000};
+};
+
+/// When to take checkpoints, and which to keep. One is always taken after the last step and when the run is stopped.
+struct checkpoint_config {
+  /// After every so many steps; 0 for none in between.
+  std::uint64_t every_steps = 0;
+  /// How many of the latest stay on disk; at least 1.
+  std::uint32_t num_to_keep = 2;
+};
+
+/// On which nodes to run.
+struct cluster_config {
+  /// `HOST:PORT` of each caf-node; empty: the driver hosts a node itself and the workers run on this machine.
+  std::vector<std::string> nodes;
+  /// Connects without TLS. Any user who reaches a port could then run code as its owner.
+  bool insecure = false;
+  /// Where keys lie; empty: `$TROUPE_KEYS`, else `~/.config/troupe/keys`.
+  std::filesystem::path keys;
+  /// The data plane carries clear text: off loopback it runs only where this says that the network is private.
+  bool trusted_network = false;
+  /// Limit for reaching a node.
+  std::chrono::milliseconds connect_timeout{3'000};
+};
+
+/// Everything that a trainer is told.
+struct trainer_config {
+  scaling_config scaling = {};
+  run_config run = {};
+  checkpoint_config checkpoint = {};
+  cluster_config cluster = {};
+  /// Handed to the training function as `ctx.config()`. Part of the run's identity: a resumed run must have the same.
+  nlohmann::json config = nlohmann::json::object();
+  /// Handed over as `ctx.options()`: what does not decide the result, such as paths and intervals. May change when a run is resumed.
+  nlohmann::json options = nlohmann::json::object();
+  /// A checkpoint directory of any run whose state a new run begins with; empty for none.
+  std::filesystem::path load_checkpoint = {};
+  /// The worker processes' command-line arguments after the program's name.
+  std::vector<std::string> arguments = {};
+};
+
+/// Every way in which a configuration cannot be meant is told here, before anything starts.
+[[nodiscard]] expected<void> validate(const trainer_config& config);
+
+/// One `HOST:PORT`, `[IPV6]:PORT` taken apart.
+struct endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+
+  bool operator==(const endpoint&) const = default;
+};
+
+/// Reads `HOST:PORT`; port 0 is allowed only where a port is chosen by the system.
+[[nodiscard]] expected<endpoint> parse_endpoint(const std::string& text);
+
+[[nodiscard]] std::string to_string(const endpoint& where);
+[[nodiscard]] std::string to_string(resume_mode mode);
+[[nodiscard]] std::string to_string(placement_strategy strategy);
+
+} // namespace troupe

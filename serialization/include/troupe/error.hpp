@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <utility>
+
+namespace troupe {
+
+/// What went wrong, by the reaction it asks for. Zero is success; numbers are explicit and never reused.
+enum class errc : std::uint8_t {
+  none = 0,
+  /// A configuration or argument is out of range: correct it and call again.
+  invalid_argument = 1,
+  /// The request is greater than what the nodes offer: ask for less, or add nodes.
+  unsatisfiable = 2,
+  /// No connection to a host and port: check that caf-node runs there, and the address.
+  unreachable = 3,
+  /// The peer's certificate, or ours, was refused: check the cluster's keys.
+  not_authenticated = 4,
+  /// The peer does not know the run's secret: it is no worker of this run.
+  wrong_secret = 5,
+  /// The program is absent on a host, or is another build there: install the same build on all hosts.
+  program_mismatch = 6,
+  /// Members disagree about data, numerics or the plan of the run: make them equal.
+  mismatch = 7,
+  /// A worker process ended before it was released: see its exit status and last lines.
+  worker_lost = 8,
+  /// A node's connection is gone, and its workers with it.
+  node_lost = 9,
+  /// A peer of a collective operation is gone or the communicator was aborted: the operation has no result.
+  aborted = 10,
+  /// An operation did not finish before its deadline.
+  timed_out = 11,
+  /// The message or connection belongs to a generation or run that is over: drop it.
+  stale_generation = 12,
+  /// The file system refused: full, read-only, absent or damaged device. The message names path and cause.
+  io_error = 13,
+  /// Bytes on disk are not what was written: use an older checkpoint.
+  damaged = 14,
+  /// A file was written by a newer version: use that version to read it.
+  unsupported_version = 15,
+  /// What was asked for does not exist.
+  not_found = 16,
+  /// What was to be created exists: choose another name or resume.
+  already_exists = 17,
+  /// The training function threw: the message is the exception's text.
+  user_error = 18,
+  /// The run was stopped on request before its last step.
+  stopped = 19,
+  /// An invariant of Troupe is broken: report it.
+  internal = 20,
+};
+
+/// The enumerator's name.
+[[nodiscard]] std::string_view to_string(errc code) noexcept;
+
+template <class Inspector>
+bool inspect(Inspector& f, errc& x) {
+  auto get = [&x] { return static_cast<std::uint8_t>(x); };
+  auto set = [&x](std::uint8_t value) {
+    x = static_cast<errc>(value);
+    return value <= static_cast<std::uint8_t>(errc::internal);
+  };
+  return f.apply(get, set);
+}
+
+/// Expected trouble as a value: a code to react to, and a message that says what, where, and what to do about it.
+struct error {
+  errc code = errc::none;
+  std::string message;
+
+  bool operator==(const error&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, error& x) {
+  return f.object(x).fields(f.field("code", x.code), f.field("message", x.message));
+}
+
+/// A value, or the error that stands in its place.
+template <class T>
+using expected = tl::expected<T, error>;
+
+/// Makes the error side of an `expected`: `return fail(errc::io_error, "...")`.
+[[nodiscard]] inline tl::unexpected<error> fail(errc code, std::string message) {
+  return tl::unexpected<error>{error{code, std::move(message)}};
+}
+
+/// Hands an error on: `return fail(std::move(result.error()))`.
+[[nodiscard]] inline tl::unexpected<error> fail(error reason) {
+  return tl::unexpected<error>{std::move(reason)};
+}
+
+/// The message of the last failed system call: "path: No space left on device". Reads `errno` at once.
+[[nodiscard]] error system_error(std::string_view what);
+
+/// Carries an `error` out of the user's training loop, where a value could not unwind it.
+class failure : public std::exception {
+ public:
+  explicit failure(error reason) : reason_(std::move(reason)) {}
+  failure(errc code, std::string message) : reason_{code, std::move(message)} {}
+
+  [[nodiscard]] const char* what() const noexcept override { return reason_.message.c_str(); }
+  [[nodiscard]] const error& reason() const noexcept { return reason_; }
+  [[nodiscard]] errc code() const noexcept { return reason_.code; }
+
+ private:
+  error reason_;
+};
+
+/// The value of `result`; throws its error as a `failure`.
+template <class T>
+T value_or_throw(expected<T> result) {
+  if (!result)
+    throw failure{std::move(result.error())};
+  if constexpr (!std::is_void_v<T>)
+    return std::move(*result);
+}
+
+} // namespace troupe

@@ -1,0 +1,627 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/serialization/checkpoint_part.hpp>
+#include <troupe/tensor.hpp>
+#include <troupe/types.hpp>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// What the actors say to each other. Grouped by direction; whatever can arrive late carries the run and, once there is
+/// one, the generation. Bulk bytes never travel here. Each struct's `inspect` is CAF's, but needs no CAF header.
+namespace troupe {
+
+/// Named numbers: metrics of a step, or of a run. Ordered by name.
+using metric_map = std::map<std::string, double>;
+
+/// What a worker wants of a node, or what a node has. 0 CPUs in a request: takes part in no accounting.
+struct resources {
+  std::uint32_t cpus = 0;
+  std::uint32_t gpus = 0;
+
+  auto operator<=>(const resources&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, resources& x) {
+  return f.object(x).fields(f.field("cpus", x.cpus), f.field("gpus", x.gpus));
+}
+
+// -- driver to node -------------------------------------------------------------------------------------------------
+
+/// Asks what a node has. Sent by a trainer before placement; answered by `node_offer`.
+struct offer_request {
+  run_id run;
+
+  bool operator==(const offer_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, offer_request& x) {
+  return f.object(x).fields(f.field("run", x.run));
+}
+
+/// What a node has to give.
+struct node_offer {
+  /// The host's name, for people.
+  std::string host;
+  /// The address at which other hosts reach this one: what the node was told to listen on.
+  std::string address;
+  std::uint32_t pid = 0;
+  resources free;
+
+  bool operator==(const node_offer&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, node_offer& x) {
+  return f.object(x).fields(f.field("host", x.host), f.field("address", x.address), f.field("pid", x.pid),
+                            f.field("free", x.free));
+}
+
+/// Prepares a node for a run: it opens the program and keeps it open. Sent once per run and node, with the handles that
+/// the run's workers will need. Answered by `run_opened`; fails with `errc::program_mismatch` or `errc::not_found`.
+struct open_run {
+  run_id run;
+  std::string run_name;
+  /// The driver's executable, as an absolute path on the driver's host.
+  std::string program_path;
+  std::string build_id;
+  /// 64 hexadecimal digits; workers prove that they know it.
+  std::string secret;
+
+  bool operator==(const open_run&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, open_run& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("run_name", x.run_name),
+                            f.field("program_path", x.program_path), f.field("build_id", x.build_id),
+                            f.field("secret", x.secret));
+}
+
+/// The node has the program open.
+struct run_opened {
+  run_id run;
+  /// Where the program lies on that host.
+  std::string program_path;
+
+  bool operator==(const run_opened&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, run_opened& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("program_path", x.program_path));
+}
+
+/// One worker process to start.
+struct worker_launch {
+  worker_id worker;
+  /// Variables added to the node's own environment: torchrun's (RANK, WORLD_SIZE, ...) as they are at the start.
+  std::map<std::string, std::string> environment;
+
+  bool operator==(const worker_launch&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, worker_launch& x) {
+  return f.object(x).fields(f.field("worker", x.worker), f.field("environment", x.environment));
+}
+
+/// Starts worker processes. Answered by `workers_started` once each is executing the program. Not idempotent.
+struct start_workers {
+  run_id run;
+  std::vector<std::string> arguments;
+  std::vector<worker_launch> workers;
+
+  bool operator==(const start_workers&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, start_workers& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("arguments", x.arguments), f.field("workers", x.workers));
+}
+
+/// The process ids, in the order of `start_workers::workers`.
+struct workers_started {
+  run_id run;
+  std::vector<std::uint32_t> pids;
+
+  bool operator==(const workers_started&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, workers_started& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("pids", x.pids));
+}
+
+/// Kills what is left of a run's workers on this node and forgets the run. Answered when none is left. Idempotent.
+struct end_run {
+  run_id run;
+
+  bool operator==(const end_run&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, end_run& x) {
+  return f.object(x).fields(f.field("run", x.run));
+}
+
+// -- worker to its node ---------------------------------------------------------------------------------------------
+
+/// A worker process asks to be let in. Answered by `join_challenge`; fails with `errc::stale_generation` when the node
+/// has no such run or did not start that worker.
+struct join_request {
+  run_id run;
+  worker_id worker;
+  /// Random, 32 hexadecimal digits: the node must show that it knows the run's secret, too.
+  std::string nonce;
+
+  bool operator==(const join_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, join_request& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("nonce", x.nonce));
+}
+
+/// The node's half of the handshake.
+struct join_challenge {
+  /// Random, 32 hexadecimal digits, good for one `join_proof`.
+  std::string nonce;
+  /// What the node makes of the worker's nonce with the run's secret.
+  std::string proof;
+
+  bool operator==(const join_challenge&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, join_challenge& x) {
+  return f.object(x).fields(f.field("nonce", x.nonce), f.field("proof", x.proof));
+}
+
+/// The worker's half of the handshake. Answered by the handles of the run's actors; fails with `errc::wrong_secret`.
+struct join_proof {
+  run_id run;
+  worker_id worker;
+  std::string proof;
+
+  bool operator==(const join_proof&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, join_proof& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("proof", x.proof));
+}
+
+// -- node to driver -------------------------------------------------------------------------------------------------
+
+/// A worker process is gone; sent exactly once for each that was started.
+struct worker_ended {
+  run_id run;
+  worker_id worker;
+  /// 128 + signal when a signal ended it.
+  std::int32_t exit_status = 0;
+  /// "exit code 3", "killed by signal 9 (SIGKILL), out of memory".
+  std::string description;
+  std::vector<std::string> last_lines;
+
+  bool operator==(const worker_ended&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, worker_ended& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("exit_status", x.exit_status),
+                            f.field("description", x.description), f.field("last_lines", x.last_lines));
+}
+
+/// What a worker process wrote to its standard output or error, in whole lines.
+struct worker_output {
+  run_id run;
+  worker_id worker;
+  std::vector<std::string> lines;
+
+  bool operator==(const worker_output&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, worker_output& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("lines", x.lines));
+}
+
+// -- worker to driver -----------------------------------------------------------------------------------------------
+
+/// A worker has joined and waits for `begin_training`. Sent once.
+struct worker_ready {
+  run_id run;
+  worker_id worker;
+  std::uint32_t pid = 0;
+  std::string host;
+  std::string build_id;
+  /// JSON text of the numerics fingerprint.
+  std::string numerics;
+
+  bool operator==(const worker_ready&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, worker_ready& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("pid", x.pid),
+                            f.field("host", x.host), f.field("build_id", x.build_id), f.field("numerics", x.numerics));
+}
+
+/// What a worker is about to do for the whole run, sent before its first step. All workers must say the same, and the
+/// same as the checkpoint that is resumed from. Answered by `plan_accepted` when all have said it; fails with
+/// `errc::mismatch`, which names the differences.
+struct run_plan {
+  run_id run;
+  generation_id generation;
+  worker_id worker;
+  std::uint64_t steps = 0;
+  std::uint64_t batch_samples = 0;
+  std::uint64_t data_samples = 0;
+  std::string data_fingerprint;
+  /// Names, dtypes and shapes of the tracked tensors, one per line.
+  std::string tensors;
+
+  bool operator==(const run_plan&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, run_plan& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
+                            f.field("steps", x.steps), f.field("batch_samples", x.batch_samples),
+                            f.field("data_samples", x.data_samples), f.field("data_fingerprint", x.data_fingerprint),
+                            f.field("tensors", x.tensors));
+}
+
+/// All workers have the same plan: begin.
+struct plan_accepted {
+  generation_id generation;
+
+  bool operator==(const plan_accepted&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, plan_accepted& x) {
+  return f.object(x).fields(f.field("generation", x.generation));
+}
+
+/// One report of one rank.
+struct metric_row {
+  step_id step;
+  /// Since the start of the worker's training function, in microseconds.
+  std::uint64_t time_us = 0;
+  metric_map values;
+
+  bool operator==(const metric_row&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, metric_row& x) {
+  return f.object(x).fields(f.field("step", x.step), f.field("time_us", x.time_us), f.field("values", x.values));
+}
+
+/// Which shards a rank computed in a step: the debug ledger's entry.
+struct ledger_row {
+  step_id step;
+  generation_id generation;
+  shard_range shards;
+
+  bool operator==(const ledger_row&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, ledger_row& x) {
+  return f.object(x).fields(f.field("step", x.step), f.field("generation", x.generation), f.field("shards", x.shards));
+}
+
+/// What has gathered at a worker since its last batch: pushed, never answered.
+struct metrics_batch {
+  run_id run;
+  worker_id worker;
+  rank_id rank;
+  /// The last step that this rank has applied.
+  step_id applied;
+  /// Reports that were given up because the worker's buffer was full.
+  std::uint64_t dropped = 0;
+  std::vector<metric_row> rows;
+  std::vector<ledger_row> ledger;
+
+  bool operator==(const metrics_batch&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, metrics_batch& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("rank", x.rank),
+                            f.field("applied", x.applied), f.field("dropped", x.dropped), f.field("rows", x.rows),
+                            f.field("ledger", x.ledger));
+}
+
+/// The training function has returned, or thrown. The worker stays until it is released.
+struct worker_finished {
+  run_id run;
+  generation_id generation;
+  worker_id worker;
+  /// The last step that was applied.
+  step_id step;
+  /// Empty code: it returned.
+  error reason;
+  /// Whether the function returned because a stop was requested.
+  bool stopped = false;
+  /// Identity of the tracked state; empty when the function threw or tracked nothing.
+  std::string state_sha256;
+
+  bool operator==(const worker_finished&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, worker_finished& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
+                            f.field("step", x.step), f.field("reason", x.reason), f.field("stopped", x.stopped),
+                            f.field("state_sha256", x.state_sha256));
+}
+
+// -- driver to worker -----------------------------------------------------------------------------------------------
+
+/// Which communicator carries the gradients.
+enum class backend_kind : std::uint8_t {
+  self = 1,
+  gloo = 2,
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, backend_kind& x) {
+  auto get = [&x] { return static_cast<std::uint8_t>(x); };
+  auto set = [&x](std::uint8_t value) {
+    x = static_cast<backend_kind>(value);
+    return value >= 1 && value <= 2;
+  };
+  return f.apply(get, set);
+}
+
+/// Everything a worker needs to enter the training function. Sent once all workers are ready.
+struct begin_training {
+  run_id run;
+  generation_id generation;
+  worker_id worker;
+  rank_id rank;
+  std::uint32_t world_size = 0;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_world_size = 0;
+  std::uint32_t node_rank = 0;
+  /// By rank.
+  std::vector<shard_range> ownership;
+  backend_kind backend = backend_kind::self;
+  /// The address that the data plane binds to on this worker's host.
+  std::string data_address;
+  /// The name under which the program registered its training function.
+  std::string function;
+  std::string run_name;
+  /// Absolute path of the run's directory, as the driver sees it.
+  std::string run_directory;
+  std::uint64_t seed = 0;
+  std::uint32_t shards = 0;
+  /// JSON text of the user's configuration.
+  std::string configuration;
+  /// JSON text of what the user says beside it, which does not decide the result.
+  std::string options;
+  /// The last step; 0 leaves it to the training function.
+  std::uint64_t steps = 0;
+  /// Directory of the checkpoint to restore; empty for a fresh start.
+  std::string restore_from;
+  /// Whether the checkpoint is of this run (its step count goes on), or of another that lends its state only.
+  bool restore_step = false;
+  /// A checkpoint after every so many steps; 0 for none but the last.
+  std::uint64_t checkpoint_every_steps = 0;
+  /// The sum is handed to the backend instead of the canonical tree.
+  bool fast_reduction = false;
+  bool keep_ledger = false;
+  /// Digest the tracked state around the body of every step, not only of the first.
+  bool check_every_step = false;
+  /// Limit of one collective operation, in milliseconds.
+  std::uint64_t collective_timeout_ms = 0;
+
+  bool operator==(const begin_training&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, begin_training& x) {
+  return f.object(x).fields(
+      f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker), f.field("rank", x.rank),
+      f.field("world_size", x.world_size), f.field("local_rank", x.local_rank),
+      f.field("local_world_size", x.local_world_size), f.field("node_rank", x.node_rank),
+      f.field("ownership", x.ownership), f.field("backend", x.backend), f.field("data_address", x.data_address),
+      f.field("function", x.function), f.field("run_name", x.run_name), f.field("run_directory", x.run_directory),
+      f.field("seed", x.seed), f.field("shards", x.shards), f.field("configuration", x.configuration),
+    f.field("options", x.options), f.field("steps", x.steps),
+      f.field("restore_from", x.restore_from), f.field("restore_step", x.restore_step),
+      f.field("checkpoint_every_steps", x.checkpoint_every_steps), f.field("fast_reduction", x.fast_reduction),
+      f.field("keep_ledger", x.keep_ledger), f.field("check_every_step", x.check_every_step),
+      f.field("collective_timeout_ms", x.collective_timeout_ms));
+}
+
+/// What a command asks for, effective after the step whose barrier first carried its number.
+enum class command_kind : std::uint8_t {
+  /// Take a checkpoint and return from the step loop.
+  stop = 1,
+  /// Take a checkpoint.
+  checkpoint = 2,
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, command_kind& x) {
+  auto get = [&x] { return static_cast<std::uint8_t>(x); };
+  auto set = [&x](std::uint8_t value) {
+    x = static_cast<command_kind>(value);
+    return value >= 1 && value <= 2;
+  };
+  return f.apply(get, set);
+}
+
+/// A command to all workers of a run; numbered from 1, sent to each in order.
+struct control_command {
+  run_id run;
+  std::uint64_t sequence = 0;
+  command_kind kind = command_kind::stop;
+
+  bool operator==(const control_command&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, control_command& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("kind", x.kind));
+}
+
+/// Makes every pending and later operation of the worker's communicator fail with `reason`.
+struct abort_training {
+  run_id run;
+  generation_id generation;
+  error reason;
+
+  bool operator==(const abort_training&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, abort_training& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("reason", x.reason));
+}
+
+/// The worker's process may end.
+struct release_worker {
+  run_id run;
+
+  bool operator==(const release_worker&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, release_worker& x) {
+  return f.object(x).fields(f.field("run", x.run));
+}
+
+// -- worker to collectives actor ------------------------------------------------------------------------------------
+
+/// One rank's contribution to an all-gather over the control plane, by which communicators find each other. Answered by
+/// `exchange_result` when all ranks of the generation have sent theirs. Fails with `errc::stale_generation`.
+struct exchange_request {
+  run_id run;
+  generation_id generation;
+  /// Numbers the exchanges of a generation, from 0.
+  std::uint64_t sequence = 0;
+  rank_id rank;
+  std::string blob;
+
+  bool operator==(const exchange_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, exchange_request& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("sequence", x.sequence),
+                            f.field("rank", x.rank), f.field("blob", x.blob));
+}
+
+/// The blobs of all ranks, by rank.
+struct exchange_result {
+  generation_id generation;
+  std::vector<std::string> blobs;
+
+  bool operator==(const exchange_result&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, exchange_result& x) {
+  return f.object(x).fields(f.field("generation", x.generation), f.field("blobs", x.blobs));
+}
+
+// -- worker to checkpoint store -------------------------------------------------------------------------------------
+
+/// One worker's part of a checkpoint is on the device, or could not be written. Sent by every rank; answered to all of
+/// them by `checkpoint_outcome` once the last has spoken and the checkpoint is committed, or given up.
+struct checkpoint_part {
+  run_id run;
+  generation_id generation;
+  step_id step;
+  std::uint32_t attempt = 0;
+  rank_id rank;
+  std::uint32_t world_size = 0;
+  serialization::part_report report;
+  /// Why the part could not be written; code `none` when it was.
+  error reason;
+  /// What is tracked, in the order of tracking; the same on all ranks.
+  std::vector<tensor_spec> tensors;
+  metric_map metrics;
+  std::string values_json;
+
+  bool operator==(const checkpoint_part&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_part& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("step", x.step),
+                            f.field("attempt", x.attempt), f.field("rank", x.rank), f.field("world_size", x.world_size),
+                            f.field("report", x.report), f.field("reason", x.reason), f.field("tensors", x.tensors),
+                            f.field("metrics", x.metrics), f.field("values_json", x.values_json));
+}
+
+/// What became of a checkpoint. A failure does not end the training: the older checkpoints stand.
+struct checkpoint_outcome {
+  step_id step;
+  /// Its directory; empty when it was given up.
+  std::string path;
+  error reason;
+
+  bool operator==(const checkpoint_outcome&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_outcome& x) {
+  return f.object(x).fields(f.field("step", x.step), f.field("path", x.path), f.field("reason", x.reason));
+}
+
+// -- driver to checkpoint store -------------------------------------------------------------------------------------
+
+/// What every manifest of a run says alike. Sent by the trainer when the workers' plans are accepted.
+struct checkpoint_facts {
+  run_id run;
+  std::uint64_t seed = 0;
+  std::uint32_t shards = 0;
+  std::uint64_t batch_samples = 0;
+  std::uint32_t tree_version = 0;
+  std::string build_id;
+  std::string configuration;
+  std::string data_fingerprint;
+  std::string numerics;
+
+  bool operator==(const checkpoint_facts&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_facts& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("seed", x.seed), f.field("shards", x.shards),
+                            f.field("batch_samples", x.batch_samples), f.field("tree_version", x.tree_version),
+                            f.field("build_id", x.build_id), f.field("configuration", x.configuration),
+                            f.field("data_fingerprint", x.data_fingerprint), f.field("numerics", x.numerics));
+}
+
+// -- driver to collectives actor ------------------------------------------------------------------------------------
+
+/// Begins a generation; exchanges of older ones are failed with `errc::stale_generation`.
+struct generation_started {
+  run_id run;
+  generation_id generation;
+  std::uint32_t world_size = 0;
+
+  bool operator==(const generation_started&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, generation_started& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation),
+                            f.field("world_size", x.world_size));
+}
+
+} // namespace troupe

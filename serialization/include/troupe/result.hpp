@@ -1,0 +1,230 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+#include <troupe/types.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+/// How a run went: what `fit()` returns, what a subscriber hears on the way, and what `result.json` holds.
+namespace troupe {
+
+/// How a run ended.
+enum class run_status : std::uint8_t {
+  /// All steps are done.
+  completed = 1,
+  /// It was asked to stop before its last step; a checkpoint holds what was reached.
+  stopped = 2,
+  failed = 3,
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, run_status& x) {
+  auto get = [&x] { return static_cast<std::uint8_t>(x); };
+  auto set = [&x](std::uint8_t value) {
+    x = static_cast<run_status>(value);
+    return value >= 1 && value <= 3;
+  };
+  return f.apply(get, set);
+}
+
+/// "completed", "stopped", "failed".
+[[nodiscard]] std::string to_string(run_status status);
+
+/// One worker of a run.
+struct worker_info {
+  worker_id worker;
+  rank_id rank;
+  std::string host;
+  /// The node's address; "embedded" for the driver's own.
+  std::string node;
+  std::uint32_t pid = 0;
+
+  bool operator==(const worker_info&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, worker_info& x) {
+  return f.object(x).fields(f.field("worker", x.worker), f.field("rank", x.rank), f.field("host", x.host),
+                            f.field("node", x.node), f.field("pid", x.pid));
+}
+
+/// One thing that went wrong in a run.
+struct failure_record {
+  worker_id worker;
+  rank_id rank;
+  /// The last step that this worker had applied.
+  step_id step;
+  std::string host;
+  error reason;
+  /// It failed because another had failed before.
+  bool consequence = false;
+  /// The last lines that the worker process wrote.
+  std::vector<std::string> last_lines;
+
+  bool operator==(const failure_record&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, failure_record& x) {
+  return f.object(x).fields(f.field("worker", x.worker), f.field("rank", x.rank), f.field("step", x.step),
+                            f.field("host", x.host), f.field("reason", x.reason), f.field("consequence", x.consequence),
+                            f.field("last_lines", x.last_lines));
+}
+
+/// What `fit()` returns. Also written as `result.json` into the run's directory.
+struct run_result {
+  run_id run;
+  std::string name;
+  run_status status = run_status::failed;
+  /// The last step that was applied, counted over the whole life of the run.
+  std::uint64_t steps = 0;
+  /// The last metrics reported by rank 0.
+  metric_map metrics;
+  /// Identity of the final tracked state: 64 hexadecimal digits; empty when none was reached or nothing is tracked.
+  std::string state_sha256;
+  /// Directory of the latest checkpoint; empty for none.
+  std::string latest_checkpoint;
+  /// The run's directory.
+  std::string path;
+  /// Code `none` unless the run failed.
+  error reason;
+  std::vector<failure_record> failures;
+  std::vector<worker_info> workers;
+  /// False where hosts of different kinds took part, or the sums were left to the backend.
+  bool exact = true;
+  /// The step that was resumed from; 0 for a fresh start.
+  std::uint64_t resumed_from_step = 0;
+  /// From `fit()` to the first applied step, in seconds; 0 when there was none.
+  double seconds_to_first_step = 0;
+  double seconds_total = 0;
+
+  /// 0 when completed or stopped as asked, 1 when failed.
+  [[nodiscard]] int exit_code() const noexcept { return status == run_status::failed ? 1 : 0; }
+
+  bool operator==(const run_result&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, run_result& x) {
+  return f.object(x).fields(
+      f.field("run", x.run), f.field("name", x.name), f.field("status", x.status), f.field("steps", x.steps),
+      f.field("metrics", x.metrics), f.field("state_sha256", x.state_sha256),
+      f.field("latest_checkpoint", x.latest_checkpoint), f.field("path", x.path), f.field("reason", x.reason),
+      f.field("failures", x.failures), f.field("workers", x.workers), f.field("exact", x.exact),
+      f.field("resumed_from_step", x.resumed_from_step), f.field("seconds_to_first_step", x.seconds_to_first_step),
+      f.field("seconds_total", x.seconds_total));
+}
+
+/// The text of `result.json`.
+[[nodiscard]] std::string to_json(const run_result& result);
+
+// -- events ---------------------------------------------------------------------------------------------------------
+
+/// All workers have joined and enter the training function.
+struct run_started {
+  run_id run;
+  std::string name;
+  std::string path;
+  std::vector<worker_info> workers;
+  std::uint64_t resumed_from_step = 0;
+
+  bool operator==(const run_started&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, run_started& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("name", x.name), f.field("path", x.path),
+                            f.field("workers", x.workers), f.field("resumed_from_step", x.resumed_from_step));
+}
+
+/// How far the run is. Sent at most some twenty times a second, and once more at the end.
+struct run_progress {
+  run_id run;
+  /// The last step that rank 0 has applied, of `steps`.
+  std::uint64_t step = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t batch_samples = 0;
+  /// The last metrics of rank 0.
+  metric_map metrics;
+  double samples_per_second = 0;
+  double seconds_elapsed = 0;
+  double seconds_left = 0;
+
+  bool operator==(const run_progress&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, run_progress& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("steps", x.steps),
+                            f.field("batch_samples", x.batch_samples), f.field("metrics", x.metrics),
+                            f.field("samples_per_second", x.samples_per_second),
+                            f.field("seconds_elapsed", x.seconds_elapsed), f.field("seconds_left", x.seconds_left));
+}
+
+/// A checkpoint is durable.
+struct checkpoint_saved {
+  run_id run;
+  step_id step;
+  std::string path;
+
+  bool operator==(const checkpoint_saved&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_saved& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("path", x.path));
+}
+
+/// Something that a person should read: a phase, a warning, the first sign of a failure.
+struct run_notice {
+  run_id run;
+  bool warning = false;
+  std::string text;
+
+  bool operator==(const run_notice&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, run_notice& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("warning", x.warning), f.field("text", x.text));
+}
+
+// -- requests to a trainer ------------------------------------------------------------------------------------------
+
+/// Runs the training. Answered by `run_result` when the run has ended and nothing of it is left.
+struct fit_request {
+  bool operator==(const fit_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, fit_request& x) {
+  return f.object(x).fields();
+}
+
+/// Asks a run to end.
+struct stop_request {
+  /// False: finish the step, take a checkpoint, stop. True: stop now; what came after the last checkpoint is lost.
+  bool immediately = false;
+
+  bool operator==(const stop_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, stop_request& x) {
+  return f.object(x).fields(f.field("immediately", x.immediately));
+}
+
+/// Asks for a checkpoint after the step that is under way.
+struct checkpoint_request {
+  bool operator==(const checkpoint_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_request& x) {
+  return f.object(x).fields();
+}
+
+} // namespace troupe

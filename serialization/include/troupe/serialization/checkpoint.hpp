@@ -1,0 +1,74 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/serialization/manifest.hpp>
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::serialization {
+
+/// Where verification reads from: what the page cache holds proves nothing about the device.
+enum class read_back { cached, from_device };
+
+/// A committed checkpoint, opened for reading. A value: it holds the manifest, and opens files as it needs them.
+/// Several threads may read at once.
+class checkpoint {
+ public:
+  /// Reads the manifest and looks that all parts are there, with their sizes. Fails with `errc::not_found` if there is
+  /// no such directory, `errc::damaged`, `errc::unsupported_version` or `errc::io_error`.
+  [[nodiscard]] static expected<checkpoint> open(const std::filesystem::path& directory);
+
+  [[nodiscard]] const std::filesystem::path& directory() const noexcept { return directory_; }
+  [[nodiscard]] const manifest& content() const noexcept { return content_; }
+
+  /// The index of the tensor of this name.
+  [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const;
+
+  /// Copies a tensor's bytes to `target`, which must have exactly its size, and verifies the copy. Fails with
+  /// `errc::not_found`, `errc::invalid_argument` (size), `errc::damaged` (naming tensor, chunk, file and offset) or
+  /// `errc::io_error`; `target` then holds anything.
+  [[nodiscard]] expected<void> read_tensor(std::size_t index, std::span<std::byte> target) const;
+  [[nodiscard]] expected<void> read_tensor(std::string_view name, std::span<std::byte> target) const;
+
+  /// Hands a tensor's bytes to `consume`, chunk by chunk in order, each verified before. Needs the memory of one chunk.
+  /// Fails as `read_tensor` does.
+  [[nodiscard]] expected<void> read_chunks(std::size_t index,
+                                           const std::function<void(std::span<const std::byte>)>& consume) const;
+
+  /// Reads everything, padding too, and fails with `errc::damaged` at the first difference, naming tensor, chunk, file
+  /// and offset, or with `errc::io_error`.
+  [[nodiscard]] expected<void> verify(read_back source = read_back::cached) const;
+
+ private:
+  checkpoint(std::filesystem::path directory, manifest content);
+
+  [[nodiscard]] expected<const stored_tensor*> tensor_at(std::size_t index) const;
+  [[nodiscard]] expected<void> read_chunk(const stored_tensor& tensor, std::size_t chunk,
+                                          std::span<std::byte> target) const;
+  [[nodiscard]] expected<void> verify_part(std::uint32_t part, read_back source) const;
+
+  std::filesystem::path directory_;
+  manifest content_;
+  std::map<std::string, std::size_t, std::less<>> index_by_name_;
+};
+
+/// What `open_latest` found.
+struct latest_checkpoint {
+  checkpoint found;
+  /// The newer ones that were not good, newest first: which, and why.
+  std::vector<std::string> passed_over;
+};
+
+/// The newest checkpoint under `checkpoints_directory` that verifies. Fails with `errc::not_found` if there is none at
+/// all, and with `errc::damaged`, naming each and its damage, if none is good.
+[[nodiscard]] expected<latest_checkpoint> open_latest(const std::filesystem::path& checkpoints_directory);
+
+} // namespace troupe::serialization

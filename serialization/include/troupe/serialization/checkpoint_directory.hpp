@@ -1,0 +1,67 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/serialization/manifest.hpp>
+#include <troupe/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::serialization {
+
+/// "step-00000100": the directory of a committed checkpoint.
+[[nodiscard]] std::string checkpoint_name(step_id step);
+
+/// The step of a name that `checkpoint_name` makes; nothing for any other name.
+[[nodiscard]] std::optional<step_id> parse_checkpoint_name(std::string_view name);
+
+/// ".step-00000100.g1.a1.tmp": where an attempt at a checkpoint is written, beside the committed ones. Everybody who
+/// takes part computes the same name, and no two attempts share one.
+[[nodiscard]] std::string temporary_name(step_id step, generation_id generation, std::uint32_t attempt);
+
+/// A committed checkpoint, by its name.
+struct checkpoint_entry {
+  step_id step;
+  std::filesystem::path path;
+
+  bool operator==(const checkpoint_entry&) const = default;
+};
+
+/// Makes a checkpoint out of `temporary_directory`, whose parts have been written: looks that all parts of `content`
+/// are there with their sizes, writes the manifest, and gives the directory its final name in `checkpoints_directory`.
+/// When it returns, the checkpoint is on the device and is found; before, it is not. Returns its path. Never
+/// overwrites: fails with `errc::already_exists` if the step has a checkpoint, with `errc::damaged` if a part is
+/// missing or has another size, and as `write_manifest` does. After a failure the temporary directory is left to
+/// `remove_abandoned`.
+[[nodiscard]] expected<std::filesystem::path> commit_checkpoint(const std::filesystem::path& checkpoints_directory,
+                                                                const std::filesystem::path& temporary_directory,
+                                                                const manifest& content);
+
+/// The committed checkpoints, oldest step first. None if the directory does not exist. Reads names only: a checkpoint
+/// may be damaged all the same.
+[[nodiscard]] expected<std::vector<checkpoint_entry>>
+list_checkpoints(const std::filesystem::path& checkpoints_directory);
+
+/// Removes what attempts and removals that did not finish have left, but for the attempts named in `in_flight` (names
+/// or paths of temporary directories). Returns what it removed. Fails with `errc::io_error`.
+[[nodiscard]] expected<std::vector<std::filesystem::path>>
+remove_abandoned(const std::filesystem::path& checkpoints_directory,
+                 std::span<const std::filesystem::path> in_flight = {});
+
+/// Removes one committed checkpoint. It stops being one at once; a crash in the middle leaves a directory for
+/// `remove_abandoned`. Fails with `errc::not_found` or `errc::io_error`.
+[[nodiscard]] expected<void> remove_checkpoint(const std::filesystem::path& path);
+
+/// Removes the oldest checkpoints beyond `num_to_keep`, which is 1 or more, and returns them, oldest first. Before that
+/// the newest is read back from the device: if it does not verify, nothing is removed and the error says why
+/// (`errc::damaged`, `errc::unsupported_version`, `errc::io_error`). Reads nothing when there is nothing to remove.
+[[nodiscard]] expected<std::vector<std::filesystem::path>>
+apply_retention(const std::filesystem::path& checkpoints_directory, std::size_t num_to_keep);
+
+} // namespace troupe::serialization

@@ -1,0 +1,111 @@
+#include <troupe/config.hpp>
+
+#include <algorithm>
+#include <charconv>
+
+namespace troupe {
+
+namespace {
+
+bool is_file_name(const std::string& name) {
+  auto allowed = [](unsigned char c) { return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-'; };
+  return !name.empty() && name.size() <= 128 && name.front() != '.' && std::ranges::all_of(name, allowed);
+}
+
+} // namespace
+
+expected<void> validate(const trainer_config& config) {
+  const auto& scaling = config.scaling;
+  if (scaling.num_workers == 0)
+    return fail(errc::invalid_argument, "scaling.num_workers is 0: at least one worker has to do the work");
+  if (scaling.shards == 0)
+    return fail(errc::invalid_argument,
+                "scaling.shards is 0: a batch is cut into at least one shard (the default is 8)");
+  if (scaling.shards > 65536)
+    return fail(errc::invalid_argument,
+                "scaling.shards is " + std::to_string(scaling.shards) + ": at most 65536 are supported");
+  if (scaling.num_workers > scaling.shards)
+    return fail(errc::invalid_argument,
+                std::to_string(scaling.num_workers) + " workers cannot share " + std::to_string(scaling.shards) +
+                    " shards: set scaling.shards to at least the number of workers (it belongs to the program like the "
+                    "batch size: another number gives another result), or ask for fewer workers");
+  if (scaling.use_gpu && scaling.resources_per_worker.gpus == 0)
+    return fail(
+        errc::invalid_argument,
+        "scaling.use_gpu is set but scaling.resources_per_worker.gpus is 0: say how many GPUs each worker takes");
+  if (!is_file_name(config.run.name))
+    return fail(errc::invalid_argument, "run.name '" + config.run.name +
+                                            "' cannot name a directory: use letters, digits, '.', '_' and '-', at most "
+                                            "128, not starting with '.'");
+  if (config.run.storage_path.empty())
+    return fail(errc::invalid_argument, "run.storage_path is empty: say where the run's directory is to be made");
+  if (config.checkpoint.num_to_keep == 0)
+    return fail(errc::invalid_argument, "checkpoint.num_to_keep is 0: at least the latest checkpoint is kept");
+  if (config.run.start_timeout.count() <= 0 || config.run.collective_timeout.count() <= 0 ||
+      config.cluster.connect_timeout.count() <= 0)
+    return fail(errc::invalid_argument, "run.start_timeout, run.collective_timeout and cluster.connect_timeout must be "
+                                        "positive");
+  if (!config.config.is_object())
+    return fail(errc::invalid_argument, "config must be a JSON object, not " + std::string{config.config.type_name()});
+  if (!config.options.is_object())
+    return fail(errc::invalid_argument, "options must be a JSON object, not " + std::string{config.options.type_name()});
+  for (const auto& node : config.cluster.nodes) {
+    auto where = parse_endpoint(node);
+    if (!where)
+      return fail(std::move(where.error()));
+    if (where->port == 0)
+      return fail(errc::invalid_argument, "node '" + node + "' has port 0: give the port that its caf-node printed");
+  }
+  auto nodes = config.cluster.nodes;
+  std::ranges::sort(nodes);
+  if (auto twice = std::ranges::adjacent_find(nodes); twice != nodes.end())
+    return fail(errc::invalid_argument, "node '" + *twice + "' is named twice");
+  return {};
+}
+
+expected<endpoint> parse_endpoint(const std::string& text) {
+  auto colon = text.rfind(':');
+  auto wrong = [&] { return fail(errc::invalid_argument, "'" + text + "' is not HOST:PORT, as in 127.0.0.1:4000"); };
+  if (colon == std::string::npos || colon == 0)
+    return wrong();
+  auto host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
+  else if (host.find(':') != std::string::npos)
+    return wrong();
+  auto digits = text.substr(colon + 1);
+  unsigned port = 0;
+  auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (code != std::errc{} || end != digits.data() + digits.size() || digits.empty() || port > 65535)
+    return wrong();
+  return endpoint{std::move(host), static_cast<std::uint16_t>(port)};
+}
+
+std::string to_string(const endpoint& where) {
+  auto host = where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]";
+  return host + ":" + std::to_string(where.port);
+}
+
+std::string to_string(resume_mode mode) {
+  switch (mode) {
+  case resume_mode::automatic:
+    return "auto";
+  case resume_mode::never:
+    return "never";
+  case resume_mode::must:
+    return "must";
+  }
+  return "invalid";
+}
+
+std::string to_string(placement_strategy strategy) {
+  switch (strategy) {
+  case placement_strategy::pack:
+    return "pack";
+  case placement_strategy::spread:
+    return "spread";
+  }
+  return "invalid";
+}
+
+} // namespace troupe

@@ -1,0 +1,54 @@
+#include <troupe/result.hpp>
+
+#include <nlohmann/json.hpp>
+
+namespace troupe {
+
+std::string to_string(run_status status) {
+  switch (status) {
+  case run_status::completed:
+    return "completed";
+  case run_status::stopped:
+    return "stopped";
+  case run_status::failed:
+    return "failed";
+  }
+  return "invalid";
+}
+
+std::string to_json(const run_result& result) {
+  using json = nlohmann::ordered_json;
+  json out;
+  out["run"] = result.run.value;
+  out["name"] = result.name;
+  out["status"] = to_string(result.status);
+  out["steps"] = result.steps;
+  out["resumed_from_step"] = result.resumed_from_step;
+  out["metrics"] = json(result.metrics);
+  out["state_sha256"] = result.state_sha256;
+  out["exact"] = result.exact;
+  out["latest_checkpoint"] = result.latest_checkpoint;
+  out["path"] = result.path;
+  out["error"] = nullptr;
+  if (result.reason.code != errc::none)
+    out["error"] = {{"code", to_string(result.reason.code)}, {"message", result.reason.message}};
+  out["failures"] = json::array();
+  for (const auto& x : result.failures)
+    out["failures"].push_back({{"worker", x.worker.value},
+                               {"rank", x.rank.value},
+                               {"step", x.step.value},
+                               {"host", x.host},
+                               {"code", to_string(x.reason.code)},
+                               {"message", x.reason.message},
+                               {"consequence", x.consequence},
+                               {"last_lines", x.last_lines}});
+  out["workers"] = json::array();
+  for (const auto& x : result.workers)
+    out["workers"].push_back(
+        {{"worker", x.worker.value}, {"rank", x.rank.value}, {"host", x.host}, {"node", x.node}, {"pid", x.pid}});
+  out["seconds"] = {{"to_first_step", result.seconds_to_first_step}, {"total", result.seconds_total}};
+  // A worker's last lines may hold any bytes.
+  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+} // namespace troupe

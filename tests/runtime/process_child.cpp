@@ -1,0 +1,162 @@
+// The program that process_test starts. Its first argument says what it does.
+
+#include <troupe/runtime/process.hpp>
+#include <troupe/runtime/program.hpp>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <dirent.h>
+#include <string>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+namespace {
+
+using namespace troupe::runtime;
+
+[[noreturn]] void wait_for_ever() {
+  for (;;)
+    pause();
+}
+
+/// Tells that this process stands where it is to be, then waits to be ended.
+[[noreturn]] void announce_and_wait() {
+  std::printf("ready %d\n", getpid());
+  std::fflush(stdout);
+  wait_for_ever();
+}
+
+int print_and_exit(const char* code) {
+  std::printf("to output\n");
+  std::fprintf(stderr, "to error\n");
+  return std::atoi(code);
+}
+
+int print_partial_line() {
+  std::printf("whole\npartial");
+  return 0;
+}
+
+int print_long_line(const char* length) {
+  std::printf("%s\nnext\n", std::string(std::stoul(length), 'x').c_str());
+  return 0;
+}
+
+int print_lines(const char* count) {
+  for (int i = 0; i < std::atoi(count); ++i)
+    std::printf("line %d\n", i);
+  return 0;
+}
+
+int print_bootstrap() {
+  auto text = read_bootstrap(bootstrap_fd);
+  if (!text)
+    return 1;
+  std::printf("%zu bytes, %s\n", text->size(), text->substr(0, 5).c_str());
+  return 0;
+}
+
+/// Which descriptors are open, apart from the one that looks.
+int print_descriptors() {
+  auto* directory = opendir("/proc/self/fd");
+  std::string result;
+  while (auto* entry = readdir(directory))
+    if (entry->d_name[0] != '.' && std::atoi(entry->d_name) != dirfd(directory))
+      result += std::string{entry->d_name} + " ";
+  closedir(directory);
+  std::printf("%s\n", result.c_str());
+  return 0;
+}
+
+int print_session() {
+  sigset_t blocked;
+  sigprocmask(SIG_SETMASK, nullptr, &blocked);
+  auto own = getpid();
+  std::printf("session %s, group %s, SIGTERM %s, SIGPIPE %s, input %zd\n", getsid(0) == own ? "own" : "foreign",
+              getpgrp() == own ? "own" : "foreign", sigismember(&blocked, SIGTERM) ? "blocked" : "open",
+              std::signal(SIGPIPE, SIG_DFL) == SIG_DFL ? "default" : "changed", read(STDIN_FILENO, &own, 1));
+  return 0;
+}
+
+int print_surroundings() {
+  std::string directory(4096, '\0');
+  std::printf("%s\n", getcwd(directory.data(), directory.size()));
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    std::printf("%s\n", *variable);
+  return 0;
+}
+
+/// Leaves a process behind that keeps the output pipes open, in our process group or in a session of its "own".
+int leave_a_process(const std::string& session) {
+  int ready[2];
+  if (pipe(ready) != 0)
+    return 1;
+  if (fork() == 0) {
+    if (session == "own")
+      setsid();
+    std::printf("ready %d\n", getpid());
+    std::fflush(stdout);
+    close(ready[1]);
+    wait_for_ever();
+  }
+  // The other end closes once it stands where it is to be.
+  close(ready[1]);
+  char byte = 0;
+  return static_cast<int>(read(ready[0], &byte, 1));
+}
+
+/// Starts a grandchild that only the kernel, or only its lifeline, can end, and waits to be killed.
+int supervise(const char* verb) {
+  auto program = program_file::own();
+  auto forward = [](pid_t, output_stream, std::string_view line) {
+    std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
+    std::fflush(stdout);
+  };
+  auto supervisor = process_supervisor::make({.on_output = forward, .on_exit = {}});
+  process_spec spec;
+  spec.program_fd = program->fd();
+  spec.argv = {"grandchild", verb};
+  if (!supervisor->start(spec))
+    return 1;
+  wait_for_ever();
+}
+
+[[noreturn]] void wait_on_lifeline_alone() {
+  prctl(PR_SET_PDEATHSIG, 0);
+  watch_lifeline(lifeline_fd);
+  announce_and_wait();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  std::string verb = argc > 1 ? argv[1] : "";
+  const char* argument = argc > 2 ? argv[2] : "";
+  if (verb == "exit")
+    return print_and_exit(argument);
+  if (verb == "partial")
+    return print_partial_line();
+  if (verb == "long")
+    return print_long_line(argument);
+  if (verb == "lines")
+    return print_lines(argument);
+  if (verb == "bootstrap")
+    return print_bootstrap();
+  if (verb == "descriptors")
+    return print_descriptors();
+  if (verb == "session")
+    return print_session();
+  if (verb == "surroundings")
+    return print_surroundings();
+  if (verb == "leave")
+    return leave_a_process(argument);
+  if (verb == "supervise")
+    return supervise(argument);
+  if (verb == "wait")
+    announce_and_wait();
+  if (verb == "lifeline")
+    wait_on_lifeline_alone();
+  std::fprintf(stderr, "unknown verb '%s'\n", verb.c_str());
+  return 2;
+}

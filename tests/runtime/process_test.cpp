@@ -1,0 +1,399 @@
+#include <troupe/runtime/process.hpp>
+
+#include <troupe/runtime/program.hpp>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <poll.h>
+#include <set>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <thread>
+#include <unistd.h>
+
+namespace troupe::runtime {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// How long the tests wait for what must happen before they fail.
+constexpr auto patience = std::chrono::seconds{60};
+
+/// What a child has said, and how it ended.
+struct record {
+  std::vector<std::string> out;
+  std::vector<std::string> err;
+  std::vector<exit_report> reports;
+};
+
+/// Collects what the supervisor reports, and lets tests wait for it.
+class journal {
+ public:
+  [[nodiscard]] process_callbacks callbacks() {
+    return {.on_output =
+                [this](pid_t pid, output_stream stream, std::string_view line) {
+                  std::lock_guard guard{mutex_};
+                  auto& x = records_[pid];
+                  (stream == output_stream::out ? x.out : x.err).emplace_back(line);
+                  changed_.notify_all();
+                },
+            .on_exit =
+                [this](const exit_report& report) {
+                  std::lock_guard guard{mutex_};
+                  records_[report.pid].reports.push_back(report);
+                  changed_.notify_all();
+                }};
+  }
+
+  record wait_for_end(pid_t pid) {
+    return wait_until(pid, [](const record& x) { return !x.reports.empty(); });
+  }
+
+  record wait_for_line(pid_t pid) {
+    return wait_until(pid, [](const record& x) { return !x.out.empty(); });
+  }
+
+  std::size_t records() {
+    std::lock_guard guard{mutex_};
+    return records_.size();
+  }
+
+ private:
+  template <class Predicate>
+  record wait_until(pid_t pid, Predicate holds) {
+    std::unique_lock lock{mutex_};
+    REQUIRE(changed_.wait_for(lock, patience, [&] { return holds(records_[pid]); }));
+    return records_[pid];
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<pid_t, record> records_;
+};
+
+/// A supervisor whose children are all the helper program.
+struct fixture {
+  journal events;
+  program_file program = std::move(program_file::open(TROUPE_PROCESS_CHILD)).value();
+  process_supervisor supervisor = std::move(process_supervisor::make(events.callbacks())).value();
+
+  [[nodiscard]] process_spec spec(std::vector<std::string> arguments) const {
+    process_spec result;
+    result.program_fd = program.fd();
+    result.program = program.identity().path;
+    result.argv = std::move(arguments);
+    result.argv.insert(result.argv.begin(), "child");
+    return result;
+  }
+
+  [[nodiscard]] pid_t start(std::vector<std::string> arguments) {
+    auto pid = supervisor.start(spec(std::move(arguments)));
+    REQUIRE_MESSAGE(pid.has_value(), pid.error().message);
+    return *pid;
+  }
+
+  record run(std::vector<std::string> arguments) { return events.wait_for_end(start(std::move(arguments))); }
+};
+
+file_descriptor open_pid(pid_t pid) {
+  return file_descriptor{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
+}
+
+/// Waits for the end of a process that need not be our child.
+bool ends(const file_descriptor& pidfd) {
+  pollfd wanted{pidfd.get(), POLLIN, 0};
+  return poll(&wanted, 1, static_cast<int>(std::chrono::milliseconds{patience}.count())) == 1;
+}
+
+pid_t announced_pid(const record& x) {
+  REQUIRE(x.out.front().starts_with("ready "));
+  return static_cast<pid_t>(std::stol(x.out.front().substr(6)));
+}
+
+std::size_t open_descriptors() {
+  auto entries = fs::directory_iterator{"/proc/self/fd"};
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+using lines = std::vector<std::string>;
+
+} // namespace
+
+TEST_CASE("a child's output arrives line by line and its exit code after it") {
+  fixture f;
+  auto seen = f.run({"exit", "3"});
+  CHECK(seen.out == lines{"to output"});
+  CHECK(seen.err == lines{"to error"});
+  const auto& report = seen.reports.front();
+  CHECK(report.exit_code == 3);
+  CHECK_FALSE(report.signal);
+  CHECK_FALSE(report.succeeded());
+  CHECK(report.describe() == "exit code 3");
+  CHECK(std::set<std::string>(report.last_lines.begin(), report.last_lines.end()) ==
+        std::set<std::string>{"to output", "to error"});
+  CHECK(f.supervisor.running().empty());
+}
+
+TEST_CASE("a killed child is reported with its signal") {
+  fixture f;
+  auto pid = f.start({"wait"});
+  f.events.wait_for_line(pid);
+  CHECK(f.supervisor.running() == std::vector{pid});
+  CHECK(f.supervisor.kill(pid, SIGKILL));
+  auto report = f.events.wait_for_end(pid).reports.front();
+  CHECK(report.signal == SIGKILL);
+  CHECK_FALSE(report.exit_code);
+  CHECK(report.describe() == "killed by signal 9 (SIGKILL)");
+  CHECK_FALSE(f.supervisor.kill(pid, SIGKILL));
+}
+
+TEST_CASE("a child's default action for SIGTERM ends it") {
+  fixture f;
+  auto pid = f.start({"wait"});
+  f.events.wait_for_line(pid);
+  CHECK(f.supervisor.kill(pid, SIGTERM));
+  CHECK(f.events.wait_for_end(pid).reports.front().describe() == "killed by signal 15 (SIGTERM)");
+}
+
+TEST_CASE("kill_all ends every child") {
+  fixture f;
+  std::vector<pid_t> children{f.start({"wait"}), f.start({"wait"}), f.start({"wait"})};
+  f.supervisor.kill_all();
+  for (auto pid : children)
+    CHECK(f.events.wait_for_end(pid).reports.front().signal == SIGKILL);
+}
+
+TEST_CASE("the destructor ends and reaps every child and calls nobody") {
+  journal events;
+  std::vector<file_descriptor> children;
+  {
+    fixture f;
+    auto supervisor = process_supervisor::make(events.callbacks());
+    REQUIRE(supervisor);
+    for (int i = 0; i < 3; ++i)
+      children.push_back(open_pid(supervisor->start(f.spec({"wait"})).value()));
+  }
+  for (const auto& x : children) {
+    CHECK(ends(x));
+    // Reaped, not only dead: there is nobody left to signal.
+    CHECK(syscall(SYS_pidfd_send_signal, x.get(), 0, nullptr, 0) == -1);
+  }
+}
+
+TEST_CASE("a child dies by the kernel's hand when its supervisor is killed") {
+  fixture f;
+  auto middle = f.start({"supervise", "wait"});
+  auto grandchild = open_pid(announced_pid(f.events.wait_for_line(middle)));
+  REQUIRE(grandchild);
+  CHECK(f.supervisor.kill(middle, SIGKILL));
+  CHECK(ends(grandchild));
+}
+
+TEST_CASE("a child dies by its lifeline when its supervisor is killed and the kernel does not help") {
+  fixture f;
+  auto middle = f.start({"supervise", "lifeline"});
+  auto grandchild = open_pid(announced_pid(f.events.wait_for_line(middle)));
+  REQUIRE(grandchild);
+  CHECK(f.supervisor.kill(middle, SIGKILL));
+  CHECK(ends(grandchild));
+}
+
+TEST_CASE("a child gets a session of its own, no input, and default signals") {
+  auto before = std::signal(SIGPIPE, SIG_IGN);
+  fixture f;
+  auto seen = f.run({"session"});
+  std::signal(SIGPIPE, before);
+  CHECK(seen.out == lines{"session own, group own, SIGTERM open, SIGPIPE default, input 0"});
+}
+
+TEST_CASE("a child gets its standard streams, its bootstrap, its lifeline and no other descriptor") {
+  fixture f;
+  // One that is not closed on exec, as careless libraries open them.
+  file_descriptor careless{dup(f.program.fd())};
+  CHECK(f.run({"descriptors"}).out == lines{"0 1 2 3 4 "});
+}
+
+TEST_CASE("a child gets the environment and the directory of its specification and nothing else") {
+  fixture f;
+  auto spec = f.spec({"surroundings"});
+  spec.env = {"FIRST=1", "SECOND=two words"};
+  spec.directory = "/proc";
+  auto pid = f.supervisor.start(spec);
+  REQUIRE(pid);
+  auto seen = f.events.wait_for_end(*pid).out;
+  std::erase_if(seen, [](const std::string& x) { return x.starts_with("ASAN_") || x.starts_with("UBSAN_"); });
+  CHECK(seen == lines{"/proc", "FIRST=1", "SECOND=two words"});
+}
+
+TEST_CASE("the bootstrap arrives whole") {
+  fixture f;
+  for (std::size_t size : {std::size_t{0}, std::size_t{5}, std::size_t{1} << 20}) {
+    auto spec = f.spec({"bootstrap"});
+    spec.bootstrap = std::string{"hello"}.substr(0, size);
+    spec.bootstrap.resize(size, '.');
+    auto pid = f.supervisor.start(spec);
+    REQUIRE(pid);
+    CHECK(f.events.wait_for_end(*pid).out == lines{std::to_string(size) + " bytes, " + (size == 0 ? "" : "hello")});
+  }
+}
+
+TEST_CASE("a last line without an end is handed on") {
+  fixture f;
+  CHECK(f.run({"partial"}).out == lines{"whole", "partial"});
+}
+
+TEST_CASE("a long line comes in pieces and the next one starts afresh") {
+  fixture f;
+  auto full = std::string(max_line_bytes, 'x');
+  CHECK(f.run({"long", std::to_string(max_line_bytes)}).out == lines{full, "next"});
+  CHECK(f.run({"long", std::to_string(max_line_bytes + 1)}).out == lines{full, "x", "next"});
+  auto many = f.run({"long", "1000000"}).out;
+  CHECK(many.size() == 1000000 / max_line_bytes + 2);
+  CHECK(many.back() == "next");
+}
+
+TEST_CASE("the exit report ends with the last lines") {
+  fixture f;
+  auto seen = f.run({"lines", "1000"});
+  CHECK(seen.out.size() == 1000);
+  const auto& last = seen.reports.front().last_lines;
+  CHECK(last.size() == max_last_lines);
+  CHECK(last.front() == "line 980");
+  CHECK(last.back() == "line 999");
+}
+
+TEST_CASE("fifty children at once are told apart") {
+  fixture f;
+  std::vector<pid_t> children;
+  std::mutex mutex;
+  std::vector<std::thread> starters;
+  for (int t = 0; t < 5; ++t)
+    starters.emplace_back([&, t] {
+      for (int i = 0; i < 10; ++i) {
+        auto pid = f.supervisor.start(f.spec({"exit", std::to_string(t * 10 + i)}));
+        std::lock_guard guard{mutex};
+        children.push_back(pid.value());
+      }
+    });
+  for (auto& x : starters)
+    x.join();
+  std::set<int> codes;
+  for (auto pid : children) {
+    auto seen = f.events.wait_for_end(pid);
+    // A pid may be given out again once its first owner is reaped.
+    for (const auto& report : seen.reports)
+      codes.insert(report.exit_code.value_or(-1));
+    CHECK(seen.out.size() == seen.reports.size());
+  }
+  CHECK(codes.size() == 50);
+}
+
+TEST_CASE("a process that a child leaves in its group ends with it") {
+  fixture f;
+  auto seen = f.run({"leave", "ours"});
+  CHECK(seen.reports.front().succeeded());
+  auto left = open_pid(announced_pid(seen));
+  CHECK((!left || ends(left)));
+}
+
+TEST_CASE("a process in a session of its own that keeps the pipes does not hold up the report") {
+  fixture f;
+  auto seen = f.run({"leave", "own"});
+  CHECK(seen.reports.front().succeeded());
+  auto left = open_pid(announced_pid(seen));
+  REQUIRE(left);
+  CHECK(syscall(SYS_pidfd_send_signal, left.get(), SIGKILL, nullptr, 0) == 0);
+  CHECK(ends(left));
+}
+
+TEST_CASE("children may be started from a callback") {
+  journal events;
+  fixture f;
+  process_supervisor* supervisor = nullptr;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<int> codes;
+  auto on_exit = [&](const exit_report& report) {
+    std::lock_guard guard{mutex};
+    codes.push_back(report.exit_code.value_or(-1));
+    if (codes.size() < 3)
+      CHECK(supervisor->start(f.spec({"exit", std::to_string(codes.size())})));
+    changed.notify_all();
+  };
+  auto made = process_supervisor::make({.on_output = {}, .on_exit = on_exit});
+  supervisor = &*made;
+  std::unique_lock lock{mutex};
+  REQUIRE(supervisor->start(f.spec({"exit", "0"})));
+  CHECK(changed.wait_for(lock, patience, [&] { return codes.size() == 3; }));
+  CHECK(codes == std::vector{0, 1, 2});
+}
+
+TEST_CASE("no descriptor is left open after many children") {
+  fixture f;
+  f.run({"exit", "0"});
+  auto before = open_descriptors();
+  for (int i = 0; i < 20; ++i)
+    f.run({"exit", "0"});
+  auto spec = f.spec({"exit", "0"});
+  spec.directory = "/nowhere/at/all";
+  CHECK_FALSE(f.supervisor.start(spec));
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("a start that fails says why") {
+  fixture f;
+  SUBCASE("the directory is missing") {
+    auto spec = f.spec({"exit", "0"});
+    spec.directory = "/nowhere/at/all";
+    auto pid = f.supervisor.start(spec);
+    REQUIRE_FALSE(pid);
+    CHECK(pid.error().code == errc::not_found);
+    CHECK(pid.error().message.find("/nowhere/at/all") != std::string::npos);
+    CHECK(pid.error().message.find(f.program.identity().path) != std::string::npos);
+  }
+  SUBCASE("the program is closed") {
+    auto spec = f.spec({"exit", "0"});
+    spec.program_fd = -1;
+    auto pid = f.supervisor.start(spec);
+    REQUIRE_FALSE(pid);
+    CHECK(pid.error().code == errc::invalid_argument);
+  }
+  SUBCASE("the program is a script") {
+    auto path = fs::temp_directory_path() / ("troupe_process_test_" + std::to_string(getpid()));
+    std::ofstream{path} << "#!/bin/sh\nexit 0\n";
+    fs::permissions(path, fs::perms::owner_all);
+    auto script = program_file::open(path);
+    fs::remove(path);
+    REQUIRE(script);
+    auto spec = f.spec({});
+    spec.program_fd = script->fd();
+    auto pid = f.supervisor.start(spec);
+    REQUIRE_FALSE(pid);
+    CHECK(pid.error().message.find("a script cannot be started here") != std::string::npos);
+  }
+  CHECK(f.supervisor.running().empty());
+}
+
+TEST_CASE("a program that was replaced after it was opened still runs as it was") {
+  auto path = fs::temp_directory_path() / ("troupe_process_test_" + std::to_string(getpid()));
+  fs::copy_file(TROUPE_PROCESS_CHILD, path);
+  auto program = program_file::open(path);
+  fs::remove(path);
+  REQUIRE(program);
+  fixture f;
+  auto spec = f.spec({"exit", "7"});
+  spec.program_fd = program->fd();
+  auto pid = f.supervisor.start(spec);
+  REQUIRE(pid);
+  CHECK(f.events.wait_for_end(*pid).reports.front().exit_code == 7);
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,153 @@
+#include <troupe/runtime/program.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <unistd.h>
+
+namespace troupe::runtime {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A file that is gone when the test is over.
+struct temporary_file {
+  fs::path path = fs::temp_directory_path() / ("troupe_program_test_" + std::to_string(getpid()));
+
+  explicit temporary_file(std::string_view content, fs::perms permissions = fs::perms::owner_all) {
+    std::ofstream{path} << content;
+    fs::permissions(path, permissions);
+  }
+  ~temporary_file() { fs::remove(path); }
+};
+
+std::string output_of(const std::string& command) {
+  std::unique_ptr<FILE, int (*)(FILE*)> pipe{popen(command.c_str(), "r"), &pclose};
+  std::string result;
+  std::array<char, 4096> buffer;
+  while (auto n = fread(buffer.data(), 1, buffer.size(), pipe.get()))
+    result.append(buffer.data(), n);
+  return result;
+}
+
+/// What readelf calls the build id; empty where there is none, or no readelf.
+std::string build_id_by_readelf(const std::string& path) {
+  auto text = output_of("readelf -n '" + path + "' 2>/dev/null");
+  constexpr std::string_view label = "Build ID: ";
+  auto begin = text.find(label);
+  if (begin == std::string::npos)
+    return {};
+  begin += label.size();
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+} // namespace
+
+TEST_CASE("the build id of a program is what readelf says") {
+  auto program = program_file::open("/bin/sh");
+  REQUIRE(program);
+  auto known = build_id_by_readelf("/bin/sh");
+  if (known.empty())
+    CHECK_FALSE(program->identity().build_id.empty());
+  else
+    CHECK(program->identity().build_id == known);
+  CHECK(program->identity().path == "/bin/sh");
+}
+
+TEST_CASE("a file without a build id is known by its digest") {
+  temporary_file file{"abc"};
+  auto program = program_file::open(file.path);
+  REQUIRE(program);
+  // The first 40 digits of the well-known SHA-256 of "abc".
+  CHECK(program->identity().build_id == "sha256:ba7816bf8f01cfea414140de5dae2223b00361a3");
+}
+
+TEST_CASE("a damaged ELF file is known by its digest") {
+  std::ifstream shell{"/bin/sh", std::ios::binary};
+  std::string start(300, '\0');
+  shell.read(start.data(), static_cast<std::streamsize>(start.size()));
+  temporary_file file{start};
+  auto program = program_file::open(file.path);
+  REQUIRE(program);
+  CHECK(program->identity().build_id.starts_with("sha256:"));
+}
+
+TEST_CASE("the running program knows itself") {
+  auto own = own_program();
+  REQUIRE(own);
+  CHECK(own->path == fs::read_symlink("/proc/self/exe").string());
+  auto opened = program_file::own();
+  REQUIRE(opened);
+  CHECK(opened->identity() == *own);
+  CHECK(opened->fd() >= 0);
+}
+
+TEST_CASE("identifying a program leaves the file's offset alone") {
+  file_descriptor fd{open("/bin/sh", O_RDONLY | O_CLOEXEC)};
+  REQUIRE(lseek(fd.get(), 5, SEEK_SET) == 5);
+  REQUIRE(identify_program(fd.get(), "/bin/sh"));
+  CHECK(lseek(fd.get(), 0, SEEK_CUR) == 5);
+}
+
+TEST_CASE("a replaced program keeps the identity that it was opened with") {
+  std::optional<expected<program_file>> program;
+  std::string before;
+  {
+    temporary_file file{"first"};
+    program = program_file::open(file.path);
+    REQUIRE(*program);
+    before = (*program)->identity().build_id;
+  }
+  temporary_file file{"second"};
+  CHECK(identify_program((*program)->fd(), file.path)->build_id == before);
+  CHECK(program_file::open(file.path)->identity().build_id != before);
+}
+
+TEST_CASE("what cannot be executed is refused with the reason") {
+  auto absent = program_file::open("/nowhere/at/all");
+  REQUIRE_FALSE(absent);
+  CHECK(absent.error().code == errc::not_found);
+  CHECK(absent.error().message.find("/nowhere/at/all") != std::string::npos);
+
+  auto directory = program_file::open("/");
+  REQUIRE_FALSE(directory);
+  CHECK(directory.error().code == errc::invalid_argument);
+
+  temporary_file file{"text", fs::perms::owner_read};
+  auto text = program_file::open(file.path);
+  REQUIRE_FALSE(text);
+  CHECK(text.error().message.find("chmod +x") != std::string::npos);
+}
+
+TEST_CASE("the loaded objects include the program, with its build id, and the C library") {
+  auto objects = loaded_objects();
+  REQUIRE(objects.size() > 1);
+  auto own = own_program();
+  REQUIRE(own);
+  CHECK(objects.front().name == own->path);
+  if (!own->build_id.starts_with("sha256:"))
+    CHECK(objects.front().build_id == own->build_id);
+  auto libc = std::ranges::find_if(objects, [](const auto& x) { return x.name.find("/libc.so") != std::string::npos; });
+  REQUIRE(libc != objects.end());
+  file_descriptor fd{open(libc->name.c_str(), O_RDONLY | O_CLOEXEC)};
+  CHECK(identify_program(fd.get(), libc->name)->build_id == libc->build_id);
+}
+
+TEST_CASE("the dynamic linker's complaint names the missing library") {
+  std::vector<std::string> lines{"starting", "./train: error while loading shared libraries: libgloo.so.0: cannot open "
+                                             "shared object file: No such file or directory"};
+  CHECK(missing_library(lines) == "libgloo.so.0");
+  CHECK_FALSE(missing_library(std::span{lines}.first(1)));
+  std::vector<std::string> other{"./train: error while loading shared libraries: libx.so: file too short"};
+  CHECK_FALSE(missing_library(other));
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,25 @@
+# One call per library folder: the headers become a file set whose base is `include` (the include path, the install and the check
+# that every public header compiles alone), the sources are listed, the links are named. A folder that is not linked has no
+# include path, so an upward include fails to compile.
+function(troupe_add_component name)
+  cmake_parse_arguments(arg "" "" "HEADERS;SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(troupe_${name})
+  add_library(troupe::${name} ALIAS troupe_${name})
+  target_sources(troupe_${name}
+    PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${arg_HEADERS}
+    PRIVATE ${arg_SOURCES})
+  target_link_libraries(troupe_${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:troupe_warnings> ${arg_PRIVATE})
+  target_compile_features(troupe_${name} PUBLIC cxx_std_20)
+  set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS troupe_${name} EXPORT troupeTargets FILE_SET HEADERS)
+endfunction()
+
+# A test binary: the listed sources with doctest's main. It fails when it makes no assertion at all.
+function(troupe_add_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE troupe_warnings troupe_test_main ${arg_LINK})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/bin)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 300 SKIP_RETURN_CODE 77)
+endfunction()

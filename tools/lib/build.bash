@@ -1,0 +1,85 @@
+# Sourced by the commands in tools/: set-up, configuring and building, the same for all of them.
+# shellcheck shell=bash
+
+troupe_root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd -P)
+# shellcheck source=tools/lib/report.bash
+source "$troupe_root/tools/lib/report.bash"
+# shellcheck source=tools/lib/packages.bash
+source "$troupe_root/tools/lib/packages.bash"
+# shellcheck source=tools/lib/caf.bash
+source "$troupe_root/tools/lib/caf.bash"
+
+# require_preset NAME
+require_preset() {
+  case $1 in
+    release | dev | asan | tsan) ;;
+    *) stop 2 "There is no preset '$1'." "Presets are release, dev, asan and tsan." ;;
+  esac
+}
+
+# troupe_setup PRESET [SECTION...]: makes sure that packages (those of [needed] by default) and CAF are there. Sets caf_dir
+# and caf_prefix.
+troupe_setup() {
+  local preset=$1 cache
+  shift
+  cache=$(troupe_cache)
+  mkdir -p "$cache/logs" 2>/dev/null || true
+  [[ -w $cache/logs ]] || stop 1 "Cannot write to the cache $cache." "Name another directory: TROUPE_CACHE=DIRECTORY $0"
+  [[ $# -gt 0 ]] || set -- needed
+  ensure_packages "$@"
+  ensure_caf "$preset"
+}
+
+# What a build directory was configured from: it is configured again when this changes.
+configuration_identity() {
+  printf '%s\n%s\n' "$troupe_root" "$caf_dir"
+  cksum <"$troupe_root/CMakePresets.json"
+}
+
+# configure PRESET: configures build/PRESET when that is needed. Takes caf_dir and caf_prefix from troupe_setup.
+configure() {
+  local preset=$1 dir="$troupe_root/build/$1" identity
+  local stamp="$dir/.troupe-configured"
+  identity=$(configuration_identity)
+  if [[ -e $dir/build.ninja && $(cat "$stamp" 2>/dev/null || true) == "$identity" ]]; then
+    return
+  fi
+  local -a options=(--preset "$preset" "-DCAF_DIR=$caf_dir")
+  [[ -z $caf_prefix ]] || options+=("-DCMAKE_PREFIX_PATH=$caf_prefix")
+  # A build directory remembers where its sources lay.
+  if [[ -e $dir/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$troupe_root" "$dir/CMakeCache.txt"; then
+    options+=(--fresh)
+  fi
+  say_phase "Configuring build/$preset"
+  mkdir -p "$dir"
+  : >"$dir/configure.log"
+  cd "$troupe_root" || exit
+  run_logged "Configuring build/$preset" "$dir/configure.log" cmake "${options[@]}"
+  printf '%s\n' "$identity" >"$stamp"
+}
+
+# build PRESET [TARGET...]: on a terminal with its progress, otherwise into a log.
+build() {
+  local preset=$1 started=$SECONDS
+  shift
+  local -a command=(cmake --build --preset "$preset" -j "$(parallel_jobs)")
+  [[ $# -eq 0 ]] || command+=(--target "$@")
+  cd "$troupe_root" || exit
+  if [[ -t 1 ]]; then
+    "${command[@]}" || stop 1 "Building build/$preset failed." \
+      "The first line that says FAILED tells why. Repair it and run the same command again."
+  else
+    : >"build/$preset/build.log"
+    run_logged "Building build/$preset" "$troupe_root/build/$preset/build.log" "${command[@]}"
+  fi
+  say "built in $((SECONDS - started)) s"
+}
+
+# troupe_configure_and_build PRESET [TARGET...]: everything by default.
+troupe_configure_and_build() {
+  local preset=$1
+  shift
+  configure "$preset"
+  say_phase "Building build/$preset: ${*:-everything} (some minutes the first time on two cores, seconds after that)"
+  build "$preset" "$@"
+}

@@ -16,8 +16,8 @@ caf::error to_caf(const error& reason) {
 error from_caf(const caf::error& reason) {
   if (!reason)
     return {};
-  if (auto view = reason.context(); view.match_elements<error>())
-    return view.get_as<error>(0);
+  if (const auto& context = reason.context(); context.match_elements<error>())
+    return context.get_as<error>(0);
   auto text = caf::to_string(reason);
   if (reason == caf::sec::request_timeout)
     return {errc::timed_out, std::move(text)};

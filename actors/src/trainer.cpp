@@ -112,28 +112,33 @@ class trainer_state : public trainer_backend::base {
     return answer_;
   }
 
-  /// Whatever can be wrong before a process starts is found here.
+  /// The way up to the answers of the nodes. Nothing is written before they have been found good.
   expected<void> prepare() {
     if (auto valid = validate(config_); !valid)
       return valid;
-    auto directory = run_directory::open(config_.run);
-    if (!directory)
-      return fail(std::move(directory.error()));
-    directory_ = std::move(*directory);
-    result_.path = directory_->root().string();
-    if (auto found = find_state(); !found)
-      return found;
-    if (auto done = directory_->rewind(step_id{result_.resumed_from_step}); !done)
-      return done;
-    if (auto done = directory_->write_run(describe_run()); !done)
-      return done;
     auto nodes = services_.connect_nodes(config_.cluster);
     if (!nodes)
       return fail(std::move(nodes.error()));
     for (auto& each : *nodes)
       nodes_.push_back({std::move(each), {}, false});
-    spawn_helpers();
+    watch_nodes();
     ask_for_offers();
+    return {};
+  }
+
+  /// Takes the run's directory, and with it the state to begin with. A directory that is not ours to use stays as it is.
+  expected<void> claim_directory() {
+    auto directory = run_directory::open(config_.run);
+    if (!directory)
+      return fail(std::move(directory.error()));
+    result_.path = directory->root().string();
+    if (auto found = find_state(*directory); !found)
+      return found;
+    if (auto done = directory->rewind(step_id{result_.resumed_from_step}); !done)
+      return done;
+    if (auto done = directory->write_run(describe_run()); !done)
+      return done;
+    directory_ = std::move(*directory);
     return {};
   }
 
@@ -157,16 +162,16 @@ class trainer_state : public trainer_backend::base {
   }
 
   /// The checkpoint to begin with, if any.
-  expected<void> find_state() {
-    std::ignore = serialization::remove_abandoned(directory_->checkpoints());
-    auto latest = serialization::open_latest(directory_->checkpoints());
+  expected<void> find_state(const run_directory& directory) {
+    std::ignore = serialization::remove_abandoned(directory.checkpoints());
+    auto latest = serialization::open_latest(directory.checkpoints());
     if (latest)
       return resume_from(*latest);
     if (latest.error().code != errc::not_found)
       return fail(latest.error().code, latest.error().message
                                          + "; remove the damaged checkpoints to begin anew, or choose another run name");
     if (config_.run.resume == resume_mode::must)
-      return fail(errc::not_found, "resume is 'must', but " + directory_->checkpoints().string()
+      return fail(errc::not_found, "resume is 'must', but " + directory.checkpoints().string()
                                      + " holds no checkpoint: check name and storage path, or use resume 'auto'");
     if (config_.load_checkpoint.empty())
       return {};
@@ -206,6 +211,10 @@ class trainer_state : public trainer_backend::base {
     };
     store_ = spawn_checkpoint_store(
       system(), {result_.run, directory_->checkpoints(), config_.checkpoint.num_to_keep, tell});
+  }
+
+  void watch_nodes() {
+    auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     for (std::uint32_t i = 0; i < nodes_.size(); ++i)
       when_down(nodes_[i].connection->handle(), [self, i] {
         if (auto strong = self.lock())
@@ -254,6 +263,9 @@ class trainer_state : public trainer_backend::base {
     places_ = std::move(decision->places);
     if (auto trusted = check_data_plane(); !trusted)
       return conclude_run(run_status::failed, std::move(trusted.error()));
+    if (auto claimed = claim_directory(); !claimed)
+      return conclude_run(run_status::failed, std::move(claimed.error()));
+    spawn_helpers();
     coordinator_.emplace(run_coordinator::settings{result_.run, services_.build_id, places_,
                                                    config_.run.allow_mixed_hosts, resumed_,
                                                    services_.compare_numerics});

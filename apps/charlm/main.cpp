@@ -28,7 +28,8 @@ struct options {
 void describe(CLI::App& app, options& o) {
   auto& t = o.trainer;
   t.run.name = "charlm";
-  t.run.steps = 1500;
+  t.run.steps = 2000;
+  t.scaling.num_workers = 2;
   t.checkpoint.every_steps = 500;
   app.add_option("--text", o.text, "A text file, or a directory of them")->capture_default_str();
   app.add_option("--steps", t.run.steps, "The last step; a resumed run goes on to it")->capture_default_str();

@@ -39,7 +39,10 @@ void metrics_pusher::report(metric_row row) {
 
 void metrics_pusher::record(ledger_row row) {
   auto lock = std::lock_guard{mutex_};
-  pending_.ledger.push_back(row);
+  if (pending_.ledger.size() < limit_rows)
+    pending_.ledger.push_back(row);
+  else
+    ++pending_.dropped;
 }
 
 void metrics_pusher::applied(step_id step) {

@@ -33,13 +33,18 @@ std::string local_host_name() {
 
 class node_host::impl {
  public:
+  /// Other hosts cannot use an address that means all of this one's.
+  static std::string reachable_name(const std::string& host) {
+    return host == "0.0.0.0" || host == "::" ? local_host_name() : host;
+  }
+
   explicit impl(const node_options& options, const std::optional<tls_files>& keys)
     : config_(make_config(keys)), system_(*config_), entry_(std::make_shared<worker_entry>()) {
     offered_ = local_resources();
     offered_.cpus = options.cpus.value_or(offered_.cpus);
     offered_.gpus = options.gpus.value_or(offered_.gpus);
     entry_->keys = keys;
-    node_ = actors::spawn_node(system_, {local_host_name(), options.listen.host, offered_, options.log},
+    node_ = actors::spawn_node(system_, {local_host_name(), reachable_name(options.listen.host), offered_, options.log},
                                make_local_launcher({options.program_directory, false}, entry_));
   }
 

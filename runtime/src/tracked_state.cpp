@@ -69,20 +69,17 @@ std::vector<std::string> tracked_state::untouched() const {
   return result;
 }
 
-std::uint64_t tracked_state::digest() const noexcept {
-  std::uint64_t result = 0;
-  for (const auto& each : tensors_)
-    result = result * 0x9e3779b97f4a7c15u + serialization::xxh3(bytes_of(each));
-  return result;
+std::uint64_t tracked_state::digest() const {
+  auto parts = digests();
+  return serialization::xxh3(std::as_bytes(std::span{parts}));
 }
 
-std::uint64_t tracked_state::digest_of_slice(std::uint64_t number) const noexcept {
+std::uint64_t tracked_state::digest_of_slice(std::uint64_t number) const {
   auto slices_of = [](const tensor_view& x) { return (x.spec.size_bytes() + slice_bytes - 1) / slice_bytes; };
-  std::uint64_t total = 0;
+  // The values are the last slice.
+  std::uint64_t total = 1;
   for (const auto& each : tensors_)
     total += slices_of(each);
-  if (total == 0)
-    return 0;
   auto index = number % total;
   for (const auto& each : tensors_) {
     auto n = slices_of(each);
@@ -92,14 +89,19 @@ std::uint64_t tracked_state::digest_of_slice(std::uint64_t number) const noexcep
     }
     index -= n;
   }
-  return 0;
+  return serialization::xxh3(serialization::bytes_of(values_.dump()));
 }
 
 std::vector<std::uint64_t> tracked_state::digests() const {
   std::vector<std::uint64_t> result;
   for (const auto& each : tensors_)
     result.push_back(serialization::xxh3(bytes_of(each)));
+  result.push_back(serialization::xxh3(serialization::bytes_of(values_.dump())));
   return result;
+}
+
+std::string tracked_state::name_of_part(std::size_t index) const {
+  return index < tensors_.size() ? "tensor '" + tensors_[index].spec.name + "'" : "values()";
 }
 
 std::string tracked_state::sha256() const {

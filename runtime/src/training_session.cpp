@@ -8,6 +8,7 @@
 #include <troupe/serialization/chunk_plan.hpp>
 
 #include <algorithm>
+#include <array>
 
 namespace troupe {
 
@@ -55,6 +56,11 @@ void train_context::impl::open_checkpoint() {
 }
 
 void train_context::impl::form_communicator() {
+  {
+    auto lock = std::lock_guard{communicator_mutex_};
+    if (abort_reason_)
+      throw failure{*abort_reason_};
+  }
   std::unique_ptr<collectives::communicator> formed;
   if (begin_.backend == backend_kind::self) {
     formed = collectives::make_self_communicator(begin_.generation);
@@ -196,18 +202,18 @@ void train_context::impl::compare_replicas(step_id step) {
   auto mine = state_.digests();
   auto all = or_throw(communicator_->all_gather_bytes(std::as_bytes(std::span{mine})));
   auto text = std::string{};
-  for (std::size_t tensor = 0; tensor < mine.size(); ++tensor) {
+  for (std::size_t part = 0; part < mine.size(); ++part) {
     auto ranks = std::string{};
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       auto same = all[rank].size() == all[0].size()
-                  && std::equal(all[rank].begin() + static_cast<std::ptrdiff_t>(tensor * 8),
-                                all[rank].begin() + static_cast<std::ptrdiff_t>(tensor * 8 + 8),
-                                all[0].begin() + static_cast<std::ptrdiff_t>(tensor * 8));
+                  && std::equal(all[rank].begin() + static_cast<std::ptrdiff_t>(part * 8),
+                                all[rank].begin() + static_cast<std::ptrdiff_t>(part * 8 + 8),
+                                all[0].begin() + static_cast<std::ptrdiff_t>(part * 8));
       if (!same)
         ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
     if (!ranks.empty())
-      text += (text.empty() ? "" : "; ") + ("tensor '" + state_.tensors()[tensor].spec.name) + "' on rank " + ranks;
+      text += (text.empty() ? "" : "; ") + state_.name_of_part(part) + " on rank " + ranks;
   }
   throw failure{errc::mismatch, "at the start of step " + std::to_string(step.value)
                                   + " the tracked state differs from rank 0's: " + text
@@ -288,6 +294,13 @@ void train_context::impl::report(metric_map values, save_checkpoint checkpoint) 
   report_step(step_, std::move(values));
   pusher_->applied(step_);
   if (checkpoint == save_checkpoint::yes) {
+    // Parts of different steps would wait for each other for ever.
+    std::array<std::uint64_t, 2> words{step_.value, ~step_.value};
+    or_throw(communicator_->barrier(words));
+    if (words[0] != ~words[1])
+      throw failure{errc::mismatch, "the ranks report a checkpoint at different steps, " + std::to_string(~words[1]) + " and "
+                                      + std::to_string(words[0])
+                                      + ": each report counts as a step, so every rank has to report equally often"};
     take_checkpoint(step_);
     state_sha256_ = state_.sha256();
   }
@@ -315,7 +328,8 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
   step_.shards_.range_ = range_;
   next_shard_ = range_.first;
   reduced_ = false;
-  digest_before_ = check_ ? context_.state_.digest() : 0;
+  if (check_)
+    digests_before_ = context_.state_.digests();
   sums_.begin(range_);
   body(step_);
   if (!reduced_)
@@ -345,11 +359,15 @@ void step_driver::open_shard(shard& target, shard_id id) {
   target.metrics_ = {reinterpret_cast<double*>(bucket.data() + sums_.layout().offset_bytes(1)), plan_.metrics.size()};
 }
 
-void step_driver::check_untouched(std::uint64_t before) const {
-  if (context_.state_.digest() != before)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value)
-                                      + " wrote tracked state before all_reduce: an interrupted try could not be repeated. "
-                                        "Write contributions first, and apply after all_reduce"};
+void step_driver::check_untouched() const {
+  const auto& state = context_.state_;
+  auto now = state.digests();
+  for (std::size_t part = 0; part < now.size(); ++part)
+    if (part >= digests_before_.size() || now[part] != digests_before_[part])
+      throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value)
+                                        + " wrote tracked state before all_reduce (" + state.name_of_part(part)
+                                        + "): an interrupted try could not be repeated. Write contributions first, and "
+                                          "apply after all_reduce"};
 }
 
 std::span<const float> step_driver::all_reduce() {
@@ -360,7 +378,7 @@ std::span<const float> step_driver::all_reduce() {
                                       + std::to_string(next_shard_ - range_.first) + " of its " + std::to_string(range_.size())
                                       + " shards before all_reduce: go through all of step.shards()"};
   if (check_)
-    check_untouched(digest_before_);
+    check_untouched();
   sums_.end();
   auto& group = context_.group();
   auto bucket = result_.bytes().first(sums_.layout().size_bytes());

@@ -105,7 +105,7 @@ class step_driver {
   friend class shard;
   friend class shard_list;
 
-  void check_untouched(std::uint64_t before) const;
+  void check_untouched() const;
   /// The sum of this rank's shards, where the order does not matter.
   void add_up_partials(std::span<std::byte> bucket) const;
   void divide_by_batch();
@@ -118,7 +118,8 @@ class step_driver {
   std::uint32_t next_shard_ = 0;
   bool reduced_ = false;
   bool check_ = true;
-  std::uint64_t digest_before_ = 0;
+  /// Of the parts of the tracked state when the step began.
+  std::vector<std::uint64_t> digests_before_;
   step step_;
 };
 

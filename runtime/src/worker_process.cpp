@@ -211,7 +211,10 @@ void live(const std::vector<named_function>& functions) {
   if (!node)
     end_with(node.error());
   // A worker outlives neither its node nor, through it, its driver.
-  caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor([](const caf::error&) { end_process(lifeline_exit_code); });
+  caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor([](const caf::error& reason) {
+    std::fprintf(stderr, "this worker's node is gone (%s)\n", caf::to_string(reason).c_str());
+    end_process(lifeline_exit_code);
+  });
   auto self = caf::scoped_actor{system};
   auto handles = join(self, *node, *bootstrap);
   auto link = actor_link{system, handles};

@@ -58,14 +58,17 @@ class tracked_state {
   /// The names in the checkpoint that nobody has tracked.
   [[nodiscard]] std::vector<std::string> untouched() const;
 
-  /// A digest of everything that is tracked; tells whether anything changed.
-  [[nodiscard]] std::uint64_t digest() const noexcept;
+  /// A digest of everything that is tracked, tensors and values; tells whether anything changed.
+  [[nodiscard]] std::uint64_t digest() const;
 
   /// A digest of one slice of the state; successive numbers go round it.
-  [[nodiscard]] std::uint64_t digest_of_slice(std::uint64_t number) const noexcept;
+  [[nodiscard]] std::uint64_t digest_of_slice(std::uint64_t number) const;
 
-  /// A digest of each tensor, in order of tracking.
+  /// A digest of each tensor, in order of tracking, and one of the values behind them.
   [[nodiscard]] std::vector<std::uint64_t> digests() const;
+
+  /// What the digest at `index` of `digests()` is of: "tensor 'weights'", "values()".
+  [[nodiscard]] std::string name_of_part(std::size_t index) const;
 
   /// The identity of the state: 64 hexadecimal digits; empty when nothing is tracked.
   [[nodiscard]] std::string sha256() const;

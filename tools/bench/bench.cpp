@@ -1,0 +1,226 @@
+// Measures what a user waits for, each beside its peer in the same run. See README.md.
+
+#include <charlm/corpus.hpp>
+#include <charlm/model.hpp>
+#include <charlm/optimizer.hpp>
+#include <command_line.hpp>
+
+#include <troupe/data_order.hpp>
+#include <troupe/random.hpp>
+#include <troupe/troupe.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <spawn.h>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+extern char** environ;
+
+namespace {
+
+namespace fs = std::filesystem;
+using clock_type = std::chrono::steady_clock;
+
+double seconds_since(clock_type::time_point start) {
+  return std::chrono::duration<double>(clock_type::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+/// One step that costs nothing but the way to it.
+void train_nothing(troupe::train_context& ctx) {
+  std::vector<float> weights(16);
+  ctx.state().track("weights", weights);
+  ctx.for_each_step({.data = {64, "bench"}, .batch_samples = 64, .steps = ctx.steps(), .gradient_elements = 16},
+                    [&](troupe::step& step) {
+                      for (auto& shard : step.shards())
+                        shard.add("loss", 1.0);
+                      step.all_reduce();
+                    });
+}
+
+struct language_model {
+  charlm::model_shape shape;
+  charlm::corpus text;
+  charlm::model network{shape};
+  charlm::model moments{shape};
+  charlm::model squares{shape};
+
+  explicit language_model(const std::string& path)
+    : text(troupe::value_or_throw(charlm::load_corpus(path, shape.context))) {
+    auto normal = troupe::random_stream{1, "parameters"};
+    network.initialise([&](std::uint64_t) { return static_cast<float>(normal.normal()); });
+  }
+
+  double forward_backward(std::span<const std::uint64_t> samples, std::span<float> gradient) {
+    positions.clear();
+    for (auto sample : samples)
+      positions.push_back(text.training_position(sample));
+    return network.forward_backward(text.bytes(), positions, gradient);
+  }
+
+  std::vector<std::uint64_t> positions;
+};
+
+constexpr std::uint64_t batch = 512;
+constexpr std::uint32_t shards = 8;
+
+/// charlm's steps under Troupe; reports the seconds from the end of the first step to the end of the last.
+void train_language(troupe::train_context& ctx) {
+  auto model = language_model{ctx.options().at("text")};
+  clock_type::time_point start;
+  ctx.for_each_step({.data = {model.text.training_samples(), "bench"},
+                     .batch_samples = batch,
+                     .steps = ctx.steps(),
+                     .gradient_elements = model.network.parameters().size()},
+                    [&](troupe::step& step) {
+                      for (auto& shard : step.shards())
+                        shard.add("loss", model.forward_backward(shard.samples(), shard.gradient()));
+                      auto gradient = step.all_reduce();
+                      charlm::adam_update(model.network.parameters(), model.moments.parameters(),
+                                          model.squares.parameters(), gradient, step.id());
+                      if (step.number() == 1)
+                        start = clock_type::now();
+                      if (step.last())
+                        step.report({{"seconds", seconds_since(start)}});
+                    });
+}
+
+/// The same steps in a plain loop, as one would write it without Troupe: one gradient buffer, shard after shard.
+double bare_loop(const std::string& text, std::uint64_t steps) {
+  auto model = language_model{text};
+  auto order = troupe::data_order{model.text.training_samples(), batch, shards, 1};
+  auto gradient = charlm::model{model.shape};
+  std::vector<std::uint64_t> samples;
+  clock_type::time_point start;
+  for (std::uint64_t k = 1; k <= steps; ++k) {
+    std::ranges::fill(gradient.parameters(), 0.0f);
+    for (std::uint32_t v = 0; v < shards; ++v) {
+      order.samples_of(troupe::step_id{k}, troupe::shard_id{v}, samples);
+      model.forward_backward(samples, gradient.parameters());
+    }
+    for (auto& x : gradient.parameters())
+      x /= static_cast<float>(batch);
+    charlm::adam_update(model.network.parameters(), model.moments.parameters(), model.squares.parameters(),
+                        gradient.parameters(), troupe::step_id{k});
+    if (k == 1)
+      start = clock_type::now();
+  }
+  return seconds_since(start);
+}
+
+struct settings {
+  std::string text = "/usr/share/common-licenses";
+  std::uint64_t steps = 200;
+  unsigned runs = 5;
+};
+
+troupe::run_result fit(const troupe::app& app, const std::string& function, const settings& s, std::uint32_t workers,
+                       std::uint64_t steps, troupe::reduction_mode mode) {
+  auto storage = fs::temp_directory_path() / ("troupe-bench-" + std::to_string(::getpid()));
+  troupe::trainer_config config;
+  config.scaling = {.num_workers = workers, .shards = shards};
+  config.run.storage_path = storage;
+  config.run.steps = steps;
+  config.run.reduction = mode;
+  config.options = {{"text", s.text}};
+  auto trainer = troupe::trainer{app, function, config};
+  auto result = trainer.fit();
+  fs::remove_all(storage);
+  if (result.status != troupe::run_status::completed)
+    throw troupe::failure{result.reason};
+  return result;
+}
+
+/// From starting `n` processes of this program that end at once, to the end of the last: what the kernel and the loader take.
+double spawn_and_exit(unsigned n) {
+  auto start = clock_type::now();
+  char program[] = "/proc/self/exe";
+  char flag[] = "--exit-at-once";
+  char* arguments[] = {program, flag, nullptr};
+  std::vector<pid_t> children(n);
+  for (auto& child : children)
+    if (::posix_spawn(&child, program, nullptr, nullptr, arguments, environ) != 0)
+      throw std::runtime_error{"cannot start a process"};
+  for (auto child : children)
+    ::waitpid(child, nullptr, 0);
+  return seconds_since(start);
+}
+
+void measure_start(const troupe::app& app, const settings& s) {
+  std::printf("From fit() to the first applied step (ms), and starting as many processes that end at once (ms)\n");
+  std::printf("%8s %12s %12s %12s %12s\n", "workers", "median", "best", "spawn", "ratio");
+  for (auto workers : {1u, 4u, 8u}) {
+    std::vector<double> starts;
+    std::vector<double> spawns;
+    for (auto i = 0u; i <= s.runs; ++i) {
+      auto result = fit(app, "nothing", s, workers, 1, troupe::reduction_mode::exact);
+      auto spawn = spawn_and_exit(workers);
+      if (i == 0)
+        continue;
+      starts.push_back(result.seconds_to_first_step * 1000);
+      spawns.push_back(spawn * 1000);
+    }
+    std::printf("%8u %12.1f %12.1f %12.1f %12.2f\n", workers, median(starts), std::ranges::min(starts), median(spawns),
+                median(starts) / median(spawns));
+    std::fflush(stdout);
+  }
+}
+
+void measure_steps(const troupe::app& app, const settings& s) {
+  std::printf("\ncharlm's steps per second (156,096 parameters, batch %llu, %u shards, %llu steps): exact beside fast, and at "
+              "one worker beside a plain loop\n",
+              static_cast<unsigned long long>(batch), shards, static_cast<unsigned long long>(s.steps));
+  std::printf("%8s %12s %12s %16s %12s %16s\n", "workers", "exact", "fast", "time exact/fast", "plain loop", "time exact/loop");
+  for (auto workers : {1u, 2u, 4u}) {
+    std::vector<double> exact;
+    std::vector<double> fast;
+    std::vector<double> bare;
+    auto timed = [&](troupe::reduction_mode mode) {
+      return fit(app, "language", s, workers, s.steps, mode).metrics.at("seconds");
+    };
+    for (auto i = 0u; i < s.runs; ++i) {
+      exact.push_back(timed(troupe::reduction_mode::exact));
+      fast.push_back(timed(troupe::reduction_mode::fast));
+      if (workers == 1)
+        bare.push_back(bare_loop(s.text, s.steps));
+    }
+    auto rate = [&](const std::vector<double>& seconds) { return static_cast<double>(s.steps - 1) / median(seconds); };
+    std::printf("%8u %12.1f %12.1f %16.3f", workers, rate(exact), rate(fast), median(exact) / median(fast));
+    if (workers == 1)
+      std::printf(" %12.1f %16.3f", rate(bare), median(exact) / median(bare));
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string{argv[1]} == "--exit-at-once")
+    return 0;
+  auto app = troupe::app{argc, argv, {{"nothing", train_nothing}, {"language", train_language}}};
+  settings s;
+  CLI::App cli{"Measures Troupe on this machine: the way to the first step, and steps per second.", "troupe-bench"};
+  cli.add_option("--text", s.text, "Text to train on")->capture_default_str();
+  cli.add_option("--steps", s.steps, "Steps of each timed run, at least 2")->capture_default_str()->check(CLI::Range(2, 1 << 30));
+  cli.add_option("--runs", s.runs, "Runs of each; medians are shown")->capture_default_str()->check(CLI::Range(1, 1000));
+  if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
+    return *code;
+  try {
+    measure_start(app, s);
+    measure_steps(app, s);
+    return 0;
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "troupe-bench: %s\n", x.what());
+    return 1;
+  }
+}

@@ -35,17 +35,19 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  CLI::App app{"Starts and watches the worker processes of training runs on this host. One for each host; a trainer is given\n"
-               "their addresses. Prints one line for scripts when it is ready: caf-node: listening on HOST:PORT",
-               "caf-node"};
+  CLI::App app{
+      "Starts and watches the worker processes of training runs on this host. One for each host; a trainer is given\n"
+      "their addresses. Prints one line for scripts when it is ready: caf-node: listening on HOST:PORT",
+      "caf-node"};
   troupe::runtime::node_options options;
   auto listen = std::string{"127.0.0.1:0"};
-  app.add_option("--listen", listen, "Address to listen on, as HOST:PORT; port 0 takes a free one")->capture_default_str();
+  app.add_option("--listen", listen, "Address to listen on, as HOST:PORT; port 0 takes a free one")
+      ->capture_default_str();
   app.add_option("--cpus", options.cpus, "CPUs to offer (default: those this process may use)");
   app.add_option("--gpus", options.gpus, "GPUs to offer (default: those of this host)");
   app.add_option("--program-dir", options.program_directory,
                  "Take programs from this directory, by file name (default: from the driver's path)")
-    ->check(CLI::ExistingDirectory);
+      ->check(CLI::ExistingDirectory);
   app.add_option("--keys", options.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   app.add_flag("--insecure", options.insecure,
                "Connect without TLS: whoever reaches the port can run code as its owner");
@@ -68,8 +70,8 @@ int main(int argc, char** argv) {
   }
   std::printf("caf-node: listening on %s\n", troupe::to_string(node->address()).c_str());
   std::fflush(stdout);
-  log_line("offers " + std::to_string(node->offered().cpus) + " CPUs and " + std::to_string(node->offered().gpus)
-      + " GPUs; Ctrl-C ends it and its workers");
+  log_line("offers " + std::to_string(node->offered().cpus) + " CPUs and " + std::to_string(node->offered().gpus) +
+           " GPUs; Ctrl-C ends it and its workers");
   auto signal = 0;
   sigwait(&ends, &signal);
   log_line(signal == SIGINT ? "interrupted: ending" : "asked to end: ending");

@@ -9,7 +9,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <string>
 
 namespace {
@@ -22,6 +21,9 @@ struct options {
   std::size_t hidden = charlm::model_shape{}.hidden;
   std::size_t sample_bytes = 400;
   bool quiet = false;
+  bool fast = false;
+  std::string resume = "auto";
+  std::string placement = "pack";
   troupe::trainer_config trainer;
 };
 
@@ -38,31 +40,28 @@ void describe(CLI::App& app, options& o) {
   app.add_option("--hidden", o.hidden, "Units of the hidden layer, a multiple of 16")->capture_default_str();
   app.add_option("--seed", t.run.seed, "Decides initial parameters and the order of the data")->capture_default_str();
   app.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations on held-out text")
-    ->capture_default_str()
-    ->check(CLI::PositiveNumber);
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--sample", o.sample_bytes, "Bytes of text to write at the end")->capture_default_str();
   app.add_flag("--quiet", o.quiet, "No progress, curve and sample");
 
   auto* run = app.add_option_group("Run");
   run->add_option("--workers", t.scaling.num_workers, "Worker processes; the result does not depend on it")
-    ->capture_default_str();
+      ->capture_default_str();
   run->add_option("--shards", t.scaling.shards, "Logical shards of each batch; the result depends on it")
-    ->capture_default_str();
+      ->capture_default_str();
   run->add_option("--name", t.run.name, "Name of the run's directory")->capture_default_str();
   run->add_option("--storage", t.run.storage_path, "Where the run's directory is made")->capture_default_str();
-  run->add_option("--resume", t.run.resume, "auto: go on from the latest checkpoint, if any; never: only a new run; must: fail "
-                                            "without one")
-    ->transform(CLI::CheckedTransformer(std::map<std::string, troupe::resume_mode>{{"auto", troupe::resume_mode::automatic},
-                                                                                   {"never", troupe::resume_mode::never},
-                                                                                   {"must", troupe::resume_mode::must}}))
-    ->default_str("auto");
+  run->add_option("--resume", o.resume,
+                  "auto: go on from the latest checkpoint, if any; never: only a new run; must: fail "
+                  "without one")
+      ->check(CLI::IsMember({"auto", "never", "must"}))
+      ->capture_default_str();
   run->add_option("--from", t.load_checkpoint, "Begin a new run with the state in this checkpoint directory");
   run->add_option("--checkpoint-every", t.checkpoint.every_steps, "Steps between checkpoints; 0: only at the end")
-    ->capture_default_str();
+      ->capture_default_str();
   run->add_option("--keep", t.checkpoint.num_to_keep, "Checkpoints to keep")->capture_default_str();
-  run->add_flag("--fast{fast}", t.run.reduction, "Leave the order of sums to the backend: replicas agree, nothing more")
-    ->transform(CLI::CheckedTransformer(
-      std::map<std::string, troupe::reduction_mode>{{"fast", troupe::reduction_mode::fast}}));
+  run->add_flag("--fast", o.fast, "Leave the order of sums to the backend: replicas agree, nothing more");
   run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: who computed which shards");
   run->add_flag("--check-every-step", t.run.check_every_step,
                 "Look around every step whether its body writes state too early");
@@ -70,17 +69,30 @@ void describe(CLI::App& app, options& o) {
 
   auto* cluster = app.add_option_group("Cluster");
   cluster->add_option("--nodes", t.cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
-    ->delimiter(',');
-  cluster->add_option("--placement", t.scaling.placement, "pack: as few nodes as possible; spread: evenly over all")
-    ->transform(CLI::CheckedTransformer(std::map<std::string, troupe::placement_strategy>{
-      {"pack", troupe::placement_strategy::pack}, {"spread", troupe::placement_strategy::spread}}))
-    ->default_str("pack");
-  cluster->add_option("--cpus-per-worker", t.scaling.resources_per_worker.cpus, "CPUs that each worker reserves; 0: shared")
-    ->capture_default_str();
-  cluster->add_option("--keys", t.cluster.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
+      ->delimiter(',');
+  cluster->add_option("--placement", o.placement, "pack: as few nodes as possible; spread: evenly over all")
+      ->check(CLI::IsMember({"pack", "spread"}))
+      ->capture_default_str();
+  cluster
+      ->add_option("--cpus-per-worker", t.scaling.resources_per_worker.cpus,
+                   "CPUs that each worker reserves; 0: shared")
+      ->capture_default_str();
+  cluster->add_option("--keys", t.cluster.keys,
+                      "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   cluster->add_flag("--insecure", t.cluster.insecure, "Connect to nodes without TLS");
   cluster->add_flag("--trusted-network", t.cluster.trusted_network,
                     "Gradients may travel in clear text between hosts: the network is private");
+}
+
+/// What the words on the command line stand for; they have been checked.
+void apply_words(options& o) {
+  auto& run = o.trainer.run;
+  run.resume = o.resume == "never"  ? troupe::resume_mode::never
+               : o.resume == "must" ? troupe::resume_mode::must
+                                    : troupe::resume_mode::automatic;
+  run.reduction = o.fast ? troupe::reduction_mode::fast : troupe::reduction_mode::exact;
+  o.trainer.scaling.placement =
+      o.placement == "spread" ? troupe::placement_strategy::spread : troupe::placement_strategy::pack;
 }
 
 /// Writes text with the model of a checkpoint.
@@ -131,11 +143,13 @@ int run(const troupe::app& app, options& o) {
 int main(int argc, char** argv) {
   auto app = troupe::app{argc, argv, {{"train", charlm::train}}};
   options o;
-  CLI::App cli{"Trains a byte-level language model on text, in as many processes as you like: the result is the same, bit for bit.",
+  CLI::App cli{"Trains a byte-level language model on text, in as many processes as you like: the result is the same, "
+               "bit for bit.",
                "charlm"};
   describe(cli, o);
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
     return *code;
+  apply_words(o);
   try {
     return run(app, o);
   } catch (const std::exception& x) {

@@ -55,6 +55,9 @@ void run_view::started(const troupe::run_started& event) {
 void run_view::progress(const troupe::run_progress& event) {
   auto loss = event.metrics.find("loss");
   auto lock = std::lock_guard{mutex_};
+  if (event.step == last_step_)
+    return;
+  last_step_ = event.step;
   if (loss != event.metrics.end())
     losses_.push_back({event.step, loss->second});
   if (quiet_)

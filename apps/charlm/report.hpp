@@ -39,6 +39,7 @@ class run_view {
   bool terminal_;
   bool line_open_ = false;
   std::mutex mutex_;
+  std::uint64_t last_step_ = 0;
   std::vector<curve_point> losses_;
   std::chrono::steady_clock::time_point last_plain_line_{};
 };

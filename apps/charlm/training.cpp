@@ -13,12 +13,13 @@ namespace {
 /// The mean held-out loss in nats per byte, computed by all workers together.
 double held_out_loss(troupe::train_context& ctx, const model& network, const corpus& text) {
   std::vector<std::uint64_t> positions;
-  auto sums = ctx.evaluate(text.held_out_samples(), 1, [&](std::span<const std::uint64_t> indices, std::span<double> sum) {
-    positions.clear();
-    for (auto index : indices)
-      positions.push_back(text.held_out_position(index));
-    sum[0] = network.loss(text.bytes(), positions);
-  });
+  auto sums =
+      ctx.evaluate(text.held_out_samples(), 1, [&](std::span<const std::uint64_t> indices, std::span<double> sum) {
+        positions.clear();
+        for (auto index : indices)
+          positions.push_back(text.held_out_position(index));
+        sum[0] = network.loss(text.bytes(), positions);
+      });
   return sums[0] / static_cast<double>(text.held_out_samples());
 }
 
@@ -29,7 +30,8 @@ void train(troupe::train_context& ctx) {
   auto shape = model_shape{};
   shape.embedding = config.at("embedding");
   shape.hidden = config.at("hidden");
-  auto text = troupe::value_or_throw(load_corpus(std::filesystem::path{ctx.options().at("text").get<std::string>()}, shape.context));
+  auto text = troupe::value_or_throw(
+      load_corpus(std::filesystem::path{ctx.options().at("text").get<std::string>()}, shape.context));
 
   auto network = model{shape};
   auto normal = ctx.random("parameters");

@@ -11,12 +11,13 @@ namespace troupe::apps {
 /// Exit codes that all programs share.
 inline constexpr int exit_usage = 2;
 
-/// Parses the command line. Returns nothing when the program is to go on, and its exit code otherwise: 0 after `--help` or `--version`,
-/// `exit_usage` after a mistake, which has been told on standard error, an unknown option together with the nearest that exists.
+/// Parses the command line. Returns nothing when the program is to go on, and its exit code otherwise: 0 after `--help`
+/// or `--version`, `exit_usage` after a mistake, which has been told on standard error, an unknown option together with
+/// the nearest that exists.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
 
-/// The candidate that takes the fewest insertions, deletions and replacements to make from `word` (Levenshtein); empty when
-/// none is near.
+/// The candidate that takes the fewest insertions, deletions and replacements to make from `word` (Levenshtein); empty
+/// when none is near.
 [[nodiscard]] std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 } // namespace troupe::apps

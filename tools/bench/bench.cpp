@@ -55,7 +55,7 @@ struct language_model {
   charlm::model squares{shape};
 
   explicit language_model(const std::string& path)
-    : text(troupe::value_or_throw(charlm::load_corpus(path, shape.context))) {
+      : text(troupe::value_or_throw(charlm::load_corpus(path, shape.context))) {
     auto normal = troupe::random_stream{1, "parameters"};
     network.initialise([&](std::uint64_t) { return static_cast<float>(normal.normal()); });
   }
@@ -140,7 +140,8 @@ troupe::run_result fit(const troupe::app& app, const std::string& function, cons
   return result;
 }
 
-/// From starting `n` processes of this program that end at once, to the end of the last: what the kernel and the loader take.
+/// From starting `n` processes of this program that end at once, to the end of the last: what the kernel and the loader
+/// take.
 double spawn_and_exit(unsigned n) {
   auto start = clock_type::now();
   char program[] = "/proc/self/exe";
@@ -176,10 +177,12 @@ void measure_start(const troupe::app& app, const settings& s) {
 }
 
 void measure_steps(const troupe::app& app, const settings& s) {
-  std::printf("\ncharlm's steps per second (156,096 parameters, batch %llu, %u shards, %llu steps): exact beside fast, and at "
-              "one worker beside a plain loop\n",
-              static_cast<unsigned long long>(batch), shards, static_cast<unsigned long long>(s.steps));
-  std::printf("%8s %12s %12s %16s %12s %16s\n", "workers", "exact", "fast", "time exact/fast", "plain loop", "time exact/loop");
+  std::printf(
+      "\ncharlm's steps per second (156,096 parameters, batch %llu, %u shards, %llu steps): exact beside fast, and at "
+      "one worker beside a plain loop\n",
+      static_cast<unsigned long long>(batch), shards, static_cast<unsigned long long>(s.steps));
+  std::printf("%8s %12s %12s %16s %12s %16s\n", "workers", "exact", "fast", "time exact/fast", "plain loop",
+              "time exact/loop");
   for (auto workers : {1u, 2u, 4u}) {
     std::vector<double> exact;
     std::vector<double> fast;
@@ -211,8 +214,12 @@ int main(int argc, char** argv) {
   settings s;
   CLI::App cli{"Measures Troupe on this machine: the way to the first step, and steps per second.", "troupe-bench"};
   cli.add_option("--text", s.text, "Text to train on")->capture_default_str();
-  cli.add_option("--steps", s.steps, "Steps of each timed run, at least 2")->capture_default_str()->check(CLI::Range(2, 1 << 30));
-  cli.add_option("--runs", s.runs, "Runs of each; medians are shown")->capture_default_str()->check(CLI::Range(1, 1000));
+  cli.add_option("--steps", s.steps, "Steps of each timed run, at least 2")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 30));
+  cli.add_option("--runs", s.runs, "Runs of each; medians are shown")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
     return *code;
   try {

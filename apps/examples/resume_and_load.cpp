@@ -1,0 +1,65 @@
+// Two ways to go on from a checkpoint: the same run resumed, on another number of workers, and a new run that begins with the state of the
+// first.
+//   resume_and_load
+#include "line.hpp"
+
+#include <cstdio>
+
+namespace {
+
+troupe::run_result fit(const troupe::app& app, const troupe::trainer_config& config) {
+  auto trainer = troupe::trainer{app, "train", config};
+  auto result = trainer.fit();
+  if (result.status == troupe::run_status::failed)
+    throw troupe::failure{result.reason};
+  std::printf("%-8s steps %llu to %llu on %zu workers: loss %.6f, state %.16s\n", result.name.c_str(),
+              static_cast<unsigned long long>(result.resumed_from_step), static_cast<unsigned long long>(result.steps),
+              result.workers.size(), result.metrics["loss"], result.state_sha256.c_str());
+  return result;
+}
+
+/// A run is its name: what is changed below is what may change between its parts.
+void go_on(const troupe::app& app) {
+  troupe::trainer_config config;
+  config.run.name = "whole";
+  config.run.steps = 100;
+  config.run.resume = troupe::resume_mode::never; // an old run of this name is an error
+  config.checkpoint.every_steps = 25;
+  config.scaling.num_workers = 3;
+  auto whole = fit(app, config);
+
+  config.run.name = "resumed";
+  config.run.steps = 50;
+  fit(app, config);
+  config.run.steps = 100;
+  config.run.resume = troupe::resume_mode::must; // no checkpoint is an error
+  config.scaling.num_workers = 2;
+  auto resumed = fit(app, config);
+  std::printf("a run that stopped half-way is %s\n", resumed.state_sha256 == whole.state_sha256 ? "identical" : "DIFFERENT");
+
+  // A run of its own: it counts from step 1, and may have another configuration.
+  config.run.name = "tuned";
+  config.run.resume = troupe::resume_mode::never;
+  config.config = {{"rate", 0.01}};
+  auto trainer = troupe::trainer{app, "train", config};
+  trainer.load_checkpoint(whole.latest_checkpoint);
+  auto tuned = trainer.fit();
+  if (tuned.status == troupe::run_status::failed)
+    throw troupe::failure{tuned.reason};
+  std::printf("tuned    from %s: loss %.6f\n", whole.latest_checkpoint.c_str(), tuned.metrics["loss"]);
+  if (resumed.state_sha256 != whole.state_sha256)
+    throw troupe::failure{troupe::errc::internal, "the resumed run has another state than the undisturbed one"};
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  auto app = troupe::app{argc, argv, {{"train", example::train}}};
+  try {
+    go_on(app);
+    return 0;
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "resume_and_load: %s\n", x.what());
+    return 1;
+  }
+}

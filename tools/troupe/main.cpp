@@ -1,0 +1,25 @@
+#include "certs.hpp"
+
+#include <command_line.hpp>
+
+#include <cstdio>
+#include <exception>
+
+int main(int argc, char** argv) {
+  CLI::App app{"Looks after what Troupe keeps between runs.", "troupe"};
+  app.set_version_flag("--version", "troupe " TROUPE_VERSION);
+  troupe::tool::command chosen;
+  troupe::tool::add_certs(app, chosen);
+  if (auto code = troupe::apps::parse_command_line(app, argc, argv))
+    return *code;
+  if (!chosen) {
+    std::fputs(app.help().c_str(), stderr);
+    return troupe::apps::exit_usage;
+  }
+  try {
+    return chosen();
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "troupe: %s\n", x.what());
+    return 1;
+  }
+}

@@ -28,6 +28,13 @@ class checkpoint_store_state : public checkpoint_store::base {
     };
   }
 
+  void on_exit() override {
+    // Whoever holds a handle keeps this object, and with it the promises: they are not broken by themselves.
+    for (auto& [key, waiting] : std::exchange(waiting_, {}))
+      for (auto& each : waiting)
+        each.deliver(to_caf({errc::aborted, "the run is ending"}));
+  }
+
   const char* name() const override { return "troupe.checkpoint_store"; }
 
  private:

@@ -24,17 +24,26 @@ class collectives_state : public collectives_actor::base {
     };
   }
 
+  void on_exit() override {
+    // Whoever holds a handle keeps this object, and with it the promises: they are not broken by themselves.
+    fail_all(to_caf({errc::aborted, "the run is ending"}));
+  }
+
   const char* name() const override { return "troupe.collectives"; }
 
  private:
   using promise = caf::typed_response_promise<exchange_result>;
 
   void begin(const generation_started& message) {
-    table_.begin(message);
-    auto stale = to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) + " has begun"});
+    if (!table_.begin(message))
+      return;
+    fail_all(to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) + " has begun"}));
+  }
+
+  void fail_all(const caf::error& reason) {
     for (auto& [sequence, waiting] : std::exchange(waiting_, {}))
       for (auto& each : waiting)
-        each.deliver(stale);
+        each.deliver(reason);
   }
 
   caf::result<exchange_result> exchange(const exchange_request& message) {

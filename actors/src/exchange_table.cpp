@@ -2,11 +2,12 @@
 
 namespace troupe::actors {
 
-void exchange_table::begin(const generation_started& message) {
-  if (message == current_)
-    return;
+bool exchange_table::begin(const generation_started& message) {
+  if (message.run == current_.run && message.generation <= current_.generation)
+    return false;
   current_ = message;
   pending_.clear();
+  return true;
 }
 
 expected<std::optional<exchange_result>> exchange_table::add(const exchange_request& message) {

@@ -3,6 +3,7 @@
 #include <troupe/messages.hpp>
 #include <troupe/result.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -32,7 +33,8 @@ class progress_meter {
     if (!batch.rows.empty())
       for (const auto& [name, value] : batch.rows.back().values)
         progress_.metrics[name] = value;
-    progress_.step = batch.applied.value;
+    // A report from within the first step of a resumed run comes before anything is applied.
+    progress_.step = std::max(progress_.step, batch.applied.value);
     progress_.seconds_elapsed = std::chrono::duration<double>(now - start_).count();
     measure(now);
     if (now - sent_ < std::chrono::milliseconds{50} && progress_.step < progress_.steps)

@@ -159,8 +159,13 @@ run_actions run_coordinator::on_plan(const run_plan& message) {
   auto wrong = compare_plans();
   if (!wrong)
     wrong = compare_with_checkpoint(message);
-  if (!wrong)
+  if (!wrong) {
+    // A training function may have several loops, each with a plan.
+    for (auto& [id, each] : members_)
+      each.plan.reset();
     return {{accept_plans{message}, "all workers have the same plan"}};
+  }
+  plans_refused_ = true;
   auto actions = run_actions{{refuse_plans{*wrong}, "the plans differ"}};
   auto rest = fail_run(record(*who, std::move(*wrong)), "the plans differ");
   actions.insert(actions.end(), rest.begin(), rest.end());
@@ -173,13 +178,18 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
     return {};
   who->finished = true;
   who->applied = message.step;
-  if (message.reason.code != errc::none)
-    return fail_run(record(*who, message.reason), name_of(who->place) + " failed: " + message.reason.message);
+  if (message.reason.code != errc::none) {
+    auto what = record(*who, message.reason);
+    // Every worker is told of it, and ends with what it was told.
+    what.consequence = plans_refused_ && message.reason.code == errc::mismatch;
+    return fail_run(std::move(what), name_of(who->place) + " failed: " + message.reason.message);
+  }
   if (phase_ == phase::failing)
     return all([](const member& x) { return x.finished || x.ended; }) ? conclude_failure("all workers have reported")
                                                                        : run_actions{};
   stopped_ = stopped_ || message.stopped;
-  if (state_sha256_.empty()) {
+  if (!end_known_) {
+    end_known_ = true;
     state_sha256_ = message.state_sha256;
     final_step_ = message.step;
   } else if (state_sha256_ != message.state_sha256 || final_step_ != message.step) {
@@ -249,12 +259,15 @@ run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string&
 run_actions run_coordinator::on_stop(const stop_request& message) {
   if (phase_ == phase::over || phase_ == phase::releasing)
     return {};
+  // Nobody turns a failure into a success by stopping it.
+  if (phase_ == phase::failing)
+    return message.immediately ? conclude_failure("an immediate stop was asked for") : run_actions{};
   if (message.immediately)
     return conclude_run(run_status::stopped, {errc::stopped, "stopped at once on request"}, "an immediate stop was asked for");
   if (phase_ == phase::starting)
     return conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"},
                         "a stop was asked for before training began");
-  if (phase_ == phase::failing || stop_sent_)
+  if (stop_sent_)
     return {};
   stop_sent_ = true;
   return {{send_command{{config_.run, ++commands_, command_kind::stop}}, "a stop was asked for"}};
@@ -321,7 +334,7 @@ run_actions run_coordinator::conclude_failure(const std::string& why) {
     cause = failures_.begin();
   std::rotate(failures_.begin(), cause, cause + 1);
   for (std::size_t i = 1; i < failures_.size(); ++i)
-    failures_[i].consequence = !is_cause(failures_[i]);
+    failures_[i].consequence = failures_[i].consequence || !is_cause(failures_[i]);
   return conclude_run(run_status::failed, failures_.front().reason, why);
 }
 

@@ -55,7 +55,8 @@ expected<void> keep_lines_until(const fs::path& path, step_id step) {
     auto in = std::ifstream{path};
     for (std::string line; std::getline(in, line);) {
       auto row = nlohmann::json::parse(line, nullptr, false);
-      if (!row.is_discarded() && row.value("step", std::uint64_t{0}) <= step.value)
+      if (row.is_object() && row.contains("step") && row["step"].is_number_unsigned()
+          && row["step"].get<std::uint64_t>() <= step.value)
         kept += line + "\n";
     }
   }

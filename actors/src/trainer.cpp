@@ -85,6 +85,11 @@ class trainer_state : public trainer_backend::base {
   }
 
   void on_exit() override {
+    // Whoever holds a handle keeps this object: promises are not broken, nor files let go, by themselves.
+    answer_plans([](plan_promise& x) { x.deliver(to_caf({errc::aborted, "the run is ending"})); });
+    if (answer_.pending())
+      answer_.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
+    directory_.reset();
     observers_.clear();
     nodes_.clear();
     workers_.clear();
@@ -412,6 +417,9 @@ class trainer_state : public trainer_backend::base {
   caf::result<plan_accepted> agree(const run_plan& plan) {
     if (plan.run != result_.run || plan.generation != generation_ || !coordinator_ || coordinator_->over())
       return to_caf({errc::stale_generation, "this run has ended"});
+    // Nobody would answer a plan that comes after a failure, and its worker would wait for the end of the grace period.
+    if (!coordinator_->training())
+      return to_caf({errc::aborted, "the run is ending"});
     auto promise = make_response_promise<plan_accepted>();
     plans_.push_back(promise);
     act(coordinator_->on_plan(plan));
@@ -455,7 +463,7 @@ class trainer_state : public trainer_backend::base {
   }
 
   void finished(const worker_finished& message) {
-    if (message.run == result_.run && coordinator_)
+    if (message.run == result_.run && message.generation == generation_ && coordinator_)
       act(coordinator_->on_finished(message));
   }
 
@@ -525,6 +533,7 @@ class trainer_state : public trainer_backend::base {
                      tell_workers(abort_training{result_.run, generation_, x.reason});
                      answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
                      send_exit(collectives_, caf::exit_reason::user_shutdown);
+                     send_exit(store_, caf::exit_reason::user_shutdown);
                    },
                    [&](const release_all&) { tell_workers(release_worker{result_.run}); },
                    [&](const conclude& x) { conclude_run(x.status, x.reason); },

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <iterator>
 #include <numeric>
 
 namespace troupe::apps {
@@ -35,8 +36,12 @@ std::vector<std::string> words_of(CLI::App& app) {
   for (const auto* option : app.get_options())
     for (const auto& name : option->get_lnames())
       result.push_back("--" + name);
-  for (const auto* command : app.get_subcommands([](CLI::App*) { return true; }))
-    result.push_back(command->get_name());
+  for (auto* command : app.get_subcommands([](CLI::App*) { return true; }))
+    if (command->get_name().empty())
+      // A group of options of this same program.
+      std::ranges::copy(words_of(*command), std::back_inserter(result));
+    else
+      result.push_back(command->get_name());
   return result;
 }
 

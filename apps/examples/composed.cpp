@@ -1,5 +1,5 @@
-// Troupe inside a larger actor system. This host program has its own main, configuration, messages and actors; the trainer is one actor
-// among them: it is spawned, watched, asked, and tells the host's observer how it goes.
+// Troupe inside a larger actor system. This host program has its own main, configuration, messages and actors; the
+// trainer is one actor among them: it is spawned, watched, asked, and tells the host's observer how it goes.
 //   composed [--workers=N] [--name=NAME] [HOST:PORT of a caf-node]...
 #include "line.hpp"
 
@@ -122,7 +122,8 @@ int host(caf::actor_system& system, troupe::trainer_config config) {
   self->request(listening, caf::infinite, heard_request{})
       .receive(
           [](const heard& x) {
-            std::printf("heard: started %u, progress %s, checkpoints %u\n", x.started, x.progress > 0 ? "yes" : "no", x.saved);
+            std::printf("heard: started %u, progress %s, checkpoints %u\n", x.started, x.progress > 0 ? "yes" : "no",
+                        x.saved);
           },
           [](const caf::error&) {});
   self->send_exit(listening, caf::exit_reason::user_shutdown);

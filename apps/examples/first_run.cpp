@@ -16,7 +16,8 @@ void train(troupe::train_context& ctx) { // runs in every worker process
   std::vector<float> line(2); // slope and intercept: all that outlives a step
   ctx.state().track("line", line);
 
-  auto plan = troupe::step_plan{.data = {x.size(), "points, first version"}, .batch_samples = 256, .gradient_elements = 2};
+  auto plan =
+      troupe::step_plan{.data = {x.size(), "points, first version"}, .batch_samples = 256, .gradient_elements = 2};
   ctx.for_each_step(plan, [&](troupe::step& step) {
     for (auto& shard : step.shards()) // those of the batch that are this worker's
       for (auto i : shard.samples()) {
@@ -35,8 +36,8 @@ void train(troupe::train_context& ctx) { // runs in every worker process
 int main(int argc, char** argv) {
   auto app = troupe::app{argc, argv, {{"train", train}}}; // first: a worker process ends in here
   auto workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 4;
-  auto trainer = troupe::trainer{
-      app, "train", {.scaling = {.num_workers = workers}, .run = {.name = "first_run", .steps = 200}}};
+  auto trainer =
+      troupe::trainer{app, "train", {.scaling = {.num_workers = workers}, .run = {.name = "first_run", .steps = 200}}};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed)
     std::fprintf(stderr, "first_run: %s\n", result.reason.message.c_str());

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-/// What the examples learn: the line through made-up points. It stands for a model and its data; see first_run.cpp for the same in one
-/// piece.
+/// What the examples learn: the line through made-up points. It stands for a model and its data; see first_run.cpp for
+/// the same in one piece.
 namespace example {
 
 class points {

@@ -1,7 +1,7 @@
-// The plain style, for code that has its own loop: full-batch gradient descent, each rank with its own part of the data, gradients averaged
-// by the context's all_reduce. Sums over ranks depend on the number of ranks in their last bits; first_run.cpp shows the style whose
-// result does not.
-//   plain_style [WORKERS]
+// The plain style, for code that has its own loop: full-batch gradient descent, each rank with its own part of the
+// data, gradients averaged by the context's all_reduce. Sums over ranks depend on the number of ranks in their last
+// bits; first_run.cpp shows the style whose result does not.
+//   plain_style [WORKERS [PASSES]]
 #include "line.hpp"
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 
 namespace {
 
-constexpr std::uint64_t passes = 60;
 constexpr std::uint64_t save_every = 20;
 
 /// Whether any rank was asked to stop: all of them must leave the loop in the same pass.
@@ -28,12 +27,13 @@ void train(troupe::train_context& ctx) {
   // Only rank 0 draws the start; the others get it from there.
   std::vector<float> line(2);
   if (ctx.rank() == 0)
-    std::ranges::generate(line, [random = ctx.random("start")]() mutable { return static_cast<float>(random.normal()); });
+    std::ranges::generate(line,
+                          [random = ctx.random("start")]() mutable { return static_cast<float>(random.normal()); });
   ctx.broadcast(std::span{line});
   ctx.state().track("line", line); // a resumed run's values come here
 
   // Each report is a step: a resumed run goes on after the one that its checkpoint was taken with.
-  for (auto pass = ctx.restored_step() + 1; pass <= passes && !all_stop(ctx); ++pass) {
+  for (auto pass = ctx.restored_step() + 1; pass <= ctx.steps() && !all_stop(ctx); ++pass) {
     std::vector<float> sums(3);
     for (auto i = first; i < last; ++i)
       sums[2] += static_cast<float>(data.add_gradient(line, i, sums));
@@ -53,13 +53,15 @@ int main(int argc, char** argv) {
   troupe::trainer_config config;
   config.run.name = "plain_style";
   config.scaling.num_workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 2;
+  config.run.steps = argc > 2 ? static_cast<std::uint64_t>(std::atoi(argv[2])) : 60;
   auto trainer = troupe::trainer{app, "train", config};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed) {
     std::fprintf(stderr, "plain_style: %s\n", result.reason.message.c_str());
     return trainer.exit_code();
   }
-  std::printf("y = %.3f x + %.3f after pass %llu\ncheckpoint %s\n", result.metrics["slope"], result.metrics["intercept"],
+  std::printf("y = %.3f x + %.3f after passes %llu to %llu\ncheckpoint %s\n", result.metrics["slope"],
+              result.metrics["intercept"], static_cast<unsigned long long>(result.resumed_from_step + 1),
               static_cast<unsigned long long>(result.steps), result.latest_checkpoint.c_str());
   return trainer.exit_code();
 }

@@ -1,5 +1,5 @@
-// Two ways to go on from a checkpoint: the same run resumed, on another number of workers, and a new run that begins with the state of the
-// first.
+// Two ways to go on from a checkpoint: the same run resumed, on another number of workers, and a new run that begins
+// with the state of the first.
 //   resume_and_load
 #include "line.hpp"
 
@@ -35,7 +35,8 @@ void go_on(const troupe::app& app) {
   config.run.resume = troupe::resume_mode::must; // no checkpoint is an error
   config.scaling.num_workers = 2;
   auto resumed = fit(app, config);
-  std::printf("a run that stopped half-way is %s\n", resumed.state_sha256 == whole.state_sha256 ? "identical" : "DIFFERENT");
+  std::printf("a run that stopped half-way is %s\n",
+              resumed.state_sha256 == whole.state_sha256 ? "identical" : "DIFFERENT");
 
   // A run of its own: it counts from step 1, and may have another configuration.
   config.run.name = "tuned";

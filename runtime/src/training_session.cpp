@@ -96,7 +96,8 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
     auto context = train_context{*this};
     function(context);
     result.state_sha256 = state_sha256_;
-    result.stopped = stopped_;
+    // The plain style leaves its loop by itself, in whichever step its ranks agree on.
+    result.stopped = stopped_ || (plain_ && stop_requested_);
   } catch (const failure& x) {
     result.reason = x.reason();
   } catch (const std::exception& x) {
@@ -149,6 +150,15 @@ void train_context::impl::agree_on(const step_plan& plan) {
     invalid("nobody says how many steps to do: set run.steps or step_plan.steps");
   if (plan.steps > (std::uint64_t{1} << 42) / plan.batch_samples)
     invalid("step_plan.steps times step_plan.batch_samples is beyond 2^42 samples");
+  run_plan message;
+  message.steps = plan.steps;
+  message.batch_samples = plan.batch_samples;
+  message.data_samples = plan.data.samples;
+  message.data_fingerprint = std::to_string(plan.data.samples) + " samples, " + plan.data.fingerprint;
+  agree_on(std::move(message));
+}
+
+void train_context::impl::agree_on(run_plan message) {
   if (auto left = state_.untouched(); !left.empty()) {
     auto names = std::string{};
     for (const auto& name : left)
@@ -156,16 +166,12 @@ void train_context::impl::agree_on(const step_plan& plan) {
     throw failure{errc::mismatch, "checkpoint " + begin_.restore_from + " has tensors that the training function does not "
                                     "track: " + names + "; track them before for_each_step"};
   }
-  run_plan message;
   message.run = begin_.run;
   message.generation = begin_.generation;
   message.worker = begin_.worker;
-  message.steps = plan.steps;
-  message.batch_samples = plan.batch_samples;
-  message.data_samples = plan.data.samples;
-  message.data_fingerprint = std::to_string(plan.data.samples) + " samples, " + plan.data.fingerprint;
   message.tensors = actors::describe_tensors(state_.specs());
   or_throw(link_.agree(message));
+  agreed_ = true;
 }
 
 void train_context::impl::for_each_step(step_plan plan, const std::function<void(step&)>& body) {
@@ -263,6 +269,8 @@ void train_context::impl::take_checkpoint(step_id step) {
     part.report = std::move(*written);
   else
     part.reason = std::move(written.error());
+  // A run that is resumed from here keeps the history up to here: it has to be with the driver before the checkpoint counts.
+  pusher_->flush();
   or_throw(link_.deliver(part));
 }
 
@@ -290,6 +298,7 @@ std::vector<double> train_context::impl::evaluate(
 }
 
 void train_context::impl::report(metric_map values, save_checkpoint checkpoint) {
+  plain_ = true;
   ++step_.value;
   report_step(step_, std::move(values));
   pusher_->applied(step_);
@@ -301,6 +310,12 @@ void train_context::impl::report(metric_map values, save_checkpoint checkpoint) 
       throw failure{errc::mismatch, "the ranks report a checkpoint at different steps, " + std::to_string(~words[1]) + " and "
                                       + std::to_string(words[0])
                                       + ": each report counts as a step, so every rank has to report equally often"};
+    // A checkpoint says which run it belongs to, and cannot be resumed otherwise.
+    if (!agreed_) {
+      run_plan message;
+      message.steps = begin_.steps;
+      agree_on(std::move(message));
+    }
     take_checkpoint(step_);
     state_sha256_ = state_.sha256();
   }

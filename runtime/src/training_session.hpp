@@ -63,6 +63,7 @@ class train_context::impl {
   void form_communicator();
   void open_checkpoint();
   void agree_on(const step_plan& plan);
+  void agree_on(run_plan message);
   void compare_replicas(step_id step);
   /// Does what the commands agreed on at the last barrier ask for; true to go on.
   [[nodiscard]] bool end_of_step(step_id step, bool last);
@@ -80,6 +81,9 @@ class train_context::impl {
   step_id step_;
   bool first_barrier_ = true;
   bool stopped_ = false;
+  bool agreed_ = false;
+  /// Whether the training function has a loop of its own, and reports.
+  bool plain_ = false;
   metric_map last_metrics_;
   /// Identity of the state at the end of the steps, or of the last checkpoint in the plain style.
   std::string state_sha256_;

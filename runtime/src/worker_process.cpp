@@ -243,6 +243,8 @@ bool is_worker_process() noexcept {
 void run_worker_process(const std::vector<named_function>& functions) {
   // Programs that the training function starts are no workers.
   ::unsetenv(worker_variable);
+  // Output goes into a pipe, where it would be kept back in blocks: late to see, and lost when the process crashes.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   try {
     live(functions);
   } catch (const std::exception& x) {

@@ -71,7 +71,7 @@ expected<endpoint> parse_endpoint(const std::string& text) {
   auto host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']')
     host = host.substr(1, host.size() - 2);
-  else if (host.find(':') != std::string::npos)
+  else if (host.find_first_of(":[]") != std::string::npos)
     return wrong();
   auto digits = text.substr(colon + 1);
   unsigned port = 0;

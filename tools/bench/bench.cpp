@@ -39,12 +39,16 @@ double median(std::vector<double> values) {
 void train_nothing(troupe::train_context& ctx) {
   std::vector<float> weights(16);
   ctx.state().track("weights", weights);
-  ctx.for_each_step({.data = {64, "bench"}, .batch_samples = 64, .steps = ctx.steps(), .gradient_elements = 16},
-                    [&](troupe::step& step) {
-                      for (auto& shard : step.shards())
-                        shard.add("loss", 1.0);
-                      step.all_reduce();
-                    });
+  // Field by field: of an initialiser list, g++ 12 warns without reason here (-Wmaybe-uninitialized).
+  troupe::step_plan plan;
+  plan.data = {64, "bench"};
+  plan.batch_samples = 64;
+  plan.gradient_elements = 16;
+  ctx.for_each_step(plan, [&](troupe::step& step) {
+    for (auto& shard : step.shards())
+      shard.add("loss", 1.0);
+    step.all_reduce();
+  });
 }
 
 struct language_model {

@@ -40,7 +40,8 @@ int issue(const arguments& given) {
   std::printf("Made the certificate of %s, good for connections both ways:\n"
               "  %s\n"
               "  %s  secret\n"
-              "Copy these two and %s into the directory ~/.config/troupe/keys/cluster of %s (or $TROUPE_KEYS/cluster there), readable by "
+              "Copy these two and %s into the directory ~/.config/troupe/keys/cluster of %s (or $TROUPE_KEYS/cluster "
+              "there), readable by "
               "its owner alone:\n"
               "  ssh %s 'mkdir -p -m 700 ~/.config/troupe/keys/cluster'\n"
               "  scp -p %s %s %s %s:.config/troupe/keys/cluster/\n",
@@ -72,8 +73,8 @@ void add_certs(CLI::App& app, command& chosen) {
   };
   add("init", "Makes the cluster's certificate authority, once, on one machine", init);
   add("issue", "Makes the certificate of one host, where the authority is", issue)
-    ->add_option("HOST", given->host, "The host's name or address, as trainers and nodes write it")
-    ->required();
+      ->add_option("HOST", given->host, "The host's name or address, as trainers and nodes write it")
+      ->required();
 }
 
 } // namespace troupe::tool

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,18 +28,16 @@ class tracked_state {
   /// checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left as it is. Names are unique.
   /// `shape` may be left out for a vector. Throws `failure`: `errc::invalid_argument` (name taken, shape and size differ),
   /// `errc::mismatch` (the checkpoint has no such tensor, or of another type or shape), `errc::damaged`.
-  template <class T>
-  void track(std::string name, std::span<T> values, std::vector<std::uint64_t> shape = {}) {
-    static_assert(!std::is_const_v<T>);
+  template <std::ranges::contiguous_range Values>
+    requires std::ranges::borrowed_range<Values>
+  void track(std::string name, Values&& values, std::vector<std::uint64_t> shape = {}) {
+    auto elements = std::span{values};
+    using element = typename decltype(elements)::element_type;
+    static_assert(!std::is_const_v<element>, "tracked memory is restored in place: it must be writable");
     if (shape.empty())
-      shape = {values.size()};
-    add({{std::move(name), dtype_of<T>, std::move(shape)}, reinterpret_cast<std::byte*>(values.data())},
-        values.size_bytes());
-  }
-
-  template <class T, class Allocator>
-  void track(std::string name, std::vector<T, Allocator>& values, std::vector<std::uint64_t> shape = {}) {
-    track(std::move(name), std::span<T>{values}, std::move(shape));
+      shape = {elements.size()};
+    add({{std::move(name), dtype_of<element>, std::move(shape)}, reinterpret_cast<std::byte*>(elements.data())},
+        elements.size_bytes());
   }
 
   /// Tracks a tensor of any type. `size_bytes` is what the caller's memory has.

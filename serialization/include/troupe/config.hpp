@@ -29,7 +29,7 @@ struct scaling_config {
   std::uint32_t shards = 8;
   bool use_gpu = false;
   /// CPUs that each worker reserves; 0 (the default) reserves none and lets workers share.
-  resources resources_per_worker;
+  resources resources_per_worker = {};
   placement_strategy placement = placement_strategy::pack;
 };
 

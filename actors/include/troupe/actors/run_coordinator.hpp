@@ -148,6 +148,9 @@ class run_coordinator {
   bool stop_sent_ = false;
   bool stopped_ = false;
   bool exact_hosts_ = true;
+  bool plans_refused_ = false;
+  /// Whether one has finished: how it ended is what the others are compared with.
+  bool end_known_ = false;
   std::string state_sha256_;
   step_id final_step_;
 };

@@ -25,6 +25,9 @@ class file_descriptor {
   [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
   void close() noexcept;
 
+  /// Gives the open file away: the caller closes it.
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
  private:
   int fd_ = -1;
 };

@@ -1,0 +1,221 @@
+#include "play.hpp"
+
+#include <troupe/actors/checkpoint_store.hpp>
+#include <troupe/actors/collectives.hpp>
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+using namespace troupe;
+using namespace troupe::actors;
+
+namespace {
+
+const auto run = run_id{"0123"};
+const auto secret = std::string(64, 's');
+
+/// Hears what the node and its workers tell the driver.
+class played_driver : public run_control::base {
+ public:
+  struct heard {
+    record<worker_ended> ended;
+    record<worker_output> output;
+  };
+
+  played_driver(caf::actor_config& cfg, std::shared_ptr<heard> all) : run_control::base(cfg), all_(std::move(all)) {}
+
+  behavior_type make_behavior() override {
+    return {
+        [](const worker_ready&, const worker_actor&) {},
+        [](const run_plan& plan) { return plan_accepted{plan.generation}; },
+        [](const metrics_batch&) {},
+        [](const worker_finished&) {},
+        [this](const worker_ended& message) { all_->ended.add(message); },
+        [this](const worker_output& message) { all_->output.add(message); },
+    };
+  }
+
+ private:
+  std::shared_ptr<heard> all_;
+};
+
+/// A node whose processes are played, and the driver of one run.
+class host : public stage_house {
+ public:
+  host() {
+    processes = std::make_shared<stage>(system(), part::silent);
+    node = spawn_node(system(), {"host-a", "10.0.0.7", {16, 2}, {}}, processes->factory());
+    processes->set_node(node);
+    heard = std::make_shared<played_driver::heard>();
+    driver = system().spawn<played_driver>(heard);
+    collectives = spawn_collectives(system());
+    store = spawn_checkpoint_store(system(), {run, "unused", 1, {}});
+  }
+  ~host() {
+    for (const auto& each :
+         std::vector<caf::actor>{caf::actor_cast<caf::actor>(driver), caf::actor_cast<caf::actor>(node),
+                                 caf::actor_cast<caf::actor>(collectives), caf::actor_cast<caf::actor>(store)})
+      caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+  }
+
+  expected<run_opened> open(const run_id& id = run) {
+    return ask<run_opened>(node, open_run{id, "digits", "/opt/train", "c0ffee", secret}, driver, collectives, store);
+  }
+
+  expected<workers_started> start(std::initializer_list<std::uint32_t> workers, const run_id& id = run) {
+    start_workers message{id, {"--fast"}, {}};
+    for (auto worker : workers)
+      message.workers.push_back({{worker}, {{"RANK", std::to_string(worker)}}});
+    return ask<workers_started>(node, message);
+  }
+
+  expected<void> end(const run_id& id = run) { return ask<void>(node, end_run{id}); }
+
+  /// A worker's way in: what the node makes of `with` as the secret.
+  errc join(std::uint32_t worker, const std::string& with) {
+    auto challenge = ask<join_challenge>(node, join_request{run, {worker}, "nonce"});
+    if (!challenge)
+      return challenge.error().code;
+    CHECK(verify_node(secret, {run, {worker}, "nonce"}, *challenge));
+    return prove({run, {worker}, make_proof(with, join_role::worker, run, {worker}, challenge->nonce)});
+  }
+
+  errc prove(const join_proof& proof) {
+    auto result = errc::none;
+    self()
+        ->request(node, patience, proof)
+        .receive(
+            [&](const run_control& a, const collectives_actor& b, const checkpoint_store& c) {
+              CHECK(a == driver);
+              CHECK(b == collectives);
+              CHECK(c == store);
+            },
+            [&](const caf::error& reason) { result = from_caf(reason).code; });
+    return result;
+  }
+
+  std::shared_ptr<stage> processes;
+  std::shared_ptr<played_driver::heard> heard;
+  node_actor node;
+  run_control driver;
+  collectives_actor collectives;
+  checkpoint_store store;
+};
+
+} // namespace
+
+TEST_CASE_FIXTURE(host, "a node says what it has") {
+  auto offer = ask<node_offer>(node, offer_request{run});
+  REQUIRE(offer);
+  CHECK(offer->host == "host-a");
+  CHECK(offer->address == "10.0.0.7");
+  CHECK(offer->free == resources{16, 2});
+  CHECK(offer->pid == static_cast<std::uint32_t>(::getpid()));
+}
+
+TEST_CASE_FIXTURE(host, "a run is opened once, and says where its program is") {
+  CHECK(open().value() == run_opened{run, "/there/opt/train"});
+  CHECK(open().value() == run_opened{run, "/there/opt/train"});
+  CHECK(processes->opened.all().size() == 1);
+}
+
+TEST_CASE_FIXTURE(host, "a program that cannot be opened is told, and opens no run") {
+  processes->open_error = {errc::program_mismatch, "another build"};
+  CHECK(open().error() == processes->open_error);
+  CHECK(start({0}).error().code == errc::stale_generation);
+}
+
+TEST_CASE_FIXTURE(host, "processes are started with what was said of them") {
+  REQUIRE(open());
+  CHECK(start({3, 5}).value() == workers_started{run, {1003, 1005}});
+  auto started = processes->started.all();
+  REQUIRE(started.size() == 2);
+  CHECK(started[1].run == run);
+  CHECK(started[1].worker.value == 5);
+  CHECK(started[1].secret == secret);
+  CHECK(started[1].arguments == std::vector<std::string>{"--fast"});
+  CHECK(started[1].environment == std::map<std::string, std::string>{{"RANK", "5"}});
+}
+
+TEST_CASE_FIXTURE(host, "a process that cannot be started is told") {
+  REQUIRE(open());
+  processes->start_error = {errc::io_error, "too many processes"};
+  CHECK(start({0}).error() == processes->start_error);
+}
+
+TEST_CASE_FIXTURE(host, "a run that was not opened has no workers here, and its end is no trouble") {
+  CHECK(start({0}).error().code == errc::stale_generation);
+  CHECK(ask<join_challenge>(node, join_request{run, {0}, "n"}).error().code == errc::stale_generation);
+  CHECK(prove({run, {0}, "proof"}) == errc::stale_generation);
+  CHECK(end());
+}
+
+TEST_CASE_FIXTURE(host, "who knows the secret gets the handles, and nobody else") {
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  CHECK(join(0, secret) == errc::none);
+  CHECK(join(0, "not the secret") == errc::wrong_secret);
+  CHECK(join(1, secret) == errc::stale_generation);
+  CHECK(prove({run, {0}, make_proof(secret, join_role::worker, run, {0}, "")}) == errc::wrong_secret);
+}
+
+TEST_CASE_FIXTURE(host, "output and ends are passed on to the driver") {
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  auto output = worker_output{run, {1}, {"a line"}};
+  processes->write(output);
+  CHECK(heard->output.wait_for(1) == std::vector{output});
+  processes->end({1}, 3, "exit code 3", {"last"});
+  CHECK(heard->ended.wait_for(1) == std::vector{worker_ended{run, {1}, 3, "exit code 3", {"last"}}});
+  CHECK(end());
+  CHECK(heard->ended.wait_for(2).size() == 2);
+}
+
+TEST_CASE_FIXTURE(host, "the end of a run is answered when nothing is left of it, to everybody who asks") {
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  CHECK(end());
+  CHECK(processes->living().empty());
+  CHECK(processes->closed.all() == std::vector{run});
+  CHECK(end());
+  CHECK(processes->closed.all().size() == 1);
+  CHECK(start({2}).error().code == errc::stale_generation);
+  CHECK(join(0, secret) == errc::stale_generation);
+}
+
+TEST_CASE_FIXTURE(host, "the end of one run leaves the others alone") {
+  auto other = run_id{"4567"};
+  REQUIRE(open());
+  REQUIRE(open(other));
+  REQUIRE(start({0}));
+  CHECK(end(other));
+  CHECK(processes->closed.all() == std::vector{other});
+  CHECK(ask<join_challenge>(node, join_request{run, {0}, "n"}));
+}
+
+TEST_CASE_FIXTURE(host, "when the driver is gone its workers are killed and the run is forgotten") {
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  caf::anon_send_exit(driver, caf::exit_reason::kill);
+  CHECK(processes->closed.wait_for(1) == std::vector{run});
+  CHECK(processes->killed.all() == std::vector{run});
+  CHECK(processes->living().empty());
+  CHECK(start({2}).error().code == errc::stale_generation);
+}
+
+TEST_CASE_FIXTURE(host, "a driver that is gone before its run is opened leaves nothing behind") {
+  caf::anon_send_exit(driver, caf::exit_reason::kill);
+  CHECK(has_ended(driver));
+  CHECK(open());
+  CHECK(processes->closed.wait_for(1) == std::vector{run});
+}
+
+TEST_CASE_FIXTURE(host, "when a node ends, its processes end") {
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  caf::anon_send_exit(node, caf::exit_reason::user_shutdown);
+  CHECK(has_ended(node));
+  processes->set_node(node_actor{});
+  CHECK(processes->living().empty());
+}

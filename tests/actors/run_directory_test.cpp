@@ -1,0 +1,329 @@
+#include <troupe/actors/run_directory.hpp>
+
+#include "scratch.hpp"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+using namespace troupe;
+using namespace troupe::actors;
+using serialization::overwrite_file;
+using serialization::read_file;
+using serialization::scratch_directory;
+namespace fs = std::filesystem;
+
+namespace {
+
+run_config config_in(const fs::path& storage, resume_mode resume = resume_mode::automatic) {
+  run_config result;
+  result.name = "digits";
+  result.storage_path = storage;
+  result.resume = resume;
+  return result;
+}
+
+bool says(const error& reason, const std::string& part) {
+  return reason.message.find(part) != std::string::npos;
+}
+
+/// A file system of 16 KiB, where this may be mounted.
+class small_file_system {
+ public:
+  explicit small_file_system(fs::path path) : path_(std::move(path)) {
+    mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=16k") == 0;
+  }
+  ~small_file_system() {
+    if (mounted_)
+      ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  small_file_system(const small_file_system&) = delete;
+  small_file_system& operator=(const small_file_system&) = delete;
+
+  [[nodiscard]] bool mounted() const noexcept { return mounted_; }
+  [[nodiscard]] bool make_read_only() const {
+    return ::mount("tmpfs", path_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr) == 0;
+  }
+
+ private:
+  fs::path path_;
+  bool mounted_ = false;
+};
+
+metrics_batch batch_of(std::uint32_t rank, std::initializer_list<std::uint64_t> steps) {
+  metrics_batch result;
+  result.worker = {rank};
+  result.rank = {rank};
+  for (auto step : steps) {
+    result.rows.push_back({{step}, step * 1'000'000, {{"loss", 1.0 / static_cast<double>(step)}}});
+    result.ledger.push_back({{step}, {1}, {rank, rank + 1}});
+  }
+  return result;
+}
+
+/// The values of "step" in a file of JSON lines.
+std::vector<std::uint64_t> steps_in(const fs::path& path) {
+  std::vector<std::uint64_t> result;
+  auto in = std::ifstream{path};
+  for (std::string line; std::getline(in, line);)
+    result.push_back(nlohmann::json::parse(line).at("step").get<std::uint64_t>());
+  return result;
+}
+
+using steps = std::vector<std::uint64_t>;
+
+} // namespace
+
+TEST_CASE("a run's directory is made with all above it, and can be taken again once it is let go") {
+  auto scratch = scratch_directory{};
+  auto storage = scratch.path() / "a" / "b";
+  {
+    auto directory = run_directory::open(config_in(storage));
+    REQUIRE(directory);
+    CHECK(directory->root() == storage / "digits");
+    CHECK(fs::is_directory(directory->checkpoints()));
+    CHECK(fs::is_directory(storage / "digits" / "logs"));
+  }
+  CHECK(run_directory::open(config_in(storage)));
+  CHECK(run_directory::open(config_in(storage, resume_mode::must)));
+}
+
+TEST_CASE("a directory that another driver holds is refused with its process id") {
+  auto scratch = scratch_directory{};
+  auto mine = run_directory::open(config_in(scratch.path()));
+  REQUIRE(mine);
+  auto second = run_directory::open(config_in(scratch.path()));
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == errc::already_exists);
+  CHECK(says(second.error(), "process id " + std::to_string(::getpid())));
+  CHECK(says(second.error(), "another run name"));
+}
+
+TEST_CASE("a directory whose driver was killed is free") {
+  auto scratch = scratch_directory{};
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  auto child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    auto held = run_directory::open(config_in(scratch.path()));
+    auto byte = held ? 'y' : 'n';
+    if (::write(ready[1], &byte, 1) == 1)
+      for (;;)
+        ::pause();
+    ::_exit(1);
+  }
+  auto byte = '?';
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  CHECK(byte == 'y');
+  auto refused = run_directory::open(config_in(scratch.path()));
+  REQUIRE(::kill(child, SIGKILL) == 0);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  REQUIRE_FALSE(refused);
+  CHECK(says(refused.error(), "process id " + std::to_string(child)));
+  CHECK(run_directory::open(config_in(scratch.path())));
+}
+
+TEST_CASE("resume 'never' refuses an existing directory and leaves it alone") {
+  auto scratch = scratch_directory{};
+  CHECK(run_directory::open(config_in(scratch.path(), resume_mode::never)));
+  auto again = run_directory::open(config_in(scratch.path(), resume_mode::never));
+  REQUIRE_FALSE(again);
+  CHECK(again.error().code == errc::already_exists);
+  CHECK(says(again.error(), "resume is 'never'"));
+}
+
+TEST_CASE("a moved directory stays locked until its last owner goes") {
+  auto scratch = scratch_directory{};
+  std::optional<run_directory> kept;
+  {
+    auto directory = run_directory::open(config_in(scratch.path()));
+    REQUIRE(directory);
+    kept = std::move(*directory);
+  }
+  CHECK_FALSE(run_directory::open(config_in(scratch.path())));
+  kept.reset();
+  CHECK(run_directory::open(config_in(scratch.path())));
+}
+
+TEST_CASE("a storage path that is a file is refused with the path and what to do") {
+  auto scratch = scratch_directory{};
+  overwrite_file(scratch.path() / "file", "text");
+  auto directory = run_directory::open(config_in(scratch.path() / "file"));
+  REQUIRE_FALSE(directory);
+  CHECK(directory.error().code == errc::io_error);
+  CHECK(says(directory.error(), (scratch.path() / "file").string()));
+  CHECK(says(directory.error(), "choose another storage path"));
+}
+
+TEST_CASE("a read-only storage path is refused with what to do") {
+  auto scratch = scratch_directory{};
+  auto small = small_file_system{scratch.path()};
+  if (!small.mounted() || !small.make_read_only()) {
+    std::puts("SKIP: file systems may not be mounted here");
+    return;
+  }
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE_FALSE(directory);
+  CHECK(directory.error().code == errc::io_error);
+  CHECK(says(directory.error(), "Read-only file system"));
+  CHECK(says(directory.error(), "choose another storage path"));
+}
+
+TEST_CASE("a full storage path is refused with what to do, and losing lines to it ends nothing") {
+  auto scratch = scratch_directory{};
+  auto small = small_file_system{scratch.path()};
+  if (!small.mounted()) {
+    std::puts("SKIP: file systems may not be mounted here");
+    return;
+  }
+  {
+    auto directory = run_directory::open(config_in(scratch.path()));
+    REQUIRE(directory);
+    REQUIRE(directory->rewind({0}));
+    for (std::uint64_t step = 1; step < 500; ++step)
+      directory->append(batch_of(0, {step}), 1);
+    auto written = directory->write_result({});
+    REQUIRE_FALSE(written);
+    CHECK(written.error().code == errc::io_error);
+  }
+  auto again = run_directory::open(config_in(scratch.path()));
+  REQUIRE_FALSE(again);
+  CHECK(again.error().code == errc::io_error);
+  CHECK(says(again.error(), "No space left on device"));
+  CHECK(says(again.error(), "make room"));
+}
+
+TEST_CASE("metrics and ledger are one line for each report") {
+  auto scratch = scratch_directory{};
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->rewind({0}));
+  directory->append(batch_of(1, {4, 5}), 4711);
+  auto metrics = read_file(directory->root() / "metrics.jsonl");
+  CHECK(
+      metrics ==
+      "{\"step\":4,\"rank\":1,\"seconds\":4.0,\"loss\":0.25}\n{\"step\":5,\"rank\":1,\"seconds\":5.0,\"loss\":0.2}\n");
+  auto ledger = read_file(directory->root() / "ledger.jsonl");
+  CHECK(
+      ledger.starts_with("{\"step\":4,\"generation\":1,\"rank\":1,\"pid\":4711,\"first_shard\":1,\"last_shard\":2}\n"));
+}
+
+TEST_CASE("a run without a ledger has no file of it") {
+  auto scratch = scratch_directory{};
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->rewind({0}));
+  auto batch = batch_of(0, {1});
+  batch.ledger.clear();
+  directory->append(batch, 1);
+  CHECK_FALSE(fs::exists(directory->root() / "ledger.jsonl"));
+}
+
+TEST_CASE(
+    "rewinding drops the lines of later steps, a torn last line and what is none of ours, and goes on after them") {
+  auto scratch = scratch_directory{};
+  auto root = scratch.path() / "digits";
+  {
+    auto directory = run_directory::open(config_in(scratch.path()));
+    REQUIRE(directory);
+    REQUIRE(directory->rewind({0}));
+    directory->append(batch_of(0, {1, 2, 3, 4}), 1);
+    directory->append(batch_of(1, {1, 2, 3}), 1);
+  }
+  auto text = read_file(root / "metrics.jsonl");
+  overwrite_file(root / "metrics.jsonl", text + "17\n\n\"text\"\n{\"step\":\"one\"}\n{\"rank\":0}\n{\"step\":2,\"ra");
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->rewind({2}));
+  CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 1, 2});
+  CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 1, 2});
+  directory->append(batch_of(0, {3}), 1);
+  CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 1, 2, 3});
+  CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 1, 2, 3});
+}
+
+TEST_CASE("a run that begins anew begins its files anew") {
+  auto scratch = scratch_directory{};
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  overwrite_file(directory->root() / "metrics.jsonl", "{\"step\":0}\n{\"step\":1}\n");
+  REQUIRE(directory->rewind({0}));
+  CHECK(read_file(directory->root() / "metrics.jsonl").empty());
+}
+
+TEST_CASE("what the workers wrote is kept, one file for each") {
+  auto scratch = scratch_directory{};
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  directory->append_output({{}, {1}, {"one", "\xff"}});
+  directory->append_output({{}, {0}, {"zero"}});
+  directory->append_output({{}, {1}, {"two"}});
+  CHECK(read_file(directory->root() / "logs" / "worker-1.log") == "one\n\xff\ntwo\n");
+  CHECK(read_file(directory->root() / "logs" / "worker-0.log") == "zero\n");
+}
+
+TEST_CASE("run.json and result.json are replaced whole") {
+  auto scratch = scratch_directory{};
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->write_run({{"seed", 1}}));
+  REQUIRE(directory->write_run({{"seed", 2}}));
+  CHECK(nlohmann::json::parse(read_file(directory->root() / "run.json")) == nlohmann::json{{"seed", 2}});
+  run_result result;
+  result.steps = 7;
+  REQUIRE(directory->write_result(result));
+  CHECK(read_file(directory->root() / "result.json") == to_json(result));
+}
+
+TEST_CASE("a run goes on from its own checkpoint, and from no other") {
+  auto then = serialization::sample_manifest();
+  auto same = run_identity{then.program_build_id, then.seed, then.shards, then.tree_version, then.configuration_json};
+  CHECK(compare_with_checkpoint(same, then));
+  struct row {
+    const char* field;
+    void (*change)(run_identity&);
+  };
+  for (auto [field, change] :
+       {row{"program build: other now, c0ffee in the checkpoint", [](auto& x) { x.build_id = "other"; }},
+        row{"seed: 5 now", [](auto& x) { x.seed = 5; }},
+        row{"shards (V): 8 now, 24 in the checkpoint", [](auto& x) { x.shards = 8; }},
+        row{"summation tree: 9 now", [](auto& x) { x.tree_version = 9; }},
+        row{"configuration: {} now", [](auto& x) { x.configuration = "{}"; }}}) {
+    auto changed = same;
+    change(changed);
+    auto result = compare_with_checkpoint(changed, then);
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code == errc::mismatch);
+    CAPTURE(result.error().message);
+    CHECK(says(result.error(), field));
+    CHECK(says(result.error(), "step 100"));
+    CHECK(says(result.error(), "load_checkpoint"));
+  }
+  auto all = compare_with_checkpoint({}, then);
+  REQUIRE_FALSE(all);
+  for (const auto* field : {"program build", "seed", "shards", "summation tree", "configuration"})
+    CHECK(says(all.error(), field));
+}
+
+TEST_CASE("tensors are described one per line, as plans compare them") {
+  CHECK(describe_tensors({}).empty());
+  CHECK(describe_tensors({{"w", dtype::f32, {3, 4}}, {"scalar", dtype::i64, {}}, {"empty", dtype::boolean, {0}}}) ==
+        "w f32 [3, 4]\nscalar i64 []\nempty bool [0]");
+}
+
+TEST_CASE("a checkpoint's plan is what a worker with the same state would say") {
+  auto then = serialization::sample_manifest();
+  then.tensors = {{{"w", dtype::f32, {3, 4}}, {}}, {{"b", dtype::f32, {4}}, {}}};
+  auto plan = plan_of(then);
+  CHECK(plan.batch_samples == then.global_batch);
+  CHECK(plan.data_fingerprint == then.data_fingerprint);
+  CHECK(plan.numerics == then.numerics_fingerprint_json);
+  CHECK(plan.tensors == describe_tensors({{"w", dtype::f32, {3, 4}}, {"b", dtype::f32, {4}}}));
+}

@@ -1,0 +1,508 @@
+#include "play.hpp"
+
+#include <troupe/actors/run_directory.hpp>
+#include <troupe/serialization/checkpoint.hpp>
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <variant>
+
+using namespace troupe;
+using namespace troupe::actors;
+using serialization::read_file;
+using serialization::scratch_directory;
+namespace fs = std::filesystem;
+
+namespace {
+
+using event = std::variant<run_started, run_progress, checkpoint_saved, run_notice>;
+
+class event_recorder : public run_observer::base {
+ public:
+  event_recorder(caf::actor_config& cfg, std::shared_ptr<record<event>> events)
+      : run_observer::base(cfg), events_(std::move(events)) {}
+
+  behavior_type make_behavior() override {
+    return {
+        [this](const run_started& x) { events_->add(x); },
+        [this](const run_progress& x) { events_->add(x); },
+        [this](const checkpoint_saved& x) { events_->add(x); },
+        [this](const run_notice& x) { events_->add(x); },
+    };
+  }
+
+ private:
+  std::shared_ptr<record<event>> events_;
+};
+
+std::vector<std::string> compare_texts(const std::string& ours, const std::string& theirs) {
+  return ours == theirs ? std::vector<std::string>{} : std::vector<std::string>{ours + " / " + theirs};
+}
+
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// A trainer, what it runs on, and where its files go.
+class theatre : public stage_house {
+ public:
+  theatre() {
+    config.run.name = "digits";
+    config.run.storage_path = scratch_.path();
+    config.run.keep_ledger = true;
+    config.scaling.num_workers = 2;
+    config.config = {{"lr", 0.5}};
+  }
+
+  ~theatre() {
+    if (observer_)
+      caf::anon_send_exit(observer_, caf::exit_reason::user_shutdown);
+  }
+
+  /// Two nodes on which everybody plays `role`.
+  void open(part role) {
+    for (auto i = 0; i < 2; ++i)
+      nodes.push_back(std::make_shared<stage>(system(), role));
+  }
+
+  trainer_actor spawn() {
+    trainer_services services;
+    services.connect_nodes = [this](const cluster_config&) -> expected<std::vector<std::unique_ptr<connected_node>>> {
+      if (connect_error.code != errc::none)
+        return fail(connect_error);
+      std::vector<std::unique_ptr<connected_node>> result;
+      for (const auto& node : nodes) {
+        result.push_back(
+            std::make_unique<played_node>(system(), node, "10.0.0." + std::to_string(result.size()), capacity));
+        if (std::exchange(first_node_is_dead, false))
+          caf::anon_send_exit(result.back()->handle(), caf::exit_reason::kill);
+      }
+      return result;
+    };
+    services.program_path = "/opt/train";
+    services.build_id = "c0ffee";
+    services.compare_numerics = compare_texts;
+    services.show_output = [this](rank_id rank, const std::string& line) {
+      shown.add(std::to_string(rank.value) + ": " + line);
+    };
+    auto trainer = spawn_trainer(system(), "train", config, std::move(services));
+    events = std::make_shared<record<event>>();
+    observer_ = system().spawn<event_recorder>(events);
+    REQUIRE(ask<void>(trainer, observer_));
+    return trainer;
+  }
+
+  run_result fit() {
+    auto trainer = spawn();
+    auto result = ask<run_result>(trainer, fit_request{});
+    REQUIRE(result);
+    CHECK(has_ended(trainer));
+    check_that_nothing_is_left();
+    return *result;
+  }
+
+  void check_that_nothing_is_left() {
+    for (const auto& node : nodes)
+      CHECK(node->living().empty());
+  }
+
+  /// Asks for `fit`, acts once training is under way, and returns the answer.
+  template <class Action>
+  run_result fit_and(Action act) {
+    auto trainer = spawn();
+    auto pending = self()->request(trainer, patience, fit_request{});
+    CHECK(events->wait_until_any([](const event& x) { return std::holds_alternative<run_progress>(x); }));
+    act(trainer);
+    std::optional<run_result> result;
+    pending.receive([&](run_result& x) { result = std::move(x); },
+                    [](const caf::error& reason) { FAIL_CHECK(to_string(reason)); });
+    REQUIRE(result);
+    CHECK(has_ended(trainer));
+    check_that_nothing_is_left();
+    return *result;
+  }
+
+  [[nodiscard]] fs::path root() const { return scratch_.path() / "digits"; }
+
+  [[nodiscard]] nlohmann::json stored_result() const {
+    return nlohmann::json::parse(read_file(root() / "result.json"));
+  }
+
+  /// How many lines a file has.
+  [[nodiscard]] std::size_t lines_of(const std::string& name) const {
+    auto text = read_file(root() / name);
+    return static_cast<std::size_t>(std::ranges::count(text, '\n'));
+  }
+
+  template <class T>
+  std::optional<T> first_event(const std::function<bool(const T&)>& wanted = [](const T&) { return true; }) {
+    std::optional<T> result;
+    CHECK(events->wait_until_any([&](const event& x) {
+      const auto* found = std::get_if<T>(&x);
+      if (found == nullptr || !wanted(*found))
+        return false;
+      result = *found;
+      return true;
+    }));
+    return result;
+  }
+
+  trainer_config config;
+  std::vector<std::shared_ptr<stage>> nodes;
+  resources capacity{4, 0};
+  error connect_error;
+  bool first_node_is_dead = false;
+  record<std::string> shown;
+  std::shared_ptr<record<event>> events;
+
+ private:
+  scratch_directory scratch_;
+  run_observer observer_;
+};
+
+} // namespace
+
+TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its events") {
+  open(part::trains);
+  config.scaling.num_workers = 4;
+  config.scaling.placement = placement_strategy::spread;
+  auto result = fit();
+  CHECK(result.status == run_status::completed);
+  CHECK(result.reason == error{});
+  CHECK(result.failures.empty());
+  CHECK(result.steps == 5);
+  CHECK(result.metrics == metric_map{{"loss", 0.2}});
+  CHECK(result.exact);
+  CHECK(result.run.value.size() == 32);
+  CHECK(result.name == "digits");
+  CHECK(result.path == root().string());
+  CHECK(result.latest_checkpoint == (root() / "checkpoints" / "step-00000005").string());
+  REQUIRE(result.workers.size() == 4);
+  for (std::uint32_t i = 0; i < 4; ++i)
+    CHECK(result.workers[i] ==
+          worker_info{{i}, {i}, "host of " + std::to_string(i), i < 2 ? "10.0.0.0:4000" : "10.0.0.1:4000", 1000 + i});
+  CHECK(result.seconds_to_first_step > 0);
+  CHECK(result.seconds_total >= result.seconds_to_first_step);
+  auto state = serialization::sample_state{{{"w", dtype::f32, {100}}}, 7};
+  CHECK(result.state_sha256 == serialization::state_sha256(state.views(), "{}"));
+  auto stored = serialization::open_latest(root() / "checkpoints");
+  REQUIRE(stored);
+  CHECK(serialization::state_sha256(stored->found).value() == result.state_sha256);
+  CHECK(stored->found.content().program_build_id == "c0ffee");
+  CHECK(stored->found.content().configuration_json == R"({"lr":0.5})");
+  CHECK(stored->found.content().numerics_fingerprint_json == R"({"cpu":"v3"})");
+  CHECK(stored->found.content().data_fingerprint == "digits");
+  CHECK(stored->found.content().global_batch == 64);
+
+  CHECK(read_file(root() / "result.json") == to_json(result));
+  CHECK(lines_of("metrics.jsonl") == 20);
+  CHECK(lines_of("ledger.jsonl") == 20);
+  auto described = nlohmann::json::parse(read_file(root() / "run.json"));
+  CHECK(described["run"] == result.run.value);
+  CHECK(described["function"] == "train");
+  CHECK(described["workers"] == 4);
+  CHECK(described["config"] == config.config);
+  CHECK(read_file(root() / "logs" / "worker-3.log") == "hello from rank 3\n");
+  CHECK(std::ranges::count(shown.wait_for(4), "3: hello from rank 3") == 1);
+
+  auto started = first_event<run_started>();
+  REQUIRE(started);
+  CHECK(started->run == result.run);
+  CHECK(started->workers == result.workers);
+  auto saved = first_event<checkpoint_saved>();
+  REQUIRE(saved);
+  CHECK(saved->path == result.latest_checkpoint);
+  auto progress = first_event<run_progress>([](const run_progress& x) { return x.step == 5; });
+  REQUIRE(progress);
+  CHECK(progress->steps == 5);
+
+  auto begun = nodes[1]->begun.wait_for(2);
+  REQUIRE(begun.size() == 2);
+  CHECK(begun[0].world_size == 4);
+  CHECK(begun[0].local_world_size == 2);
+  CHECK(begun[0].node_rank == 1);
+  CHECK(begun[0].backend == backend_kind::gloo);
+  CHECK(begun[0].data_address == "10.0.0.1");
+  CHECK(begun[0].ownership.size() == 4);
+  for (const auto& launched : nodes[1]->started.all()) {
+    CHECK(launched.environment.at("WORLD_SIZE") == "4");
+    CHECK(launched.environment.at("RANK") == std::to_string(launched.worker.value));
+    CHECK(launched.environment.at("GROUP_RANK") == "1");
+  }
+  CHECK(nodes[0]->closed.wait_for(1) == std::vector{result.run});
+}
+
+TEST_CASE_FIXTURE(theatre, "one worker needs no data plane") {
+  open(part::trains);
+  config.scaling.num_workers = 1;
+  CHECK(fit().status == run_status::completed);
+  CHECK(nodes[0]->begun.all().at(0).backend == backend_kind::self);
+  CHECK(nodes[1]->started.all().empty());
+}
+
+TEST_CASE_FIXTURE(theatre, "a run goes on where its checkpoint stands, and its files with it") {
+  open(part::trains);
+  auto first = fit();
+  config.run.steps = 8;
+  config.scaling.num_workers = 3;
+  config.run.resume = resume_mode::must;
+  auto second = fit();
+  CHECK(second.status == run_status::completed);
+  CHECK(second.resumed_from_step == 5);
+  CHECK(second.steps == 8);
+  CHECK(second.run != first.run);
+  CHECK(lines_of("metrics.jsonl") == 5 * 2 + 3 * 3);
+  auto begun = nodes[0]->begun.all().back();
+  CHECK(begun.restore_step);
+  CHECK(begun.restore_from == first.latest_checkpoint);
+}
+
+TEST_CASE_FIXTURE(theatre, "a run of another configuration does not go on, and starts no process") {
+  open(part::trains);
+  CHECK(fit().status == run_status::completed);
+  auto before = nodes[0]->started.all().size();
+  config.config["lr"] = 0.25;
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::mismatch);
+  CHECK(says(result.reason.message, R"({"lr":0.25} now, {"lr":0.5} in the checkpoint)"));
+  CHECK(nodes[0]->started.all().size() == before);
+  CHECK(lines_of("metrics.jsonl") == 10);
+}
+
+TEST_CASE_FIXTURE(theatre, "a new run begins with the state of another, at its own first step") {
+  open(part::trains);
+  auto first = fit();
+  config.run.name = "other";
+  config.config["lr"] = 0.25;
+  config.load_checkpoint = first.latest_checkpoint;
+  auto second = fit();
+  CHECK(second.status == run_status::completed);
+  CHECK(second.resumed_from_step == 0);
+  auto begun = nodes[0]->begun.all().back();
+  CHECK(begun.restore_from == first.latest_checkpoint);
+  CHECK_FALSE(begun.restore_step);
+}
+
+TEST_CASE_FIXTURE(theatre, "resume 'must' fails without a checkpoint") {
+  open(part::trains);
+  config.run.resume = resume_mode::must;
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::not_found);
+  CHECK(nodes[0]->started.all().empty());
+}
+
+TEST_CASE_FIXTURE(theatre, "the user's error ends the run with rank, step and text; the others are consequences") {
+  open(part::waits_for_others);
+  config.scaling.num_workers = 4;
+  for (auto& node : nodes)
+    node->cast({2}, part::throws);
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.exit_code() == 1);
+  CHECK(result.reason == error{errc::user_error, "rank 2 after step 3: out of range"});
+  REQUIRE(result.failures.size() == 4);
+  CHECK(result.failures[0].rank.value == 2);
+  CHECK(result.failures[0].step.value == 3);
+  CHECK_FALSE(result.failures[0].consequence);
+  for (std::size_t i = 1; i < 4; ++i) {
+    CHECK(result.failures[i].consequence);
+    CHECK(result.failures[i].reason.code == errc::aborted);
+  }
+  CHECK(result.state_sha256.empty());
+  CHECK(result.steps == 3);
+  CHECK(stored_result()["status"] == "failed");
+  CHECK(stored_result()["error"]["code"] == "user_error");
+  auto notice = first_event<run_notice>([](const run_notice& x) { return x.warning; });
+  REQUIRE(notice);
+  CHECK(says(notice->text, "out of range"));
+}
+
+TEST_CASE_FIXTURE(theatre, "a worker that dies ends the run with its exit status and last lines") {
+  open(part::waits_for_others);
+  for (auto& node : nodes)
+    node->cast({1}, part::dies);
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::worker_lost);
+  CHECK(
+      says(result.reason.message, "worker 1 (rank 1) on host of 1 ended after step 3: killed by signal 11 (SIGSEGV)"));
+  CHECK(result.failures.at(0).last_lines == std::vector<std::string>{"its last line"});
+}
+
+TEST_CASE_FIXTURE(theatre, "a worker that does not come up ends the run with what it said") {
+  open(part::trains);
+  for (auto& node : nodes)
+    node->cast({1}, part::stillborn);
+  auto result = fit();
+  CHECK(result.reason.code == errc::worker_lost);
+  CHECK(says(result.reason.message, "before it had joined"));
+  CHECK(says(result.reason.message, "libfoo.so: not found"));
+}
+
+TEST_CASE_FIXTURE(theatre, "a worker that does not know the secret is not let in") {
+  open(part::trains);
+  for (auto& node : nodes)
+    node->cast({0}, part::impostor);
+  auto result = fit();
+  CHECK(result.reason.code == errc::worker_lost);
+  CHECK(says(result.reason.message, "does not know the run's secret"));
+}
+
+TEST_CASE_FIXTURE(theatre, "a worker of another build ends the run") {
+  open(part::trains);
+  for (auto& node : nodes)
+    node->cast({1}, part::other_build);
+  auto result = fit();
+  CHECK(result.reason.code == errc::program_mismatch);
+  CHECK(nodes[0]->begun.all().empty());
+}
+
+TEST_CASE_FIXTURE(theatre, "workers that never join are named when the limit is reached") {
+  open(part::trains);
+  for (auto& node : nodes)
+    node->cast({1}, part::silent);
+  config.run.start_timeout = std::chrono::milliseconds{200};
+  auto result = fit();
+  CHECK(result.reason.code == errc::timed_out);
+  CHECK(says(result.reason.message, "worker 1 (rank 1) did not join in time"));
+}
+
+TEST_CASE_FIXTURE(theatre, "workers that disagree about the run are told how") {
+  open(part::trains);
+  for (auto& node : nodes)
+    node->cast({1}, part::disagrees);
+  auto result = fit();
+  CHECK(result.reason.code == errc::mismatch);
+  CHECK(says(result.reason.message, "batch size: 64 on worker 0 (rank 0), 65 on worker 1 (rank 1)"));
+  REQUIRE(result.failures.size() == 3);
+  CHECK(result.failures[1].consequence);
+  CHECK(result.failures[2].consequence);
+}
+
+TEST_CASE_FIXTURE(theatre, "a stop ends the run with a checkpoint of what was reached") {
+  open(part::until_stopped);
+  auto result = fit_and([&](const trainer_actor& trainer) { CHECK(ask<void>(trainer, stop_request{})); });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.exit_code() == 0);
+  CHECK(result.reason == error{});
+  CHECK_FALSE(result.state_sha256.empty());
+  CHECK(fs::exists(result.latest_checkpoint));
+  CHECK(stored_result()["status"] == "stopped");
+}
+
+TEST_CASE_FIXTURE(theatre, "an immediate stop waits for nobody") {
+  open(part::waits_for_others);
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(ask<void>(trainer, stop_request{}));
+    CHECK(ask<void>(trainer, stop_request{true}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.latest_checkpoint.empty());
+}
+
+TEST_CASE_FIXTURE(theatre, "a trainer that is ended leaves nobody waiting, no process, and its directory to others") {
+  open(part::until_stopped);
+  auto trainer = spawn();
+  auto pending = self()->request(trainer, patience, fit_request{});
+  CHECK(events->wait_until_any([](const event& x) { return std::holds_alternative<run_progress>(x); }));
+  caf::anon_send_exit(trainer, caf::exit_reason::user_shutdown);
+  pending.receive([](const run_result&) { FAIL_CHECK("the run has not ended"); },
+                  [](const caf::error& reason) { CHECK(from_caf(reason).code == errc::aborted); });
+  CHECK(has_ended(trainer));
+  for (const auto& node : nodes)
+    if (auto handle = node->node())
+      CHECK(has_ended(handle));
+  check_that_nothing_is_left();
+  CHECK(run_directory::open(config.run));
+}
+
+TEST_CASE_FIXTURE(theatre, "fit is refused while a run is under way") {
+  open(part::until_stopped);
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    auto second = ask<run_result>(trainer, fit_request{});
+    REQUIRE_FALSE(second);
+    CHECK(second.error().code == errc::already_exists);
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+}
+
+TEST_CASE_FIXTURE(theatre, "a second trainer does not get the directory of a run that is under way") {
+  open(part::until_stopped);
+  auto rival = theatre{};
+  rival.config = config;
+  rival.open(part::trains);
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    auto refused = rival.fit();
+    CHECK(refused.status == run_status::failed);
+    CHECK(refused.reason.code == errc::already_exists);
+    CHECK(rival.nodes[0]->started.all().empty());
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+}
+
+TEST_CASE_FIXTURE(theatre, "a node that is lost in training ends the run") {
+  open(part::waits_for_others);
+  config.scaling.placement = placement_strategy::spread;
+  auto result = fit_and([&](const trainer_actor&) { caf::anon_send_exit(nodes[1]->node(), caf::exit_reason::kill); });
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::node_lost);
+  CHECK(says(result.reason.message, "10.0.0.1:4000"));
+  CHECK(result.failures.at(0).worker.value == 1);
+}
+
+TEST_CASE_FIXTURE(theatre, "a node that cannot be reached fails the run before anything is written") {
+  connect_error = {errc::unreachable, "no connection to 10.0.0.7:4000"};
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason == connect_error);
+  CHECK_FALSE(fs::exists(root()));
+}
+
+TEST_CASE_FIXTURE(theatre, "a node that is gone right after it was reached fails the run") {
+  open(part::trains);
+  first_node_is_dead = true;
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CAPTURE(result.reason.message);
+  CHECK((result.reason.code == errc::unreachable || result.reason.code == errc::node_lost));
+  CHECK(says(result.reason.message, "10.0.0.0:4000"));
+}
+
+TEST_CASE_FIXTURE(theatre, "a node that has not the program fails the run with its address") {
+  open(part::trains);
+  nodes[0]->open_error = {errc::program_mismatch, "another build"};
+  auto result = fit();
+  CHECK(result.reason == error{errc::program_mismatch, "node 10.0.0.0:4000: another build"});
+  CHECK(nodes[0]->started.all().empty());
+}
+
+TEST_CASE_FIXTURE(theatre, "a process that cannot be started fails the run with the node's address") {
+  open(part::trains);
+  nodes[0]->start_error = {errc::io_error, "too many processes"};
+  auto result = fit();
+  CHECK(result.reason == error{errc::io_error, "node 10.0.0.0:4000: too many processes"});
+}
+
+TEST_CASE_FIXTURE(theatre, "what cannot be satisfied or meant fails before anything starts") {
+  open(part::trains);
+  config.scaling.resources_per_worker.cpus = 5;
+  CHECK(fit().reason.code == errc::unsatisfiable);
+  config.scaling.num_workers = 0;
+  CHECK(fit().reason.code == errc::invalid_argument);
+  CHECK(nodes[0]->opened.all().empty());
+  CHECK_FALSE(fs::exists(root()));
+}
+
+TEST_CASE_FIXTURE(theatre, "a person is told of shared CPUs and of uneven shards") {
+  open(part::trains);
+  capacity = {1, 0};
+  config.scaling.num_workers = 7;
+  CHECK(fit().status == run_status::completed);
+  CHECK(first_event<run_notice>([](const run_notice& x) { return says(x.text, "share 1 CPU on 10.0.0.0"); }));
+  CHECK(first_event<run_notice>([](const run_notice& x) { return says(x.text, "57 %"); }));
+}

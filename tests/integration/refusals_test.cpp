@@ -1,0 +1,224 @@
+#include "playground.hpp"
+
+#include <troupe/runtime/program.hpp>
+
+#include <arpa/inet.h>
+#include <array>
+#include <cstdio>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+
+using namespace troupe::testing;
+
+namespace {
+
+/// What cannot be is told by the driver, before it starts any worker.
+void refused(playground& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts,
+             int code = 1) {
+  auto ran = here.run(argv);
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == exit_status{code, {}});
+  for (const auto& part : parts)
+    CHECK_MESSAGE(contains(ran.err, part), "the message lacks: " << part);
+  CHECK(!contains(ran.err, "[rank "));
+  CHECK(here.workers().empty());
+}
+
+/// A port of this machine that nobody listens on: bound, so that nobody else gets it.
+class closed_port {
+ public:
+  closed_port() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in where{};
+    where.sin_family = AF_INET;
+    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto size = static_cast<socklen_t>(sizeof(where));
+    REQUIRE(::bind(fd_, reinterpret_cast<const sockaddr*>(&where), size) == 0);
+    REQUIRE(::getsockname(fd_, reinterpret_cast<sockaddr*>(&where), &size) == 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(where.sin_port));
+  }
+  closed_port(const closed_port&) = delete;
+  closed_port& operator=(const closed_port&) = delete;
+  ~closed_port() { ::close(fd_); }
+
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+
+ private:
+  int fd_;
+  std::string address_;
+};
+
+/// A small file system of the test's own, where the machine lets us have one.
+class tiny_file_system {
+ public:
+  tiny_file_system(std::filesystem::path where, const std::string& options) : where_(std::move(where)) {
+    std::filesystem::create_directories(where_);
+    mounted_ = ::mount("tmpfs", where_.c_str(), "tmpfs", 0, options.c_str()) == 0;
+  }
+  tiny_file_system(const tiny_file_system&) = delete;
+  tiny_file_system& operator=(const tiny_file_system&) = delete;
+  ~tiny_file_system() {
+    if (mounted_)
+      ::umount2(where_.c_str(), MNT_DETACH);
+  }
+
+  [[nodiscard]] bool mounted() const noexcept { return mounted_; }
+  [[nodiscard]] bool make_read_only() const {
+    return ::mount("tmpfs", where_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr) == 0;
+  }
+
+ private:
+  std::filesystem::path where_;
+  bool mounted_ = false;
+};
+
+std::string bytes_of_hex(const std::string& hex) {
+  std::string result;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    result += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("a text that is missing, empty or too short is refused") {
+  playground here;
+  refused(here, here.charlm("text", {"--text", here.path("absent.txt").string()}), {"absent.txt"});
+  write_file(here.path("empty.txt"), "");
+  refused(here, here.charlm("text", {"--text", here.path("empty.txt").string()}), {"empty.txt"});
+  write_file(here.path("short.txt"), "ten bytes.");
+  refused(here, here.charlm("text", {"--text", here.path("short.txt").string()}), {"short.txt", "10"});
+  std::filesystem::create_directory(here.path("no-texts"));
+  refused(here, here.charlm("text", {"--text", here.path("no-texts").string()}), {"no-texts"});
+}
+
+TEST_CASE("a node that cannot be reached is named") {
+  playground here;
+  closed_port port;
+  refused(here, here.charlm("run", {"--nodes", port.address()}), {port.address(), "caf-node"});
+  auto node = here.start_node();
+  refused(here, here.charlm("run", {"--nodes", node.address + "," + port.address()}), {port.address(), "caf-node"});
+  refused(here, here.charlm("run", {"--nodes", "no-such-host.invalid:4000", "--insecure"}), {"no-such-host.invalid"});
+  refused(here, here.charlm("run", {"--nodes", "127.0.0.1"}), {"127.0.0.1", "HOST:PORT"});
+  refused(here, here.charlm("run", {"--nodes", node.address + "," + node.address}), {node.address, "twice"});
+  // None of that is in the way of a new run.
+  auto ran = here.run(here.charlm("run", {"--nodes", node.address, "--resume", "never"}));
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+}
+
+TEST_CASE("a storage path that cannot be written to is refused") {
+  playground here;
+  SUBCASE("a file") {
+    write_file(here.path("a-file"), "no directory");
+    refused(here, here.charlm("run", {"--storage", here.path("a-file").string()}), {"a-file", "storage"});
+  }
+  SUBCASE("read-only") {
+    tiny_file_system files{here.path("read-only"), "size=64k"};
+    if (!files.mounted() || !files.make_read_only()) {
+      std::puts("SKIP: no right to mount a file system here (read-only storage)");
+      return;
+    }
+    refused(here, here.charlm("run", {"--storage", here.path("read-only").string()}),
+            {"read-only", "Read-only file system", "storage"});
+  }
+  SUBCASE("full") {
+    tiny_file_system files{here.path("full"), "size=64k"};
+    if (!files.mounted()) {
+      std::puts("SKIP: no right to mount a file system here (full storage)");
+      return;
+    }
+    write_file(here.path("full") / "filler", std::string(65536, 'x'));
+    refused(here, here.charlm("run", {"--storage", here.path("full").string()}),
+            {"full", "No space left on device", "storage"});
+  }
+}
+
+TEST_CASE("storage that fills up while a run goes on costs checkpoints, not the training") {
+  playground here;
+  // Room for logs and metrics, not for the state of this model.
+  tiny_file_system files{here.path("small"), "size=256k"};
+  if (!files.mounted()) {
+    std::puts("SKIP: no right to mount a file system here (storage that fills up)");
+    return;
+  }
+  auto ran = here.run(here.charlm("run", {"--storage", here.path("small").string(), "--hidden", "128", "--workers", "2",
+                                          "--checkpoint-every", "5"}));
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+  CHECK(contains(ran.err, "checkpoint of step 5"));
+  CHECK(contains(ran.err, "No space left on device"));
+  auto result = nlohmann::json::parse(read_file(here.path("small") / "run" / "result.json"));
+  CHECK(result["status"] == "completed");
+  CHECK(result["steps"] == 12);
+  CHECK(result["latest_checkpoint"] == "");
+  CHECK(result["state_sha256"].get<std::string>().size() == 64);
+}
+
+TEST_CASE("a request that cannot be met is told with what is missing") {
+  playground here;
+  refused(here, here.charlm("a/b"), {"a/b", "name"});
+  refused(here, here.charlm("run", {"--workers", "9"}), {"9 workers", "8 shards"});
+  refused(here, here.charlm("run", {"--workers", "0"}), {"0"});
+  auto one = here.start_node({"--cpus", "2"});
+  auto two = here.start_node({"--cpus", "3"});
+  refused(here,
+          here.charlm("run", {"--nodes", one.address + "," + two.address, "--workers", "3", "--cpus-per-worker", "2"}),
+          {"3 workers", "2 CPUs", "6 CPUs", "offer 5 CPUs", "room for 2 workers"});
+  // What did not begin leaves nothing in the way of a new run.
+  CHECK(!std::filesystem::exists(here.run_directory("run")));
+}
+
+TEST_CASE("an unknown option is a usage error that names the nearest one, and help is none") {
+  playground here;
+  refused(here, {TROUPE_CHARLM, "--wokers", "2"}, {"--wokers", "--workers", "--help"}, 2);
+  refused(here, {TROUPE_CAF_NODE, "--lisen", "127.0.0.1:0"}, {"--lisen", "--listen", "--help"}, 2);
+  refused(here, {TROUPE_CHARLM, "--workers", "many"}, {"--workers", "many"}, 2);
+  refused(here, {TROUPE_CHARLM, "--resume", "perhaps"}, {"--resume", "perhaps"}, 2);
+  refused(here, {TROUPE_CHARLM, "stray"}, {"stray"}, 2);
+  refused(here, {TROUPE_CAF_NODE, "--listen", "everywhere"}, {"--listen", "everywhere", "HOST:PORT"}, 2);
+  for (const auto* program : {TROUPE_CHARLM, TROUPE_CAF_NODE}) {
+    auto ran = here.run({program, "--help"});
+    CHECK(ran.status == exit_status{0, {}});
+    CHECK(contains(ran.out, "--keys"));
+    CHECK(ran.err == "");
+  }
+}
+
+TEST_CASE("a port that is taken is refused with its address") {
+  playground here;
+  auto node = here.start_node();
+  refused(here, {TROUPE_CAF_NODE, "--listen", node.address}, {node.address});
+}
+
+TEST_CASE("a node with another build of the program, or without it, is refused") {
+  playground here;
+  auto programs = here.path("programs");
+  std::filesystem::create_directory(programs);
+  auto node = here.start_node({"--program-dir", programs.string()});
+  refused(here, here.charlm("absent", {"--nodes", node.address}),
+          {node.address, (programs / "charlm").string(), "--program-dir"});
+
+  auto own = troupe::runtime::program_file::open(TROUPE_CHARLM);
+  REQUIRE(own.has_value());
+  auto build_id = own->identity().build_id;
+  auto bytes = read_file(TROUPE_CHARLM);
+  auto place = bytes.find(bytes_of_hex(build_id));
+  REQUIRE(place != std::string::npos);
+  bytes[place] = static_cast<char>(bytes[place] ^ 0x11);
+  write_file(programs / "charlm", bytes);
+  std::filesystem::permissions(programs / "charlm", std::filesystem::perms::owner_all);
+  auto other = troupe::runtime::program_file::open((programs / "charlm").string());
+  REQUIRE(other.has_value());
+  REQUIRE(other->identity().build_id != build_id);
+  refused(here, here.charlm("other", {"--nodes", node.address}),
+          {node.address, (programs / "charlm").string(), build_id, other->identity().build_id, "same build"});
+
+  // The same build at another path is the same program.
+  std::filesystem::remove(programs / "charlm");
+  std::filesystem::copy_file(TROUPE_CHARLM, programs / "charlm");
+  auto ran = here.run(here.charlm("same", {"--nodes", node.address, "--workers", "2"}));
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+}

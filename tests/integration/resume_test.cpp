@@ -1,0 +1,161 @@
+#include "playground.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+using namespace troupe::testing;
+
+namespace {
+
+outcome succeed(playground& here, const std::string& name, std::vector<std::string> more = {}) {
+  auto ran = here.run(here.charlm(name, std::move(more)));
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  return ran;
+}
+
+/// Runs what must fail, with all of `parts` in its message.
+void refused(playground& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts) {
+  auto ran = here.run(argv);
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  for (const auto& part : parts)
+    CHECK_MESSAGE(contains(ran.err, part), "the message lacks: " << part);
+}
+
+std::string state(const playground& here, const std::string& name) {
+  return here.result(name)["state_sha256"];
+}
+
+} // namespace
+
+TEST_CASE("resume 'must' without a checkpoint fails") {
+  playground here;
+  refused(here, here.charlm("nothing", {"--resume", "must"}),
+          {"must", here.run_directory("nothing").string(), "checkpoint"});
+}
+
+TEST_CASE("resume 'never' into an existing run directory fails, and leaves it alone") {
+  playground here;
+  succeed(here, "there");
+  auto before = read_file(here.run_directory("there") / "result.json");
+  refused(here, here.charlm("there", {"--resume", "never"}), {"never", here.run_directory("there").string()});
+  CHECK(read_file(here.run_directory("there") / "result.json") == before);
+  succeed(here, "not-there", {"--resume", "never"});
+}
+
+TEST_CASE("resume 'auto' with anything else that decides the result is refused, and the difference is shown") {
+  playground here;
+  succeed(here, "run");
+  auto original = state(here, "run");
+  auto more_steps = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--steps", "20"});
+    return here.charlm("run", more);
+  };
+  refused(here, more_steps({"--seed", "77"}), {"seed", "77 now", "1 in the checkpoint"});
+  refused(here, more_steps({"--shards", "9"}), {"shards", "9 now", "8 in the checkpoint"});
+  refused(here, more_steps({"--batch", "65"}), {"\"batch\":65", "\"batch\":64"});
+  refused(here, more_steps({"--hidden", "48"}), {"\"hidden\":48", "\"hidden\":32"});
+  auto text = read_file(here.text());
+  auto other = text;
+  other[100] = '#';
+  write_file(here.text(), other);
+  refused(here, more_steps({}), {"data fingerprint", "now", "in the checkpoint"});
+  write_file(here.text(), text);
+  // None of that did harm.
+  succeed(here, "run", {"--steps", "20"});
+  CHECK(here.result("run")["resumed_from_step"] == 12);
+  CHECK(state(here, "run") != original);
+}
+
+TEST_CASE("a run that is complete is complete again, in no time") {
+  playground here;
+  succeed(here, "run");
+  auto before = here.result("run");
+  succeed(here, "run", {"--workers", "3"});
+  auto after = here.result("run");
+  CHECK(after["state_sha256"] == before["state_sha256"]);
+  CHECK(after["steps"] == 12);
+  CHECK(after["resumed_from_step"] == 12);
+  CHECK(after["status"] == "completed");
+}
+
+TEST_CASE("a new run begins with the state of another run's checkpoint") {
+  playground here;
+  succeed(here, "teacher");
+  auto checkpoint = here.result("teacher")["latest_checkpoint"].get<std::string>();
+  succeed(here, "pupil", {"--from", checkpoint, "--workers", "3", "--seed", "5"});
+  succeed(here, "fresh", {"--seed", "5"});
+  auto pupil = here.result("pupil");
+  CHECK(pupil["resumed_from_step"] == 0);
+  CHECK(pupil["steps"] == 12);
+  CHECK(pupil["metrics"]["loss"].get<double>() < here.result("fresh")["metrics"]["loss"].get<double>());
+  CHECK(state(here, "pupil") != state(here, "fresh"));
+  refused(here, here.charlm("orphan", {"--from", here.path("no-such-checkpoint").string()}), {"no-such-checkpoint"});
+}
+
+TEST_CASE("a damaged checkpoint is passed over for an older one, and the run says so") {
+  playground here;
+  succeed(here, "undisturbed", {"--steps", "12"});
+  succeed(here, "run", {"--steps", "10", "--checkpoint-every", "5", "--workers", "2"});
+  auto newest = std::filesystem::path{here.result("run")["latest_checkpoint"].get<std::string>()};
+  auto part = std::filesystem::path{};
+  for (const auto& entry : std::filesystem::directory_iterator{newest})
+    if (entry.path().extension() == ".bin")
+      part = entry.path();
+  REQUIRE(!part.empty());
+  auto bytes = read_file(part);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_file(part, bytes);
+  auto ran = succeed(here, "run", {"--steps", "12"});
+  INFO(ran.err);
+  CHECK(contains(ran.err, "passed over"));
+  CHECK(contains(ran.err, part.filename().string()));
+  CHECK(here.result("run")["resumed_from_step"] == 5);
+  CHECK(state(here, "run") == state(here, "undisturbed"));
+}
+
+TEST_CASE("with no good checkpoint left a run does not begin anew by itself") {
+  playground here;
+  succeed(here, "run");
+  auto newest = std::filesystem::path{here.result("run")["latest_checkpoint"].get<std::string>()};
+  for (const auto& entry : std::filesystem::directory_iterator{newest})
+    std::filesystem::resize_file(entry.path(), std::filesystem::file_size(entry.path()) / 2);
+  refused(here, here.charlm("run", {"--steps", "20"}), {newest.filename().string()});
+}
+
+TEST_CASE("a run directory has one driver at a time") {
+  playground here;
+  auto first = here.start(here.charlm("run", {"--steps", "100000000", "--workers", "2"}));
+  here.await_step(first, "run");
+  refused(here, here.charlm("run"), {"in use", std::to_string(first.pid()), here.run_directory("run").string()});
+  first.signal(SIGTERM);
+  CHECK(first.wait() == exit_status{143, {}});
+  auto result = here.result("run");
+  CHECK(result["status"] == "stopped");
+  // And then it is free.
+  succeed(here, "run", {"--steps", std::to_string(result["steps"].get<int>() + 1)});
+}
+
+TEST_CASE("a killed run goes on from its latest checkpoint to the bits of an undisturbed one") {
+  playground here;
+  succeed(here, "undisturbed", {"--steps", "1500"});
+  auto arguments = here.charlm("run", {"--steps", "1500", "--checkpoint-every", "50", "--workers", "2"});
+  auto driver = here.start(arguments);
+  here.await(driver, [&] { return !here.checkpoints("run").empty(); });
+  driver.signal(SIGKILL);
+  driver.wait();
+  CHECK(here.workers_vanish());
+  succeed(here, "run", {"--steps", "1500", "--workers", "3", "--resume", "must"});
+  CHECK(here.result("run")["resumed_from_step"].get<int>() >= 50);
+  CHECK(here.result("run")["resumed_from_step"].get<int>() % 50 == 0);
+  CHECK(state(here, "run") == state(here, "undisturbed"));
+  // The history has each step once, and none is missing.
+  std::vector<int> steps;
+  for (const auto& row : read_lines(here.run_directory("run") / "metrics.jsonl"))
+    if (row["rank"] == 0)
+      steps.push_back(row["step"]);
+  CHECK(steps.size() == 1500);
+  CHECK(std::ranges::adjacent_find(steps, [](int a, int b) { return b != a + 1; }) == steps.end());
+}

@@ -1,0 +1,140 @@
+#include "playground.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace troupe::testing;
+
+namespace {
+
+/// Runs the misbehaving program with three workers, on nodes or without.
+struct trial {
+  playground here;
+  std::vector<running_node> nodes;
+
+  void use_nodes() {
+    nodes.push_back(here.start_node());
+    nodes.push_back(here.start_node());
+  }
+
+  [[nodiscard]] outcome run(const std::string& how) {
+    auto argv = std::vector<std::string>{TROUPE_MISBEHAVING, how, "3", here.path("runs").string(), "run"};
+    for (const auto& node : nodes)
+      argv.push_back(node.address);
+    auto result = here.run(argv);
+    CHECK(here.workers_vanish());
+    return result;
+  }
+
+  /// One cause, on rank 1; whatever else went wrong followed from it.
+  void check_cause(const std::string& code) const {
+    auto result = here.result("run");
+    INFO(result.dump(2));
+    CHECK(result["status"] == "failed");
+    CHECK(result["error"]["code"] == code);
+    auto failures = result["failures"];
+    REQUIRE(failures.size() > 0);
+    CHECK(failures[0]["rank"] == 1);
+    CHECK(failures[0]["code"] == code);
+    CHECK(failures[0]["consequence"] == false);
+    CHECK(failures[0]["message"] == result["error"]["message"]);
+    for (std::size_t i = 1; i < failures.size(); ++i)
+      CHECK(failures[i]["consequence"] == true);
+  }
+};
+
+} // namespace
+
+TEST_CASE("what workers write comes with their rank, and is kept in a log for each") {
+  trial t;
+  SUBCASE("without nodes") {}
+  SUBCASE("on nodes") {
+    t.use_nodes();
+  }
+  auto ran = t.run("behave");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+  for (const std::string rank : {"0", "1", "2"}) {
+    CHECK(contains(ran.err, "[rank " + rank + "] rank " + rank + " of 3 says hello\n"));
+    CHECK(contains(ran.err, "[rank " + rank + "] and goes on\n"));
+    auto log = read_file(t.here.run_directory("run") / "logs" / ("worker-" + rank + ".log"));
+    CHECK(contains(log, "rank " + rank + " of 3 says hello\n"));
+    CHECK(contains(log, "and goes on\n"));
+    CHECK(!contains(log, "[rank"));
+  }
+}
+
+TEST_CASE("an exception in the training function ends the run with rank, step and text") {
+  trial t;
+  SUBCASE("without nodes") {}
+  SUBCASE("on nodes") {
+    t.use_nodes();
+  }
+  auto ran = t.run("throw");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "rank 1 after step 2: the gradient is on holiday"));
+  t.check_cause("user_error");
+  CHECK(t.here.result("run")["failures"][0]["step"] == 2);
+}
+
+TEST_CASE("a worker that exits ends the run with its exit code and last lines") {
+  trial t;
+  SUBCASE("without nodes") {}
+  SUBCASE("on nodes") {
+    t.use_nodes();
+  }
+  auto ran = t.run("exit");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "rank 1"));
+  CHECK(contains(ran.err, "exit code 3"));
+  t.check_cause("worker_lost");
+  auto lines = t.here.result("run")["failures"][0]["last_lines"].dump();
+  CHECK(contains(lines, "rank 1 of 3 says hello"));
+  CHECK(contains(lines, "and goes on"));
+}
+
+TEST_CASE("a worker that aborts ends the run with its signal") {
+  trial t;
+  auto ran = t.run("abort");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "killed by signal 6"));
+  t.check_cause("worker_lost");
+  // Though nobody has flushed its buffers.
+  CHECK(contains(t.here.result("run")["failures"][0]["last_lines"].dump(), "rank 1 of 3 says hello"));
+}
+
+TEST_CASE("workers that end before they have joined end the run at once") {
+  trial t;
+  SUBCASE("without nodes") {}
+  SUBCASE("on nodes") {
+    t.use_nodes();
+  }
+  auto ran = t.run("end-at-once");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "exit code 7"));
+  CHECK(contains(ran.err, "this worker has better things to do"));
+  auto result = t.here.result("run");
+  CHECK(result["error"]["code"] == "worker_lost");
+  // Not by the limit for joining, which is 30 s.
+  CHECK(result["seconds"]["total"].get<double>() < 20);
+}
+
+TEST_CASE("a body that writes tracked state before the sum is told which rule it breaks") {
+  trial t;
+  auto ran = t.run("write early");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "wrote tracked state before all_reduce"));
+}
+
+TEST_CASE("replicas that drift apart end the run with tensor and rank") {
+  trial t;
+  auto ran = t.run("drift");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "'weights'"));
+  CHECK(contains(ran.err, "on rank 1"));
+}

@@ -1,0 +1,632 @@
+#include "connection.hpp"
+
+#include <troupe/actor_system.hpp>
+#include <troupe/actors/node.hpp>
+#include <troupe/runtime/keys.hpp>
+#include <troupe/runtime/program.hpp>
+
+#include <caf/all.hpp>
+#include <caf/io/middleman.hpp>
+#include <caf/io/network/multiplexer.hpp>
+#include <doctest/doctest.h>
+
+#include <arpa/inet.h>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace troupe::runtime {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+using namespace std::chrono_literals;
+
+/// Only what hangs takes as long.
+constexpr auto hang_limit = 60s;
+
+// -- keys
+
+struct scratch {
+  fs::path path;
+
+  scratch() {
+    auto name = (fs::temp_directory_path() / "troupe_connection_test_XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  scratch(const scratch&) = delete;
+  scratch& operator=(const scratch&) = delete;
+  ~scratch() { fs::remove_all(path); }
+
+  /// Keys of an authority that has this name and no other.
+  tls_files keys(const std::string& authority = "ours") const {
+    auto result = loopback_keys(path / authority);
+    REQUIRE(result);
+    return *result;
+  }
+};
+
+/// Makes a certificate of the same authority that has expired.
+tls_files expired_keys(const scratch& files) {
+  auto top = files.path / "expired";
+  REQUIRE(init_cluster_ca(top));
+  auto result = issue_certificate(top, "localhost");
+  REQUIRE(result);
+  auto open = [](const fs::path& path, const char* mode) {
+    return std::unique_ptr<FILE, int (*)(FILE*)>{std::fopen(path.c_str(), mode), &std::fclose};
+  };
+  auto certificate = std::unique_ptr<X509, void (*)(X509*)>{
+      PEM_read_X509(open(result->certificate, "r").get(), nullptr, nullptr, nullptr), X509_free};
+  auto authority = std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)>{
+      PEM_read_PrivateKey(open(top / "cluster" / "ca.key", "r").get(), nullptr, nullptr, nullptr), EVP_PKEY_free};
+  REQUIRE(certificate);
+  REQUIRE(authority);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -7200);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), -3600);
+  REQUIRE(X509_sign(certificate.get(), authority.get(), EVP_sha256()) > 0);
+  REQUIRE(PEM_write_X509(open(result->certificate, "w").get(), certificate.get()) == 1);
+  return *result;
+}
+
+// -- actor systems
+
+class system_host {
+ public:
+  explicit system_host(const std::optional<tls_files>& keys) : config_(make_config(keys)), system_(*config_) {}
+
+  caf::actor_system& get() noexcept { return system_; }
+
+ private:
+  static std::unique_ptr<caf::actor_system_config> make_config(const std::optional<tls_files>& keys) {
+    init_meta_objects();
+    auto result = std::make_unique<caf::actor_system_config>();
+    result->set("caf.scheduler.policy", "sharing");
+    result->set("caf.scheduler.max-threads", 2);
+    secure(*result, keys);
+    return result;
+  }
+
+  std::unique_ptr<caf::actor_system_config> config_;
+  caf::actor_system system_;
+};
+
+class idle_launcher : public actors::process_launcher {
+ public:
+  expected<std::string> open(const open_run&) override { return "/none"; }
+  expected<std::uint32_t> start(const actors::launch_request&) override { return 0u; }
+  void kill(const run_id&) override {}
+  void close(const run_id&) override {}
+};
+
+/// A node that listens on loopback in an actor system of its own.
+class listening_node {
+ public:
+  explicit listening_node(const std::optional<tls_files>& keys, const std::string& host = "here")
+      : host_(keys), node_(actors::spawn_node(host_.get(), {host, "127.0.0.1", {4, 0}, {}}, [](auto) {
+          return std::make_unique<idle_launcher>();
+        })) {
+    auto port = publish(node_, {"127.0.0.1", 0});
+    REQUIRE(port);
+    where = {"127.0.0.1", *port};
+  }
+  ~listening_node() { caf::anon_send_exit(node_, caf::exit_reason::user_shutdown); }
+
+  caf::io::network::multiplexer& multiplexer() { return host_.get().middleman().backend(); }
+
+  endpoint where;
+
+ private:
+  system_host host_;
+  actors::node_actor node_;
+};
+
+/// A node that hands back what a worker says first.
+actors::node_actor::behavior_type echoing_node() {
+  auto nothing = [] { return caf::make_error(caf::sec::unexpected_message); };
+  return {
+      [](const offer_request&) {
+        return node_offer{"echo", "", 0, {}};
+      },
+      [=](const open_run&, const actors::run_control&, const actors::collectives_actor&,
+          const actors::checkpoint_store&) -> caf::result<run_opened> { return nothing(); },
+      [=](const start_workers&) -> caf::result<workers_started> { return nothing(); },
+      [=](const end_run&) -> caf::result<void> { return nothing(); },
+      [](const join_request& request) {
+        return join_challenge{request.nonce, ""};
+      },
+      [=](const join_proof&) -> caf::result<actors::run_control, actors::collectives_actor, actors::checkpoint_store> {
+        return nothing();
+      },
+  };
+}
+
+/// Bytes that differ from place to place.
+std::string varied_text(std::size_t size, std::uint64_t seed) {
+  auto result = std::string(size, '\0');
+  for (auto& each : result) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    each = static_cast<char>(seed >> 56);
+  }
+  return result;
+}
+
+/// The name of the node's host, or what went wrong.
+std::string ask(caf::actor_system& system, const actors::node_actor& node) {
+  std::string result;
+  auto self = caf::scoped_actor{system};
+  self->request(node, hang_limit, offer_request{})
+      .receive([&](const node_offer& offer) { result = offer.host; },
+               [&](const caf::error& reason) { result = caf::to_string(reason); });
+  return result;
+}
+
+bool mentions(const error& reason, std::string_view text) {
+  return reason.message.find(text) != std::string::npos;
+}
+
+// -- peers that know nothing of Troupe
+
+file_descriptor tcp_connection(const endpoint& where) {
+  auto result = file_descriptor{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(where.port);
+  ::inet_pton(AF_INET, where.host.c_str(), &address.sin_addr);
+  REQUIRE(::connect(result.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  return result;
+}
+
+void send_text(const file_descriptor& to, std::string_view text) {
+  CHECK(::send(to.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+}
+
+/// Whether the other end closes, whatever it says before.
+bool is_closed_by_peer(const file_descriptor& fd) {
+  std::array<char, 512> ignored{};
+  for (auto waiting = pollfd{fd.get(), POLLIN, 0};;) {
+    if (::poll(&waiting, 1, static_cast<int>(std::chrono::milliseconds{hang_limit}.count())) <= 0)
+      return false;
+    if (::recv(fd.get(), ignored.data(), ignored.size(), 0) <= 0)
+      return true;
+  }
+}
+
+/// OpenSSL as anyone would use it; blocks. Says whether the server let it in far enough to say something.
+bool is_let_in(const endpoint& where, const std::optional<tls_files>& keys, int newest_version = TLS1_3_VERSION) {
+  auto context = std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)>{SSL_CTX_new(TLS_client_method()), SSL_CTX_free};
+  SSL_CTX_set_max_proto_version(context.get(), newest_version);
+  if (keys) {
+    REQUIRE(SSL_CTX_use_certificate_chain_file(context.get(), keys->certificate.c_str()) == 1);
+    REQUIRE(SSL_CTX_use_PrivateKey_file(context.get(), keys->key.c_str(), SSL_FILETYPE_PEM) == 1);
+  }
+  auto fd = tcp_connection(where);
+  auto session = std::unique_ptr<SSL, void (*)(SSL*)>{SSL_new(context.get()), SSL_free};
+  SSL_set_fd(session.get(), fd.get());
+  char byte = 0;
+  auto result = SSL_connect(session.get()) == 1 && SSL_read(session.get(), &byte, 1) == 1;
+  ERR_clear_error();
+  return result;
+}
+
+/// Takes connections and does with each what it is told.
+class odd_server {
+ public:
+  explicit odd_server(std::function<void(const file_descriptor&)> treat)
+      : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    REQUIRE(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
+    REQUIRE(::listen(listener_.get(), 16) == 0);
+    REQUIRE(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    where = {"127.0.0.1", ntohs(address.sin_port)};
+    thread_ = std::thread{[this, treat = std::move(treat)] {
+      for (;;) {
+        auto fd = file_descriptor{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+        if (!fd)
+          return;
+        treat(fd);
+      }
+    }};
+  }
+  ~odd_server() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+
+  endpoint where;
+
+ private:
+  file_descriptor listener_;
+  std::thread thread_;
+};
+
+/// Gives all TCP connections of this process the smallest buffers that there are, so that a write finds no room.
+/// Returns how many there are.
+int shrink_send_buffers() {
+  auto result = 0;
+  for (const auto& entry : fs::directory_iterator{"/proc/self/fd"}) {
+    auto fd = std::stoi(entry.path().filename().string());
+    sockaddr_in peer{};
+    socklen_t size = sizeof(peer);
+    auto smallest = 1;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.sin_family == AF_INET &&
+        ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &smallest, sizeof(smallest)) == 0)
+      ++result;
+  }
+  return result;
+}
+
+double cpu_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  auto seconds = [](const timeval& x) { return static_cast<double>(x.tv_sec) + static_cast<double>(x.tv_usec) * 1e-6; };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+} // namespace
+
+TEST_CASE("a node is reached over TLS and answers") {
+  scratch files;
+  listening_node there{files.keys(), "over there"};
+  system_host here{files.keys()};
+  auto node = connect(here.get(), there.where, hang_limit);
+  REQUIRE_MESSAGE(node, node.error().message);
+  CHECK(ask(here.get(), *node) == "over there");
+  SUBCASE("again by the same connection when it is dialled twice") {
+    auto again = connect(here.get(), there.where, hang_limit);
+    REQUIRE_MESSAGE(again, again.error().message);
+    CHECK(*again == *node);
+    CHECK(ask(here.get(), *again) == "over there");
+  }
+  SUBCASE("and so is a plain one where both sides say that they want it so") {
+    listening_node plain{std::nullopt, "plain"};
+    system_host insecure{std::nullopt};
+    auto found = connect(insecure.get(), plain.where, hang_limit);
+    REQUIRE_MESSAGE(found, found.error().message);
+    CHECK(ask(insecure.get(), *found) == "plain");
+  }
+}
+
+TEST_CASE("the error tells which end refused the other, and why") {
+  scratch files;
+  listening_node there{files.keys()};
+  SUBCASE("a node of another authority") {
+    system_host here{files.keys("theirs")};
+    auto node = connect(here.get(), there.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::not_authenticated);
+    CHECK(mentions(node.error(), "certificate that we refuse"));
+    CHECK(mentions(node.error(), to_string(there.where)));
+    CHECK(mentions(node.error(), "troupe certs"));
+  }
+  SUBCASE("our certificate is of another authority, though theirs is of the one that we trust") {
+    auto mixed = files.keys("theirs");
+    mixed.ca = files.keys().ca;
+    system_host here{mixed};
+    auto node = connect(here.get(), there.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::not_authenticated);
+    INFO(node.error().message);
+    CHECK(mentions(node.error(), "refused our certificate"));
+  }
+  SUBCASE("an expired certificate of ours") {
+    auto expired = expired_keys(files);
+    auto good = files.keys();
+    good.ca = expired.ca;
+    listening_node elsewhere{good};
+    auto mixed = expired;
+    mixed.ca = files.keys().ca;
+    system_host here{mixed};
+    auto node = connect(here.get(), elsewhere.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::not_authenticated);
+    INFO(node.error().message);
+    CHECK(mentions(node.error(), "refused our certificate (certificate expired)"));
+  }
+  SUBCASE("an expired certificate of theirs") {
+    auto expired = expired_keys(files);
+    listening_node elsewhere{expired};
+    system_host here{expired};
+    auto node = connect(here.get(), elsewhere.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::not_authenticated);
+    CHECK(mentions(node.error(), "certificate has expired"));
+  }
+  SUBCASE("a node without TLS") {
+    listening_node plain{std::nullopt};
+    system_host here{files.keys()};
+    auto node = connect(here.get(), plain.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::not_authenticated);
+    CHECK(mentions(node.error(), "does not speak the TLS"));
+  }
+  SUBCASE("a node with TLS, when we have none") {
+    system_host here{std::nullopt};
+    auto node = connect(here.get(), there.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::unreachable);
+    CHECK(mentions(node.error(), "--insecure"));
+  }
+  SUBCASE("nobody there") {
+    endpoint nobody;
+    {
+      odd_server gone{[](const file_descriptor&) {}};
+      nobody = gone.where;
+    }
+    system_host here{files.keys()};
+    auto node = connect(here.get(), nobody, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::unreachable);
+    CHECK(mentions(node.error(), "refused"));
+    CHECK(mentions(node.error(), "is caf-node running there"));
+  }
+  SUBCASE("someone who closes at once") {
+    odd_server closing{[](const file_descriptor&) {}};
+    system_host here{files.keys()};
+    auto node = connect(here.get(), closing.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::unreachable);
+  }
+  SUBCASE("someone who says nothing is given up at the limit") {
+    std::promise<void> over;
+    auto waits = over.get_future().share();
+    odd_server silent{[waits](const file_descriptor&) { waits.wait(); }};
+    system_host here{files.keys()};
+    auto node = connect(here.get(), silent.where, 200ms);
+    over.set_value();
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::unreachable);
+    CHECK(mentions(node.error(), "says nothing"));
+  }
+  SUBCASE("someone who talks nonsense") {
+    odd_server babbling{[](const file_descriptor& fd) {
+      send_text(fd, "HTTP/1.1 400 Bad Request\r\n\r\n");
+      is_closed_by_peer(fd);
+    }};
+    system_host here{files.keys()};
+    auto node = connect(here.get(), babbling.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::not_authenticated);
+  }
+  SUBCASE("keys that cannot be read name their file") {
+    auto broken = files.keys();
+    broken.key = files.path / "absent.key";
+    system_host here{broken};
+    auto node = connect(here.get(), there.where, hang_limit);
+    REQUIRE(!node);
+    CHECK(node.error().code == errc::not_authenticated);
+    CHECK(mentions(node.error(), broken.key.string()));
+  }
+}
+
+TEST_CASE("a stranger is turned away by the node") {
+  scratch files;
+  auto keys = files.keys();
+  listening_node there{keys};
+  CHECK(is_let_in(there.where, keys));
+  CHECK_FALSE(is_let_in(there.where, std::nullopt));
+  CHECK_FALSE(is_let_in(there.where, files.keys("theirs")));
+  CHECK_FALSE(is_let_in(there.where, expired_keys(files)));
+  CHECK_FALSE(is_let_in(there.where, keys, TLS1_2_VERSION));
+  auto talkative = tcp_connection(there.where);
+  send_text(talkative, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  CHECK(is_closed_by_peer(talkative));
+}
+
+TEST_CASE("a healthy connection goes on while strangers come and go") {
+  scratch files;
+  auto keys = files.keys();
+  auto theirs = files.keys("theirs");
+  auto expired = expired_keys(files);
+  listening_node there{keys};
+  system_host here{keys};
+  auto node = connect(here.get(), there.where, hang_limit);
+  REQUIRE_MESSAGE(node, node.error().message);
+  std::atomic<bool> lost = false;
+  caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor([&](const caf::error&) { lost = true; });
+
+  std::atomic<bool> over = false;
+  auto asking = std::thread{[&] {
+    while (!over)
+      CHECK(ask(here.get(), *node) == "here");
+  }};
+  std::vector<file_descriptor> silent;
+  for (auto round = 0; round < 20; ++round) {
+    silent.push_back(tcp_connection(there.where));
+    tcp_connection(there.where);
+    send_text(tcp_connection(there.where), "garbage, and then the end");
+    CHECK_FALSE(is_let_in(there.where, std::nullopt));
+    CHECK_FALSE(is_let_in(there.where, round % 2 == 0 ? theirs : expired));
+  }
+  over = true;
+  asking.join();
+  CHECK(ask(here.get(), *node) == "here");
+  CHECK_FALSE(lost);
+}
+
+TEST_CASE("many connect at once") {
+  scratch files;
+  auto keys = files.keys();
+  listening_node there{keys};
+  SUBCASE("from as many actor systems") {
+    std::vector<std::unique_ptr<system_host>> hosts;
+    for (auto i = 0; i < 32; ++i)
+      hosts.push_back(std::make_unique<system_host>(keys));
+    std::vector<std::thread> threads;
+    std::atomic<int> answers = 0;
+    for (auto& host : hosts)
+      threads.emplace_back([&] {
+        if (auto node = connect(host->get(), there.where, hang_limit); node && ask(host->get(), *node) == "here")
+          ++answers;
+      });
+    for (auto& thread : threads)
+      thread.join();
+    CHECK(answers == 32);
+  }
+  SUBCASE("from one") {
+    system_host here{keys};
+    std::vector<std::thread> threads;
+    std::atomic<int> answers = 0;
+    for (auto i = 0; i < 32; ++i)
+      threads.emplace_back([&] {
+        if (auto node = connect(here.get(), there.where, hang_limit); node && ask(here.get(), *node) == "here")
+          ++answers;
+      });
+    for (auto& thread : threads)
+      thread.join();
+    CHECK(answers == 32);
+  }
+}
+
+TEST_CASE("large messages pass both ways at the same time, unharmed") {
+  scratch files;
+  auto keys = files.keys();
+  system_host there{keys};
+  system_host here{keys};
+  auto echo = there.get().spawn(echoing_node);
+  auto port = publish(echo, {"127.0.0.1", 0});
+  REQUIRE(port);
+  auto node = connect(here.get(), {"127.0.0.1", *port}, hang_limit);
+  REQUIRE_MESSAGE(node, node.error().message);
+  std::vector<std::thread> threads;
+  std::atomic<int> equal = 0;
+  for (auto sender = 0u; sender < 4; ++sender)
+    threads.emplace_back([&, sender] {
+      auto self = caf::scoped_actor{here.get()};
+      for (auto round = 0u; round < 3; ++round) {
+        auto text = varied_text(5'000'000 + sender * 1001 + round, sender * 3 + round);
+        self->request(*node, hang_limit, join_request{{}, {}, text})
+            .receive([&](const join_challenge& answer) { equal += answer.nonce == text ? 1 : 0; },
+                     [](const caf::error& reason) { FAIL_CHECK(caf::to_string(reason)); });
+      }
+    });
+  for (auto& thread : threads)
+    thread.join();
+  CHECK(equal == 12);
+  // Sizes around a record's.
+  auto self = caf::scoped_actor{here.get()};
+  auto check_echo = [&](std::size_t size) {
+    auto text = varied_text(size, size);
+    self->request(*node, hang_limit, join_request{{}, {}, text})
+        .receive([&](const join_challenge& answer) { CHECK(answer.nonce == text); },
+                 [](const caf::error& reason) { FAIL_CHECK(caf::to_string(reason)); });
+  };
+  for (auto size : {0u, 1u, 16'383u, 16'384u, 16'385u, 32'768u})
+    check_echo(size);
+  // One that fills all buffers again and again, with nothing behind it that could set it going.
+  CHECK(shrink_send_buffers() >= 2);
+  check_echo(3'000'003);
+  caf::anon_send_exit(echo, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("the end of a peer is told") {
+  scratch files;
+  auto keys = files.keys();
+  auto there = std::make_unique<listening_node>(keys);
+  system_host here{keys};
+  auto node = connect(here.get(), there->where, hang_limit);
+  REQUIRE_MESSAGE(node, node.error().message);
+  auto ended = std::make_shared<std::promise<void>>();
+  caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor([ended](const caf::error&) { ended->set_value(); });
+  there.reset();
+  CHECK(ended->get_future().wait_for(hang_limit) == std::future_status::ready);
+}
+
+TEST_CASE("who never shows a certificate is dropped after a while, and waiting for it costs nothing") {
+  scratch files;
+  auto keys = files.keys();
+  listening_node there{keys};
+  system_host here{keys};
+  auto node = connect(here.get(), there.where, hang_limit);
+  REQUIRE_MESSAGE(node, node.error().message);
+  auto silent = tcp_connection(there.where);
+  auto halfway = tcp_connection(there.where);
+  // The beginning of a handshake record of 512 bytes.
+  send_text(halfway, std::string{"\x16\x03\x01\x02\x00\x01", 6});
+  auto began = std::chrono::steady_clock::now();
+  auto used = cpu_seconds();
+  CHECK(is_closed_by_peer(silent));
+  CHECK(is_closed_by_peer(halfway));
+  auto waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  // One thread that spins uses as much as it waits.
+  CHECK(cpu_seconds() - used < waited / 10);
+  CHECK(ask(here.get(), *node) == "here");
+}
+
+TEST_CASE("of too many that say nothing the oldest is dropped") {
+  scratch files;
+  listening_node there{files.keys()};
+  std::vector<file_descriptor> silent;
+  for (auto i = 0; i < 257; ++i)
+    silent.push_back(tcp_connection(there.where));
+  CHECK(is_closed_by_peer(silent.front()));
+  auto waiting = pollfd{silent[1].get(), POLLIN, 0};
+  CHECK(::poll(&waiting, 1, 0) == 0);
+  CHECK(is_let_in(there.where, files.keys()));
+}
+
+TEST_CASE("a port that is not published any more is closed, with all that wait there") {
+  scratch files;
+  auto keys = files.keys();
+  system_host there{keys};
+  auto echo = there.get().spawn(echoing_node);
+  auto port = publish(echo, {"127.0.0.1", 0});
+  REQUIRE(port);
+  auto silent = tcp_connection({"127.0.0.1", *port});
+  unpublish(echo, *port);
+  CHECK(is_closed_by_peer(silent));
+  system_host here{keys};
+  auto node = connect(here.get(), {"127.0.0.1", *port}, hang_limit);
+  REQUIRE(!node);
+  CHECK(node.error().code == errc::unreachable);
+  caf::anon_send_exit(echo, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("an actor system ends in the midst of everything") {
+  scratch files;
+  auto keys = files.keys();
+  auto there = std::make_unique<listening_node>(keys);
+  auto here = std::make_unique<system_host>(keys);
+  auto node = connect(here->get(), there->where, hang_limit);
+  REQUIRE_MESSAGE(node, node.error().message);
+  auto silent = tcp_connection(there->where);
+  SUBCASE("the one that listens first") {
+    there.reset();
+    CHECK(is_closed_by_peer(silent));
+  }
+  SUBCASE("the one that has dialled first") {
+    *node = nullptr;
+    here.reset();
+  }
+  SUBCASE("with more to send than a frozen peer takes") {
+    std::promise<void> thaw;
+    auto frozen = thaw.get_future().share();
+    there->multiplexer().dispatch([frozen] { frozen.wait(); });
+    caf::anon_send(*node, join_request{{}, {}, varied_text(64'000'000, 1)});
+    *node = nullptr;
+    here.reset();
+    thaw.set_value();
+  }
+  CHECK(true);
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,1501 @@
+#include "training_session.hpp"
+
+#include <troupe/actors/checkpoint_attempts.hpp>
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint_directory.hpp>
+#include <troupe/serialization/digest.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <cmath>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <latch>
+#include <map>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+namespace troupe {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// A directory that is gone when the test is over.
+struct scratch {
+  fs::path path;
+
+  scratch() {
+    auto name = (fs::temp_directory_path() / "troupe-test-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr)
+      throw std::runtime_error{"no scratch directory at " + name};
+    path = name;
+  }
+  ~scratch() {
+    auto ignored = std::error_code{};
+    fs::remove_all(path, ignored);
+  }
+};
+
+/// What a run of the tests is, beyond its training function.
+struct settings {
+  std::uint32_t workers = 1;
+  std::uint32_t shards = 8;
+  std::uint64_t steps = 12;
+  std::uint64_t seed = 1;
+  std::uint64_t checkpoint_every = 0;
+  bool fast = false;
+  bool keep_ledger = false;
+  bool check_every_step = false;
+  fs::path restore_from;
+  bool restore_step = true;
+};
+
+constexpr auto this_run = run_id{};
+constexpr auto this_generation = generation_id{3};
+
+/// Trainer, collectives actor and checkpoint store of a run whose workers are threads of this process.
+class played_driver {
+ public:
+  played_driver(std::uint32_t workers, fs::path checkpoints)
+      : workers_(workers), checkpoints_(std::move(checkpoints)) {}
+
+  expected<exchange_result> exchange(const exchange_request& message) {
+    auto lock = std::unique_lock{mutex_};
+    ++exchanges_;
+    blobs_[message.rank.value] = message.blob;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return aborted_ || blobs_.size() == workers_; });
+    if (blobs_.size() < workers_)
+      return fail(errc::aborted, "the run is ending");
+    exchange_result result{message.generation, {}};
+    for (const auto& [rank, blob] : blobs_)
+      result.blobs.push_back(blob);
+    return result;
+  }
+
+  expected<plan_accepted> agree(const run_plan& plan) {
+    auto lock = std::unique_lock{mutex_};
+    plans_.insert_or_assign(plan.worker, plan);
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return aborted_ || plans_.size() == workers_; });
+    if (plans_.size() < workers_)
+      return fail(errc::aborted, "the run is ending");
+    for (auto [worker, each] : plans_) {
+      each.worker = plan.worker;
+      if (each != plan)
+        return fail(errc::mismatch, "the workers disagree about the run");
+    }
+    return plan_accepted{plan.generation};
+  }
+
+  expected<checkpoint_outcome> deliver(const checkpoint_part& part) {
+    if (on_part)
+      on_part(part);
+    auto lock = std::unique_lock{mutex_};
+    if (auto whole = attempts_.add(part, {})) {
+      outcomes_[part.step] = commit(part.step, std::move(*whole));
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return aborted_ || outcomes_.contains(part.step); });
+    if (!outcomes_.contains(part.step))
+      return fail(errc::aborted, "the run is ending");
+    return outcomes_[part.step];
+  }
+
+  expected<void> push(const metrics_batch& batch) {
+    auto lock = std::lock_guard{mutex_};
+    batches_.push_back(batch);
+    return {};
+  }
+
+  /// The last step of which a report of this rank has come.
+  std::uint64_t reported(rank_id rank) {
+    auto lock = std::lock_guard{mutex_};
+    std::uint64_t last = 0;
+    for (const auto& batch : batches_)
+      if (batch.rank == rank && !batch.rows.empty())
+        last = batch.rows.back().step.value;
+    return last;
+  }
+
+  void abort() {
+    auto lock = std::lock_guard{mutex_};
+    aborted_ = true;
+    changed_.notify_all();
+  }
+
+  /// Called with every part as it comes, from the training threads.
+  std::function<void(const checkpoint_part&)> on_part;
+  /// What becomes of every checkpoint, if not what becomes of it.
+  std::optional<error> refuse_checkpoints;
+
+  int exchanges_ = 0;
+  std::vector<metrics_batch> batches_;
+  std::map<worker_id, run_plan> plans_;
+  std::map<step_id, checkpoint_outcome> outcomes_;
+
+ private:
+  checkpoint_outcome commit(step_id step, expected<actors::complete_checkpoint> whole) {
+    if (refuse_checkpoints)
+      return {step, {}, *refuse_checkpoints};
+    if (!whole)
+      return {step, {}, whole.error()};
+    auto path =
+        serialization::commit_checkpoint(checkpoints_, checkpoints_ / whole->temporary_directory, whole->content);
+    if (!path)
+      return {step, {}, path.error()};
+    return {step, path->string(), {}};
+  }
+
+  std::uint32_t workers_;
+  fs::path checkpoints_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool aborted_ = false;
+  std::map<std::uint32_t, std::string> blobs_;
+  actors::checkpoint_attempts attempts_;
+};
+
+class played_link : public runtime::control_link {
+ public:
+  explicit played_link(played_driver& driver) : driver_(driver) {}
+
+  expected<exchange_result> exchange(const exchange_request& message) override { return driver_.exchange(message); }
+  expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
+  expected<checkpoint_outcome> deliver(const checkpoint_part& part) override { return driver_.deliver(part); }
+  expected<void> push(const metrics_batch& batch) override { return driver_.push(batch); }
+  void finish(const worker_finished&) override {}
+
+ private:
+  played_driver& driver_;
+};
+
+/// The workers of a run, as threads.
+class worker_group {
+ public:
+  explicit worker_group(settings config)
+      : config_(std::move(config)), driver_(config_.workers, place_.path / "checkpoints") {
+    results_.resize(config_.workers);
+    for (std::uint32_t rank = 0; rank < config_.workers; ++rank) {
+      links_.push_back(std::make_unique<played_link>(driver_));
+      sessions_.push_back(std::make_unique<train_context::impl>(begin_of(rank), *links_.back()));
+    }
+  }
+
+  /// Trains on all ranks; `meanwhile` runs on the calling thread. As a trainer does, aborts the others once one has
+  /// failed.
+  const std::vector<worker_finished>& run(const std::function<void(train_context&)>& function,
+                                          const std::function<void()>& meanwhile = {}) {
+    auto all_done = std::latch{std::ptrdiff_t{config_.workers} + 1};
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < config_.workers; ++rank)
+      threads.emplace_back([&, rank] {
+        auto result = sessions_[rank]->run(function);
+        if (result.reason.code != errc::none)
+          abort({errc::aborted, "the run is ending: " + result.reason.message});
+        {
+          auto lock = std::lock_guard{mutex_};
+          results_[rank] = std::move(result);
+          ++finished_;
+          changed_.notify_all();
+        }
+        // All leave their group at the same time, as processes would.
+        all_done.arrive_and_wait();
+        sessions_[rank].reset();
+      });
+    if (meanwhile)
+      meanwhile();
+    // From here on the sessions may go.
+    all_done.count_down();
+    for (auto& each : threads)
+      each.join();
+    return results_;
+  }
+
+  void wait_for_finished(std::uint32_t n) {
+    auto lock = std::unique_lock{mutex_};
+    changed_.wait(lock, [&] { return finished_ >= n; });
+  }
+
+  void command(std::uint32_t rank, std::uint64_t sequence, command_kind kind) {
+    sessions_[rank]->command({this_run, sequence, kind});
+  }
+
+  void abort(const error& reason, generation_id generation = this_generation) {
+    driver_.abort();
+    for (auto& each : sessions_)
+      each->abort({this_run, generation, reason});
+  }
+
+  played_driver& driver() { return driver_; }
+  fs::path checkpoints() const { return place_.path / "checkpoints"; }
+
+  std::vector<std::uint64_t> checkpoint_steps() const {
+    std::vector<std::uint64_t> result;
+    for (const auto& each : value_or_throw(serialization::list_checkpoints(checkpoints())))
+      result.push_back(each.step.value);
+    return result;
+  }
+
+ private:
+  begin_training begin_of(std::uint32_t rank) const {
+    begin_training result;
+    result.run = this_run;
+    result.generation = this_generation;
+    result.worker = worker_id{10 + rank};
+    result.rank = rank_id{rank};
+    result.world_size = config_.workers;
+    result.local_rank = rank;
+    result.local_world_size = config_.workers;
+    result.ownership = collectives::even_ownership(config_.shards, config_.workers);
+    result.backend = config_.workers == 1 ? backend_kind::self : backend_kind::gloo;
+    result.data_address = "127.0.0.1";
+    result.function = "train";
+    result.run_name = "test";
+    result.run_directory = place_.path.string();
+    result.seed = config_.seed;
+    result.shards = config_.shards;
+    result.configuration = R"({"rate":0.5})";
+    result.options = R"({"verbose":true})";
+    result.steps = config_.steps;
+    result.restore_from = config_.restore_from.string();
+    result.restore_step = config_.restore_step;
+    result.checkpoint_every_steps = config_.checkpoint_every;
+    result.fast_reduction = config_.fast;
+    result.keep_ledger = config_.keep_ledger;
+    result.check_every_step = config_.check_every_step;
+    result.collective_timeout_ms = 60'000;
+    return result;
+  }
+
+  settings config_;
+  scratch place_;
+  played_driver driver_;
+  std::vector<std::unique_ptr<played_link>> links_;
+  std::vector<std::unique_ptr<train_context::impl>> sessions_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint32_t finished_ = 0;
+  std::vector<worker_finished> results_;
+};
+
+// -- a small linear model ---------------------------------------------------------------------------------------------
+
+constexpr std::size_t dimensions = 7;
+constexpr std::uint64_t data_samples = 50;
+using vector = std::array<float, dimensions>;
+
+struct sample {
+  vector x;
+  float y = 0;
+};
+
+const std::vector<sample>& data() {
+  static const auto result = [] {
+    auto stream = random_stream{99, "data"};
+    std::vector<sample> all(data_samples);
+    for (auto& each : all) {
+      each.y = 1;
+      for (std::size_t i = 0; i < dimensions; ++i) {
+        each.x[i] = static_cast<float>(stream.uniform() * 2 - 1);
+        each.y += each.x[i] * static_cast<float>(i);
+      }
+    }
+    return all;
+  }();
+  return result;
+}
+
+struct model {
+  vector weights{};
+  vector momentum{};
+
+  explicit model(std::uint64_t seed) {
+    auto stream = random_stream{seed, "weights"};
+    for (auto& each : weights)
+      each = static_cast<float>(stream.uniform());
+  }
+
+  /// Adds one sample's gradient of half the squared error, `noise` times as large; returns the error's square.
+  double add_gradient(const sample& one, float noise, std::span<float> gradient) const {
+    auto error = -one.y;
+    for (std::size_t i = 0; i < dimensions; ++i)
+      error += weights[i] * one.x[i];
+    for (std::size_t i = 0; i < dimensions; ++i)
+      gradient[i] += error * one.x[i] * noise;
+    return static_cast<double>(error) * error;
+  }
+
+  void apply(std::span<const float> gradient, std::uint64_t step) {
+    auto rate = 0.1f / static_cast<float>(step);
+    for (std::size_t i = 0; i < dimensions; ++i) {
+      momentum[i] = 0.5f * momentum[i] + gradient[i];
+      weights[i] -= rate * momentum[i];
+    }
+  }
+
+  bool operator==(const model& other) const {
+    return std::memcmp(weights.data(), other.weights.data(), sizeof weights) == 0 &&
+           std::memcmp(momentum.data(), other.momentum.data(), sizeof momentum) == 0;
+  }
+};
+
+step_plan plan_with(std::uint64_t batch) {
+  step_plan plan;
+  plan.data = {data_samples, "fixed"};
+  plan.batch_samples = batch;
+  plan.gradient_elements = dimensions;
+  return plan;
+}
+
+void track(train_context& ctx, model& mine) {
+  ctx.state().track("weights", std::span<float>{mine.weights});
+  ctx.state().track("momentum", std::span<float>{mine.momentum});
+}
+
+void compute(step& step, const model& mine) {
+  for (auto& shard : step.shards()) {
+    auto stream = shard.random();
+    for (auto index : shard.samples())
+      shard.add("loss", mine.add_gradient(data()[index], static_cast<float>(stream.uniform()), shard.gradient()));
+  }
+}
+
+/// The body that keeps to the rules.
+void ordinary_step(step& step, model& mine) {
+  compute(step, mine);
+  mine.apply(step.all_reduce(), step.number());
+  step.report({{"loss", step.mean_loss()}});
+}
+
+/// What a run must end with, from the definitions alone: no shard lists, no communicator, no accumulator.
+class reference {
+ public:
+  reference(std::uint32_t shards, std::uint64_t batch, std::uint64_t seed)
+      : shards_(shards), batch_(batch), seed_(seed) {}
+
+  model train(model state, std::uint64_t first, std::uint64_t last) {
+    for (auto step = first; step <= last; ++step) {
+      auto top = std::uint32_t{1};
+      while (top < shards_)
+        top *= 2;
+      auto sum = subtree(state, step, 0, top);
+      for (auto& each : sum.gradient)
+        each /= static_cast<float>(batch_);
+      losses.push_back(sum.loss / static_cast<double>(batch_));
+      state.apply(sum.gradient, step);
+    }
+    return state;
+  }
+
+  std::vector<double> losses;
+
+ private:
+  struct contribution {
+    vector gradient{};
+    double loss = 0;
+  };
+
+  contribution subtree(const model& state, std::uint64_t step, std::uint32_t first, std::uint32_t width) {
+    if (width == 1)
+      return leaf(state, step, first);
+    auto left = subtree(state, step, first, width / 2);
+    if (first + width / 2 >= shards_)
+      return left;
+    auto right = subtree(state, step, first + width / 2, width / 2);
+    for (std::size_t i = 0; i < dimensions; ++i)
+      left.gradient[i] += right.gradient[i];
+    left.loss += right.loss;
+    return left;
+  }
+
+  contribution leaf(const model& state, std::uint64_t step, std::uint32_t shard) {
+    contribution result;
+    auto stream = random_stream{seed_, step_id{step}, shard_id{shard}};
+    for (auto i = shard * batch_ / shards_; i < (shard + 1) * batch_ / shards_; ++i) {
+      auto position = (step - 1) * batch_ + i;
+      auto index = keyed_permutation{data_samples, seed_, position / data_samples}(position % data_samples);
+      result.loss += state.add_gradient(data()[index], static_cast<float>(stream.uniform()), result.gradient);
+    }
+    return result;
+  }
+
+  std::uint32_t shards_;
+  std::uint64_t batch_;
+  std::uint64_t seed_;
+};
+
+/// What became of an ordinary run.
+struct outcome {
+  std::vector<model> models;
+  std::vector<worker_finished> finished;
+};
+
+outcome train_on(worker_group& group, const settings& config, std::uint64_t batch,
+                 const std::function<void()>& meanwhile = {}) {
+  outcome result;
+  result.models.assign(config.workers, model{0});
+  result.finished = group.run(
+      [&](train_context& ctx) {
+        auto mine = model{ctx.seed()};
+        track(ctx, mine);
+        ctx.for_each_step(plan_with(batch), [&](step& step) { ordinary_step(step, mine); });
+        result.models[ctx.rank()] = mine;
+      },
+      meanwhile);
+  return result;
+}
+
+void check_completed(const std::vector<worker_finished>& finished, std::uint64_t step) {
+  for (const auto& each : finished) {
+    CHECK(each.reason == error{});
+    CHECK(each.step.value == step);
+    CHECK_FALSE(each.stopped);
+    CHECK(each.run == this_run);
+    CHECK(each.generation == this_generation);
+    CHECK(each.state_sha256.size() == 64);
+    CHECK(each.state_sha256 == finished[0].state_sha256);
+  }
+  for (std::uint32_t rank = 0; rank < finished.size(); ++rank)
+    CHECK(finished[rank].worker == worker_id{10 + rank});
+}
+
+/// What a single worker's run with this function ends with.
+error reason_of(const std::function<void(train_context&)>& function, settings config = {}) {
+  auto group = worker_group{std::move(config)};
+  return group.run(function)[0].reason;
+}
+
+/// What a run ends with whose body is `body`.
+error reason_of_body(const std::function<void(step&, model&)>& body, settings config = {}) {
+  return reason_of(
+      [&](train_context& ctx) {
+        auto mine = model{ctx.seed()};
+        track(ctx, mine);
+        ctx.for_each_step(plan_with(24), [&](step& step) { body(step, mine); });
+      },
+      std::move(config));
+}
+
+// -- the same bits ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a run ends with the bits of the definition on any number of workers") {
+  for (std::uint32_t shards : {8u, 13u})
+    // The second batch leaves shards without samples, the third is larger than the data.
+    for (std::uint64_t batch : {24u, 5u, 70u}) {
+      auto config = settings{};
+      config.shards = shards;
+      auto definition = reference{shards, batch, config.seed};
+      auto expected = definition.train(model{config.seed}, 1, config.steps);
+      auto identity = std::string{};
+      for (std::uint32_t workers : {1u, 2u, 3u, 4u}) {
+        CAPTURE(shards);
+        CAPTURE(batch);
+        CAPTURE(workers);
+        config.workers = workers;
+        auto group = worker_group{config};
+        auto result = train_on(group, config, batch);
+        check_completed(result.finished, config.steps);
+        for (const auto& each : result.models)
+          CHECK(each == expected);
+        if (identity.empty())
+          identity = result.finished[0].state_sha256;
+        CHECK(result.finished[0].state_sha256 == identity);
+        // The losses, too, are those of the definition, on every rank.
+        for (std::uint32_t rank = 0; rank < workers; ++rank) {
+          std::vector<double> losses;
+          for (const auto& report : group.driver().batches_)
+            if (report.rank.value == rank)
+              for (const auto& row : report.rows)
+                losses.push_back(row.values.at("loss"));
+          CHECK(losses == definition.losses);
+        }
+      }
+    }
+}
+
+TEST_CASE("another seed, another number of shards and one more step each change the result") {
+  auto identity_of = [](const settings& config) {
+    auto group = worker_group{config};
+    return train_on(group, config, 24).finished[0].state_sha256;
+  };
+  auto same = settings{};
+  auto seed = settings{};
+  seed.seed = 2;
+  auto shards = settings{};
+  shards.shards = 13;
+  auto steps = settings{};
+  steps.steps = 13;
+  CHECK(identity_of(same) == identity_of(same));
+  std::set<std::string> all{identity_of(same), identity_of(seed), identity_of(shards), identity_of(steps)};
+  CHECK(all.size() == 4);
+}
+
+TEST_CASE("the context says who and where its worker is") {
+  auto config = settings{};
+  config.workers = 2;
+  auto group = worker_group{config};
+  std::array<std::vector<std::uint64_t>, 2> seen;
+  std::array<double, 2> drawn{};
+  std::array<std::string, 2> texts;
+  for (const auto& each : group.run([&](train_context& ctx) {
+         auto rank = ctx.rank();
+         seen[rank] = {rank,
+                       ctx.world_size(),
+                       ctx.local_rank(),
+                       ctx.local_world_size(),
+                       ctx.node_rank(),
+                       ctx.generation(),
+                       ctx.seed(),
+                       ctx.steps(),
+                       ctx.restored_step()};
+         drawn[rank] = ctx.random("x").uniform();
+         texts[rank] = ctx.run_name() + " " + ctx.device() + " " + ctx.config().dump() + " " + ctx.options().dump();
+         if (ctx.run_directory() != group.checkpoints().parent_path() || ctx.stop_requested())
+           throw std::logic_error{"a wrong directory, or a stop that nobody asked for"};
+       }))
+    CHECK(each.reason == error{});
+  for (std::uint64_t rank : {0u, 1u}) {
+    CHECK(seen[rank] == std::vector<std::uint64_t>{rank, 2, rank, 2, 0, 3, 1, 12, 0});
+    CHECK(texts[rank] == R"(test cpu {"rate":0.5} {"verbose":true})");
+    CHECK(drawn[rank] == random_stream{1, "x"}.uniform());
+  }
+}
+
+TEST_CASE("a step knows its number, batch and epoch, and the last") {
+  std::vector<std::uint64_t> epochs;
+  std::vector<bool> last;
+  CHECK(reason_of_body([&](step& step, model& mine) {
+          CHECK(step.number() == epochs.size() + 1);
+          CHECK(step.id().value == step.number());
+          CHECK(step.batch_samples() == 24);
+          CHECK(step.shards().size() == 8);
+          epochs.push_back(step.epoch());
+          last.push_back(step.last());
+          ordinary_step(step, mine);
+        }) == error{});
+  CHECK(epochs == std::vector<std::uint64_t>{0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5});
+  CHECK(std::ranges::count(last, true) == 1);
+  CHECK(last.back());
+}
+
+TEST_CASE("a contribution that lies elsewhere counts like one made in place") {
+  model in_place{0};
+  model elsewhere{0};
+  CHECK(reason_of_body([&](step& step, model& mine) {
+          ordinary_step(step, mine);
+          in_place = mine;
+        }) == error{});
+  CHECK(reason_of_body([&](step& step, model& mine) {
+          for (auto& shard : step.shards()) {
+            vector own{};
+            auto stream = shard.random();
+            for (auto index : shard.samples())
+              mine.add_gradient(data()[index], static_cast<float>(stream.uniform()), own);
+            shard.contribute(own);
+          }
+          mine.apply(step.all_reduce(), step.number());
+          elsewhere = mine;
+        }) == error{});
+  CHECK(in_place == elsewhere);
+}
+
+TEST_CASE("the ledger's shards partition every step") {
+  auto config = settings{};
+  config.workers = 3;
+  config.shards = 13;
+  config.keep_ledger = true;
+  auto group = worker_group{config};
+  check_completed(train_on(group, config, 24).finished, config.steps);
+  std::map<std::uint64_t, std::vector<int>> times;
+  for (const auto& batch : group.driver().batches_)
+    for (const auto& row : batch.ledger) {
+      CHECK(row.generation == this_generation);
+      auto& step = times[row.step.value];
+      step.resize(config.shards);
+      for (auto v = row.shards.first; v < row.shards.last; ++v)
+        ++step.at(v);
+    }
+  CHECK(times.size() == config.steps);
+  for (const auto& [step, counts] : times)
+    CHECK(counts == std::vector<int>(config.shards, 1));
+}
+
+TEST_CASE("without a ledger none is sent") {
+  auto config = settings{};
+  auto group = worker_group{config};
+  train_on(group, config, 24);
+  CHECK(!group.driver().batches_.empty());
+  for (const auto& batch : group.driver().batches_)
+    CHECK(batch.ledger.empty());
+}
+
+TEST_CASE("with the fast reduction replicas agree, and are near the exact result") {
+  auto config = settings{};
+  config.workers = 3;
+  config.shards = 13;
+  config.fast = true;
+  auto exact = reference{13, 24, config.seed}.train(model{config.seed}, 1, config.steps);
+  auto group = worker_group{config};
+  auto result = train_on(group, config, 24);
+  check_completed(result.finished, config.steps);
+  for (const auto& each : result.models) {
+    CHECK(each == result.models[0]);
+    for (std::size_t i = 0; i < dimensions; ++i)
+      CHECK(each.weights[i] == doctest::Approx(exact.weights[i]).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("an evaluation gives the same bits on any number of workers, and sees every sample once") {
+  for (std::uint64_t samples : {1u, 5u, 1000u}) {
+    std::vector<double> first;
+    for (std::uint32_t workers : {1u, 2u, 3u, 4u}) {
+      CAPTURE(samples);
+      CAPTURE(workers);
+      auto config = settings{};
+      config.workers = workers;
+      auto group = worker_group{config};
+      std::vector<std::vector<double>> sums(workers);
+      for (const auto& each : group.run([&](train_context& ctx) {
+             sums[ctx.rank()] =
+                 ctx.evaluate(samples, 3, [](std::span<const std::uint64_t> indices, std::span<double> out) {
+                   for (auto i : indices) {
+                     out[0] += 1;
+                     out[1] += static_cast<double>(i) + 1;
+                     out[2] += 1.0 / (static_cast<double>(i) + 3);
+                   }
+                 });
+           }))
+        CHECK(each.reason == error{});
+      if (first.empty())
+        first = sums[0];
+      for (const auto& each : sums)
+        CHECK(each == first);
+      auto n = static_cast<double>(samples);
+      REQUIRE(first.size() == 3);
+      CHECK(first[0] == n);
+      CHECK(first[1] == n * (n + 1) / 2);
+    }
+  }
+}
+
+TEST_CASE("an evaluation inside of a step changes nothing") {
+  auto config = settings{};
+  config.workers = 2;
+  auto expected = reference{8, 24, 1}.train(model{1}, 1, config.steps);
+  auto group = worker_group{config};
+  std::vector<model> models(2, model{0});
+  check_completed(group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      auto count = [&] {
+        return ctx.evaluate(9, 1, [](auto indices, auto sums) { sums[0] += static_cast<double>(indices.size()); });
+      };
+      if (count()[0] != 9)
+        throw std::logic_error{"a wrong count"};
+      ordinary_step(step, mine);
+      if (count()[0] != 9)
+        throw std::logic_error{"a wrong count"};
+    });
+    models[ctx.rank()] = mine;
+  }),
+                  config.steps);
+  CHECK(models[0] == expected);
+  CHECK(models[1] == expected);
+}
+
+// -- commands and checkpoints -----------------------------------------------------------------------------------------
+
+TEST_CASE("a stop that reaches one rank late ends all ranks after the same step") {
+  for (std::uint32_t early : {0u, 2u}) {
+    auto config = settings{};
+    config.workers = 3;
+    auto group = worker_group{config};
+    // The others hear of it only once the first has acted on it.
+    group.driver().on_part = [&](const checkpoint_part& part) {
+      if (part.rank.value == early)
+        for (std::uint32_t rank = 0; rank < config.workers; ++rank)
+          if (rank != early)
+            group.command(rank, 1, command_kind::stop);
+    };
+    std::vector<model> models(config.workers, model{0});
+    const auto& finished = group.run([&](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      track(ctx, mine);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        if (step.number() == 5 && ctx.rank() == early)
+          group.command(early, 1, command_kind::stop);
+        ordinary_step(step, mine);
+      });
+      if (!ctx.stop_requested())
+        throw std::logic_error{"the loop ended without a stop"};
+      models[ctx.rank()] = mine;
+    });
+    auto expected = reference{8, 24, 1}.train(model{1}, 1, 5);
+    for (std::uint32_t rank = 0; rank < config.workers; ++rank) {
+      CHECK(finished[rank].reason == error{});
+      CHECK(finished[rank].stopped);
+      CHECK(finished[rank].step.value == 5);
+      CHECK(finished[rank].state_sha256 == finished[0].state_sha256);
+      CHECK(models[rank] == expected);
+    }
+    CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{5});
+  }
+}
+
+TEST_CASE("a stop in the last step does not make a complete run a stopped one") {
+  auto config = settings{};
+  auto group = worker_group{config};
+  check_completed(group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      if (step.last())
+        group.command(0, 1, command_kind::stop);
+      ordinary_step(step, mine);
+    });
+  }),
+                  config.steps);
+  CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{12});
+}
+
+TEST_CASE("a checkpoint that is asked for is taken after the same step on all ranks, and the training goes on") {
+  auto config = settings{};
+  config.workers = 3;
+  auto group = worker_group{config};
+  group.driver().on_part = [&](const checkpoint_part& part) {
+    if (part.rank.value == 1 && part.step.value == 4)
+      for (std::uint32_t rank : {0u, 2u})
+        group.command(rank, 1, command_kind::checkpoint);
+  };
+  check_completed(group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      if (step.number() == 4 && ctx.rank() == 1)
+        group.command(1, 1, command_kind::checkpoint);
+      ordinary_step(step, mine);
+    });
+  }),
+                  config.steps);
+  CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{4, 12});
+}
+
+TEST_CASE("checkpoints are taken every so many steps and after the last, and hold what the run had then") {
+  auto config = settings{};
+  config.workers = 3;
+  config.steps = 10;
+  config.checkpoint_every = 3;
+  auto group = worker_group{config};
+  auto result = train_on(group, config, 24);
+  check_completed(result.finished, 10);
+  CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{3, 6, 9, 10});
+  auto definition = reference{8, 24, 1};
+  auto expected = model{1};
+  auto done = std::uint64_t{0};
+  for (const auto& entry : value_or_throw(serialization::list_checkpoints(group.checkpoints()))) {
+    auto stored = value_or_throw(serialization::checkpoint::open(entry.path));
+    value_or_throw(stored.verify());
+    expected = definition.train(expected, done + 1, entry.step.value);
+    done = entry.step.value;
+    vector weights{};
+    value_or_throw(stored.read_tensor("weights", std::as_writable_bytes(std::span{weights})));
+    CHECK(weights == expected.weights);
+    CHECK(stored.content().world_size == 3);
+    CHECK(stored.content().parts.size() == 3);
+    CHECK(stored.content().generation == this_generation);
+    CHECK(stored.content().metrics.at("loss") == definition.losses.back());
+    if (done == 10)
+      CHECK(value_or_throw(serialization::state_sha256(stored)) == result.finished[0].state_sha256);
+  }
+}
+
+TEST_CASE("reports up to a checkpoint are with the driver before its part is") {
+  auto config = settings{};
+  config.workers = 2;
+  config.checkpoint_every = 2;
+  auto group = worker_group{config};
+  std::atomic<int> late{0};
+  std::atomic<int> parts{0};
+  group.driver().on_part = [&](const checkpoint_part& part) {
+    ++parts;
+    late += group.driver().reported(part.rank) == part.step.value ? 0 : 1;
+  };
+  check_completed(train_on(group, config, 24).finished, config.steps);
+  CHECK(parts == 12);
+  CHECK(late == 0);
+}
+
+TEST_CASE("a checkpoint that is given up does not end the training; one that the run's end cuts off does") {
+  auto config = settings{};
+  config.workers = 2;
+  config.checkpoint_every = 3;
+  auto full = worker_group{config};
+  full.driver().refuse_checkpoints = error{errc::io_error, "No space left on device"};
+  check_completed(train_on(full, config, 24).finished, config.steps);
+  CHECK(full.driver().outcomes_.size() == 4);
+
+  auto ending = worker_group{config};
+  // Rank 0 waits for rank 1's part, which does not come.
+  std::promise<void> waiting;
+  ending.driver().on_part = [&](const checkpoint_part& part) {
+    if (part.rank.value == 0)
+      waiting.set_value();
+  };
+  const auto& finished = ending.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      ordinary_step(step, mine);
+      if (step.number() == 3 && ctx.rank() == 1) {
+        waiting.get_future().wait();
+        throw std::runtime_error{"no part"};
+      }
+    });
+  });
+  CHECK(finished[0].reason.code == errc::aborted);
+  CHECK(finished[0].step.value == 3);
+}
+
+TEST_CASE("a run that goes on from a checkpoint on another number of workers ends with the same bits") {
+  auto whole = settings{};
+  auto whole_group = worker_group{whole};
+  auto undisturbed = train_on(whole_group, whole, 24);
+  for (auto [before, after] : {std::pair{1u, 3u}, std::pair{3u, 1u}, std::pair{4u, 2u}}) {
+    CAPTURE(before);
+    CAPTURE(after);
+    auto first = settings{};
+    first.workers = before;
+    first.steps = 5;
+    auto first_group = worker_group{first};
+    check_completed(train_on(first_group, first, 24).finished, 5);
+
+    auto second = settings{};
+    second.workers = after;
+    second.restore_from = first_group.checkpoints() / serialization::checkpoint_name(step_id{5});
+    auto second_group = worker_group{second};
+    auto resumed = train_on(second_group, second, 24);
+    check_completed(resumed.finished, 12);
+    CHECK(resumed.finished[0].state_sha256 == undisturbed.finished[0].state_sha256);
+    for (const auto& each : resumed.models)
+      CHECK(each == undisturbed.models[0]);
+    CHECK(second_group.checkpoint_steps() == std::vector<std::uint64_t>{12});
+  }
+}
+
+TEST_CASE("a new run from another's state begins with its tensors and values, at step 1") {
+  auto first = settings{};
+  auto first_group = worker_group{first};
+  auto lender = model{0};
+  check_completed(first_group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.state().values()["note"] = 17;
+    ctx.for_each_step(plan_with(24), [&](step& step) { ordinary_step(step, mine); });
+    lender = mine;
+  }),
+                  12);
+  auto second = settings{};
+  second.steps = 2;
+  second.restore_from = first_group.checkpoints() / serialization::checkpoint_name(step_id{12});
+  second.restore_step = false;
+  auto second_group = worker_group{second};
+  auto expected = reference{8, 24, 1}.train(lender, 1, 2);
+  check_completed(second_group.run([&](train_context& ctx) {
+    CHECK(ctx.restored_step() == 0);
+    CHECK(ctx.state().values()["note"] == 17);
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    CHECK(mine == lender);
+    ctx.for_each_step(plan_with(24), [&](step& step) { ordinary_step(step, mine); });
+    CHECK(mine == expected);
+  }),
+                  2);
+}
+
+TEST_CASE("a run that is resumed where it ended has nothing to do") {
+  auto config = settings{};
+  auto first_group = worker_group{config};
+  auto first = train_on(first_group, config, 24);
+  auto again = config;
+  again.restore_from = first_group.checkpoints() / serialization::checkpoint_name(step_id{12});
+  auto second_group = worker_group{again};
+  auto second = train_on(second_group, again, 24);
+  check_completed(second.finished, 12);
+  CHECK(second.finished[0].state_sha256 == first.finished[0].state_sha256);
+  CHECK(second_group.checkpoint_steps().empty());
+}
+
+TEST_CASE("a checkpoint of tensors that nobody tracks is refused, and so is one that is not there") {
+  auto config = settings{};
+  auto first_group = worker_group{config};
+  train_on(first_group, config, 24);
+  config.restore_from = first_group.checkpoints() / serialization::checkpoint_name(step_id{12});
+  auto untracked = reason_of(
+      [](train_context& ctx) {
+        auto mine = model{ctx.seed()};
+        ctx.state().track("weights", std::span<float>{mine.weights});
+        ctx.for_each_step(plan_with(24), [&](step& step) { ordinary_step(step, mine); });
+      },
+      config);
+  CHECK(untracked.code == errc::mismatch);
+  CHECK(contains(untracked.message, "'momentum'"));
+  CHECK(contains(untracked.message, config.restore_from.string()));
+
+  config.restore_from = first_group.checkpoints() / "step-99999999";
+  auto absent = reason_of([](train_context&) { throw std::logic_error{"entered"}; }, config);
+  CHECK(absent.code == errc::not_found);
+  CHECK(contains(absent.message, "step-99999999"));
+}
+
+// -- bodies that break the rules --------------------------------------------------------------------------------------
+
+TEST_CASE("a body that writes tracked state before all_reduce is found in the first step") {
+  auto wrong = reason_of_body([](step& step, model& mine) {
+    compute(step, mine);
+    mine.momentum[2] += 1;
+    mine.apply(step.all_reduce(), step.number());
+  });
+  CHECK(wrong.code == errc::user_error);
+  CHECK(contains(wrong.message, "step 1"));
+  CHECK(contains(wrong.message, "tensor 'momentum'"));
+  CHECK_FALSE(contains(wrong.message, "'weights'"));
+  CHECK(contains(wrong.message, "before all_reduce"));
+}
+
+TEST_CASE("a body that writes tracked values before all_reduce is found, too") {
+  auto wrong = reason_of([](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      ctx.state().values()["seen"] = step.number();
+      ordinary_step(step, mine);
+    });
+  });
+  CHECK(wrong.code == errc::user_error);
+  CHECK(contains(wrong.message, "values()"));
+}
+
+TEST_CASE("a body that writes tracked state in a later step is found when every step is checked") {
+  auto body = [](step& step, model& mine) {
+    compute(step, mine);
+    if (step.number() == 4)
+      mine.weights[0] += 1;
+    mine.apply(step.all_reduce(), step.number());
+  };
+  CHECK(reason_of_body(body) == error{});
+  auto config = settings{};
+  config.check_every_step = true;
+  auto wrong = reason_of_body(body, config);
+  CHECK(wrong.code == errc::user_error);
+  CHECK(contains(wrong.message, "rank 0 after step 3"));
+  CHECK(contains(wrong.message, "step 4"));
+  CHECK(contains(wrong.message, "tensor 'weights'"));
+  CHECK(reason_of_body(ordinary_step, config) == error{});
+}
+
+TEST_CASE("bodies that do not go shards, all_reduce, apply are told what they do wrong") {
+  auto expect = [](const std::string& text, const std::function<void(step&, model&)>& body) {
+    CAPTURE(text);
+    auto wrong = reason_of_body(body);
+    CAPTURE(wrong.message);
+    CHECK(wrong.code == errc::user_error);
+    CHECK(contains(wrong.message, "step 1"));
+    CHECK(contains(wrong.message, text));
+  };
+  expect("without calling step.all_reduce()", [](step& step, model& mine) { compute(step, mine); });
+  expect("called twice", [](step& step, model& mine) {
+    compute(step, mine);
+    step.all_reduce();
+    step.all_reduce();
+  });
+  expect("computed 0 of its 8 shards", [](step& step, model&) { step.all_reduce(); });
+  expect("computed 3 of its 8 shards", [](step& step, model&) {
+    for (auto& shard : step.shards())
+      if (shard.id().value == 2)
+        break;
+    step.all_reduce();
+  });
+  expect("takes shard 1 when shard 0 is due", [](step& step, model&) {
+    auto i = step.shards().begin();
+    ++i;
+    static_cast<void>((*i).id());
+  });
+  expect("takes shard 0 when shard 8 is due", [](step& step, model& mine) {
+    compute(step, mine);
+    compute(step, mine);
+  });
+  expect("computes a shard after all_reduce", [](step& step, model& mine) {
+    compute(step, mine);
+    step.all_reduce();
+    compute(step, mine);
+  });
+}
+
+TEST_CASE("metrics and gradients that the plan does not have are refused") {
+  auto before = reason_of_body([](step& step, model& mine) {
+    compute(step, mine);
+    static_cast<void>(step.mean_loss());
+  });
+  CHECK(before.code == errc::user_error);
+  CHECK(contains(before.message, "before step.all_reduce()"));
+  auto metric = reason_of_body([](step& step, model&) {
+    for (auto& shard : step.shards())
+      shard.add("accuracy", 1);
+  });
+  CHECK(metric.code == errc::invalid_argument);
+  CHECK(contains(metric.message, "'accuracy'"));
+  auto length = reason_of_body([](step& step, model&) {
+    auto wrong = std::vector<float>(dimensions + 1);
+    for (auto& shard : step.shards())
+      shard.contribute(wrong);
+  });
+  CHECK(length.code == errc::invalid_argument);
+  CHECK(contains(length.message, "8 elements to a gradient of 7"));
+}
+
+TEST_CASE("a plan that says nothing to do is refused") {
+  auto expect = [](const std::string& text, const std::function<void(step_plan&)>& change, std::uint64_t steps = 12) {
+    CAPTURE(text);
+    auto config = settings{};
+    config.steps = steps;
+    auto wrong = reason_of(
+        [&](train_context& ctx) {
+          auto plan = plan_with(24);
+          change(plan);
+          ctx.for_each_step(plan, [](step&) { throw std::logic_error{"entered"}; });
+        },
+        config);
+    CHECK(wrong.code == errc::invalid_argument);
+    CHECK(contains(wrong.message, text));
+  };
+  expect("data set is empty", [](step_plan& plan) { plan.data.samples = 0; });
+  expect("batch_samples is 0", [](step_plan& plan) { plan.batch_samples = 0; });
+  expect(
+      "how many steps", [](step_plan&) {}, 0);
+  expect("2^42", [](step_plan& plan) { plan.steps = std::uint64_t{1} << 40; });
+}
+
+TEST_CASE("the plan's own number of steps goes before the run's") {
+  auto group = worker_group{settings{}};
+  check_completed(group.run([](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    auto plan = plan_with(24);
+    plan.steps = 3;
+    ctx.for_each_step(plan, [&](step& step) { ordinary_step(step, mine); });
+  }),
+                  3);
+}
+
+TEST_CASE("workers with different plans do not begin") {
+  auto config = settings{};
+  config.workers = 2;
+  auto group = worker_group{config};
+  for (const auto& each : group.run([](train_context& ctx) {
+         auto plan = plan_with(24);
+         plan.data.fingerprint += std::to_string(ctx.rank());
+         ctx.for_each_step(plan, [](step&) { throw std::logic_error{"entered"}; });
+       }))
+    CHECK(each.reason.code == errc::mismatch);
+  CHECK(group.driver().plans_.at(worker_id{11}).data_fingerprint == "50 samples, fixed1");
+}
+
+// -- failures ---------------------------------------------------------------------------------------------------------
+
+TEST_CASE("replicas that differ are found, with tensor and rank") {
+  auto config = settings{};
+  config.workers = 3;
+  auto check = [&](const std::string& what,
+                   const std::function<void(std::uint32_t rank, std::uint64_t step, model&)>& harm) {
+    auto group = worker_group{config};
+    const auto& finished = group.run([&](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      harm(ctx.rank(), 0, mine);
+      track(ctx, mine);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        ordinary_step(step, mine);
+        harm(ctx.rank(), step.number(), mine);
+      });
+    });
+    auto found = std::ranges::find(finished, errc::mismatch, [](const worker_finished& x) { return x.reason.code; });
+    REQUIRE(found != finished.end());
+    CAPTURE(found->reason.message);
+    CHECK(contains(found->reason.message, what));
+    CHECK(contains(found->reason.message, "differs from rank 0's"));
+    for (const auto& each : finished) {
+      CHECK(each.reason.code != errc::none);
+      CHECK(each.step.value < config.steps);
+      CHECK(each.state_sha256.empty());
+    }
+  };
+  check(": tensor 'weights' on rank 1.",
+        [](std::uint32_t rank, std::uint64_t, model& mine) { mine.weights[3] += static_cast<float>(rank % 2); });
+  check("tensor 'momentum' on rank 1, 2", [](std::uint32_t rank, std::uint64_t step, model& mine) {
+    if (step == 2 && rank > 0)
+      mine.momentum[6] += static_cast<float>(rank);
+  });
+  // The last bit of the last element is enough.
+  check("on rank 2", [](std::uint32_t rank, std::uint64_t step, model& mine) {
+    if (step == 3 && rank == 2)
+      mine.momentum[6] = std::nextafter(mine.momentum[6], 100.0f);
+  });
+}
+
+TEST_CASE("replicas whose values differ are found") {
+  auto config = settings{};
+  config.workers = 2;
+  auto group = worker_group{config};
+  const auto& finished = group.run([](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.state().values()["rank"] = ctx.rank();
+    ctx.for_each_step(plan_with(24), [&](step& step) { ordinary_step(step, mine); });
+  });
+  auto found = std::ranges::find(finished, errc::mismatch, [](const worker_finished& x) { return x.reason.code; });
+  REQUIRE(found != finished.end());
+  CHECK(contains(found->reason.message, "step 1"));
+  CHECK(contains(found->reason.message, "values() on rank 1"));
+}
+
+TEST_CASE("an exception's text, rank and step come out, and the others end as cut off") {
+  auto config = settings{};
+  config.workers = 3;
+  auto group = worker_group{config};
+  auto in_body = std::latch{config.workers};
+  const auto& finished = group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      // All have applied step 3 once they are in the body of step 4.
+      if (step.number() == 4)
+        in_body.arrive_and_wait();
+      if (step.number() == 4 && ctx.rank() == 2)
+        throw std::runtime_error{"cannot read line 17"};
+      ordinary_step(step, mine);
+    });
+  });
+  CHECK(finished[2].reason == error{errc::user_error, "rank 2 after step 3: cannot read line 17"});
+  for (const auto& each : finished) {
+    CHECK(each.step.value == 3);
+    CHECK(each.state_sha256.empty());
+    CHECK_FALSE(each.stopped);
+  }
+  for (auto rank : {0u, 1u}) {
+    CHECK(finished[rank].reason.code == errc::aborted);
+    CHECK(contains(finished[rank].reason.message, "rank " + std::to_string(rank) + " after step 3: "));
+  }
+}
+
+TEST_CASE("what is thrown outside of steps, and is no exception at all, is told as well") {
+  auto before = reason_of([](train_context&) { throw std::runtime_error{"no data"}; });
+  CHECK(before == error{errc::user_error, "rank 0 after step 0: no data"});
+  auto odd = reason_of([](train_context&) { throw 17; });
+  CHECK(odd.code == errc::user_error);
+  CHECK(contains(odd.message, "no std::exception"));
+  auto own = reason_of([](train_context&) { throw failure{errc::not_found, "no file"}; });
+  CHECK(own == error{errc::not_found, "rank 0 after step 0: no file"});
+}
+
+TEST_CASE("an exception before the first step ends the others, who wait for the plan") {
+  auto config = settings{};
+  config.workers = 3;
+  auto group = worker_group{config};
+  const auto& finished = group.run([](train_context& ctx) {
+    // All have formed the group: what happens to one that is left half-formed is Gloo's affair.
+    ctx.barrier();
+    if (ctx.rank() == 1)
+      throw std::runtime_error{"no data"};
+    ctx.for_each_step(plan_with(24), [](step&) { throw std::logic_error{"entered"}; });
+  });
+  CHECK(finished[0].reason.code == errc::aborted);
+  CHECK(finished[1].reason.code == errc::user_error);
+  CHECK(finished[2].reason.code == errc::aborted);
+}
+
+TEST_CASE("an abort ends those who wait for another rank") {
+  auto config = settings{};
+  config.workers = 3;
+  auto group = worker_group{config};
+  // All have applied step 2 once they are in the body of step 3.
+  auto in_body = std::latch{config.workers};
+  std::promise<void> gate;
+  auto opened = gate.get_future();
+  const auto& finished = group.run(
+      [&](train_context& ctx) {
+        auto mine = model{ctx.seed()};
+        track(ctx, mine);
+        ctx.for_each_step(plan_with(24), [&](step& step) {
+          if (step.number() == 3)
+            in_body.count_down();
+          if (step.number() == 3 && ctx.rank() == 0)
+            opened.wait();
+          ordinary_step(step, mine);
+        });
+      },
+      [&] {
+        in_body.wait();
+        group.abort({errc::stale_generation, "an older one"}, generation_id{2});
+        group.abort({errc::aborted, "the run is ending: a node is lost"});
+        // Only they: rank 0 is still computing.
+        group.wait_for_finished(2);
+        gate.set_value();
+      });
+  for (const auto& each : finished) {
+    CHECK(each.reason.code == errc::aborted);
+    CHECK(each.step.value == 2);
+  }
+  // The others may have seen its connections go before they heard why.
+  CHECK(contains(finished[0].reason.message, "a node is lost"));
+}
+
+TEST_CASE("an abort before the training begins keeps it from beginning") {
+  for (std::uint32_t workers : {1u, 2u}) {
+    auto config = settings{};
+    config.workers = workers;
+    auto group = worker_group{config};
+    group.abort({errc::aborted, "the run is ending"});
+    for (const auto& each : group.run([](train_context&) { throw std::logic_error{"entered"}; }))
+      CHECK(each.reason.code == errc::aborted);
+    CHECK(group.driver().exchanges_ == 0);
+  }
+}
+
+TEST_CASE("an abort of a lonely worker ends it at its next step") {
+  auto config = settings{};
+  auto group = worker_group{config};
+  const auto& finished = group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      if (step.number() == 6)
+        group.abort({errc::aborted, "the run is ending: so it is"});
+      ordinary_step(step, mine);
+    });
+  });
+  CHECK(finished[0].reason.code == errc::aborted);
+  CHECK(contains(finished[0].reason.message, "so it is"));
+  CHECK(finished[0].step.value == 5);
+}
+
+TEST_CASE("aborts at any moment end all ranks") {
+  auto config = settings{};
+  config.workers = 3;
+  config.steps = 100'000;
+  for (std::uint64_t step_of_abort = 1; step_of_abort <= 8; ++step_of_abort) {
+    auto group = worker_group{config};
+    std::promise<void> reached;
+    const auto& finished = group.run(
+        [&](train_context& ctx) {
+          auto mine = model{ctx.seed()};
+          track(ctx, mine);
+          ctx.for_each_step(plan_with(24), [&](step& step) {
+            if (step.number() == step_of_abort && ctx.rank() == step_of_abort % 3)
+              reached.set_value();
+            ordinary_step(step, mine);
+          });
+        },
+        [&] {
+          // From here on the workers run: the abort falls somewhere into a step.
+          reached.get_future().wait();
+          group.abort({errc::aborted, "the run is ending"});
+        });
+    auto applied = [](const worker_finished& x) { return x.step.value; };
+    auto [least, most] = std::ranges::minmax(finished, {}, applied);
+    CHECK(most.step.value - least.step.value <= 1);
+    for (const auto& each : finished)
+      CHECK(each.reason.code == errc::aborted);
+  }
+}
+
+// -- the plain style --------------------------------------------------------------------------------------------------
+
+TEST_CASE("code with a loop of its own has the rank collectives") {
+  constexpr std::uint32_t workers = 3;
+  auto config = settings{};
+  config.workers = workers;
+  auto group = worker_group{config};
+  struct seen {
+    std::vector<float> sum{1, 2, 3};
+    std::vector<double> mean{0};
+    std::vector<std::int32_t> least{0};
+    std::vector<std::int64_t> most{0};
+    std::vector<float> product{0};
+    std::vector<std::int32_t> all;
+    std::vector<float> part;
+    std::vector<float> from_two;
+  };
+  std::vector<seen> ranks(workers);
+  for (const auto& each : group.run([&](train_context& ctx) {
+         auto& mine = ranks[ctx.rank()];
+         auto rank = static_cast<std::int32_t>(ctx.rank());
+         for (auto& x : mine.sum)
+           x += static_cast<float>(10 * rank);
+         ctx.all_reduce(std::span{mine.sum});
+         mine.mean[0] = rank;
+         ctx.all_reduce(std::span{mine.mean}, reduction::mean);
+         mine.least[0] = 7 - rank;
+         ctx.all_reduce(std::span{mine.least}, reduction::min);
+         mine.most[0] = 7 - rank;
+         ctx.all_reduce(std::span{mine.most}, reduction::max);
+         mine.product[0] = static_cast<float>(rank + 2);
+         ctx.all_reduce(std::span{mine.product}, reduction::product);
+         std::vector<std::int32_t> own{rank, rank * 100};
+         mine.all.resize(2 * workers);
+         ctx.all_gather(std::span<const std::int32_t>{own}, std::span{mine.all});
+         std::vector<float> blocks{1, 2, 3};
+         mine.part.resize(1);
+         ctx.reduce_scatter(std::span<const float>{blocks}, std::span{mine.part});
+         mine.from_two.assign(2, static_cast<float>(rank));
+         ctx.broadcast(std::span{mine.from_two}, 2);
+         ctx.barrier();
+       }))
+    CHECK(each.reason == error{});
+  for (std::uint32_t rank = 0; rank < workers; ++rank) {
+    const auto& mine = ranks[rank];
+    CHECK(mine.sum == std::vector<float>{33, 36, 39});
+    CHECK(mine.mean == std::vector<double>{1});
+    CHECK(mine.least == std::vector<std::int32_t>{5});
+    CHECK(mine.most == std::vector<std::int64_t>{7});
+    CHECK(mine.product == std::vector<float>{24});
+    CHECK(mine.all == std::vector<std::int32_t>{0, 0, 1, 100, 2, 200});
+    CHECK(mine.part == std::vector<float>{3.0f * static_cast<float>(rank + 1)});
+    CHECK(mine.from_two == std::vector<float>{2, 2});
+  }
+}
+
+TEST_CASE("reports of the plain style count as steps and take checkpoints when asked to") {
+  auto config = settings{};
+  config.workers = 2;
+  auto group = worker_group{config};
+  const auto& finished = group.run([](train_context& ctx) {
+    std::vector<double> total{0};
+    ctx.state().track("total", total);
+    for (auto i = 1; i <= 4; ++i) {
+      std::vector<double> sum{static_cast<double>(i)};
+      ctx.all_reduce(std::span{sum});
+      total[0] += sum[0];
+      ctx.report({{"total", total[0]}, {"rank", ctx.rank()}}, i % 2 == 0 ? save_checkpoint::yes : save_checkpoint::no);
+    }
+  });
+  check_completed(finished, 4);
+  CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{2, 4});
+  auto stored =
+      value_or_throw(serialization::checkpoint::open(group.checkpoints() / serialization::checkpoint_name(step_id{4})));
+  CHECK(value_or_throw(serialization::state_sha256(stored)) == finished[0].state_sha256);
+  CHECK(stored.content().metrics.at("total") == 20);
+  std::map<std::uint32_t, std::vector<double>> totals;
+  for (const auto& batch : group.driver().batches_)
+    for (const auto& row : batch.rows) {
+      CHECK(row.values.at("rank") == batch.rank.value);
+      CHECK(row.step.value == totals[batch.rank.value].size() + 1);
+      totals[batch.rank.value].push_back(row.values.at("total"));
+    }
+  for (auto rank : {0u, 1u})
+    CHECK(totals[rank] == std::vector<double>{2, 6, 12, 20});
+
+  config.restore_from = group.checkpoints() / serialization::checkpoint_name(step_id{4});
+  auto again = worker_group{config};
+  check_completed(again.run([](train_context& ctx) {
+    std::vector<double> total{0};
+    ctx.state().track("total", total);
+    if (total[0] != 20 || ctx.restored_step() != 4)
+      throw std::logic_error{"not restored"};
+    ctx.report({}, save_checkpoint::yes);
+  }),
+                  5);
+}
+
+TEST_CASE("a loop of the plain style that ends on a stop is a stopped run") {
+  auto config = settings{};
+  config.workers = 2;
+  auto group = worker_group{config};
+  const auto& finished = group.run([&](train_context& ctx) {
+    std::vector<double> total{0};
+    ctx.state().track("total", total);
+    for (auto i = 1; i <= 100; ++i) {
+      if (i == 3 && ctx.rank() == 1)
+        group.command(1, 1, command_kind::stop);
+      std::vector<std::int32_t> stop{ctx.stop_requested() ? 1 : 0};
+      ctx.all_reduce(std::span{stop}, reduction::max);
+      if (stop[0] == 1) {
+        ctx.report({}, save_checkpoint::yes);
+        return;
+      }
+      total[0] += 1;
+      ctx.report({{"total", total[0]}});
+    }
+  });
+  for (const auto& each : finished) {
+    CHECK(each.reason == error{});
+    CHECK(each.step.value == 3);
+  }
+  CHECK(finished[1].stopped);
+  CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{3});
+}
+
+TEST_CASE("ranks that report a checkpoint at different steps are told so") {
+  auto config = settings{};
+  config.workers = 2;
+  auto group = worker_group{config};
+  for (const auto& each : group.run([](train_context& ctx) {
+         std::vector<double> total{0};
+         ctx.state().track("total", total);
+         if (ctx.rank() == 1)
+           ctx.report({{"extra", 1}});
+         ctx.report({}, save_checkpoint::yes);
+       })) {
+    auto known = each.reason.code == errc::mismatch || each.reason.code == errc::aborted;
+    CHECK(known);
+    if (each.reason.code == errc::mismatch)
+      CHECK(contains(each.reason.message, "different steps, 1 and 2"));
+  }
+  CHECK(group.checkpoint_steps().empty());
+}
+
+TEST_CASE("what is reported last, and before an exception, is with the driver when the worker has finished") {
+  for (auto throws : {false, true}) {
+    auto group = worker_group{settings{}};
+    group.run([&](train_context& ctx) {
+      for (auto i = 0; i < 100; ++i)
+        ctx.report({{"i", i}});
+      if (throws)
+        throw std::runtime_error{"the end"};
+    });
+    CHECK(group.driver().reported(rank_id{0}) == 100);
+    CHECK(group.driver().batches_.back().applied.value == 100);
+  }
+}
+
+TEST_CASE("a lost peer ends a collective of the plain style") {
+  auto config = settings{};
+  config.workers = 3;
+  auto group = worker_group{config};
+  const auto& finished = group.run([](train_context& ctx) {
+    ctx.barrier();
+    if (ctx.rank() == 1)
+      throw std::runtime_error{"gone"};
+    ctx.barrier();
+  });
+  CHECK(finished[1].reason.code == errc::user_error);
+  CHECK(finished[0].reason.code == errc::aborted);
+  CHECK(finished[2].reason.code == errc::aborted);
+}
+
+} // namespace
+
+} // namespace troupe

@@ -1,0 +1,147 @@
+#include <troupe/config.hpp>
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+using namespace troupe;
+
+namespace {
+
+/// A change that spoils a good configuration, the field that the message must name, and a word of the remedy.
+struct mistake {
+  std::string what;
+  std::function<void(trainer_config&)> make;
+  std::string field;
+  std::string remedy;
+};
+
+const std::vector<mistake>& mistakes() {
+  using namespace std::chrono_literals;
+  static const auto all = std::vector<mistake>{
+      {"no workers", [](auto& x) { x.scaling.num_workers = 0; }, "scaling.num_workers", "at least one"},
+      {"no shards", [](auto& x) { x.scaling.shards = 0; }, "scaling.shards", "at least one"},
+      {"too many shards", [](auto& x) { x.scaling.shards = 65537; }, "scaling.shards", "at most 65536"},
+      {"more workers than shards", [](auto& x) { x.scaling.num_workers = 9; }, "scaling.shards",
+       "ask for fewer workers"},
+      {"a GPU without a number", [](auto& x) { x.scaling.use_gpu = true; }, "resources_per_worker.gpus",
+       "say how many"},
+      {"no name", [](auto& x) { x.run.name = ""; }, "run.name", "use letters"},
+      {"a hidden name", [](auto& x) { x.run.name = ".hidden"; }, "run.name", "use letters"},
+      {"a name that leaves the storage path", [](auto& x) { x.run.name = "a/b"; }, "run.name", "use letters"},
+      {"a name with a zero byte", [](auto& x) { x.run.name = std::string("a\0b", 3); }, "run.name", "use letters"},
+      {"a name that is no ASCII", [](auto& x) { x.run.name = "zürich"; }, "run.name", "use letters"},
+      {"a name beyond all file systems", [](auto& x) { x.run.name = std::string(129, 'a'); }, "run.name",
+       "at most 128"},
+      {"no storage path", [](auto& x) { x.run.storage_path = ""; }, "run.storage_path", "say where"},
+      {"no checkpoint to keep", [](auto& x) { x.checkpoint.num_to_keep = 0; }, "checkpoint.num_to_keep",
+       "at least the latest"},
+      {"no time to start", [](auto& x) { x.run.start_timeout = 0ms; }, "run.start_timeout", "positive"},
+      {"less than no time", [](auto& x) { x.run.collective_timeout = -1ms; }, "run.collective_timeout", "positive"},
+      {"no time to connect", [](auto& x) { x.cluster.connect_timeout = 0ms; }, "cluster.connect_timeout", "positive"},
+      {"a configuration that is no object", [](auto& x) { x.config = nlohmann::json::array(); }, "config", "object"},
+      {"options that are no object", [](auto& x) { x.options = 5; }, "options", "object"},
+      {"a node without a port", [](auto& x) { x.cluster.nodes = {"host"}; }, "host", "HOST:PORT"},
+      {"a node on port 0", [](auto& x) { x.cluster.nodes = {"host:0"}; }, "host:0", "caf-node printed"},
+      {"a node named twice",
+       [](auto& x) {
+         x.cluster.nodes = {"a:1", "b:1", "a:1"};
+       },
+       "a:1", "twice"},
+  };
+  return all;
+}
+
+} // namespace
+
+TEST_CASE("the defaults are good") {
+  CHECK(validate({}));
+}
+
+TEST_CASE("what is at the edge of the allowed is good") {
+  trainer_config config;
+  config.scaling.shards = 65536;
+  config.scaling.num_workers = 65536;
+  config.run.name = std::string(128, 'Z');
+  config.checkpoint.num_to_keep = 1;
+  config.cluster.nodes = {"a:1", "a:2", "[::1]:65535"};
+  config.scaling.use_gpu = true;
+  config.scaling.resources_per_worker.gpus = 1;
+  CHECK(validate(config));
+}
+
+TEST_CASE("every mistake in a configuration is told with its field and its remedy") {
+  for (const auto& each : mistakes()) {
+    CAPTURE(each.what);
+    trainer_config config;
+    each.make(config);
+    auto result = validate(config);
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code == errc::invalid_argument);
+    CAPTURE(result.error().message);
+    CHECK(result.error().message.find(each.field) != std::string::npos);
+    CHECK(result.error().message.find(each.remedy) != std::string::npos);
+  }
+}
+
+TEST_CASE("endpoints are taken apart and put together again") {
+  struct row {
+    std::string text;
+    endpoint value;
+  };
+  for (const auto& [text, value] : std::vector<row>{
+           {"127.0.0.1:4000", {"127.0.0.1", 4000}},
+           {"localhost:0", {"localhost", 0}},
+           {"host.example.org:65535", {"host.example.org", 65535}},
+           {"[::1]:4000", {"::1", 4000}},
+           {"[fe80::1%eth0]:1", {"fe80::1%eth0", 1}},
+           {"[2001:db8::7]:443", {"2001:db8::7", 443}},
+       }) {
+    CAPTURE(text);
+    auto parsed = parse_endpoint(text);
+    REQUIRE(parsed);
+    CHECK(*parsed == value);
+    CHECK(to_string(*parsed) == text);
+  }
+}
+
+TEST_CASE("what is no endpoint is refused with its text and an example") {
+  for (const std::string text : {"",
+                                 ":",
+                                 ":4000",
+                                 "host",
+                                 "host:",
+                                 "host:65536",
+                                 "host:-1",
+                                 "host:+1",
+                                 "host:4000 ",
+                                 "host: 4000",
+                                 "host:4x",
+                                 "host:0x10",
+                                 "::1",
+                                 "::1:4000",
+                                 "[::1]",
+                                 "[]:4000",
+                                 "[::1:4000",
+                                 "[::1]4000",
+                                 "host:99999999999999999999",
+                                 "a:b:1"}) {
+    CAPTURE(text);
+    auto parsed = parse_endpoint(text);
+    REQUIRE_FALSE(parsed);
+    CHECK(parsed.error().code == errc::invalid_argument);
+    CHECK(parsed.error().message.find("'" + text + "'") != std::string::npos);
+    CHECK(parsed.error().message.find("127.0.0.1:4000") != std::string::npos);
+  }
+}
+
+TEST_CASE("modes have the names that people type") {
+  CHECK(to_string(resume_mode::automatic) == "auto");
+  CHECK(to_string(resume_mode::never) == "never");
+  CHECK(to_string(resume_mode::must) == "must");
+  CHECK(to_string(placement_strategy::pack) == "pack");
+  CHECK(to_string(placement_strategy::spread) == "spread");
+}

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <troupe/messages.hpp>
+#include <troupe/result.hpp>
+
+#include <string>
+
+namespace troupe {
+
+inline const auto sample_run = run_id{"0123456789abcdef0123456789abcdef"};
+
+inline worker_info sample_worker() {
+  return {worker_id{3}, rank_id{2}, "host-a", "10.0.0.7:4000", 4711};
+}
+
+inline failure_record sample_failure() {
+  return {worker_id{3}, rank_id{2}, step_id{41}, "host-a", {errc::worker_lost, "it ended"}, true, {"last", "lines"}};
+}
+
+inline run_result sample_result() {
+  run_result result;
+  result.run = sample_run;
+  result.name = "digits";
+  result.status = run_status::stopped;
+  result.steps = 500;
+  result.metrics = {{"accuracy", 0.75}, {"loss", -1.5e+30}};
+  result.state_sha256 = std::string(64, 'a');
+  result.latest_checkpoint = "/runs/digits/checkpoints/step-00000500";
+  result.path = "/runs/digits";
+  result.reason = {errc::stopped, "stopped on request"};
+  result.failures = {sample_failure()};
+  result.workers = {sample_worker()};
+  result.exact = false;
+  result.resumed_from_step = 250;
+  result.seconds_to_first_step = 0.125;
+  result.seconds_total = 8.5;
+  return result;
+}
+
+inline begin_training sample_begin() {
+  begin_training result;
+  result.run = sample_run;
+  result.generation = {7};
+  result.worker = {3};
+  result.rank = {2};
+  result.world_size = 4;
+  result.local_rank = 1;
+  result.local_world_size = 2;
+  result.node_rank = 1;
+  result.ownership = {{1, 2}, {2, 4}};
+  result.backend = backend_kind::gloo;
+  result.data_address = "10.0.0.7";
+  result.function = "train";
+  result.run_name = "digits";
+  result.run_directory = "/runs/digits";
+  result.seed = 0xfedcba9876543210;
+  result.shards = 24;
+  result.configuration = R"({"lr":0.5})";
+  result.options = R"({"text":"/data"})";
+  result.steps = 1000;
+  result.restore_from = "/runs/digits/checkpoints/step-00000250";
+  result.restore_step = true;
+  result.checkpoint_every_steps = 100;
+  result.fast_reduction = true;
+  result.keep_ledger = true;
+  result.check_every_step = true;
+  result.collective_timeout_ms = 300'000;
+  return result;
+}
+
+inline checkpoint_part sample_part() {
+  checkpoint_part result;
+  result.run = sample_run;
+  result.generation = {7};
+  result.step = {100};
+  result.attempt = 2;
+  result.rank = {1};
+  result.world_size = 4;
+  result.report = {1, "part-0001.bin", 12288, {{5, 6, 0xffffffffffffffff}}};
+  result.reason = {errc::io_error, "no space left"};
+  result.tensors = {{"w", dtype::bf16, {3, 1001}}};
+  result.metrics = {{"loss", 0.5}};
+  result.values_json = R"({"note":"héllo"})";
+  return result;
+}
+
+/// Hands every message that has a type id to `visit(name, sample)`, with every field away from its default. The names
+/// are those of the stored bytes.
+template <class Visitor>
+void for_each_message(Visitor visit) {
+  auto reason = error{errc::damaged, "what, where, and what to do"};
+  visit("error", reason);
+  visit("offer_request", offer_request{sample_run});
+  visit("node_offer", node_offer{"host-a", "10.0.0.7:4000", 4711, {16, 2}});
+  visit("open_run", open_run{sample_run, "digits", "/opt/train", "c0ffee", std::string(64, '5')});
+  visit("run_opened", run_opened{sample_run, "/opt/train"});
+  visit("start_workers",
+        start_workers{sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}}}});
+  visit("workers_started", workers_started{sample_run, {4711, 4712}});
+  visit("end_run", end_run{sample_run});
+  visit("join_request", join_request{sample_run, {3}, "aa"});
+  visit("join_challenge", join_challenge{"bb", "cc"});
+  visit("join_proof", join_proof{sample_run, {3}, "dd"});
+  visit("worker_ended", worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}});
+  visit("worker_output", worker_output{sample_run, {3}, {"a line", "\xff\x01"}});
+  visit("worker_ready", worker_ready{sample_run, {3}, 4711, "host-a", "c0ffee", R"({"cpu":"x86-64-v3"})"});
+  visit("run_plan", run_plan{sample_run, {7}, {3}, 1000, 64, 1797, "digits 1797", "w f32 [3, 4]"});
+  visit("plan_accepted", plan_accepted{{7}});
+  visit("metrics_batch", metrics_batch{sample_run,
+                                       {3},
+                                       {2},
+                                       {41},
+                                       9,
+                                       {{{40}, 1'000'000, {{"loss", 0.5}}}, {{41}, 2'000'000, {{"loss", 0.25}}}},
+                                       {{{41}, {7}, {2, 4}}}});
+  visit("worker_finished", worker_finished{sample_run, {7}, {3}, {41}, reason, true, std::string(64, 'a')});
+  visit("begin_training", sample_begin());
+  visit("control_command", control_command{sample_run, 5, command_kind::checkpoint});
+  visit("abort_training", abort_training{sample_run, {7}, reason});
+  visit("release_worker", release_worker{sample_run});
+  visit("exchange_request", exchange_request{sample_run, {7}, 1, {2}, std::string("\0blob", 5)});
+  visit("exchange_result", exchange_result{{7}, {"", "blob"}});
+  visit("generation_started", generation_started{sample_run, {7}, 4});
+  visit("checkpoint_part", sample_part());
+  visit("checkpoint_outcome", checkpoint_outcome{{100}, "/runs/digits/checkpoints/step-00000100", reason});
+  visit("checkpoint_facts",
+        checkpoint_facts{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"});
+  visit("run_result", sample_result());
+  visit("run_started", run_started{sample_run, "digits", "/runs/digits", {sample_worker()}, 250});
+  visit("run_progress", run_progress{sample_run, 41, 1000, 64, {{"loss", 0.5}}, 1234.5, 8.25, 16.75});
+  visit("checkpoint_saved", checkpoint_saved{sample_run, {100}, "/runs/digits/checkpoints/step-00000100"});
+  visit("run_notice", run_notice{sample_run, true, "read me"});
+  visit("fit_request", fit_request{});
+  visit("stop_request", stop_request{true});
+  visit("checkpoint_request", checkpoint_request{});
+}
+
+} // namespace troupe

@@ -405,8 +405,10 @@ class tls_doorman : public caf::io::doorman {
       drop_oldest();
     timer_.stop();
     acceptor_.graceful_shutdown();
-    // The multiplexer forgets the timer only when it has gone through all that it had to report.
-    acceptor_.backend().post([kept = caf::intrusive_ptr<tls_doorman>{this}] {});
+    // The multiplexer forgets the timer only when it has gone through all that it had to report. And it forgets to tell
+    // an acceptor that it is removed when it was added only just now: it would keep this one for ever.
+    acceptor_.backend().post(
+        [kept = caf::intrusive_ptr<tls_doorman>{this}] { kept->acceptor_.removed_from_loop(net::operation::read); });
     detach(&acceptor_.backend(), false);
   }
 

@@ -17,11 +17,20 @@ require_preset() {
   esac
 }
 
+# The programs know themselves and their children through /proc, which a bare root directory (chroot) does not have.
+ensure_proc() {
+  [[ ! -e /proc/self/exe ]] || return 0
+  say_phase "Mounting /proc, which this root directory does not have"
+  mount -t proc proc /proc 2>/dev/null \
+    || stop 2 "/proc is not mounted here, and cannot be mounted." "Mount it and run this again: mount -t proc proc /proc"
+}
+
 # troupe_setup PRESET [SECTION...]: makes sure that packages (those of [needed] by default) and CAF are there. Sets caf_dir
 # and caf_prefix.
 troupe_setup() {
   local preset=$1 cache
   shift
+  ensure_proc
   cache=$(troupe_cache)
   mkdir -p "$cache/logs" 2>/dev/null || true
   [[ -w $cache/logs ]] || stop 1 "Cannot write to the cache $cache." "Name another directory: TROUPE_CACHE=DIRECTORY $0"

@@ -46,14 +46,21 @@ class stage_house {
   /// Asks, waits, and returns the answer or the error.
   template <class Result, class Handle, class... Ts>
   expected<Result> ask(const Handle& whom, Ts... message) {
-    expected<Result> result = fail(errc::internal, "no answer");
-    auto refused = [&](const caf::error& reason) { result = fail(from_caf(reason)); };
     auto request = self_->request(whom, patience, std::move(message)...);
-    if constexpr (std::is_void_v<Result>)
-      request.receive([&] { result = {}; }, refused);
-    else
-      request.receive([&](Result& value) { result = std::move(value); }, refused);
-    return result;
+    std::optional<error> refusal;
+    auto refuse = [&](const caf::error& reason) { refusal = from_caf(reason); };
+    if constexpr (std::is_void_v<Result>) {
+      request.receive([] {}, refuse);
+      if (refusal)
+        return fail(*refusal);
+      return {};
+    } else {
+      std::optional<Result> result;
+      request.receive([&](Result& value) { result = std::move(value); }, refuse);
+      if (refusal)
+        return fail(*refusal);
+      return std::move(*result);
+    }
   }
 
   /// Returns once the actor has ended.

@@ -30,12 +30,12 @@ ensure_proc() {
 troupe_setup() {
   local preset=$1 cache
   shift
-  ensure_proc
   cache=$(troupe_cache)
   mkdir -p "$cache/logs" 2>/dev/null || true
   [[ -w $cache/logs ]] || stop 1 "Cannot write to the cache $cache." "Name another directory: TROUPE_CACHE=DIRECTORY $0"
   [[ $# -gt 0 ]] || set -- needed
   ensure_packages "$@"
+  ensure_proc
   ensure_caf "$preset"
 }
 

@@ -69,7 +69,7 @@ caf_installed() {
 cmake_minimum_required(VERSION 3.25)
 project(find_caf LANGUAGES CXX)
 find_package(OpenSSL QUIET)
-find_package(CAF QUIET CONFIG COMPONENTS core io openssl)
+find_package(CAF QUIET CONFIG COMPONENTS core io)
 if(CAF_FOUND AND TARGET CAF::core AND TARGET CAF::io AND TARGET CAF::openssl
    AND CAF_VERSION VERSION_GREATER_EQUAL 0.18.7 AND CAF_VERSION VERSION_LESS 1.2)
   file(WRITE ${CMAKE_BINARY_DIR}/found "${CAF_DIR}\n")

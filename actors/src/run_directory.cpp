@@ -70,7 +70,8 @@ expected<run_directory> run_directory::open(const run_config& config) {
   auto code = std::error_code{};
   auto storage = fs::absolute(config.storage_path, code);
   result.root_ = storage / config.name;
-  if (config.resume == resume_mode::never && fs::exists(result.root_, code))
+  // A directory in which nothing has begun, as a refused attempt leaves it, holds no run.
+  if (config.resume == resume_mode::never && fs::exists(result.root_ / "run.json", code))
     return fail(errc::already_exists, "run directory " + result.root_.string()
                                         + " exists and resume is 'never': choose another name, remove it, or resume with "
                                           "'auto'");

@@ -130,9 +130,14 @@ TEST_CASE("a directory whose driver was killed is free") {
   CHECK(run_directory::open(config_in(scratch.path())));
 }
 
-TEST_CASE("resume 'never' refuses an existing directory and leaves it alone") {
+TEST_CASE("resume 'never' refuses a directory in which a run has begun, and takes one in which none has") {
   auto scratch = scratch_directory{};
   CHECK(run_directory::open(config_in(scratch.path(), resume_mode::never)));
+  {
+    auto first = run_directory::open(config_in(scratch.path(), resume_mode::never));
+    REQUIRE(first);
+    REQUIRE(first->write_run({{"run", "1"}}));
+  }
   auto again = run_directory::open(config_in(scratch.path(), resume_mode::never));
   REQUIRE_FALSE(again);
   CHECK(again.error().code == errc::already_exists);

@@ -70,7 +70,7 @@ cmake_minimum_required(VERSION 3.25)
 project(find_caf LANGUAGES CXX)
 find_package(OpenSSL QUIET)
 find_package(CAF QUIET CONFIG COMPONENTS core io)
-if(CAF_FOUND AND TARGET CAF::core AND TARGET CAF::io AND TARGET CAF::openssl
+if(CAF_FOUND AND TARGET CAF::core AND TARGET CAF::io
    AND CAF_VERSION VERSION_GREATER_EQUAL 0.18.7 AND CAF_VERSION VERSION_LESS 1.2)
   file(WRITE ${CMAKE_BINARY_DIR}/found "${CAF_DIR}\n")
 endif()
@@ -167,7 +167,7 @@ fetch_caf_source() {
     return
   fi
   command -v apt-get >/dev/null || stop 1 "There is no CAF >= $caf_version that CMake finds, and no apt to get its source with." \
-    "Install CAF $caf_version or later (core, io, openssl) and put its prefix into CMAKE_PREFIX_PATH," \
+    "Install CAF $caf_version or later (core, io) and put its prefix into CMAKE_PREFIX_PATH," \
     "or put the source archive with SHA-256 $caf_sha256 at $caf_source."
   say "Fetching its source from Debian's experimental suite (3 MB)"
   dir=$(mktemp -d)

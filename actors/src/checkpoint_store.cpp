@@ -19,12 +19,12 @@ namespace {
 class checkpoint_store_state : public checkpoint_store::base {
  public:
   checkpoint_store_state(caf::actor_config& cfg, checkpoint_store_config config)
-    : checkpoint_store::base(cfg), config_(std::move(config)) {}
+      : checkpoint_store::base(cfg), config_(std::move(config)) {}
 
   behavior_type make_behavior() override {
     return {
-      [this](const checkpoint_facts& facts) { attempts_.set_facts(facts); },
-      [this](const checkpoint_part& part) { return add(part); },
+        [this](const checkpoint_facts& facts) { attempts_.set_facts(facts); },
+        [this](const checkpoint_part& part) { return add(part); },
     };
   }
 
@@ -42,8 +42,8 @@ class checkpoint_store_state : public checkpoint_store::base {
 
   caf::result<checkpoint_outcome> add(const checkpoint_part& part) {
     if (part.run != config_.run)
-      return to_caf({errc::stale_generation, "a part of a checkpoint of run " + part.run.value + " came to run "
-                                               + config_.run.value});
+      return to_caf({errc::stale_generation,
+                     "a part of a checkpoint of run " + part.run.value + " came to run " + config_.run.value});
     auto key = std::tuple{part.generation, part.step, part.attempt};
     waiting_[key].push_back(make_response_promise<checkpoint_outcome>());
     auto answer = waiting_[key].back();

@@ -19,8 +19,8 @@ class collectives_state : public collectives_actor::base {
 
   behavior_type make_behavior() override {
     return {
-      [this](const generation_started& message) { begin(message); },
-      [this](const exchange_request& message) { return exchange(message); },
+        [this](const generation_started& message) { begin(message); },
+        [this](const exchange_request& message) { return exchange(message); },
     };
   }
 

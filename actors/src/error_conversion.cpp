@@ -21,8 +21,8 @@ error from_caf(const caf::error& reason) {
   auto text = caf::to_string(reason);
   if (reason == caf::sec::request_timeout)
     return {errc::timed_out, std::move(text)};
-  if (reason == caf::sec::request_receiver_down || reason == caf::sec::remote_linking_failed
-      || reason == caf::sec::broken_promise || reason == caf::sec::cannot_connect_to_node)
+  if (reason == caf::sec::request_receiver_down || reason == caf::sec::remote_linking_failed ||
+      reason == caf::sec::broken_promise || reason == caf::sec::cannot_connect_to_node)
     return {errc::unreachable, std::move(text)};
   return {errc::internal, std::move(text)};
 }

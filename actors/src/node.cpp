@@ -17,8 +17,8 @@ namespace troupe::actors {
 
 namespace {
 
-using node_backend = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
-                                        caf::result<void>(peer_down)>;
+using node_backend =
+    node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output), caf::result<void>(peer_down)>;
 
 /// A run, as far as it concerns one node.
 struct hosted_run {
@@ -38,7 +38,7 @@ struct hosted_run {
 class node_state : public node_backend::base {
  public:
   node_state(caf::actor_config& cfg, node_config config, const launcher_factory& make_launcher)
-    : node_backend::base(cfg), config_(std::move(config)) {
+      : node_backend::base(cfg), config_(std::move(config)) {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     auto tell = [self](auto event) {
       if (auto strong = self.lock())
@@ -50,16 +50,16 @@ class node_state : public node_backend::base {
 
   behavior_type make_behavior() override {
     return {
-      [this](const offer_request&) { return offer(); },
-      [this](const open_run& request, const run_control& control, const collectives_actor& collectives,
-             const checkpoint_store& store) { return open(request, control, collectives, store); },
-      [this](const start_workers& request) { return start(request); },
-      [this](const end_run& request) { return end(request); },
-      [this](const join_request& request) { return challenge(request); },
-      [this](const join_proof& proof) { return admit(proof); },
-      [this](worker_ended& event) { worker_has_ended(std::move(event)); },
-      [this](worker_output& event) { pass_on(std::move(event)); },
-      [this](const peer_down& event) { driver_is_gone(event.run); },
+        [this](const offer_request&) { return offer(); },
+        [this](const open_run& request, const run_control& control, const collectives_actor& collectives,
+               const checkpoint_store& store) { return open(request, control, collectives, store); },
+        [this](const start_workers& request) { return start(request); },
+        [this](const end_run& request) { return end(request); },
+        [this](const join_request& request) { return challenge(request); },
+        [this](const join_proof& proof) { return admit(proof); },
+        [this](worker_ended& event) { worker_has_ended(std::move(event)); },
+        [this](worker_output& event) { pass_on(std::move(event)); },
+        [this](const peer_down& event) { driver_is_gone(event.run); },
     };
   }
 
@@ -83,7 +83,8 @@ class node_state : public node_backend::base {
   }
 
   static caf::error unknown_run(const run_id& run) {
-    return to_caf({errc::stale_generation, "this node has no run " + run.value + " (it has ended, or never began here)"});
+    return to_caf(
+        {errc::stale_generation, "this node has no run " + run.value + " (it has ended, or never began here)"});
   }
 
   node_offer offer() const {
@@ -97,8 +98,9 @@ class node_state : public node_backend::base {
     auto path = launcher_->open(request);
     if (!path)
       return to_caf(path.error());
-    runs_.emplace(request.run, hosted_run{request, *path, control, collectives, store,
-                                          join_handshake{request.secret}, {}, {}, false, {}});
+    runs_.emplace(
+        request.run,
+        hosted_run{request, *path, control, collectives, store, join_handshake{request.secret}, {}, {}, false, {}});
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     when_down(control, [self, run = request.run] {
       if (auto strong = self.lock())
@@ -120,8 +122,8 @@ class node_state : public node_backend::base {
       run->started.insert(each.worker);
       run->living.insert(each.worker);
       result.pids.push_back(*pid);
-      log("worker " + std::to_string(each.worker.value) + " of run " + run->what.run_name + " is process "
-          + std::to_string(*pid));
+      log("worker " + std::to_string(each.worker.value) + " of run " + run->what.run_name + " is process " +
+          std::to_string(*pid));
     }
     return result;
   }
@@ -147,8 +149,8 @@ class node_state : public node_backend::base {
     if (run == nullptr)
       return unknown_run(request.run);
     if (!run->started.contains(request.worker))
-      return to_caf({errc::stale_generation,
-                     "this node has not started worker " + std::to_string(request.worker.value)});
+      return to_caf(
+          {errc::stale_generation, "this node has not started worker " + std::to_string(request.worker.value)});
     return run->handshake.challenge(request, serialization::random_hex(16));
   }
 
@@ -169,8 +171,8 @@ class node_state : public node_backend::base {
       return;
     auto& run = i->second;
     run.living.erase(event.worker);
-    log("worker " + std::to_string(event.worker.value) + " of run " + run.what.run_name + " ended: "
-        + event.description);
+    log("worker " + std::to_string(event.worker.value) + " of run " + run.what.run_name +
+        " ended: " + event.description);
     send(run.control, std::move(event));
     if (run.ending && run.living.empty())
       forget(i->first);

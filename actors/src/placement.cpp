@@ -42,14 +42,14 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
     total.cpus += offer.free.cpus;
     total.gpus += offer.free.gpus;
     fitting += capacity(each, offer.free);
-    list += (list.empty() ? "" : ", ") + offer.address + ": " + plural(offer.free.cpus, "CPU") + ", "
-            + plural(offer.free.gpus, "GPU");
+    list += (list.empty() ? "" : ", ") + offer.address + ": " + plural(offer.free.cpus, "CPU") + ", " +
+            plural(offer.free.gpus, "GPU");
   }
-  return {errc::unsatisfiable, plural(request.num_workers, "worker") + " with " + describe(each) + " each need "
-                                 + describe({each.cpus * request.num_workers, each.gpus * request.num_workers})
-                                 + "; the nodes offer " + plural(total.cpus, "CPU") + " and " + plural(total.gpus, "GPU")
-                                 + " (" + list + "), which is room for " + plural(fitting, "worker")
-                                 + ". Ask for fewer workers, reserve less for each, or add nodes"};
+  return {errc::unsatisfiable,
+          plural(request.num_workers, "worker") + " with " + describe(each) + " each need " +
+              describe({each.cpus * request.num_workers, each.gpus * request.num_workers}) + "; the nodes offer " +
+              plural(total.cpus, "CPU") + " and " + plural(total.gpus, "GPU") + " (" + list + "), which is room for " +
+              plural(fitting, "worker") + ". Ask for fewer workers, reserve less for each, or add nodes"};
 }
 
 /// Fills nodes one after the other up to `limits`.
@@ -99,8 +99,8 @@ expected<placement_decision> place_workers(const scaling_config& request, std::s
     for (std::uint32_t local = 0; local < counts[node]; ++local, ++rank)
       result.places.push_back({worker_id{rank}, rank_id{rank}, node, local, counts[node]});
     if (counts[node] > std::max(offers[node].free.cpus, 1u))
-      result.warning += (result.warning.empty() ? "" : "; ") + plural(counts[node], "worker") + " share "
-                        + plural(offers[node].free.cpus, "CPU") + " on " + offers[node].address;
+      result.warning += (result.warning.empty() ? "" : "; ") + plural(counts[node], "worker") + " share " +
+                        plural(offers[node].free.cpus, "CPU") + " on " + offers[node].address;
   }
   return result;
 }

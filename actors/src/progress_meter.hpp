@@ -10,8 +10,8 @@
 
 namespace troupe::actors {
 
-/// Makes progress events out of rank 0's metrics: not more often than people can see, with the speed of the last seconds. Time comes
-/// in as an argument.
+/// Makes progress events out of rank 0's metrics: not more often than people can see, with the speed of the last
+/// seconds. Time comes in as an argument.
 class progress_meter {
  public:
   using clock = std::chrono::steady_clock;

@@ -82,10 +82,11 @@ std::optional<error> run_coordinator::compare_with_first(const member& newcomer)
   auto differences = config_.compare_numerics(newcomer.numerics, reference);
   if (differences.empty())
     return std::nullopt;
-  return error{errc::mismatch, name_of(newcomer.place) + " on " + newcomer.host + " computes differently from " + against
-                                 + ", so that the result would depend on the host:" + join_lines(differences)
-                                 + "\nUse hosts of one kind, or set run.allow_mixed_hosts (the result is then marked as "
-                                   "not exact)"};
+  return error{errc::mismatch,
+               name_of(newcomer.place) + " on " + newcomer.host + " computes differently from " + against +
+                   ", so that the result would depend on the host:" + join_lines(differences) +
+                   "\nUse hosts of one kind, or set run.allow_mixed_hosts (the result is then marked as "
+                   "not exact)"};
 }
 
 run_actions run_coordinator::on_ready(const worker_ready& message) {
@@ -96,11 +97,11 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
   who->host = message.host;
   who->numerics = message.numerics;
   if (message.build_id != config_.build_id)
-    return fail_run(record(*who, {errc::program_mismatch,
-                                  name_of(who->place) + " on " + who->host + " runs build " + message.build_id
-                                    + ", the driver is build " + config_.build_id
-                                    + ": install the same build on all hosts"}),
-                    "a worker runs another build");
+    return fail_run(
+        record(*who, {errc::program_mismatch, name_of(who->place) + " on " + who->host + " runs build " +
+                                                  message.build_id + ", the driver is build " + config_.build_id +
+                                                  ": install the same build on all hosts"}),
+        "a worker runs another build");
   if (auto difference = compare_with_first(*who)) {
     if (!config_.allow_mixed_hosts)
       return fail_run(record(*who, std::move(*difference)), "numerics fingerprints differ");
@@ -124,8 +125,9 @@ std::optional<error> run_coordinator::compare_plans() const {
     compare(differences, "data fingerprint", first.plan->data_fingerprint, here, other.plan->data_fingerprint, there);
     compare(differences, "tracked tensors", first.plan->tensors, here, other.plan->tensors, there);
     if (!differences.empty())
-      return error{errc::mismatch, "the workers disagree about the run:" + join_lines(differences)
-                                     + "\nGive all hosts the same data and the training function the same configuration"};
+      return error{errc::mismatch,
+                   "the workers disagree about the run:" + join_lines(differences) +
+                       "\nGive all hosts the same data and the training function the same configuration"};
   }
   return std::nullopt;
 }
@@ -142,11 +144,12 @@ std::optional<error> run_coordinator::compare_with_checkpoint(const run_plan& pl
   compare(differences, "tracked tensors", plan.tensors, here, old.tensors, there);
   if (differences.empty())
     return std::nullopt;
-  return error{errc::mismatch, "this run cannot go on from its checkpoint, because its result would be that of no single "
-                               "program and data:"
-                                 + join_lines(differences)
-                                 + "\nUse what the run was begun with, choose another run name, or begin a new run from "
-                                   "the checkpoint's state (load_checkpoint, --from)"};
+  return error{errc::mismatch,
+               "this run cannot go on from its checkpoint, because its result would be that of no single "
+               "program and data:" +
+                   join_lines(differences) +
+                   "\nUse what the run was begun with, choose another run name, or begin a new run from "
+                   "the checkpoint's state (load_checkpoint, --from)"};
 }
 
 run_actions run_coordinator::on_plan(const run_plan& message) {
@@ -186,21 +189,20 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
   }
   if (phase_ == phase::failing)
     return all([](const member& x) { return x.finished || x.ended; }) ? conclude_failure("all workers have reported")
-                                                                       : run_actions{};
+                                                                      : run_actions{};
   stopped_ = stopped_ || message.stopped;
   if (!end_known_) {
     end_known_ = true;
     state_sha256_ = message.state_sha256;
     final_step_ = message.step;
   } else if (state_sha256_ != message.state_sha256 || final_step_ != message.step) {
-    return fail_run(record(*who, {errc::mismatch, name_of(who->place) + " ends at step "
-                                                    + std::to_string(message.step.value) + " with state "
-                                                    + message.state_sha256 + ", others at step "
-                                                    + std::to_string(final_step_.value) + " with state "
-                                                    + state_sha256_
-                                                    + ": the training function computes differently on different ranks "
-                                                      "(uninitialised memory, rank-dependent code, untracked state)"}),
-                    "replicas differ at the end");
+    return fail_run(
+        record(*who, {errc::mismatch, name_of(who->place) + " ends at step " + std::to_string(message.step.value) +
+                                          " with state " + message.state_sha256 + ", others at step " +
+                                          std::to_string(final_step_.value) + " with state " + state_sha256_ +
+                                          ": the training function computes differently on different ranks "
+                                          "(uninitialised memory, rank-dependent code, untracked state)"}),
+        "replicas differ at the end");
   }
   return all([](const member& x) { return x.finished; }) ? all_finished() : run_actions{};
 }
@@ -220,13 +222,13 @@ run_actions run_coordinator::on_ended(const worker_ended& message) {
   if (phase_ == phase::releasing || (phase_ == phase::failing && who->finished)) {
     if (!all([](const member& x) { return x.ended; }))
       return {};
-    return phase_ == phase::failing ? conclude_failure("all workers have ended")
-                                    : conclude_run(stopped_ ? run_status::stopped : run_status::completed, {},
-                                                   "all workers have ended");
+    return phase_ == phase::failing
+               ? conclude_failure("all workers have ended")
+               : conclude_run(stopped_ ? run_status::stopped : run_status::completed, {}, "all workers have ended");
   }
   auto during = who->ready ? "after step " + std::to_string(who->applied.value) : "before it had joined";
-  auto what = record(*who, {errc::worker_lost, name_of(who->place) + (who->host.empty() ? "" : " on " + who->host)
-                                                 + " ended " + during + ": " + message.description});
+  auto what = record(*who, {errc::worker_lost, name_of(who->place) + (who->host.empty() ? "" : " on " + who->host) +
+                                                   " ended " + during + ": " + message.description});
   what.last_lines = message.last_lines;
   if (!message.last_lines.empty())
     what.reason.message += "; its last lines:" + join_lines(message.last_lines);
@@ -243,10 +245,10 @@ run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string&
     who.ended = true;
     if (phase_ == phase::releasing)
       continue;
-    auto more = fail_run(record(who, {errc::node_lost, "the connection to node " + address + " is gone, and with it "
-                                                         + name_of(who.place)
-                                                         + ": look at that host and at its caf-node's output"}),
-                         "node " + address + " is lost");
+    auto more = fail_run(
+        record(who, {errc::node_lost, "the connection to node " + address + " is gone, and with it " +
+                                          name_of(who.place) + ": look at that host and at its caf-node's output"}),
+        "node " + address + " is lost");
     actions.insert(actions.end(), more.begin(), more.end());
     if (phase_ == phase::over)
       return actions;
@@ -263,7 +265,8 @@ run_actions run_coordinator::on_stop(const stop_request& message) {
   if (phase_ == phase::failing)
     return message.immediately ? conclude_failure("an immediate stop was asked for") : run_actions{};
   if (message.immediately)
-    return conclude_run(run_status::stopped, {errc::stopped, "stopped at once on request"}, "an immediate stop was asked for");
+    return conclude_run(run_status::stopped, {errc::stopped, "stopped at once on request"},
+                        "an immediate stop was asked for");
   if (phase_ == phase::starting)
     return conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"},
                         "a stop was asked for before training began");
@@ -292,10 +295,10 @@ run_actions run_coordinator::on_start_timeout() {
     }
   if (first == nullptr)
     return {};
-  return fail_run(record(*first, {errc::timed_out, missing
-                                                     + " did not join in time after the start of the process: see the "
-                                                       "worker's output, or raise run.start_timeout"}),
-                  "workers did not join in time");
+  return fail_run(
+      record(*first, {errc::timed_out, missing + " did not join in time after the start of the process: see the "
+                                                 "worker's output, or raise run.start_timeout"}),
+      "workers did not join in time");
 }
 
 run_actions run_coordinator::on_grace_timeout() {
@@ -328,7 +331,8 @@ run_actions run_coordinator::fail_run(failure_record what, const std::string& wh
 }
 
 run_actions run_coordinator::conclude_failure(const std::string& why) {
-  // The first that is no consequence by its nature is the cause; a cut-off collective may be told before the death behind it.
+  // The first that is no consequence by its nature is the cause; a cut-off collective may be told before the death
+  // behind it.
   auto cause = std::ranges::find_if(failures_, is_cause);
   if (cause == failures_.end())
     cause = failures_.begin();

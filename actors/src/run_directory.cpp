@@ -33,8 +33,8 @@ expected<int> lock_directory(const fs::path& root) {
   }
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     ::close(fd);
-    return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(path)
-                                        + ": stop that one first, or choose another run name");
+    return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(path) +
+                                          ": stop that one first, or choose another run name");
   }
   auto pid = std::to_string(::getpid()) + "\n";
   if (::ftruncate(fd, 0) != 0 || ::write(fd, pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
@@ -55,8 +55,8 @@ expected<void> keep_lines_until(const fs::path& path, step_id step) {
     auto in = std::ifstream{path};
     for (std::string line; std::getline(in, line);) {
       auto row = nlohmann::json::parse(line, nullptr, false);
-      if (row.is_object() && row.contains("step") && row["step"].is_number_unsigned()
-          && row["step"].get<std::uint64_t>() <= step.value)
+      if (row.is_object() && row.contains("step") && row["step"].is_number_unsigned() &&
+          row["step"].get<std::uint64_t>() <= step.value)
         kept += line + "\n";
     }
   }
@@ -72,9 +72,10 @@ expected<run_directory> run_directory::open(const run_config& config) {
   result.root_ = storage / config.name;
   // A directory in which nothing has begun, as a refused attempt leaves it, holds no run.
   if (config.resume == resume_mode::never && fs::exists(result.root_ / "run.json", code))
-    return fail(errc::already_exists, "run directory " + result.root_.string()
-                                        + " exists and resume is 'never': choose another name, remove it, or resume with "
-                                          "'auto'");
+    return fail(errc::already_exists,
+                "run directory " + result.root_.string() +
+                    " exists and resume is 'never': choose another name, remove it, or resume with "
+                    "'auto'");
   if (auto made = serialization::create_directories_durably(result.root_ / "checkpoints"); !made)
     return fail(errc::io_error, made.error().message + "; choose another storage path, or make room and rights there");
   if (auto made = serialization::create_directories_durably(result.root_ / "logs"); !made)
@@ -87,11 +88,11 @@ expected<run_directory> run_directory::open(const run_config& config) {
 }
 
 run_directory::run_directory(run_directory&& other) noexcept
-  : root_(std::move(other.root_)),
-    lock_(std::exchange(other.lock_, -1)),
-    metrics_(std::move(other.metrics_)),
-    ledger_(std::move(other.ledger_)),
-    logs_(std::move(other.logs_)) {}
+    : root_(std::move(other.root_)),
+      lock_(std::exchange(other.lock_, -1)),
+      metrics_(std::move(other.metrics_)),
+      ledger_(std::move(other.ledger_)),
+      logs_(std::move(other.logs_)) {}
 
 run_directory& run_directory::operator=(run_directory&& other) noexcept {
   std::swap(root_, other.root_);
@@ -128,11 +129,11 @@ expected<void> run_directory::write_result(const run_result& result) const {
 
 void run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
   for (const auto& row : batch.rows) {
-    nlohmann::ordered_json line{{"step", row.step.value},
-                                {"rank", batch.rank.value},
-                                {"seconds", static_cast<double>(row.time_us) / 1e6}};
+    nlohmann::ordered_json line{
+        {"step", row.step.value}, {"rank", batch.rank.value}, {"seconds", static_cast<double>(row.time_us) / 1e6}};
+    // A user's metric may have the name of one of ours.
     for (const auto& [name, value] : row.values)
-      line[name] = value;
+      line[line.contains(name) ? "metric." + name : name] = value;
     metrics_ << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
   }
   metrics_.flush();
@@ -141,13 +142,10 @@ void run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
   if (!ledger_.is_open())
     ledger_.open(root_ / "ledger.jsonl", std::ios::app);
   for (const auto& row : batch.ledger)
-    ledger_ << nlohmann::ordered_json{{"step", row.step.value},
-                                      {"generation", row.generation.value},
-                                      {"rank", batch.rank.value},
-                                      {"pid", pid},
-                                      {"first_shard", row.shards.first},
-                                      {"last_shard", row.shards.last}}
-                 .dump()
+    ledger_ << nlohmann::ordered_json{{"step", row.step.value},          {"generation", row.generation.value},
+                                      {"rank", batch.rank.value},        {"pid", pid},
+                                      {"first_shard", row.shards.first}, {"last_shard", row.shards.last}}
+                   .dump()
             << '\n';
   ledger_.flush();
 }
@@ -174,10 +172,11 @@ expected<void> compare_with_checkpoint(const run_identity& now, const serializat
   compare("configuration", now.configuration, then.configuration_json);
   if (differences.empty())
     return {};
-  return fail(errc::mismatch, "this run cannot go on from its checkpoint at step " + std::to_string(then.step.value)
-                                + ", because its result would be that of no single program:" + differences
-                                + "\nUse what the run was begun with, choose another run name, or begin a new run from the "
-                                  "checkpoint's state (load_checkpoint, --from)");
+  return fail(errc::mismatch,
+              "this run cannot go on from its checkpoint at step " + std::to_string(then.step.value) +
+                  ", because its result would be that of no single program:" + differences +
+                  "\nUse what the run was begun with, choose another run name, or begin a new run from the "
+                  "checkpoint's state (load_checkpoint, --from)");
 }
 
 resumed_plan plan_of(const serialization::manifest& then) {

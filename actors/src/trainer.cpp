@@ -29,12 +29,11 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using trainer_backend
-  = trainer_actor::extend<caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
-                          caf::result<void>(metrics_batch), caf::result<void>(worker_finished),
-                          caf::result<void>(worker_ended), caf::result<void>(worker_output),
-                          caf::result<void>(checkpoint_outcome), caf::result<void>(peer_down),
-                          caf::result<void>(deadline_reached)>;
+using trainer_backend = trainer_actor::extend<caf::result<void>(worker_ready, worker_actor),
+                                              caf::result<plan_accepted>(run_plan), caf::result<void>(metrics_batch),
+                                              caf::result<void>(worker_finished), caf::result<void>(worker_ended),
+                                              caf::result<void>(worker_output), caf::result<void>(checkpoint_outcome),
+                                              caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
 
 /// How long survivors of a failure may take to report, and released workers to end.
 constexpr auto grace_period = 2s;
@@ -61,26 +60,26 @@ struct used_node {
 class trainer_state : public trainer_backend::base {
  public:
   trainer_state(caf::actor_config& cfg, std::string function, trainer_config config, trainer_services services)
-    : trainer_backend::base(cfg),
-      function_(std::move(function)),
-      config_(std::move(config)),
-      services_(std::move(services)) {}
+      : trainer_backend::base(cfg),
+        function_(std::move(function)),
+        config_(std::move(config)),
+        services_(std::move(services)) {}
 
   behavior_type make_behavior() override {
     return {
-      [this](const fit_request&) { return fit(); },
-      [this](const run_observer& observer) { observers_.push_back(observer); },
-      [this](const stop_request& request) { stop(request); },
-      [this](const checkpoint_request&) { act_on(&run_coordinator::on_checkpoint_request); },
-      [this](const worker_ready& message, const worker_actor& worker) { return ready(message, worker); },
-      [this](const run_plan& plan) { return agree(plan); },
-      [this](const metrics_batch& batch) { take_metrics(batch); },
-      [this](const worker_finished& message) { finished(message); },
-      [this](const worker_ended& message) { ended(message); },
-      [this](const worker_output& output) { show(output); },
-      [this](const checkpoint_outcome& outcome) { checkpointed(outcome); },
-      [this](const peer_down& event) { node_is_gone(event.index); },
-      [this](const deadline_reached& event) { reached(static_cast<deadline>(event.which)); },
+        [this](const fit_request&) { return fit(); },
+        [this](const run_observer& observer) { observers_.push_back(observer); },
+        [this](const stop_request& request) { stop(request); },
+        [this](const checkpoint_request&) { act_on(&run_coordinator::on_checkpoint_request); },
+        [this](const worker_ready& message, const worker_actor& worker) { return ready(message, worker); },
+        [this](const run_plan& plan) { return agree(plan); },
+        [this](const metrics_batch& batch) { take_metrics(batch); },
+        [this](const worker_finished& message) { finished(message); },
+        [this](const worker_ended& message) { ended(message); },
+        [this](const worker_output& output) { show(output); },
+        [this](const checkpoint_outcome& outcome) { checkpointed(outcome); },
+        [this](const peer_down& event) { node_is_gone(event.index); },
+        [this](const deadline_reached& event) { reached(static_cast<deadline>(event.which)); },
     };
   }
 
@@ -131,7 +130,8 @@ class trainer_state : public trainer_backend::base {
     return {};
   }
 
-  /// Takes the run's directory, and with it the state to begin with. A directory that is not ours to use stays as it is.
+  /// Takes the run's directory, and with it the state to begin with. A directory that is not ours to use stays as it
+  /// is.
   expected<void> claim_directory() {
     auto directory = run_directory::open(config_.run);
     if (!directory)
@@ -173,11 +173,12 @@ class trainer_state : public trainer_backend::base {
     if (latest)
       return resume_from(*latest);
     if (latest.error().code != errc::not_found)
-      return fail(latest.error().code, latest.error().message
-                                         + "; remove the damaged checkpoints to begin anew, or choose another run name");
+      return fail(latest.error().code,
+                  latest.error().message +
+                      "; remove the damaged checkpoints to begin anew, or choose another run name");
     if (config_.run.resume == resume_mode::must)
-      return fail(errc::not_found, "resume is 'must', but " + directory.checkpoints().string()
-                                     + " holds no checkpoint: check name and storage path, or use resume 'auto'");
+      return fail(errc::not_found, "resume is 'must', but " + directory.checkpoints().string() +
+                                       " holds no checkpoint: check name and storage path, or use resume 'auto'");
     if (config_.load_checkpoint.empty())
       return {};
     auto other = serialization::checkpoint::open(config_.load_checkpoint);
@@ -214,8 +215,8 @@ class trainer_state : public trainer_backend::base {
       if (auto strong = self.lock())
         caf::anon_send(caf::actor_cast<trainer_backend>(strong), outcome);
     };
-    store_ = spawn_checkpoint_store(
-      system(), {result_.run, directory_->checkpoints(), config_.checkpoint.num_to_keep, tell});
+    store_ = spawn_checkpoint_store(system(),
+                                    {result_.run, directory_->checkpoints(), config_.checkpoint.num_to_keep, tell});
   }
 
   void watch_nodes() {
@@ -230,27 +231,26 @@ class trainer_state : public trainer_backend::base {
   /// A node did not do what it was asked for while the run was being started.
   void start_failed(std::uint32_t node, const caf::error& reason) {
     auto ours = from_caf(reason);
-    conclude_run(run_status::failed,
-                 {ours.code, "node " + nodes_[node].connection->address() + ": " + ours.message});
+    conclude_run(run_status::failed, {ours.code, "node " + nodes_[node].connection->address() + ": " + ours.message});
   }
 
   void ask_for_offers() {
     for (std::uint32_t i = 0; i < nodes_.size(); ++i)
       request(nodes_[i].connection->handle(), node_timeout, offer_request{result_.run})
-        .then(
-          [this, i](node_offer& offer) {
-            nodes_[i].offer = std::move(offer);
-            if (all_answered(i))
-              place();
-          },
-          [this, i](const caf::error& reason) { start_failed(i, reason); });
+          .then(
+              [this, i](node_offer& offer) {
+                nodes_[i].offer = std::move(offer);
+                if (all_answered(i))
+                  place();
+              },
+              [this, i](const caf::error& reason) { start_failed(i, reason); });
   }
 
   /// Notes an answer; whether it was the last that was waited for.
   bool all_answered(std::uint32_t node) {
     nodes_[node].answered = true;
-    return std::ranges::all_of(nodes_, [](const used_node& x) { return x.answered || x.connection == nullptr; })
-           && !concluding_;
+    return std::ranges::all_of(nodes_, [](const used_node& x) { return x.answered || x.connection == nullptr; }) &&
+           !concluding_;
   }
 
   void place() {
@@ -271,12 +271,11 @@ class trainer_state : public trainer_backend::base {
     if (auto claimed = claim_directory(); !claimed)
       return conclude_run(run_status::failed, std::move(claimed.error()));
     spawn_helpers();
-    coordinator_.emplace(run_coordinator::settings{result_.run, services_.build_id, places_,
-                                                   config_.run.allow_mixed_hosts, resumed_,
-                                                   services_.compare_numerics});
+    coordinator_.emplace(run_coordinator::settings{
+        result_.run, services_.build_id, places_, config_.run.allow_mixed_hosts, resumed_, services_.compare_numerics});
     for (const auto& place : places_)
-      result_.workers.push_back({place.worker, place.rank, nodes_[place.node].offer.host,
-                                 nodes_[place.node].connection->address(), 0});
+      result_.workers.push_back(
+          {place.worker, place.rank, nodes_[place.node].offer.host, nodes_[place.node].connection->address(), 0});
     open_program();
   }
 
@@ -286,9 +285,9 @@ class trainer_state : public trainer_backend::base {
     auto most = (v + n - 1) / n;
     auto efficiency = static_cast<double>(v) / (static_cast<double>(n) * most);
     if (efficiency < 0.85)
-      notify(true, std::to_string(n) + " workers share " + std::to_string(v) + " shards unevenly: they run at "
-                     + std::to_string(static_cast<int>(efficiency * 100))
-                     + " % of what they could (a multiple of the number of workers, such as 24 or 64, suits better)");
+      notify(true, std::to_string(n) + " workers share " + std::to_string(v) + " shards unevenly: they run at " +
+                       std::to_string(static_cast<int>(efficiency * 100)) +
+                       " % of what they could (a multiple of the number of workers, such as 24 or 64, suits better)");
   }
 
   /// What Gloo sends is clear text.
@@ -299,8 +298,8 @@ class trainer_state : public trainer_backend::base {
     for (auto i : used)
       if (!services_.is_loopback(nodes_[i].offer.address))
         return fail(errc::invalid_argument,
-                    "gradients travel between hosts in clear text, and " + nodes_[i].offer.address
-                      + " is not this machine: if the network is private or a tunnel, say so with "
+                    "gradients travel between hosts in clear text, and " + nodes_[i].offer.address +
+                        " is not this machine: if the network is private or a tunnel, say so with "
                         "cluster.trusted_network (--trusted-network)");
     return {};
   }
@@ -320,13 +319,13 @@ class trainer_state : public trainer_backend::base {
       request(nodes_[i].connection->handle(), node_timeout,
               open_run{result_.run, result_.name, services_.program_path, services_.build_id, secret}, self,
               collectives_, store_)
-        .then(
-          [this, i](const run_opened&) {
-            waiting_nodes_.erase(i);
-            if (waiting_nodes_.empty() && !concluding_)
-              start_workers_on_all();
-          },
-          [this, i](const caf::error& reason) { start_failed(i, reason); });
+          .then(
+              [this, i](const run_opened&) {
+                waiting_nodes_.erase(i);
+                if (waiting_nodes_.empty() && !concluding_)
+                  start_workers_on_all();
+              },
+              [this, i](const caf::error& reason) { start_failed(i, reason); });
   }
 
   void start_workers_on_all() {
@@ -338,8 +337,7 @@ class trainer_state : public trainer_backend::base {
         if (place.node == i)
           message.workers.push_back({place.worker, environment_of(place)});
       request(nodes_[i].connection->handle(), node_timeout, std::move(message))
-        .then([](const workers_started&) {},
-              [this, i](const caf::error& reason) { start_failed(i, reason); });
+          .then([](const workers_started&) {}, [this, i](const caf::error& reason) { start_failed(i, reason); });
     }
   }
 
@@ -359,8 +357,8 @@ class trainer_state : public trainer_backend::base {
 
   caf::result<void> ready(const worker_ready& message, const worker_actor& worker) {
     if (message.run != result_.run || !coordinator_ || message.worker.value >= result_.workers.size())
-      return to_caf({errc::stale_generation, "this is the driver of run " + result_.run.value + ", not of "
-                                               + message.run.value});
+      return to_caf(
+          {errc::stale_generation, "this is the driver of run " + result_.run.value + ", not of " + message.run.value});
     workers_[message.worker] = worker;
     auto& info = result_.workers[message.worker.value];
     info.pid = message.pid;
@@ -372,15 +370,15 @@ class trainer_state : public trainer_backend::base {
   }
 
   void begin_all_workers() {
-    caf::anon_send(collectives_, generation_started{result_.run, generation_,
-                                                    static_cast<std::uint32_t>(places_.size())});
+    caf::anon_send(collectives_,
+                   generation_started{result_.run, generation_, static_cast<std::uint32_t>(places_.size())});
     begin_training message;
     message.run = result_.run;
     message.generation = generation_;
     message.world_size = static_cast<std::uint32_t>(places_.size());
     for (const auto& place : places_)
       message.ownership.push_back(
-        collectives::owned_shards(config_.scaling.shards, message.world_size, place.rank.value));
+          collectives::owned_shards(config_.scaling.shards, message.world_size, place.rank.value));
     message.backend = places_.size() == 1 ? backend_kind::self : backend_kind::gloo;
     message.function = function_;
     message.run_name = config_.run.name;
@@ -428,13 +426,14 @@ class trainer_state : public trainer_backend::base {
 
   void accept(const run_plan& plan) {
     meter_.set_plan(plan, clock::now());
-    // The same sender and receiver as for the parts' way would not be: the store must know the facts before any worker goes on.
+    // The same sender and receiver as for the parts' way would not be: the store must know the facts before any worker
+    // goes on.
     request(store_, node_timeout,
             checkpoint_facts{result_.run, config_.run.seed, config_.scaling.shards, plan.batch_samples,
                              collectives::tree_version, services_.build_id, config_.config.dump(),
                              plan.data_fingerprint, numerics_})
-      .then([this] { answer_plans([this](plan_promise& x) { x.deliver(plan_accepted{generation_}); }); },
-            [this](const caf::error& reason) { answer_plans([&](plan_promise& x) { x.deliver(reason); }); });
+        .then([this] { answer_plans([this](plan_promise& x) { x.deliver(plan_accepted{generation_}); }); },
+              [this](const caf::error& reason) { answer_plans([&](plan_promise& x) { x.deliver(reason); }); });
   }
 
   template <class Deliver>
@@ -449,13 +448,12 @@ class trainer_state : public trainer_backend::base {
     auto now = clock::now();
     directory_->append(batch, result_.workers[batch.worker.value].pid);
     if (batch.dropped > 0)
-      notify(true, "rank " + std::to_string(batch.rank.value) + " reported faster than could be taken in: "
-                     + std::to_string(batch.dropped) + " reports are lost");
+      notify(true, "rank " + std::to_string(batch.rank.value) + " reported faster than could be taken in: " +
+                       std::to_string(batch.dropped) + " reports are lost");
     if (coordinator_)
       coordinator_->on_applied(batch.worker, batch.applied);
     if (result_.seconds_to_first_step == 0 && batch.applied.value > result_.resumed_from_step)
-      result_.seconds_to_first_step
-        = std::chrono::duration<double>(now - started_).count();
+      result_.seconds_to_first_step = std::chrono::duration<double>(now - started_).count();
     if (batch.rank.value != 0)
       return;
     if (auto event = meter_.add(batch, now))
@@ -492,8 +490,8 @@ class trainer_state : public trainer_backend::base {
 
   void checkpointed(const checkpoint_outcome& outcome) {
     if (outcome.reason.code != errc::none)
-      return notify(true, "the checkpoint of step " + std::to_string(outcome.step.value)
-                            + " failed, training goes on and the older ones stand: " + outcome.reason.message);
+      return notify(true, "the checkpoint of step " + std::to_string(outcome.step.value) +
+                              " failed, training goes on and the older ones stand: " + outcome.reason.message);
     result_.latest_checkpoint = outcome.path;
     publish(checkpoint_saved{result_.run, outcome.step, outcome.path});
   }
@@ -522,21 +520,21 @@ class trainer_state : public trainer_backend::base {
     auto grace_before = grace_running_;
     for (const auto& action : actions)
       std::visit(overloaded{
-                   [&](const begin_all&) { begin_all_workers(); },
-                   [&](const accept_plans& x) { accept(x.plan); },
-                   [&](const refuse_plans& x) {
-                     answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
-                   },
-                   [&](const send_command& x) { tell_workers(x.command); },
-                   [&](const abort_all& x) {
-                     notify(true, action.why);
-                     tell_workers(abort_training{result_.run, generation_, x.reason});
-                     answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
-                     send_exit(collectives_, caf::exit_reason::user_shutdown);
-                     send_exit(store_, caf::exit_reason::user_shutdown);
-                   },
-                   [&](const release_all&) { tell_workers(release_worker{result_.run}); },
-                   [&](const conclude& x) { conclude_run(x.status, x.reason); },
+                     [&](const begin_all&) { begin_all_workers(); },
+                     [&](const accept_plans& x) { accept(x.plan); },
+                     [&](const refuse_plans& x) {
+                       answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
+                     },
+                     [&](const send_command& x) { tell_workers(x.command); },
+                     [&](const abort_all& x) {
+                       notify(true, action.why);
+                       tell_workers(abort_training{result_.run, generation_, x.reason});
+                       answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
+                       send_exit(collectives_, caf::exit_reason::user_shutdown);
+                       send_exit(store_, caf::exit_reason::user_shutdown);
+                     },
+                     [&](const release_all&) { tell_workers(release_worker{result_.run}); },
+                     [&](const conclude& x) { conclude_run(x.status, x.reason); },
                  },
                  action.what);
     grace_running_ = grace_running_ || coordinator_->in_grace();
@@ -573,8 +571,9 @@ class trainer_state : public trainer_backend::base {
         if (--ending_nodes_ == 0)
           deliver();
       };
-      request(node.connection->handle(), grace_period, end_run{result_.run})
-        .then(done, [done](const caf::error&) { done(); });
+      request(node.connection->handle(), grace_period, end_run{result_.run}).then(done, [done](const caf::error&) {
+        done();
+      });
     }
   }
 
@@ -629,8 +628,8 @@ class trainer_state : public trainer_backend::base {
 
 trainer_actor spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
                             trainer_services services) {
-  return caf::actor_cast<trainer_actor>(system.spawn<trainer_state, caf::detached>(
-    std::move(function), std::move(config), std::move(services)));
+  return caf::actor_cast<trainer_actor>(
+      system.spawn<trainer_state, caf::detached>(std::move(function), std::move(config), std::move(services)));
 }
 
 } // namespace troupe::actors

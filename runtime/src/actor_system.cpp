@@ -41,8 +41,7 @@ class embedded_node : public actors::connected_node {
   static expected<std::unique_ptr<connected_node>> start(caf::actor_system& system) {
     auto entry = std::make_shared<runtime::worker_entry>();
     entry->keys = runtime::keys_of(system);
-    auto node = actors::spawn_node(system,
-                                   {runtime::local_host_name(), "127.0.0.1", runtime::local_resources(), {}},
+    auto node = actors::spawn_node(system, {runtime::local_host_name(), "127.0.0.1", runtime::local_resources(), {}},
                                    runtime::make_local_launcher({{}, true}, entry));
     auto port = runtime::publish(node, {"127.0.0.1", 0});
     if (!port) {
@@ -74,8 +73,9 @@ expected<std::vector<std::unique_ptr<actors::connected_node>>> connect_nodes(caf
     return fail(errc::invalid_argument, "this actor system was not prepared for Troupe: call troupe::prepare on its "
                                         "configuration before it is made");
   if (!cluster.insecure && !runtime::is_secure(system))
-    return fail(errc::invalid_argument, "this actor system has no keys: call troupe::prepare on its configuration before "
-                                        "it is made, or set cluster.insecure");
+    return fail(errc::invalid_argument,
+                "this actor system has no keys: call troupe::prepare on its configuration before "
+                "it is made, or set cluster.insecure");
   std::vector<std::unique_ptr<actors::connected_node>> result;
   if (cluster.nodes.empty()) {
     auto node = embedded_node::start(system);
@@ -135,7 +135,8 @@ void init_meta_objects() {
 
 expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster) {
   if (cluster.insecure) {
-    std::fputs("warning: connections are insecure: whoever reaches a port of this run can run code as its owner\n", stderr);
+    std::fputs("warning: connections are insecure: whoever reaches a port of this run can run code as its owner\n",
+               stderr);
     runtime::secure(config, std::nullopt);
     return {};
   }

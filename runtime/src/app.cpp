@@ -12,7 +12,7 @@ void run_if_worker(const std::vector<named_function>& functions) {
 }
 
 app::app(int argc, char** argv, std::vector<named_function> functions)
-  : argc_(argc), argv_(argv), functions_(std::move(functions)) {
+    : argc_(argc), argv_(argv), functions_(std::move(functions)) {
   for (auto i = functions_.begin(); i != functions_.end(); ++i)
     if (std::ranges::find(i + 1, functions_.end(), i->name, &named_function::name) != functions_.end())
       throw failure{errc::invalid_argument, "two training functions are named '" + i->name + "'"};

@@ -10,7 +10,8 @@
 
 namespace troupe::runtime {
 
-/// The commands that have come from the driver, by number. Filled by the worker actor, read by the training thread at barriers.
+/// The commands that have come from the driver, by number. Filled by the worker actor, read by the training thread at
+/// barriers.
 class command_inbox {
  public:
   void add(const control_command& command) {
@@ -30,8 +31,8 @@ class command_inbox {
     return commands_.size();
   }
 
-  /// The commands after number `from` up to number `to`, which some rank has seen: waits until they are here, too. Empty when they do not
-  /// come in time.
+  /// The commands after number `from` up to number `to`, which some rank has seen: waits until they are here, too.
+  /// Empty when they do not come in time.
   [[nodiscard]] std::vector<command_kind> take(std::uint64_t from, std::uint64_t to, std::chrono::milliseconds limit) {
     auto lock = std::unique_lock{mutex_};
     if (!arrived_.wait_for(lock, limit, [&] { return commands_.size() >= to; }))

@@ -8,8 +8,8 @@
 
 namespace troupe::runtime {
 
-/// What the training side of a worker asks of the run's actors. Calls block; each comes from one thread at a time. Implemented over CAF in
-/// one file; tests play it.
+/// What the training side of a worker asks of the run's actors. Calls block; each comes from one thread at a time.
+/// Implemented over CAF in one file; tests play it.
 class control_link {
  public:
   virtual ~control_link() = default;

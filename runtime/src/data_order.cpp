@@ -18,7 +18,8 @@ std::uint64_t mix(std::uint64_t x) noexcept {
 
 } // namespace
 
-keyed_permutation::keyed_permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) noexcept : size_(size) {
+keyed_permutation::keyed_permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) noexcept
+    : size_(size) {
   auto bits = static_cast<unsigned>(std::bit_width(size > 1 ? size - 1 : 1));
   half_bits_ = (bits + 1) / 2;
   mask_ = half_bits_ >= 32 ? 0xffffffffu : (std::uint64_t{1} << half_bits_) - 1;

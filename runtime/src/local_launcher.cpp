@@ -47,23 +47,23 @@ worker_ended describe_end(const run_id& run, worker_id worker, const exit_report
   result.exit_status = report.exit_code ? *report.exit_code : 128 + report.signal.value_or(0);
   result.description = report.describe();
   if (auto library = missing_library(report.last_lines))
-    result.description += "; host " + this_host() + " has no shared library " + *library
-                          + ": install the package that has it there";
+    result.description +=
+        "; host " + this_host() + " has no shared library " + *library + ": install the package that has it there";
   result.last_lines = report.last_lines;
   return result;
 }
 
-/// The processes of one node. Its supervisor's callbacks come from a thread of their own, and the end of a process may be told before
-/// `start` has returned.
+/// The processes of one node. Its supervisor's callbacks come from a thread of their own, and the end of a process may
+/// be told before `start` has returned.
 class local_launcher : public actors::process_launcher {
  public:
   local_launcher(program_source source, std::shared_ptr<const worker_entry> entry, actors::launcher_events events)
-    : source_(std::move(source)), entry_(std::move(entry)), events_(std::move(events)) {}
+      : source_(std::move(source)), entry_(std::move(entry)), events_(std::move(events)) {}
 
   expected<void> init() {
-    auto supervisor = process_supervisor::make(
-      {[this](pid_t pid, output_stream, std::string_view line) { output(pid, line); },
-       [this](const exit_report& report) { ended(report); }});
+    auto supervisor =
+        process_supervisor::make({[this](pid_t pid, output_stream, std::string_view line) { output(pid, line); },
+                                  [this](const exit_report& report) { ended(report); }});
     if (!supervisor)
       return fail(std::move(supervisor.error()));
     supervisor_.emplace(std::move(*supervisor));
@@ -76,13 +76,13 @@ class local_launcher : public actors::process_launcher {
       path = source_.directory / path.filename();
     auto program = source_.own_program ? program_file::own() : program_file::open(path.string());
     if (!program)
-      return fail(program.error().code, program.error().message + " (on host " + this_host()
-                                          + "): install the driver's program there at the same path, or start caf-node "
+      return fail(program.error().code, program.error().message + " (on host " + this_host() +
+                                            "): install the driver's program there at the same path, or start caf-node "
                                             "with --program-dir");
     if (program->identity().build_id != request.build_id)
-      return fail(errc::program_mismatch, program->identity().path + " on host " + this_host() + " is build "
-                                            + program->identity().build_id + ", the driver is build " + request.build_id
-                                            + ": install the same build on all hosts");
+      return fail(errc::program_mismatch, program->identity().path + " on host " + this_host() + " is build " +
+                                              program->identity().build_id + ", the driver is build " +
+                                              request.build_id + ": install the same build on all hosts");
     auto result = program->identity().path;
     programs_.insert_or_assign(request.run, std::move(*program));
     return result;
@@ -195,7 +195,8 @@ expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
   result.secret = in.value("secret", "");
   result.node = *node;
   if (in.contains("keys"))
-    result.keys = tls_files{in["keys"].value("certificate", ""), in["keys"].value("key", ""), in["keys"].value("ca", "")};
+    result.keys =
+        tls_files{in["keys"].value("certificate", ""), in["keys"].value("key", ""), in["keys"].value("ca", "")};
   return result;
 }
 

@@ -10,8 +10,9 @@
 
 namespace troupe::runtime {
 
-/// Takes metrics from the training thread without ever making it wait, and pushes them to the driver from a thread of its own: one
-/// batch under way at a time, at most some fifty a second. When the driver cannot keep up, the newest reports are given up and counted.
+/// Takes metrics from the training thread without ever making it wait, and pushes them to the driver from a thread of
+/// its own: one batch under way at a time, at most some fifty a second. When the driver cannot keep up, the newest
+/// reports are given up and counted.
 class metrics_pusher {
  public:
   /// `head` has run, worker and rank; `link` outlives this.

@@ -39,7 +39,7 @@ class node_host::impl {
   }
 
   explicit impl(const node_options& options, const std::optional<tls_files>& keys)
-    : config_(make_config(keys)), system_(*config_), entry_(std::make_shared<worker_entry>()) {
+      : config_(make_config(keys)), system_(*config_), entry_(std::make_shared<worker_entry>()) {
     offered_ = local_resources();
     offered_.cpus = options.cpus.value_or(offered_.cpus);
     offered_.gpus = options.gpus.value_or(offered_.gpus);
@@ -93,8 +93,8 @@ expected<node_host> node_host::start(const node_options& options) {
   std::optional<tls_files> keys;
   if (!options.insecure) {
     auto directory = options.keys.empty() ? default_key_directory() : options.keys;
-    auto found = is_loopback(options.listen.host) ? loopback_keys(directory)
-                                                  : cluster_keys(directory, options.listen.host);
+    auto found =
+        is_loopback(options.listen.host) ? loopback_keys(directory) : cluster_keys(directory, options.listen.host);
     if (!found)
       return fail(std::move(found.error()));
     keys = std::move(*found);

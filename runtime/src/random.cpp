@@ -33,9 +33,10 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c, std::array<s
   return c;
 }
 
-// The highest counter word counts within the stream; the others say what the stream is for. Bit 31 of the third tells steps from names.
+// The highest counter word counts within the stream; the others say what the stream is for. Bit 31 of the third tells
+// steps from names.
 random_stream::random_stream(std::uint64_t seed, step_id step, shard_id shard, std::uint32_t index) noexcept
-  : key_(split(seed)) {
+    : key_(split(seed)) {
   // What it is for has more bits than are left of the counter: it is mixed down by one more call of the function.
   auto where = split(step.value);
   auto mixed = philox({where[0], where[1], shard.value, index}, key_);

@@ -5,8 +5,8 @@
 
 namespace troupe::runtime {
 
-/// Turns SIGINT and SIGTERM into calls, on a thread of its own, for as long as it lives; puts the program's own handling back afterwards.
-/// At most one exists at a time.
+/// Turns SIGINT and SIGTERM into calls, on a thread of its own, for as long as it lives; puts the program's own
+/// handling back afterwards. At most one exists at a time.
 class signal_watch {
  public:
   /// `react` gets the signal's number and how many have come by now.

@@ -18,8 +18,8 @@ enum class step_phase : std::uint8_t {
   frozen = 3,
 };
 
-/// A worker's place in the protocol as one atomic word (generation, step, phase), in which leaving the barrier and being aborted
-/// are one compare-exchange each, so that one of them wins (design, section 5).
+/// A worker's place in the protocol as one atomic word (generation, step, phase), in which leaving the barrier and
+/// being aborted are one compare-exchange each, so that one of them wins (design, section 5).
 class step_word {
  public:
   struct value {
@@ -36,7 +36,7 @@ class step_word {
     if (unpack(old).phase == step_phase::frozen)
       return false;
     return word_.compare_exchange_strong(
-      old, pack({static_cast<std::uint32_t>(generation.value), step.value, step_phase::computing}));
+        old, pack({static_cast<std::uint32_t>(generation.value), step.value, step_phase::computing}));
   }
 
   /// computing -> reduced; false when an abort was faster.
@@ -64,8 +64,8 @@ class step_word {
  private:
   // 20 bits of generation, 42 of step, 2 of phase.
   static constexpr std::uint64_t pack(value x) noexcept {
-    return (std::uint64_t{x.generation} << 44) | ((x.step & ((std::uint64_t{1} << 42) - 1)) << 2)
-           | static_cast<std::uint64_t>(x.phase);
+    return (std::uint64_t{x.generation} << 44) | ((x.step & ((std::uint64_t{1} << 42) - 1)) << 2) |
+           static_cast<std::uint64_t>(x.phase);
   }
 
   static constexpr value unpack(std::uint64_t x) noexcept {

@@ -27,20 +27,21 @@ std::string describe(const tensor_spec& spec) {
 void tracked_state::add(tensor_view tensor, std::size_t size_bytes) {
   const auto& spec = tensor.spec;
   if (spec.size_bytes() != size_bytes)
-    throw failure{errc::invalid_argument, "tensor '" + spec.name + "' is tracked as " + describe(spec) + ", which are "
-                                            + std::to_string(spec.size_bytes()) + " bytes, but its memory has "
-                                            + std::to_string(size_bytes)};
+    throw failure{errc::invalid_argument, "tensor '" + spec.name + "' is tracked as " + describe(spec) +
+                                              ", which are " + std::to_string(spec.size_bytes()) +
+                                              " bytes, but its memory has " + std::to_string(size_bytes)};
   if (std::ranges::any_of(tensors_, [&](const tensor_view& x) { return x.spec.name == spec.name; }))
     throw failure{errc::invalid_argument, "tensor '" + spec.name + "' is tracked twice: names must be unique"};
   if (source_) {
     const auto& stored = source_->content().tensors;
     auto found = source_->find(spec.name);
     if (!found)
-      throw failure{errc::mismatch, "checkpoint " + source_->directory().string() + " has no tensor '" + spec.name
-                                      + "': the training function tracks something that the checkpoint's did not"};
+      throw failure{errc::mismatch, "checkpoint " + source_->directory().string() + " has no tensor '" + spec.name +
+                                        "': the training function tracks something that the checkpoint's did not"};
     if (stored[*found].spec != spec)
-      throw failure{errc::mismatch, "tensor '" + spec.name + "' is " + describe(stored[*found].spec) + " in checkpoint "
-                                      + source_->directory().string() + ", but tracked as " + describe(spec)};
+      throw failure{errc::mismatch, "tensor '" + spec.name + "' is " + describe(stored[*found].spec) +
+                                        " in checkpoint " + source_->directory().string() + ", but tracked as " +
+                                        describe(spec)};
     value_or_throw(source_->read_tensor(*found, {tensor.data, size_bytes}));
   }
   tensors_.push_back(std::move(tensor));

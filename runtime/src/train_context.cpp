@@ -10,16 +10,16 @@ namespace {
 
 collectives::reduce_op to_op(reduction op) {
   switch (op) {
-    case reduction::sum:
-      return collectives::reduce_op::sum;
-    case reduction::mean:
-      return collectives::reduce_op::mean;
-    case reduction::min:
-      return collectives::reduce_op::min;
-    case reduction::max:
-      return collectives::reduce_op::max;
-    case reduction::product:
-      return collectives::reduce_op::product;
+  case reduction::sum:
+    return collectives::reduce_op::sum;
+  case reduction::mean:
+    return collectives::reduce_op::mean;
+  case reduction::min:
+    return collectives::reduce_op::min;
+  case reduction::max:
+    return collectives::reduce_op::max;
+  case reduction::product:
+    return collectives::reduce_op::product;
   }
   throw failure{errc::invalid_argument, "no such reduction"};
 }
@@ -27,7 +27,8 @@ collectives::reduce_op to_op(reduction op) {
 std::size_t index_of(const std::vector<std::string>& names, std::string_view name) {
   auto found = std::ranges::find(names, name);
   if (found == names.end())
-    throw failure{errc::invalid_argument, "no metric '" + std::string{name} + "' in the plan: name it in step_plan.metrics"};
+    throw failure{errc::invalid_argument,
+                  "no metric '" + std::string{name} + "' in the plan: name it in step_plan.metrics"};
   return static_cast<std::size_t>(found - names.begin());
 }
 
@@ -41,9 +42,9 @@ random_stream shard::random(std::uint32_t index) const noexcept {
 
 void shard::contribute(std::span<const float> gradient) {
   if (gradient.size() != gradient_.size())
-    throw failure{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size())
-                                            + " elements to a gradient of " + std::to_string(gradient_.size())
-                                            + ": set step_plan.gradient_elements"};
+    throw failure{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size()) +
+                                              " elements to a gradient of " + std::to_string(gradient_.size()) +
+                                              ": set step_plan.gradient_elements"};
   for (std::size_t i = 0; i < gradient.size(); ++i)
     gradient_[i] += gradient[i];
 }

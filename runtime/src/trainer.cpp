@@ -17,14 +17,14 @@ namespace {
 class observer_state : public actors::run_observer::base {
  public:
   observer_state(caf::actor_config& cfg, const run_callbacks& callbacks)
-    : actors::run_observer::base(cfg), callbacks_(callbacks) {}
+      : actors::run_observer::base(cfg), callbacks_(callbacks) {}
 
   behavior_type make_behavior() override {
     return {
-      [this](const run_started& x) { call(callbacks_.started, x); },
-      [this](const run_progress& x) { call(callbacks_.progress, x); },
-      [this](const checkpoint_saved& x) { call(callbacks_.saved, x); },
-      [this](const run_notice& x) { call(callbacks_.notice, x); },
+        [this](const run_started& x) { call(callbacks_.started, x); },
+        [this](const run_progress& x) { call(callbacks_.progress, x); },
+        [this](const checkpoint_saved& x) { call(callbacks_.saved, x); },
+        [this](const run_notice& x) { call(callbacks_.notice, x); },
     };
   }
 
@@ -66,8 +66,8 @@ class trainer::impl {
       auto signals = runtime::signal_watch{[this](int signal, int count) { interrupted(signal, count); }};
       self->send(current(), observer);
       self->request(current(), caf::infinite, fit_request{})
-        .receive([&](run_result& x) { result = std::move(x); },
-                 [&](const caf::error& reason) { result = failed(actors::from_caf(reason)); });
+          .receive([&](run_result& x) { result = std::move(x); },
+                   [&](const caf::error& reason) { result = failed(actors::from_caf(reason)); });
     }
     set_current({});
     // What has been sent to the observer comes before its end.

@@ -19,19 +19,14 @@ using namespace std::chrono_literals;
 /// How long a rank waits for a command that another rank has already seen.
 constexpr auto command_limit = 10s;
 
-template <class T>
-T or_throw(expected<T> result) {
-  return value_or_throw(std::move(result));
-}
-
 } // namespace
 
 train_context::impl::impl(begin_training begin, runtime::control_link& link)
-  : begin_(std::move(begin)),
-    config_(nlohmann::json::parse(begin_.configuration)),
-    options_(nlohmann::json::parse(begin_.options)),
-    run_directory_(begin_.run_directory),
-    link_(link) {
+    : begin_(std::move(begin)),
+      config_(nlohmann::json::parse(begin_.configuration)),
+      options_(nlohmann::json::parse(begin_.options)),
+      run_directory_(begin_.run_directory),
+      link_(link) {
   metrics_batch head;
   head.run = begin_.run;
   head.worker = begin_.worker;
@@ -48,7 +43,7 @@ void train_context::impl::open_checkpoint() {
   if (begin_.restore_from.empty())
     return;
   auto source = std::make_shared<const serialization::checkpoint>(
-    or_throw(serialization::checkpoint::open(begin_.restore_from)));
+      value_or_throw(serialization::checkpoint::open(begin_.restore_from)));
   if (begin_.restore_step)
     restored_step_ = source->content().step.value;
   step_ = step_id{restored_step_};
@@ -78,7 +73,7 @@ void train_context::impl::form_communicator() {
         return fail(std::move(all.error()));
       return std::move(all->blobs);
     };
-    formed = or_throw(collectives::make_gloo_communicator(std::move(options), exchange));
+    formed = value_or_throw(collectives::make_gloo_communicator(std::move(options), exchange));
   }
   auto lock = std::lock_guard{communicator_mutex_};
   communicator_ = std::move(formed);
@@ -106,8 +101,8 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
     result.reason = {errc::user_error, "the training function threw something that is no std::exception"};
   }
   if (result.reason.code != errc::none)
-    result.reason.message = "rank " + std::to_string(begin_.rank.value) + " after step " + std::to_string(step_.value)
-                            + ": " + result.reason.message;
+    result.reason.message = "rank " + std::to_string(begin_.rank.value) + " after step " + std::to_string(step_.value) +
+                            ": " + result.reason.message;
   result.step = step_;
   pusher_->flush();
   return result;
@@ -132,7 +127,7 @@ void train_context::impl::abort(const abort_training& message) {
 
 std::uint64_t train_context::impl::micros() const {
   return static_cast<std::uint64_t>(
-    std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - started_).count());
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - started_).count());
 }
 
 void train_context::impl::report_step(step_id step, metric_map values) {
@@ -163,14 +158,16 @@ void train_context::impl::agree_on(run_plan message) {
     auto names = std::string{};
     for (const auto& name : left)
       names += (names.empty() ? "'" : ", '") + name + "'";
-    throw failure{errc::mismatch, "checkpoint " + begin_.restore_from + " has tensors that the training function does not "
-                                    "track: " + names + "; track them before for_each_step"};
+    throw failure{errc::mismatch, "checkpoint " + begin_.restore_from +
+                                      " has tensors that the training function does not "
+                                      "track: " +
+                                      names + "; track them before for_each_step"};
   }
   message.run = begin_.run;
   message.generation = begin_.generation;
   message.worker = begin_.worker;
   message.tensors = actors::describe_tensors(state_.specs());
-  or_throw(link_.agree(message));
+  value_or_throw(link_.agree(message));
   agreed_ = true;
 }
 
@@ -194,36 +191,36 @@ void train_context::impl::pass_barrier(step_id step) {
   // Each word becomes its maximum over the ranks; a digest and its complement become maximum and minimum.
   auto digest = first_barrier_ ? state_.digest() : state_.digest_of_slice(step.value);
   std::array<std::uint64_t, 5> words{commands_.highest(), digest, ~digest, step.value, ~step.value};
-  or_throw(communicator_->barrier(words));
+  value_or_throw(communicator_->barrier(words));
   commands_agreed_ = words[0];
   first_barrier_ = false;
   if (words[3] != ~words[4])
-    throw failure{errc::mismatch, "the ranks are at different steps, " + std::to_string(~words[4]) + " and "
-                                    + std::to_string(words[3]) + ": an invariant of Troupe is broken"};
+    throw failure{errc::mismatch, "the ranks are at different steps, " + std::to_string(~words[4]) + " and " +
+                                      std::to_string(words[3]) + ": an invariant of Troupe is broken"};
   if (words[1] != ~words[2])
     compare_replicas(step);
 }
 
 void train_context::impl::compare_replicas(step_id step) {
   auto mine = state_.digests();
-  auto all = or_throw(communicator_->all_gather_bytes(std::as_bytes(std::span{mine})));
+  auto all = value_or_throw(communicator_->all_gather_bytes(std::as_bytes(std::span{mine})));
   auto text = std::string{};
   for (std::size_t part = 0; part < mine.size(); ++part) {
     auto ranks = std::string{};
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
-      auto same = all[rank].size() == all[0].size()
-                  && std::equal(all[rank].begin() + static_cast<std::ptrdiff_t>(part * 8),
-                                all[rank].begin() + static_cast<std::ptrdiff_t>(part * 8 + 8),
-                                all[0].begin() + static_cast<std::ptrdiff_t>(part * 8));
+      auto same =
+          all[rank].size() == all[0].size() && std::equal(all[rank].begin() + static_cast<std::ptrdiff_t>(part * 8),
+                                                          all[rank].begin() + static_cast<std::ptrdiff_t>(part * 8 + 8),
+                                                          all[0].begin() + static_cast<std::ptrdiff_t>(part * 8));
       if (!same)
         ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
     if (!ranks.empty())
       text += (text.empty() ? "" : "; ") + state_.name_of_part(part) + " on rank " + ranks;
   }
-  throw failure{errc::mismatch, "at the start of step " + std::to_string(step.value)
-                                  + " the tracked state differs from rank 0's: " + text
-                                  + ". The training function computes differently on different ranks: uninitialised "
+  throw failure{errc::mismatch, "at the start of step " + std::to_string(step.value) +
+                                    " the tracked state differs from rank 0's: " + text +
+                                    ". The training function computes differently on different ranks: uninitialised "
                                     "memory, an untracked random generator, or code that depends on the rank"};
 }
 
@@ -233,9 +230,9 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
   if (commands_agreed_ > commands_done_) {
     auto commands = commands_.take(commands_done_, commands_agreed_, command_limit);
     if (commands.empty())
-      throw failure{errc::timed_out, "command " + std::to_string(commands_agreed_)
-                                       + ", which another rank has, has not come from the driver within "
-                                       + std::to_string(command_limit.count()) + " s"};
+      throw failure{errc::timed_out, "command " + std::to_string(commands_agreed_) +
+                                         ", which another rank has, has not come from the driver within " +
+                                         std::to_string(command_limit.count()) + " s"};
     commands_done_ = commands_agreed_;
     for (auto kind : commands) {
       stop = stop || kind == command_kind::stop;
@@ -262,23 +259,24 @@ void train_context::impl::take_checkpoint(step_id step) {
   part.metrics = last_metrics_;
   part.values_json = state_.values().dump();
   auto plan = serialization::plan_chunks(part.tensors, begin_.world_size);
-  auto directory = run_directory_ / "checkpoints"
-                   / serialization::temporary_name(step, begin_.generation, part.attempt);
+  auto directory =
+      run_directory_ / "checkpoints" / serialization::temporary_name(step, begin_.generation, part.attempt);
   auto written = serialization::write_part(directory, begin_.rank.value, plan, state_.tensors());
   if (written)
     part.report = std::move(*written);
   else
     part.reason = std::move(written.error());
-  // A run that is resumed from here keeps the history up to here: it has to be with the driver before the checkpoint counts.
+  // A run that is resumed from here keeps the history up to here: it has to be with the driver before the checkpoint
+  // counts.
   pusher_->flush();
-  or_throw(link_.deliver(part));
+  value_or_throw(link_.deliver(part));
 }
 
-std::vector<double> train_context::impl::evaluate(
-  std::uint64_t samples, std::size_t number_of_sums,
-  const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
+std::vector<double>
+train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
+                              const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
   auto layout = collectives::bucket_layout{{{dtype::f64, number_of_sums}}};
-  auto sums = or_throw(collectives::leaf_accumulator::make(layout, begin_.shards));
+  auto sums = value_or_throw(collectives::leaf_accumulator::make(layout, begin_.shards));
   auto range = begin_.ownership[begin_.rank.value];
   std::vector<std::uint64_t> indices;
   sums.begin(range);
@@ -291,8 +289,8 @@ std::vector<double> train_context::impl::evaluate(
   }
   sums.end();
   auto result = collectives::aligned_buffer{layout.size_bytes()};
-  or_throw(communicator_->reduce_leaves(layout, begin_.shards, begin_.ownership, sums.partials(),
-                                        result.bytes().first(layout.size_bytes())));
+  value_or_throw(communicator_->reduce_leaves(layout, begin_.shards, begin_.ownership, sums.partials(),
+                                              result.bytes().first(layout.size_bytes())));
   auto* first = reinterpret_cast<const double*>(result.data());
   return {first, first + number_of_sums};
 }
@@ -305,11 +303,11 @@ void train_context::impl::report(metric_map values, save_checkpoint checkpoint) 
   if (checkpoint == save_checkpoint::yes) {
     // Parts of different steps would wait for each other for ever.
     std::array<std::uint64_t, 2> words{step_.value, ~step_.value};
-    or_throw(communicator_->barrier(words));
+    value_or_throw(communicator_->barrier(words));
     if (words[0] != ~words[1])
-      throw failure{errc::mismatch, "the ranks report a checkpoint at different steps, " + std::to_string(~words[1]) + " and "
-                                      + std::to_string(words[0])
-                                      + ": each report counts as a step, so every rank has to report equally often"};
+      throw failure{errc::mismatch, "the ranks report a checkpoint at different steps, " + std::to_string(~words[1]) +
+                                        " and " + std::to_string(words[0]) +
+                                        ": each report counts as a step, so every rank has to report equally often"};
     // A checkpoint says which run it belongs to, and cannot be resumed otherwise.
     if (!agreed_) {
       run_plan message;
@@ -324,14 +322,14 @@ void train_context::impl::report(metric_map values, save_checkpoint checkpoint) 
 // -- step_driver ------------------------------------------------------------------------------------------------------
 
 step_driver::step_driver(train_context::impl& context, const step_plan& plan)
-  : context_(context),
-    plan_(plan),
-    order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
-    sums_(or_throw(collectives::leaf_accumulator::make(
-      collectives::bucket_layout{{{dtype::f32, plan.gradient_elements}, {dtype::f64, plan.metrics.size()}}},
-      context.begin_.shards))),
-    range_(context.begin_.ownership[context.begin_.rank.value]),
-    step_(*this) {
+    : context_(context),
+      plan_(plan),
+      order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
+      sums_(value_or_throw(collectives::leaf_accumulator::make(
+          collectives::bucket_layout{{{dtype::f32, plan.gradient_elements}, {dtype::f64, plan.metrics.size()}}},
+          context.begin_.shards))),
+      range_(context.begin_.ownership[context.begin_.rank.value]),
+      step_(*this) {
   result_.reserve(sums_.layout().size_bytes());
 }
 
@@ -348,8 +346,8 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
   sums_.begin(range_);
   body(step_);
   if (!reduced_)
-    throw failure{errc::user_error, "the body of step " + std::to_string(id.value)
-                                      + " returned without calling step.all_reduce(): every rank has to, or the others "
+    throw failure{errc::user_error, "the body of step " + std::to_string(id.value) +
+                                        " returned without calling step.all_reduce(): every rank has to, or the others "
                                         "wait for it"};
   check_ = context_.begin_.check_every_step;
   if (context_.begin_.keep_ledger)
@@ -358,12 +356,12 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
 
 void step_driver::open_shard(shard& target, shard_id id) {
   if (reduced_)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value)
-                                      + " computes a shard after all_reduce: contributions come before it"};
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
+                                        " computes a shard after all_reduce: contributions come before it"};
   if (id.value != next_shard_)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " takes shard "
-                                      + std::to_string(id.value) + " when shard " + std::to_string(next_shard_)
-                                      + " is due: go through step.shards() once"};
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " takes shard " +
+                                        std::to_string(id.value) + " when shard " + std::to_string(next_shard_) +
+                                        " is due: go through step.shards() once"};
   ++next_shard_;
   auto bucket = sums_.next(id);
   order_.samples_of(step_.id_, id, samples_);
@@ -379,9 +377,9 @@ void step_driver::check_untouched() const {
   auto now = state.digests();
   for (std::size_t part = 0; part < now.size(); ++part)
     if (part >= digests_before_.size() || now[part] != digests_before_[part])
-      throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value)
-                                        + " wrote tracked state before all_reduce (" + state.name_of_part(part)
-                                        + "): an interrupted try could not be repeated. Write contributions first, and "
+      throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
+                                          " wrote tracked state before all_reduce (" + state.name_of_part(part) +
+                                          "): an interrupted try could not be repeated. Write contributions first, and "
                                           "apply after all_reduce"};
 }
 
@@ -389,9 +387,10 @@ std::span<const float> step_driver::all_reduce() {
   if (reduced_)
     throw failure{errc::user_error, "step.all_reduce() was called twice in step " + std::to_string(step_.id_.value)};
   if (next_shard_ != range_.last)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " computed "
-                                      + std::to_string(next_shard_ - range_.first) + " of its " + std::to_string(range_.size())
-                                      + " shards before all_reduce: go through all of step.shards()"};
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " computed " +
+                                        std::to_string(next_shard_ - range_.first) + " of its " +
+                                        std::to_string(range_.size()) +
+                                        " shards before all_reduce: go through all of step.shards()"};
   if (check_)
     check_untouched();
   sums_.end();
@@ -399,10 +398,10 @@ std::span<const float> step_driver::all_reduce() {
   auto bucket = result_.bytes().first(sums_.layout().size_bytes());
   if (context_.begin_.fast_reduction) {
     add_up_partials(bucket);
-    or_throw(group.all_reduce_fast(sums_.layout(), bucket));
+    value_or_throw(group.all_reduce_fast(sums_.layout(), bucket));
   } else {
-    or_throw(group.reduce_leaves(sums_.layout(), context_.begin_.shards, context_.begin_.ownership, sums_.partials(),
-                                 bucket));
+    value_or_throw(group.reduce_leaves(sums_.layout(), context_.begin_.shards, context_.begin_.ownership,
+                                       sums_.partials(), bucket));
   }
   if (!context_.word_.reduced())
     throw failure{errc::aborted, "the run is ending"};

@@ -20,8 +20,8 @@
 
 namespace troupe {
 
-/// One worker's training, from `begin_training` to its end: what stands behind a `train_context`. The training thread runs everything but
-/// `command` and `abort`, which come from an actor's thread.
+/// One worker's training, from `begin_training` to its end: what stands behind a `train_context`. The training thread
+/// runs everything but `command` and `abort`, which come from an actor's thread.
 class train_context::impl {
  public:
   impl(begin_training begin, runtime::control_link& link);
@@ -32,11 +32,13 @@ class train_context::impl {
   /// What to tell the driver once `function` has returned or thrown.
   [[nodiscard]] worker_finished run(const std::function<void(train_context&)>& function);
 
-  // -- from any thread --------------------------------------------------------------------------------------------------
+  // -- from any thread
+  // --------------------------------------------------------------------------------------------------
   void command(const control_command& message);
   void abort(const abort_training& message);
 
-  // -- for train_context ------------------------------------------------------------------------------------------------
+  // -- for train_context
+  // ------------------------------------------------------------------------------------------------
   void for_each_step(step_plan plan, const std::function<void(step&)>& body);
   [[nodiscard]] std::vector<double>
   evaluate(std::uint64_t samples, std::size_t number_of_sums,
@@ -44,7 +46,8 @@ class train_context::impl {
   void report(metric_map values, save_checkpoint checkpoint);
   [[nodiscard]] collectives::communicator& group() { return *communicator_; }
 
-  // -- for step_driver --------------------------------------------------------------------------------------------------
+  // -- for step_driver
+  // --------------------------------------------------------------------------------------------------
   /// The barrier of a step: agrees with the other ranks on the commands that take effect, and on the state.
   void pass_barrier(step_id step);
   void report_step(step_id step, metric_map values);
@@ -97,7 +100,8 @@ class step_driver {
 
   void run(step_id id, const std::function<void(step&)>& body);
 
-  // -- for step and shard -----------------------------------------------------------------------------------------------
+  // -- for step and shard
+  // -----------------------------------------------------------------------------------------------
   void open_shard(shard& target, shard_id id);
   std::span<const float> all_reduce();
 

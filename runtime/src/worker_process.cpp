@@ -55,7 +55,7 @@ struct run_handles {
 class actor_link : public control_link {
  public:
   actor_link(caf::actor_system& system, run_handles handles)
-    : training_(system), metrics_(system), handles_(std::move(handles)) {}
+      : training_(system), metrics_(system), handles_(std::move(handles)) {}
 
   expected<exchange_result> exchange(const exchange_request& message) override {
     return ask<exchange_result>(training_, handles_.collectives, message);
@@ -72,23 +72,23 @@ class actor_link : public control_link {
   expected<void> push(const metrics_batch& batch) override {
     expected<void> result;
     metrics_->request(handles_.control, push_limit, batch)
-      .receive([] {}, [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
+        .receive([] {}, [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
     return result;
   }
 
   void finish(const worker_finished& message) override { training_->send(handles_.control, message); }
 
  private:
-  /// Waiting for other ranks has no limit of its own: a plan waits for the slowest to load its data, and a lost driver or node ends
-  /// this process.
+  /// Waiting for other ranks has no limit of its own: a plan waits for the slowest to load its data, and a lost driver
+  /// or node ends this process.
   static constexpr auto push_limit = 30s;
 
   template <class Result, class Handle, class Message>
   expected<Result> ask(caf::scoped_actor& self, const Handle& whom, const Message& message) {
     expected<Result> result = fail(errc::internal, "no answer");
     self->request(whom, caf::infinite, message)
-      .receive([&](Result& value) { result = std::move(value); },
-               [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
+        .receive([&](Result& value) { result = std::move(value); },
+                 [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
     return result;
   }
 
@@ -147,12 +147,10 @@ class process_host : public actors::training_host {
   void train(train_context::impl& session, const std::string& name) {
     prepare_arithmetic_thread();
     auto found = std::ranges::find(functions_, name, &named_function::name);
-    auto function = found != functions_.end()
-                      ? found->function
-                      : training_function{[&](train_context&) {
-                          throw failure{errc::invalid_argument,
-                                        "the program has no training function '" + name + "' in its worker processes"};
-                        }};
+    auto function = found != functions_.end() ? found->function : training_function{[&](train_context&) {
+      throw failure{errc::invalid_argument,
+                    "the program has no training function '" + name + "' in its worker processes"};
+    }};
     auto message = session.run(function);
     std::fflush(nullptr);
     link_.finish(message);
@@ -173,18 +171,20 @@ run_handles join(caf::scoped_actor& self, const actors::node_actor& node, const 
   auto request = join_request{bootstrap.run, bootstrap.worker, serialization::random_hex(16)};
   join_challenge challenge;
   self->request(node, join_limit, request)
-    .receive([&](join_challenge& answer) { challenge = std::move(answer); },
-             [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+      .receive([&](join_challenge& answer) { challenge = std::move(answer); },
+               [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
   if (auto known = actors::verify_node(bootstrap.secret, request, challenge); !known)
     end_with(known.error());
-  auto proof = actors::make_proof(bootstrap.secret, actors::join_role::worker, bootstrap.run, bootstrap.worker,
-                                  challenge.nonce);
+  auto proof =
+      actors::make_proof(bootstrap.secret, actors::join_role::worker, bootstrap.run, bootstrap.worker, challenge.nonce);
   run_handles result;
   self->request(node, join_limit, join_proof{bootstrap.run, bootstrap.worker, std::move(proof)})
-    .receive(
-      [&](const actors::run_control& control, const actors::collectives_actor& collectives,
-          const actors::checkpoint_store& store) { result = {control, collectives, store}; },
-      [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+      .receive(
+          [&](const actors::run_control& control, const actors::collectives_actor& collectives,
+              const actors::checkpoint_store& store) {
+            result = {control, collectives, store};
+          },
+          [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
   return result;
 }
 
@@ -229,7 +229,7 @@ void live(const std::vector<named_function>& functions) {
   prepare_arithmetic_thread();
   ready.numerics = to_json(take_fingerprint());
   self->request(handles.control, join_limit, ready, worker)
-    .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+      .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
   host->wait_for_release();
   end_process(0);
 }

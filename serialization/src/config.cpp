@@ -48,7 +48,8 @@ expected<void> validate(const trainer_config& config) {
   if (!config.config.is_object())
     return fail(errc::invalid_argument, "config must be a JSON object, not " + std::string{config.config.type_name()});
   if (!config.options.is_object())
-    return fail(errc::invalid_argument, "options must be a JSON object, not " + std::string{config.options.type_name()});
+    return fail(errc::invalid_argument,
+                "options must be a JSON object, not " + std::string{config.options.type_name()});
   for (const auto& node : config.cluster.nodes) {
     auto where = parse_endpoint(node);
     if (!where)

@@ -8,36 +8,36 @@ namespace troupe {
 namespace {
 
 constexpr std::array<std::pair<dtype, std::string_view>, 10> names{{
-  {dtype::f32, "f32"},
-  {dtype::f64, "f64"},
-  {dtype::f16, "f16"},
-  {dtype::bf16, "bf16"},
-  {dtype::i32, "i32"},
-  {dtype::i64, "i64"},
-  {dtype::u8, "u8"},
-  {dtype::i8, "i8"},
-  {dtype::i16, "i16"},
-  {dtype::boolean, "bool"},
+    {dtype::f32, "f32"},
+    {dtype::f64, "f64"},
+    {dtype::f16, "f16"},
+    {dtype::bf16, "bf16"},
+    {dtype::i32, "i32"},
+    {dtype::i64, "i64"},
+    {dtype::u8, "u8"},
+    {dtype::i8, "i8"},
+    {dtype::i16, "i16"},
+    {dtype::boolean, "bool"},
 }};
 
 } // namespace
 
 std::size_t size_of(dtype type) noexcept {
   switch (type) {
-    case dtype::f64:
-    case dtype::i64:
-      return 8;
-    case dtype::f32:
-    case dtype::i32:
-      return 4;
-    case dtype::f16:
-    case dtype::bf16:
-    case dtype::i16:
-      return 2;
-    case dtype::u8:
-    case dtype::i8:
-    case dtype::boolean:
-      return 1;
+  case dtype::f64:
+  case dtype::i64:
+    return 8;
+  case dtype::f32:
+  case dtype::i32:
+    return 4;
+  case dtype::f16:
+  case dtype::bf16:
+  case dtype::i16:
+    return 2;
+  case dtype::u8:
+  case dtype::i8:
+  case dtype::boolean:
+    return 1;
   }
   return 0;
 }

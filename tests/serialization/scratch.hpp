@@ -1,5 +1,7 @@
 #pragma once
 
+#include <scratch_directory.hpp>
+
 #include <troupe/serialization/checkpoint_directory.hpp>
 #include <troupe/serialization/checkpoint_part.hpp>
 #include <troupe/serialization/chunk_plan.hpp>
@@ -18,32 +20,8 @@
 
 namespace troupe::serialization {
 
-/// A directory of one test's own, gone when the test is over.
-class scratch_directory {
- public:
-  explicit scratch_directory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
-    auto name = (parent / "troupe-test-XXXXXX").string();
-    if (!::mkdtemp(name.data()))
-      throw std::runtime_error{"no scratch directory at " + name};
-    path_ = name;
-  }
-  scratch_directory(const scratch_directory&) = delete;
-  scratch_directory& operator=(const scratch_directory&) = delete;
-  ~scratch_directory() {
-    auto ignored = std::error_code{};
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline std::string read_file(const std::filesystem::path& path) {
-  auto in = std::ifstream{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
-}
+using testing::read_file;
+using testing::scratch_directory;
 
 /// Neither durable nor atomic: for doing damage.
 inline void overwrite_file(const std::filesystem::path& path, const std::string& text) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <scratch_directory.hpp>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -36,33 +38,6 @@ using namespace std::chrono_literals;
 
 /// How long anything may take before a test calls it hung. Far more than a loaded machine needs.
 inline constexpr auto hang_limit = std::chrono::milliseconds{60'000};
-
-/// A directory of one test's own, gone when the test is over.
-class scratch_directory {
- public:
-  scratch_directory() {
-    auto name = (std::filesystem::temp_directory_path() / "troupe-test-XXXXXX").string();
-    if (!::mkdtemp(name.data()))
-      throw std::runtime_error{"no scratch directory at " + name};
-    path_ = name;
-  }
-  scratch_directory(const scratch_directory&) = delete;
-  scratch_directory& operator=(const scratch_directory&) = delete;
-  ~scratch_directory() {
-    auto ignored = std::error_code{};
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline std::string read_file(const std::filesystem::path& path) {
-  auto in = std::ifstream{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
-}
 
 inline void write_file(const std::filesystem::path& path, std::string_view text) {
   std::ofstream{path, std::ios::binary | std::ios::trunc} << text;

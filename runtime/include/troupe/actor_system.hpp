@@ -10,8 +10,8 @@
 #include <functional>
 #include <string>
 
-/// Troupe inside a larger actor system: the host program has its own `main`, configuration and type-id block, and the trainer is one of
-/// its actors.
+/// Troupe inside a larger actor system: the host program has its own `main`, configuration and type-id block, and the
+/// trainer is one of its actors.
 ///
 ///     int main(int argc, char** argv) {
 ///       troupe::run_if_worker({{"train", train}});
@@ -25,12 +25,12 @@ namespace troupe {
 /// Registers Troupe's messages and actor handles, and those of CAF's modules. Once, before the first actor system.
 void init_meta_objects();
 
-/// Gives an actor system what Troupe's connections need, before it is made: CAF's I/O and OpenSSL modules, and the keys for `cluster`. Leaves
-/// everything else as the host has it. Fails with `errc::not_authenticated` or `errc::not_found`.
+/// Gives an actor system what Troupe's connections need, before it is made: CAF's I/O and OpenSSL modules, and the keys
+/// for `cluster`. Leaves everything else as the host has it. Fails with `errc::not_authenticated` or `errc::not_found`.
 [[nodiscard]] expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster);
 
-/// Spawns a trainer in a prepared system. `function` is the name of a function that the program gives to `run_if_worker`. What workers write
-/// goes to `show_output`, or to standard error.
+/// Spawns a trainer in a prepared system. `function` is the name of a function that the program gives to
+/// `run_if_worker`. What workers write goes to `show_output`, or to standard error.
 [[nodiscard]] actors::trainer_actor
 spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
               std::function<void(rank_id, const std::string& line)> show_output = {});

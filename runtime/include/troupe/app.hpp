@@ -17,11 +17,12 @@ struct named_function {
   training_function function;
 };
 
-/// To be called first in a `main` of one's own: a worker process trains in here and never returns. Returns at once otherwise.
+/// To be called first in a `main` of one's own: a worker process trains in here and never returns. Returns at once
+/// otherwise.
 void run_if_worker(const std::vector<named_function>& functions);
 
-/// A program that trains. Make it first in `main`: a worker process ends inside the constructor, so that whatever comes after it runs in
-/// the driver only.
+/// A program that trains. Make it first in `main`: a worker process ends inside the constructor, so that whatever comes
+/// after it runs in the driver only.
 class app {
  public:
   /// Throws `failure` for two functions of one name.

@@ -7,9 +7,9 @@
 
 namespace troupe {
 
-/// A bijection of [0, size) onto itself, keyed by seed and epoch, computed and not stored: a balanced Feistel network of eight rounds over
-/// the next even power of two, walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002; four
-/// applications at most in the mean). The same on all machines: integers only.
+/// A bijection of [0, size) onto itself, keyed by seed and epoch, computed and not stored: a balanced Feistel network
+/// of eight rounds over the next even power of two, walked until it lands inside (Black and Rogaway, "Ciphers with
+/// arbitrary finite domains", 2002; four applications at most in the mean). The same on all machines: integers only.
 class keyed_permutation {
  public:
   keyed_permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) noexcept;
@@ -28,16 +28,17 @@ class keyed_permutation {
   std::uint64_t keys_[8];
 };
 
-/// Which samples a step consists of, and how they are cut into shards. Position p = (k - 1) B + i of the run belongs to epoch p / n and is
-/// sample perm(seed, epoch)(p mod n): batches run on across epochs, so that every epoch sees each sample exactly once, and nothing but
-/// the step number has to be remembered.
+/// Which samples a step consists of, and how they are cut into shards. Position p = (k - 1) B + i of the run belongs to
+/// epoch p / n and is sample perm(seed, epoch)(p mod n): batches run on across epochs, so that every epoch sees each
+/// sample exactly once, and nothing but the step number has to be remembered.
 class data_order {
  public:
   /// `samples`, `batch` and `shards` are positive.
   data_order(std::uint64_t samples, std::uint64_t batch, std::uint32_t shards, std::uint64_t seed) noexcept
-    : samples_(samples), batch_(batch), shards_(shards), seed_(seed) {}
+      : samples_(samples), batch_(batch), shards_(shards), seed_(seed) {}
 
-  /// Writes the samples of one shard of step `step` (from 1) to `out`, in order: positions [floor(vB/V), floor((v+1)B/V)) of the batch.
+  /// Writes the samples of one shard of step `step` (from 1) to `out`, in order: positions [floor(vB/V),
+  /// floor((v+1)B/V)) of the batch.
   void samples_of(step_id step, shard_id shard, std::vector<std::uint64_t>& out) const;
 
   /// The epoch of the step's first sample, from 0.

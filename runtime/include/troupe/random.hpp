@@ -8,14 +8,14 @@
 
 namespace troupe {
 
-/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): four random words as a pure function of
-/// a counter and a key.
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): four random words as a pure
+/// function of a counter and a key.
 [[nodiscard]] std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
                                                   std::array<std::uint32_t, 2> key) noexcept;
 
-/// A stream of random numbers that depends on what it is for, and on nothing else: not on the rank, not on what was drawn before.
-/// A value; copies draw the same numbers. A UniformRandomBitGenerator, but prefer `uniform` and `normal`: the standard library's
-/// distributions differ between implementations.
+/// A stream of random numbers that depends on what it is for, and on nothing else: not on the rank, not on what was
+/// drawn before. A value; copies draw the same numbers. A UniformRandomBitGenerator, but prefer `uniform` and `normal`:
+/// the standard library's distributions differ between implementations.
 class random_stream {
  public:
   using result_type = std::uint32_t;

@@ -20,16 +20,18 @@ class checkpoint;
 
 namespace troupe {
 
-/// What a run is, beyond its program and data: the tensors that outlive a step. What is tracked here is restored when the run is
-/// resumed, saved in checkpoints, compared between replicas, and identified by `state_sha256`. Used from the training thread only.
+/// What a run is, beyond its program and data: the tensors that outlive a step. What is tracked here is restored when
+/// the run is resumed, saved in checkpoints, compared between replicas, and identified by `state_sha256`. Used from the
+/// training thread only.
 class tracked_state {
  public:
-  /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns. If the run goes on from a
-  /// checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left as it is. Names are unique.
-  /// `shape` may be left out for a vector. Throws `failure`: `errc::invalid_argument` (name taken, shape and size differ),
-  /// `errc::mismatch` (the checkpoint has no such tensor, or of another type or shape), `errc::damaged`.
+  /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns. If the
+  /// run goes on from a checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left as
+  /// it is. Names are unique. `shape` may be left out for a vector. Throws `failure`: `errc::invalid_argument` (name
+  /// taken, shape and size differ), `errc::mismatch` (the checkpoint has no such tensor, or of another type or shape),
+  /// `errc::damaged`.
   template <std::ranges::contiguous_range Values>
-    requires std::ranges::borrowed_range<Values>
+  requires std::ranges::borrowed_range<Values>
   void track(std::string name, Values&& values, std::vector<std::uint64_t> shape = {}) {
     auto elements = std::span{values};
     using element = typename decltype(elements)::element_type;
@@ -43,15 +45,16 @@ class tracked_state {
   /// Tracks a tensor of any type. `size_bytes` is what the caller's memory has.
   void add(tensor_view tensor, std::size_t size_bytes);
 
-  /// Small values that are saved with the state and are part of its identity: an object. Restored before the training function
-  /// begins.
+  /// Small values that are saved with the state and are part of its identity: an object. Restored before the training
+  /// function begins.
   [[nodiscard]] nlohmann::json& values() noexcept { return values_; }
   [[nodiscard]] const nlohmann::json& values() const noexcept { return values_; }
 
   [[nodiscard]] std::span<const tensor_view> tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::vector<tensor_spec> specs() const;
 
-  /// Begins with a checkpoint's state instead of what `track` finds. Called by the runtime before the training function.
+  /// Begins with a checkpoint's state instead of what `track` finds. Called by the runtime before the training
+  /// function.
   void restore_from(std::shared_ptr<const serialization::checkpoint> source);
 
   /// The names in the checkpoint that nobody has tracked.

@@ -55,8 +55,8 @@ class shard {
   /// Random numbers for this step and shard; `index` tells several streams apart.
   [[nodiscard]] random_stream random(std::uint32_t index = 0) const noexcept;
 
-  /// Where the gradient, summed over the shard's samples, is to be added. Zeros at first, on a 64-byte boundary. Valid until the next shard
-  /// is taken.
+  /// Where the gradient, summed over the shard's samples, is to be added. Zeros at first, on a 64-byte boundary. Valid
+  /// until the next shard is taken.
   [[nodiscard]] std::span<float> gradient() const noexcept { return gradient_; }
 
   /// Adds a gradient, summed over the shard's samples, that lies elsewhere. Throws `failure` for another length.
@@ -107,8 +107,9 @@ class shard_list {
   shard current_;
 };
 
-/// One optimizer update. The body first computes each of `shards()`, reading tracked state and writing contributions only; then calls
-/// `all_reduce()`; then applies the result to the tracked state. A body that keeps to that can be repeated without a trace.
+/// One optimizer update. The body first computes each of `shards()`, reading tracked state and writing contributions
+/// only; then calls `all_reduce()`; then applies the result to the tracked state. A body that keeps to that can be
+/// repeated without a trace.
 class step {
  public:
   /// From 1 for the whole life of the run. Schedules are functions of it.
@@ -122,9 +123,10 @@ class step {
 
   [[nodiscard]] shard_list& shards() noexcept { return shards_; }
 
-  /// The gradient's mean over the global batch: the same bits on every worker. Returns once every worker has it. Valid until the
-  /// body returns. To be called exactly once, after all shards. Throws `failure`: `errc::aborted` or `errc::timed_out` when the
-  /// group has lost a member, `errc::user_error` when the body has written tracked state before.
+  /// The gradient's mean over the global batch: the same bits on every worker. Returns once every worker has it. Valid
+  /// until the body returns. To be called exactly once, after all shards. Throws `failure`: `errc::aborted` or
+  /// `errc::timed_out` when the group has lost a member, `errc::user_error` when the body has written tracked state
+  /// before.
   std::span<const float> all_reduce();
 
   /// After `all_reduce`: a metric's mean over the global batch, the same on every worker.
@@ -149,8 +151,8 @@ class step {
 /// Whether a report in the plain style takes a checkpoint with it.
 enum class save_checkpoint : std::uint8_t { no, yes };
 
-/// What a training function is given: who and where it is, its configuration, state, steps and collectives. Used from the training thread
-/// only, but for `stop_requested`.
+/// What a training function is given: who and where it is, its configuration, state, steps and collectives. Used from
+/// the training thread only, but for `stop_requested`.
 class train_context {
  public:
   class impl;
@@ -187,17 +189,18 @@ class train_context {
   /// Random numbers for what is drawn once, the same on every rank.
   [[nodiscard]] random_stream random(std::string_view name) const noexcept;
 
-  /// Runs `body` for every step that is still to be done, takes checkpoints between steps, and returns after the last, or when a stop
-  /// was requested. Throws `failure` when the run cannot go on, and whatever `body` throws.
+  /// Runs `body` for every step that is still to be done, takes checkpoints between steps, and returns after the last,
+  /// or when a stop was requested. Throws `failure` when the run cannot go on, and whatever `body` throws.
   void for_each_step(const step_plan& plan, const std::function<void(step&)>& body);
 
-  /// Evaluates `samples` samples, split over the workers: `function` adds to `sums` what the samples of `indices` give. Returns the sums
-  /// over all samples, the same bits on every number of workers. Every rank calls it.
+  /// Evaluates `samples` samples, split over the workers: `function` adds to `sums` what the samples of `indices` give.
+  /// Returns the sums over all samples, the same bits on every number of workers. Every rank calls it.
   [[nodiscard]] std::vector<double>
   evaluate(std::uint64_t samples, std::size_t number_of_sums,
            const std::function<void(std::span<const std::uint64_t> indices, std::span<double> sums)>& function);
 
-  // -- the plain style: for code that has its own loop. Sums over ranks are outside the promise of equal bits. All throw `failure`. -----
+  // -- the plain style: for code that has its own loop. Sums over ranks are outside the promise of equal bits. All
+  // throw `failure`. -----
 
   template <class T>
   void all_reduce(std::span<T> data, reduction op = reduction::sum) {
@@ -221,8 +224,8 @@ class train_context {
 
   void barrier();
 
-  /// Reports metrics of this rank. Each call is a step of the plain style. With a checkpoint, every rank calls it, and it returns once
-  /// the checkpoint of the tracked state is durable.
+  /// Reports metrics of this rank. Each call is a step of the plain style. With a checkpoint, every rank calls it, and
+  /// it returns once the checkpoint of the tracked state is durable.
   void report(metric_map values, save_checkpoint checkpoint = save_checkpoint::no);
 
  private:

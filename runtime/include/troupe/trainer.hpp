@@ -36,8 +36,8 @@ class trainer {
   /// Begins with the state in a checkpoint of any run, unless this run has one of its own to resume.
   void load_checkpoint(std::filesystem::path checkpoint);
 
-  /// Trains, and returns when nothing of the run is left. While it runs, SIGINT and SIGTERM ask for a stop: the first finishes the step and
-  /// takes a checkpoint, the second stops at once. Can be called again for another attempt.
+  /// Trains, and returns when nothing of the run is left. While it runs, SIGINT and SIGTERM ask for a stop: the first
+  /// finishes the step and takes a checkpoint, the second stops at once. Can be called again for another attempt.
   [[nodiscard]] run_result fit();
 
   /// Asks for the end of the run. From any thread; nothing happens while no `fit` is under way.

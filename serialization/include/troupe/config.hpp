@@ -57,8 +57,8 @@ struct run_config {
   std::string name = "run";
   std::filesystem::path storage_path = "runs";
   resume_mode resume = resume_mode::automatic;
-  /// The last step's number, counted over the whole life of the run; 0 leaves it to the training function. A run can be resumed with
-  /// another number.
+  /// The last step's number, counted over the whole life of the run; 0 leaves it to the training function. A run can be
+  /// resumed with another number.
   std::uint64_t steps = 0;
   std::uint64_t seed = 1;
   reduction_mode reduction = reduction_mode::exact;
@@ -106,7 +106,8 @@ struct trainer_config {
   cluster_config cluster = {};
   /// Handed to the training function as `ctx.config()`. Part of the run's identity: a resumed run must have the same.
   nlohmann::json config = nlohmann::json::object();
-  /// Handed over as `ctx.options()`: what does not decide the result, such as paths and intervals. May change when a run is resumed.
+  /// Handed over as `ctx.options()`: what does not decide the result, such as paths and intervals. May change when a
+  /// run is resumed.
   nlohmann::json options = nlohmann::json::object();
   /// A checkpoint directory of any run whose state a new run begins with; empty for none.
   std::filesystem::path load_checkpoint = {};

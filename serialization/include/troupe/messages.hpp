@@ -438,11 +438,10 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("ownership", x.ownership), f.field("backend", x.backend), f.field("data_address", x.data_address),
       f.field("function", x.function), f.field("run_name", x.run_name), f.field("run_directory", x.run_directory),
       f.field("seed", x.seed), f.field("shards", x.shards), f.field("configuration", x.configuration),
-    f.field("options", x.options), f.field("steps", x.steps),
-      f.field("restore_from", x.restore_from), f.field("restore_step", x.restore_step),
-      f.field("checkpoint_every_steps", x.checkpoint_every_steps), f.field("fast_reduction", x.fast_reduction),
-      f.field("keep_ledger", x.keep_ledger), f.field("check_every_step", x.check_every_step),
-      f.field("collective_timeout_ms", x.collective_timeout_ms));
+      f.field("options", x.options), f.field("steps", x.steps), f.field("restore_from", x.restore_from),
+      f.field("restore_step", x.restore_step), f.field("checkpoint_every_steps", x.checkpoint_every_steps),
+      f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
+      f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms));
 }
 
 /// What a command asks for, effective after the step whose barrier first carried its number.

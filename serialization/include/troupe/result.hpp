@@ -89,7 +89,7 @@ struct run_result {
   std::string latest_checkpoint;
   /// The run's directory.
   std::string path;
-  /// Code `none` unless the run failed.
+  /// Code `none` unless the run failed, or was stopped at once or before its first step (`stopped`).
   error reason;
   std::vector<failure_record> failures;
   std::vector<worker_info> workers;

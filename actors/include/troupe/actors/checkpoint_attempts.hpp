@@ -25,11 +25,11 @@ class checkpoint_attempts {
   void set_facts(checkpoint_facts facts) { facts_ = std::move(facts); }
   [[nodiscard]] const checkpoint_facts& facts() const noexcept { return facts_; }
 
-  /// Takes one part. Returns nothing while others are missing, the whole once the last is in, and the first error if any rank could not
-  /// write (also once the last is in, so that nobody still writes into a directory that is cleaned up).
-  /// `now` becomes the checkpoint's time of creation.
-  [[nodiscard]] std::optional<expected<complete_checkpoint>>
-  add(const checkpoint_part& part, std::chrono::sys_time<std::chrono::milliseconds> now);
+  /// Takes one part. Returns nothing while others are missing, the whole once the last is in, and the first error if
+  /// any rank could not write (also once the last is in, so that nobody still writes into a directory that is cleaned
+  /// up). `now` becomes the checkpoint's time of creation.
+  [[nodiscard]] std::optional<expected<complete_checkpoint>> add(const checkpoint_part& part,
+                                                                 std::chrono::sys_time<std::chrono::milliseconds> now);
 
  private:
   using key = std::tuple<generation_id, step_id, std::uint32_t>;

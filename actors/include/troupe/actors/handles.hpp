@@ -5,8 +5,8 @@
 #include <caf/result.hpp>
 #include <caf/typed_actor.hpp>
 
-/// The typed interfaces of Troupe's actors: who may say what to whom, and what comes back. The promise of each message stands
-/// above its signature. Errors are `troupe::errc`, carried as `caf::error` (see error_conversion.hpp).
+/// The typed interfaces of Troupe's actors: who may say what to whom, and what comes back. The promise of each message
+/// stands above its signature. Errors are `troupe::errc`, carried as `caf::error` (see error_conversion.hpp).
 namespace troupe::actors {
 
 /// A peer that was watched is gone; sent by an actor to itself.
@@ -33,91 +33,95 @@ bool inspect(Inspector& f, deadline_reached& x) {
 
 /// One worker, in its process. Owned by its node, which starts and watches the process; commanded by the trainer.
 using worker_actor = caf::typed_actor<
-  // Enters the training function on a thread of its own. Answers at once; the end comes as `worker_finished`. Not idempotent.
-  caf::result<void>(begin_training),
-  // Hands the command to the training thread. Answers at once. Idempotent by sequence number.
-  caf::result<void>(control_command),
-  // Makes pending and later collective operations of that generation fail. Answers at once. Idempotent.
-  caf::result<void>(abort_training),
-  // Lets the process end. Answers at once, the process ends after it. Idempotent.
-  caf::result<void>(release_worker)>;
+    // Enters the training function on a thread of its own. Answers at once; the end comes as `worker_finished`. Not
+    // idempotent.
+    caf::result<void>(begin_training),
+    // Hands the command to the training thread. Answers at once. Idempotent by sequence number.
+    caf::result<void>(control_command),
+    // Makes pending and later collective operations of that generation fail. Answers at once. Idempotent.
+    caf::result<void>(abort_training),
+    // Lets the process end. Answers at once, the process ends after it. Idempotent.
+    caf::result<void>(release_worker)>;
 
 /// What nodes and workers tell the driver of a run. Played by the trainer.
 using run_control = caf::typed_actor<
-  // A worker has joined. Fails with `errc::stale_generation` for a worker that is none of this run.
-  caf::result<void>(worker_ready, worker_actor),
-  // Answers once all workers have sent theirs. Fails with `errc::mismatch`, naming the differences.
-  caf::result<plan_accepted>(run_plan),
-  // Takes metrics in. Pushed, not idempotent.
-  caf::result<void>(metrics_batch),
-  // A training function has ended. Idempotent for each worker.
-  caf::result<void>(worker_finished),
-  // A worker process has ended; from its node. Idempotent for each worker.
-  caf::result<void>(worker_ended),
-  // Lines that a worker wrote; from its node.
-  caf::result<void>(worker_output)>;
+    // A worker has joined. Fails with `errc::stale_generation` for a worker that is none of this run.
+    caf::result<void>(worker_ready, worker_actor),
+    // Answers once all workers have sent theirs. Fails with `errc::mismatch`, naming the differences.
+    caf::result<plan_accepted>(run_plan),
+    // Takes metrics in. Pushed, not idempotent.
+    caf::result<void>(metrics_batch),
+    // A training function has ended. Idempotent for each worker.
+    caf::result<void>(worker_finished),
+    // A worker process has ended; from its node. Idempotent for each worker.
+    caf::result<void>(worker_ended),
+    // Lines that a worker wrote; from its node.
+    caf::result<void>(worker_output)>;
 
 /// Forms the communicators of a run. Owned by the trainer.
 using collectives_actor = caf::typed_actor<
-  // Begins a generation. Pending exchanges of older ones fail with `errc::stale_generation`. Idempotent.
-  caf::result<void>(generation_started),
-  // An all-gather of one blob for each rank: answers when all ranks of the generation have sent theirs. Fails with
-  // `errc::stale_generation` for another generation than the current one. Repeating it is harmless.
-  caf::result<exchange_result>(exchange_request)>;
+    // Begins a generation. Pending exchanges of older ones fail with `errc::stale_generation`. Idempotent.
+    caf::result<void>(generation_started),
+    // An all-gather of one blob for each rank: answers when all ranks of the generation have sent theirs. Fails with
+    // `errc::stale_generation` for another generation than the current one. Repeating it is harmless.
+    caf::result<exchange_result>(exchange_request)>;
 
 /// Commits the checkpoints of a run, and decides which stay. Owned by the trainer; runs on a thread of its own.
 using checkpoint_store = caf::typed_actor<
-  // What all manifests say alike. To be sent before the first part. Idempotent.
-  caf::result<void>(checkpoint_facts),
-  // One rank's part. Answers when the checkpoint is durable or given up; never fails but for `errc::stale_generation`.
-  caf::result<checkpoint_outcome>(checkpoint_part)>;
+    // What all manifests say alike. To be sent before the first part. Idempotent.
+    caf::result<void>(checkpoint_facts),
+    // One rank's part. Answers when the checkpoint is durable or given up; never fails but for
+    // `errc::stale_generation`.
+    caf::result<checkpoint_outcome>(checkpoint_part)>;
 
-/// One host's representative: starts worker processes, watches them, and vouches for them. Owned by caf-node's main, or by the
-/// trainer when the driver hosts it.
+/// One host's representative: starts worker processes, watches them, and vouches for them. Owned by caf-node's main, or
+/// by the trainer when the driver hosts it.
 using node_actor = caf::typed_actor<
-  // Says what the node has. Answers at once. Idempotent.
-  caf::result<node_offer>(offer_request),
-  // Opens the run's program and keeps it open. From then on the run ends with its driver. Fails with `errc::not_found` or
-  // `errc::program_mismatch`. Idempotent for the same run.
-  caf::result<run_opened>(open_run, run_control, collectives_actor, checkpoint_store),
-  // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run. Not idempotent.
-  caf::result<workers_started>(start_workers),
-  // Kills what is left of the run here. Answers when nothing is left. Idempotent.
-  caf::result<void>(end_run),
-  // A worker process asks to be let in; see `join_request`.
-  caf::result<join_challenge>(join_request),
-  // A worker process shows that it knows the run's secret. Answers with the handles it needs. Fails with `errc::wrong_secret`.
-  caf::result<run_control, collectives_actor, checkpoint_store>(join_proof)>;
+    // Says what the node has. Answers at once. Idempotent.
+    caf::result<node_offer>(offer_request),
+    // Opens the run's program and keeps it open. From then on the run ends with its driver. Fails with
+    // `errc::not_found` or `errc::program_mismatch`. Idempotent for the same run.
+    caf::result<run_opened>(open_run, run_control, collectives_actor, checkpoint_store),
+    // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run.
+    // Not idempotent.
+    caf::result<workers_started>(start_workers),
+    // Kills what is left of the run here. Answers when nothing is left. Idempotent.
+    caf::result<void>(end_run),
+    // A worker process asks to be let in; see `join_request`.
+    caf::result<join_challenge>(join_request),
+    // A worker process shows that it knows the run's secret. Answers with the handles it needs. Fails with
+    // `errc::wrong_secret`.
+    caf::result<run_control, collectives_actor, checkpoint_store>(join_proof)>;
 
 /// Who wants to hear how a run goes. Nothing waits for it.
 using run_observer = caf::typed_actor<caf::result<void>(run_started), caf::result<void>(run_progress),
                                       caf::result<void>(checkpoint_saved), caf::result<void>(run_notice)>;
 
-/// Owns one run, from `fit_request` to `run_result`. An ordinary actor: spawn it in any actor system that was prepared by
-/// `troupe::prepare`, subscribe to it, monitor it, ask it to stop.
+/// Owns one run, from `fit_request` to `run_result`. An ordinary actor: spawn it in any actor system that was prepared
+/// by `troupe::prepare`, subscribe to it, monitor it, ask it to stop.
 using trainer_actor = caf::typed_actor<
-  // Runs the training. Answers when the run has ended, whatever its status, and nothing of it is left: a failed run is a
-  // `run_result` with status `failed`. Fails with `errc::already_exists` when asked twice.
-  caf::result<run_result>(fit_request),
-  // Sends events to this observer from now on. Answers at once.
-  caf::result<void>(run_observer),
-  // Asks for the end of the run. Answers at once; the end is the answer to `fit_request`. Idempotent.
-  caf::result<void>(stop_request),
-  // Asks for a checkpoint after the current step. Answers at once; `checkpoint_saved` tells.
-  caf::result<void>(checkpoint_request)>;
+    // Runs the training. Answers when the run has ended, whatever its status, and nothing of it is left: a failed run
+    // is a `run_result` with status `failed`. Fails with `errc::already_exists` when asked twice.
+    caf::result<run_result>(fit_request),
+    // Sends events to this observer from now on. Answers at once.
+    caf::result<void>(run_observer),
+    // Asks for the end of the run. Answers at once; the end is the answer to `fit_request`. Idempotent.
+    caf::result<void>(stop_request),
+    // Asks for a checkpoint after the current step. Answers at once; `checkpoint_saved` tells.
+    caf::result<void>(checkpoint_request)>;
 
 } // namespace troupe::actors
 
 CAF_BEGIN_TYPE_ID_BLOCK(troupe_actors, caf::first_custom_type_id + 1100)
 
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::worker_actor))
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::run_control))
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::collectives_actor))
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::checkpoint_store))
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::node_actor))
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::run_observer))
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::trainer_actor))
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::peer_down))
-  CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::deadline_reached))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::worker_actor))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::run_control))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::collectives_actor))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::checkpoint_store))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::node_actor))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::run_observer))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::trainer_actor))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::peer_down))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::deadline_reached))
 
 CAF_END_TYPE_ID_BLOCK(troupe_actors)

@@ -8,8 +8,8 @@
 
 namespace troupe::actors {
 
-/// The node's half of letting a worker in: challenge and response with the run's secret, so that the secret itself never travels
-/// and a recorded answer is worth nothing. A plain class; randomness comes in with the nonces.
+/// The node's half of letting a worker in: challenge and response with the run's secret, so that the secret itself
+/// never travels and a recorded answer is worth nothing. A plain class; randomness comes in with the nonces.
 ///
 /// proof(role, nonce) = HMAC-SHA-256(secret, role | run | worker | nonce), as hexadecimal digits.
 class join_handshake {

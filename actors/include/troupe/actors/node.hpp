@@ -20,6 +20,7 @@ struct node_config {
 };
 
 /// Spawns a node actor. Whoever spawns it owns it; when it ends, its launcher ends all processes.
-[[nodiscard]] node_actor spawn_node(caf::actor_system& system, node_config config, const launcher_factory& make_launcher);
+[[nodiscard]] node_actor spawn_node(caf::actor_system& system, node_config config,
+                                    const launcher_factory& make_launcher);
 
 } // namespace troupe::actors

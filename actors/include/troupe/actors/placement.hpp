@@ -31,9 +31,9 @@ struct placement_decision {
   std::string warning;
 };
 
-/// Decides which node starts which worker. Pure. Workers that reserve no CPU fill a node up to its CPUs first (pack) or go
-/// evenly over all nodes (spread), and share when there are more of them than CPUs. Fails with `errc::unsatisfiable`, saying what
-/// is missing.
+/// Decides which node starts which worker. Pure. Workers that reserve no CPU fill a node up to its CPUs first (pack) or
+/// go evenly over all nodes (spread), and share when there are more of them than CPUs. Fails with
+/// `errc::unsatisfiable`, saying what is missing.
 [[nodiscard]] expected<placement_decision> place_workers(const scaling_config& request,
                                                          std::span<const node_offer> offers);
 

@@ -28,8 +28,8 @@ struct launcher_events {
   std::function<void(worker_ended)> ended;
 };
 
-/// Starts and watches the processes of a node. The node actor decides, this acts: tests play it, runtime/ implements it with real
-/// processes. Called from one thread at a time.
+/// Starts and watches the processes of a node. The node actor decides, this acts: tests play it, runtime/ implements it
+/// with real processes. Called from one thread at a time.
 class process_launcher {
  public:
   virtual ~process_launcher() = default;

@@ -72,11 +72,13 @@ struct run_action {
 
 using run_actions = std::vector<run_action>;
 
-/// Decides what happens to a run: when it begins, whether the workers agree, what a failure means, when it is over. A plain class:
-/// no actor, socket or clock; the trainer carries messages to and from it. One instance for each run; not thread-safe.
+/// Decides what happens to a run: when it begins, whether the workers agree, what a failure means, when it is over. A
+/// plain class: no actor, socket or clock; the trainer carries messages to and from it. One instance for each run; not
+/// thread-safe.
 class run_coordinator {
  public:
-  /// `places` by rank; `compare_numerics` is a function from two fingerprints (JSON text) to the list of their differences.
+  /// `places` by rank; `compare_numerics` is a function from two fingerprints (JSON text) to the list of their
+  /// differences.
   struct settings {
     run_id run;
     std::string build_id;

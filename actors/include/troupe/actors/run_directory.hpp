@@ -27,8 +27,9 @@ namespace troupe::actors {
 ///       logs/           worker-0.log ...
 class run_directory {
  public:
-  /// Makes the directory, or takes over an existing one, and locks it. Fails with `errc::already_exists` (resume = never and a
-  /// run has begun in it, or another driver holds it) or `errc::io_error` (no space, read-only, no right to write), before anything is started.
+  /// Makes the directory, or takes over an existing one, and locks it. Fails with `errc::already_exists` (resume =
+  /// never and a run has begun in it, or another driver holds it) or `errc::io_error` (no space, read-only, no right to
+  /// write), before anything is started.
   [[nodiscard]] static expected<run_directory> open(const run_config& config);
 
   run_directory(run_directory&& other) noexcept;

@@ -24,8 +24,8 @@ class connected_node {
   [[nodiscard]] virtual std::string address() const = 0;
 };
 
-/// What a trainer needs of the world around it: runtime/ provides the real things, tests play them. Called in the trainer's own
-/// thread, where they may block.
+/// What a trainer needs of the world around it: runtime/ provides the real things, tests play them. Called in the
+/// trainer's own thread, where they may block.
 struct trainer_services {
   /// Connects to all nodes of the configuration, or hosts one when none is named.
   std::function<expected<std::vector<std::unique_ptr<connected_node>>>(const cluster_config&)> connect_nodes;
@@ -39,8 +39,8 @@ struct trainer_services {
   std::function<void(rank_id, const std::string& line)> show_output;
 };
 
-/// Spawns the trainer of one run. `function` is the name under which the program registered its training function. The actor ends after
-/// it has answered `fit_request`.
+/// Spawns the trainer of one run. `function` is the name under which the program registered its training function. The
+/// actor ends after it has answered `fit_request`.
 [[nodiscard]] trainer_actor spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
                                           trainer_services services);
 

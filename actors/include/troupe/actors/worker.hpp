@@ -8,8 +8,8 @@
 
 namespace troupe::actors {
 
-/// The part of a worker process that trains. The worker actor carries messages to it, from an actor's thread; each call returns at
-/// once. Implemented by runtime/.
+/// The part of a worker process that trains. The worker actor carries messages to it, from an actor's thread; each call
+/// returns at once. Implemented by runtime/.
 class training_host {
  public:
   virtual ~training_host() = default;

@@ -26,7 +26,8 @@ struct node_options {
   std::function<void(const std::string&)> log;
 };
 
-/// A node for as long as it lives: its destructor ends all its workers. An own actor system, two threads, and the supervisor's.
+/// A node for as long as it lives: its destructor ends all its workers. An own actor system, two threads, and the
+/// supervisor's.
 class node_host {
  public:
   /// Opens the port. Fails when the address cannot be had, or off loopback without a certificate.

@@ -426,14 +426,21 @@ class trainer_state : public trainer_backend::base {
 
   void accept(const run_plan& plan) {
     meter_.set_plan(plan, clock::now());
-    // The same sender and receiver as for the parts' way would not be: the store must know the facts before any worker
-    // goes on.
-    request(store_, node_timeout,
-            checkpoint_facts{result_.run, config_.run.seed, config_.scaling.shards, plan.batch_samples,
-                             collectives::tree_version, services_.build_id, config_.config.dump(),
-                             plan.data_fingerprint, numerics_})
+    facts_ = {result_.run,           config_.run.seed,          config_.scaling.shards,
+              plan.batch_samples,    collectives::tree_version, services_.build_id,
+              config_.config.dump(), plan.data_fingerprint,     numerics_};
+    // A part takes another way than these: the store must know them before any worker goes on.
+    request(store_, node_timeout, facts_)
         .then([this] { answer_plans([this](plan_promise& x) { x.deliver(plan_accepted{generation_}); }); },
               [this](const caf::error& reason) { answer_plans([&](plan_promise& x) { x.deliver(reason); }); });
+  }
+
+  /// Whoever waits for a checkpoint that a lost worker will not complete is let go. An exit message would overtake the
+  /// parts that have come, and with them a checkpoint that is complete: it is sent when something that came after them
+  /// is answered.
+  void end_store_after_its_parts() {
+    auto end = [this] { send_exit(store_, caf::exit_reason::user_shutdown); };
+    request(store_, node_timeout, facts_).then(end, [end](const caf::error&) { end(); });
   }
 
   template <class Deliver>
@@ -531,7 +538,7 @@ class trainer_state : public trainer_backend::base {
                        tell_workers(abort_training{result_.run, generation_, x.reason});
                        answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
                        send_exit(collectives_, caf::exit_reason::user_shutdown);
-                       send_exit(store_, caf::exit_reason::user_shutdown);
+                       end_store_after_its_parts();
                      },
                      [&](const release_all&) { tell_workers(release_worker{result_.run}); },
                      [&](const conclude& x) { conclude_run(x.status, x.reason); },
@@ -614,6 +621,7 @@ class trainer_state : public trainer_backend::base {
   std::optional<run_coordinator> coordinator_;
   collectives_actor collectives_;
   checkpoint_store store_;
+  checkpoint_facts facts_;
   generation_id generation_{1};
   std::map<worker_id, worker_actor> workers_;
   std::string numerics_;

@@ -95,6 +95,10 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
     result.stopped = stopped_ || (plain_ && stop_requested_);
   } catch (const failure& x) {
     result.reason = x.reason();
+    auto lock = std::lock_guard{communicator_mutex_};
+    // What was asked of actors that have ended with the run is a consequence, as a cut-off collective is.
+    if (abort_reason_ && x.code() == errc::unreachable)
+      result.reason = *abort_reason_;
   } catch (const std::exception& x) {
     result.reason = {errc::user_error, x.what()};
   } catch (...) {

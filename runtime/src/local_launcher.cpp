@@ -1,10 +1,11 @@
 #include "local_launcher.hpp"
 
+#include <troupe/runtime/node_host.hpp>
+
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <unistd.h>
 
 extern char** environ;
@@ -12,12 +13,6 @@ extern char** environ;
 namespace troupe::runtime {
 
 namespace {
-
-std::string this_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 /// Libraries that would take their number of threads from the machine give results that depend on it.
 constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
@@ -47,8 +42,8 @@ worker_ended describe_end(const run_id& run, worker_id worker, const exit_report
   result.exit_status = report.exit_code ? *report.exit_code : 128 + report.signal.value_or(0);
   result.description = report.describe();
   if (auto library = missing_library(report.last_lines))
-    result.description +=
-        "; host " + this_host() + " has no shared library " + *library + ": install the package that has it there";
+    result.description += "; host " + local_host_name() + " has no shared library " + *library +
+                          ": install the package that has it there";
   result.last_lines = report.last_lines;
   return result;
 }
@@ -76,11 +71,11 @@ class local_launcher : public actors::process_launcher {
       path = source_.directory / path.filename();
     auto program = source_.own_program ? program_file::own() : program_file::open(path.string());
     if (!program)
-      return fail(program.error().code, program.error().message + " (on host " + this_host() +
+      return fail(program.error().code, program.error().message + " (on host " + local_host_name() +
                                             "): install the driver's program there at the same path, or start caf-node "
                                             "with --program-dir");
     if (program->identity().build_id != request.build_id)
-      return fail(errc::program_mismatch, program->identity().path + " on host " + this_host() + " is build " +
+      return fail(errc::program_mismatch, program->identity().path + " on host " + local_host_name() + " is build " +
                                               program->identity().build_id + ", the driver is build " +
                                               request.build_id + ": install the same build on all hosts");
     auto result = program->identity().path;

@@ -6,6 +6,7 @@
 #include <troupe/tracked_state.hpp>
 
 #include <doctest/doctest.h>
+#include <scratch_directory.hpp>
 
 #include <cmath>
 #include <cstdlib>
@@ -20,21 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A directory that is gone when the test is over.
-struct scratch {
-  fs::path path;
-
-  scratch() {
-    auto name = (fs::temp_directory_path() / "troupe-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr)
-      throw std::runtime_error{"no scratch directory at " + name};
-    path = name;
-  }
-  ~scratch() {
-    auto ignored = std::error_code{};
-    fs::remove_all(path, ignored);
-  }
-};
+using scratch = testing::scratch_directory;
 
 /// Writes what is tracked as a checkpoint of `parts` workers.
 fs::path save(const fs::path& directory, const tracked_state& state, std::uint32_t parts = 2) {
@@ -138,7 +125,7 @@ TEST_CASE("tracking restores what a checkpoint holds, however many wrote it and 
     saved.track(before);
     before.values()["lr"] = 0.25;
     before.values()["note"] = "héllo";
-    auto path = save(place.path, before, parts);
+    auto path = save(place.path(), before, parts);
 
     tracked_state after;
     after.restore_from(open(path));
@@ -170,7 +157,7 @@ TEST_CASE("what does not fit a checkpoint is refused with both sides") {
   sample saved;
   tracked_state before;
   saved.track(before);
-  auto path = save(place.path, before);
+  auto path = save(place.path(), before);
   tracked_state after;
   after.restore_from(open(path));
 
@@ -197,7 +184,7 @@ TEST_CASE("damage in a checkpoint is found when its tensor is tracked") {
   sample saved;
   tracked_state before;
   saved.track(before);
-  auto path = save(place.path, before, 1);
+  auto path = save(place.path(), before, 1);
   auto source = open(path);
   auto file = path / serialization::part_file_name(0);
   auto offset = source->content().tensors[2].chunks[0].offset_bytes;
@@ -321,7 +308,7 @@ TEST_CASE("the identity is that of the stored state, and empty when nothing is t
   CHECK(state.sha256().size() == 64);
   CHECK(state.sha256() == serialization::state_sha256(state.tensors(), state.values().dump()));
   scratch place;
-  auto stored = open(save(place.path, state, 3));
+  auto stored = open(save(place.path(), state, 3));
   CHECK(state.sha256() == value_or_throw(serialization::state_sha256(*stored)));
 }
 

@@ -6,6 +6,7 @@
 #include <troupe/serialization/digest.hpp>
 
 #include <doctest/doctest.h>
+#include <scratch_directory.hpp>
 
 #include <algorithm>
 #include <array>
@@ -33,21 +34,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// A directory that is gone when the test is over.
-struct scratch {
-  fs::path path;
-
-  scratch() {
-    auto name = (fs::temp_directory_path() / "troupe-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr)
-      throw std::runtime_error{"no scratch directory at " + name};
-    path = name;
-  }
-  ~scratch() {
-    auto ignored = std::error_code{};
-    fs::remove_all(path, ignored);
-  }
-};
+using scratch = testing::scratch_directory;
 
 /// What a run of the tests is, beyond its training function.
 struct settings {
@@ -187,7 +174,7 @@ class played_link : public runtime::control_link {
 class worker_group {
  public:
   explicit worker_group(settings config)
-      : config_(std::move(config)), driver_(config_.workers, place_.path / "checkpoints") {
+      : config_(std::move(config)), driver_(config_.workers, place_.path() / "checkpoints") {
     results_.resize(config_.workers);
     for (std::uint32_t rank = 0; rank < config_.workers; ++rank) {
       links_.push_back(std::make_unique<played_link>(driver_));
@@ -241,7 +228,7 @@ class worker_group {
   }
 
   played_driver& driver() { return driver_; }
-  fs::path checkpoints() const { return place_.path / "checkpoints"; }
+  fs::path checkpoints() const { return place_.path() / "checkpoints"; }
 
   std::vector<std::uint64_t> checkpoint_steps() const {
     std::vector<std::uint64_t> result;
@@ -265,7 +252,7 @@ class worker_group {
     result.data_address = "127.0.0.1";
     result.function = "train";
     result.run_name = "test";
-    result.run_directory = place_.path.string();
+    result.run_directory = place_.path().string();
     result.seed = config_.seed;
     result.shards = config_.shards;
     result.configuration = R"({"rate":0.5})";

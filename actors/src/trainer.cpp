@@ -3,6 +3,7 @@
 #include "down.hpp"
 #include "progress_meter.hpp"
 
+#include <troupe/actors/backend_choice.hpp>
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/collectives.hpp>
 #include <troupe/actors/error_conversion.hpp>
@@ -266,6 +267,12 @@ class trainer_state : public trainer_backend::base {
       notify(true, decision->warning);
     warn_of_uneven_shards();
     places_ = std::move(decision->places);
+    auto choice = choose_backend(config_.run.backend, places_);
+    if (!choice)
+      return conclude_run(run_status::failed, std::move(choice.error()));
+    backend_ = choice->backend;
+    if (backend_ != backend_kind::self)
+      notify(false, "gradients go over " + choice->reason);
     if (auto trusted = check_data_plane(); !trusted)
       return conclude_run(run_status::failed, std::move(trusted.error()));
     if (auto claimed = claim_directory(); !claimed)
@@ -379,7 +386,9 @@ class trainer_state : public trainer_backend::base {
     for (const auto& place : places_)
       message.ownership.push_back(
           collectives::owned_shards(config_.scaling.shards, message.world_size, place.rank.value));
-    message.backend = places_.size() == 1 ? backend_kind::self : backend_kind::gloo;
+    message.backend = backend_;
+    for (const auto& place : places_)
+      message.nodes.push_back(place.node);
     message.function = function_;
     message.run_name = config_.run.name;
     message.run_directory = result_.path;
@@ -618,6 +627,7 @@ class trainer_state : public trainer_backend::base {
   std::vector<used_node> nodes_;
   std::set<std::uint32_t> waiting_nodes_;
   std::vector<worker_place> places_;
+  backend_kind backend_ = backend_kind::self;
   std::optional<run_coordinator> coordinator_;
   collectives_actor collectives_;
   checkpoint_store store_;

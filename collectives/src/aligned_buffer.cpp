@@ -4,12 +4,13 @@
 
 namespace troupe::collectives {
 
-void aligned_buffer::reserve(std::size_t size_bytes) {
-  if (size_bytes <= size_bytes_)
+void aligned_buffer::reserve(std::size_t wanted_bytes) {
+  if (wanted_bytes <= size_bytes())
     return;
-  bytes_.reset(static_cast<std::byte*>(::operator new[](size_bytes, std::align_val_t{alignment_bytes})));
-  size_bytes_ = size_bytes;
-  std::fill_n(bytes_.get(), size_bytes, std::byte{0});
+  auto* memory = bytes_.get_deleter().memory;
+  auto* fresh = static_cast<std::byte*>(memory->allocate(wanted_bytes, alignment_bytes));
+  bytes_ = {fresh, release{memory, wanted_bytes}};
+  std::fill_n(fresh, wanted_bytes, std::byte{0});
 }
 
 } // namespace troupe::collectives

@@ -1,9 +1,11 @@
+#include "gloo_connect.hpp"
 #include "gloo_transport.hpp"
 #include "transport_communicator.hpp"
 
 #include <troupe/collectives/gloo_communicator.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <exception>
@@ -22,14 +24,16 @@ namespace {
 
 using context_ptr = gloo_transport::context_ptr;
 
-/// What stands before a rank's addresses in its blob.
+using clock = std::chrono::steady_clock;
+
+/// What stands before a rank's addresses in its blob, and what both sides of a connection say first.
 struct blob_header {
   std::uint64_t generation = 0;
   std::uint32_t world_size = 0;
   std::uint32_t rank = 0;
   /// Of each address; the rank's own place holds zeros.
   std::uint32_t address_bytes = 0;
-  std::uint32_t magic = 0x676c6f31;
+  std::uint32_t magic = 0x676c6f32;
 
   bool operator==(const blob_header&) const = default;
 };
@@ -92,14 +96,14 @@ struct open_ports {
   std::vector<context_ptr> contexts;
 };
 
-expected<open_ports> make_ports(const gloo_options& options) {
+expected<open_ports> make_ports(const gloo_options& options, const std::vector<bool>& is_peer) {
   open_ports result;
   auto& [device, contexts] = result;
   contexts.resize(options.world_size);
   try {
     device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr{options.host.c_str()});
     for (std::uint32_t peer = 0; peer < options.world_size; ++peer) {
-      if (peer == options.rank.value)
+      if (!is_peer[peer])
         continue;
       contexts[peer] =
           device->createContext(static_cast<int>(options.rank.value), static_cast<int>(options.world_size));
@@ -147,12 +151,27 @@ expected<std::vector<char>> read_blob(const gloo_options& options, std::uint32_t
                            theirs.begin() + static_cast<std::ptrdiff_t>(first + header.address_bytes));
 }
 
+/// No call uses this tag: they are smaller.
+constexpr std::uint64_t greeting_tag = UINT64_MAX - 1;
+
+/// Ends a connection, or the wait for one, with a FIN: Gloo does that where one of its waits runs out of time.
+/// `Pair::close` would send a reset. Gloo's thread asks a connection that it has just accepted for the peer's name;
+/// after a reset there is none, and the exception ends that process, which was healthy.
+void close_softly(const context_ptr& context) noexcept {
+  try {
+    context->createUnboundBuffer(nullptr, 0)->waitRecv(nullptr, std::chrono::milliseconds{0});
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
 /// Connects to all peers at the same time, so that the slowest counts and not the sum; the first failure, or the
-/// caller's, ends the others' waiting.
+/// caller's, ends the others' waiting. Both sides of a connection greet each other: when that is done, the peer's Gloo
+/// has accepted it, and it may be reset.
 class connector {
  public:
   connector(const gloo_options& options, const std::vector<context_ptr>& contexts)
-      : options_(options), contexts_(contexts) {}
+      : options_(options), contexts_(contexts), ends_at_(clock::now() + options.connect_deadline) {}
 
   expected<void> run(const std::vector<std::vector<char>>& addresses) {
     const std::stop_callback on_cancel{options_.cancelled, [this] { cancel(); }};
@@ -171,10 +190,34 @@ class connector {
   void connect(std::uint32_t peer, const std::vector<char>& address) {
     try {
       pair_of(contexts_[peer], peer).connect(address);
+      greet(peer);
     } catch (const std::exception& e) {
       stop({errc::unreachable, describe(options_) + " did not connect to rank " + std::to_string(peer) + ": " +
                                    e.what() + "; it may have ended, or a firewall is between"});
     }
+  }
+
+  void greet(std::uint32_t peer) {
+    auto mine = blob_header{options_.generation.value, options_.world_size, options_.rank.value};
+    auto theirs = blob_header{};
+    const auto rank = static_cast<int>(peer);
+    const auto receipt = contexts_[peer]->createUnboundBuffer(&theirs, sizeof(theirs));
+    const auto greeting = contexts_[peer]->createUnboundBuffer(&mine, sizeof(mine));
+    receipt->recv(rank, greeting_tag);
+    greeting->send(rank, greeting_tag);
+    receipt->waitRecv(time_left());
+    greeting->waitSend(time_left());
+    mine.rank = peer;
+    if (theirs != mine)
+      stop({errc::mismatch, describe(options_) + ": what connected as rank " + std::to_string(peer) + " is rank " +
+                                std::to_string(theirs.rank) + " of " + std::to_string(theirs.world_size) +
+                                ", generation " + std::to_string(theirs.generation) +
+                                "; form the group anew, and let nobody else connect to its ports"});
+  }
+
+  std::chrono::milliseconds time_left() const {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(ends_at_ - clock::now());
+    return std::max(left, std::chrono::milliseconds{0});
   }
 
   void cancel() { stop({errc::aborted, describe(options_) + ": cancelled while connecting"}); }
@@ -188,11 +231,12 @@ class connector {
     }
     for (std::uint32_t peer = 0; peer < contexts_.size(); ++peer)
       if (contexts_[peer])
-        pair_of(contexts_[peer], peer).close();
+        close_softly(contexts_[peer]);
   }
 
   const gloo_options& options_;
   const std::vector<context_ptr>& contexts_;
+  const clock::time_point ends_at_;
   std::mutex mutex_;
   error first_failure_;
 };
@@ -219,11 +263,12 @@ expected<std::vector<std::vector<char>>> exchange_addresses(const gloo_options& 
 
 } // namespace
 
-expected<std::unique_ptr<communicator>> make_gloo_communicator(gloo_options options, const address_exchange& exchange) {
+expected<std::unique_ptr<transport>> connect_gloo(const gloo_options& options, const std::vector<bool>& is_peer,
+                                                  const address_exchange& exchange) {
   if (auto valid = check_options(options); !valid)
     return fail(std::move(valid.error()));
   ignore_broken_pipes();
-  auto ports = make_ports(options);
+  auto ports = make_ports(options, is_peer);
   if (!ports)
     return fail(std::move(ports.error()));
   auto& [device, contexts] = *ports;
@@ -232,9 +277,18 @@ expected<std::unique_ptr<communicator>> make_gloo_communicator(gloo_options opti
     return fail(addresses.error());
   if (auto connected = connector{options, contexts}.run(*addresses); !connected)
     return fail(std::move(connected.error()));
-  auto backend = std::make_unique<gloo_transport>(options.rank.value, options.generation, options.deadline,
-                                                  std::move(device), std::move(contexts));
-  return std::make_unique<transport_communicator>(std::move(backend), options.generation);
+  return std::make_unique<gloo_transport>(options.rank.value, options.generation, options.deadline, std::move(device),
+                                          std::move(contexts));
+}
+
+expected<std::unique_ptr<communicator>> make_gloo_communicator(gloo_options options, const address_exchange& exchange) {
+  auto is_peer = std::vector<bool>(options.world_size, true);
+  if (options.rank.value < options.world_size)
+    is_peer[options.rank.value] = false;
+  auto connected = connect_gloo(options, is_peer, exchange);
+  if (!connected)
+    return fail(std::move(connected.error()));
+  return std::make_unique<transport_communicator>(std::move(*connected), options.generation);
 }
 
 } // namespace troupe::collectives

@@ -12,14 +12,36 @@ namespace {
 /// No peers: there is nothing to send, only to abort.
 class self_transport final : public transport {
  public:
+  explicit self_transport(generation_id generation) : generation_(generation) {}
+
   std::uint32_t rank() const noexcept override { return 0; }
   std::uint32_t world_size() const noexcept override { return 1; }
 
-  expected<void> begin(const operation&) override { return state(); }
+  expected<void> begin(const call_record& call) override {
+    const std::lock_guard lock{mutex_};
+    call_ = call;
+    return state();
+  }
   ticket send(std::uint32_t, std::uint64_t, const std::byte*, std::size_t) override { return 0; }
   ticket receive(std::uint32_t, std::uint64_t, std::byte*, std::size_t) override { return 0; }
-  expected<void> wait(ticket) override { return state(); }
-  expected<void> finish() override { return state(); }
+  expected<void> wait(ticket) override { return finish(); }
+
+  expected<void> finish() override {
+    const std::lock_guard lock{mutex_};
+    return state();
+  }
+
+  flight_record record() const override {
+    const std::lock_guard lock{mutex_};
+    flight_record result;
+    result.backend = "self";
+    result.world_size = 1;
+    result.generation = generation_;
+    result.call = call_;
+    return result;
+  }
+
+  void set_deadline(std::chrono::milliseconds) noexcept override {}
 
   void abort(error reason) noexcept override {
     const std::lock_guard lock{mutex_};
@@ -28,21 +50,22 @@ class self_transport final : public transport {
   }
 
  private:
-  expected<void> state() {
-    const std::lock_guard lock{mutex_};
+  expected<void> state() const {
     if (failure_.code == errc::none)
       return {};
     return fail(failure_);
   }
 
-  std::mutex mutex_;
+  const generation_id generation_;
+  mutable std::mutex mutex_;
   error failure_;
+  call_record call_;
 };
 
 } // namespace
 
 std::unique_ptr<communicator> make_self_communicator(generation_id generation) {
-  return std::make_unique<transport_communicator>(std::make_unique<self_transport>(), generation);
+  return std::make_unique<transport_communicator>(std::make_unique<self_transport>(generation), generation);
 }
 
 } // namespace troupe::collectives

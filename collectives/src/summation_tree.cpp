@@ -46,6 +46,14 @@ class joiner {
     }
   }
 
+  /// What could not be joined further.
+  std::vector<tree_output> outputs() const {
+    std::vector<tree_output> result;
+    for (const auto& x : stack_)
+      result.push_back({x.node, x.operand});
+    return result;
+  }
+
  private:
   struct entry {
     tree_node node;
@@ -126,18 +134,24 @@ expected<finish_plan> plan_finish(std::uint32_t shards, std::span<const shard_ra
     return fail(errc::invalid_argument, "a summation tree over 0 shards has no sum; use at least one shard");
   if (auto valid = check_ownership(shards, ownership); !valid)
     return fail(std::move(valid.error()));
+  std::vector<std::vector<tree_node>> nodes;
+  for (auto range : ownership)
+    nodes.push_back(maximal_nodes(shards, range));
+  return plan_join(shards, nodes);
+}
+
+finish_plan plan_join(std::uint32_t shards, std::span<const std::vector<tree_node>> nodes) {
   finish_plan plan;
-  for (std::uint32_t rank = 0; rank < ownership.size(); ++rank) {
-    std::uint32_t position = 0;
-    for (auto node : maximal_nodes(shards, ownership[rank]))
-      plan.operands.push_back({node, rank, position++});
-  }
+  for (std::uint32_t rank = 0; rank < nodes.size(); ++rank)
+    for (std::uint32_t position = 0; position < nodes[rank].size(); ++position)
+      plan.operands.push_back({nodes[rank][position], rank, position});
   std::sort(plan.operands.begin(), plan.operands.end(), [shards](const tree_operand& x, const tree_operand& y) {
     return covered_shards(shards, x.node).first < covered_shards(shards, y.node).first;
   });
   joiner join{shards, plan.additions};
   for (std::uint32_t i = 0; i < plan.operands.size(); ++i)
     join.push(plan.operands[i].node, i);
+  plan.outputs = join.outputs();
   return plan;
 }
 

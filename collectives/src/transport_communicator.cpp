@@ -1,26 +1,15 @@
 #include "transport_communicator.hpp"
 
+#include "call_checks.hpp"
+#include "private_bucket.hpp"
+
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
 namespace troupe::collectives {
-
-/// The numbers are part of the tags.
-enum class transport_communicator::kind : std::uint8_t {
-  all_reduce = 1,
-  reduce_scatter,
-  all_gather,
-  all_gather_bytes,
-  broadcast,
-  all_to_all,
-  barrier,
-  send,
-  receive,
-  reduce_leaves,
-  all_reduce_fast,
-};
 
 namespace {
 
@@ -30,47 +19,6 @@ constexpr std::uint64_t one_round_limit_bytes = 4096;
 /// The phases of one operation that have tags of their own.
 constexpr std::uint32_t first_phase = 0;
 constexpr std::uint32_t second_phase = 1;
-
-expected<void> check_blocks(std::size_t whole, std::size_t block, std::uint32_t world_size, const char* what) {
-  if (whole == block * world_size)
-    return {};
-  return fail(errc::invalid_argument, std::string{what} + ": " + std::to_string(whole) + " bytes are not " +
-                                          std::to_string(world_size) + " blocks of " + std::to_string(block) +
-                                          " bytes; give one block for each rank");
-}
-
-expected<void> check_elements(dtype type, std::size_t size_bytes) {
-  if (auto valid = check_reducible(type); !valid)
-    return valid;
-  if (size_bytes % size_of(type) == 0)
-    return {};
-  return fail(errc::invalid_argument, std::to_string(size_bytes) + " bytes are not whole elements of type " +
-                                          std::string{to_string(type)} + "; pass whole elements");
-}
-
-expected<void> check_partials(const bucket_layout& layout, const finish_plan& plan, std::uint32_t rank,
-                              std::span<const leaf_partial> partials, std::size_t result_bytes) {
-  if (auto valid = check_reducible(layout); !valid)
-    return valid;
-  if (result_bytes != layout.size_bytes())
-    return fail(errc::invalid_argument, "reduce_leaves: the result has " + std::to_string(result_bytes) +
-                                            " bytes and the layout " + std::to_string(layout.size_bytes()) +
-                                            "; they must be equal");
-  std::size_t position = 0;
-  for (const auto& operand : plan.operands) {
-    if (operand.rank != rank)
-      continue;
-    if (position >= partials.size() || partials[position].node != operand.node)
-      break;
-    ++position;
-  }
-  if (position == partials.size() && position == plan.count_of(rank))
-    return {};
-  return fail(errc::invalid_argument, "reduce_leaves: rank " + std::to_string(rank) + " owns " +
-                                          std::to_string(plan.count_of(rank)) + " subtrees and was given " +
-                                          std::to_string(partials.size()) + " partial sums that differ at number " +
-                                          std::to_string(position) + "; accumulate exactly the range in the ownership");
-}
 
 std::uint32_t rounds(std::uint32_t world_size) noexcept {
   return root_level(world_size);
@@ -82,31 +30,48 @@ transport_communicator::transport_communicator(std::unique_ptr<transport> backen
     : backend_(std::move(backend)),
       generation_(generation),
       sent_to_(backend_->world_size()),
-      received_from_(backend_->world_size()) {}
+      received_from_(backend_->world_size()),
+      everybody_(backend_->world_size()) {
+  std::iota(everybody_.begin(), everybody_.end(), 0u);
+}
+
+transport_communicator::~transport_communicator() {
+  stop_started_calls();
+}
+
+expected<std::unique_ptr<reduced_bucket>> transport_communicator::make_bucket(const bucket_layout& layout,
+                                                                              std::vector<byte_range> parts) {
+  if (auto valid = check_parts(layout, parts); !valid)
+    return fail(std::move(valid.error()));
+  return std::make_unique<private_bucket>(layout.size_bytes(), std::move(parts));
+}
 
 // -- messages --------------------------------------------------------------------------------------------------------
 
-expected<void> transport_communicator::begin(kind what, std::uint32_t peer) {
-  static constexpr std::string_view names[] = {"",           "all_reduce", "reduce_scatter", "all_gather",
-                                               "all_gather", "broadcast",  "all_to_all",     "barrier",
-                                               "send",       "receive",    "reduce_leaves",  "all_reduce_fast"};
-  kind_ = what;
-  const auto is_pairwise = peer != operation::every_peer;
+expected<void> transport_communicator::begin(call_record call) {
+  wait_for_started_calls();
   // Both sides of a pair count their own messages: their collectives' numbers agree, their calls' need not.
-  if (!is_pairwise)
-    tag_number_ = ++sequence_;
+  if (call.kind == call_kind::send)
+    call.sequence = ++sent_to_[call.peer];
+  else if (call.kind == call_kind::receive)
+    call.sequence = ++received_from_[call.peer];
   else
-    tag_number_ = what == kind::send ? ++sent_to_[peer] : ++received_from_[peer];
-  return backend_->begin({names[static_cast<std::size_t>(what)], tag_number_, peer});
+    call.sequence = ++sequence_;
+  call_ = call;
+  return backend_->begin(call_);
 }
 
-/// Kind and size are in the tag, so that ranks that disagree about them wait for each other until the deadline, instead
-/// of taking each other's bytes.
+/// What has to be equal on all ranks is in the tag, so that those that disagree about it wait for each other until that
+/// is found out, instead of taking each other's bytes.
 std::uint64_t transport_communicator::tag(std::uint64_t size_bytes, std::uint32_t phase) const noexcept {
-  const auto what = kind_ == kind::receive ? kind::send : kind_;
-  const auto size_hash = (size_bytes * 0x9e3779b97f4a7c15u) >> 50;
-  return std::uint64_t{static_cast<std::uint8_t>(what)} << 56 | std::uint64_t{phase & 63} << 50 | size_hash << 36 |
-         (tag_number_ & 0xfffffffffu);
+  const auto what = call_.kind == call_kind::receive ? call_kind::send : call_.kind;
+  auto size_hash = size_bytes * 0x9e3779b97f4a7c15u;
+  if (const auto root = call_.kind == call_kind::broadcast ? call_.peer : 0; what != call_kind::send)
+    size_hash =
+        (size_hash ^ call_.detail ^ (std::uint64_t{root} << 16 | call_.type << 8 | call_.op)) * 0x9e3779b97f4a7c15u;
+  size_hash >>= 50;
+  return std::uint64_t{static_cast<std::uint8_t>(what)} << tag_kind_shift | std::uint64_t{phase & 63} << 50 |
+         size_hash << 36 | (call_.sequence & 0xfffffffffu);
 }
 
 void transport_communicator::post_send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes,
@@ -154,24 +119,19 @@ expected<void> transport_communicator::refresh_leaves_plan(std::uint32_t shards,
   return {};
 }
 
-std::vector<byte_range> transport_communicator::spread(const bucket_layout& layout, std::uint64_t size_bytes) const {
-  if (size_bytes <= one_round_limit_bytes)
-    return std::vector<byte_range>(world_size(), byte_range{0, size_bytes});
-  std::vector<byte_range> result(world_size());
-  for (std::uint32_t r = 0; r < world_size(); ++r) {
-    const auto slice = layout.slice(r, world_size());
-    result[r] = {std::min(slice.first, size_bytes), std::min(slice.last, size_bytes)};
-  }
-  return result;
+std::vector<byte_range> transport_communicator::spread(byte_range part, std::size_t members) {
+  if (part.size_bytes() <= one_round_limit_bytes)
+    return std::vector<byte_range>(members, part);
+  return cut_evenly(part, static_cast<std::uint32_t>(members), alignment_bytes);
 }
 
 /// Sends every peer its slice of my partial sums, takes theirs of mine straight into scratch memory, and finishes the
 /// tree there.
 expected<void> transport_communicator::reduce_own_slice(const reduction& what, std::span<const std::byte* const> mine,
                                                         std::byte* out) {
-  const auto n = world_size();
-  const auto me = rank().value;
-  const auto slice = what.slices[me];
+  const auto n = what.count();
+  const auto origin = what.layout.offset_in_sums(what.origin);
+  const auto slice = what.in_sums(what.slices[what.me]);
   const auto stride = (slice.size_bytes() + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
   scratch_.reserve(stride * (what.plan.operands.size() - mine.size()));
   operands_.assign(what.plan.operands.size(), {});
@@ -179,26 +139,43 @@ expected<void> transport_communicator::reduce_own_slice(const reduction& what, s
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     const auto& operand = what.plan.operands[i];
     auto& state = operands_[i];
-    if (operand.rank == me) {
-      state.data = mine[operand.position] + slice.first;
+    if (operand.rank == what.me) {
+      state.data = mine[operand.position] + (slice.first - origin);
     } else if (slice.size_bytes() != 0) {
       state.data = state.scratch = room;
-      state.message = post_receive(operand.rank, room, slice.size_bytes(), first_phase);
+      state.message = post_receive(what.members[operand.rank], room, slice.size_bytes(), first_phase);
       state.pending = true;
       room += stride;
     }
   }
   // Everybody starts with another peer, so that no one is sent to by all at once.
   for (std::uint32_t i = 1; i < n; ++i) {
-    const auto peer = (me + i) % n;
+    const auto peer = (what.me + i) % n;
+    const auto theirs = what.in_sums(what.slices[peer]);
     for (const auto* partial : mine)
-      post_send(peer, partial + what.slices[peer].first, what.slices[peer].size_bytes(), first_phase);
+      post_send(what.members[peer], partial + (theirs.first - origin), theirs.size_bytes(), first_phase);
   }
-  return slice.size_bytes() == 0 ? expected<void>{} : finish_tree(what, out);
+  return slice.size_bytes() == 0 ? expected<void>{} : finish_slice(what, out);
+}
+
+/// The sum, divided and rounded, of my slice.
+expected<void> transport_communicator::finish_slice(const reduction& what, std::byte* out) {
+  const auto slice = what.slices[what.me];
+  auto* sum = out;
+  if (what.is_narrow()) {
+    unrounded_.reserve(what.in_sums(slice).size_bytes());
+    sum = unrounded_.data();
+  }
+  if (auto finished = finish_tree(what, sum); !finished)
+    return finished;
+  divide(what.layout, slice, sum, what.divisor);
+  if (what.is_narrow())
+    narrow(what.layout, slice, out, sum);
+  return {};
 }
 
 expected<void> transport_communicator::finish_tree(const reduction& what, std::byte* out) {
-  const auto slice = what.slices[rank().value];
+  const auto slice = what.in_sums(what.slices[what.me]);
   const auto arrived = [this](operand_state& x) -> expected<void> {
     return std::exchange(x.pending, false) ? backend_->wait(x.message) : expected<void>{};
   };
@@ -217,89 +194,120 @@ expected<void> transport_communicator::finish_tree(const reduction& what, std::b
       return done;
     // One of the two came from a peer: a worker has joined its own siblings already.
     auto* target = i + 1 == what.plan.additions.size() ? out : left.scratch != nullptr ? left.scratch : right.scratch;
-    combine(what.layout, slice, what.op, target, left.data, right.data);
+    combine(what.sums, slice, what.op, target, left.data, right.data);
     left.data = left.scratch = target;
   }
   return {};
 }
 
+/// Without the end of the call.
 expected<void> transport_communicator::reduce_and_spread(const reduction& what, std::span<const std::byte* const> mine,
-                                                         std::span<std::byte> result) {
-  const auto n = world_size();
-  const auto me = rank().value;
-  const auto slice = what.slices[me];
-  const auto is_spread = slice.size_bytes() != result.size();
+                                                         std::byte* result) {
+  const auto n = what.count();
+  const auto slice = what.slices[what.me];
+  // In one round everybody finishes everything.
+  const auto is_spread = n > 1 && what.slices.front() != what.slices.back();
   // Posted first: the peers' finished slices need no further round trip. In place this is safe, because a peer sends
   // its finished slice only after it has my contribution to it.
   for (std::uint32_t i = 1; is_spread && i < n; ++i) {
-    const auto peer = (me + n - i) % n;
+    const auto peer = (what.me + n - i) % n;
     if (const auto theirs = what.slices[peer]; theirs.size_bytes() != 0)
-      post_receive(peer, result.data() + theirs.first, theirs.size_bytes(), second_phase);
+      post_receive(what.members[peer], result + (theirs.first - what.origin), theirs.size_bytes(), second_phase);
   }
-  auto* out = result.data() + slice.first;
+  auto* out = result + (slice.first - what.origin);
   if (auto reduced = reduce_own_slice(what, mine, out); !reduced)
     return reduced;
-  if (what.op == reduce_op::mean)
-    divide_slice(what.layout.segments().front().type, what.op, {out, slice.size_bytes()});
   for (std::uint32_t i = 1; is_spread && i < n; ++i)
-    post_send((me + i) % n, out, slice.size_bytes(), second_phase);
-  return backend_->finish();
-}
-
-void transport_communicator::divide_slice(dtype type, reduce_op op, std::span<std::byte> slice) const noexcept {
-  if (op == reduce_op::mean)
-    divide(type, slice.data(), slice.size() / size_of(type), world_size());
-}
-
-expected<void> transport_communicator::all_reduce_as(kind what, const bucket_layout& layout, reduce_op op,
-                                                     std::span<std::byte> data) {
-  if (auto begun = begin(what); !begun)
-    return begun;
-  if (data.empty())
-    return backend_->finish();
-  auto slices = spread(layout, data.size());
-  const std::byte* mine = data.data();
-  // What is sent as a whole must not change under the sends.
-  if (slices[rank().value].size_bytes() == data.size() && world_size() > 1) {
-    copy_.reserve(data.size());
-    std::memcpy(copy_.data(), data.data(), data.size());
-    mine = copy_.data();
-  }
-  return reduce_and_spread({rank_plan(), layout, op, std::move(slices)}, {&mine, 1}, data);
+    post_send(what.members[(what.me + i) % n], out, slice.size_bytes(), second_phase);
+  return {};
 }
 
 expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std::span<std::byte> data) {
   if (auto valid = check_elements(type, data.size()); !valid)
     return valid;
-  return all_reduce_as(kind::all_reduce, bucket_layout{{{type, data.size() / size_of(type)}}}, op, data);
+  if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun)
+    return begun;
+  if (data.empty())
+    return backend_->finish();
+  const bucket_layout layout{{{type, data.size() / size_of(type)}}};
+  const auto sums = layout.sums();
+  const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
+  const reduction what{rank_plan(), layout,      sums, op, divisor, spread({0, data.size()}, world_size()),
+                       everybody_,  rank().value};
+  const std::byte* mine = data.data();
+  if (what.is_narrow()) {
+    copy_.reserve(sums.size_bytes());
+    widen(type, copy_.data(), data.data(), data.size() / size_of(type));
+    mine = copy_.data();
+  } else if (what.slices[rank().value].size_bytes() == data.size() && world_size() > 1) {
+    // What is sent as a whole must not change under the sends.
+    copy_.reserve(data.size());
+    std::memcpy(copy_.data(), data.data(), data.size());
+    mine = copy_.data();
+  }
+  if (auto reduced = reduce_and_spread(what, {&mine, 1}, data.data()); !reduced)
+    return reduced;
+  return backend_->finish();
 }
 
-expected<void> transport_communicator::all_reduce_fast(const bucket_layout& layout, std::span<std::byte> bucket) {
-  if (auto valid = check_reducible(layout); !valid)
+expected<void> transport_communicator::all_reduce_fast(const bucket_layout& layout,
+                                                       std::span<const std::byte> contribution, reduced_bucket& result,
+                                                       std::uint64_t divisor, std::size_t part) {
+  if (auto valid = check_contribution(layout, contribution, divisor); !valid)
     return valid;
-  if (bucket.size() != layout.size_bytes())
-    return fail(errc::invalid_argument, "all_reduce_fast: the bucket has " + std::to_string(bucket.size()) +
-                                            " bytes and the layout " + std::to_string(layout.size_bytes()) +
-                                            "; they must be equal");
-  return all_reduce_as(kind::all_reduce_fast, layout, reduce_op::sum, bucket);
+  auto bucket = as_made_here<private_bucket>(result, layout, part);
+  if (!bucket)
+    return fail(std::move(bucket.error()));
+  const auto range = result.parts()[part];
+  auto call = moving_call(call_kind::all_reduce_fast, range.size_bytes());
+  call.detail = digest_of(layout, 0, {}, divisor, range);
+  if (auto begun = begin(call); !begun)
+    return begun;
+  if (range.size_bytes() == 0)
+    return backend_->finish();
+  const auto sums = layout.sums();
+  const reduction what{rank_plan(), layout,      sums, reduce_op::sum, divisor, spread(range, world_size()),
+                       everybody_,  rank().value};
+  const std::byte* mine = contribution.data();
+  if (what.is_narrow()) {
+    copy_.reserve(sums.size_bytes());
+    widen(layout, range, copy_.data() + layout.offset_in_sums(range.first), contribution.data() + range.first);
+    mine = copy_.data();
+  }
+  if (auto reduced = reduce_and_spread(what, {&mine, 1}, (*bucket)->data()); !reduced)
+    return reduced;
+  return backend_->finish();
 }
 
 expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
                                                      std::span<const shard_range> ownership,
-                                                     std::span<const leaf_partial> partials,
-                                                     std::span<std::byte> result) {
+                                                     std::span<const leaf_partial> partials, reduced_bucket& result,
+                                                     std::uint64_t divisor, std::size_t part) {
+  // They use the plan.
+  wait_for_started_calls();
   if (auto planned = refresh_leaves_plan(shards, ownership); !planned)
     return planned;
-  if (auto valid = check_partials(layout, leaves_.finish, rank().value, partials, result.size()); !valid)
+  if (auto valid = check_partials(layout, leaves_.finish, rank().value, partials, divisor); !valid)
     return valid;
-  if (auto begun = begin(kind::reduce_leaves); !begun)
+  auto bucket = as_made_here<private_bucket>(result, layout, part);
+  if (!bucket)
+    return fail(std::move(bucket.error()));
+  const auto range = result.parts()[part];
+  auto call = moving_call(call_kind::reduce_leaves, range.size_bytes());
+  call.detail = digest_of(layout, shards, ownership, divisor, range);
+  if (auto begun = begin(call); !begun)
     return begun;
-  if (result.empty())
+  if (range.size_bytes() == 0)
     return backend_->finish();
   std::vector<const std::byte*> mine;
   for (const auto& partial : partials)
     mine.push_back(partial.data);
-  return reduce_and_spread({leaves_.finish, layout, reduce_op::sum, spread(layout, result.size())}, mine, result);
+  const auto sums = layout.sums();
+  const reduction what{leaves_.finish, layout,      sums, reduce_op::sum, divisor, spread(range, world_size()),
+                       everybody_,     rank().value};
+  if (auto reduced = reduce_and_spread(what, mine, (*bucket)->data()); !reduced)
+    return reduced;
+  return backend_->finish();
 }
 
 expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
@@ -308,19 +316,25 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
     return valid;
   if (auto valid = check_blocks(input.size(), output.size(), world_size(), "reduce_scatter input"); !valid)
     return valid;
-  if (auto begun = begin(kind::reduce_scatter); !begun)
+  if (auto begun = begin(reduction_call(call_kind::reduce_scatter, type, op, input.size())); !begun)
     return begun;
   if (output.empty())
     return backend_->finish();
   const bucket_layout layout{{{type, input.size() / size_of(type)}}};
-  std::vector<byte_range> slices(world_size());
+  const auto sums = layout.sums();
+  const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
+  reduction what{rank_plan(), layout,      sums, op, divisor, std::vector<byte_range>(world_size()),
+                 everybody_,  rank().value};
   for (std::uint32_t r = 0; r < world_size(); ++r)
-    slices[r] = {r * output.size(), (r + std::uint64_t{1}) * output.size()};
+    what.slices[r] = {r * output.size(), (r + std::uint64_t{1}) * output.size()};
   const auto* mine = input.data();
-  if (auto reduced = reduce_own_slice({rank_plan(), layout, op, std::move(slices)}, {&mine, 1}, output.data());
-      !reduced)
+  if (what.is_narrow()) {
+    copy_.reserve(sums.size_bytes());
+    widen(type, copy_.data(), input.data(), input.size() / size_of(type));
+    mine = copy_.data();
+  }
+  if (auto reduced = reduce_own_slice(what, {&mine, 1}, output.data()); !reduced)
     return reduced;
-  divide_slice(type, op, output);
   return backend_->finish();
 }
 
@@ -329,7 +343,7 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
 expected<void> transport_communicator::all_gather(std::span<const std::byte> input, std::span<std::byte> output) {
   if (auto valid = check_blocks(output.size(), input.size(), world_size(), "all_gather output"); !valid)
     return valid;
-  if (auto begun = begin(kind::all_gather); !begun)
+  if (auto begun = begin(moving_call(call_kind::all_gather, input.size())); !begun)
     return begun;
   const auto n = world_size();
   const auto me = rank().value;
@@ -345,7 +359,7 @@ expected<void> transport_communicator::all_gather(std::span<const std::byte> inp
 
 expected<std::vector<std::vector<std::byte>>>
 transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
-  if (auto begun = begin(kind::all_gather_bytes); !begun)
+  if (auto begun = begin(moving_call(call_kind::all_gather_bytes, 0)); !begun)
     return fail(std::move(begun.error()));
   const auto n = world_size();
   const auto me = rank().value;
@@ -381,7 +395,7 @@ expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank
   if (root.value >= n)
     return fail(errc::invalid_argument, "broadcast: root " + std::to_string(root.value) + " is none of " +
                                             std::to_string(n) + " ranks; name a rank of the group");
-  if (auto begun = begin(kind::broadcast); !begun)
+  if (auto begun = begin(moving_call(call_kind::broadcast, data.size(), root.value)); !begun)
     return begun;
   if (data.empty())
     return backend_->finish();
@@ -406,7 +420,7 @@ expected<void> transport_communicator::all_to_all(std::span<const std::byte> inp
     return valid;
   if (auto valid = check_blocks(output.size(), input.size() / n, n, "all_to_all output"); !valid)
     return valid;
-  if (auto begun = begin(kind::all_to_all); !begun)
+  if (auto begun = begin(moving_call(call_kind::all_to_all, input.size())); !begun)
     return begun;
   const auto block = input.size() / n;
   if (block != 0) {
@@ -419,13 +433,19 @@ expected<void> transport_communicator::all_to_all(std::span<const std::byte> inp
   return backend_->finish();
 }
 
+expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
+  if (auto begun = begin(moving_call(call_kind::barrier, words.size_bytes())); !begun)
+    return begun;
+  if (auto heard = spread_maximum(words, everybody_, rank().value); !heard)
+    return heard;
+  return backend_->finish();
+}
+
 /// Dissemination: in round k a rank tells the one 2^k further what it has heard so far. That a word may be counted
 /// twice is no harm to a maximum.
-expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
-  if (auto begun = begin(kind::barrier); !begun)
-    return begun;
-  const auto n = world_size();
-  const auto me = rank().value;
+expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> words,
+                                                      std::span<const std::uint32_t> members, std::uint32_t me) {
+  const auto n = static_cast<std::uint32_t>(members.size());
   // One word more, so that there is a message even without words.
   const auto width = words.size() + 1;
   const auto size_bytes = width * sizeof(std::uint64_t);
@@ -434,22 +454,23 @@ expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
   const auto incoming = [&](std::uint32_t k) { return words_.data() + (2 * k + 1) * width; };
   std::vector<transport::ticket> received(rounds(n));
   for (std::uint32_t k = 0; k < rounds(n); ++k)
-    received[k] = post_receive((me + n - (1u << k)) % n, reinterpret_cast<std::byte*>(incoming(k)), size_bytes, k);
+    received[k] =
+        post_receive(members[(me + n - (1u << k)) % n], reinterpret_cast<std::byte*>(incoming(k)), size_bytes, k);
   for (std::uint32_t k = 0; k < rounds(n); ++k) {
     std::ranges::copy(words, outgoing(k));
-    post_send((me + (1u << k)) % n, reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
+    post_send(members[(me + (1u << k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
     if (auto heard = backend_->wait(received[k]); !heard)
       return heard;
     for (std::size_t i = 0; i < words.size(); ++i)
       words[i] = std::max(words[i], incoming(k)[i]);
   }
-  return backend_->finish();
+  return {};
 }
 
 expected<void> transport_communicator::send(rank_id peer, std::span<const std::byte> data) {
   if (auto valid = check_peer(peer); !valid)
     return valid;
-  if (auto begun = begin(kind::send, peer.value); !begun)
+  if (auto begun = begin(moving_call(call_kind::send, data.size(), peer.value)); !begun)
     return begun;
   post_send(peer.value, data.data(), data.size());
   return backend_->finish();
@@ -458,7 +479,7 @@ expected<void> transport_communicator::send(rank_id peer, std::span<const std::b
 expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte> data) {
   if (auto valid = check_peer(peer); !valid)
     return valid;
-  if (auto begun = begin(kind::receive, peer.value); !begun)
+  if (auto begun = begin(moving_call(call_kind::receive, data.size(), peer.value)); !begun)
     return begun;
   if (!data.empty())
     post_receive(peer.value, data.data(), data.size());

@@ -11,7 +11,7 @@
 namespace troupe::collectives {
 
 /// The collectives, written once, over messages between two ranks.
-class transport_communicator final : public communicator {
+class transport_communicator : public communicator {
  public:
   using communicator::all_gather;
   using communicator::all_reduce;
@@ -21,11 +21,17 @@ class transport_communicator final : public communicator {
   using communicator::reduce_scatter;
 
   transport_communicator(std::unique_ptr<transport> backend, generation_id generation);
+  ~transport_communicator() override;
 
   rank_id rank() const noexcept override { return rank_id{backend_->rank()}; }
   std::uint32_t world_size() const noexcept override { return backend_->world_size(); }
   generation_id generation() const noexcept override { return generation_; }
   traffic sent() const noexcept override { return sent_; }
+  flight_record record() const override { return backend_->record(); }
+  void set_deadline(std::chrono::milliseconds deadline) noexcept override { backend_->set_deadline(deadline); }
+  std::pmr::memory_resource& memory() noexcept override { return *std::pmr::new_delete_resource(); }
+  expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
+                                                        std::vector<byte_range> parts) override;
 
   expected<void> all_reduce(dtype type, reduce_op op, std::span<std::byte> data) override;
   expected<void> reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
@@ -39,13 +45,12 @@ class transport_communicator final : public communicator {
   expected<void> receive(rank_id peer, std::span<std::byte> data) override;
   expected<void> reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
                                std::span<const shard_range> ownership, std::span<const leaf_partial> partials,
-                               std::span<std::byte> result) override;
-  expected<void> all_reduce_fast(const bucket_layout& layout, std::span<std::byte> bucket) override;
+                               reduced_bucket& result, std::uint64_t divisor, std::size_t part) override;
+  expected<void> all_reduce_fast(const bucket_layout& layout, std::span<const std::byte> contribution,
+                                 reduced_bucket& result, std::uint64_t divisor, std::size_t part) override;
   void abort(error reason) noexcept override { backend_->abort(std::move(reason)); }
 
- private:
-  enum class kind : std::uint8_t;
-
+ protected:
   /// The plan of `reduce_leaves`, kept from step to step.
   struct leaves_plan {
     std::uint32_t shards = 0;
@@ -53,15 +58,31 @@ class transport_communicator final : public communicator {
     finish_plan finish;
   };
 
-  /// How one reduction is spread: the plan, who finishes which part, what to do with two elements.
+  /// How one reduction is spread: the plan, who finishes which part, what to do with two elements and with the root.
   struct reduction {
     const finish_plan& plan;
     const bucket_layout& layout;
+    /// `layout.sums()`.
+    const bucket_layout& sums;
     reduce_op op;
+    std::uint64_t divisor;
+    /// Of `layout`, by member.
     std::vector<byte_range> slices;
+    /// The ranks among which this happens; the plan's operands name them by their place here.
+    std::span<const std::uint32_t> members;
+    /// This rank's place.
+    std::uint32_t me = 0;
+    /// Where in the bucket the operands and the result begin.
+    std::uint64_t origin = 0;
+
+    [[nodiscard]] bool is_narrow() const noexcept { return sums.size_bytes() != layout.size_bytes(); }
+    [[nodiscard]] byte_range in_sums(byte_range slice) const noexcept {
+      return {layout.offset_in_sums(slice.first), layout.offset_in_sums(slice.last)};
+    }
+    [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(members.size()); }
   };
 
-  expected<void> begin(kind what, std::uint32_t peer = operation::every_peer);
+  expected<void> begin(call_record call);
   std::uint64_t tag(std::uint64_t size_bytes, std::uint32_t phase = 0) const noexcept;
   void post_send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes, std::uint32_t phase = 0);
   transport::ticket post_receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes,
@@ -72,26 +93,25 @@ class transport_communicator final : public communicator {
   const finish_plan& rank_plan();
 
   expected<void> reduce_own_slice(const reduction& what, std::span<const std::byte* const> mine, std::byte* out);
+  expected<void> finish_slice(const reduction& what, std::byte* out);
   expected<void> finish_tree(const reduction& what, std::byte* out);
-  expected<void> reduce_and_spread(const reduction& what, std::span<const std::byte* const> mine,
-                                   std::span<std::byte> result);
-  expected<void> all_reduce_as(kind what, const bucket_layout& layout, reduce_op op, std::span<std::byte> data);
-  std::vector<byte_range> spread(const bucket_layout& layout, std::uint64_t size_bytes) const;
-  void divide_slice(dtype type, reduce_op op, std::span<std::byte> slice) const noexcept;
+  expected<void> reduce_and_spread(const reduction& what, std::span<const std::byte* const> mine, std::byte* result);
+  static std::vector<byte_range> spread(byte_range part, std::size_t members);
+  expected<void> spread_maximum(std::span<std::uint64_t> words, std::span<const std::uint32_t> members,
+                                std::uint32_t me);
 
   std::unique_ptr<transport> backend_;
   generation_id generation_;
   traffic sent_;
 
-  kind kind_{};
+  call_record call_;
   std::uint64_t sequence_ = 0;
   std::vector<std::uint64_t> sent_to_;
   std::vector<std::uint64_t> received_from_;
-  /// The number in the tags of the current operation.
-  std::uint64_t tag_number_ = 0;
-
   leaves_plan leaves_;
   std::unique_ptr<finish_plan> rank_plan_;
+  /// All ranks, as the members of a reduction.
+  std::vector<std::uint32_t> everybody_;
 
   /// An operand of the plan while the tree is finished: where it is, and the message that brings it.
   struct operand_state {
@@ -103,7 +123,10 @@ class transport_communicator final : public communicator {
   };
   std::vector<operand_state> operands_;
   aligned_buffer scratch_;
+  /// My contribution where the result takes its place, or where it has to be widened.
   aligned_buffer copy_;
+  /// My finished slice before it is rounded.
+  aligned_buffer unrounded_;
   std::vector<std::uint64_t> words_;
 };
 

@@ -60,7 +60,7 @@ int connect_to(int fd, const addrinfo& address, clock::time_point deadline) {
 }
 
 /// A connected, non-blocking socket.
-expected<file_descriptor> dial(const endpoint& where, clock::time_point deadline) {
+expected<unique_fd> dial(const endpoint& where, clock::time_point deadline) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
@@ -69,7 +69,7 @@ expected<file_descriptor> dial(const endpoint& where, clock::time_point deadline
   auto found = std::unique_ptr<addrinfo, void (*)(addrinfo*)>{list, ::freeaddrinfo};
   auto code = 0;
   for (auto* each = found.get(); each != nullptr; each = each->ai_next) {
-    auto fd = file_descriptor{::socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+    auto fd = unique_fd{::socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
     if (!fd)
       return fail(system_error("socket"));
     code = connect_to(fd.get(), *each, deadline);

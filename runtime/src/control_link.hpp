@@ -1,12 +1,24 @@
 #pragma once
 
+#include <troupe/collectives/unique_fd.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 
+#include <cstdint>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 namespace troupe::runtime {
+
+/// A place among the ranks of a node.
+struct descriptor_request {
+  generation_id generation;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_world_size = 0;
+  std::stop_token cancelled;
+};
 
 /// What the training side of a worker asks of the run's actors. Calls block; each comes from one thread at a time.
 /// Implemented over CAF in one file; tests play it.
@@ -16,6 +28,10 @@ class control_link {
 
   /// An all-gather over the control plane. From the training thread.
   [[nodiscard]] virtual expected<exchange_result> exchange(const exchange_request& message) = 0;
+
+  /// An all-gather of descriptors among the ranks of this node. From the training thread.
+  [[nodiscard]] virtual expected<std::vector<std::vector<collectives::unique_fd>>>
+  exchange_descriptors(const descriptor_request& request, std::span<const int> mine) = 0;
 
   /// Returns once all workers have the same plan. From the training thread.
   [[nodiscard]] virtual expected<plan_accepted> agree(const run_plan& plan) = 0;

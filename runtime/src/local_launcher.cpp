@@ -1,5 +1,6 @@
 #include "local_launcher.hpp"
 
+#include <troupe/runtime/descriptor_broker.hpp>
 #include <troupe/runtime/node_host.hpp>
 
 #include <algorithm>
@@ -56,6 +57,10 @@ class local_launcher : public actors::process_launcher {
       : source_(std::move(source)), entry_(std::move(entry)), events_(std::move(events)) {}
 
   expected<void> init() {
+    auto descriptors = descriptor_broker::make();
+    if (!descriptors)
+      return fail(std::move(descriptors.error()));
+    descriptors_.emplace(std::move(*descriptors));
     auto supervisor =
         process_supervisor::make({[this](pid_t pid, output_stream, std::string_view line) { output(pid, line); },
                                   [this](const exit_report& report) { ended(report); }});
@@ -92,20 +97,30 @@ class local_launcher : public actors::process_launcher {
     spec.argv.insert(spec.argv.end(), request.arguments.begin(), request.arguments.end());
     spec.env = make_environment(request.environment);
     spec.bootstrap = to_text({request.run, request.worker, request.secret, entry_->node, entry_->keys});
+    auto socket = descriptors_->add(request.run, request.worker);
+    if (!socket)
+      return fail(std::move(socket.error()));
+    spec.descriptor_socket = socket->get();
     auto pid = supervisor_->start(spec);
-    if (!pid)
+    if (!pid) {
+      descriptors_->remove(request.run, request.worker);
       return fail(std::move(pid.error()));
+    }
     settle(*pid, {request.run, request.worker});
     return static_cast<std::uint32_t>(*pid);
   }
 
   void kill(const run_id& run) override {
+    descriptors_->end_run(run);
     for (auto [pid, owner] : snapshot())
       if (owner.run == run)
         supervisor_->kill(pid, SIGKILL);
   }
 
-  void close(const run_id& run) override { programs_.erase(run); }
+  void close(const run_id& run) override {
+    descriptors_->end_run(run);
+    programs_.erase(run);
+  }
 
  private:
   struct owner {
@@ -158,6 +173,7 @@ class local_launcher : public actors::process_launcher {
   std::mutex mutex_;
   std::map<pid_t, owner> owners_;
   std::map<pid_t, early_news> early_;
+  std::optional<descriptor_broker> descriptors_;
   /// Last, so that its thread is gone before anything that it uses.
   std::optional<process_supervisor> supervisor_;
 };

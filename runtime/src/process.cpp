@@ -1,5 +1,7 @@
 #include <troupe/runtime/process.hpp>
 
+#include "signals_blocked.hpp"
+
 #include <troupe/runtime/program.hpp>
 
 #include <algorithm>
@@ -60,7 +62,8 @@ struct launch_failure {
 /// All that a child needs between clone and exec, prepared beforehand: it may neither allocate nor lock.
 struct launch_plan {
   pid_t parent = 0;
-  std::array<int, lifeline_fd + 1> fds{};
+  /// By the numbers that the child gets them under. The last is -1 when it gets none.
+  std::array<int, descriptor_fd + 1> fds{};
   int program_fd = -1;
   unsigned fd_limit = 0;
   const char* directory = nullptr;
@@ -97,10 +100,11 @@ TROUPE_IN_CHILD const char* execute(const launch_plan& plan) {
     return "prctl(PR_SET_PDEATHSIG)";
   if (syscall(SYS_getppid) != plan.parent)
     return "its parent has ended";
-  for (int i = 0; i <= lifeline_fd; ++i)
+  auto last = plan.fds[descriptor_fd] < 0 ? lifeline_fd : descriptor_fd;
+  for (int i = 0; i <= last; ++i)
     if (syscall(SYS_dup3, plan.fds[static_cast<std::size_t>(i)], i, 0) < 0)
       return "dup3";
-  close_on_exec(lifeline_fd + 1, plan.fd_limit);
+  close_on_exec(static_cast<unsigned>(last) + 1, plan.fd_limit);
   if (plan.directory != nullptr && syscall(SYS_chdir, plan.directory) < 0)
     return "chdir";
   reset_signals();
@@ -141,28 +145,28 @@ class child_stack {
   void* memory_;
 };
 
-expected<file_descriptor> kept(file_descriptor fd, std::string_view what) {
+expected<unique_fd> kept(unique_fd fd, std::string_view what) {
   if (!fd)
     return fail(system_error(what));
   if (fd.get() >= lowest_kept_fd)
     return fd;
-  file_descriptor copy{fcntl(fd.get(), F_DUPFD_CLOEXEC, lowest_kept_fd)};
+  unique_fd copy{fcntl(fd.get(), F_DUPFD_CLOEXEC, lowest_kept_fd)};
   if (!copy)
     return fail(system_error(what));
   return copy;
 }
 
 struct pipe_ends {
-  file_descriptor read;
-  file_descriptor write;
+  unique_fd read;
+  unique_fd write;
 };
 
 expected<pipe_ends> make_pipe() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
     return fail(system_error("cannot make a pipe"));
-  file_descriptor read_end{ends[0]};
-  file_descriptor write_end{ends[1]};
+  unique_fd read_end{ends[0]};
+  unique_fd write_end{ends[1]};
   auto read = kept(std::move(read_end), "cannot make a pipe");
   auto write = kept(std::move(write_end), "cannot make a pipe");
   if (!read)
@@ -180,9 +184,9 @@ expected<pipe_ends> make_output_pipe() {
   return ends;
 }
 
-expected<file_descriptor> make_bootstrap(std::string_view bytes) {
+expected<unique_fd> make_bootstrap(std::string_view bytes) {
   constexpr auto what = "cannot pass the bootstrap on";
-  auto fd = kept(file_descriptor{memfd_create("troupe-bootstrap", MFD_CLOEXEC | MFD_ALLOW_SEALING)}, what);
+  auto fd = kept(unique_fd{memfd_create("troupe-bootstrap", MFD_CLOEXEC | MFD_ALLOW_SEALING)}, what);
   if (!fd)
     return fd;
   while (!bytes.empty()) {
@@ -291,14 +295,14 @@ std::vector<oom_counter> find_oom_counters() {
 }
 
 struct output_pipe {
-  file_descriptor fd;
+  unique_fd fd;
   output_stream stream = output_stream::out;
   std::string line;
 };
 
 struct child {
   pid_t pid = 0;
-  file_descriptor pidfd;
+  unique_fd pidfd;
   std::array<output_pipe, 2> outputs;
   std::deque<std::string> last_lines;
   /// One for each counter.
@@ -355,22 +359,6 @@ void reap(int pidfd) {
   while (waitid(wait_by_pidfd, static_cast<id_t>(pidfd), &info, WEXITED) != 0 && errno == EINTR)
     ;
 }
-
-/// Blocks all signals, for the threads that are made in its lifetime: they inherit the mask.
-class signals_blocked {
- public:
-  signals_blocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  signals_blocked(const signals_blocked&) = delete;
-  signals_blocked& operator=(const signals_blocked&) = delete;
-  ~signals_blocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
 
 std::string signal_name(int signal) {
   const auto* name = sigabbrev_np(signal);
@@ -438,9 +426,9 @@ class process_supervisor::impl {
 
   const process_callbacks callbacks_;
   const std::vector<oom_counter> oom_counters_;
-  file_descriptor epoll_;
-  file_descriptor wake_;
-  file_descriptor null_;
+  unique_fd epoll_;
+  unique_fd wake_;
+  unique_fd null_;
   pipe_ends lifeline_;
   std::atomic<bool> closing_ = false;
   clock::time_point give_up_at_ = clock::time_point::max();
@@ -463,13 +451,13 @@ process_supervisor::impl::~impl() {
 
 expected<void> process_supervisor::impl::open() {
   constexpr auto what = "cannot start the thread that watches child processes";
-  epoll_ = file_descriptor{epoll_create1(EPOLL_CLOEXEC)};
+  epoll_ = unique_fd{epoll_create1(EPOLL_CLOEXEC)};
   if (!epoll_)
     return fail(system_error(what));
-  wake_ = file_descriptor{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  wake_ = unique_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!wake_ || !add_to_epoll(wake_.get(), {}))
     return fail(system_error(what));
-  auto null = kept(file_descriptor{::open("/dev/null", O_RDONLY | O_CLOEXEC)}, "/dev/null");
+  auto null = kept(unique_fd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}, "/dev/null");
   if (!null)
     return fail(std::move(null.error()));
   auto lifeline = make_pipe();
@@ -642,21 +630,25 @@ expected<child> process_supervisor::impl::execute_child(const process_spec& spec
   auto bootstrap = make_bootstrap(spec.bootstrap);
   if (!bootstrap)
     return fail(std::move(bootstrap.error()));
-  file_descriptor program{fcntl(spec.program_fd, F_DUPFD_CLOEXEC, lowest_kept_fd)};
+  unique_fd program{fcntl(spec.program_fd, F_DUPFD_CLOEXEC, lowest_kept_fd)};
+  unique_fd socket;
+  if (spec.descriptor_socket >= 0)
+    socket.reset(fcntl(spec.descriptor_socket, F_DUPFD_CLOEXEC, lowest_kept_fd));
   child_stack stack;
-  if (!program || !stack)
+  if (!program || (spec.descriptor_socket >= 0 && !socket) || !stack)
     return fail(system_error("cannot start " + spec.program));
 
   auto argv = pointers(spec.argv);
   auto env = pointers(spec.env);
-  launch_plan plan{.parent = getpid(),
-                   .fds = {null_.get(), out->write.get(), err->write.get(), bootstrap->get(), lifeline_.read.get()},
-                   .program_fd = program.get(),
-                   .fd_limit = fd_limit(),
-                   .directory = spec.directory.empty() ? nullptr : spec.directory.c_str(),
-                   .argv = argv.data(),
-                   .env = env.data(),
-                   .failure = {}};
+  launch_plan plan{
+      .parent = getpid(),
+      .fds = {null_.get(), out->write.get(), err->write.get(), bootstrap->get(), lifeline_.read.get(), socket.get()},
+      .program_fd = program.get(),
+      .fd_limit = fd_limit(),
+      .directory = spec.directory.empty() ? nullptr : spec.directory.c_str(),
+      .argv = argv.data(),
+      .env = env.data(),
+      .failure = {}};
   child result;
   for (const auto& counter : oom_counters_)
     result.oom_kills_before.push_back(counter.read().value_or(0));
@@ -669,7 +661,7 @@ expected<child> process_supervisor::impl::execute_child(const process_spec& spec
     reason.message += "; check the limits of processes and memory on this host (ulimit -u, pids.max)";
     return fail(std::move(reason));
   }
-  result.pidfd = file_descriptor{pidfd};
+  result.pidfd = unique_fd{pidfd};
   if (plan.failure.step != nullptr) {
     reap(pidfd);
     return fail(launch_error(spec, plan.failure));
@@ -725,7 +717,7 @@ void process_supervisor::impl::drain(child& x, output_pipe& output) {
     return accept(x, output, {buffer.data(), static_cast<std::size_t>(n)});
   if (n < 0 && (errno == EAGAIN || errno == EINTR))
     return;
-  output.fd.close();
+  output.fd.reset();
 }
 
 void process_supervisor::impl::accept(child& x, output_pipe& output, std::string_view bytes) {
@@ -766,10 +758,10 @@ void process_supervisor::impl::finish(pid_t pid) {
     drain(x, output);
     if (!output.line.empty())
       emit(x, output);
-    output.fd.close();
+    output.fd.reset();
   }
   reap(x.pidfd.get());
-  x.pidfd.close();
+  x.pidfd.reset();
   x.report->last_lines.assign(std::make_move_iterator(x.last_lines.begin()),
                               std::make_move_iterator(x.last_lines.end()));
   if (callbacks_.on_exit && !closing_)
@@ -832,7 +824,7 @@ void watch_lifeline(int fd) {
 }
 
 expected<std::string> read_bootstrap(int fd) {
-  file_descriptor owned{fd};
+  unique_fd owned{fd};
   constexpr auto what = "cannot read the bootstrap: this program is to be started by Troupe, not by hand";
   std::string result;
   std::string buffer(pipe_bytes, '\0');

@@ -133,8 +133,8 @@ std::string own_path() {
   return path;
 }
 
-expected<file_descriptor> open_program(const char* location, const std::string& path) {
-  file_descriptor fd{::open(location, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+expected<unique_fd> open_program(const char* location, const std::string& path) {
+  unique_fd fd{::open(location, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (!fd) {
     auto reason = system_error("cannot open the program " + path);
     reason.message += "; check that it is installed and readable on this host";
@@ -165,19 +165,6 @@ std::string build_id_in_memory(const dl_phdr_info& object) {
 }
 
 } // namespace
-
-file_descriptor& file_descriptor::operator=(file_descriptor&& other) noexcept {
-  if (this != &other) {
-    close();
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void file_descriptor::close() noexcept {
-  if (fd_ >= 0)
-    ::close(std::exchange(fd_, -1));
-}
 
 expected<program_identity> identify_program(int fd, std::string path) {
   if (auto id = build_id_of_file(fd))

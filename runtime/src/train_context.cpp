@@ -49,6 +49,10 @@ void shard::contribute(std::span<const float> gradient) {
     gradient_[i] += gradient[i];
 }
 
+void shard::complete(std::uint64_t first, std::uint64_t count) {
+  owner_->driver_->complete(*this, first, count);
+}
+
 void shard::add(std::string_view metric, double sum) {
   metrics_[index_of(owner_->driver_->plan_.metrics, metric)] += sum;
 }
@@ -78,8 +82,9 @@ double step::mean(std::string_view metric) const {
   if (!driver_->reduced_)
     throw failure{errc::user_error, "step.mean('" + std::string{metric} + "') before step.all_reduce()"};
   auto index = index_of(driver_->plan_.metrics, metric);
-  auto* sums = reinterpret_cast<const double*>(driver_->result_.data() + driver_->sums_.layout().offset_bytes(1));
-  return sums[index] / static_cast<double>(driver_->plan_.batch_samples);
+  // The root has divided it.
+  return reinterpret_cast<const double*>(driver_->result_->bytes().data() +
+                                         driver_->sums_.layout().offset_bytes(1))[index];
 }
 
 void step::report(metric_map values) {

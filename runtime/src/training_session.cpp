@@ -2,6 +2,9 @@
 
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/collectives/hierarchical_communicator.hpp>
+#include <troupe/collectives/shm_communicator.hpp>
+#include <troupe/runtime/fingerprint.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 #include <troupe/serialization/checkpoint_directory.hpp>
 #include <troupe/serialization/checkpoint_part.hpp>
@@ -56,29 +59,54 @@ void train_context::impl::form_communicator() {
     if (abort_reason_)
       throw failure{*abort_reason_};
   }
-  std::unique_ptr<collectives::communicator> formed;
-  if (begin_.backend == backend_kind::self) {
-    formed = collectives::make_self_communicator(begin_.generation);
-  } else {
-    collectives::gloo_options options;
-    options.rank = begin_.rank;
-    options.world_size = begin_.world_size;
-    options.generation = begin_.generation;
-    options.host = begin_.data_address;
-    options.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
-    options.cancelled = cancel_forming_.get_token();
-    auto exchange = [this](std::string mine) -> expected<std::vector<std::string>> {
-      auto all = link_.exchange({begin_.run, begin_.generation, 0, begin_.rank, std::move(mine)});
-      if (!all)
-        return fail(std::move(all.error()));
-      return std::move(all->blobs);
-    };
-    formed = value_or_throw(collectives::make_gloo_communicator(std::move(options), exchange));
-  }
+  auto formed = make_communicator();
   auto lock = std::lock_guard{communicator_mutex_};
   communicator_ = std::move(formed);
   if (abort_reason_)
     communicator_->abort(*abort_reason_);
+}
+
+std::unique_ptr<collectives::communicator> train_context::impl::make_communicator() {
+  collectives::gloo_options place;
+  place.rank = begin_.rank;
+  place.world_size = begin_.world_size;
+  place.generation = begin_.generation;
+  place.host = begin_.data_address;
+  place.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
+  place.cancelled = cancel_forming_.get_token();
+  auto addresses = [this](std::string mine) -> expected<std::vector<std::string>> {
+    auto all = link_.exchange({begin_.run, begin_.generation, 0, begin_.rank, std::move(mine)});
+    if (!all)
+      return fail(std::move(all.error()));
+    return std::move(all->blobs);
+  };
+  auto descriptors = [this](std::span<const int> mine) {
+    return link_.exchange_descriptors(
+        {begin_.generation, begin_.local_rank, begin_.local_world_size, cancel_forming_.get_token()}, mine);
+  };
+  auto uses_memory = begin_.backend == backend_kind::shm || begin_.backend == backend_kind::hierarchical;
+  if (uses_memory && !pool_)
+    pool_ = value_or_throw(collectives::shared_pool::make());
+  switch (begin_.backend) {
+  case backend_kind::self:
+    return collectives::make_self_communicator(begin_.generation);
+  case backend_kind::gloo:
+    return value_or_throw(collectives::make_gloo_communicator(std::move(place), addresses));
+  case backend_kind::shm:
+    return value_or_throw(collectives::make_shm_communicator(
+        {begin_.rank, begin_.world_size, begin_.generation, place.deadline, pool_}, descriptors));
+  case backend_kind::hierarchical:
+    return value_or_throw(
+        collectives::make_hierarchical_communicator({std::move(place), begin_.nodes, pool_}, addresses, descriptors));
+  }
+  throw failure{errc::internal, "no such backend"};
+}
+
+std::string train_context::impl::describe() {
+  auto lock = std::lock_guard{communicator_mutex_};
+  auto step = word_.load().step;
+  auto text = "step " + std::to_string(step) + ", ";
+  return text + (communicator_ ? collectives::to_string(communicator_->record()) : "no communicator yet");
 }
 
 worker_finished train_context::impl::run(const std::function<void(train_context&)>& function) {
@@ -280,7 +308,8 @@ std::vector<double>
 train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
                               const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
   auto layout = collectives::bucket_layout{{{dtype::f64, number_of_sums}}};
-  auto sums = value_or_throw(collectives::leaf_accumulator::make(layout, begin_.shards));
+  auto sums = value_or_throw(collectives::leaf_accumulator::make(layout, begin_.shards, communicator_->memory()));
+  auto result = value_or_throw(communicator_->make_bucket(layout));
   auto range = begin_.ownership[begin_.rank.value];
   std::vector<std::uint64_t> indices;
   sums.begin(range);
@@ -292,10 +321,8 @@ train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
     function(indices, {reinterpret_cast<double*>(bucket.data()), number_of_sums});
   }
   sums.end();
-  auto result = collectives::aligned_buffer{layout.size_bytes()};
-  value_or_throw(communicator_->reduce_leaves(layout, begin_.shards, begin_.ownership, sums.partials(),
-                                              result.bytes().first(layout.size_bytes())));
-  auto* first = reinterpret_cast<const double*>(result.data());
+  value_or_throw(communicator_->reduce_leaves(layout, begin_.shards, begin_.ownership, sums.partials(), *result));
+  auto* first = reinterpret_cast<const double*>(result->bytes().data());
   return {first, first + number_of_sums};
 }
 
@@ -325,16 +352,56 @@ void train_context::impl::report(metric_map values, save_checkpoint checkpoint) 
 
 // -- step_driver ------------------------------------------------------------------------------------------------------
 
+namespace {
+
+/// Parts of a bucket begin on boundaries of so many elements.
+constexpr std::uint64_t part_granule_elements = 1024;
+
+/// The gradient, and behind it the metrics.
+collectives::bucket_layout layout_of(const step_plan& plan) {
+  auto elements = plan.gradient_elements;
+  // The metrics are a part of their own then: they are complete last, whichever way the gradient is computed.
+  if (elements * sizeof(float) > plan.bucket_bytes)
+    elements = (elements + part_granule_elements - 1) / part_granule_elements * part_granule_elements;
+  return collectives::bucket_layout{{{dtype::f32, elements}, {dtype::f64, plan.metrics.size()}}};
+}
+
+std::vector<collectives::byte_range> parts_of(const step_plan& plan, const collectives::bucket_layout& layout) {
+  if (plan.gradient_elements * sizeof(float) <= plan.bucket_bytes)
+    return {{0, layout.size_bytes()}};
+  auto gradient = collectives::bucket_layout{{layout.segments().front()}};
+  auto parts = collectives::cut_bucket(gradient, plan.bucket_bytes);
+  if (!plan.metrics.empty())
+    parts.push_back({gradient.size_bytes(), layout.size_bytes()});
+  return parts;
+}
+
+std::size_t gradient_parts_of(const step_plan& plan, const collectives::reduced_bucket& bucket) {
+  auto parts = bucket.parts().size();
+  return parts == 1 || plan.metrics.empty() ? parts : parts - 1;
+}
+
+} // namespace
+
 step_driver::step_driver(train_context::impl& context, const step_plan& plan)
     : context_(context),
       plan_(plan),
       order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
-      sums_(value_or_throw(collectives::leaf_accumulator::make(
-          collectives::bucket_layout{{{dtype::f32, plan.gradient_elements}, {dtype::f64, plan.metrics.size()}}},
-          context.begin_.shards))),
+      sums_(value_or_throw(
+          collectives::leaf_accumulator::make(layout_of(plan), context.begin_.shards, context.group().memory()))),
+      result_(value_or_throw(context.group().make_bucket(sums_.layout(), parts_of(plan, sums_.layout())))),
+      added_(context.group().memory()),
       range_(context.begin_.ownership[context.begin_.rank.value]),
-      step_(*this) {
-  result_.reserve(sums_.layout().size_bytes());
+      step_(*this) {}
+
+step_driver::~step_driver() {
+  // What was started uses this object's memory, and may wait for ranks that do not come any more.
+  if (std::ranges::all_of(started_, &collectives::pending_call::is_done))
+    return;
+  context_.group().abort({errc::aborted, "the training function left step " + std::to_string(step_.id_.value) +
+                                             " while its gradient was being reduced"});
+  for (const auto& call : started_)
+    (void)call.wait();
 }
 
 void step_driver::run(step_id id, const std::function<void(step&)>& body) {
@@ -347,6 +414,8 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
   reduced_ = false;
   if (check_)
     digests_before_ = context_.state_.digests();
+  complete_.assign(result_->parts().size(), 0);
+  started_.clear();
   sums_.begin(range_);
   body(step_);
   if (!reduced_)
@@ -397,39 +466,96 @@ std::span<const float> step_driver::all_reduce() {
                                         " shards before all_reduce: go through all of step.shards()"};
   if (check_)
     check_untouched();
-  sums_.end();
-  auto& group = context_.group();
-  auto bucket = result_.bytes().first(sums_.layout().size_bytes());
-  if (context_.begin_.fast_reduction) {
-    add_up_partials(bucket);
-    value_or_throw(group.all_reduce_fast(sums_.layout(), bucket));
+  if (started_.empty()) {
+    // Nothing is under way: this thread does it itself.
+    sums_.end();
+    for (std::size_t turn = 0; turn < result_->parts().size(); ++turn)
+      value_or_throw(reduce_part(part_at(turn)));
   } else {
-    value_or_throw(group.reduce_leaves(sums_.layout(), context_.begin_.shards, context_.begin_.ownership,
-                                       sums_.partials(), bucket));
+    while (started_.size() < result_->parts().size())
+      start_next_part();
+    for (const auto& call : started_)
+      value_or_throw(call.wait());
   }
   if (!context_.word_.reduced())
     throw failure{errc::aborted, "the run is ending"};
   context_.pass_barrier(step_.id_);
   if (!context_.word_.pass())
     throw failure{errc::aborted, "the run is ending"};
-  divide_by_batch();
   reduced_ = true;
-  return {reinterpret_cast<const float*>(result_.data()), plan_.gradient_elements};
+  return {reinterpret_cast<const float*>(result_->bytes().data()), plan_.gradient_elements};
 }
 
-void step_driver::add_up_partials(std::span<std::byte> bucket) const {
+void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_t count) {
+  auto end = first + count;
+  if (end < first || end > plan_.gradient_elements || reduced_)
+    throw failure{errc::user_error, "shard.complete(" + std::to_string(first) + ", " + std::to_string(count) +
+                                        ") in step " + std::to_string(step_.id_.value) + ": the gradient has " +
+                                        std::to_string(plan_.gradient_elements) +
+                                        " elements, and is complete before all_reduce"};
+  auto parts = result_->parts();
+  auto is_last_shard = which.id_.value + 1 == range_.last;
+  if (!is_last_shard || parts.size() == 1)
+    return;
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    auto from = std::max(first, parts[part].first / sizeof(float));
+    auto to = std::min(end, parts[part].last / sizeof(float));
+    complete_[part] += from < to ? to - from : 0;
+  }
+  start_complete_parts();
+}
+
+/// All ranks reduce the parts in the same order: the gradient's from its end to its begin, then the metrics.
+std::size_t step_driver::part_at(std::size_t turn) const {
+  auto gradient_parts = gradient_parts_of(plan_, *result_);
+  return turn < gradient_parts ? gradient_parts - 1 - turn : turn;
+}
+
+void step_driver::start_complete_parts() {
+  while (started_.size() < gradient_parts_of(plan_, *result_)) {
+    auto part = part_at(started_.size());
+    auto range = result_->parts()[part];
+    auto wanted = std::min(range.last / sizeof(float), plan_.gradient_elements) - range.first / sizeof(float);
+    if (complete_[part] < wanted)
+      return;
+    if (check_ && started_.empty())
+      check_untouched();
+    start_next_part();
+  }
+}
+
+/// The part of the last shard's contribution joins the sums of the others, and then those of the other ranks.
+void step_driver::start_next_part() {
+  auto part = part_at(started_.size());
+  if (started_.empty())
+    sums_.close();
+  sums_.finish(result_->parts()[part]);
+  started_.push_back(context_.group().start([this, part] { return reduce_part(part); }));
+}
+
+/// In this thread or the group's.
+expected<void> step_driver::reduce_part(std::size_t part) {
+  runtime::prepare_arithmetic_thread();
+  auto& group = context_.group();
+  auto batch = plan_.batch_samples;
+  if (context_.begin_.fast_reduction)
+    return group.all_reduce_fast(sums_.layout(), add_up_partials(result_->parts()[part]), *result_, batch, part);
+  return group.reduce_leaves(sums_.layout(), context_.begin_.shards, context_.begin_.ownership, sums_.partials(),
+                             *result_, batch, part);
+}
+
+std::span<const std::byte> step_driver::add_up_partials(collectives::byte_range part) {
+  auto size = sums_.layout().size_bytes();
   auto partials = sums_.partials();
-  std::ranges::fill(bucket, std::byte{0});
+  if (partials.size() == 1)
+    return {partials[0].data, size};
+  added_.reserve(size);
+  auto bucket = added_.bytes().first(size);
+  std::ranges::fill(bucket.subspan(part.first, part.size_bytes()), std::byte{0});
   for (const auto& partial : partials)
-    collectives::combine(sums_.layout(), {0, sums_.layout().size_bytes()}, collectives::reduce_op::sum, bucket.data(),
-                         bucket.data(), partial.data);
-}
-
-void step_driver::divide_by_batch() {
-  auto* gradient = reinterpret_cast<float*>(result_.data());
-  auto batch = static_cast<float>(plan_.batch_samples);
-  for (std::uint64_t i = 0; i < plan_.gradient_elements; ++i)
-    gradient[i] /= batch;
+    collectives::combine(sums_.layout(), part, collectives::reduce_op::sum, bucket.data() + part.first,
+                         bucket.data() + part.first, partial.data + part.first);
+  return bucket;
 }
 
 } // namespace troupe

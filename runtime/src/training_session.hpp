@@ -8,6 +8,7 @@
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/communicator.hpp>
 #include <troupe/collectives/leaf_accumulator.hpp>
+#include <troupe/collectives/shared_pool.hpp>
 #include <troupe/data_order.hpp>
 #include <troupe/messages.hpp>
 #include <troupe/train_context.hpp>
@@ -36,6 +37,8 @@ class train_context::impl {
   // --------------------------------------------------------------------------------------------------
   void command(const control_command& message);
   void abort(const abort_training& message);
+  /// What this worker does and whom it waits for, for people.
+  [[nodiscard]] std::string describe();
 
   // -- for train_context
   // ------------------------------------------------------------------------------------------------
@@ -64,6 +67,7 @@ class train_context::impl {
 
  private:
   void form_communicator();
+  [[nodiscard]] std::unique_ptr<collectives::communicator> make_communicator();
   void open_checkpoint();
   void agree_on(const step_plan& plan);
   void agree_on(run_plan message);
@@ -77,6 +81,8 @@ class train_context::impl {
   runtime::command_inbox commands_;
   std::uint64_t commands_done_ = 0;
   std::uint64_t commands_agreed_ = 0;
+  /// Memory that the other workers of this host can read: for the life of the process.
+  std::shared_ptr<collectives::shared_pool> pool_;
   std::mutex communicator_mutex_;
   std::unique_ptr<collectives::communicator> communicator_;
   std::optional<error> abort_reason_;
@@ -97,12 +103,14 @@ class train_context::impl {
 class step_driver {
  public:
   step_driver(train_context::impl& context, const step_plan& plan);
+  ~step_driver();
 
   void run(step_id id, const std::function<void(step&)>& body);
 
   // -- for step and shard
   // -----------------------------------------------------------------------------------------------
   void open_shard(shard& target, shard_id id);
+  void complete(const shard& which, std::uint64_t first, std::uint64_t count);
   std::span<const float> all_reduce();
 
   train_context::impl& context_;
@@ -114,13 +122,22 @@ class step_driver {
   friend class shard_list;
 
   void check_untouched() const;
+  /// Starts the reduction of the parts whose contributions are in, from the last part to the first.
+  void start_complete_parts();
+  void start_next_part();
+  [[nodiscard]] std::size_t part_at(std::size_t turn) const;
+  expected<void> reduce_part(std::size_t part);
   /// The sum of this rank's shards, where the order does not matter.
-  void add_up_partials(std::span<std::byte> bucket) const;
-  void divide_by_batch();
+  std::span<const std::byte> add_up_partials(collectives::byte_range part);
 
   data_order order_;
   collectives::leaf_accumulator sums_;
-  collectives::aligned_buffer result_;
+  /// The gradient's parts, and behind them the metrics' (or all in one, where the gradient is short).
+  std::unique_ptr<collectives::reduced_bucket> result_;
+  /// Of the last shard, the elements that are complete, by part.
+  std::vector<std::uint64_t> complete_;
+  std::vector<collectives::pending_call> started_;
+  collectives::aligned_buffer added_;
   std::vector<std::uint64_t> samples_;
   shard_range range_;
   std::uint32_t next_shard_ = 0;

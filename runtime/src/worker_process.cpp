@@ -8,6 +8,7 @@
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/join_handshake.hpp>
 #include <troupe/actors/worker.hpp>
+#include <troupe/runtime/descriptor_link.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/runtime/node_host.hpp>
 #include <troupe/runtime/process.hpp>
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -55,10 +57,19 @@ struct run_handles {
 class actor_link : public control_link {
  public:
   actor_link(caf::actor_system& system, run_handles handles)
-      : training_(system), metrics_(system), handles_(std::move(handles)) {}
+      : training_(system),
+        metrics_(system),
+        handles_(std::move(handles)),
+        descriptors_(collectives::unique_fd{descriptor_fd}) {}
 
   expected<exchange_result> exchange(const exchange_request& message) override {
     return ask<exchange_result>(training_, handles_.collectives, message);
+  }
+
+  expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request& request,
+                                                                                  std::span<const int> mine) override {
+    return descriptors_.exchange(request.generation, request.local_rank, request.local_world_size, mine,
+                                 descriptor_limit, request.cancelled);
   }
 
   expected<plan_accepted> agree(const run_plan& plan) override {
@@ -82,6 +93,7 @@ class actor_link : public control_link {
   /// Waiting for other ranks has no limit of its own: a plan waits for the slowest to load its data, and a lost driver
   /// or node ends this process.
   static constexpr auto push_limit = 30s;
+  static constexpr auto descriptor_limit = 60s;
 
   template <class Result, class Handle, class Message>
   expected<Result> ask(caf::scoped_actor& self, const Handle& whom, const Message& message) {
@@ -95,6 +107,7 @@ class actor_link : public control_link {
   caf::scoped_actor training_;
   caf::scoped_actor metrics_;
   run_handles handles_;
+  descriptor_link descriptors_;
 };
 
 /// The training thread of a worker process, started by `begin_training`.
@@ -133,6 +146,11 @@ class process_host : public actors::training_host {
     changed_.notify_all();
   }
 
+  std::string describe() {
+    auto session = current();
+    return session ? session->describe() : "training has not begun";
+  }
+
   void wait_for_release() {
     auto lock = std::unique_lock{mutex_};
     changed_.wait(lock, [this] { return released_; });
@@ -165,6 +183,25 @@ class process_host : public actors::training_host {
   std::thread thread_;
   bool released_ = false;
 };
+
+/// Keeps SIGUSR1 for `answer_questions`: before any thread is started, so that all have it blocked.
+void block_questions() {
+  sigset_t questions;
+  sigemptyset(&questions);
+  sigaddset(&questions, SIGUSR1);
+  ::pthread_sigmask(SIG_BLOCK, &questions, nullptr);
+}
+
+/// Prints, at every SIGUSR1, what this worker does and whom it waits for.
+void answer_questions(std::shared_ptr<process_host> host) {
+  std::thread{[host = std::move(host)] {
+    sigset_t questions;
+    sigemptyset(&questions);
+    sigaddset(&questions, SIGUSR1);
+    for (int signal = 0; ::sigwait(&questions, &signal) == 0;)
+      std::fprintf(stderr, "%s\n", host->describe().c_str());
+  }}.detach();
+}
 
 /// Shows the node that this process knows the run's secret, and has the node show the same.
 run_handles join(caf::scoped_actor& self, const actors::node_actor& node, const worker_bootstrap& bootstrap) {
@@ -219,6 +256,7 @@ void live(const std::vector<named_function>& functions) {
   auto handles = join(self, *node, *bootstrap);
   auto link = actor_link{system, handles};
   auto host = std::make_shared<process_host>(functions, link);
+  answer_questions(host);
   auto worker = actors::spawn_worker(system, host);
   worker_ready ready;
   ready.run = bootstrap->run;
@@ -245,6 +283,7 @@ void run_worker_process(const std::vector<named_function>& functions) {
   ::unsetenv(worker_variable);
   // Output goes into a pipe, where it would be kept back in blocks: late to see, and lost when the process crashes.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  block_questions();
   try {
     live(functions);
   } catch (const std::exception& x) {

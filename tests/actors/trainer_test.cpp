@@ -222,7 +222,8 @@ TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its
   CHECK(begun[0].world_size == 4);
   CHECK(begun[0].local_world_size == 2);
   CHECK(begun[0].node_rank == 1);
-  CHECK(begun[0].backend == backend_kind::gloo);
+  CHECK(begun[0].backend == backend_kind::hierarchical);
+  CHECK(begun[0].nodes == std::vector<std::uint32_t>{0, 0, 1, 1});
   CHECK(begun[0].data_address == "10.0.0.1");
   CHECK(begun[0].ownership.size() == 4);
   for (const auto& launched : nodes[1]->started.all()) {
@@ -248,6 +249,7 @@ TEST_CASE_FIXTURE(theatre, "a run goes on where its checkpoint stands, and its f
   config.scaling.num_workers = 3;
   config.run.resume = resume_mode::must;
   auto second = fit();
+  INFO(second.reason.message);
   CHECK(second.status == run_status::completed);
   CHECK(second.resumed_from_step == 5);
   CHECK(second.steps == 8);

@@ -1,8 +1,11 @@
 #include "gloo_group.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <csignal>
 #include <doctest/doctest.h>
+#include <functional>
 #include <latch>
 
 using namespace troupe;
@@ -25,6 +28,17 @@ error reduce_until_failure(communicator& group, std::size_t elements) {
   for (;;)
     if (auto done = group.all_reduce(std::span{data}); !done)
       return done.error();
+}
+
+error reduce(communicator& group, std::size_t elements, reduce_op op = reduce_op::sum) {
+  std::vector<float> data(elements, 1.0f);
+  return error_of(group.all_reduce(std::span{data}, op));
+}
+
+error reduce_fast(communicator& group, const bucket_layout& layout) {
+  const auto bucket = group.make_bucket(layout);
+  const std::vector<std::byte> mine(layout.size_bytes());
+  return error_of(group.all_reduce_fast(layout, mine, **bucket));
 }
 
 gloo_options options_for(std::uint32_t rank, std::uint32_t world_size) {
@@ -156,15 +170,216 @@ TEST_CASE("a deadline that passes names operation, number and missing ranks") {
   CHECK(error_of(group[0].barrier()) == late);
 }
 
-TEST_CASE("ranks in different calls wait for the deadline instead of taking each other's bytes") {
-  gloo_group group{2, std::chrono::milliseconds{200}};
-  const auto seen = group.run([](communicator& x) {
-    std::vector<float> data(x.rank().value == 0 ? 1000 : 2000, 1.0f);
-    return error_of(x.all_reduce(std::span{data}));
+TEST_CASE("a rank that makes another call than the others is named on every rank, and so are both calls") {
+  using call = std::function<error(communicator&)>;
+  struct scenario {
+    const char* of_others;
+    const char* of_odd;
+    call others, odd;
+  };
+  const auto broadcast_from = [](std::uint32_t root) {
+    return [root](communicator& x) {
+      std::vector<std::uint32_t> data(8, x.rank().value);
+      return error_of(x.broadcast(std::span{data}, rank_id{root}));
+    };
+  };
+  const std::vector<scenario> scenarios{
+      {"all_reduce #2", "barrier #2", [](communicator& x) { return reduce(x, 100); },
+       [](communicator& x) { return error_of(x.barrier()); }},
+      {"400 bytes", "800 bytes", [](communicator& x) { return reduce(x, 100); },
+       [](communicator& x) { return reduce(x, 200); }},
+      {"4000000 bytes", "4000004 bytes", [](communicator& x) { return reduce(x, 1'000'000); },
+       [](communicator& x) { return reduce(x, 1'000'001); }},
+      {"sum of f32", "sum of i32", [](communicator& x) { return reduce(x, 100); },
+       [](communicator& x) {
+         std::vector<std::int32_t> data(100);
+         return error_of(x.all_reduce(std::span{data}));
+       }},
+      {"sum of f32", "max of f32", [](communicator& x) { return reduce(x, 100); },
+       [](communicator& x) { return reduce(x, 100, reduce_op::max); }},
+      {"root 0", "root 1", broadcast_from(0), broadcast_from(1)},
+      {"all_reduce_fast #2", "another layout",
+       [](communicator& x) {
+         return reduce_fast(x, bucket_layout{{{dtype::f32, 100}, {dtype::f64, 50}}});
+       },
+       [](communicator& x) {
+         return reduce_fast(x, bucket_layout{{{dtype::f64, 50}, {dtype::f32, 100}}});
+       }},
+      // This one has ended where it is wrong, and the rank is in a later call.
+      {"400 bytes", "all_reduce #2 (sum of f32, 0 bytes)", [](communicator& x) { return reduce(x, 100); },
+       [](communicator& x) {
+         const auto done = reduce(x, 0);
+         return done.code == errc::none ? reduce(x, 100) : done;
+       }},
+  };
+  for (std::uint32_t world_size : {2u, 4u})
+    for (const auto& what : scenarios) {
+      gloo_group group{world_size, std::chrono::seconds{60}};
+      for (const auto& done : group.run([](communicator& x) { return error_of(x.barrier()); }))
+        REQUIRE(done == error{});
+      const auto odd = world_size - 1;
+      // Of a broadcast, a rank far from the odd one may well get out.
+      const auto seen = group.run([&](communicator& x) {
+        const auto done = x.rank().value == odd ? what.odd(x) : what.others(x);
+        return done.code == errc::none ? error_of(x.barrier()) : done;
+      });
+      INFO(std::string{what.of_others} << " and " << std::string{what.of_odd} << " on " << world_size << " ranks");
+      for (const auto& x : seen) {
+        INFO(x.message);
+        CHECK(x.code == errc::mismatch);
+        CHECK(mentions(x, "rank " + std::to_string(odd) + " calls"));
+        CHECK(mentions(x, what.of_others));
+        CHECK(mentions(x, what.of_odd));
+      }
+      CHECK(group.run([](communicator& x) { return error_of(x.barrier()); }) == seen);
+    }
+}
+
+TEST_CASE("a rank outside of any call tells of a mismatch that only it can know") {
+  gloo_group group{3, std::chrono::seconds{60}};
+  // Rank 2 has ended this call, and is busy otherwise.
+  REQUIRE(reduce(group[2], 0) == error{});
+  std::vector<error> seen(2);
+  std::thread other{[&] { seen[1] = reduce(group[1], 100); }};
+  seen[0] = reduce(group[0], 100);
+  other.join();
+  for (const auto& x : seen) {
+    INFO(x.message);
+    CHECK(x.code == errc::mismatch);
+    CHECK(mentions(x, "rank 2 calls all_reduce #1 (sum of f32, 0 bytes)"));
+  }
+  const auto later = error_of(group[2].barrier());
+  CHECK(later.code == errc::mismatch);
+  CHECK(mentions(later, "all_reduce #1 (sum of f32, 400 bytes)"));
+}
+
+TEST_CASE("sends and receives that do not belong together are named on both sides, and the third rank loses both") {
+  std::array<std::byte, 64> data{};
+  const std::span bytes{data};
+  const std::array<std::function<expected<void>(communicator&)>, 3> of_second{
+      [&](communicator& x) { return x.receive(rank_id{0}, bytes.first(32)); },
+      [&](communicator& x) { return x.send(rank_id{0}, bytes); },
+      [&](communicator& x) { return x.barrier(); },
+  };
+  for (const auto& second : of_second) {
+    gloo_group group{3, std::chrono::seconds{60}};
+    const auto seen = group.run([&](communicator& x) -> error {
+      switch (x.rank().value) {
+      case 0:
+        return error_of(x.send(rank_id{1}, bytes));
+      case 1:
+        return error_of(second(x));
+      default:
+        return error_of(x.barrier());
+      }
+    });
+    for (const auto& x : seen) {
+      INFO(x.message);
+      CHECK(x.code == errc::mismatch);
+      CHECK(mentions(x, "send #1 (64 bytes, to rank 1)"));
+    }
+  }
+}
+
+TEST_CASE("long calls that fit together, whoever waits for whom, are no mismatch") {
+  gloo_group group{4, std::chrono::seconds{60}};
+  std::array<std::latch, 3> turns{std::latch{1}, std::latch{1}, std::latch{1}};
+  const auto has_heard_of_all = [](const communicator& x) {
+    const auto record = x.record();
+    return record.is_under_way &&
+           std::ranges::all_of(record.peers, [](const auto& y) { return y.last_call.kind != call_kind::none; });
+  };
+  const auto wait_for_words = [&](communicator& x) {
+    while (!has_heard_of_all(x))
+      std::this_thread::yield();
+  };
+  std::vector<error> seen(4);
+  std::vector<std::thread> threads;
+  std::array<std::array<std::byte, 16>, 4> data{};
+  for (std::uint32_t rank = 0; rank < 4; ++rank)
+    threads.emplace_back([&, rank] {
+      auto& x = group[rank];
+      auto& failure = seen[rank];
+      failure = error_of(x.barrier());
+      // Rank 3 sends while the others are in a broadcast that is none of its business yet, and joins them later.
+      if (rank == 0)
+        turns[0].wait();
+      if (rank == 3 && failure.code == errc::none)
+        failure = error_of(x.send(rank_id{0}, data[rank]));
+      if (failure.code == errc::none)
+        failure = error_of(x.broadcast(std::span<std::byte>{data[rank]}, rank_id{0}));
+      if (rank == 0 && failure.code == errc::none)
+        failure = error_of(x.receive(rank_id{3}, data[rank]));
+      if (rank == 3)
+        turns[1].wait();
+      if (failure.code == errc::none)
+        failure = error_of(x.barrier());
+    });
+  // Ranks 1 and 2 wait for the broadcast, 3 in its send; then 0 to 2 in the barrier.
+  wait_for_words(group[1]);
+  wait_for_words(group[3]);
+  turns[0].count_down();
+  const auto knows_that_others_wait = [&] {
+    const auto record = group[0].record();
+    return record.call.sequence == 3 && record.peers.size() == 3 && record.peers[0].last_call.sequence == 3 &&
+           record.peers[1].last_call.sequence == 3;
+  };
+  while (!knows_that_others_wait())
+    std::this_thread::yield();
+  turns[1].count_down();
+  for (auto& x : threads)
+    x.join();
+  CHECK(seen == std::vector<error>(4));
+}
+
+TEST_CASE("a deadline that passes tells where each missing rank stands, and so does the record before") {
+  gloo_group group{4};
+  for (const auto& done : group.run([](communicator& x) { return error_of(x.barrier()); }))
+    REQUIRE(done == error{});
+  CHECK(!group[0].record().is_under_way);
+  group[0].set_deadline(std::chrono::seconds{2});
+  // Rank 1 computes, rank 2 waits for a message of rank 1, rank 3 has come.
+  std::vector<error> seen(4);
+  std::array<std::byte, 32> data{};
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { seen[2] = error_of(group[2].receive(rank_id{1}, data)); });
+  threads.emplace_back([&] { seen[3] = reduce(group[3], 10'000); });
+  while (!group[2].record().is_under_way || !group[3].record().is_under_way)
+    std::this_thread::yield();
+  std::atomic<bool> is_over = false;
+  threads.emplace_back([&] {
+    seen[0] = reduce(group[0], 10'000);
+    is_over = true;
   });
-  // The second to look may find the first gone instead.
-  CHECK(std::ranges::any_of(seen, [](const error& x) { return x.code == errc::timed_out; }));
-  CHECK(std::ranges::none_of(seen, [](const error& x) { return x.code == errc::none; }));
+  flight_record record;
+  const auto is_told = [&record](std::size_t i) { return record.peers[i].last_call.kind != call_kind::none; };
+  do {
+    std::this_thread::yield();
+    record = group[0].record();
+  } while (!is_over && (record.peers.size() != 3 || !is_told(0) || !is_told(1) || !is_told(2)));
+  REQUIRE(record.peers.size() == 3);
+  CHECK(record.backend == "gloo");
+  CHECK(record.call.kind == call_kind::all_reduce);
+  CHECK(record.is_under_way);
+  CHECK(record.duration > std::chrono::nanoseconds{0});
+  CHECK(!record.peers[0].arrived);
+  CHECK(record.peers[0].last_call.kind == call_kind::barrier);
+  CHECK(!record.peers[1].arrived);
+  CHECK(record.peers[1].last_call.kind == call_kind::receive);
+  CHECK(record.peers[2].arrived);
+  threads[2].join();
+  group[2].abort({errc::stopped, "enough"});
+  threads[0].join();
+  threads[1].join();
+  INFO(seen[0].message);
+  CHECK(seen[0].code == errc::timed_out);
+  CHECK(mentions(seen[0], "all_reduce #2 on rank 0 of 4, generation 1: no message from or to ranks 1, 2"));
+  CHECK(mentions(seen[0], "rank 1 has made no call since barrier #1"));
+  CHECK(mentions(seen[0], "rank 2 stands in receive #1 (32 bytes, from rank 1) since"));
+  CHECK(seen[3].code == errc::aborted);
+  record = group[0].record();
+  CHECK(!record.is_under_way);
+  CHECK(record.call.kind == call_kind::all_reduce);
 }
 
 TEST_CASE("members of another generation or group are refused") {
@@ -219,6 +434,35 @@ TEST_CASE("a cancelled group ends its connecting at once") {
   CHECK(made.error().code == errc::aborted);
   peer_may_go.count_down();
   peer.join();
+}
+
+/// A reset of a connection that the peer has yet to accept ends that peer's process, inside Gloo.
+TEST_CASE("members that give up while all connect take none of the others with them") {
+  constexpr std::uint32_t world_size = 8;
+  for (int again = 0; again < 12; ++again) {
+    meeting place{world_size};
+    std::stop_source source;
+    std::vector<errc> seen(world_size);
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < world_size; ++rank)
+      threads.emplace_back([&, rank] {
+        auto options = options_for(rank, world_size);
+        options.cancelled = source.get_token();
+        const auto made = make_gloo_communicator(options, [&](std::string mine) -> expected<std::vector<std::string>> {
+          auto all = place.exchange(rank, std::move(mine));
+          if (rank != 0)
+            return all;
+          source.request_stop();
+          return fail(errc::stopped, "gone");
+        });
+        seen[rank] = made ? errc::none : made.error().code;
+      });
+    for (auto& x : threads)
+      x.join();
+    CHECK(seen[0] == errc::stopped);
+    for (std::uint32_t rank = 1; rank < world_size; ++rank)
+      CHECK((seen[rank] == errc::aborted || seen[rank] == errc::unreachable));
+  }
 }
 
 TEST_CASE("options that make no sense and hosts that do not exist are refused") {

@@ -1,5 +1,5 @@
-#include "gloo_group.hpp"
 #include "leaf_values.hpp"
+#include "rank_group.hpp"
 
 #include <troupe/collectives/leaf_accumulator.hpp>
 
@@ -14,29 +14,44 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-gloo_group& group_of(std::uint32_t world_size) {
-  static std::map<std::uint32_t, std::unique_ptr<gloo_group>> groups;
-  auto& group = groups[world_size];
-  if (!group)
-    group = std::make_unique<gloo_group>(world_size);
-  return *group;
-}
+struct reduction_case {
+  bucket_layout layout;
+  std::uint32_t shards = 1;
+  std::vector<shard_range> ownership;
+  std::uint64_t divisor = 1;
+  /// A whole bucket at a time by default.
+  std::uint64_t part_bytes = UINT64_MAX;
+  /// Whether partial sums lie in the group's memory.
+  bool is_registered = true;
+};
 
 /// One step of a worker: its shards' contributions, reduced. Empty on an error.
-std::vector<std::byte> reduce(communicator& group, const bucket_layout& layout, std::uint32_t shards,
-                              const std::vector<shard_range>& ownership) {
-  auto sums = leaf_accumulator::make(layout, shards);
-  if (!sums)
+std::vector<std::byte> reduce(communicator& group, const reduction_case& x) {
+  auto sums =
+      leaf_accumulator::make(x.layout, x.shards, x.is_registered ? group.memory() : *std::pmr::new_delete_resource());
+  auto result = group.make_bucket(x.layout, cut_bucket(x.layout, x.part_bytes));
+  if (!sums || !result)
     return {};
-  const auto range = ownership[group.rank().value];
-  sums->begin(range);
-  for (auto shard = range.first; shard < range.last; ++shard)
-    add_shard(layout, shard, sums->next(shard_id{shard}));
-  sums->end();
-  aligned_buffer result{layout.size_bytes()};
-  if (!group.reduce_leaves(layout, shards, ownership, sums->partials(), result.bytes()))
-    return {};
-  return {result.bytes().begin(), result.bytes().end()};
+  const auto range = x.ownership[group.rank().value];
+  // Twice: the second step finds the memory as the first has left it.
+  for (int step = 0; step < 2; ++step) {
+    sums->begin(range);
+    for (auto shard = range.first; shard < range.last; ++shard)
+      add_shard(x.layout, shard, sums->next(shard_id{shard}));
+    sums->end();
+    for (std::size_t part = 0; part < (*result)->parts().size(); ++part)
+      if (!group.reduce_leaves(x.layout, x.shards, x.ownership, sums->partials(), **result, x.divisor, part))
+        return {};
+  }
+  auto copy = std::vector<std::byte>((*result)->bytes().begin(), (*result)->bytes().end());
+  // A peer may still look at this rank's part of its result when this rank has let go of its own.
+  return copy;
+}
+
+/// Buckets that are cut into slices, and of which some slices are empty.
+std::vector<bucket_layout> large_layouts() {
+  return {bucket_layout{{{dtype::f32, 5000}}}, bucket_layout{{{dtype::bf16, 3001}, {dtype::f64, 4}}},
+          bucket_layout{{{dtype::f16, 9000}, {dtype::f32, 9000}, {dtype::i64, 7}, {dtype::f64, 2}}}};
 }
 
 std::vector<shard_range> random_ownership(std::uint32_t shards, std::uint32_t world_size, std::mt19937& random) {
@@ -51,21 +66,21 @@ std::vector<shard_range> random_ownership(std::uint32_t shards, std::uint32_t wo
   return result;
 }
 
-void check_everywhere(std::uint32_t world_size, const bucket_layout& layout, std::uint32_t shards,
-                      const std::vector<shard_range>& ownership, const std::vector<std::byte>& wanted) {
-  INFO("ranks ", world_size, ", shards ", shards, ", bytes ", layout.size_bytes());
-  const auto results =
-      group_of(world_size).run([&](communicator& group) { return reduce(group, layout, shards, ownership); });
-  for (const auto& x : results)
-    CHECK(x == wanted);
+void check_everywhere(std::uint32_t world_size, const reduction_case& x, const std::vector<std::byte>& wanted) {
+  for (auto kind : all_backends) {
+    INFO(to_string(kind), ", ranks ", world_size, ", shards ", x.shards, ", bytes ", x.layout.size_bytes());
+    const auto results = group_of(kind, world_size).run([&](communicator& group) { return reduce(group, x); });
+    for (const auto& result : results)
+      CHECK(result == wanted);
+  }
 }
 
 /// The bytes that every rank sends in one call.
 std::vector<std::uint64_t> sent_bytes(std::uint32_t world_size, const bucket_layout& layout, std::uint32_t shards,
                                       const std::vector<shard_range>& ownership) {
-  return group_of(world_size).run([&](communicator& group) {
+  return group_of(backend::gloo, world_size).run([&](communicator& group) {
     const auto before = group.sent().sent_bytes;
-    return reduce(group, layout, shards, ownership).empty() ? 0 : group.sent().sent_bytes - before;
+    return reduce(group, {layout, shards, ownership}).empty() ? 0 : (group.sent().sent_bytes - before) / 2;
   });
 }
 
@@ -74,9 +89,9 @@ std::vector<std::uint64_t> sent_bytes(std::uint32_t world_size, const bucket_lay
 TEST_CASE("every world size gives the bits of the plain recursive sum") {
   for (const auto& layout : test_layouts())
     for (std::uint32_t shards : {1u, 3u, 8u, 13u, 16u}) {
-      const auto wanted = reference_sum(layout, shards, {root_level(shards), 0});
+      const auto wanted = reference_root(layout, shards);
       for (std::uint32_t world_size = 1; world_size <= std::min(8u, shards); ++world_size)
-        check_everywhere(world_size, layout, shards, even_ownership(shards, world_size), wanted);
+        check_everywhere(world_size, {layout, shards, even_ownership(shards, world_size)}, wanted);
     }
 }
 
@@ -86,17 +101,32 @@ TEST_CASE("every ownership gives the same bits, also with ranks that own nothing
   std::mt19937 random{seed};
   for (const auto& layout : test_layouts())
     for (std::uint32_t shards : {1u, 3u, 13u, 16u}) {
-      const auto wanted = reference_sum(layout, shards, {root_level(shards), 0});
+      const auto wanted = reference_root(layout, shards);
       for (std::uint32_t world_size : {2u, 3u, 5u, 8u})
         for (int i = 0; i < 3; ++i)
-          check_everywhere(world_size, layout, shards, random_ownership(shards, world_size, random), wanted);
+          check_everywhere(world_size, {layout, shards, random_ownership(shards, world_size, random)}, wanted);
     }
+}
+
+TEST_CASE("large buckets, whole or in parts, divided or not, give the bits of the plain recursive sum") {
+  for (const auto& layout : large_layouts())
+    for (std::uint32_t shards : {3u, 8u})
+      for (std::uint64_t divisor : {1u, 96u}) {
+        const auto wanted = reference_root(layout, shards, divisor);
+        for (std::uint32_t world_size : {1u, 2u, 3u, 8u})
+          for (std::uint64_t part_bytes : {UINT64_MAX, std::uint64_t{8192}})
+            for (auto is_registered : {true, false})
+              if (world_size <= shards)
+                check_everywhere(
+                    world_size,
+                    {layout, shards, even_ownership(shards, world_size), divisor, part_bytes, is_registered}, wanted);
+      }
 }
 
 TEST_CASE("the group of one gives the same bits") {
   const auto alone = make_self_communicator(generation_id{1});
   for (const auto& layout : test_layouts())
-    CHECK(reduce(*alone, layout, 13, {{0, 13}}) == reference_sum(layout, 13, {4, 0}));
+    CHECK(reduce(*alone, {layout, 13, {{0, 13}}}) == reference_root(layout, 13));
 }
 
 TEST_CASE("aligned ranges send the bytes of a ring all-reduce") {
@@ -124,16 +154,20 @@ TEST_CASE("partial sums, ownership and result must fit together") {
   REQUIRE(sums);
   sums->begin({0, 3});
   sums->end();
-  aligned_buffer result{layout.size_bytes()};
-  const auto code = [&](std::uint32_t shards, std::vector<shard_range> ownership, std::span<std::byte> out) {
-    const auto done = alone->reduce_leaves(layout, shards, ownership, sums->partials(), out);
+  auto result = *alone->make_bucket(layout);
+  auto smaller = *alone->make_bucket(bucket_layout{{{dtype::f32, 1}}});
+  const auto code = [&](std::uint32_t shards, std::vector<shard_range> ownership, reduced_bucket& out,
+                        std::uint64_t divisor = 1, std::size_t part = 0) {
+    const auto done = alone->reduce_leaves(layout, shards, ownership, sums->partials(), out, divisor, part);
     return done ? errc::none : done.error().code;
   };
-  CHECK(code(4, {{0, 4}}, result.bytes()) == errc::invalid_argument);
-  CHECK(code(4, {{0, 3}}, result.bytes()) == errc::invalid_argument);
-  CHECK(code(4, {{0, 2}, {2, 4}}, result.bytes()) == errc::invalid_argument);
+  CHECK(code(4, {{0, 4}}, *result) == errc::invalid_argument);
+  CHECK(code(4, {{0, 3}}, *result) == errc::invalid_argument);
+  CHECK(code(4, {{0, 2}, {2, 4}}, *result) == errc::invalid_argument);
   sums->begin({0, 4});
   sums->end();
-  CHECK(code(4, {{0, 4}}, result.bytes().first(64)) == errc::invalid_argument);
-  CHECK(code(4, {{0, 4}}, result.bytes()) == errc::none);
+  CHECK(code(4, {{0, 4}}, *smaller) == errc::invalid_argument);
+  CHECK(code(4, {{0, 4}}, *result, 0) == errc::invalid_argument);
+  CHECK(code(4, {{0, 4}}, *result, 1, 1) == errc::invalid_argument);
+  CHECK(code(4, {{0, 4}}, *result) == errc::none);
 }

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <doctest/doctest.h>
+#include <iterator>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -38,6 +41,19 @@ std::string execute(std::uint32_t shards, const finish_plan& plan) {
   for (auto [target, source] : plan.additions)
     values[target] = joined(values[target], values[source]);
   return values.front();
+}
+
+/// What each output of a plan is, written down.
+std::vector<std::string> outputs_of(std::uint32_t shards, const finish_plan& plan) {
+  std::vector<std::string> values;
+  for (const auto& operand : plan.operands)
+    values.push_back(expression(shards, operand.node));
+  for (auto [target, source] : plan.additions)
+    values[target] = joined(values[target], std::exchange(values[source], "used"));
+  std::vector<std::string> result;
+  for (const auto& output : plan.outputs)
+    result.push_back(values[output.operand]);
+  return result;
 }
 
 /// Cuts [0, shards) at random places and deals the pieces to ranks in random order.
@@ -125,6 +141,64 @@ TEST_CASE("a plan computes the canonical expression for every ownership") {
         REQUIRE(plan);
         REQUIRE(execute(shards, *plan) == root_expression(shards));
       }
+}
+
+TEST_CASE("some ranks join as much as they have: the largest subtrees, from left to right, by the canonical expression") {
+  const auto seed = std::random_device{}();
+  INFO("seed ", seed);
+  std::mt19937 random{seed};
+  for (std::uint32_t shards = 1; shards <= 40; ++shards)
+    for (std::uint32_t world_size = 1; world_size <= 8; ++world_size)
+      for (std::uint32_t some = 0; some <= world_size; ++some) {
+        auto ownership = random_ownership(shards, world_size, random);
+        ownership.resize(some);
+        std::vector<std::vector<tree_node>> nodes;
+        std::vector<bool> is_covered(shards);
+        for (auto range : ownership) {
+          nodes.push_back(maximal_nodes(shards, range));
+          std::fill(is_covered.begin() + range.first, is_covered.begin() + range.last, true);
+        }
+        // What they cover, in whole stretches, has the same largest subtrees whoever has which part of it.
+        std::vector<tree_node> wanted;
+        for (std::uint32_t first = 0; first < shards;) {
+          auto last = first;
+          while (last < shards && is_covered[last])
+            ++last;
+          std::ranges::copy(maximal_nodes(shards, {first, last}), std::back_inserter(wanted));
+          first = last + 1;
+        }
+        const auto plan = plan_join(shards, nodes);
+        std::vector<tree_node> outputs;
+        std::vector<std::string> expressions;
+        for (const auto& output : plan.outputs) {
+          outputs.push_back(output.node);
+          expressions.push_back(expression(shards, output.node));
+        }
+        REQUIRE(outputs == wanted);
+        REQUIRE(outputs_of(shards, plan) == expressions);
+        REQUIRE(plan.operands.size() == plan.additions.size() + plan.outputs.size());
+      }
+}
+
+TEST_CASE("joined in groups first, and the groups' subtrees then, the tree is the same") {
+  const auto seed = std::random_device{}();
+  INFO("seed ", seed);
+  std::mt19937 random{seed};
+  for (std::uint32_t shards = 1; shards <= 40; ++shards)
+    for (int again = 0; again < 10; ++again) {
+      const auto ownership = random_ownership(shards, 6, random);
+      std::vector<std::vector<tree_node>> of_groups;
+      for (std::size_t group = 0; group < 3; ++group) {
+        const std::vector<std::vector<tree_node>> nodes{maximal_nodes(shards, ownership[2 * group]),
+                                                        maximal_nodes(shards, ownership[2 * group + 1])};
+        auto& mine = of_groups.emplace_back();
+        for (const auto& output : plan_join(shards, nodes).outputs)
+          mine.push_back(output.node);
+      }
+      const auto plan = plan_join(shards, of_groups);
+      REQUIRE(plan.outputs == std::vector<tree_output>{{{root_level(shards), 0}, 0}});
+      REQUIRE(execute(shards, plan) == root_expression(shards));
+    }
 }
 
 TEST_CASE("a rank's operands are its maximal nodes, numbered") {

@@ -183,8 +183,8 @@ bool mentions(const error& reason, std::string_view text) {
 
 // -- peers that know nothing of Troupe
 
-file_descriptor tcp_connection(const endpoint& where) {
-  auto result = file_descriptor{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+unique_fd tcp_connection(const endpoint& where) {
+  auto result = unique_fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(where.port);
@@ -193,12 +193,12 @@ file_descriptor tcp_connection(const endpoint& where) {
   return result;
 }
 
-void send_text(const file_descriptor& to, std::string_view text) {
+void send_text(const unique_fd& to, std::string_view text) {
   CHECK(::send(to.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
 }
 
 /// Whether the other end closes, whatever it says before.
-bool is_closed_by_peer(const file_descriptor& fd) {
+bool is_closed_by_peer(const unique_fd& fd) {
   std::array<char, 512> ignored{};
   for (auto waiting = pollfd{fd.get(), POLLIN, 0};;) {
     if (::poll(&waiting, 1, static_cast<int>(std::chrono::milliseconds{hang_limit}.count())) <= 0)
@@ -228,7 +228,7 @@ bool is_let_in(const endpoint& where, const std::optional<tls_files>& keys, int 
 /// Takes connections and does with each what it is told.
 class odd_server {
  public:
-  explicit odd_server(std::function<void(const file_descriptor&)> treat)
+  explicit odd_server(std::function<void(const unique_fd&)> treat)
       : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -240,7 +240,7 @@ class odd_server {
     where = {"127.0.0.1", ntohs(address.sin_port)};
     thread_ = std::thread{[this, treat = std::move(treat)] {
       for (;;) {
-        auto fd = file_descriptor{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+        auto fd = unique_fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)};
         if (!fd)
           return;
         treat(fd);
@@ -255,7 +255,7 @@ class odd_server {
   endpoint where;
 
  private:
-  file_descriptor listener_;
+  unique_fd listener_;
   std::thread thread_;
 };
 
@@ -369,7 +369,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
   SUBCASE("nobody there") {
     endpoint nobody;
     {
-      odd_server gone{[](const file_descriptor&) {}};
+      odd_server gone{[](const unique_fd&) {}};
       nobody = gone.where;
     }
     system_host here{files.keys()};
@@ -380,7 +380,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
     CHECK(mentions(node.error(), "is caf-node running there"));
   }
   SUBCASE("someone who closes at once") {
-    odd_server closing{[](const file_descriptor&) {}};
+    odd_server closing{[](const unique_fd&) {}};
     system_host here{files.keys()};
     auto node = connect(here.get(), closing.where, hang_limit);
     REQUIRE(!node);
@@ -389,7 +389,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
   SUBCASE("someone who says nothing is given up at the limit") {
     std::promise<void> over;
     auto waits = over.get_future().share();
-    odd_server silent{[waits](const file_descriptor&) { waits.wait(); }};
+    odd_server silent{[waits](const unique_fd&) { waits.wait(); }};
     system_host here{files.keys()};
     auto node = connect(here.get(), silent.where, 200ms);
     over.set_value();
@@ -398,7 +398,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
     CHECK(mentions(node.error(), "says nothing"));
   }
   SUBCASE("someone who talks nonsense") {
-    odd_server babbling{[](const file_descriptor& fd) {
+    odd_server babbling{[](const unique_fd& fd) {
       send_text(fd, "HTTP/1.1 400 Bad Request\r\n\r\n");
       is_closed_by_peer(fd);
     }};
@@ -449,7 +449,7 @@ TEST_CASE("a healthy connection goes on while strangers come and go") {
     while (!over)
       CHECK(ask(here.get(), *node) == "here");
   }};
-  std::vector<file_descriptor> silent;
+  std::vector<unique_fd> silent;
   for (auto round = 0; round < 20; ++round) {
     silent.push_back(tcp_connection(there.where));
     tcp_connection(there.where);
@@ -575,7 +575,7 @@ TEST_CASE("who never shows a certificate is dropped after a while, and waiting f
 TEST_CASE("of too many that say nothing the oldest is dropped") {
   scratch files;
   listening_node there{files.keys()};
-  std::vector<file_descriptor> silent;
+  std::vector<unique_fd> silent;
   for (auto i = 0; i < 257; ++i)
     silent.push_back(tcp_connection(there.where));
   CHECK(is_closed_by_peer(silent.front()));

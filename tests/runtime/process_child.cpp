@@ -1,13 +1,16 @@
 // The program that process_test starts. Its first argument says what it does.
 
+#include <troupe/runtime/descriptor_link.hpp>
 #include <troupe/runtime/process.hpp>
 #include <troupe/runtime/program.hpp>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <dirent.h>
 #include <string>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -66,6 +69,36 @@ int print_descriptors() {
       result += std::string{entry->d_name} + " ";
   closedir(directory);
   std::printf("%s\n", result.c_str());
+  return 0;
+}
+
+/// Sends a greeting over the socket.
+int greet() {
+  if (write(descriptor_fd, "hello", 5) != 5)
+    return 1;
+  return print_descriptors();
+}
+
+/// Gives memory to the other workers of the node and prints what theirs holds.
+int exchange_memory(const std::string& rank, const std::string& world) {
+  unique_fd memory{memfd_create("exchange", MFD_CLOEXEC)};
+  auto text = "memory of rank " + rank;
+  if (write(memory.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    return 1;
+  descriptor_link link{unique_fd{descriptor_fd}};
+  auto mine = memory.get();
+  auto peers = link.exchange({1}, static_cast<std::uint32_t>(std::stoul(rank)),
+                             static_cast<std::uint32_t>(std::stoul(world)), {&mine, 1}, std::chrono::minutes{1}, {});
+  if (!peers) {
+    std::fprintf(stderr, "%s\n", peers.error().message.c_str());
+    return 1;
+  }
+  for (std::size_t i = 0; i < peers->size(); ++i)
+    for (const auto& theirs : (*peers)[i]) {
+      std::string content(64, '\0');
+      content.resize(static_cast<std::size_t>(pread(theirs.get(), content.data(), content.size(), 0)));
+      std::printf("rank %zu: %s\n", i, content.c_str());
+    }
   return 0;
 }
 
@@ -145,6 +178,10 @@ int main(int argc, char** argv) {
     return print_bootstrap();
   if (verb == "descriptors")
     return print_descriptors();
+  if (verb == "greet")
+    return greet();
+  if (verb == "exchange")
+    return exchange_memory(argument, argc > 3 ? argv[3] : "");
   if (verb == "session")
     return print_session();
   if (verb == "surroundings")

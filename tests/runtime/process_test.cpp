@@ -4,15 +4,18 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <poll.h>
 #include <set>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <thread>
@@ -103,12 +106,12 @@ struct fixture {
   record run(std::vector<std::string> arguments) { return events.wait_for_end(start(std::move(arguments))); }
 };
 
-file_descriptor open_pid(pid_t pid) {
-  return file_descriptor{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
+unique_fd open_pid(pid_t pid) {
+  return unique_fd{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
 }
 
 /// Waits for the end of a process that need not be our child.
-bool ends(const file_descriptor& pidfd) {
+bool ends(const unique_fd& pidfd) {
   pollfd wanted{pidfd.get(), POLLIN, 0};
   return poll(&wanted, 1, static_cast<int>(std::chrono::milliseconds{patience}.count())) == 1;
 }
@@ -173,7 +176,7 @@ TEST_CASE("kill_all ends every child") {
 
 TEST_CASE("the destructor ends and reaps every child and calls nobody") {
   journal events;
-  std::vector<file_descriptor> children;
+  std::vector<unique_fd> children;
   {
     fixture f;
     auto supervisor = process_supervisor::make(events.callbacks());
@@ -217,8 +220,39 @@ TEST_CASE("a child gets a session of its own, no input, and default signals") {
 TEST_CASE("a child gets its standard streams, its bootstrap, its lifeline and no other descriptor") {
   fixture f;
   // One that is not closed on exec, as careless libraries open them.
-  file_descriptor careless{dup(f.program.fd())};
+  unique_fd careless{dup(f.program.fd())};
   CHECK(f.run({"descriptors"}).out == lines{"0 1 2 3 4 "});
+}
+
+TEST_CASE("a child gets the socket that its specification names, whatever its number here, and we keep ours") {
+  // The lowest free numbers: the child has other things under them.
+  std::array<int, 2> ends{-1, -1};
+  REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  unique_fd ours{ends[0]};
+  unique_fd low{ends[1]};
+  unique_fd gap{dup(low.get())};
+  fixture f;
+  unique_fd high{fcntl(low.get(), F_DUPFD_CLOEXEC, 100)};
+  unique_fd careless{dup(low.get())};
+  gap.reset();
+  for (auto number : {low.get(), high.get()}) {
+    auto spec = f.spec({"greet"});
+    spec.descriptor_socket = number;
+    auto pid = f.supervisor.start(spec);
+    REQUIRE(pid);
+    CHECK(f.events.wait_for_end(*pid).out == lines{"0 1 2 3 4 5 "});
+    std::array<char, 16> buffer;
+    CHECK(recv(ours.get(), buffer.data(), buffer.size(), MSG_DONTWAIT) == 5);
+    CHECK(fcntl(number, F_GETFD) >= 0);
+  }
+}
+
+TEST_CASE("a specification whose socket is not open is refused") {
+  fixture f;
+  auto spec = f.spec({"exit", "0"});
+  spec.descriptor_socket = 1'000'000;
+  CHECK_FALSE(f.supervisor.start(spec).has_value());
+  CHECK(f.supervisor.running().empty());
 }
 
 TEST_CASE("a child gets the environment and the directory of its specification and nothing else") {

@@ -91,7 +91,7 @@ TEST_CASE("the running program knows itself") {
 }
 
 TEST_CASE("identifying a program leaves the file's offset alone") {
-  file_descriptor fd{open("/bin/sh", O_RDONLY | O_CLOEXEC)};
+  unique_fd fd{open("/bin/sh", O_RDONLY | O_CLOEXEC)};
   REQUIRE(lseek(fd.get(), 5, SEEK_SET) == 5);
   REQUIRE(identify_program(fd.get(), "/bin/sh"));
   CHECK(lseek(fd.get(), 0, SEEK_CUR) == 5);
@@ -137,7 +137,7 @@ TEST_CASE("the loaded objects include the program, with its build id, and the C 
     CHECK(objects.front().build_id == own->build_id);
   auto libc = std::ranges::find_if(objects, [](const auto& x) { return x.name.find("/libc.so") != std::string::npos; });
   REQUIRE(libc != objects.end());
-  file_descriptor fd{open(libc->name.c_str(), O_RDONLY | O_CLOEXEC)};
+  unique_fd fd{open(libc->name.c_str(), O_RDONLY | O_CLOEXEC)};
   CHECK(identify_program(fd.get(), libc->name)->build_id == libc->build_id);
 }
 

@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <future>
 #include <latch>
 #include <map>
@@ -43,6 +44,7 @@ struct settings {
   std::uint64_t steps = 12;
   std::uint64_t seed = 1;
   std::uint64_t checkpoint_every = 0;
+  backend_kind backend = backend_kind::shm;
   bool fast = false;
   bool keep_ledger = false;
   bool check_every_step = false;
@@ -70,6 +72,24 @@ class played_driver {
     exchange_result result{message.generation, {}};
     for (const auto& [rank, blob] : blobs_)
       result.blobs.push_back(blob);
+    return result;
+  }
+
+  expected<std::vector<std::vector<collectives::unique_fd>>>
+  exchange_descriptors(const runtime::descriptor_request& request, std::span<const int> mine) {
+    auto lock = std::unique_lock{mutex_};
+    ++exchanges_;
+    for (auto fd : mine)
+      descriptors_[request.local_rank].emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return aborted_ || descriptors_.size() == workers_; });
+    if (descriptors_.size() < workers_)
+      return fail(errc::aborted, "the run is ending");
+    std::vector<std::vector<collectives::unique_fd>> result(workers_);
+    for (const auto& [rank, theirs] : descriptors_)
+      for (const auto& each : theirs)
+        if (rank != request.local_rank)
+          result[rank].emplace_back(::fcntl(each.get(), F_DUPFD_CLOEXEC, 3));
     return result;
   }
 
@@ -153,6 +173,7 @@ class played_driver {
   std::condition_variable changed_;
   bool aborted_ = false;
   std::map<std::uint32_t, std::string> blobs_;
+  std::map<std::uint32_t, std::vector<collectives::unique_fd>> descriptors_;
   actors::checkpoint_attempts attempts_;
 };
 
@@ -161,6 +182,10 @@ class played_link : public runtime::control_link {
   explicit played_link(played_driver& driver) : driver_(driver) {}
 
   expected<exchange_result> exchange(const exchange_request& message) override { return driver_.exchange(message); }
+  expected<std::vector<std::vector<collectives::unique_fd>>>
+  exchange_descriptors(const runtime::descriptor_request& request, std::span<const int> mine) override {
+    return driver_.exchange_descriptors(request, mine);
+  }
   expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override { return driver_.deliver(part); }
   expected<void> push(const metrics_batch& batch) override { return driver_.push(batch); }
@@ -248,7 +273,8 @@ class worker_group {
     result.local_rank = rank;
     result.local_world_size = config_.workers;
     result.ownership = collectives::even_ownership(config_.shards, config_.workers);
-    result.backend = config_.workers == 1 ? backend_kind::self : backend_kind::gloo;
+    result.backend = config_.workers == 1 ? backend_kind::self : config_.backend;
+    result.nodes.assign(config_.workers, 0);
     result.data_address = "127.0.0.1";
     result.function = "train";
     result.run_name = "test";

@@ -230,8 +230,8 @@ TEST_CASE_FIXTURE(wire, "numbers that are no enumerator are refused") {
   CHECK(applies(errc{}, 20));
   CHECK_FALSE(applies(errc{}, 21));
   CHECK_FALSE(applies(backend_kind{}, 0));
-  CHECK(applies(backend_kind{}, 2));
-  CHECK_FALSE(applies(backend_kind{}, 3));
+  CHECK(applies(backend_kind{}, 4));
+  CHECK_FALSE(applies(backend_kind{}, 5));
   CHECK_FALSE(applies(command_kind{}, 0));
   CHECK(applies(command_kind{}, 2));
   CHECK_FALSE(applies(command_kind{}, 3));

@@ -49,6 +49,7 @@ inline begin_training sample_begin() {
   result.node_rank = 1;
   result.ownership = {{1, 2}, {2, 4}};
   result.backend = backend_kind::gloo;
+  result.nodes = {0, 0, 1, 1};
   result.data_address = "10.0.0.7";
   result.function = "train";
   result.run_name = "digits";

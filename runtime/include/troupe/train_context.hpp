@@ -39,6 +39,9 @@ struct step_plan {
   std::uint64_t gradient_elements = 0;
   /// Sums over samples that ride along with the gradient.
   std::vector<std::string> metrics = {"loss"};
+  /// A longer gradient is reduced in parts of about this size, from its end to its begin, each as soon as all workers
+  /// have said that it is complete (`shard::complete`). Does not change the result.
+  std::uint64_t bucket_bytes = std::uint64_t{25} << 20;
 };
 
 class step;
@@ -61,6 +64,12 @@ class shard {
 
   /// Adds a gradient, summed over the shard's samples, that lies elsewhere. Throws `failure` for another length.
   void contribute(std::span<const float> gradient);
+
+  /// Says that `count` elements of this shard's gradient, from element `first`, are written to the end. On the worker's
+  /// last shard their reduction begins while the rest is computed, if they are the end of the gradient or what follows
+  /// them is complete: as a backward pass goes. Each element once; what is left out counts as complete at
+  /// `all_reduce`. Throws `failure` for elements that there are not.
+  void complete(std::uint64_t first, std::uint64_t count);
 
   /// Adds to a metric's sum over samples. Throws `failure` for a name that the plan does not have.
   void add(std::string_view metric, double sum);

@@ -51,6 +51,18 @@ enum class reduction_mode : std::uint8_t {
   fast = 2,
 };
 
+/// What carries the gradients between workers.
+enum class backend_mode : std::uint8_t {
+  /// What suits where the workers are.
+  automatic = 1,
+  /// Shared memory: all workers on one node.
+  shm = 2,
+  /// TCP, also between workers of one host.
+  gloo = 3,
+  /// Shared memory inside a host, TCP between hosts.
+  hierarchical = 4,
+};
+
 /// Which run this is, and where its files are.
 struct run_config {
   /// The run's directory is `storage_path / name`. Letters, digits, '.', '_' and '-'.
@@ -62,6 +74,7 @@ struct run_config {
   std::uint64_t steps = 0;
   std::uint64_t seed = 1;
   reduction_mode reduction = reduction_mode::exact;
+  backend_mode backend = backend_mode::automatic;
   /// Lets a checkpoint of another kind of processor be resumed, and workers of different kinds train together. The
   /// result is then marked as not exact.
   bool allow_mixed_hosts = false;

@@ -372,6 +372,8 @@ bool inspect(Inspector& f, worker_finished& x) {
 enum class backend_kind : std::uint8_t {
   self = 1,
   gloo = 2,
+  shm = 3,
+  hierarchical = 4,
 };
 
 template <class Inspector>
@@ -379,7 +381,7 @@ bool inspect(Inspector& f, backend_kind& x) {
   auto get = [&x] { return static_cast<std::uint8_t>(x); };
   auto set = [&x](std::uint8_t value) {
     x = static_cast<backend_kind>(value);
-    return value >= 1 && value <= 2;
+    return value >= 1 && value <= 4;
   };
   return f.apply(get, set);
 }
@@ -397,6 +399,8 @@ struct begin_training {
   /// By rank.
   std::vector<shard_range> ownership;
   backend_kind backend = backend_kind::self;
+  /// The node of each rank, as indices: ranks of one node can share memory.
+  std::vector<std::uint32_t> nodes;
   /// The address that the data plane binds to on this worker's host.
   std::string data_address;
   /// The name under which the program registered its training function.
@@ -435,13 +439,14 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker), f.field("rank", x.rank),
       f.field("world_size", x.world_size), f.field("local_rank", x.local_rank),
       f.field("local_world_size", x.local_world_size), f.field("node_rank", x.node_rank),
-      f.field("ownership", x.ownership), f.field("backend", x.backend), f.field("data_address", x.data_address),
-      f.field("function", x.function), f.field("run_name", x.run_name), f.field("run_directory", x.run_directory),
-      f.field("seed", x.seed), f.field("shards", x.shards), f.field("configuration", x.configuration),
-      f.field("options", x.options), f.field("steps", x.steps), f.field("restore_from", x.restore_from),
-      f.field("restore_step", x.restore_step), f.field("checkpoint_every_steps", x.checkpoint_every_steps),
-      f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
-      f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms));
+      f.field("ownership", x.ownership), f.field("backend", x.backend), f.field("nodes", x.nodes),
+      f.field("data_address", x.data_address), f.field("function", x.function), f.field("run_name", x.run_name),
+      f.field("run_directory", x.run_directory), f.field("seed", x.seed), f.field("shards", x.shards),
+      f.field("configuration", x.configuration), f.field("options", x.options), f.field("steps", x.steps),
+      f.field("restore_from", x.restore_from), f.field("restore_step", x.restore_step),
+      f.field("checkpoint_every_steps", x.checkpoint_every_steps), f.field("fast_reduction", x.fast_reduction),
+      f.field("keep_ledger", x.keep_ledger), f.field("check_every_step", x.check_every_step),
+      f.field("collective_timeout_ms", x.collective_timeout_ms));
 }
 
 /// What a command asks for, effective after the step whose barrier first carried its number.

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <memory>
-#include <new>
+#include <memory_resource>
 #include <span>
 
 namespace troupe::collectives {
@@ -12,22 +12,28 @@ namespace troupe::collectives {
 /// Bytes on a 64-byte boundary. Grows on demand, never shrinks, and starts as zeros.
 class aligned_buffer {
  public:
-  aligned_buffer() = default;
-  explicit aligned_buffer(std::size_t size_bytes) { reserve(size_bytes); }
+  /// The memory comes from `memory`, which outlives the buffer.
+  explicit aligned_buffer(std::pmr::memory_resource& memory = *std::pmr::new_delete_resource())
+      : bytes_(nullptr, release{&memory, 0}) {}
+  explicit aligned_buffer(std::size_t size_bytes, std::pmr::memory_resource& memory = *std::pmr::new_delete_resource())
+      : aligned_buffer(memory) {
+    reserve(size_bytes);
+  }
 
   /// Makes room for at least `size_bytes`. Growing loses the contents and gives zeros.
-  void reserve(std::size_t size_bytes);
+  void reserve(std::size_t wanted_bytes);
 
   [[nodiscard]] std::byte* data() const noexcept { return bytes_.get(); }
-  [[nodiscard]] std::size_t size_bytes() const noexcept { return size_bytes_; }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {bytes_.get(), size_bytes_}; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.get_deleter().size_bytes; }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {bytes_.get(), size_bytes()}; }
 
  private:
   struct release {
-    void operator()(std::byte* p) const noexcept { ::operator delete[](p, std::align_val_t{alignment_bytes}); }
+    std::pmr::memory_resource* memory;
+    std::size_t size_bytes;
+    void operator()(std::byte* p) const noexcept { memory->deallocate(p, size_bytes, alignment_bytes); }
   };
   std::unique_ptr<std::byte[], release> bytes_;
-  std::size_t size_bytes_ = 0;
 };
 
 } // namespace troupe::collectives

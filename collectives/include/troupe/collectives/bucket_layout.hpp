@@ -45,15 +45,33 @@ class bucket_layout {
   /// The size of the bucket, a multiple of 64.
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return offsets_.back(); }
 
-  /// The part of the bucket that `rank` finishes: on 64-byte boundaries, sizes as equal as that allows, all ranks'
-  /// parts together cover the bucket. May be empty.
-  [[nodiscard]] byte_range slice(std::uint32_t rank, std::uint32_t world_size) const noexcept;
+  /// The segment in which the byte at `offset` lies; the number of segments for the size of the bucket.
+  [[nodiscard]] std::size_t segment_at(std::uint64_t offset) const noexcept;
+
+  /// The part of the bucket that `rank` finishes: on boundaries of `granule_bytes` (a multiple of 64; the last part
+  /// ends where the bucket does), sizes as equal as that allows, all ranks' parts together cover the bucket. May be
+  /// empty.
+  [[nodiscard]] byte_range slice(std::uint32_t rank, std::uint32_t world_size,
+                                 std::uint64_t granule_bytes = alignment_bytes) const noexcept;
+
+  /// The layout of sums of such buckets: 16-bit floats become f32. Equal to this one where there are none.
+  [[nodiscard]] bucket_layout sums() const;
+
+  /// Where in a bucket of `sums()` the element at `offset` lies, up to and with the end of the bucket. 64-byte
+  /// boundaries stay such: in `sums()` a 16-bit segment is padded to twice the bytes that it has here.
+  [[nodiscard]] std::uint64_t offset_in_sums(std::uint64_t offset) const noexcept;
+
+  /// The part `range` (on 64-byte boundaries) as a layout of its own, whose bytes are exactly those of the range: the
+  /// padding in it counts as elements.
+  [[nodiscard]] bucket_layout part(byte_range range) const;
 
   bool operator==(const bucket_layout&) const = default;
 
  private:
   std::vector<bucket_segment> segments_;
   std::vector<std::uint64_t> offsets_ = {0};
+  /// Where the segments lie in a bucket of `sums()`.
+  std::vector<std::uint64_t> sum_offsets_ = {0};
 };
 
 } // namespace troupe::collectives

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,8 +21,9 @@ struct leaf_partial {
 };
 
 /// Adds up the contributions of one worker's shards along the canonical tree. Works like a binary counter, so that only
-/// about log2(shards) + 1 buckets live at a time (twice that for a range that starts and ends in the middle of
-/// subtrees). After the first step nothing is allocated.
+/// about log2(shards) + 1 buckets of sums live at a time (twice that for a range that starts and ends in the middle of
+/// subtrees), and one contribution where the layout has 16-bit floats: these are widened before they are added. After
+/// the first step nothing is allocated.
 ///
 ///     sums.begin(range);
 ///     for (auto shard : range)
@@ -30,27 +32,40 @@ struct leaf_partial {
 ///     communicator.reduce_leaves(layout, shards, ownership, sums.partials(), result);
 class leaf_accumulator {
  public:
-  /// Fails with `errc::invalid_argument` if a segment's type cannot be summed, or `shards` is 0.
-  [[nodiscard]] static expected<leaf_accumulator> make(bucket_layout layout, std::uint32_t shards);
+  /// Fails with `errc::invalid_argument` if a segment's type cannot be summed, or `shards` is 0. The partial sums lie
+  /// in `memory`, which outlives the accumulator: a communicator's, to spare it copies.
+  [[nodiscard]] static expected<leaf_accumulator>
+  make(bucket_layout layout, std::uint32_t shards,
+       std::pmr::memory_resource& memory = *std::pmr::new_delete_resource());
 
   /// Starts a step: forgets the partial sums of the last one. `range` lies in [0, shards).
   void begin(shard_range range);
 
-  /// The zeroed bucket, on a 64-byte boundary, into which the caller adds this shard's contribution. Valid until the
-  /// next call. Shards come in ascending order; one that is left out contributes +0. Throws `std::logic_error` for a
-  /// shard out of order or outside the range.
+  /// The zeroed bucket of `layout()`, on a 64-byte boundary, into which the caller adds this shard's contribution. May
+  /// be written until the next call of `next` or `end`; after `close`, each part until it is finished. Shards come in
+  /// ascending order; one that is left out contributes +0. Throws `std::logic_error` for a shard out of order or
+  /// outside the range, and after `close` or `end`.
   [[nodiscard]] std::span<std::byte> next(shard_id shard);
 
-  /// Ends the step: `partials()` are complete.
+  /// Ends the step: `partials()` are complete. After `close`, finishes what is not finished yet.
   void end();
 
-  /// After `end()`: the sums of `maximal_nodes` of the range, left to right. Valid until the next `begin()`.
+  /// Ends the step piece by piece, while the last shard's contribution is still being written. `close` says that no
+  /// shard follows; `finish` then, that this part of the last contribution (64-byte boundaries of `layout()`) is
+  /// written, after which that part of the partial sums is complete. Each byte is finished once. Throw
+  /// `std::logic_error` for a second `close`, a piece before it, outside the bucket, off the boundaries or finished
+  /// already.
+  void close();
+  void finish(byte_range range);
+
+  /// After `end()` or `close()`: the sums of `maximal_nodes` of the range, left to right, each a bucket of
+  /// `layout().sums()`. Valid until the next `begin()`.
   [[nodiscard]] std::span<const leaf_partial> partials() const noexcept { return partials_; }
 
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   [[nodiscard]] std::uint32_t shards() const noexcept { return shards_; }
 
-  /// The number of buckets allocated so far.
+  /// The number of buckets of sums allocated so far.
   [[nodiscard]] std::size_t buffers() const noexcept { return buffers_.size(); }
 
  private:
@@ -59,17 +74,39 @@ class leaf_accumulator {
     std::size_t buffer;
   };
 
-  leaf_accumulator(bucket_layout layout, std::uint32_t shards) : layout_(std::move(layout)), shards_(shards) {}
+  /// One operation on buckets of sums, to be done for some bytes or all: take over the contribution, become +0, or add
+  /// `source` from the right.
+  struct operation {
+    enum class kind : std::uint8_t { widen, clear, add };
+    kind what;
+    std::size_t target;
+    std::size_t source;
+  };
 
-  void push_leaf();
-  void join();
+  leaf_accumulator(bucket_layout layout, std::uint32_t shards, std::pmr::memory_resource& memory);
+
+  [[nodiscard]] bool is_narrow() const noexcept { return sums_.size_bytes() != layout_.size_bytes(); }
+  void plan_contribution();
+  void plan_zeros_until(std::uint32_t shard);
+  void plan_joins();
+  void run(byte_range range) noexcept;
   std::size_t take_buffer();
 
   bucket_layout layout_;
+  bucket_layout sums_;
   std::uint32_t shards_ = 0;
+  std::pmr::memory_resource* memory_;
   shard_range range_;
   /// The shard whose leaf is on top of the stack is `cursor_ - 1`.
   std::uint32_t cursor_ = 0;
+  /// Whether that leaf is a contribution that is not joined, nor widened, yet.
+  bool contributed_ = false;
+  bool closed_ = false;
+  /// What completes the last contribution and the zeros that follow it; in this order, for any part of the bucket.
+  std::vector<operation> plan_;
+  /// What is finished after `close`: disjoint, ascending, never touching.
+  std::vector<byte_range> finished_;
+  aligned_buffer contribution_;
   std::vector<aligned_buffer> buffers_;
   std::vector<std::size_t> free_;
   std::vector<entry> stack_;

@@ -5,32 +5,55 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace troupe::collectives {
 
 /// How contributions are combined, element by element. A mean is the sum divided once at the end, truncated for
 /// integers. Integer sums and products wrap around. A NaN on either side wins, and is always the canonical quiet NaN:
-/// which NaN a processor would return depends on the order of operands, which compilers may exchange.
+/// which NaN a processor would return depends on the order of operands, which compilers may exchange. For min and max
+/// -0 is less than +0.
 enum class reduce_op : std::uint8_t { sum, mean, min, max, product };
 
 [[nodiscard]] std::string_view to_string(reduce_op op) noexcept;
 
-/// Fails with `errc::invalid_argument` for a type that cannot be reduced: f32, f64, i32, i64 and u8 can.
+/// Fails with `errc::invalid_argument` for a type that cannot be reduced: f32, f64, f16, bf16, i32, i64 and u8 can.
 [[nodiscard]] expected<void> check_reducible(dtype type);
 [[nodiscard]] expected<void> check_reducible(const bucket_layout& layout);
 
-/// out[i] = left[i] op right[i], for a type that passes `check_reducible`. `out` may be `left` or `right`, else the
+/// The type in which elements of `type` are combined: f32 for f16 and bf16, itself for the others.
+[[nodiscard]] dtype sum_type(dtype type) noexcept;
+
+/// out[i] = left[i] op right[i], for a type that is its own `sum_type`. `out` may be `left` or `right`, else the
 /// three do not overlap. `mean` adds.
 void combine(dtype type, reduce_op op, std::byte* out, const std::byte* left, const std::byte* right,
              std::uint64_t elements) noexcept;
 
-/// `combine` for the part `range` of a bucket; the pointers are those of the part's first byte. Bounds lie on element
-/// boundaries.
+/// `combine` for the part `range` of a bucket of sums; the pointers are those of the part's first byte. Bounds lie on
+/// element boundaries.
 void combine(const bucket_layout& layout, byte_range range, reduce_op op, std::byte* out, const std::byte* left,
              const std::byte* right) noexcept;
 
-/// data[i] /= divisor.
-void divide(dtype type, std::byte* data, std::uint64_t elements, std::uint32_t divisor) noexcept;
+/// What `combine` makes of 2, 4 or 8 operands, neighbours first: ((a op b) op (c op d)) op ..., the same bits, in one
+/// pass. `out` may be any of the operands, else nothing overlaps.
+void combine_balanced(const bucket_layout& layout, byte_range range, reduce_op op, std::byte* out,
+                      std::span<const std::byte* const> operands) noexcept;
+
+/// data[i] /= divisor, for a type that is its own `sum_type`. The divisor is not 0; 1 leaves the data as they are.
+void divide(dtype type, std::byte* data, std::uint64_t elements, std::uint64_t divisor) noexcept;
+
+/// From elements of `type` to its `sum_type`: exact. `out` and `in` do not overlap. For equal types, a copy.
+void widen(dtype type, std::byte* out, const std::byte* in, std::uint64_t elements) noexcept;
+
+/// Back: rounded to nearest, ties to even; what is too large becomes infinity, every NaN the canonical one.
+void narrow(dtype type, std::byte* out, const std::byte* in, std::uint64_t elements) noexcept;
+
+/// The three for the part `range` of a bucket of `layout`, whose bounds lie on element boundaries. Pointers are those
+/// of the part's first byte: in a bucket of `layout` (`widen`'s in, `narrow`'s out), or of `layout.sums()` (the
+/// others).
+void divide(const bucket_layout& layout, byte_range range, std::byte* data, std::uint64_t divisor) noexcept;
+void widen(const bucket_layout& layout, byte_range range, std::byte* out, const std::byte* in) noexcept;
+void narrow(const bucket_layout& layout, byte_range range, std::byte* out, const std::byte* in) noexcept;
 
 } // namespace troupe::collectives

@@ -58,12 +58,24 @@ struct tree_addition {
   bool operator==(const tree_addition&) const = default;
 };
 
-/// How to get from everybody's partial sums to the root. Computed once for each (shards, ownership).
+/// A sum that a plan ends with, in the place of one of its operands.
+struct tree_output {
+  tree_node node;
+  std::uint32_t operand = 0;
+
+  bool operator==(const tree_output&) const = default;
+};
+
+/// How to get from everybody's partial sums to the root, or as far as their shards allow. Computed once for each
+/// (shards, ownership).
 struct finish_plan {
   /// From left to right in the tree.
   std::vector<tree_operand> operands;
-  /// To be done in this order; afterwards operand 0 is the sum over all shards.
+  /// To be done in this order.
   std::vector<tree_addition> additions;
+  /// What there is afterwards: the sum over all shards in the place of operand 0, if the operands cover all shards;
+  /// else the largest subtrees that they cover, from left to right.
+  std::vector<tree_output> outputs;
 
   /// The number of partial sums that `rank` contributes.
   [[nodiscard]] std::uint32_t count_of(std::uint32_t rank) const noexcept;
@@ -72,5 +84,9 @@ struct finish_plan {
 /// Plans the finish. `ownership` has one range for each rank, in any order of shards; empty ranges are allowed.
 /// Fails with `errc::invalid_argument` unless every shard belongs to exactly one rank.
 [[nodiscard]] expected<finish_plan> plan_finish(std::uint32_t shards, std::span<const shard_range> ownership);
+
+/// Plans as much of the finish as some can do among themselves: `nodes[i]` are the subtrees that the i-th of them has,
+/// and `tree_operand::rank` is i. Nodes are disjoint; nothing is checked.
+[[nodiscard]] finish_plan plan_join(std::uint32_t shards, std::span<const std::vector<tree_node>> nodes);
 
 } // namespace troupe::collectives

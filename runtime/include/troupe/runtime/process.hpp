@@ -20,6 +20,9 @@ inline constexpr int bootstrap_fd = 3;
 /// Where a child finds the read end of its supervisor's lifeline.
 inline constexpr int lifeline_fd = 4;
 
+/// Where a child finds the socket of `process_spec::descriptor_socket`: a worker makes its `descriptor_link` of it.
+inline constexpr int descriptor_fd = 5;
+
 /// The exit code of a process that ended because its lifeline closed: as if terminated by SIGTERM.
 inline constexpr int lifeline_exit_code = 143;
 
@@ -49,6 +52,9 @@ struct process_spec {
   /// What the child reads with `read_bootstrap(bootstrap_fd)`: the place for secrets, which neither its command line
   /// nor its environment can keep.
   std::string bootstrap;
+
+  /// What the child gets as `descriptor_fd`, borrowed until `start` returns; none: nothing is open there.
+  int descriptor_socket = -1;
 
   /// The child's working directory; empty for ours.
   std::string directory;
@@ -93,8 +99,8 @@ struct process_callbacks {
 /// children ask the kernel for it, which ties them to the thread that started them, so one thread does so for good.
 ///
 /// A child gets: a session of its own; standard input from /dev/null; pipes to us as output and error stream; its
-/// bootstrap and lifeline descriptors, and no other; default signal handling and an empty signal mask. When a child
-/// ends, whatever is left in its process group is killed.
+/// bootstrap and lifeline descriptors, the socket that its specification names, and no other; default signal handling
+/// and an empty signal mask. When a child ends, whatever is left in its process group is killed.
 ///
 /// All functions may be called from any thread.
 class process_supervisor {

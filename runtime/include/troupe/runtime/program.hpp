@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/collectives/unique_fd.hpp>
 #include <troupe/error.hpp>
 
 #include <optional>
@@ -11,26 +12,7 @@
 
 namespace troupe::runtime {
 
-/// Owns one open file and closes it. Every function here opens with `O_CLOEXEC`.
-class file_descriptor {
- public:
-  file_descriptor() = default;
-  explicit file_descriptor(int fd) noexcept : fd_(fd) {}
-  file_descriptor(file_descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  file_descriptor& operator=(file_descriptor&& other) noexcept;
-  ~file_descriptor() { close(); }
-
-  /// The number, or -1 when nothing is open. Stays with this object.
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
-  void close() noexcept;
-
-  /// Gives the open file away: the caller closes it.
-  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
+using collectives::unique_fd;
 
 /// Says which build a program is: two hosts with equal build ids run the same code.
 struct program_identity {
@@ -63,9 +45,9 @@ class program_file {
   [[nodiscard]] const program_identity& identity() const noexcept { return identity_; }
 
  private:
-  program_file(file_descriptor fd, program_identity identity) : fd_(std::move(fd)), identity_(std::move(identity)) {}
+  program_file(unique_fd fd, program_identity identity) : fd_(std::move(fd)), identity_(std::move(identity)) {}
 
-  file_descriptor fd_;
+  unique_fd fd_;
   program_identity identity_;
 };
 

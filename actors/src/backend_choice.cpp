@@ -1,0 +1,66 @@
+#include <troupe/actors/backend_choice.hpp>
+
+#include <algorithm>
+#include <map>
+
+namespace troupe::actors {
+
+namespace {
+
+/// What the control blocks of shared memory have room for.
+constexpr std::size_t most_sharing = 64;
+
+std::string workers(std::size_t n) {
+  return std::to_string(n) + (n == 1 ? " worker" : " workers");
+}
+
+} // namespace
+
+expected<backend_choice> choose_backend(backend_mode mode, std::span<const worker_place> places) {
+  std::map<std::uint32_t, std::size_t> on_node;
+  for (const auto& place : places)
+    ++on_node[place.node];
+  std::size_t most = 0;
+  for (const auto& [node, count] : on_node)
+    most = std::max(most, count);
+  if (places.size() == 1)
+    return backend_choice{backend_kind::self, "nothing: there is one worker"};
+  const auto where =
+      workers(places.size()) + " on " + std::to_string(on_node.size()) + (on_node.size() == 1 ? " node" : " nodes");
+  switch (mode) {
+  case backend_mode::gloo:
+    return backend_choice{backend_kind::gloo, "TCP, as asked for: " + where};
+  case backend_mode::shm:
+    if (on_node.size() > 1)
+      return fail(errc::invalid_argument, "the workers are on " + std::to_string(on_node.size()) +
+                                              " nodes and share no memory: leave run.backend to itself, or set it to "
+                                              "hierarchical");
+    if (most > most_sharing)
+      break;
+    return backend_choice{backend_kind::shm, "shared memory, as asked for: " + where};
+  case backend_mode::hierarchical:
+    if (on_node.size() == 1)
+      return fail(errc::invalid_argument,
+                  "all workers are on one node, so that there is nothing between nodes: leave run.backend to itself, "
+                  "or set it to shm");
+    if (most > most_sharing)
+      break;
+    return backend_choice{backend_kind::hierarchical, "shared memory inside a node and TCP between nodes, as asked "
+                                                      "for: " +
+                                                          where};
+  case backend_mode::automatic:
+    if (most > most_sharing)
+      return backend_choice{backend_kind::gloo, "TCP: " + workers(most) +
+                                                    " on a node are more than can share memory (" +
+                                                    std::to_string(most_sharing) + ")"};
+    if (on_node.size() == 1)
+      return backend_choice{backend_kind::shm, "shared memory: " + where};
+    if (most == 1)
+      return backend_choice{backend_kind::gloo, "TCP: " + where};
+    return backend_choice{backend_kind::hierarchical, "shared memory inside a node and TCP between nodes: " + where};
+  }
+  return fail(errc::invalid_argument, workers(most) + " on a node are more than can share memory (" +
+                                          std::to_string(most_sharing) + "): set run.backend to gloo");
+}
+
+} // namespace troupe::actors

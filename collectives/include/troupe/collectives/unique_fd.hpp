@@ -1,0 +1,39 @@
+#pragma once
+
+#include <unistd.h>
+#include <utility>
+
+namespace troupe::collectives {
+
+/// Owns one open descriptor and closes it.
+class unique_fd {
+ public:
+  unique_fd() = default;
+  explicit unique_fd(int fd) noexcept : fd_(fd) {}
+  unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
+  unique_fd& operator=(unique_fd&& other) noexcept {
+    if (this != &other)
+      reset(other.release());
+    return *this;
+  }
+  ~unique_fd() { reset(); }
+
+  /// The number, or -1 when nothing is open. Stays with this object.
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+
+  /// Closes what is open, and owns `fd` from now on.
+  void reset(int fd = -1) noexcept {
+    if (fd_ >= 0)
+      ::close(fd_);
+    fd_ = fd;
+  }
+
+  /// Gives the descriptor away: the caller closes it.
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_ = -1;
+};
+
+} // namespace troupe::collectives

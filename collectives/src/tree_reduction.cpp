@@ -1,0 +1,117 @@
+#include "tree_reduction.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace troupe::collectives {
+
+namespace {
+
+/// Of sums: two operands and a result of this size fit into the first-level cache.
+constexpr std::uint64_t block_bytes = 8192;
+
+bool is_narrow(const tree_reduction& what) noexcept {
+  return what.sums.size_bytes() != what.layout.size_bytes();
+}
+
+} // namespace
+
+/// Joins additions to steps as far as their trees are balanced. Mostly for the plan of the last call.
+void slice_reducer::plan_steps(const finish_plan& plan) {
+  if (planned_operands_ == plan.operands.size() && planned_.additions == plan.additions &&
+      planned_.outputs == plan.outputs)
+    return;
+  planned_operands_ = plan.operands.size();
+  planned_.additions = plan.additions;
+  planned_.outputs = plan.outputs;
+  steps_.clear();
+  open_.clear();
+  for (std::uint32_t i = 0; i < plan.operands.size(); ++i)
+    open_.push_back({{i}, 1, step::none});
+  for (const auto& [target, source] : plan.additions) {
+    auto& left = open_[target];
+    const auto& right = open_[source];
+    if (left.count != right.count || left.count == step::max_operands) {
+      close_step(target);
+      close_step(source);
+    }
+    std::copy_n(right.operands, right.count, left.operands + left.count);
+    left.count += right.count;
+  }
+  for (std::uint32_t k = 0; k < plan.outputs.size(); ++k)
+    close_step(plan.outputs[k].operand, k);
+}
+
+void slice_reducer::close_step(std::uint32_t operand, std::uint32_t output) {
+  auto& x = open_[operand];
+  x.output = output;
+  if (x.count > 1)
+    steps_.push_back(x);
+  x = {{operand}, 1, step::none};
+}
+
+void slice_reducer::run(const tree_reduction& what, std::span<const std::byte* const> operands, std::uint64_t origin,
+                        byte_range slice, std::span<std::byte* const> outs) {
+  plan_steps(what.plan);
+  at_.resize(operands.size());
+  out_.resize(outs.size());
+  scratch_.reserve(block_bytes * operands.size());
+  const auto in_sums = [&what, narrow = is_narrow(what)](std::uint64_t offset) {
+    return narrow ? what.layout.offset_in_sums(offset) : offset;
+  };
+  const auto are_wide = what.operands == operand_kind::sums || !is_narrow(what);
+  const auto is_wide_out = what.root == root_kind::partial_sum || !is_narrow(what);
+  const auto stride = is_narrow(what) ? block_bytes / 2 : block_bytes;
+  for (auto first = slice.first; first < slice.last; first += stride) {
+    const auto at = are_wide ? in_sums(first) - in_sums(origin) : first - origin;
+    const auto out_at = is_wide_out ? in_sums(first) - in_sums(slice.first) : first - slice.first;
+    std::ranges::transform(operands, at_.begin(), [at](const std::byte* x) { return x + at; });
+    std::ranges::transform(outs, out_.begin(), [out_at](std::byte* x) { return x + out_at; });
+    run_block(what, {first, std::min(first + stride, slice.last)});
+  }
+}
+
+void slice_reducer::run_block(const tree_reduction& what, byte_range block) {
+  const auto in_sums = is_narrow(what)
+                           ? byte_range{what.layout.offset_in_sums(block.first), what.layout.offset_in_sums(block.last)}
+                           : block;
+  const auto scratch = [this](std::size_t i) { return scratch_.data() + i * block_bytes; };
+  if (what.operands == operand_kind::contributions && is_narrow(what))
+    for (std::size_t i = 0; i < at_.size(); ++i) {
+      widen(what.layout, block, scratch(i), at_[i]);
+      at_[i] = scratch(i);
+    }
+  // Straight into its place where nothing is left to be done to it.
+  const auto is_stored_as_is = !is_narrow(what) || what.root == root_kind::partial_sum;
+  for (const auto& x : steps_) {
+    const std::byte* operands[step::max_operands];
+    std::transform(x.operands, x.operands + x.count, operands, [this](auto i) { return at_[i]; });
+    auto* target = x.output != step::none && is_stored_as_is ? out_[x.output] : scratch(x.operands[0]);
+    combine_balanced(what.sums, in_sums, what.op, target, {operands, x.count});
+    at_[x.operands[0]] = target;
+  }
+  for (std::size_t k = 0; k < out_.size(); ++k)
+    store(what, block, at_[what.plan.outputs[k].operand], out_[k]);
+}
+
+void slice_reducer::store(const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out) {
+  const auto sum_bytes = what.layout.offset_in_sums(block.last) - what.layout.offset_in_sums(block.first);
+  if (what.root == root_kind::partial_sum || !is_narrow(what)) {
+    if (sum != out)
+      std::memcpy(out, sum, sum_bytes);
+    if (what.root == root_kind::final_result && what.divisor != 1)
+      divide(what.layout, block, out, what.divisor);
+    return;
+  }
+  if (what.divisor != 1) {
+    // The root takes the place of operand 0: the sum is in its block already, or still where the operand is.
+    auto* divided = scratch_.data();
+    if (sum != divided)
+      std::memcpy(divided, sum, sum_bytes);
+    divide(what.layout, block, divided, what.divisor);
+    sum = divided;
+  }
+  narrow(what.layout, block, out, sum);
+}
+
+} // namespace troupe::collectives

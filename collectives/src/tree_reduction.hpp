@@ -1,0 +1,76 @@
+#pragma once
+
+#include <troupe/collectives/aligned_buffer.hpp>
+#include <troupe/collectives/bucket_layout.hpp>
+#include <troupe/collectives/reduction.hpp>
+#include <troupe/collectives/summation_tree.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace troupe::collectives {
+
+/// What the operands of a reduction are: elements of the layout itself, or sums over them.
+enum class operand_kind : std::uint8_t { contributions, sums };
+
+/// What is done with a finished sum.
+enum class root_kind : std::uint8_t {
+  /// It is divided, and rounded to the layout's own types.
+  final_result,
+  /// It stays as it is: more is to be added elsewhere.
+  partial_sum,
+};
+
+/// A reduction along a plan, where all operands can be read in place.
+struct tree_reduction {
+  const finish_plan& plan;
+  const bucket_layout& layout;
+  /// `layout.sums()`.
+  const bucket_layout& sums;
+  reduce_op op = reduce_op::sum;
+  std::uint64_t divisor = 1;
+  operand_kind operands = operand_kind::sums;
+  root_kind root = root_kind::final_result;
+};
+
+/// Reduces one slice (of `layout`, on element boundaries) after the other in blocks that stay in the cache.
+class slice_reducer {
+ public:
+  /// `operands`, in the plan's order, begin at the element at `origin` of the bucket; `outs`, one for each output, at
+  /// the slice's first element. An out may be where an operand has the same elements; else nothing overlaps.
+  void run(const tree_reduction& what, std::span<const std::byte* const> operands, std::uint64_t origin,
+           byte_range slice, std::span<std::byte* const> outs);
+
+ private:
+  /// Additions of a plan that are done in one pass: a balanced tree over 2, 4 or 8 operands, whose sum takes the place
+  /// of the first.
+  struct step {
+    static constexpr std::uint32_t max_operands = 8;
+    static constexpr std::uint32_t none = UINT32_MAX;
+
+    std::uint32_t operands[max_operands] = {};
+    std::uint32_t count = 0;
+    /// The output that this step completes, or `none`.
+    std::uint32_t output = none;
+  };
+
+  void plan_steps(const finish_plan& plan);
+  void close_step(std::uint32_t operand, std::uint32_t output = step::none);
+  void run_block(const tree_reduction& what, byte_range block);
+  void store(const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out);
+
+  /// What `steps_` were made of, without the names of operands.
+  std::size_t planned_operands_ = 0;
+  finish_plan planned_;
+  /// By operand: what was added to it and is in no step yet.
+  std::vector<step> open_;
+  std::vector<step> steps_;
+  /// Where the block of each operand is, or what it has become; and of each output.
+  std::vector<const std::byte*> at_;
+  std::vector<std::byte*> out_;
+  aligned_buffer scratch_;
+};
+
+} // namespace troupe::collectives

@@ -1,0 +1,172 @@
+#pragma once
+
+#include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/collectives/hierarchical_communicator.hpp>
+#include <troupe/collectives/shm_communicator.hpp>
+
+#include <condition_variable>
+#include <cstdint>
+#include <fcntl.h>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace troupe::collectives::testing {
+
+enum class backend : std::uint8_t { gloo, shm, hierarchical };
+
+inline constexpr backend all_backends[] = {backend::gloo, backend::shm, backend::hierarchical};
+
+inline std::string to_string(backend x) {
+  return x == backend::gloo ? "gloo" : x == backend::shm ? "shm" : "hierarchical";
+}
+
+/// The control plane's exchange, among threads.
+template <class Blob>
+class meeting {
+ public:
+  explicit meeting(std::uint32_t size) : blobs_(size) {}
+
+  std::vector<Blob> exchange(std::uint32_t rank, Blob mine) {
+    std::unique_lock lock{mutex_};
+    blobs_[rank] = std::move(mine);
+    if (++arrived_ == blobs_.size())
+      all_here_.notify_all();
+    all_here_.wait(lock, [this] { return arrived_ == blobs_.size(); });
+    return blobs_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  std::vector<Blob> blobs_;
+  std::size_t arrived_ = 0;
+};
+
+/// Copies of the others' descriptors, as they come through a socket.
+inline std::vector<std::vector<unique_fd>> copies_of(const std::vector<std::vector<int>>& descriptors,
+                                                     std::uint32_t own) {
+  std::vector<std::vector<unique_fd>> result(descriptors.size());
+  for (std::uint32_t r = 0; r < descriptors.size(); ++r)
+    for (auto fd : descriptors[r])
+      if (r != own)
+        result[r].emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  return result;
+}
+
+/// Hosts of unequal sizes, whose ranks are not neighbours.
+inline std::vector<std::uint32_t> some_hosts(std::uint32_t world_size) {
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t rank = 0; rank < world_size; ++rank)
+    result.push_back(rank % 3 == 2 ? 5 : rank / 4);
+  return result;
+}
+
+/// Ranks as threads of this process, over any backend.
+class rank_group {
+ public:
+  explicit rank_group(backend kind, std::uint32_t world_size,
+                      std::chrono::milliseconds deadline = std::chrono::seconds{120},
+                      generation_id generation = generation_id{1}, std::vector<std::uint32_t> hosts = {})
+      : members_(world_size) {
+    if (hosts.empty())
+      hosts = kind == backend::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
+    meeting<std::string> addresses{world_size};
+    meeting<std::vector<int>> descriptors{world_size};
+    meeting<int> done{world_size};
+    std::vector<error> errors(world_size);
+    in_threads([&](std::uint32_t rank) {
+      auto made = [&]() -> expected<std::unique_ptr<communicator>> {
+        const auto exchange_addresses = [&](std::string mine) {
+          return expected<std::vector<std::string>>{addresses.exchange(rank, std::move(mine))};
+        };
+        const auto exchange_descriptors = [&](std::span<const int> mine) {
+          auto all = descriptors.exchange(rank, {mine.begin(), mine.end()});
+          std::vector<std::vector<int>> local;
+          std::uint32_t own = 0;
+          for (std::uint32_t r = 0; r < world_size; ++r) {
+            if (r == rank)
+              own = static_cast<std::uint32_t>(local.size());
+            if (hosts[r] == hosts[rank])
+              local.push_back(all[r]);
+          }
+          auto copies = copies_of(local, own);
+          // A descriptor that was passed on is open somewhere else.
+          done.exchange(rank, 0);
+          return expected<std::vector<std::vector<unique_fd>>>{std::move(copies)};
+        };
+        gloo_options place;
+        place.rank = rank_id{rank};
+        place.world_size = world_size;
+        place.generation = generation;
+        place.deadline = deadline;
+        if (kind == backend::gloo)
+          return make_gloo_communicator(place, exchange_addresses);
+        auto pool = value_or_throw(shared_pool::make());
+        if (kind == backend::shm)
+          return make_shm_communicator({rank_id{rank}, world_size, generation, deadline, std::move(pool)},
+                                       exchange_descriptors);
+        return make_hierarchical_communicator({place, hosts, std::move(pool)}, exchange_addresses,
+                                              exchange_descriptors);
+      }();
+      if (made)
+        members_[rank] = std::move(*made);
+      else
+        errors[rank] = made.error();
+    });
+    for (const auto& x : errors)
+      if (x.code != errc::none)
+        throw std::runtime_error{x.message};
+  }
+
+  /// Leaves in all threads at once, as processes would.
+  ~rank_group() {
+    in_threads([this](std::uint32_t rank) { members_[rank].reset(); });
+  }
+
+  communicator& operator[](std::uint32_t rank) { return *members_[rank]; }
+  void leave(std::uint32_t rank) { members_[rank].reset(); }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(members_.size()); }
+
+  /// Calls `f(communicator)` on every rank that is still there; gives what each returned, in rank order.
+  template <class F>
+  auto run(F f) {
+    using result = decltype(f(*members_[0]));
+    static_assert(!std::is_same_v<result, bool>, "the threads would write into the same bytes");
+    std::vector<result> results(size());
+    in_threads([&](std::uint32_t rank) {
+      if (members_[rank])
+        results[rank] = f(*members_[rank]);
+    });
+    return results;
+  }
+
+ private:
+  void in_threads(const std::function<void(std::uint32_t)>& f) {
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < size(); ++rank)
+      threads.emplace_back(f, rank);
+    for (auto& x : threads)
+      x.join();
+  }
+
+  std::vector<std::unique_ptr<communicator>> members_;
+};
+
+/// Groups are made once: all cases of a backend and size run on the same connections, one after the other, as steps do.
+inline rank_group& group_of(backend kind, std::uint32_t world_size) {
+  static std::map<std::pair<backend, std::uint32_t>, std::unique_ptr<rank_group>> groups;
+  auto& group = groups[{kind, world_size}];
+  if (!group)
+    group = std::make_unique<rank_group>(kind, world_size);
+  return *group;
+}
+
+} // namespace troupe::collectives::testing

@@ -1,0 +1,261 @@
+#include "contender.hpp"
+
+#include "memory_limit.hpp"
+
+#include <troupe/collectives/aligned_buffer.hpp>
+#include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/collectives/shm_communicator.hpp>
+#include <troupe/collectives/summation_tree.hpp>
+
+#include <algorithm>
+#include <gloo/allreduce.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+namespace troupe::bench {
+
+namespace {
+
+using namespace collectives;
+
+using shared_floats = std::shared_ptr<std::span<float>>;
+
+/// As programs do by default.
+constexpr std::uint32_t shards = 8;
+
+void check(expected<void> result) {
+  if (!result)
+    throw failure{std::move(result.error())};
+}
+
+shared_floats floats_in(std::pmr::memory_resource& memory, std::uint64_t bytes) {
+  // Where Gloo and an ordinary allocation give blocks of 16 bytes, this one has the alignment of buckets.
+  auto buffer = std::make_shared<aligned_buffer>(std::max<std::uint64_t>(bytes, alignment_bytes), memory);
+  auto* floats = reinterpret_cast<float*>(buffer->data());
+  return {new std::span<float>{floats, bytes / sizeof(float)}, [buffer](std::span<float>* x) { delete x; }};
+}
+
+/// Memory as any program has it.
+shared_floats ordinary_floats(std::uint64_t bytes) {
+  return floats_in(*std::pmr::new_delete_resource(), bytes);
+}
+
+class in_place : public contender {
+ public:
+  in_place(communicator& group, shared_floats data) : group_(group), data_(std::move(data)) {}
+
+  std::span<float> input() override { return *data_; }
+  void run() override { check(group_.all_reduce(*data_)); }
+  std::span<const float> result() const override { return *data_; }
+
+ private:
+  communicator& group_;
+  shared_floats data_;
+};
+
+enum class order : std::uint8_t { exact, fast };
+
+/// A gradient bucket: `exact` as `step.all_reduce()` reduces it, with a share of the shards for each rank.
+class bucket final : public contender {
+ public:
+  bucket(communicator& group, shared_floats data, order how)
+      : group_(group),
+        data_(std::move(data)),
+        layout_({{dtype::f32, data_->size()}}),
+        result_(value_or_throw(group_.make_bucket(layout_))),
+        ownership_(even_ownership(shards, group_.world_size())),
+        how_(how) {
+    const auto nodes = maximal_nodes(shards, ownership_[group_.rank().value]);
+    if (nodes.size() != 1)
+      throw std::runtime_error{"the benchmark takes 1, 2, 4 or 8 ranks, so that each has one partial sum"};
+    partial_ = {nodes[0], reinterpret_cast<const std::byte*>(data_->data())};
+  }
+
+  std::span<float> input() override { return *data_; }
+
+  void run() override {
+    if (how_ == order::exact)
+      check(group_.reduce_leaves(layout_, shards, ownership_, {&partial_, 1}, *result_));
+    else
+      check(group_.all_reduce_fast(layout_, {partial_.data, layout_.size_bytes()}, *result_));
+  }
+
+  std::span<const float> result() const override {
+    return {reinterpret_cast<const float*>(result_->bytes().data()), data_->size()};
+  }
+
+ private:
+  communicator& group_;
+  shared_floats data_;
+  bucket_layout layout_;
+  std::unique_ptr<reduced_bucket> result_;
+  std::vector<shard_range> ownership_;
+  leaf_partial partial_;
+  order how_;
+};
+
+/// What the exact scheme cannot do without: reads a slice of everybody's data and writes their sum, nobody waits.
+class limit final : public contender {
+ public:
+  limit(rank_link& link, shared_pool& pool, shared_floats data)
+      : data_(std::move(data)),
+        first_(data_->size() * link.rank() / link.size()),
+        last_(data_->size() * (link.rank() + 1) / link.size()),
+        sum_(floats_in(pool, (last_ - first_) * sizeof(float))) {
+    const auto offset = pool.offset_of(data_->data());
+    const auto offsets = link.exchange({reinterpret_cast<const char*>(&offset), sizeof(offset)});
+    const auto own = pool.fd();
+    const auto files = link.exchange_descriptors({&own, 1});
+    for (std::uint32_t r = 0; r < link.size(); ++r) {
+      if (r == link.rank()) {
+        slices_.push_back(data_->data() + first_);
+        continue;
+      }
+      std::uint64_t theirs = 0;
+      offsets[r].copy(reinterpret_cast<char*>(&theirs), sizeof(theirs));
+      peers_.push_back(mapped_block{files[r].at(0).get(), theirs, data_->size_bytes()});
+      slices_.push_back(reinterpret_cast<const float*>(peers_.back().data()) + first_);
+    }
+  }
+
+  std::span<float> input() override { return *data_; }
+  void run() override { sum_slices(sum_->data(), slices_, last_ - first_); }
+  std::span<const float> result() const override { return *sum_; }
+  std::uint64_t first_element() const override { return first_; }
+
+ private:
+  shared_floats data_;
+  std::uint64_t first_;
+  std::uint64_t last_;
+  shared_floats sum_;
+  std::vector<mapped_block> peers_;
+  std::vector<const float*> slices_;
+};
+
+/// Gloo's own ring, in place.
+class raw_gloo_ring final : public contender {
+ public:
+  raw_gloo_ring(std::shared_ptr<gloo::Context> context, shared_floats data)
+      : context_(std::move(context)), data_(std::move(data)) {}
+
+  std::span<float> input() override { return *data_; }
+
+  void run() override {
+    auto options = gloo::AllreduceOptions{context_};
+    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+    options.setOutput(data_->data(), data_->size());
+    options.setReduceFunction(&add);
+    gloo::allreduce(options);
+  }
+
+  std::span<const float> result() const override { return *data_; }
+
+ private:
+  static void add(void* sum, const void* left, const void* right, std::size_t n) {
+    gloo::sum<float>(sum, left, right, n);
+  }
+
+  std::shared_ptr<gloo::Context> context_;
+  shared_floats data_;
+};
+
+/// Gloo's meeting place: all ranks set a key of their own at the same time, before they ask for each other's.
+class link_store final : public gloo::rendezvous::Store {
+ public:
+  explicit link_store(rank_link& link) : link_(link) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    const auto keys = link_.exchange(key);
+    const auto blobs = link_.exchange({data.data(), data.size()});
+    for (std::size_t r = 0; r < keys.size(); ++r)
+      blobs_[keys[r]].assign(blobs[r].begin(), blobs[r].end());
+  }
+
+  std::vector<char> get(const std::string& key) override { return blobs_.at(key); }
+  void wait(const std::vector<std::string>&) override {}
+
+ private:
+  rank_link& link_;
+  std::map<std::string, std::vector<char>> blobs_;
+};
+
+constexpr std::string_view names[] = {
+    "exact", "fast", "in-place", "unregistered", "limit", "troupe-gloo-exact", "troupe-gloo-fast", "gloo"};
+
+} // namespace
+
+std::span<const std::string_view> contender_names() noexcept {
+  return names;
+}
+
+contender_factory::contender_factory(rank_link& link) : link_(link), pool_(value_or_throw(shared_pool::make())) {}
+
+contender_factory::~contender_factory() = default;
+
+communicator& contender_factory::shm() {
+  if (!shm_) {
+    shm_options options;
+    options.rank = rank_id{link_.rank()};
+    options.world_size = link_.size();
+    options.generation = generation_id{1};
+    options.pool = pool_;
+    shm_ = value_or_throw(make_shm_communicator(options, [this](std::span<const int> mine) {
+      return expected<std::vector<std::vector<unique_fd>>>{link_.exchange_descriptors(mine)};
+    }));
+  }
+  return *shm_;
+}
+
+communicator& contender_factory::gloo() {
+  if (!gloo_) {
+    gloo_options options;
+    options.rank = rank_id{link_.rank()};
+    options.world_size = link_.size();
+    options.generation = generation_id{1};
+    gloo_ = value_or_throw(make_gloo_communicator(
+        options, [this](const std::string& mine) { return expected<std::vector<std::string>>{link_.exchange(mine)}; }));
+  }
+  return *gloo_;
+}
+
+const std::shared_ptr<gloo::Context>& contender_factory::raw_gloo() {
+  if (!raw_gloo_) {
+    auto attributes = ::gloo::transport::tcp::attr{"127.0.0.1"};
+    auto device = ::gloo::transport::tcp::CreateDevice(attributes);
+    auto store = link_store{link_};
+    auto context =
+        std::make_shared<::gloo::rendezvous::Context>(static_cast<int>(link_.rank()), static_cast<int>(link_.size()));
+    context->connectFullMesh(store, device);
+    raw_gloo_ = std::move(context);
+  }
+  return raw_gloo_;
+}
+
+shared_floats contender_factory::registered(std::uint64_t bytes) {
+  auto result = registered_.lock();
+  if (!result || result->size_bytes() != bytes)
+    registered_ = result = floats_in(shm().memory(), bytes);
+  return result;
+}
+
+std::unique_ptr<contender> contender_factory::make(std::string_view name, std::uint64_t bytes) {
+  if (name == "exact" || name == "fast")
+    return std::make_unique<bucket>(shm(), registered(bytes), name == "exact" ? order::exact : order::fast);
+  if (name == "in-place")
+    return std::make_unique<in_place>(shm(), registered(bytes));
+  if (name == "unregistered")
+    return std::make_unique<in_place>(shm(), ordinary_floats(bytes));
+  if (name == "limit")
+    return std::make_unique<limit>(link_, *pool_, registered(bytes));
+  if (name == "gloo")
+    return std::make_unique<raw_gloo_ring>(raw_gloo(), ordinary_floats(bytes));
+  const auto how = name == "troupe-gloo-exact" ? order::exact : order::fast;
+  return std::make_unique<bucket>(gloo(), floats_in(gloo().memory(), bytes), how);
+}
+
+} // namespace troupe::bench

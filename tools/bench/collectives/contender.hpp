@@ -1,0 +1,70 @@
+#pragma once
+
+#include "rank_link.hpp"
+
+#include <troupe/collectives/communicator.hpp>
+#include <troupe/collectives/shared_pool.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gloo {
+class Context;
+}
+
+namespace troupe::bench {
+
+/// One way to sum floats of all ranks, on one rank, for one size.
+class contender {
+ public:
+  contender() = default;
+  contender(const contender&) = delete;
+  contender& operator=(const contender&) = delete;
+  virtual ~contender() = default;
+
+  /// This rank's contribution, to be written before `run`.
+  [[nodiscard]] virtual std::span<float> input() = 0;
+
+  /// What is timed. Throws `troupe::failure`.
+  virtual void run() = 0;
+
+  /// The sum; of `limit`, this rank's share of it.
+  [[nodiscard]] virtual std::span<const float> result() const = 0;
+
+  /// Which element of the sum `result` starts with.
+  [[nodiscard]] virtual std::uint64_t first_element() const { return 0; }
+};
+
+/// The names of all contenders that this program has.
+[[nodiscard]] std::span<const std::string_view> contender_names() noexcept;
+
+/// What the contenders of one rank share: the process's memory and the groups, formed when they are first needed.
+class contender_factory {
+ public:
+  explicit contender_factory(rank_link& link);
+  ~contender_factory();
+
+  /// All ranks call it with the same arguments. Those that work on registered memory get the same block as long as
+  /// `bytes` is the same.
+  [[nodiscard]] std::unique_ptr<contender> make(std::string_view name, std::uint64_t bytes);
+
+ private:
+  collectives::communicator& shm();
+  collectives::communicator& gloo();
+  const std::shared_ptr<gloo::Context>& raw_gloo();
+  std::shared_ptr<std::span<float>> registered(std::uint64_t bytes);
+
+  rank_link& link_;
+  std::shared_ptr<collectives::shared_pool> pool_;
+  std::unique_ptr<collectives::communicator> shm_;
+  std::unique_ptr<collectives::communicator> gloo_;
+  std::shared_ptr<gloo::Context> raw_gloo_;
+  /// Of the size that was last asked for, while anybody has it.
+  std::weak_ptr<std::span<float>> registered_;
+};
+
+} // namespace troupe::bench

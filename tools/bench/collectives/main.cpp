@@ -1,0 +1,154 @@
+// Times sums over the processes of this machine, one line for each contender and size. See ../README.md; `run` puts it
+// beside Open MPI and makes the tables.
+
+#include "contender.hpp"
+#include "rank_link.hpp"
+
+#include <command_line.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace troupe::bench;
+using clock_type = std::chrono::steady_clock;
+
+struct options {
+  std::uint32_t ranks = 2;
+  std::vector<std::uint64_t> sizes = {4096, 1 << 20, 64 << 20};
+  std::vector<std::string> names = {"exact", "fast", "in-place", "unregistered", "limit"};
+  double seconds = 0.1;
+  std::uint32_t repeats = 3;
+};
+
+/// Whole numbers, so that their sum is the same in any order; different for ranks and places.
+std::uint64_t place_of(std::uint64_t element) {
+  return (element * 11 + (element >> 10) * 7) % 64;
+}
+
+float value_of(std::uint32_t rank, std::uint64_t place) {
+  return static_cast<float>((rank * 37 + place) % 64);
+}
+
+void fill(std::span<float> input, std::uint32_t rank) {
+  for (std::uint64_t i = 0; i < input.size(); ++i)
+    input[i] = value_of(rank, place_of(i));
+}
+
+/// Compares every element.
+void check_sum(const contender& x, const std::string& name, std::uint32_t ranks) {
+  std::array<float, 64> sums = {};
+  for (std::uint64_t place = 0; place < sums.size(); ++place)
+    for (std::uint32_t r = 0; r < ranks; ++r)
+      sums[place] += value_of(r, place);
+  const auto result = x.result();
+  for (std::uint64_t i = 0; i < result.size(); ++i)
+    if (result[i] != sums[place_of(x.first_element() + i)])
+      throw std::runtime_error{name + ": wrong sum of element " + std::to_string(x.first_element() + i)};
+}
+
+/// Seconds for each of `iterations` runs, back to back, on the slowest rank.
+double time_of(contender& x, rank_link& link, std::uint64_t iterations) {
+  link.barrier();
+  const auto start = clock_type::now();
+  for (std::uint64_t i = 0; i < iterations; ++i)
+    x.run();
+  const auto mine = std::chrono::duration<double>(clock_type::now() - start).count();
+  return link.maximum(mine) / static_cast<double>(iterations);
+}
+
+/// Warms up, and finds how many runs fill `seconds`.
+std::uint64_t iterations_for(contender& x, rank_link& link, double seconds) {
+  for (std::uint64_t iterations = 1;; iterations *= 2) {
+    const auto each = time_of(x, link, iterations);
+    if (each * static_cast<double>(iterations) >= seconds / 2)
+      return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(seconds / each));
+  }
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+void measure_size(contender_factory& factory, rank_link& link, const options& wanted, std::uint64_t bytes) {
+  std::vector<std::unique_ptr<contender>> contenders;
+  for (const auto& name : wanted.names) {
+    contenders.push_back(factory.make(name, bytes));
+    auto& x = *contenders.back();
+    fill(x.input(), link.rank());
+    // `limit` reads what its peers have written, and waits for nobody.
+    link.barrier();
+    x.run();
+    check_sum(x, name, link.size());
+    link.barrier();
+  }
+  // Sums in place would soon be infinite.
+  for (auto& x : contenders)
+    std::ranges::fill(x->input(), 0.0f);
+  std::vector<std::uint64_t> iterations;
+  for (auto& x : contenders)
+    iterations.push_back(iterations_for(*x, link, wanted.seconds));
+  std::vector<std::vector<double>> times(contenders.size());
+  for (std::uint32_t repeat = 0; repeat < wanted.repeats; ++repeat)
+    for (std::size_t i = 0; i < contenders.size(); ++i)
+      times[i].push_back(time_of(*contenders[i], link, iterations[i]));
+  if (link.rank() != 0)
+    return;
+  for (std::size_t i = 0; i < contenders.size(); ++i)
+    std::printf("time what=%s ranks=%u bytes=%llu us=%.3f least=%.3f iterations=%llu\n", wanted.names[i].c_str(),
+                link.size(), static_cast<unsigned long long>(bytes), median(times[i]) * 1e6,
+                std::ranges::min(times[i]) * 1e6, static_cast<unsigned long long>(iterations[i]));
+  std::fflush(stdout);
+}
+
+std::vector<std::string> known_names() {
+  return {contender_names().begin(), contender_names().end()};
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  options wanted;
+  CLI::App app{"Times all-reduces of f32 sums among processes of this machine."};
+  app.add_option("--ranks", wanted.ranks, "Processes")->check(CLI::IsMember({1, 2, 4, 8}))->capture_default_str();
+  app.add_option("--sizes", wanted.sizes, "Bytes for each rank")
+      ->delimiter(',')
+      ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 32))
+      ->capture_default_str();
+  app.add_option("--what", wanted.names, "Contenders, timed in turn")
+      ->delimiter(',')
+      ->check(CLI::IsMember(known_names()))
+      ->capture_default_str();
+  app.add_option("--seconds", wanted.seconds, "How long each is timed at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--repeats", wanted.repeats, "How often; the median counts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  if (const auto code = troupe::apps::parse_command_line(app, argc, argv))
+    return *code;
+  try {
+    const auto is_well = run_ranks(wanted.ranks, [&wanted](rank_link& link) {
+      contender_factory factory{link};
+      for (const auto bytes : wanted.sizes)
+        measure_size(factory, link, wanted, bytes / sizeof(float) * sizeof(float));
+      // Nobody leaves a group in which another is still at work.
+      link.barrier();
+    });
+    return is_well ? EXIT_SUCCESS : EXIT_FAILURE;
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "collectives_bench: %s\n", x.what());
+    return EXIT_FAILURE;
+  }
+}

@@ -1,0 +1,99 @@
+/* The peer of collectives_bench: MPI_Allreduce of f32 sums, in place, timed in the same way. Built by `run` with mpicc.
+ * Arguments: SECONDS REPEATS BYTES... */
+
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int rank, ranks;
+
+static uint64_t place_of(uint64_t element) {
+  return (element * 11 + (element >> 10) * 7) % 64;
+}
+static float value_of(int of, uint64_t place) {
+  return (float)(((uint64_t)of * 37 + place) % 64);
+}
+
+static void sum_in_place(float* data, uint64_t elements) {
+  MPI_Allreduce(MPI_IN_PLACE, data, (int)elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static void verify(float* data, uint64_t elements) {
+  float sums[64] = {0};
+  for (uint64_t place = 0; place < 64; ++place)
+    for (int r = 0; r < ranks; ++r)
+      sums[place] += value_of(r, place);
+  for (uint64_t i = 0; i < elements; ++i)
+    data[i] = value_of(rank, place_of(i));
+  sum_in_place(data, elements);
+  for (uint64_t i = 0; i < elements; ++i)
+    if (data[i] != sums[place_of(i)]) {
+      fprintf(stderr, "openmpi: wrong sum of element %llu\n", (unsigned long long)i);
+      MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+  /* Sums in place would soon be infinite. */
+  for (uint64_t i = 0; i < elements; ++i)
+    data[i] = 0;
+}
+
+/* Seconds for each of `iterations` runs, back to back, on the slowest rank. */
+static double time_of(float* data, uint64_t elements, uint64_t iterations) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double start = MPI_Wtime();
+  for (uint64_t i = 0; i < iterations; ++i)
+    sum_in_place(data, elements);
+  double slowest = MPI_Wtime() - start;
+  MPI_Allreduce(MPI_IN_PLACE, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return slowest / (double)iterations;
+}
+
+/* Warms up, and finds how many runs fill `seconds`. */
+static uint64_t iterations_for(float* data, uint64_t elements, double seconds) {
+  for (uint64_t iterations = 1;; iterations *= 2) {
+    const double each = time_of(data, elements, iterations);
+    if (each * (double)iterations >= seconds / 2) {
+      const uint64_t result = (uint64_t)(seconds / each);
+      return result > 0 ? result : 1;
+    }
+  }
+}
+
+static int ascending(const void* left, const void* right) {
+  const double x = *(const double*)left, y = *(const double*)right;
+  return (x > y) - (x < y);
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (argc < 4) {
+    fprintf(stderr, "usage: %s SECONDS REPEATS BYTES...\n", argv[0]);
+    MPI_Abort(MPI_COMM_WORLD, 2);
+  }
+  const double seconds = atof(argv[1]);
+  const int repeats = atoi(argv[2]);
+  double* times = malloc((size_t)repeats * sizeof(double));
+  for (int i = 3; i < argc; ++i) {
+    const uint64_t elements = strtoull(argv[i], NULL, 10) / sizeof(float);
+    float* data = aligned_alloc(64, (elements * sizeof(float) + 63) / 64 * 64);
+    if (times == NULL || data == NULL)
+      MPI_Abort(MPI_COMM_WORLD, 1);
+    verify(data, elements);
+    const uint64_t iterations = iterations_for(data, elements, seconds);
+    for (int repeat = 0; repeat < repeats; ++repeat)
+      times[repeat] = time_of(data, elements, iterations);
+    qsort(times, (size_t)repeats, sizeof(double), ascending);
+    if (rank == 0) {
+      printf("time what=openmpi ranks=%d bytes=%llu us=%.3f least=%.3f iterations=%llu\n", ranks,
+             (unsigned long long)(elements * sizeof(float)), times[repeats / 2] * 1e6, times[0] * 1e6,
+             (unsigned long long)iterations);
+      fflush(stdout);
+    }
+    free(data);
+  }
+  free(times);
+  MPI_Finalize();
+  return 0;
+}

@@ -45,9 +45,7 @@ class attempt {
       auto outcome = send_packet(socket_, bytes, mine);
       switch (outcome) {
       case send_outcome::sent:
-        return {};
-      case send_outcome::closed:
-        // The node may have left word why.
+      case send_outcome::closed: // The node may have left word why.
         return {};
       case send_outcome::failed:
         return fail(system_error(where() + ": cannot send descriptors to the node"));
@@ -156,7 +154,8 @@ descriptor_link::descriptor_link(unique_fd socket) noexcept : socket_(std::move(
 
 expected<std::vector<std::vector<unique_fd>>>
 descriptor_link::exchange(generation_id generation, std::uint32_t local_rank, std::uint32_t local_world_size,
-                          std::span<const int> mine, std::chrono::milliseconds limit, std::stop_token cancelled) {
+                          std::span<const int> mine, std::chrono::milliseconds limit,
+                          const std::stop_token& cancelled) {
   if (mine.size() > max_offered_descriptors)
     return fail(errc::invalid_argument, "a worker offers at most " + std::to_string(max_offered_descriptors) +
                                             " descriptors to its node, not " + std::to_string(mine.size()));

@@ -66,10 +66,7 @@ inline const std::vector<kind_of_call>& all_kinds() {
          std::shared_ptr<reduced_bucket> result = value_or_throw(group.make_bucket(layout));
          return [&group, layout, data, result] { return group.all_reduce_fast(layout, data->bytes(), *result, 1, 0); };
        }},
-      {"barrier", "barrier",
-       [](communicator& group) {
-         return [&group] { return group.barrier(); };
-       }},
+      {"barrier", "barrier", [](communicator& group) { return [&group] { return group.barrier(); }; }},
       {"barrier with many words", "barrier",
        [](communicator& group) {
          return [&group, words = std::vector<std::uint64_t>(40)]() mutable { return group.barrier(words); };
@@ -81,7 +78,8 @@ inline const std::vector<kind_of_call>& all_kinds() {
        }},
       {"all_gather", "all_gather",
        [](communicator& group) {
-         return [&group, in = std::vector<float>(50'000), out = std::vector<float>(50'000 * group.world_size())]() mutable {
+         return [&group, in = std::vector<float>(50'000),
+                 out = std::vector<float>(50'000 * group.world_size())]() mutable {
            return group.all_gather<float>(in, out);
          };
        }},

@@ -61,10 +61,11 @@ TEST_CASE("calls fit together when all but their numbers are equal") {
   auto other = call;
   other.sequence = 18;
   CHECK(fit_together(call, other));
-  for (auto change : {+[](call_record& x) { x.kind = call_kind::reduce_scatter; }, +[](call_record& x) { ++x.size_bytes; },
-                      +[](call_record& x) { x.type = static_cast<std::uint8_t>(dtype::i32); },
-                      +[](call_record& x) { x.op = static_cast<std::uint8_t>(reduce_op::max); },
-                      +[](call_record& x) { x.detail = 1; }, +[](call_record& x) { x.peer = 0; }}) {
+  for (auto change :
+       {+[](call_record& x) { x.kind = call_kind::reduce_scatter; }, +[](call_record& x) { ++x.size_bytes; },
+        +[](call_record& x) { x.type = static_cast<std::uint8_t>(dtype::i32); },
+        +[](call_record& x) { x.op = static_cast<std::uint8_t>(reduce_op::max); },
+        +[](call_record& x) { x.detail = 1; }, +[](call_record& x) { x.peer = 0; }}) {
     other = call;
     change(other);
     CHECK(!fit_together(call, other));
@@ -74,7 +75,8 @@ TEST_CASE("calls fit together when all but their numbers are equal") {
 }
 
 TEST_CASE("a mismatch names both calls and ranks, and says so when only layouts differ") {
-  const auto text = describe_mismatch(rank_id{1}, call_of(call_kind::broadcast, 4, 64, 0), rank_id{0}, all_reduce_call());
+  const auto text =
+      describe_mismatch(rank_id{1}, call_of(call_kind::broadcast, 4, 64, 0), rank_id{0}, all_reduce_call());
   CHECK(text == "rank 1 calls broadcast #4 (64 bytes, root 0) where rank 0 calls all_reduce #17 (sum of f32, 4096 "
                 "bytes): all ranks have to make the same calls in the same order");
   auto left = call_of(call_kind::reduce_leaves, 2, 64), right = left;

@@ -145,7 +145,8 @@ constexpr std::uint32_t max_bytes = 300'000;
 
 class planner {
  public:
-  planner(communicator& group, std::uint32_t seed) : group_(group), n_(group.world_size()), me_(group.rank().value), random_(seed) {}
+  planner(communicator& group, std::uint32_t seed)
+      : group_(group), n_(group.world_size()), me_(group.rank().value), random_(seed) {}
 
   std::uint32_t draw(std::uint32_t limit) { return below(random_, limit); }
 
@@ -387,9 +388,7 @@ class planner {
     return bucket_layout{segments};
   }
 
-  std::uint64_t random_part() {
-    return draw(2) == 0 ? UINT64_MAX : 4096 * (1 + draw(10));
-  }
+  std::uint64_t random_part() { return draw(2) == 0 ? UINT64_MAX : 4096 * (1 + draw(10)); }
 
   struct reduced_layout {
     bucket_layout layout;
@@ -408,8 +407,8 @@ class planner {
     x->layout = random_layout(is_large ? max_bytes : 20'000, types);
     x->result = value_or_throw(group_.make_bucket(x->layout, cut_bucket(x->layout, random_part())));
     const auto is_registered = draw(2) == 0;
-    x->sums.emplace(value_or_throw(leaf_accumulator::make(
-        x->layout, shards, is_registered ? group_.memory() : *std::pmr::new_delete_resource())));
+    x->sums.emplace(value_or_throw(
+        leaf_accumulator::make(x->layout, shards, is_registered ? group_.memory() : *std::pmr::new_delete_resource())));
     std::vector<std::uint32_t> cuts = {0, shards};
     for (std::uint32_t i = 1; i < n_; ++i)
       cuts.push_back(draw(shards + 1));
@@ -428,7 +427,8 @@ class planner {
                   " shards, divided by " + std::to_string(divisor);
     result.make = [=, this]() -> expected<void> {
       for (std::size_t part = 0; part < x->result->parts().size(); ++part)
-        if (auto done = group_.reduce_leaves(x->layout, shards, x->ownership, x->sums->partials(), *x->result, divisor, part);
+        if (auto done =
+                group_.reduce_leaves(x->layout, shards, x->ownership, x->sums->partials(), *x->result, divisor, part);
             !done)
           return done;
       return {};
@@ -559,8 +559,7 @@ void run_world(std::uint32_t seed, int rounds) {
     const auto of_backend = to_string(kind);
     INFO("seed ", seed, ", ", of_backend, ", ranks ", world_size);
     rank_group group{kind, world_size};
-    const auto outcomes =
-        group.run([&](communicator& x) { return make_calls(x, seed, rounds); });
+    const auto outcomes = group.run([&](communicator& x) { return make_calls(x, seed, rounds); });
     for (std::uint32_t rank = 0; rank < world_size; ++rank) {
       INFO("rank ", rank, ": ", outcomes[rank].trouble);
       REQUIRE(outcomes[rank].trouble.empty());
@@ -576,7 +575,8 @@ void run_world(std::uint32_t seed, int rounds) {
 
 TEST_CASE("random calls of random sizes over random worlds give what plain recursion gives, on all ranks") {
   const auto* given = std::getenv("TROUPE_SEED");
-  const auto first = given != nullptr ? static_cast<std::uint32_t>(std::strtoul(given, nullptr, 10)) : std::random_device{}();
+  const auto first =
+      given != nullptr ? static_cast<std::uint32_t>(std::strtoul(given, nullptr, 10)) : std::random_device{}();
   std::cout << "seed of the random calls: " << first << std::endl;
   const auto* seconds = std::getenv("TROUPE_LONG_TESTS");
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{seconds != nullptr ? std::atoi(seconds) : 0};

@@ -1,5 +1,5 @@
-// A rank of shm_process_test. Takes commands from the socket that is its descriptor 3 and answers each; descriptor 4 is a
-// page where it counts the calls that it has made.
+// A rank of shm_process_test. Takes commands from the socket that is its descriptor 3 and answers each; descriptor 4 is
+// a page where it counts the calls that it has made.
 
 #include "call_kinds.hpp"
 #include "leaf_values.hpp"
@@ -104,9 +104,10 @@ class rank_process {
         }
       return expected<std::vector<std::vector<unique_fd>>>{std::move(result)};
     };
-    auto made = make_shm_communicator({rank_id{static_cast<std::uint32_t>(rank)}, static_cast<std::uint32_t>(world_size),
-                                       generation_id{generation}, std::chrono::milliseconds{deadline}, pool_},
-                                      exchange);
+    auto made =
+        make_shm_communicator({rank_id{static_cast<std::uint32_t>(rank)}, static_cast<std::uint32_t>(world_size),
+                               generation_id{generation}, std::chrono::milliseconds{deadline}, pool_},
+                              exchange);
     if (!made)
       return made.error().message;
     group_ = std::move(*made);

@@ -58,13 +58,12 @@ class shm_generation {
     meeting<std::vector<int>> descriptors{world_size};
     meeting<int> done{world_size};
     in_threads(world_size, [&](std::uint32_t rank) {
-      auto made =
-          make_shm_communicator({rank_id{rank}, world_size, generation_id{number}, deadline, memory[rank]},
-                                [&](std::span<const int> mine) {
-                                  auto copies = copies_of(descriptors.exchange(rank, {mine.begin(), mine.end()}), rank);
-                                  done.exchange(rank, 0);
-                                  return expected<std::vector<std::vector<unique_fd>>>{std::move(copies)};
-                                });
+      auto made = make_shm_communicator(
+          {rank_id{rank}, world_size, generation_id{number}, deadline, memory[rank]}, [&](std::span<const int> mine) {
+            auto copies = copies_of(descriptors.exchange(rank, {mine.begin(), mine.end()}), rank);
+            done.exchange(rank, 0);
+            return expected<std::vector<std::vector<unique_fd>>>{std::move(copies)};
+          });
       if (made)
         members_[rank] = std::move(*made);
     });
@@ -489,9 +488,8 @@ TEST_CASE("a rank that receives from one that waits for it in a call of all is n
   for (std::uint32_t world_size : {2u, 4u}) {
     const auto memory = make_pools(world_size);
     std::uint64_t generation = 0;
-    for (const auto& [name, others] : std::vector<std::pair<std::string, call>>{{"barrier #2", meets()},
-                                                                               {"all_reduce #2", reduces(100'000)},
-                                                                               {"all_gather #2", gathers(100)}}) {
+    for (const auto& [name, others] : std::vector<std::pair<std::string, call>>{
+             {"barrier #2", meets()}, {"all_reduce #2", reduces(100'000)}, {"all_gather #2", gathers(100)}}) {
       INFO(name, " on ", world_size, " ranks");
       shm_generation group{memory, ++generation, 20s};
       REQUIRE(group.run(meets()) == std::vector<error>(world_size));

@@ -163,7 +163,8 @@ void wait_for_calls(const rank_process& x, std::uint32_t calls, std::mt19937& ra
 
 } // namespace
 
-TEST_CASE("a rank that is killed in the middle of any call is named by the survivors, who go on at once and leak nothing") {
+TEST_CASE(
+    "a rank that is killed in the middle of any call is named by the survivors, who go on at once and leak nothing") {
   constexpr std::size_t world_size = 4;
   const auto seed = std::random_device{}();
   std::cout << "seed of the kills: " << seed << '\n';

@@ -143,7 +143,8 @@ TEST_CASE("a plan computes the canonical expression for every ownership") {
       }
 }
 
-TEST_CASE("some ranks join as much as they have: the largest subtrees, from left to right, by the canonical expression") {
+TEST_CASE(
+    "some ranks join as much as they have: the largest subtrees, from left to right, by the canonical expression") {
   const auto seed = std::random_device{}();
   INFO("seed ", seed);
   std::mt19937 random{seed};

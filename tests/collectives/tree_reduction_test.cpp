@@ -127,8 +127,8 @@ TEST_CASE("a sum may take the place of an operand") {
     for (const auto& sum : x.sums)
       operands.push_back(sum.data());
     auto* out = x.sums[target].data();
-    slice_reducer{}.run({x.plan, layout, sums, reduce_op::sum, 7, operand_kind::sums, root_kind::final_result}, operands, 0,
-                        {0, layout.size_bytes()}, {&out, 1});
+    slice_reducer{}.run({x.plan, layout, sums, reduce_op::sum, 7, operand_kind::sums, root_kind::final_result},
+                        operands, 0, {0, layout.size_bytes()}, {&out, 1});
     CHECK(x.sums[target] == reference_root(layout, 3, 7));
   }
 }

@@ -35,7 +35,7 @@ class descriptor_link {
   /// any failure but `errc::node_lost`.
   [[nodiscard]] expected<std::vector<std::vector<collectives::unique_fd>>>
   exchange(generation_id generation, std::uint32_t local_rank, std::uint32_t local_world_size,
-           std::span<const int> mine, std::chrono::milliseconds limit, std::stop_token cancelled);
+           std::span<const int> mine, std::chrono::milliseconds limit, const std::stop_token& cancelled);
 
  private:
   collectives::unique_fd socket_;

@@ -24,6 +24,7 @@ class checkpoint_store_state : public checkpoint_store::base {
   behavior_type make_behavior() override {
     return {
         [this](const checkpoint_facts& facts) { attempts_.set_facts(facts); },
+        [this](const generation_started& message) { begin(message); },
         [this](const checkpoint_part& part) { return add(part); },
     };
   }
@@ -40,10 +41,29 @@ class checkpoint_store_state : public checkpoint_store::base {
  private:
   using promise = caf::typed_response_promise<checkpoint_outcome>;
 
+  /// Parts of older generations will not all come.
+  void begin(const generation_started& message) {
+    if (message.run != config_.run || message.generation <= generation_)
+      return;
+    generation_ = message.generation;
+    attempts_.forget_before(generation_);
+    auto first_that_stays = waiting_.lower_bound({generation_, step_id{}, 0});
+    for (auto i = waiting_.begin(); i != first_that_stays; i = waiting_.erase(i))
+      for (auto& each : i->second)
+        each.deliver(stale());
+  }
+
+  caf::error stale() const {
+    return to_caf({errc::stale_generation,
+                   "generation " + std::to_string(generation_.value) + " has begun: the checkpoint is taken again"});
+  }
+
   caf::result<checkpoint_outcome> add(const checkpoint_part& part) {
     if (part.run != config_.run)
       return to_caf({errc::stale_generation,
                      "a part of a checkpoint of run " + part.run.value + " came to run " + config_.run.value});
+    if (part.generation < generation_)
+      return stale();
     auto key = std::tuple{part.generation, part.step, part.attempt};
     waiting_[key].push_back(make_response_promise<checkpoint_outcome>());
     auto answer = waiting_[key].back();
@@ -79,6 +99,8 @@ class checkpoint_store_state : public checkpoint_store::base {
 
   checkpoint_store_config config_;
   checkpoint_attempts attempts_;
+  /// The last that was begun anew; none before a member is lost.
+  generation_id generation_;
   std::map<std::tuple<generation_id, step_id, std::uint32_t>, std::vector<promise>> waiting_;
 };
 

@@ -3,7 +3,8 @@
 namespace troupe::actors {
 
 bool exchange_table::begin(const generation_started& message) {
-  if (message.run == current_.run && message.generation <= current_.generation)
+  const auto is_announced = message.generation == current_.generation && current_.world_size == 0;
+  if (message.run == current_.run && message.generation <= current_.generation && !is_announced)
     return false;
   current_ = message;
   pending_.clear();

@@ -42,7 +42,7 @@ bool is_cause(const failure_record& x) {
 
 run_coordinator::run_coordinator(settings config) : config_(std::move(config)) {
   for (const auto& place : config_.places)
-    members_.emplace(place.worker, member{place, {}, {}, false, false, false, {}, std::nullopt});
+    members_.emplace(place.worker, member{place, {}, {}, false, false, false, {}, std::nullopt, std::nullopt});
 }
 
 run_coordinator::member* run_coordinator::find(worker_id worker) {
@@ -114,8 +114,10 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
 }
 
 std::optional<error> run_coordinator::compare_plans() const {
-  const auto& [first_id, first] = *members_.begin();
+  const auto& first = std::ranges::find_if(members_, [](const auto& x) { return x.second.is_left(); })->second;
   for (const auto& [id, other] : members_) {
+    if (!other.is_left())
+      continue;
     std::vector<std::string> differences;
     auto here = "on " + name_of(first.place);
     auto there = "on " + name_of(other.place);
@@ -157,7 +159,7 @@ run_actions run_coordinator::on_plan(const run_plan& message) {
   if (who == nullptr || phase_ != phase::training)
     return {};
   who->plan = message;
-  if (!all([](const member& x) { return x.plan.has_value(); }))
+  if (!all([](const member& x) { return x.plan.has_value() || !x.is_left(); }))
     return {};
   auto wrong = compare_plans();
   if (!wrong)
@@ -204,7 +206,9 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
                                           "(uninitialised memory, rank-dependent code, untracked state)"}),
         "replicas differ at the end");
   }
-  return all([](const member& x) { return x.finished; }) ? all_finished() : run_actions{};
+  if (all([](const member& x) { return !x.is_left(); }))
+    return all_finished();
+  return phase_ == phase::regrouping ? form_when_all_have_reported() : run_actions{};
 }
 
 run_actions run_coordinator::all_finished() {
@@ -214,7 +218,7 @@ run_actions run_coordinator::all_finished() {
   return {{release_all{}, "all workers have returned from the training function"}};
 }
 
-run_actions run_coordinator::on_ended(const worker_ended& message) {
+run_actions run_coordinator::on_ended(const worker_ended& message, time now) {
   auto* who = find(message.worker);
   if (who == nullptr || who->ended || phase_ == phase::over)
     return {};
@@ -232,10 +236,109 @@ run_actions run_coordinator::on_ended(const worker_ended& message) {
   what.last_lines = message.last_lines;
   if (!message.last_lines.empty())
     what.reason.message += "; its last lines:" + join_lines(message.last_lines);
-  return fail_run(std::move(what), name_of(who->place) + " ended: " + message.description);
+  return lose(std::move(what), name_of(who->place) + " ended: " + message.description, now);
 }
 
-run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& address) {
+/// Whether this failure, which happens now, is one too many.
+bool run_coordinator::within_budget(time now) {
+  // The loss behind a report that came first is the same failure.
+  if (!std::exchange(found_by_workers_, false))
+    recent_.push_back(now);
+  while (now - recent_.front() > config_.failure.window)
+    recent_.pop_front();
+  return recent_.size() <= config_.failure.max_failures;
+}
+
+/// A worker is gone. The others go on without it, if there are any and the budget allows it.
+run_actions run_coordinator::lose(failure_record what, const std::string& why, time now) {
+  if (!goes_on())
+    return fail_run(std::move(what), why);
+  // What it has finished, it has told: the others need no more of it.
+  if (find(what.worker)->finished && config_.failure.max_failures > 0) {
+    failures_.push_back(std::move(what));
+    return {};
+  }
+  if (!within_budget(now)) {
+    what.reason.message =
+        "this is failure number " + std::to_string(recent_.size()) + " within " +
+        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(config_.failure.window).count()) +
+        " s, more than failure.max_failures (" + std::to_string(config_.failure.max_failures) +
+        ") allows: " + what.reason.message;
+    return fail_run(std::move(what), why);
+  }
+  if (all([](const member& x) { return !x.is_left(); }) && !end_known_)
+    return fail_run(std::move(what), "no worker is left: " + why);
+  auto reason = what.reason;
+  failures_.push_back(std::move(what));
+  // Who finished has told the result of all.
+  if (all([](const member& x) { return !x.is_left(); }))
+    return all_finished();
+  return regroup(why, reason);
+}
+
+run_actions run_coordinator::regroup(const std::string& why, const error& reason) {
+  if (phase_ == phase::regrouping)
+    return form_when_all_have_reported();
+  phase_ = phase::regrouping;
+  for (auto& [id, who] : members_)
+    who.plan.reset();
+  auto actions = run_actions{{abort_generation{{errc::aborted, reason.message}}, why}};
+  auto rest = form_when_all_have_reported();
+  actions.insert(actions.end(), rest.begin(), rest.end());
+  return actions;
+}
+
+run_actions run_coordinator::on_report(const regroup_report& report, time now) {
+  auto* who = find(report.worker);
+  if (who == nullptr || !who->is_left() || !goes_on())
+    return {};
+  who->report = report;
+  who->applied = std::max(who->applied, report.passed);
+  if (phase_ == phase::regrouping)
+    return form_when_all_have_reported();
+  // Its node may still tell that a peer has ended. If all live, a connection has failed, and they form anew: that
+  // counts as a failure, too.
+  if (!within_budget(now))
+    return fail_run(record(*who, report.reason), name_of(who->place) + " has lost its group, too often");
+  found_by_workers_ = true;
+  return regroup(name_of(who->place) + " has lost its group", report.reason);
+}
+
+run_actions run_coordinator::form_when_all_have_reported() {
+  std::vector<regroup_report> reports;
+  std::vector<worker_place> places;
+  std::map<std::uint32_t, std::uint32_t> on_node;
+  for (const auto& [id, who] : members_) {
+    if (!who.is_left())
+      continue;
+    if (!who.report)
+      return {};
+    reports.push_back(*who.report);
+    places.push_back(who.place);
+  }
+  auto decision = decide_regroup(reports);
+  if (!decision)
+    return fail_run(record(members_.begin()->second, decision.error()), "the reports contradict each other");
+  // Who was before another stays before it, so that the workers of a node keep neighbouring ranks.
+  std::ranges::sort(places, {}, &worker_place::rank);
+  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+    places[rank].rank = rank_id{rank};
+    places[rank].local_rank = on_node[places[rank].node]++;
+  }
+  for (auto& place : places)
+    place.local_world_size = on_node[place.node];
+  for (const auto& place : places) {
+    auto& who = members_.at(place.worker);
+    who.place = place;
+    who.report.reset();
+  }
+  phase_ = phase::training;
+  found_by_workers_ = false;
+  auto why = decision->reason;
+  return {{form_generation{std::move(places), std::move(*decision)}, std::move(why)}};
+}
+
+run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& address, time now) {
   if (phase_ == phase::over)
     return {};
   run_actions actions;
@@ -245,10 +348,10 @@ run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string&
     who.ended = true;
     if (phase_ == phase::releasing)
       continue;
-    auto more = fail_run(
+    auto more = lose(
         record(who, {errc::node_lost, "the connection to node " + address + " is gone, and with it " +
                                           name_of(who.place) + ": look at that host and at its caf-node's output"}),
-        "node " + address + " is lost");
+        "node " + address + " is lost", now);
     actions.insert(actions.end(), more.begin(), more.end());
     if (phase_ == phase::over)
       return actions;
@@ -277,7 +380,7 @@ run_actions run_coordinator::on_stop(const stop_request& message) {
 }
 
 run_actions run_coordinator::on_checkpoint_request() {
-  if (phase_ != phase::training || stop_sent_)
+  if (!goes_on() || stop_sent_)
     return {};
   return {{send_command{{config_.run, ++commands_, command_kind::checkpoint}}, "a checkpoint was asked for"}};
 }
@@ -319,7 +422,9 @@ run_actions run_coordinator::fail_run(failure_record what, const std::string& wh
   if (phase_ == phase::over)
     return {};
   auto reason = what.reason;
-  auto first = failures_.empty();
+  auto first = phase_ != phase::failing;
+  if (first)
+    fatal_ = failures_.size();
   failures_.push_back(std::move(what));
   auto waiting = phase_ == phase::starting;
   phase_ = phase::failing;
@@ -333,13 +438,15 @@ run_actions run_coordinator::fail_run(failure_record what, const std::string& wh
 run_actions run_coordinator::conclude_failure(const std::string& why) {
   // The first that is no consequence by its nature is the cause; a cut-off collective may be told before the death
   // behind it.
-  auto cause = std::ranges::find_if(failures_, is_cause);
+  // What the run has survived stands before.
+  auto begin = failures_.begin() + static_cast<std::ptrdiff_t>(fatal_);
+  auto cause = std::find_if(begin, failures_.end(), is_cause);
   if (cause == failures_.end())
-    cause = failures_.begin();
-  std::rotate(failures_.begin(), cause, cause + 1);
-  for (std::size_t i = 1; i < failures_.size(); ++i)
-    failures_[i].consequence = failures_[i].consequence || !is_cause(failures_[i]);
-  return conclude_run(run_status::failed, failures_.front().reason, why);
+    cause = begin;
+  std::rotate(begin, cause, cause + 1);
+  for (auto each = begin + 1; each != failures_.end(); ++each)
+    each->consequence = each->consequence || !is_cause(*each);
+  return conclude_run(run_status::failed, begin->reason, why);
 }
 
 run_actions run_coordinator::conclude_run(run_status status, error reason, std::string why) {

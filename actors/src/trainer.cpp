@@ -30,11 +30,12 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using trainer_backend = trainer_actor::extend<caf::result<void>(worker_ready, worker_actor),
-                                              caf::result<plan_accepted>(run_plan), caf::result<void>(metrics_batch),
-                                              caf::result<void>(worker_finished), caf::result<void>(worker_ended),
-                                              caf::result<void>(worker_output), caf::result<void>(checkpoint_outcome),
-                                              caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
+using trainer_backend =
+    trainer_actor::extend<caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
+                          caf::result<next_generation>(regroup_report), caf::result<void>(metrics_batch),
+                          caf::result<void>(worker_finished), caf::result<void>(worker_ended),
+                          caf::result<void>(worker_output), caf::result<void>(checkpoint_outcome),
+                          caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
 
 /// How long survivors of a failure may take to report, and released workers to end.
 constexpr auto grace_period = 2s;
@@ -74,6 +75,7 @@ class trainer_state : public trainer_backend::base {
         [this](const checkpoint_request&) { act_on(&run_coordinator::on_checkpoint_request); },
         [this](const worker_ready& message, const worker_actor& worker) { return ready(message, worker); },
         [this](const run_plan& plan) { return agree(plan); },
+        [this](const regroup_report& message) { return report(message); },
         [this](const metrics_batch& batch) { take_metrics(batch); },
         [this](const worker_finished& message) { finished(message); },
         [this](const worker_ended& message) { ended(message); },
@@ -87,6 +89,8 @@ class trainer_state : public trainer_backend::base {
   void on_exit() override {
     // Whoever holds a handle keeps this object: promises are not broken, nor files let go, by themselves.
     answer_plans([](plan_promise& x) { x.deliver(to_caf({errc::aborted, "the run is ending"})); });
+    for (auto& [worker, promise] : std::exchange(reports_, {}))
+      promise.deliver(to_caf({errc::aborted, "the run is ending"}));
     if (answer_.pending())
       answer_.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
     directory_.reset();
@@ -278,8 +282,9 @@ class trainer_state : public trainer_backend::base {
     if (auto claimed = claim_directory(); !claimed)
       return conclude_run(run_status::failed, std::move(claimed.error()));
     spawn_helpers();
-    coordinator_.emplace(run_coordinator::settings{
-        result_.run, services_.build_id, places_, config_.run.allow_mixed_hosts, resumed_, services_.compare_numerics});
+    coordinator_.emplace(run_coordinator::settings{result_.run, services_.build_id, places_,
+                                                   config_.run.allow_mixed_hosts, resumed_, services_.compare_numerics,
+                                                   config_.failure});
     for (const auto& place : places_)
       result_.workers.push_back(
           {place.worker, place.rank, nodes_[place.node].offer.host, nodes_[place.node].connection->address(), 0});
@@ -377,18 +382,14 @@ class trainer_state : public trainer_backend::base {
   }
 
   void begin_all_workers() {
-    caf::anon_send(collectives_,
-                   generation_started{result_.run, generation_, static_cast<std::uint32_t>(places_.size())});
+    caf::anon_send(collectives_, generation_of(places_));
     begin_training message;
     message.run = result_.run;
     message.generation = generation_;
     message.world_size = static_cast<std::uint32_t>(places_.size());
-    for (const auto& place : places_)
-      message.ownership.push_back(
-          collectives::owned_shards(config_.scaling.shards, message.world_size, place.rank.value));
+    message.ownership = ownership();
     message.backend = backend_;
-    for (const auto& place : places_)
-      message.nodes.push_back(place.node);
+    message.nodes = nodes_of_ranks();
     message.function = function_;
     message.run_name = config_.run.name;
     message.run_directory = result_.path;
@@ -404,19 +405,92 @@ class trainer_state : public trainer_backend::base {
     message.keep_ledger = config_.run.keep_ledger;
     message.check_every_step = config_.run.check_every_step;
     message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
-    auto across_nodes = used_nodes().size() > 1;
     for (const auto& place : places_) {
       message.worker = place.worker;
       message.rank = place.rank;
       message.local_rank = place.local_rank;
       message.local_world_size = place.local_world_size;
       message.node_rank = node_rank_of(place);
-      message.data_address = across_nodes ? nodes_[place.node].offer.address : "127.0.0.1";
+      message.data_address = data_address_of(place);
       anon_send(workers_[place.worker], message);
     }
     result_.exact = result_.exact && coordinator_->exact_hosts();
     meter_.begin(result_.run, started_, result_.resumed_from_step);
     publish(run_started{result_.run, result_.name, result_.path, result_.workers, result_.resumed_from_step});
+  }
+
+  generation_started generation_of(const std::vector<worker_place>& places) const {
+    return {result_.run, generation_, static_cast<std::uint32_t>(places.size())};
+  }
+
+  std::vector<shard_range> ownership() const {
+    return collectives::even_ownership(config_.scaling.shards, static_cast<std::uint32_t>(places_.size()));
+  }
+
+  std::vector<std::uint32_t> nodes_of_ranks() const {
+    std::vector<std::uint32_t> result;
+    for (const auto& place : places_)
+      result.push_back(place.node);
+    return result;
+  }
+
+  std::string data_address_of(const worker_place& place) const {
+    return used_nodes().size() > 1 ? nodes_[place.node].offer.address : "127.0.0.1";
+  }
+
+  // -- when members are lost ------------------------------------------------------------------------------------------
+
+  caf::result<next_generation> report(const regroup_report& message) {
+    if (message.run != result_.run || !coordinator_ || coordinator_->over() || !coordinator_->goes_on())
+      return to_caf({errc::aborted, "the run is ending"});
+    if (message.generation != generation_)
+      return to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) +
+                                                 " is over; the last is " + std::to_string(generation_.value)});
+    auto promise = make_response_promise<next_generation>();
+    reports_.insert_or_assign(message.worker, promise);
+    act(coordinator_->on_report(message, clock::now()));
+    return promise;
+  }
+
+  void abort_workers(const error& reason) {
+    tell_workers(abort_training{result_.run, generation_, reason});
+    answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(reason)); });
+  }
+
+  void form(const form_generation& next) {
+    ++generation_.value;
+    places_ = next.places;
+    // Everybody that is left could use what was chosen before, except where a host or all others are gone.
+    auto choice = choose_backend(config_.run.backend, places_);
+    if (!choice)
+      choice = choose_backend(backend_mode::automatic, places_);
+    backend_ = choice->backend;
+    // Before any worker hears of it.
+    caf::anon_send(collectives_, generation_of(places_));
+    next_generation message;
+    message.generation = generation_;
+    message.world_size = static_cast<std::uint32_t>(places_.size());
+    message.ownership = ownership();
+    message.backend = backend_;
+    message.nodes = nodes_of_ranks();
+    message.settled = next.decision.settled;
+    message.commands_agreed = next.decision.commands_agreed;
+    message.evaluations = next.decision.evaluations;
+    message.evaluations_differ = next.decision.evaluations_differ;
+    for (const auto& place : places_)
+      if (place.worker == next.decision.evaluation_source)
+        message.evaluation_source = place.rank;
+    auto reports = std::exchange(reports_, {});
+    for (const auto& place : places_) {
+      message.rank = place.rank;
+      message.local_rank = place.local_rank;
+      message.local_world_size = place.local_world_size;
+      message.node_rank = node_rank_of(place);
+      message.data_address = data_address_of(place);
+      reports.at(place.worker).deliver(message);
+    }
+    notify(true, "generation " + std::to_string(generation_.value) + " of " + std::to_string(places_.size()) +
+                     (places_.size() == 1 ? " worker: " : " workers: ") + next.decision.reason);
   }
 
   // -- while it runs --------------------------------------------------------------------------------------------------
@@ -477,13 +551,14 @@ class trainer_state : public trainer_backend::base {
   }
 
   void finished(const worker_finished& message) {
-    if (message.run == result_.run && message.generation == generation_ && coordinator_)
+    // One that finished before the others lost a member has no later generation.
+    if (message.run == result_.run && message.generation <= generation_ && coordinator_)
       act(coordinator_->on_finished(message));
   }
 
   void ended(const worker_ended& message) {
     if (message.run == result_.run && coordinator_)
-      act(coordinator_->on_ended(message));
+      act(coordinator_->on_ended(message, clock::now()));
   }
 
   void node_is_gone(std::uint32_t index) {
@@ -492,7 +567,7 @@ class trainer_state : public trainer_backend::base {
     auto address = nodes_[index].connection->address();
     if (!coordinator_)
       return conclude_run(run_status::failed, {errc::node_lost, "the connection to node " + address + " is gone"});
-    act(coordinator_->on_node_lost(index, address));
+    act(coordinator_->on_node_lost(index, address, clock::now()));
   }
 
   void show(const worker_output& output) {
@@ -542,10 +617,20 @@ class trainer_state : public trainer_backend::base {
                        answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
                      },
                      [&](const send_command& x) { tell_workers(x.command); },
+                     [&](const abort_generation& x) {
+                       notify(true, action.why + "; the others go on");
+                       abort_workers(x.reason);
+                       // Who waits for an address or a checkpoint is let go, too: all have to report.
+                       auto next = generation_started{result_.run, generation_id{generation_.value + 1}, 0};
+                       anon_send(collectives_, next);
+                       anon_send(store_, next);
+                     },
+                     [&](const form_generation& x) { form(x); },
                      [&](const abort_all& x) {
                        notify(true, action.why);
-                       tell_workers(abort_training{result_.run, generation_, x.reason});
-                       answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
+                       abort_workers(x.reason);
+                       for (auto& [worker, promise] : std::exchange(reports_, {}))
+                         promise.deliver(to_caf(x.reason));
                        send_exit(collectives_, caf::exit_reason::user_shutdown);
                        end_store_after_its_parts();
                      },
@@ -573,6 +658,8 @@ class trainer_state : public trainer_backend::base {
     result_.status = status;
     result_.reason = std::move(reason);
     answer_plans([](plan_promise& x) { x.deliver(to_caf({errc::aborted, "the run is ending"})); });
+    for (auto& [worker, promise] : std::exchange(reports_, {}))
+      promise.deliver(to_caf({errc::aborted, "the run is ending"}));
     if (coordinator_) {
       result_.failures = coordinator_->failures();
       result_.state_sha256 = status == run_status::failed ? std::string{} : coordinator_->state_sha256();
@@ -636,6 +723,7 @@ class trainer_state : public trainer_backend::base {
   std::map<worker_id, worker_actor> workers_;
   std::string numerics_;
   std::vector<plan_promise> plans_;
+  std::map<worker_id, caf::typed_response_promise<next_generation>> reports_;
   progress_meter meter_;
   bool grace_running_ = false;
   bool concluding_ = false;

@@ -24,6 +24,7 @@ struct options {
   bool fast = false;
   std::string resume = "auto";
   std::string placement = "pack";
+  std::string backend = "auto";
   troupe::trainer_config trainer;
 };
 
@@ -62,6 +63,12 @@ void describe(CLI::App& app, options& o) {
       ->capture_default_str();
   run->add_option("--keep", t.checkpoint.num_to_keep, "Checkpoints to keep")->capture_default_str();
   run->add_flag("--fast", o.fast, "Leave the order of sums to the backend: replicas agree, nothing more");
+  run->add_option("--backend", o.backend, "What carries the gradients")
+      ->check(CLI::IsMember({"auto", "shm", "gloo", "hierarchical"}))
+      ->capture_default_str();
+  run->add_option("--max-failures", t.failure.max_failures,
+                  "Lost workers within an hour that the run puts up with; 0: ends at the first")
+      ->capture_default_str();
   run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: who computed which shards");
   run->add_flag("--check-every-step", t.run.check_every_step,
                 "Look around every step whether its body writes state too early");
@@ -91,6 +98,10 @@ void apply_words(options& o) {
                : o.resume == "must" ? troupe::resume_mode::must
                                     : troupe::resume_mode::automatic;
   run.reduction = o.fast ? troupe::reduction_mode::fast : troupe::reduction_mode::exact;
+  run.backend = o.backend == "shm"            ? troupe::backend_mode::shm
+                : o.backend == "gloo"         ? troupe::backend_mode::gloo
+                : o.backend == "hierarchical" ? troupe::backend_mode::hierarchical
+                                              : troupe::backend_mode::automatic;
   o.trainer.scaling.placement =
       o.placement == "spread" ? troupe::placement_strategy::spread : troupe::placement_strategy::pack;
 }

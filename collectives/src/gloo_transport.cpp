@@ -205,6 +205,9 @@ expected<void> gloo_transport::wait(ticket message) {
   while (!x.is_done) {
     if (auto trouble = find_trouble(); trouble.code != errc::none)
       return give_up(std::move(trouble));
+    // The look at a lost peer's messages may have found, and used up, what would be waited for.
+    if (x.is_done)
+      break;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(ends_at_ - clock::now());
     try {
       const auto is_done = wait_for(x, std::max(left, std::chrono::milliseconds{0}));

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <ctime>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <new>
@@ -49,6 +50,15 @@ void pause_briefly() noexcept {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+/// The time of the kernel's last tick, some milliseconds ago: to read the exact one takes longer than the rest of what
+/// a small call does for its record and deadline.
+std::chrono::steady_clock::time_point recent_time() noexcept {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return std::chrono::steady_clock::time_point{std::chrono::seconds{now.tv_sec} +
+                                               std::chrono::nanoseconds{now.tv_nsec}};
 }
 
 /// Costs no system call where the C library keeps this with the thread, as glibc does since 2.35.
@@ -243,7 +253,7 @@ expected<void> shm_group::begin(const call_record& call) {
   // A call after the end is none: the record keeps the one that failed.
   if (has_failed())
     return state();
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = recent_time();
   ends_at_ = now + deadline_;
   // Nobody else writes the version.
   const auto version = own_->call_version.load(std::memory_order_relaxed);
@@ -272,7 +282,7 @@ void shm_group::end() {
   const std::lock_guard lock{mutex_};
   if (!std::exchange(is_under_way_, false))
     return;
-  took_ = std::chrono::steady_clock::now() - began_;
+  took_ = recent_time() - began_;
 }
 
 shm::posting& shm_group::next_posting() noexcept {

@@ -36,6 +36,9 @@ class control_link {
   /// Returns once all workers have the same plan. From the training thread.
   [[nodiscard]] virtual expected<plan_accepted> agree(const run_plan& plan) = 0;
 
+  /// Returns once all who are left have reported, with this worker's place among them. From the training thread.
+  [[nodiscard]] virtual expected<next_generation> regroup(const regroup_report& report) = 0;
+
   /// Returns once the checkpoint is durable or given up. From the training thread.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver(const checkpoint_part& part) = 0;
 

@@ -60,6 +60,13 @@ void metrics_pusher::flush() {
   flushing_ = false;
 }
 
+void metrics_pusher::set_rank(rank_id rank) {
+  flush();
+  auto lock = std::lock_guard{mutex_};
+  head_.rank = rank;
+  pending_.rank = rank;
+}
+
 void metrics_pusher::loop() {
   using namespace std::chrono_literals;
   auto lock = std::unique_lock{mutex_};

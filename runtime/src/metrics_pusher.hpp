@@ -24,6 +24,9 @@ class metrics_pusher {
   /// The training thread has applied this step.
   void applied(step_id step);
 
+  /// For what is reported from now on; what was reported before is pushed first.
+  void set_rank(rank_id rank);
+
   /// Returns when everything has been pushed, or cannot be.
   void flush();
 

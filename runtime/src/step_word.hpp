@@ -16,6 +16,8 @@ enum class step_phase : std::uint8_t {
   passed = 2,
   /// An abort came first: the step is not applied until somebody decides.
   frozen = 3,
+  /// An abort came after the barrier: the step is applied, and no other begins until somebody decides.
+  passed_and_frozen = 4,
 };
 
 /// A worker's place in the protocol as one atomic word (generation, step, phase), in which leaving the barrier and
@@ -30,10 +32,10 @@ class step_word {
     bool operator==(const value&) const = default;
   };
 
-  /// Begins a step. Only the training thread calls it, and not on a frozen word.
+  /// Begins a step; false after an abort. From the training thread.
   bool begin(generation_id generation, step_id step) noexcept {
     auto old = word_.load(std::memory_order_acquire);
-    if (unpack(old).phase == step_phase::frozen)
+    if (is_frozen(unpack(old).phase))
       return false;
     return word_.compare_exchange_strong(
         old, pack({static_cast<std::uint32_t>(generation.value), step.value, step_phase::computing}));
@@ -45,32 +47,41 @@ class step_word {
   /// reduced -> passed; false when an abort was faster.
   bool pass() noexcept { return advance(step_phase::reduced, step_phase::passed); }
 
-  /// An abort: freezes the word unless the step has passed. Returns what the worker had reached. From any thread.
+  /// An abort: no step passes, and none begins, until `restart`. Returns what the worker had reached. From any thread.
   value freeze() noexcept {
     auto old = word_.load(std::memory_order_acquire);
     for (;;) {
       auto now = unpack(old);
-      if (now.phase == step_phase::passed || now.phase == step_phase::frozen)
+      if (is_frozen(now.phase))
         return now;
       auto frozen = now;
-      frozen.phase = step_phase::frozen;
+      frozen.phase = now.phase == step_phase::passed ? step_phase::passed_and_frozen : step_phase::frozen;
       if (word_.compare_exchange_weak(old, pack(frozen)))
         return now;
     }
   }
 
+  /// A new generation: everything up to `step` is applied. Nobody freezes at the same time.
+  void restart(generation_id generation, step_id step) noexcept {
+    word_.store(pack({static_cast<std::uint32_t>(generation.value), step.value, step_phase::passed}));
+  }
+
   [[nodiscard]] value load() const noexcept { return unpack(word_.load(std::memory_order_acquire)); }
 
  private:
-  // 20 bits of generation, 42 of step, 2 of phase.
+  static constexpr bool is_frozen(step_phase x) noexcept {
+    return x == step_phase::frozen || x == step_phase::passed_and_frozen;
+  }
+
+  // 19 bits of generation, 42 of step, 3 of phase.
   static constexpr std::uint64_t pack(value x) noexcept {
-    return (std::uint64_t{x.generation} << 44) | ((x.step & ((std::uint64_t{1} << 42) - 1)) << 2) |
+    return (std::uint64_t{x.generation} << 45) | ((x.step & ((std::uint64_t{1} << 42) - 1)) << 3) |
            static_cast<std::uint64_t>(x.phase);
   }
 
   static constexpr value unpack(std::uint64_t x) noexcept {
-    return {static_cast<std::uint32_t>(x >> 44), (x >> 2) & ((std::uint64_t{1} << 42) - 1),
-            static_cast<step_phase>(x & 3)};
+    return {static_cast<std::uint32_t>(x >> 45), (x >> 3) & ((std::uint64_t{1} << 42) - 1),
+            static_cast<step_phase>(x & 7)};
   }
 
   bool advance(step_phase from, step_phase to) noexcept {

@@ -84,7 +84,7 @@ double step::mean(std::string_view metric) const {
   auto index = index_of(driver_->plan_.metrics, metric);
   // The root has divided it.
   return reinterpret_cast<const double*>(driver_->result_->bytes().data() +
-                                         driver_->sums_.layout().offset_bytes(1))[index];
+                                         driver_->sums_->layout().offset_bytes(1))[index];
 }
 
 void step::report(metric_map values) {

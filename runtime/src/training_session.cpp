@@ -29,7 +29,8 @@ train_context::impl::impl(begin_training begin, runtime::control_link& link)
       config_(nlohmann::json::parse(begin_.configuration)),
       options_(nlohmann::json::parse(begin_.options)),
       run_directory_(begin_.run_directory),
-      link_(link) {
+      link_(link),
+      generation_(begin_.generation) {
   metrics_batch head;
   head.run = begin_.run;
   head.worker = begin_.worker;
@@ -39,7 +40,14 @@ train_context::impl::impl(begin_training begin, runtime::control_link& link)
 
 void train_context::impl::prepare() {
   open_checkpoint();
-  form_communicator();
+  word_.restart(begin_.generation, passed_);
+  try {
+    form_communicator();
+  } catch (const failure& x) {
+    if (!is_loss_of_group(x.reason()))
+      throw;
+    regroup(x.reason());
+  }
 }
 
 void train_context::impl::open_checkpoint() {
@@ -49,20 +57,20 @@ void train_context::impl::open_checkpoint() {
       value_or_throw(serialization::checkpoint::open(begin_.restore_from)));
   if (begin_.restore_step)
     restored_step_ = source->content().step.value;
-  step_ = step_id{restored_step_};
+  step_ = passed_ = reduced_ = step_id{restored_step_};
   state_.restore_from(std::move(source));
 }
 
 void train_context::impl::form_communicator() {
   {
     auto lock = std::lock_guard{communicator_mutex_};
-    if (abort_reason_)
+    if (aborted_ >= generation_)
       throw failure{*abort_reason_};
   }
   auto formed = make_communicator();
   auto lock = std::lock_guard{communicator_mutex_};
   communicator_ = std::move(formed);
-  if (abort_reason_)
+  if (aborted_ >= generation_)
     communicator_->abort(*abort_reason_);
 }
 
@@ -112,7 +120,6 @@ std::string train_context::impl::describe() {
 worker_finished train_context::impl::run(const std::function<void(train_context&)>& function) {
   worker_finished result;
   result.run = begin_.run;
-  result.generation = begin_.generation;
   result.worker = begin_.worker;
   try {
     prepare();
@@ -135,6 +142,7 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
   if (result.reason.code != errc::none)
     result.reason.message = "rank " + std::to_string(begin_.rank.value) + " after step " + std::to_string(step_.value) +
                             ": " + result.reason.message;
+  result.generation = begin_.generation;
   result.step = step_;
   pusher_->flush();
   return result;
@@ -147,12 +155,18 @@ void train_context::impl::command(const control_command& message) {
 }
 
 void train_context::impl::abort(const abort_training& message) {
-  if (message.generation != begin_.generation)
+  auto lock = std::lock_guard{communicator_mutex_};
+  if (message.generation < generation_)
+    return;
+  // The first reason for a generation stays.
+  if (aborted_ < message.generation)
+    abort_reason_ = message.reason;
+  aborted_ = std::max(aborted_, message.generation);
+  // A generation that this worker has not heard of yet is over before it comes there.
+  if (message.generation != generation_)
     return;
   word_.freeze();
   cancel_forming_.request_stop();
-  auto lock = std::lock_guard{communicator_mutex_};
-  abort_reason_ = message.reason;
   if (communicator_)
     communicator_->abort(message.reason);
 }
@@ -196,10 +210,17 @@ void train_context::impl::agree_on(run_plan message) {
                                       names + "; track them before for_each_step"};
   }
   message.run = begin_.run;
-  message.generation = begin_.generation;
   message.worker = begin_.worker;
   message.tensors = actors::describe_tensors(state_.specs());
-  value_or_throw(link_.agree(message));
+  for (;;) {
+    message.generation = begin_.generation;
+    auto accepted = link_.agree(message);
+    if (accepted)
+      break;
+    if (plain_ || !is_loss_of_group(accepted.error()))
+      throw failure{std::move(accepted.error())};
+    regroup(std::move(accepted.error()));
+  }
   agreed_ = true;
 }
 
@@ -224,13 +245,16 @@ void train_context::impl::pass_barrier(step_id step) {
   auto digest = first_barrier_ ? state_.digest() : state_.digest_of_slice(step.value);
   std::array<std::uint64_t, 5> words{commands_.highest(), digest, ~digest, step.value, ~step.value};
   value_or_throw(communicator_->barrier(words));
-  commands_agreed_ = words[0];
   first_barrier_ = false;
   if (words[3] != ~words[4])
     throw failure{errc::mismatch, "the ranks are at different steps, " + std::to_string(~words[4]) + " and " +
                                       std::to_string(words[3]) + ": an invariant of Troupe is broken"};
   if (words[1] != ~words[2])
     compare_replicas(step);
+  if (!word_.pass())
+    throw failure{errc::aborted, "the group was given up in step " + std::to_string(step.value)};
+  passed_ = step;
+  commands_agreed_ = words[0];
 }
 
 void train_context::impl::compare_replicas(step_id step) {
@@ -277,9 +301,21 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
   return !stop;
 }
 
+/// An attempt that loses a member is abandoned for all, and taken again by who is left.
 void train_context::impl::take_checkpoint(step_id step) {
   if (state_.tensors().empty() && state_.values().empty())
     return;
+  for (;;) {
+    auto outcome = attempt_checkpoint(step);
+    if (outcome)
+      return;
+    if (plain_ || !is_loss_of_group(outcome.error()))
+      throw failure{std::move(outcome.error())};
+    regroup(std::move(outcome.error()));
+  }
+}
+
+expected<checkpoint_outcome> train_context::impl::attempt_checkpoint(step_id step) {
   checkpoint_part part;
   part.run = begin_.run;
   part.generation = begin_.generation;
@@ -301,12 +337,33 @@ void train_context::impl::take_checkpoint(step_id step) {
   // A run that is resumed from here keeps the history up to here: it has to be with the driver before the checkpoint
   // counts.
   pusher_->flush();
-  value_or_throw(link_.deliver(part));
+  return link_.deliver(part);
 }
 
 std::vector<double>
 train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
                               const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
+  for (;;) {
+    auto number = evaluations_ + 1;
+    try {
+      last_evaluation_ = evaluate_once(samples, number_of_sums, function);
+      evaluations_ = number;
+    } catch (const failure& x) {
+      if (plain_ || !is_loss_of_group(x.reason()))
+        throw;
+      regroup(x.reason());
+    }
+    // Another rank may have had the result before the group was lost.
+    if (evaluations_ == number)
+      return last_evaluation_;
+  }
+}
+
+std::vector<double> train_context::impl::evaluate_once(
+    std::uint64_t samples, std::size_t number_of_sums,
+    const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
+  if (communicator_ == nullptr)
+    throw failure{errc::aborted, "there is no group"};
   auto layout = collectives::bucket_layout{{{dtype::f64, number_of_sums}}};
   auto sums = value_or_throw(collectives::leaf_accumulator::make(layout, begin_.shards, communicator_->memory()));
   auto result = value_or_throw(communicator_->make_bucket(layout));
@@ -387,11 +444,6 @@ step_driver::step_driver(train_context::impl& context, const step_plan& plan)
     : context_(context),
       plan_(plan),
       order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
-      sums_(value_or_throw(
-          collectives::leaf_accumulator::make(layout_of(plan), context.begin_.shards, context.group().memory()))),
-      result_(value_or_throw(context.group().make_bucket(sums_.layout(), parts_of(plan, sums_.layout())))),
-      added_(context.group().memory()),
-      range_(context.begin_.ownership[context.begin_.rank.value]),
       step_(*this) {}
 
 step_driver::~step_driver() {
@@ -400,14 +452,42 @@ step_driver::~step_driver() {
     return;
   context_.group().abort({errc::aborted, "the training function left step " + std::to_string(step_.id_.value) +
                                              " while its gradient was being reduced"});
+  end_started_calls();
+}
+
+void step_driver::end_started_calls() {
   for (const auto& call : started_)
     (void)call.wait();
 }
 
 void step_driver::run(step_id id, const std::function<void(step&)>& body) {
-  if (!context_.word_.begin(context_.begin_.generation, id))
-    throw failure{errc::aborted, "the run is ending"};
   step_.id_ = id;
+  do {
+    while (!context_.word_.begin(context_.begin_.generation, id))
+      context_.regroup({});
+    if (generation_ != context_.begin_.generation)
+      adopt_generation();
+    interrupted_ = false;
+    try_body(id, body);
+    // A handler of the user's for everything may have kept the interruption to itself.
+  } while (interrupted_);
+  check_ = context_.begin_.check_every_step;
+  if (context_.begin_.keep_ledger)
+    context_.pusher_->record({id, context_.begin_.generation, range_});
+}
+
+void step_driver::adopt_generation() {
+  generation_ = context_.begin_.generation;
+  range_ = context_.begin_.ownership[context_.begin_.rank.value];
+  // The old ones first: they may be large.
+  result_.reset();
+  sums_.reset();
+  sums_.emplace(value_or_throw(
+      collectives::leaf_accumulator::make(layout_of(plan_), context_.begin_.shards, context_.group().memory())));
+  result_ = value_or_throw(context_.group().make_bucket(sums_->layout(), parts_of(plan_, sums_->layout())));
+}
+
+void step_driver::try_body(step_id id, const std::function<void(step&)>& body) {
   step_.shards_.owner_ = &step_;
   step_.shards_.range_ = range_;
   next_shard_ = range_.first;
@@ -416,15 +496,16 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
     digests_before_ = context_.state_.digests();
   complete_.assign(result_->parts().size(), 0);
   started_.clear();
-  sums_.begin(range_);
-  body(step_);
-  if (!reduced_)
+  sums_->begin(range_);
+  try {
+    body(step_);
+  } catch (const step_interrupted&) {
+    return;
+  }
+  if (!reduced_ && !interrupted_)
     throw failure{errc::user_error, "the body of step " + std::to_string(id.value) +
                                         " returned without calling step.all_reduce(): every rank has to, or the others "
                                         "wait for it"};
-  check_ = context_.begin_.check_every_step;
-  if (context_.begin_.keep_ledger)
-    context_.pusher_->record({id, context_.begin_.generation, range_});
 }
 
 void step_driver::open_shard(shard& target, shard_id id) {
@@ -436,13 +517,13 @@ void step_driver::open_shard(shard& target, shard_id id) {
                                         std::to_string(id.value) + " when shard " + std::to_string(next_shard_) +
                                         " is due: go through step.shards() once"};
   ++next_shard_;
-  auto bucket = sums_.next(id);
+  auto bucket = sums_->next(id);
   order_.samples_of(step_.id_, id, samples_);
   target.owner_ = &step_;
   target.id_ = id;
   target.samples_ = samples_;
   target.gradient_ = {reinterpret_cast<float*>(bucket.data()), plan_.gradient_elements};
-  target.metrics_ = {reinterpret_cast<double*>(bucket.data() + sums_.layout().offset_bytes(1)), plan_.metrics.size()};
+  target.metrics_ = {reinterpret_cast<double*>(bucket.data() + sums_->layout().offset_bytes(1)), plan_.metrics.size()};
 }
 
 void step_driver::check_untouched() const {
@@ -466,9 +547,28 @@ std::span<const float> step_driver::all_reduce() {
                                         " shards before all_reduce: go through all of step.shards()"};
   if (check_)
     check_untouched();
+  try {
+    reduce();
+  } catch (const failure& x) {
+    if (!context_.is_loss_of_group(x.reason()))
+      throw;
+    end_started_calls();
+    context_.regroup(x.reason());
+    if (context_.passed() < step_.id_) {
+      interrupted_ = true;
+      throw step_interrupted{};
+    }
+    // Somebody has passed: what was reduced counts, and lies where the old generation left it.
+  }
+  reduced_ = true;
+  return {reinterpret_cast<const float*>(result_->bytes().data()), plan_.gradient_elements};
+}
+
+/// On return the step has passed.
+void step_driver::reduce() {
   if (started_.empty()) {
     // Nothing is under way: this thread does it itself.
-    sums_.end();
+    sums_->end();
     for (std::size_t turn = 0; turn < result_->parts().size(); ++turn)
       value_or_throw(reduce_part(part_at(turn)));
   } else {
@@ -478,12 +578,9 @@ std::span<const float> step_driver::all_reduce() {
       value_or_throw(call.wait());
   }
   if (!context_.word_.reduced())
-    throw failure{errc::aborted, "the run is ending"};
+    throw failure{errc::aborted, "the group was given up in step " + std::to_string(step_.id_.value)};
+  context_.reduced_ = step_.id_;
   context_.pass_barrier(step_.id_);
-  if (!context_.word_.pass())
-    throw failure{errc::aborted, "the run is ending"};
-  reduced_ = true;
-  return {reinterpret_cast<const float*>(result_->bytes().data()), plan_.gradient_elements};
 }
 
 void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_t count) {
@@ -528,8 +625,8 @@ void step_driver::start_complete_parts() {
 void step_driver::start_next_part() {
   auto part = part_at(started_.size());
   if (started_.empty())
-    sums_.close();
-  sums_.finish(result_->parts()[part]);
+    sums_->close();
+  sums_->finish(result_->parts()[part]);
   started_.push_back(context_.group().start([this, part] { return reduce_part(part); }));
 }
 
@@ -539,21 +636,21 @@ expected<void> step_driver::reduce_part(std::size_t part) {
   auto& group = context_.group();
   auto batch = plan_.batch_samples;
   if (context_.begin_.fast_reduction)
-    return group.all_reduce_fast(sums_.layout(), add_up_partials(result_->parts()[part]), *result_, batch, part);
-  return group.reduce_leaves(sums_.layout(), context_.begin_.shards, context_.begin_.ownership, sums_.partials(),
+    return group.all_reduce_fast(sums_->layout(), add_up_partials(result_->parts()[part]), *result_, batch, part);
+  return group.reduce_leaves(sums_->layout(), context_.begin_.shards, context_.begin_.ownership, sums_->partials(),
                              *result_, batch, part);
 }
 
 std::span<const std::byte> step_driver::add_up_partials(collectives::byte_range part) {
-  auto size = sums_.layout().size_bytes();
-  auto partials = sums_.partials();
+  auto size = sums_->layout().size_bytes();
+  auto partials = sums_->partials();
   if (partials.size() == 1)
     return {partials[0].data, size};
   added_.reserve(size);
   auto bucket = added_.bytes().first(size);
   std::ranges::fill(bucket.subspan(part.first, part.size_bytes()), std::byte{0});
   for (const auto& partial : partials)
-    collectives::combine(sums_.layout(), part, collectives::reduce_op::sum, bucket.data() + part.first,
+    collectives::combine(sums_->layout(), part, collectives::reduce_op::sum, bucket.data() + part.first,
                          bucket.data() + part.first, partial.data + part.first);
   return bucket;
 }

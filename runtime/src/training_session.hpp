@@ -47,12 +47,25 @@ class train_context::impl {
   evaluate(std::uint64_t samples, std::size_t number_of_sums,
            const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function);
   void report(metric_map values, save_checkpoint checkpoint);
-  [[nodiscard]] collectives::communicator& group() { return *communicator_; }
+  /// Throws `failure` where there is none: the last was lost, in a function that has a loop of its own.
+  [[nodiscard]] collectives::communicator& group();
 
   // -- for step_driver
   // --------------------------------------------------------------------------------------------------
-  /// The barrier of a step: agrees with the other ranks on the commands that take effect, and on the state.
+  /// The barrier of a step, whose reduced gradient is here: agrees with the other ranks on the commands that take
+  /// effect, and on the state. On return the step counts as applied. Throws `failure`.
   void pass_barrier(step_id step);
+
+  /// Whether this error means that the group is gone, and not that the run cannot go on.
+  [[nodiscard]] bool is_loss_of_group(const error& reason);
+
+  /// Reports, waits for the decision and forms the next generation, as often as it takes. On return `passed()` is what
+  /// was decided. Nothing of the old generation's is in use any more, but results that were reduced. Throws `failure`
+  /// when the run is ending.
+  void regroup(error reason);
+
+  /// Every step up to this one counts as applied.
+  [[nodiscard]] step_id passed() const noexcept { return passed_; }
   void report_step(step_id step, metric_map values);
 
   begin_training begin_;
@@ -63,10 +76,19 @@ class train_context::impl {
   std::uint64_t restored_step_ = 0;
   std::atomic<bool> stop_requested_{false};
   runtime::step_word word_;
+  /// The last step whose reduced gradient this rank has got.
+  step_id reduced_;
   std::unique_ptr<runtime::metrics_pusher> pusher_;
 
  private:
   void form_communicator();
+  /// Takes the place in a new generation; false if that is over already.
+  [[nodiscard]] bool adopt(const next_generation& next);
+  [[nodiscard]] error why_it_ends(error otherwise);
+  void settle_evaluations(const next_generation& next);
+  [[nodiscard]] std::vector<double>
+  evaluate_once(std::uint64_t samples, std::size_t number_of_sums,
+                const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function);
   [[nodiscard]] std::unique_ptr<collectives::communicator> make_communicator();
   void open_checkpoint();
   void agree_on(const step_plan& plan);
@@ -75,6 +97,7 @@ class train_context::impl {
   /// Does what the commands agreed on at the last barrier ask for; true to go on.
   [[nodiscard]] bool end_of_step(step_id step, bool last);
   void take_checkpoint(step_id step);
+  [[nodiscard]] expected<checkpoint_outcome> attempt_checkpoint(step_id step);
   [[nodiscard]] std::uint64_t micros() const;
 
   runtime::control_link& link_;
@@ -85,9 +108,17 @@ class train_context::impl {
   std::shared_ptr<collectives::shared_pool> pool_;
   std::mutex communicator_mutex_;
   std::unique_ptr<collectives::communicator> communicator_;
+  /// Of `begin_`, for other threads.
+  generation_id generation_;
+  /// The last generation that is known to be over, and why.
+  generation_id aborted_;
   std::optional<error> abort_reason_;
   std::stop_source cancel_forming_;
+  /// The last step whose body has returned.
   step_id step_;
+  step_id passed_;
+  std::uint64_t evaluations_ = 0;
+  std::vector<double> last_evaluation_;
   bool first_barrier_ = true;
   bool stopped_ = false;
   bool agreed_ = false;
@@ -99,7 +130,11 @@ class train_context::impl {
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };
 
-/// Runs one step after the other: contributions, reduction, barrier, application.
+/// Leaves the body of a step that is to be computed again. Not for the user's handlers, so of no standard type.
+struct step_interrupted {};
+
+/// Runs one step after the other: contributions, reduction, barrier, application; again where the group was lost before
+/// the step was settled.
 class step_driver {
  public:
   step_driver(train_context::impl& context, const step_plan& plan);
@@ -121,6 +156,11 @@ class step_driver {
   friend class shard;
   friend class shard_list;
 
+  /// What depends on the membership.
+  void adopt_generation();
+  void try_body(step_id id, const std::function<void(step&)>& body);
+  void reduce();
+  void end_started_calls();
   void check_untouched() const;
   /// Starts the reduction of the parts whose contributions are in, from the last part to the first.
   void start_complete_parts();
@@ -131,17 +171,20 @@ class step_driver {
   std::span<const std::byte> add_up_partials(collectives::byte_range part);
 
   data_order order_;
-  collectives::leaf_accumulator sums_;
+  std::optional<collectives::leaf_accumulator> sums_;
   /// The gradient's parts, and behind them the metrics' (or all in one, where the gradient is short).
   std::unique_ptr<collectives::reduced_bucket> result_;
   /// Of the last shard, the elements that are complete, by part.
   std::vector<std::uint64_t> complete_;
   std::vector<collectives::pending_call> started_;
-  collectives::aligned_buffer added_;
+  collectives::aligned_buffer added_{*std::pmr::new_delete_resource()};
   std::vector<std::uint64_t> samples_;
   shard_range range_;
   std::uint32_t next_shard_ = 0;
   bool reduced_ = false;
+  bool interrupted_ = false;
+  /// Of what lies here; none at first.
+  generation_id generation_;
   bool check_ = true;
   /// Of the parts of the tracked state when the step began.
   std::vector<std::uint64_t> digests_before_;

@@ -76,6 +76,10 @@ class actor_link : public control_link {
     return ask<plan_accepted>(training_, handles_.control, plan);
   }
 
+  expected<next_generation> regroup(const regroup_report& report) override {
+    return ask<next_generation>(training_, handles_.control, report);
+  }
+
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
     return ask<checkpoint_outcome>(training_, handles_.store, part);
   }

@@ -323,6 +323,7 @@ TEST_CASE_FIXTURE(theatre, "the user's error ends the run with rank, step and te
 }
 
 TEST_CASE_FIXTURE(theatre, "a worker that dies ends the run with its exit status and last lines") {
+  config.failure.max_failures = 0;
   open(part::waits_for_others);
   for (auto& node : nodes)
     node->cast({1}, part::dies);
@@ -448,6 +449,7 @@ TEST_CASE_FIXTURE(theatre, "a second trainer does not get the directory of a run
 }
 
 TEST_CASE_FIXTURE(theatre, "a node that is lost in training ends the run") {
+  config.failure.max_failures = 0;
   open(part::waits_for_others);
   config.scaling.placement = placement_strategy::spread;
   auto result = fit_and([&](const trainer_actor&) { caf::anon_send_exit(nodes[1]->node(), caf::exit_reason::kill); });

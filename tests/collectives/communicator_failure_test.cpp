@@ -281,6 +281,21 @@ TEST_CASE("sends and receives that do not belong together are named on both side
   }
 }
 
+/// Gloo ends the process when more bytes come than a receive has room for.
+TEST_CASE("sizes that a short hash takes for the same are a mismatch all the same") {
+  constexpr std::size_t a_fibonacci_number = 832040;
+  for (std::size_t size_bytes : {64, 1000, 4096, 40000}) {
+    gloo_group group{2, std::chrono::seconds{60}};
+    std::vector<std::byte> data(size_bytes + a_fibonacci_number);
+    const auto seen = group.run([&](communicator& x) {
+      return error_of(x.rank().value == 0 ? x.send(rank_id{1}, data)
+                                          : x.receive(rank_id{0}, std::span{data}.first(size_bytes)));
+    });
+    for (const auto& x : seen)
+      CHECK(x.code == errc::mismatch);
+  }
+}
+
 TEST_CASE("long calls that fit together, whoever waits for whom, are no mismatch") {
   gloo_group group{4, std::chrono::seconds{60}};
   std::array<std::latch, 3> turns{std::latch{1}, std::latch{1}, std::latch{1}};

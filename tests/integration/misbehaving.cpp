@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
   config.run.storage_path = argv[3];
   config.run.name = argv[4];
   config.run.steps = 6;
+  config.failure.max_failures = 0;
   config.cluster.nodes = {argv + 5, argv + argc};
   if (std::string{argv[1]} == "end-at-once")
     config.arguments = {"end-at-once"};

@@ -27,8 +27,8 @@ struct two_nodes {
   }
 
   /// Starts a run that goes on for long, and checks that all its workers are where they should be.
-  [[nodiscard]] child_process start(const std::string& name) {
-    auto driver = here.start(arguments(name, for_long("4")));
+  [[nodiscard]] child_process start(const std::string& name, const std::vector<std::string>& more = {}) {
+    auto driver = here.start(arguments(name, for_long("4", more)));
     here.await_step(driver, name);
     auto workers = here.workers();
     REQUIRE(workers.size() == 4);
@@ -69,9 +69,9 @@ TEST_CASE("a killed driver takes its workers with it, and its nodes serve the ne
   trial.check_service(trial.one.address + "," + trial.two.address);
 }
 
-TEST_CASE("a killed node takes its workers with it, and ends the run with its name") {
+TEST_CASE("where no failure is allowed, a killed node takes its workers with it, and ends the run with its name") {
   two_nodes trial;
-  auto driver = trial.start("lost");
+  auto driver = trial.start("lost", {"--max-failures", "0"});
   auto workers = watch_all(trial.here.workers());
   trial.two.process.signal(SIGKILL);
   auto status = driver.wait();
@@ -90,9 +90,9 @@ TEST_CASE("a killed node takes its workers with it, and ends the run with its na
   trial.check_service(trial.one.address);
 }
 
-TEST_CASE("a killed worker ends the run, which names it, and the others' errors as consequences") {
+TEST_CASE("where no failure is allowed, a killed worker ends the run, which names it, and the others' errors as consequences") {
   two_nodes trial;
-  auto driver = trial.start("victim");
+  auto driver = trial.start("victim", {"--max-failures", "0"});
   auto workers = watch_all(trial.here.workers());
   ::kill(trial.here.worker_of_rank(2), SIGKILL);
   auto status = driver.wait();

@@ -58,11 +58,16 @@ TEST_CASE("an abort freezes a step that has not passed, and says how far it was"
   }
 }
 
-TEST_CASE("an abort leaves a step that has passed") {
+TEST_CASE("an abort leaves a step that has passed, and no other begins before the next generation") {
   step_word word;
   bring(word, step_phase::passed);
   CHECK(word.freeze() == step_word::value{3, 7, step_phase::passed});
-  CHECK(word.load() == step_word::value{3, 7, step_phase::passed});
+  CHECK(word.load() == step_word::value{3, 7, step_phase::passed_and_frozen});
+  CHECK(word.freeze() == step_word::value{3, 7, step_phase::passed_and_frozen});
+  CHECK_FALSE(word.begin(generation, step_id{8}));
+  word.restart(generation_id{4}, step_id{7});
+  CHECK(word.load() == step_word::value{4, 7, step_phase::passed});
+  CHECK(word.begin(generation_id{4}, step_id{8}));
 }
 
 TEST_CASE("an abort before the first step keeps it from beginning") {
@@ -74,10 +79,10 @@ TEST_CASE("an abort before the first step keeps it from beginning") {
 TEST_CASE("a word holds the largest generation and step") {
   step_word word;
   auto step = (std::uint64_t{1} << 42) - 1;
-  auto last = generation_id{(1u << 20) - 1};
+  auto last = generation_id{(1u << 19) - 1};
   REQUIRE(word.begin(last, step_id{step}));
   REQUIRE(word.reduced());
-  CHECK(word.load() == step_word::value{(1u << 20) - 1, step, step_phase::reduced});
+  CHECK(word.load() == step_word::value{(1u << 19) - 1, step, step_phase::reduced});
 }
 
 TEST_CASE("of passing and aborting exactly one wins, and both agree which") {
@@ -116,7 +121,7 @@ TEST_CASE("of passing and aborting exactly one wins, and both agree which") {
   std::size_t disagreements = 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto end = words[i].load().phase;
-    auto agreed = passed[i] == 1 ? seen[i].phase == step_phase::passed && end == step_phase::passed
+    auto agreed = passed[i] == 1 ? seen[i].phase == step_phase::passed && end == step_phase::passed_and_frozen
                                  : seen[i].phase == step_phase::reduced && end == step_phase::frozen;
     disagreements += agreed ? 0 : 1;
   }

@@ -115,6 +115,24 @@ void for_each_message(Visitor visit) {
                                        {{{40}, 1'000'000, {{"loss", 0.5}}}, {{41}, 2'000'000, {{"loss", 0.25}}}},
                                        {{{41}, {7}, {2, 4}}}});
   visit("worker_finished", worker_finished{sample_run, {7}, {3}, {41}, reason, true, std::string(64, 'a')});
+  visit("regroup_report", regroup_report{sample_run, {7}, {3}, {41}, true, 5, 2, {errc::aborted, "lost rank 1"}});
+  next_generation next;
+  next.generation = {8};
+  next.rank = {1};
+  next.world_size = 3;
+  next.local_rank = 1;
+  next.local_world_size = 2;
+  next.node_rank = 1;
+  next.ownership = {{1, 2}, {2, 4}};
+  next.backend = backend_kind::shm;
+  next.nodes = {0, 1, 1};
+  next.data_address = "10.0.0.7";
+  next.settled = {42};
+  next.commands_agreed = 5;
+  next.evaluations = 3;
+  next.evaluations_differ = true;
+  next.evaluation_source = {2};
+  visit("next_generation", next);
   visit("begin_training", sample_begin());
   visit("control_command", control_command{sample_run, 5, command_kind::checkpoint});
   visit("abort_training", abort_training{sample_run, {7}, reason});

@@ -97,6 +97,13 @@ struct checkpoint_config {
   std::uint32_t num_to_keep = 2;
 };
 
+/// How much a run puts up with before it ends: workers and nodes that are lost, connections that fail.
+struct failure_config {
+  /// More than so many within the window end the run; 0 ends it at the first.
+  std::uint32_t max_failures = 100;
+  std::chrono::milliseconds window{3'600'000};
+};
+
 /// On which nodes to run.
 struct cluster_config {
   /// `HOST:PORT` of each caf-node; empty: the driver hosts a node itself and the workers run on this machine.
@@ -115,6 +122,7 @@ struct cluster_config {
 struct trainer_config {
   scaling_config scaling = {};
   run_config run = {};
+  failure_config failure = {};
   checkpoint_config checkpoint = {};
   cluster_config cluster = {};
   /// Handed to the training function as `ctx.config()`. Part of the run's identity: a resumed run must have the same.

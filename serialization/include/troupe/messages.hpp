@@ -291,6 +291,36 @@ bool inspect(Inspector& f, plan_accepted& x) {
   return f.object(x).fields(f.field("generation", x.generation));
 }
 
+/// What a worker knows once its group is gone and no thread of its own touches memory under that generation any more.
+/// Sent by its training thread when a collective operation was aborted, or found a peer missing. Answered by
+/// `next_generation` when all who are left have reported; fails when the run is ending. Repeating it is harmless.
+struct regroup_report {
+  run_id run;
+  /// The generation that is over.
+  generation_id generation;
+  worker_id worker;
+  /// The last step whose barrier this worker has passed: it counts as applied.
+  step_id passed;
+  /// Whether it holds the reduced gradient of the step after that one.
+  bool holds_next = false;
+  /// The highest command that the barrier of `passed` has agreed on.
+  std::uint64_t commands_agreed = 0;
+  /// How many evaluations it has finished; it holds the result of the last.
+  std::uint64_t evaluations = 0;
+  /// How this worker found out, if nobody had told it.
+  error reason;
+
+  bool operator==(const regroup_report&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, regroup_report& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
+                            f.field("passed", x.passed), f.field("holds_next", x.holds_next),
+                            f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
+                            f.field("reason", x.reason));
+}
+
 /// One report of one rank.
 struct metric_row {
   step_id step;
@@ -449,6 +479,43 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("collective_timeout_ms", x.collective_timeout_ms));
 }
 
+/// A worker's place in a new generation, and what all of them do with the step that was under way.
+struct next_generation {
+  generation_id generation;
+  rank_id rank;
+  std::uint32_t world_size = 0;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_world_size = 0;
+  std::uint32_t node_rank = 0;
+  /// By rank.
+  std::vector<shard_range> ownership;
+  backend_kind backend = backend_kind::self;
+  std::vector<std::uint32_t> nodes;
+  std::string data_address;
+  /// Who has not passed this step holds its reduced gradient, and applies it. Any later step is computed again.
+  step_id settled;
+  /// What the barrier of `settled` has agreed on.
+  std::uint64_t commands_agreed = 0;
+  /// Who has finished fewer evaluations takes the last result from rank `evaluation_source`; all take part in that if
+  /// `evaluations_differ`.
+  std::uint64_t evaluations = 0;
+  bool evaluations_differ = false;
+  rank_id evaluation_source;
+
+  bool operator==(const next_generation&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, next_generation& x) {
+  return f.object(x).fields(
+      f.field("generation", x.generation), f.field("rank", x.rank), f.field("world_size", x.world_size),
+      f.field("local_rank", x.local_rank), f.field("local_world_size", x.local_world_size),
+      f.field("node_rank", x.node_rank), f.field("ownership", x.ownership), f.field("backend", x.backend),
+      f.field("nodes", x.nodes), f.field("data_address", x.data_address), f.field("settled", x.settled),
+      f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
+      f.field("evaluations_differ", x.evaluations_differ), f.field("evaluation_source", x.evaluation_source));
+}
+
 /// What a command asks for, effective after the step whose barrier first carried its number.
 enum class command_kind : std::uint8_t {
   /// Take a checkpoint and return from the step loop.
@@ -481,7 +548,8 @@ bool inspect(Inspector& f, control_command& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("kind", x.kind));
 }
 
-/// Makes every pending and later operation of the worker's communicator fail with `reason`.
+/// Makes every pending and later operation of a generation's communicator fail with `reason`: a member is gone, or the
+/// run is ending. The worker answers with a `regroup_report`, and hears which it is.
 struct abort_training {
   run_id run;
   generation_id generation;
@@ -611,9 +679,10 @@ bool inspect(Inspector& f, checkpoint_facts& x) {
                             f.field("data_fingerprint", x.data_fingerprint), f.field("numerics", x.numerics));
 }
 
-// -- driver to collectives actor ------------------------------------------------------------------------------------
+// -- driver to collectives actor and checkpoint store ------------------------------------------------------------------------------------
 
-/// Begins a generation; exchanges of older ones are failed with `errc::stale_generation`.
+/// Begins a generation; exchanges and parts of checkpoints of older ones are failed with `errc::stale_generation`. Sent
+/// when a member is lost, without a size, and again when it is known who is left.
 struct generation_started {
   run_id run;
   generation_id generation;

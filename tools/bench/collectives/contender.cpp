@@ -34,8 +34,9 @@ void check(expected<void> result) {
 }
 
 shared_floats floats_in(std::pmr::memory_resource& memory, std::uint64_t bytes) {
-  // Where Gloo and an ordinary allocation give blocks of 16 bytes, this one has the alignment of buckets.
-  auto buffer = std::make_shared<aligned_buffer>(std::max<std::uint64_t>(bytes, alignment_bytes), memory);
+  // A bucket goes to the end of its last line.
+  const auto room = (bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+  auto buffer = std::make_shared<aligned_buffer>(room, memory);
   auto* floats = reinterpret_cast<float*>(buffer->data());
   return {new std::span<float>{floats, bytes / sizeof(float)}, [buffer](std::span<float>* x) { delete x; }};
 }
@@ -184,8 +185,41 @@ class link_store final : public gloo::rendezvous::Store {
   std::map<std::string, std::vector<char>> blobs_;
 };
 
+/// As a training step does it: the contribution was just written, and the sum is read. One element of each cache line
+/// stands for all of it.
+class touched final : public contender {
+ public:
+  explicit touched(std::unique_ptr<contender> inner) : inner_(std::move(inner)) {}
+
+  std::span<float> input() override { return inner_->input(); }
+
+  void run() override {
+    // Volatile, so that the compiler leaves nothing out.
+    volatile float* input = inner_->input().data();
+    for (std::size_t i = 0; i < inner_->input().size(); i += line_elements)
+      input[i] = input[i];
+    inner_->run();
+    const auto sum = inner_->result();
+    const volatile float* at = sum.data();
+    for (std::size_t i = 0; i < sum.size(); i += line_elements)
+      static_cast<void>(at[i]);
+  }
+
+  std::span<const float> result() const override { return inner_->result(); }
+  std::uint64_t first_element() const override { return inner_->first_element(); }
+
+ private:
+  static constexpr std::size_t line_elements = alignment_bytes / sizeof(float);
+
+  std::unique_ptr<contender> inner_;
+};
+
+constexpr std::string_view touched_suffix = "-touched";
+
 constexpr std::string_view names[] = {
-    "exact", "fast", "in-place", "unregistered", "limit", "troupe-gloo-exact", "troupe-gloo-fast", "gloo"};
+    "exact",           "fast",          "in-place",         "unregistered", "limit",
+    "limit-touched",   "exact-touched", "in-place-touched", "gloo",         "troupe-gloo-exact",
+    "troupe-gloo-fast"};
 
 } // namespace
 
@@ -244,6 +278,8 @@ shared_floats contender_factory::registered(std::uint64_t bytes) {
 }
 
 std::unique_ptr<contender> contender_factory::make(std::string_view name, std::uint64_t bytes) {
+  if (name.ends_with(touched_suffix))
+    return std::make_unique<touched>(make(name.substr(0, name.size() - touched_suffix.size()), bytes));
   if (name == "exact" || name == "fast")
     return std::make_unique<bucket>(shm(), registered(bytes), name == "exact" ? order::exact : order::fast);
   if (name == "in-place")

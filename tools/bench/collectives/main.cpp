@@ -26,7 +26,8 @@ using clock_type = std::chrono::steady_clock;
 struct options {
   std::uint32_t ranks = 2;
   std::vector<std::uint64_t> sizes = {4096, 1 << 20, 64 << 20};
-  std::vector<std::string> names = {"exact", "fast", "in-place", "unregistered", "limit"};
+  std::vector<std::string> names = {"exact", "fast",          "in-place",         "unregistered",
+                                    "limit", "exact-touched", "in-place-touched", "limit-touched"};
   double seconds = 0.1;
   std::uint32_t repeats = 3;
 };

@@ -19,6 +19,19 @@ static void sum_in_place(float* data, uint64_t elements) {
   MPI_Allreduce(MPI_IN_PLACE, data, (int)elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
+/* As a training step does it: the contribution was just written, and the sum is read. One element of each cache line
+ * stands for all of it. Volatile, so that the compiler leaves nothing out. */
+static void touch_and_sum(float* data, uint64_t elements) {
+  volatile float* at = data;
+  for (uint64_t i = 0; i < elements; i += 16)
+    at[i] = at[i];
+  sum_in_place(data, elements);
+  for (uint64_t i = 0; i < elements; i += 16)
+    (void)at[i];
+}
+
+typedef void (*operation)(float* data, uint64_t elements);
+
 static void verify(float* data, uint64_t elements) {
   float sums[64] = {0};
   for (uint64_t place = 0; place < 64; ++place)
@@ -38,20 +51,20 @@ static void verify(float* data, uint64_t elements) {
 }
 
 /* Seconds for each of `iterations` runs, back to back, on the slowest rank. */
-static double time_of(float* data, uint64_t elements, uint64_t iterations) {
+static double time_of(operation run, float* data, uint64_t elements, uint64_t iterations) {
   MPI_Barrier(MPI_COMM_WORLD);
   const double start = MPI_Wtime();
   for (uint64_t i = 0; i < iterations; ++i)
-    sum_in_place(data, elements);
+    run(data, elements);
   double slowest = MPI_Wtime() - start;
   MPI_Allreduce(MPI_IN_PLACE, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   return slowest / (double)iterations;
 }
 
 /* Warms up, and finds how many runs fill `seconds`. */
-static uint64_t iterations_for(float* data, uint64_t elements, double seconds) {
+static uint64_t iterations_for(operation run, float* data, uint64_t elements, double seconds) {
   for (uint64_t iterations = 1;; iterations *= 2) {
-    const double each = time_of(data, elements, iterations);
+    const double each = time_of(run, data, elements, iterations);
     if (each * (double)iterations >= seconds / 2) {
       const uint64_t result = (uint64_t)(seconds / each);
       return result > 0 ? result : 1;
@@ -62,6 +75,20 @@ static uint64_t iterations_for(float* data, uint64_t elements, double seconds) {
 static int ascending(const void* left, const void* right) {
   const double x = *(const double*)left, y = *(const double*)right;
   return (x > y) - (x < y);
+}
+
+static void measure(const char* name, operation run, float* data, uint64_t elements, double seconds, int repeats,
+                    double* times) {
+  const uint64_t iterations = iterations_for(run, data, elements, seconds);
+  for (int repeat = 0; repeat < repeats; ++repeat)
+    times[repeat] = time_of(run, data, elements, iterations);
+  qsort(times, (size_t)repeats, sizeof(double), ascending);
+  if (rank != 0)
+    return;
+  printf("time what=%s ranks=%d bytes=%llu us=%.3f least=%.3f iterations=%llu\n", name, ranks,
+         (unsigned long long)(elements * sizeof(float)), times[repeats / 2] * 1e6, times[0] * 1e6,
+         (unsigned long long)iterations);
+  fflush(stdout);
 }
 
 int main(int argc, char** argv) {
@@ -81,16 +108,8 @@ int main(int argc, char** argv) {
     if (times == NULL || data == NULL)
       MPI_Abort(MPI_COMM_WORLD, 1);
     verify(data, elements);
-    const uint64_t iterations = iterations_for(data, elements, seconds);
-    for (int repeat = 0; repeat < repeats; ++repeat)
-      times[repeat] = time_of(data, elements, iterations);
-    qsort(times, (size_t)repeats, sizeof(double), ascending);
-    if (rank == 0) {
-      printf("time what=openmpi ranks=%d bytes=%llu us=%.3f least=%.3f iterations=%llu\n", ranks,
-             (unsigned long long)(elements * sizeof(float)), times[repeats / 2] * 1e6, times[0] * 1e6,
-             (unsigned long long)iterations);
-      fflush(stdout);
-    }
+    measure("openmpi", sum_in_place, data, elements, seconds, repeats, times);
+    measure("openmpi-touched", touch_and_sum, data, elements, seconds, repeats, times);
     free(data);
   }
   free(times);

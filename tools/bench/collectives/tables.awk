@@ -83,10 +83,13 @@ END {
       ratio(n, bytes, "fast", "openmpi")
       ratio(n, bytes, "in-place", "openmpi")
       ratio(n, bytes, "unregistered", "openmpi")
+      ratio(n, bytes, "exact-touched", "openmpi-touched")
+      ratio(n, bytes, "in-place-touched", "openmpi-touched")
       ratio(n, bytes, "exact", "gloo")
       ratio(n, bytes, "troupe-gloo-exact", "gloo")
       ratio(n, bytes, "troupe-gloo-exact", "troupe-gloo-fast")
       ratio(n, bytes, "exact", "fast")
       ratio(n, bytes, "exact", "limit")
+      ratio(n, bytes, "exact-touched", "limit-touched")
     }
 }

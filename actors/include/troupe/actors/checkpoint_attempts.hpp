@@ -31,6 +31,11 @@ class checkpoint_attempts {
   [[nodiscard]] std::optional<expected<complete_checkpoint>> add(const checkpoint_part& part,
                                                                  std::chrono::sys_time<std::chrono::milliseconds> now);
 
+  /// Drops the parts of older generations: their other parts will not come.
+  void forget_before(generation_id generation) {
+    pending_.erase(pending_.begin(), pending_.lower_bound(key{generation, step_id{}, 0}));
+  }
+
  private:
   using key = std::tuple<generation_id, step_id, std::uint32_t>;
 

@@ -49,6 +49,10 @@ using run_control = caf::typed_actor<
     caf::result<void>(worker_ready, worker_actor),
     // Answers once all workers have sent theirs. Fails with `errc::mismatch`, naming the differences.
     caf::result<plan_accepted>(run_plan),
+    // Answers once all workers that are left have reported and their next generation is decided. Fails with
+    // `errc::aborted` when the run is ending, `errc::stale_generation` when that generation is not the last.
+    // Idempotent.
+    caf::result<next_generation>(regroup_report),
     // Takes metrics in. Pushed, not idempotent.
     caf::result<void>(metrics_batch),
     // A training function has ended. Idempotent for each worker.
@@ -70,6 +74,9 @@ using collectives_actor = caf::typed_actor<
 using checkpoint_store = caf::typed_actor<
     // What all manifests say alike. To be sent before the first part. Idempotent.
     caf::result<void>(checkpoint_facts),
+    // Begins a generation: what older ones have not completed fails with `errc::stale_generation`, now and later.
+    // Idempotent.
+    caf::result<void>(generation_started),
     // One rank's part. Answers when the checkpoint is durable or given up; never fails but for
     // `errc::stale_generation`.
     caf::result<checkpoint_outcome>(checkpoint_part)>;

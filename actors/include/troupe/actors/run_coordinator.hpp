@@ -1,11 +1,15 @@
 #pragma once
 
 #include <troupe/actors/placement.hpp>
+#include <troupe/actors/regroup.hpp>
+#include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 #include <troupe/result.hpp>
 
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -52,6 +56,20 @@ struct abort_all {
   bool operator==(const abort_all&) const = default;
 };
 
+/// A member is gone and the others go on: make their collective operations fail, so that they report.
+struct abort_generation {
+  error reason;
+  bool operator==(const abort_generation&) const = default;
+};
+
+/// All who are left have reported: give each its place in the next generation.
+struct form_generation {
+  /// By rank, with the ranks of the new generation.
+  std::vector<worker_place> places;
+  regroup_decision decision;
+  bool operator==(const form_generation&) const = default;
+};
+
 /// All workers have returned: let their processes end.
 struct release_all {
   bool operator==(const release_all&) const = default;
@@ -66,7 +84,9 @@ struct conclude {
 
 /// What to do, and why (for the log).
 struct run_action {
-  std::variant<begin_all, accept_plans, refuse_plans, send_command, abort_all, release_all, conclude> what;
+  std::variant<begin_all, accept_plans, refuse_plans, send_command, abort_all, abort_generation, form_generation,
+               release_all, conclude>
+      what;
   std::string why;
 };
 
@@ -86,16 +106,22 @@ class run_coordinator {
     bool allow_mixed_hosts = false;
     std::optional<resumed_plan> resumed;
     std::vector<std::string> (*compare_numerics)(const std::string& ours, const std::string& theirs) = nullptr;
+    failure_config failure = {};
   };
+
+  /// Any clock that does not go back.
+  using time = std::chrono::steady_clock::time_point;
 
   explicit run_coordinator(settings config);
 
   [[nodiscard]] run_actions on_ready(const worker_ready& message);
   [[nodiscard]] run_actions on_plan(const run_plan& message);
   [[nodiscard]] run_actions on_finished(const worker_finished& message);
-  [[nodiscard]] run_actions on_ended(const worker_ended& message);
+  [[nodiscard]] run_actions on_ended(const worker_ended& message, time now = {});
   /// A node's connection is gone: its workers are lost.
-  [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& address);
+  [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& address, time now = {});
+  /// A worker's group is gone. `report.generation` is the last that was formed.
+  [[nodiscard]] run_actions on_report(const regroup_report& report, time now = {});
   [[nodiscard]] run_actions on_stop(const stop_request& message);
   [[nodiscard]] run_actions on_checkpoint_request();
   /// Not all workers have joined within the limit.
@@ -105,7 +131,7 @@ class run_coordinator {
   /// Notes how far a worker is, for failure records.
   void on_applied(worker_id worker, step_id step);
 
-  /// In the order in which they were told, the cause first once the run is over.
+  /// In the order in which they were told. Those that ended the run are last, their cause first among them.
   [[nodiscard]] const std::vector<failure_record>& failures() const noexcept { return failures_; }
   [[nodiscard]] const std::string& state_sha256() const noexcept { return state_sha256_; }
   /// The last step that all workers have applied, known when they finished.
@@ -113,11 +139,13 @@ class run_coordinator {
   [[nodiscard]] bool exact_hosts() const noexcept { return exact_hosts_; }
   [[nodiscard]] bool over() const noexcept { return phase_ == phase::over; }
   [[nodiscard]] bool training() const noexcept { return phase_ == phase::training; }
+  /// Whether workers that report will hear of a next generation.
+  [[nodiscard]] bool goes_on() const noexcept { return phase_ == phase::training || phase_ == phase::regrouping; }
   /// Whether something has gone wrong or all is done, so that only a grace period is left.
   [[nodiscard]] bool in_grace() const noexcept { return phase_ == phase::failing || phase_ == phase::releasing; }
 
  private:
-  enum class phase { starting, training, failing, releasing, over };
+  enum class phase { starting, training, regrouping, failing, releasing, over };
 
   struct member {
     worker_place place;
@@ -128,12 +156,20 @@ class run_coordinator {
     bool ended = false;
     step_id applied;
     std::optional<run_plan> plan;
+    std::optional<regroup_report> report;
+
+    /// Whether it takes part in what is to come.
+    [[nodiscard]] bool is_left() const noexcept { return !finished && !ended; }
   };
 
   member* find(worker_id worker);
   template <class Predicate>
   bool all(Predicate predicate) const;
   failure_record record(const member& who, error reason) const;
+  bool within_budget(time now);
+  run_actions lose(failure_record what, const std::string& why, time now);
+  run_actions regroup(const std::string& why, const error& reason);
+  run_actions form_when_all_have_reported();
   run_actions fail_run(failure_record what, const std::string& why);
   run_actions conclude_failure(const std::string& why);
   run_actions conclude_run(run_status status, error reason, std::string why);
@@ -146,6 +182,12 @@ class run_coordinator {
   phase phase_ = phase::starting;
   std::map<worker_id, member> members_;
   std::vector<failure_record> failures_;
+  /// The first of those that ended the run.
+  std::size_t fatal_ = 0;
+  /// When the failures of the window happened.
+  std::deque<time> recent_;
+  /// Whether the last of them was told by a worker, and what is behind it not yet.
+  bool found_by_workers_ = false;
   std::uint64_t commands_ = 0;
   bool stop_sent_ = false;
   bool stopped_ = false;

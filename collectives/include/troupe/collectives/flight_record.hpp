@@ -90,7 +90,7 @@ struct flight_record {
   call_record call;
   bool is_under_way = false;
 
-  /// How long it has been under way; after its end, how long it took.
+  /// How long it has been under way; after its end, how long it took. Over shared memory good to some milliseconds.
   std::chrono::nanoseconds duration{0};
 
   /// Every other rank, while a call is under way.

@@ -46,5 +46,7 @@ CAF_ADD_TYPE_ID(troupe_messages, (troupe::run_notice))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::fit_request))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::stop_request))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::checkpoint_request))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::regroup_report))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::next_generation))
 
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

@@ -1,0 +1,108 @@
+#include "training_session.hpp"
+
+#include <algorithm>
+
+/// What a worker does when its group is gone: the part of `train_context::impl` that survives.
+namespace troupe {
+
+collectives::communicator& train_context::impl::group() {
+  if (communicator_ == nullptr)
+    throw failure{errc::aborted, "the group of workers is gone"};
+  return *communicator_;
+}
+
+bool train_context::impl::is_loss_of_group(const error& reason) {
+  if (reason.code == errc::aborted || reason.code == errc::stale_generation)
+    return true;
+  // Nobody's loss explains these.
+  if (reason.code == errc::mismatch || reason.code == errc::invalid_argument || reason.code == errc::user_error)
+    return false;
+  // What else fails when connections are cut in the middle is a consequence of that.
+  auto lock = std::lock_guard{communicator_mutex_};
+  return aborted_ >= generation_;
+}
+
+/// What the driver has said before it stopped to answer tells more.
+error train_context::impl::why_it_ends(error otherwise) {
+  auto lock = std::lock_guard{communicator_mutex_};
+  return abort_reason_ && otherwise.code == errc::aborted ? *abort_reason_ : otherwise;
+}
+
+void train_context::impl::regroup(error reason) {
+  for (;;) {
+    word_.freeze();
+    auto old = std::unique_ptr<collectives::communicator>{};
+    {
+      auto lock = std::lock_guard{communicator_mutex_};
+      old = std::move(communicator_);
+    }
+    // Its threads end here: only then may this worker report.
+    old.reset();
+    regroup_report report;
+    report.run = begin_.run;
+    report.generation = begin_.generation;
+    report.worker = begin_.worker;
+    report.passed = passed_;
+    report.holds_next = reduced_.value == passed_.value + 1;
+    report.commands_agreed = commands_agreed_;
+    report.evaluations = evaluations_;
+    report.reason = std::move(reason);
+    auto next = link_.regroup(report);
+    if (!next)
+      throw failure{why_it_ends(std::move(next.error()))};
+    if (adopt(*next)) {
+      try {
+        form_communicator();
+        settle_evaluations(*next);
+        return;
+      } catch (const failure& x) {
+        if (!is_loss_of_group(x.reason()))
+          throw;
+        reason = x.reason();
+        continue;
+      }
+    }
+    reason = {};
+  }
+}
+
+bool train_context::impl::adopt(const next_generation& next) {
+  begin_.rank = next.rank;
+  begin_.world_size = next.world_size;
+  begin_.local_rank = next.local_rank;
+  begin_.local_world_size = next.local_world_size;
+  begin_.node_rank = next.node_rank;
+  begin_.ownership = next.ownership;
+  begin_.backend = next.backend;
+  begin_.nodes = next.nodes;
+  begin_.data_address = next.data_address;
+  passed_ = std::max(passed_, next.settled);
+  reduced_ = passed_;
+  commands_agreed_ = next.commands_agreed;
+  // All replicas are compared as a whole after a change of membership.
+  first_barrier_ = true;
+  pusher_->set_rank(next.rank);
+  auto lock = std::lock_guard{communicator_mutex_};
+  begin_.generation = next.generation;
+  generation_ = next.generation;
+  cancel_forming_ = {};
+  word_.restart(next.generation, passed_);
+  if (aborted_ < generation_)
+    return true;
+  word_.freeze();
+  return false;
+}
+
+/// Who was ahead gives the result of the last evaluation to who was not.
+void train_context::impl::settle_evaluations(const next_generation& next) {
+  if (!next.evaluations_differ)
+    return;
+  auto size = std::uint64_t{last_evaluation_.size()};
+  value_or_throw(communicator_->broadcast(std::span{&size, 1}, next.evaluation_source));
+  auto values = evaluations_ == next.evaluations ? last_evaluation_ : std::vector<double>(size);
+  value_or_throw(communicator_->broadcast(std::span{values}, next.evaluation_source));
+  last_evaluation_ = std::move(values);
+  evaluations_ = next.evaluations;
+}
+
+} // namespace troupe

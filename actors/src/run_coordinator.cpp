@@ -438,9 +438,12 @@ run_actions run_coordinator::fail_run(failure_record what, const std::string& wh
 run_actions run_coordinator::conclude_failure(const std::string& why) {
   // The first that is no consequence by its nature is the cause; a cut-off collective may be told before the death
   // behind it.
-  // What the run has survived stands before.
+  // What the run has survived stands before. If there are only consequences, they are those of the last loss: of a
+  // training function with a loop of its own, which does not survive one.
   auto begin = failures_.begin() + static_cast<std::ptrdiff_t>(fatal_);
   auto cause = std::find_if(begin, failures_.end(), is_cause);
+  if (cause == failures_.end() && begin != failures_.begin())
+    --begin;
   if (cause == failures_.end())
     cause = begin;
   std::rotate(begin, cause, cause + 1);

@@ -182,3 +182,19 @@ TEST_CASE("contradicting reports end the run") {
   CHECK(group.on_report(report_of(1, 3)).empty());
   CHECK(find<abort_all>(group.on_report(report_of(2, 5))));
 }
+
+TEST_CASE("where the training functions do not survive a loss, that loss is the cause") {
+  auto group = training(3);
+  CHECK(find<abort_generation>(group.on_ended(killed(1))));
+  const auto cut_off = [](std::uint32_t worker) {
+    return worker_finished{run, {1}, {worker}, {3}, {errc::aborted, "lost rank 1"}, false, ""};
+  };
+  CHECK(find<abort_all>(group.on_finished(cut_off(0))));
+  const auto over = group.on_finished(cut_off(2));
+  REQUIRE(find<conclude>(over));
+  CHECK(find<conclude>(over)->reason.code == errc::worker_lost);
+  REQUIRE(group.failures().size() == 3);
+  CHECK_FALSE(group.failures()[0].consequence);
+  CHECK(group.failures()[1].consequence);
+  CHECK(group.failures()[2].consequence);
+}

@@ -25,16 +25,6 @@ bucket_layout::bucket_layout(std::vector<bucket_segment> segments) : segments_(s
   }
 }
 
-byte_range bucket_layout::slice(std::uint32_t rank, std::uint32_t world_size,
-                                std::uint64_t granule_bytes) const noexcept {
-  const auto granules = size_bytes() / granule_bytes + (size_bytes() % granule_bytes != 0);
-  // Quotient and remainder apart, so that no product overflows.
-  const auto bound = [&](std::uint64_t r) {
-    return std::min(size_bytes(), (granules / world_size * r + granules % world_size * r / world_size) * granule_bytes);
-  };
-  return {bound(rank), bound(std::uint64_t{rank} + 1)};
-}
-
 std::size_t bucket_layout::segment_at(std::uint64_t offset) const noexcept {
   const auto behind = std::upper_bound(offsets_.begin(), offsets_.end(), offset);
   return static_cast<std::size_t>(behind - offsets_.begin()) - 1;

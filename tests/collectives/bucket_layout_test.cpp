@@ -17,49 +17,6 @@ TEST_CASE("segments start on cache lines and the size is whole lines") {
   CHECK(bucket_layout{}.size_bytes() == 0);
 }
 
-TEST_CASE("slices cover the bucket on line boundaries and differ by one line at most") {
-  for (std::uint64_t lines : {0u, 1u, 2u, 7u, 8u, 1000u, 1001u})
-    for (std::uint32_t world_size = 1; world_size <= 9; ++world_size) {
-      const bucket_layout layout{{{dtype::f32, lines * 16}}};
-      std::uint64_t next = 0;
-      std::uint64_t smallest = UINT64_MAX;
-      std::uint64_t largest = 0;
-      for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-        const auto slice = layout.slice(rank, world_size);
-        REQUIRE(slice.first == next);
-        REQUIRE(slice.last % alignment_bytes == 0);
-        smallest = std::min(smallest, slice.size_bytes());
-        largest = std::max(largest, slice.size_bytes());
-        next = slice.last;
-      }
-      REQUIRE(next == layout.size_bytes());
-      REQUIRE(largest - smallest <= alignment_bytes);
-    }
-}
-
-TEST_CASE("slices of larger granules end on their boundaries, and the last one where the bucket does") {
-  for (std::uint64_t granule : {64u, 128u, 4096u})
-    for (std::uint64_t lines : {0u, 1u, 63u, 64u, 65u, 1000u, 6400u})
-      for (std::uint32_t world_size = 1; world_size <= 9; ++world_size) {
-        const bucket_layout layout{{{dtype::f32, lines * 16}}};
-        std::uint64_t next = 0;
-        std::uint64_t smallest = UINT64_MAX;
-        std::uint64_t largest = 0;
-        for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-          const auto slice = layout.slice(rank, world_size, granule);
-          REQUIRE(slice.first == next);
-          REQUIRE((slice.last % granule == 0 || slice.last == layout.size_bytes()));
-          smallest = std::min(smallest, slice.size_bytes());
-          largest = std::max(largest, slice.size_bytes());
-          next = slice.last;
-        }
-        REQUIRE(next == layout.size_bytes());
-        // What the last granule lacks makes a slice that much shorter.
-        const auto missing = (granule - layout.size_bytes() % granule) % granule;
-        REQUIRE(largest - smallest <= granule + missing);
-      }
-}
-
 TEST_CASE("sums of 16-bit floats are f32, and lines become pairs of lines") {
   const bucket_layout layout{{{dtype::f32, 3}, {dtype::f16, 33}, {dtype::bf16, 0}, {dtype::i64, 1}, {dtype::bf16, 1}}};
   const auto sums = layout.sums();

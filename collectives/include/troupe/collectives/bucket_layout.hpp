@@ -48,12 +48,6 @@ class bucket_layout {
   /// The segment in which the byte at `offset` lies; the number of segments for the size of the bucket.
   [[nodiscard]] std::size_t segment_at(std::uint64_t offset) const noexcept;
 
-  /// The part of the bucket that `rank` finishes: on boundaries of `granule_bytes` (a multiple of 64; the last part
-  /// ends where the bucket does), sizes as equal as that allows, all ranks' parts together cover the bucket. May be
-  /// empty.
-  [[nodiscard]] byte_range slice(std::uint32_t rank, std::uint32_t world_size,
-                                 std::uint64_t granule_bytes = alignment_bytes) const noexcept;
-
   /// The layout of sums of such buckets: 16-bit floats become f32. Equal to this one where there are none.
   [[nodiscard]] bucket_layout sums() const;
 

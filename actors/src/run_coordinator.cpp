@@ -304,6 +304,15 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
   return regroup(name_of(who->place) + " has lost its group", report.reason);
 }
 
+std::string run_coordinator::awaited_reports() const {
+  auto result = std::string{};
+  if (phase_ == phase::regrouping)
+    for (const auto& [id, who] : members_)
+      if (who.is_left() && !who.report)
+        result += (result.empty() ? "" : ", ") + name_of(who.place) + (who.host.empty() ? "" : " on " + who.host);
+  return result;
+}
+
 run_actions run_coordinator::form_when_all_have_reported() {
   std::vector<regroup_report> reports;
   std::vector<worker_place> places;

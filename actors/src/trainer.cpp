@@ -43,7 +43,10 @@ constexpr auto grace_period = 2s;
 /// How long a node may take to answer.
 constexpr auto node_timeout = 10s;
 
-enum class deadline : std::uint32_t { start, grace };
+/// How long survivors may take to report before somebody is told whom they wait for.
+constexpr auto report_patience = 3s;
+
+enum class deadline : std::uint32_t { start, grace, reports };
 
 template <class... Ts>
 struct overloaded : Ts... {
@@ -598,7 +601,25 @@ class trainer_state : public trainer_backend::base {
   void reached(deadline which) {
     if (concluding_ || !coordinator_)
       return;
+    if (which == deadline::reports)
+      return complain_about_reports();
     act(which == deadline::start ? coordinator_->on_start_timeout() : coordinator_->on_grace_timeout());
+  }
+
+  void await_reports() {
+    delayed_send(caf::actor_cast<trainer_backend>(ctrl()), report_patience,
+                 deadline_reached{static_cast<std::uint32_t>(deadline::reports)});
+  }
+
+  /// Nobody is given up for it: user code may take its time before it comes to a call that tells it.
+  void complain_about_reports() {
+    auto awaited = coordinator_->awaited_reports();
+    if (awaited.empty())
+      return;
+    notify(true,
+           "the others wait for " + awaited +
+               ": slow, or stopped? (kill -USR1 makes a worker say what it does; killing it lets the others go on)");
+    await_reports();
   }
 
   void act_on(run_actions (run_coordinator::*decide)()) {
@@ -624,6 +645,7 @@ class trainer_state : public trainer_backend::base {
                        auto next = generation_started{result_.run, generation_id{generation_.value + 1}, 0};
                        anon_send(collectives_, next);
                        anon_send(store_, next);
+                       await_reports();
                      },
                      [&](const form_generation& x) { form(x); },
                      [&](const abort_all& x) {

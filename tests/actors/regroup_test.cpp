@@ -102,6 +102,7 @@ TEST_CASE("who is left when a worker is killed forms a generation once all have 
   CHECK(group.goes_on());
   CHECK(group.on_report(report_of(0, 3)).empty());
   CHECK(group.on_report(report_of(3, 3)).empty());
+  CHECK(group.awaited_reports() == "worker 2 (rank 2) on host");
   const auto last = group.on_report(report_of(2, 3, true));
   REQUIRE(find<form_generation>(last));
   const auto& places = find<form_generation>(last)->places;
@@ -111,6 +112,7 @@ TEST_CASE("who is left when a worker is killed forms a generation once all have 
   REQUIRE(group.failures().size() == 1);
   CHECK(group.failures()[0].worker == worker_id{1});
   CHECK(group.training());
+  CHECK(group.awaited_reports().empty());
 }
 
 TEST_CASE("one that is lost while others report is not waited for, down to one") {

@@ -90,7 +90,8 @@ TEST_CASE("where no failure is allowed, a killed node takes its workers with it,
   trial.check_service(trial.one.address);
 }
 
-TEST_CASE("where no failure is allowed, a killed worker ends the run, which names it, and the others' errors as consequences") {
+TEST_CASE("where no failure is allowed, a killed worker ends the run, which names it, and the others' errors as "
+          "consequences") {
   two_nodes trial;
   auto driver = trial.start("victim", {"--max-failures", "0"});
   auto workers = watch_all(trial.here.workers());

@@ -13,14 +13,12 @@ namespace {
 class gated_driver : public control_link {
  public:
   expected<exchange_result> exchange(const exchange_request&) override { return fail(errc::internal, "not played"); }
-  expected<std::vector<std::vector<collectives::unique_fd>>>
-  exchange_descriptors(const descriptor_request&, std::span<const int>) override {
+  expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request&,
+                                                                                  std::span<const int>) override {
     return {};
   }
   expected<plan_accepted> agree(const run_plan&) override { return fail(errc::internal, "not played"); }
-  expected<next_generation> regroup(const regroup_report&) override {
-    return fail(errc::aborted, "the run is ending");
-  }
+  expected<next_generation> regroup(const regroup_report&) override { return fail(errc::aborted, "the run is ending"); }
   expected<checkpoint_outcome> deliver(const checkpoint_part&) override { return fail(errc::internal, "not played"); }
   void finish(const worker_finished&) override {}
 

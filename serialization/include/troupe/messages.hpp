@@ -679,7 +679,8 @@ bool inspect(Inspector& f, checkpoint_facts& x) {
                             f.field("data_fingerprint", x.data_fingerprint), f.field("numerics", x.numerics));
 }
 
-// -- driver to collectives actor and checkpoint store ------------------------------------------------------------------------------------
+// -- driver to collectives actor and checkpoint store
+// ------------------------------------------------------------------------------------
 
 /// Begins a generation; exchanges and parts of checkpoints of older ones are failed with `errc::stale_generation`. Sent
 /// when a member is lost, without a size, and again when it is known who is left.

@@ -141,6 +141,8 @@ class run_coordinator {
   [[nodiscard]] bool training() const noexcept { return phase_ == phase::training; }
   /// Whether workers that report will hear of a next generation.
   [[nodiscard]] bool goes_on() const noexcept { return phase_ == phase::training || phase_ == phase::regrouping; }
+  /// Who has not reported yet, for people; empty unless a generation is to be formed.
+  [[nodiscard]] std::string awaited_reports() const;
   /// Whether something has gone wrong or all is done, so that only a grace period is left.
   [[nodiscard]] bool in_grace() const noexcept { return phase_ == phase::failing || phase_ == phase::releasing; }
 

@@ -247,6 +247,8 @@ class worker_group {
     sessions_[rank]->command({this_run, sequence, kind});
   }
 
+  std::string describe(std::uint32_t rank) { return sessions_[rank]->describe(); }
+
   void abort(const error& reason, generation_id generation = this_generation) {
     driver_.abort();
     for (auto& each : sessions_)
@@ -670,6 +672,131 @@ TEST_CASE("with the fast reduction replicas agree, and are near the exact result
     CHECK(each == result.models[0]);
     for (std::size_t i = 0; i < dimensions; ++i)
       CHECK(each.weights[i] == doctest::Approx(exact.weights[i]).epsilon(1e-4));
+  }
+}
+
+/// How the body says that pieces of the gradient are complete.
+enum class completion { never, backward, forward, only_the_end };
+
+/// A gradient of several parts, whose every element depends on the samples and the weights; gives the final state.
+std::string train_in_parts(settings config, std::uint64_t bucket_bytes, completion how) {
+  constexpr std::uint64_t elements = 6'001;
+  constexpr std::uint64_t piece = 700;
+  auto group = worker_group{config};
+  const auto& finished = group.run([&](train_context& ctx) {
+    std::vector<float> weights(elements, 1.0f);
+    ctx.state().track("weights", weights);
+    auto plan = plan_with(24);
+    plan.gradient_elements = elements;
+    plan.bucket_bytes = bucket_bytes;
+    ctx.for_each_step(plan, [&](step& step) {
+      for (auto& shard : step.shards()) {
+        auto add = [&](std::uint64_t first, std::uint64_t last) {
+          for (auto sample : shard.samples())
+            for (auto i = first; i < last; ++i)
+              shard.gradient()[i] += weights[i] / static_cast<float>(1 + (sample * 31 + i) % 97);
+        };
+        // Written piece by piece in the order in which they are told, so that a part that is reduced too early is
+        // reduced without something.
+        for (std::uint64_t n = 0; n < (elements + piece - 1) / piece; ++n) {
+          auto k = how == completion::forward ? n : (elements - 1) / piece - n;
+          auto first = k * piece;
+          auto last = std::min(elements, first + piece);
+          add(first, last);
+          if (how == completion::backward || how == completion::forward || (how == completion::only_the_end && n < 3))
+            shard.complete(first, last - first);
+        }
+        shard.add("loss", 1.0);
+      }
+      auto gradient = step.all_reduce();
+      CHECK(step.mean_loss() == static_cast<double>(config.shards) / 24);
+      for (std::uint64_t i = 0; i < elements; ++i)
+        weights[i] -= 0.25f * gradient[i];
+    });
+  });
+  for (const auto& each : finished) {
+    CHECK(each.reason == error{});
+    CHECK(each.state_sha256 == finished[0].state_sha256);
+  }
+  return finished[0].state_sha256;
+}
+
+TEST_CASE("a gradient that is reduced in parts, while it is still computed or not, ends with the same bits") {
+  auto config = settings{};
+  config.steps = 5;
+  const auto whole = train_in_parts(config, 1 << 20, completion::never);
+  for (auto backend : {backend_kind::shm, backend_kind::gloo})
+    for (auto workers : {1u, 2u, 3u})
+      for (auto bucket_bytes : {std::uint64_t{4096}, std::uint64_t{9000}, std::uint64_t{1} << 20})
+        for (auto how : {completion::never, completion::backward, completion::forward, completion::only_the_end}) {
+          INFO("workers ", workers, ", bytes in a part ", bucket_bytes, ", completion ", static_cast<int>(how));
+          config.backend = backend;
+          config.workers = workers;
+          CHECK(train_in_parts(config, bucket_bytes, how) == whole);
+        }
+}
+
+TEST_CASE("the reduction of a part begins when its last contribution is in, and not before") {
+  auto group = worker_group{settings{}};
+  const auto& finished = group.run([&](train_context& ctx) {
+    auto plan = plan_with(24);
+    plan.gradient_elements = 3 * 1024;
+    plan.bucket_bytes = 4096;
+    ctx.for_each_step(plan, [&](step& step) {
+      for (auto& shard : step.shards()) {
+        auto begun = [&](std::uint64_t parts) {
+          // Four calls in each step before: three parts and the metrics, and the barrier.
+          auto call = "reduce_leaves #" + std::to_string((step.number() - 1) * 5 + parts) + " ";
+          return contains(group.describe(0), call);
+        };
+        auto is_last = shard.id().value + 1 == 8;
+        shard.complete(2048, 1023);
+        CHECK_FALSE(begun(1));
+        shard.complete(3071, 1);
+        while (is_last && !begun(1))
+          std::this_thread::yield();
+        // The begin of the gradient has to wait for its middle.
+        shard.complete(0, 1024);
+        CHECK_FALSE(begun(2));
+        shard.complete(1024, 1024);
+        while (is_last && !begun(3))
+          std::this_thread::yield();
+        CHECK(begun(3) == is_last);
+      }
+      step.all_reduce();
+    });
+  });
+  CHECK(finished[0].reason == error{});
+}
+
+TEST_CASE("ranks that own no shards take part in the reduction of parts") {
+  auto config = settings{};
+  config.steps = 3;
+  config.shards = 1;
+  const auto alone = train_in_parts(config, 4096, completion::backward);
+  config.workers = 3;
+  CHECK(train_in_parts(config, 4096, completion::backward) == alone);
+}
+
+TEST_CASE("elements that there are not, or that come after all_reduce, cannot be complete") {
+  for (auto after : {false, true}) {
+    auto group = worker_group{settings{}};
+    const auto& finished = group.run([&](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      track(ctx, mine);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        shard* last = nullptr;
+        for (auto& each : step.shards()) {
+          last = &each;
+          if (!after)
+            each.complete(dimensions, 1);
+        }
+        step.all_reduce();
+        last->complete(0, 1);
+      });
+    });
+    CHECK(finished[0].reason.code == errc::user_error);
+    CHECK(contains(finished[0].reason.message, "shard.complete("));
   }
 }
 

@@ -34,18 +34,17 @@ namespace troupe::collectives {
 /// `whole` in `pieces`, on boundaries of `granule_bytes` counted from its begin; sizes as equal as that allows.
 [[nodiscard]] std::vector<byte_range> cut_evenly(byte_range whole, std::uint32_t pieces, std::uint64_t granule_bytes);
 
-/// `result` as the type that this backend makes, if it fits the layout and has that part.
+/// Whether `result` is of the type that this backend makes, fits the layout and has that part.
 template <class Bucket>
-[[nodiscard]] expected<Bucket*> as_made_here(reduced_bucket& result, const bucket_layout& layout, std::size_t part) {
-  auto* mine = dynamic_cast<Bucket*>(&result);
-  if (mine == nullptr || result.bytes().size() != layout.size_bytes())
+[[nodiscard]] expected<void> check_made_here(reduced_bucket& result, const bucket_layout& layout, std::size_t part) {
+  if (dynamic_cast<Bucket*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
     return fail(errc::invalid_argument, "the result has " + std::to_string(result.bytes().size()) +
                                             " bytes and the layout " + std::to_string(layout.size_bytes()) +
                                             ", or another kind of communicator made it; make it with make_bucket");
   if (part >= result.parts().size())
     return fail(errc::invalid_argument, "there is no part " + std::to_string(part) + " of a bucket in " +
                                             std::to_string(result.parts().size()) + " parts");
-  return mine;
+  return {};
 }
 
 } // namespace troupe::collectives

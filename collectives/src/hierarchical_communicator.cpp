@@ -140,53 +140,6 @@ class hierarchical_communicator final : public transport_communicator {
     return std::make_unique<hierarchical_bucket>(std::move(*result), count);
   }
 
-  expected<void> reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
-                               std::span<const shard_range> ownership, std::span<const leaf_partial> partials,
-                               reduced_bucket& result, std::uint64_t divisor, std::size_t part) override {
-    // They use the plans.
-    wait_for_started_calls();
-    if (auto planned = refresh_leaves_plan(shards, ownership); !planned)
-      return planned;
-    if (auto valid = check_partials(layout, leaves_.finish, rank().value, partials, divisor); !valid)
-      return valid;
-    auto bucket = as_made_here<hierarchical_bucket>(result, layout, part);
-    if (!bucket)
-      return fail(std::move(bucket.error()));
-    if (leaves_plan_.shards != shards || !std::ranges::equal(leaves_plan_.ownership, ownership))
-      leaves_plan_ = make_plan(where_, shards, ownership);
-    const auto range = result.parts()[part];
-    auto call = moving_call(call_kind::reduce_leaves, range.size_bytes());
-    call.detail = digest_of(layout, shards, ownership, divisor, range);
-    if (auto begun = begin(call); !begun || range.size_bytes() == 0)
-      return over(std::move(begun));
-    mine_.clear();
-    for (const auto& partial : partials)
-      mine_.push_back(partial.data);
-    return over(reduce(leaves_plan_, layout, reduce_op::sum, divisor, **bucket, part));
-  }
-
-  expected<void> all_reduce_fast(const bucket_layout& layout, std::span<const std::byte> contribution,
-                                 reduced_bucket& result, std::uint64_t divisor, std::size_t part) override {
-    if (auto valid = check_contribution(layout, contribution, divisor); !valid)
-      return valid;
-    auto bucket = as_made_here<hierarchical_bucket>(result, layout, part);
-    if (!bucket)
-      return fail(std::move(bucket.error()));
-    const auto range = result.parts()[part];
-    auto call = moving_call(call_kind::all_reduce_fast, range.size_bytes());
-    call.detail = digest_of(layout, 0, {}, divisor, range);
-    if (auto begun = begin(call); !begun || range.size_bytes() == 0)
-      return over(std::move(begun));
-    const auto sums = layout.sums();
-    mine_.assign(1, contribution.data());
-    if (sums.size_bytes() != layout.size_bytes()) {
-      widened_.reserve(sums.size_bytes());
-      widen(layout, range, widened_.data() + layout.offset_in_sums(range.first), contribution.data() + range.first);
-      mine_[0] = widened_.data();
-    }
-    return over(reduce(plan_over_ranks(), layout, reduce_op::sum, divisor, **bucket, part));
-  }
-
   expected<void> all_reduce(dtype type, reduce_op op, std::span<std::byte> data) override {
     if (auto valid = check_elements(type, data.size()); !valid)
       return valid;
@@ -225,7 +178,25 @@ class hierarchical_communicator final : public transport_communicator {
   }
 
  private:
-  /// Operands are `mine_`, buckets of sums.
+  expected<void> check_result(reduced_bucket& result, const bucket_layout& layout, std::size_t part) const override {
+    return check_made_here<hierarchical_bucket>(result, layout, part);
+  }
+
+  expected<void> reduce_into(reduced_bucket& result, const bucket_reduction& what) override {
+    const auto& layout = what.layout;
+    const auto range = result.parts()[what.part];
+    host_operands_.assign(what.mine.begin(), what.mine.end());
+    if (const auto sums_bytes = layout.sums().size_bytes();
+        what.operands == operand_kind::contributions && sums_bytes != layout.size_bytes()) {
+      widened_.reserve(sums_bytes);
+      widen(layout, range, widened_.data() + layout.offset_in_sums(range.first), host_operands_[0] + range.first);
+      host_operands_[0] = widened_.data();
+    }
+    const auto& plan = what.operands == operand_kind::sums ? plan_over_leaves() : plan_over_ranks();
+    return reduce(plan, layout, reduce_op::sum, what.divisor, static_cast<hierarchical_bucket&>(result), what.part);
+  }
+
+  /// Operands are `host_operands_`, buckets of sums.
   expected<void> reduce(const two_level_plan& plan, const bucket_layout& layout, reduce_op op, std::uint64_t divisor,
                         hierarchical_bucket& bucket, std::size_t part) {
     const auto range = bucket.parts()[part];
@@ -233,7 +204,7 @@ class hierarchical_communicator final : public transport_communicator {
     const auto sums_range = byte_range{layout.offset_in_sums(range.first), layout.offset_in_sums(range.last)};
     // Inside the host, on the part's sums alone.
     const auto part_sums = sums.part(sums_range);
-    for (auto& x : mine_)
+    for (auto& x : host_operands_)
       x += sums_range.first;
     auto host_sums = reserve_host_sums(bucket, part, part_sums.size_bytes(), plan.inside.outputs.size());
     if (!host_sums)
@@ -241,19 +212,19 @@ class hierarchical_communicator final : public transport_communicator {
     group_->next_posting().words[0] = bucket.result().own_offset();
     const tree_reduction inside{plan.inside, part_sums, part_sums, op, 1, operand_kind::sums, root_kind::partial_sum};
     // A host may own no shards; its ranks meet all the same.
-    auto reduced = host_sums->empty() ? group_->post(call_) : reducer_.reduce(call_, inside, mine_, 0, *host_sums);
+    auto reduced = host_sums->empty() ? group_->post(call_) : reducer_.reduce(call_, inside, host_operands_, 0, *host_sums);
     if (!reduced)
       return checked(std::move(reduced));
     const auto result_offset = group_->posting_of(0).words[0];
     if (where_.is_leader()) {
-      mine_.clear();
+      host_operands_.clear();
       for (const auto* x : *host_sums)
-        mine_.push_back(x->bytes().data());
+        host_operands_.push_back(x->bytes().data());
       const reduction what{plan.between,   layout,      sums,       op, divisor, spread(range, where_.leaders.size()),
                            where_.leaders, where_.host, range.first};
-      if (auto reduced = reduce_and_spread(what, mine_, bucket.result().own_slice(part)); !reduced)
+      if (auto reduced = reduce_and_spread(what, host_operands_, bucket.result().own_slice(part)); !reduced)
         return reduced;
-      if (auto finished = finish_messages(); !finished)
+      if (auto finished = backend_->finish(); !finished)
         return finished;
     }
     group_->arrive();
@@ -294,11 +265,17 @@ class hierarchical_communicator final : public transport_communicator {
     }
     widened_.reserve(layout.sums().size_bytes());
     widen(type, widened_.data(), data.data(), data.size() / size_of(type));
-    mine_.assign(1, widened_.data());
+    host_operands_.assign(1, widened_.data());
     if (auto reduced = reduce(plan_over_ranks(), layout, op, divisor, *bucket, 0); !reduced)
       return reduced;
     std::memcpy(data.data(), bucket->bytes().data(), data.size());
     return {};
+  }
+
+  const two_level_plan& plan_over_leaves() {
+    if (leaves_plan_.shards != leaves_.shards || leaves_plan_.ownership != leaves_.ownership)
+      leaves_plan_ = make_plan(where_, leaves_.shards, leaves_.ownership);
+    return leaves_plan_;
   }
 
   const two_level_plan& plan_over_ranks() {
@@ -307,18 +284,10 @@ class hierarchical_communicator final : public transport_communicator {
     return rank_plan_;
   }
 
-  expected<void> finish_messages() { return backend_->finish(); }
-
   /// A failure inside the host ends the connections to other hosts, too.
   expected<void> checked(expected<void> result) {
     if (!result)
       backend_->abort(result.error());
-    return result;
-  }
-
-  expected<void> over(expected<void> result) {
-    if (result)
-      return backend_->finish();
     return result;
   }
 
@@ -327,7 +296,8 @@ class hierarchical_communicator final : public transport_communicator {
   shm_reducer reducer_;
   two_level_plan leaves_plan_;
   two_level_plan rank_plan_;
-  std::vector<const std::byte*> mine_;
+  /// Operands of the reduction that is under way.
+  std::vector<const std::byte*> host_operands_;
   /// A contribution in the type of sums.
   aligned_buffer widened_{group_->process_pool()};
   std::map<std::pair<dtype, std::size_t>, std::unique_ptr<hierarchical_bucket>> chunks_;

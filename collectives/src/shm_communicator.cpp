@@ -61,51 +61,6 @@ class shm_communicator final : public transport_communicator {
         data));
   }
 
-  expected<void> all_reduce_fast(const bucket_layout& layout, std::span<const std::byte> contribution,
-                                 reduced_bucket& result, std::uint64_t divisor, std::size_t part) override {
-    if (auto valid = check_contribution(layout, contribution, divisor); !valid)
-      return valid;
-    auto bucket = as_made_here<shm_bucket>(result, layout, part);
-    if (!bucket)
-      return fail(std::move(bucket.error()));
-    const auto range = result.parts()[part];
-    auto call = moving_call(call_kind::all_reduce_fast, range.size_bytes());
-    call.detail = digest_of(layout, 0, {}, divisor, range);
-    if (auto begun = begin(call); !begun || range.size_bytes() == 0)
-      return over(std::move(begun));
-    const auto* mine = contribution.data();
-    return over(reducer_.reduce(call_,
-                                {rank_plan(), layout, sums_of(layout), reduce_op::sum, divisor,
-                                 operand_kind::contributions, root_kind::final_result},
-                                {&mine, 1}, part, {&*bucket, 1}));
-  }
-
-  expected<void> reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
-                               std::span<const shard_range> ownership, std::span<const leaf_partial> partials,
-                               reduced_bucket& result, std::uint64_t divisor, std::size_t part) override {
-    // They use the plan.
-    wait_for_started_calls();
-    if (auto planned = refresh_leaves_plan(shards, ownership); !planned)
-      return planned;
-    if (auto valid = check_partials(layout, leaves_.finish, rank().value, partials, divisor); !valid)
-      return valid;
-    auto bucket = as_made_here<shm_bucket>(result, layout, part);
-    if (!bucket)
-      return fail(std::move(bucket.error()));
-    const auto range = result.parts()[part];
-    auto call = moving_call(call_kind::reduce_leaves, range.size_bytes());
-    call.detail = digest_of(layout, shards, ownership, divisor, range);
-    if (auto begun = begin(call); !begun || range.size_bytes() == 0)
-      return over(std::move(begun));
-    mine_.clear();
-    for (const auto& partial : partials)
-      mine_.push_back(partial.data);
-    return over(reducer_.reduce(
-        call_,
-        {leaves_.finish, layout, sums_of(layout), reduce_op::sum, divisor, operand_kind::sums, root_kind::final_result},
-        mine_, part, {&*bucket, 1}));
-  }
-
   expected<void> barrier(std::span<std::uint64_t> words) override {
     if (words.size() > shm::max_words)
       return transport_communicator::barrier(words);
@@ -121,6 +76,18 @@ class shm_communicator final : public transport_communicator {
   }
 
  private:
+  expected<void> check_result(reduced_bucket& result, const bucket_layout& layout, std::size_t part) const override {
+    return check_made_here<shm_bucket>(result, layout, part);
+  }
+
+  expected<void> reduce_into(reduced_bucket& result, const bucket_reduction& what) override {
+    auto* bucket = static_cast<shm_bucket*>(&result);
+    return reducer_.reduce(call_,
+                           {plan_of(what.operands), what.layout, sums_of(what.layout), reduce_op::sum, what.divisor,
+                            what.operands, root_kind::final_result},
+                           what.mine, what.part, {&bucket, 1});
+  }
+
   // Both are mostly those of the last call: to make them takes longer than a small call does.
 
   const bucket_layout& layout_of(bucket_segment elements) {
@@ -137,14 +104,13 @@ class shm_communicator final : public transport_communicator {
     return sums_;
   }
 
-  expected<void> over(expected<void> result) {
+  expected<void> over(expected<void> result) override {
     group_->end();
     return result;
   }
 
   std::shared_ptr<shm_group> group_;
   shm_reducer reducer_;
-  std::vector<const std::byte*> mine_;
   bucket_layout elements_;
   bucket_layout summed_;
   bucket_layout sums_;

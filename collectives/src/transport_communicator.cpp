@@ -255,28 +255,12 @@ expected<void> transport_communicator::all_reduce_fast(const bucket_layout& layo
                                                        std::uint64_t divisor, std::size_t part) {
   if (auto valid = check_contribution(layout, contribution, divisor); !valid)
     return valid;
-  auto bucket = as_made_here<private_bucket>(result, layout, part);
-  if (!bucket)
-    return fail(std::move(bucket.error()));
-  const auto range = result.parts()[part];
-  auto call = moving_call(call_kind::all_reduce_fast, range.size_bytes());
-  call.detail = digest_of(layout, 0, {}, divisor, range);
-  if (auto begun = begin(call); !begun)
-    return begun;
-  if (range.size_bytes() == 0)
-    return backend_->finish();
-  const auto sums = layout.sums();
-  const reduction what{rank_plan(), layout,      sums, reduce_op::sum, divisor, spread(range, world_size()),
-                       everybody_,  rank().value};
-  const std::byte* mine = contribution.data();
-  if (what.is_narrow()) {
-    copy_.reserve(sums.size_bytes());
-    widen(layout, range, copy_.data() + layout.offset_in_sums(range.first), contribution.data() + range.first);
-    mine = copy_.data();
-  }
-  if (auto reduced = reduce_and_spread(what, {&mine, 1}, (*bucket)->data()); !reduced)
-    return reduced;
-  return backend_->finish();
+  if (auto valid = check_result(result, layout, part); !valid)
+    return valid;
+  auto call = moving_call(call_kind::all_reduce_fast, result.parts()[part].size_bytes());
+  call.detail = digest_of(layout, 0, {}, divisor, result.parts()[part]);
+  const auto* mine = contribution.data();
+  return reduce_bucket(call, result, {layout, operand_kind::contributions, {&mine, 1}, divisor, part});
 }
 
 expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
@@ -289,25 +273,51 @@ expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout
     return planned;
   if (auto valid = check_partials(layout, leaves_.finish, rank().value, partials, divisor); !valid)
     return valid;
-  auto bucket = as_made_here<private_bucket>(result, layout, part);
-  if (!bucket)
-    return fail(std::move(bucket.error()));
-  const auto range = result.parts()[part];
-  auto call = moving_call(call_kind::reduce_leaves, range.size_bytes());
-  call.detail = digest_of(layout, shards, ownership, divisor, range);
-  if (auto begun = begin(call); !begun)
-    return begun;
-  if (range.size_bytes() == 0)
-    return backend_->finish();
-  std::vector<const std::byte*> mine;
+  if (auto valid = check_result(result, layout, part); !valid)
+    return valid;
+  auto call = moving_call(call_kind::reduce_leaves, result.parts()[part].size_bytes());
+  call.detail = digest_of(layout, shards, ownership, divisor, result.parts()[part]);
+  mine_.clear();
   for (const auto& partial : partials)
-    mine.push_back(partial.data);
+    mine_.push_back(partial.data);
+  return reduce_bucket(call, result, {layout, operand_kind::sums, mine_, divisor, part});
+}
+
+expected<void> transport_communicator::reduce_bucket(call_record call, reduced_bucket& result,
+                                                     const bucket_reduction& what) {
+  if (auto begun = begin(call); !begun || call.size_bytes == 0)
+    return over(std::move(begun));
+  return over(reduce_into(result, what));
+}
+
+const finish_plan& transport_communicator::plan_of(operand_kind operands) {
+  return operands == operand_kind::sums ? leaves_.finish : rank_plan();
+}
+
+expected<void> transport_communicator::check_result(reduced_bucket& result, const bucket_layout& layout,
+                                                    std::size_t part) const {
+  return check_made_here<private_bucket>(result, layout, part);
+}
+
+expected<void> transport_communicator::reduce_into(reduced_bucket& result, const bucket_reduction& what) {
+  const auto& layout = what.layout;
+  const auto range = result.parts()[what.part];
   const auto sums = layout.sums();
-  const reduction what{leaves_.finish, layout,      sums, reduce_op::sum, divisor, spread(range, world_size()),
-                       everybody_,     rank().value};
-  if (auto reduced = reduce_and_spread(what, mine, (*bucket)->data()); !reduced)
-    return reduced;
-  return backend_->finish();
+  const reduction spread_over_all{plan_of(what.operands),      layout,     sums,        reduce_op::sum, what.divisor,
+                                  spread(range, world_size()), everybody_, rank().value};
+  auto mine = what.mine;
+  const std::byte* widened = nullptr;
+  if (what.operands == operand_kind::contributions && spread_over_all.is_narrow()) {
+    copy_.reserve(sums.size_bytes());
+    widen(layout, range, copy_.data() + layout.offset_in_sums(range.first), mine[0] + range.first);
+    widened = copy_.data();
+    mine = {&widened, 1};
+  }
+  return reduce_and_spread(spread_over_all, mine, static_cast<private_bucket&>(result).data());
+}
+
+expected<void> transport_communicator::over(expected<void> result) {
+  return result ? backend_->finish() : result;
 }
 
 expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "transport.hpp"
+#include "tree_reduction.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/communicator.hpp>
@@ -82,6 +83,25 @@ class transport_communicator : public communicator {
     [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(members.size()); }
   };
 
+  /// What is to be reduced into a bucket, once it is checked that it can be.
+  struct bucket_reduction {
+    const bucket_layout& layout;
+    /// `sums`: of `leaves_`. `contributions`: one for each rank.
+    operand_kind operands;
+    /// Begins of buckets.
+    std::span<const std::byte* const> mine;
+    std::uint64_t divisor;
+    std::size_t part;
+  };
+
+  // -- what a backend that can do better than messages does otherwise
+
+  [[nodiscard]] virtual expected<void> check_result(reduced_bucket& result, const bucket_layout& layout,
+                                                    std::size_t part) const;
+  [[nodiscard]] virtual expected<void> reduce_into(reduced_bucket& result, const bucket_reduction& what);
+  /// Ends a call.
+  virtual expected<void> over(expected<void> result);
+
   expected<void> begin(call_record call);
   std::uint64_t tag(std::uint64_t size_bytes, std::uint32_t phase = 0) const noexcept;
   void post_send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes, std::uint32_t phase = 0);
@@ -92,6 +112,8 @@ class transport_communicator : public communicator {
   expected<void> refresh_leaves_plan(std::uint32_t shards, std::span<const shard_range> ownership);
   const finish_plan& rank_plan();
 
+  const finish_plan& plan_of(operand_kind operands);
+  expected<void> reduce_bucket(call_record call, reduced_bucket& result, const bucket_reduction& what);
   expected<void> reduce_own_slice(const reduction& what, std::span<const std::byte* const> mine, std::byte* out);
   expected<void> finish_slice(const reduction& what, std::byte* out);
   expected<void> finish_tree(const reduction& what, std::byte* out);
@@ -122,6 +144,7 @@ class transport_communicator : public communicator {
     bool pending = false;
   };
   std::vector<operand_state> operands_;
+  std::vector<const std::byte*> mine_;
   aligned_buffer scratch_;
   /// My contribution where the result takes its place, or where it has to be widened.
   aligned_buffer copy_;

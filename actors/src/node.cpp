@@ -3,12 +3,16 @@
 #include "down.hpp"
 
 #include <troupe/actors/error_conversion.hpp>
+#include <troupe/actors/heartbeat_monitor.hpp>
 #include <troupe/actors/join_handshake.hpp>
+#include <troupe/actors/silence.hpp>
 #include <troupe/serialization/digest.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 #include <unistd.h>
@@ -17,8 +21,19 @@ namespace troupe::actors {
 
 namespace {
 
-using node_backend =
-    node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output), caf::result<void>(peer_down)>;
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+
+using node_backend = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
+                                        caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
+
+/// How often drivers hear of their nodes, and workers are looked after.
+constexpr auto beat_interval = 200ms;
+
+/// Before a node's grace period ends, what is left is killed while there is time to tell.
+constexpr auto last_moment = 500ms;
+
+enum class deadline : std::uint32_t { beat, drained };
 
 /// A run, as far as it concerns one node.
 struct hosted_run {
@@ -30,6 +45,14 @@ struct hosted_run {
   join_handshake handshake;
   std::set<worker_id> started;
   std::set<worker_id> living;
+  /// Who has joined is to send beats.
+  heartbeat_monitor<worker_id> monitor;
+  /// The last of each since drivers heard.
+  std::map<worker_id, worker_beat> beats;
+  /// Who is overdue, as it was then.
+  std::map<worker_id, process_sample> first_looks;
+  /// Whom this node has killed, and why.
+  std::map<worker_id, std::string> condemned;
   /// Set once the run is to end here; answered when nothing is left.
   bool ending = false;
   std::vector<caf::typed_response_promise<void>> waiting;
@@ -54,12 +77,18 @@ class node_state : public node_backend::base {
         [this](const open_run& request, const run_control& control, const collectives_actor& collectives,
                const checkpoint_store& store) { return open(request, control, collectives, store); },
         [this](const start_workers& request) { return start(request); },
+        [this](const kill_worker& request) { kill(request); },
+        [this](const worker_beat& beat) { take_beat(beat); },
+        [this](const drain_request& request) { return drain(request); },
         [this](const end_run& request) { return end(request); },
         [this](const join_request& request) { return challenge(request); },
         [this](const join_proof& proof) { return admit(proof); },
         [this](worker_ended& event) { worker_has_ended(std::move(event)); },
         [this](worker_output& event) { pass_on(std::move(event)); },
         [this](const peer_down& event) { driver_is_gone(event.run); },
+        [this](const deadline_reached& event) {
+          static_cast<deadline>(event.which) == deadline::beat ? beat() : end_of_grace();
+        },
     };
   }
 
@@ -67,6 +96,7 @@ class node_state : public node_backend::base {
     // Kills and reaps whatever is left.
     launcher_.reset();
     runs_.clear();
+    end_of_grace();
   }
 
   const char* name() const override { return "troupe.node"; }
@@ -98,13 +128,29 @@ class node_state : public node_backend::base {
     auto path = launcher_->open(request);
     if (!path)
       return to_caf(path.error());
-    runs_.emplace(
-        request.run,
-        hosted_run{request, *path, control, collectives, store, join_handshake{request.secret}, {}, {}, false, {}});
+    runs_.emplace(request.run,
+                  hosted_run{request,
+                             *path,
+                             control,
+                             collectives,
+                             store,
+                             join_handshake{request.secret},
+                             {},
+                             {},
+                             heartbeat_monitor<worker_id>{std::chrono::milliseconds{request.heartbeat_timeout_ms}},
+                             {},
+                             {},
+                             {},
+                             false,
+                             {}});
+    if (!std::exchange(beating_, true))
+      await_beat();
+    if (draining_)
+      send(control, node_leaving{request.run, grace_left()});
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     when_down(control, [self, run = request.run] {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<node_backend>(strong), peer_down{0, run});
+        caf::anon_send(caf::actor_cast<node_backend>(strong), peer_down{0, run, 0});
     });
     log("run " + request.run_name + " (" + request.run.value + ") begins with " + *path);
     return run_opened{request.run, std::move(*path)};
@@ -162,7 +208,105 @@ class node_state : public node_backend::base {
       log(known.error().message);
       return to_caf(known.error());
     }
+    run->monitor.add(proof.worker, clock::now());
     return {run->control, run->collectives, run->store};
+  }
+
+  // -- who lives ------------------------------------------------------------------------------------------------------
+
+  void await_beat() {
+    delayed_send(caf::actor_cast<node_backend>(ctrl()), beat_interval,
+                 deadline_reached{static_cast<std::uint32_t>(deadline::beat)});
+  }
+
+  void take_beat(const worker_beat& beat) {
+    auto* run = find(beat.run);
+    if (run == nullptr || !run->living.contains(beat.worker))
+      return;
+    run->monitor.heard(beat.worker, clock::now());
+    run->first_looks.erase(beat.worker);
+    run->beats.insert_or_assign(beat.worker, beat);
+  }
+
+  /// Tells the drivers that this node lives, and looks after who is silent.
+  void beat() {
+    if (runs_.empty()) {
+      beating_ = false;
+      return;
+    }
+    for (auto& [id, run] : runs_) {
+      if (run.ending)
+        continue;
+      look_after(run);
+      node_beat message{id, {}};
+      for (auto& [worker, each] : std::exchange(run.beats, {}))
+        message.workers.push_back(std::move(each));
+      send(run.control, std::move(message));
+    }
+    await_beat();
+  }
+
+  void look_after(hosted_run& run) {
+    const auto now = clock::now();
+    const auto timeout = std::chrono::milliseconds{run.what.heartbeat_timeout_ms};
+    for (const auto& [worker, silent_for] : run.monitor.silent(now)) {
+      auto seen = launcher_->look_at(run.what.run, worker);
+      if (!seen)
+        continue;
+      auto before = run.first_looks.contains(worker) ? run.first_looks[worker] : *seen;
+      auto verdict = judge_silence(before, *seen, silent_for, timeout);
+      if (verdict.condemned)
+        kill({run.what.run, worker, "its process " + verdict.reason});
+      else
+        run.monitor.spare(worker);
+    }
+    for (const auto& [worker, silent_for] : run.monitor.overdue(now))
+      if (auto seen = launcher_->look_at(run.what.run, worker))
+        run.first_looks.insert_or_assign(worker, *seen);
+  }
+
+  void kill(const kill_worker& request) {
+    auto* run = find(request.run);
+    if (run == nullptr || !run->living.contains(request.worker) || run->condemned.contains(request.worker))
+      return;
+    log("worker " + std::to_string(request.worker.value) + " of run " + run->what.run_name +
+        " is killed: " + request.reason);
+    run->condemned.emplace(request.worker, request.reason);
+    launcher_->kill(request.run, request.worker);
+  }
+
+  // -- going away -----------------------------------------------------------------------------------------------------
+
+  std::uint64_t grace_left() const {
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(grace_ends_ - clock::now()).count();
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(left, 0));
+  }
+
+  caf::result<void> drain(const drain_request& request) {
+    if (!std::exchange(draining_, true)) {
+      grace_ends_ = clock::now() + std::chrono::milliseconds{request.grace_ms};
+      for (auto& [id, run] : runs_)
+        send(run.control, node_leaving{id, request.grace_ms});
+      auto limit = std::max<clock::duration>(std::chrono::milliseconds{request.grace_ms} - last_moment, 0ms);
+      delayed_send(caf::actor_cast<node_backend>(ctrl()), limit,
+                   deadline_reached{static_cast<std::uint32_t>(deadline::drained)});
+    }
+    auto promise = make_response_promise<void>();
+    drained_.push_back(promise);
+    answer_if_drained();
+    return promise;
+  }
+
+  void answer_if_drained() {
+    if (!std::ranges::all_of(runs_, [](const auto& x) { return x.second.living.empty(); }))
+      return;
+    for (auto& each : std::exchange(drained_, {}))
+      each.deliver();
+  }
+
+  void end_of_grace() {
+    for (auto& each : std::exchange(drained_, {}))
+      each.deliver();
   }
 
   void worker_has_ended(worker_ended event) {
@@ -171,11 +315,16 @@ class node_state : public node_backend::base {
       return;
     auto& run = i->second;
     run.living.erase(event.worker);
+    run.monitor.remove(event.worker);
+    run.beats.erase(event.worker);
+    if (auto why = run.condemned.find(event.worker); why != run.condemned.end())
+      event.description = why->second + "; " + event.description;
     log("worker " + std::to_string(event.worker.value) + " of run " + run.what.run_name +
         " ended: " + event.description);
     send(run.control, std::move(event));
     if (run.ending && run.living.empty())
       forget(i->first);
+    answer_if_drained();
   }
 
   void pass_on(worker_output event) {
@@ -207,6 +356,10 @@ class node_state : public node_backend::base {
   node_config config_;
   std::unique_ptr<process_launcher> launcher_;
   std::map<run_id, hosted_run> runs_;
+  bool beating_ = false;
+  bool draining_ = false;
+  clock::time_point grace_ends_;
+  std::vector<caf::typed_response_promise<void>> drained_;
 };
 
 } // namespace

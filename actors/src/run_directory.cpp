@@ -112,6 +112,8 @@ run_directory::~run_directory() {
 }
 
 expected<void> run_directory::rewind(step_id step) {
+  metrics_ = {};
+  ledger_ = {};
   for (const auto* name : {"metrics.jsonl", "ledger.jsonl"})
     if (auto done = keep_lines_until(root_ / name, step); !done)
       return done;
@@ -128,6 +130,9 @@ expected<void> run_directory::write_result(const run_result& result) const {
 }
 
 void run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
+  // A disk that was full may not be any more.
+  metrics_.clear();
+  ledger_.clear();
   for (const auto& row : batch.rows) {
     nlohmann::ordered_json line{
         {"step", row.step.value}, {"rank", batch.rank.value}, {"seconds", static_cast<double>(row.time_us) / 1e6}};
@@ -154,6 +159,7 @@ void run_directory::append_output(const worker_output& output) {
   auto& log = logs_[output.worker];
   if (!log.is_open())
     log.open(root_ / "logs" / ("worker-" + std::to_string(output.worker.value) + ".log"), std::ios::app);
+  log.clear();
   for (const auto& line : output.lines)
     log << line << '\n';
   log.flush();

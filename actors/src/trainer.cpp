@@ -1,18 +1,20 @@
 #include <troupe/actors/trainer.hpp>
 
 #include "down.hpp"
+#include "group_layout.hpp"
 #include "progress_meter.hpp"
+#include "starting_state.hpp"
 
 #include <troupe/actors/backend_choice.hpp>
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/collectives.hpp>
 #include <troupe/actors/error_conversion.hpp>
+#include <troupe/actors/heartbeat_monitor.hpp>
 #include <troupe/actors/placement.hpp>
 #include <troupe/actors/run_coordinator.hpp>
 #include <troupe/actors/run_directory.hpp>
+#include <troupe/actors/standstill.hpp>
 #include <troupe/collectives/summation_tree.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
 #include <troupe/serialization/digest.hpp>
 
 #include <caf/actor_system.hpp>
@@ -20,6 +22,7 @@
 
 #include <chrono>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -34,7 +37,8 @@ using trainer_backend =
     trainer_actor::extend<caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
                           caf::result<next_generation>(regroup_report), caf::result<void>(metrics_batch),
                           caf::result<void>(worker_finished), caf::result<void>(worker_ended),
-                          caf::result<void>(worker_output), caf::result<void>(checkpoint_outcome),
+                          caf::result<void>(worker_output), caf::result<void>(node_beat),
+                          caf::result<void>(node_leaving), caf::result<void>(checkpoint_outcome),
                           caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
 
 /// How long survivors of a failure may take to report, and released workers to end.
@@ -46,7 +50,13 @@ constexpr auto node_timeout = 10s;
 /// How long survivors may take to report before somebody is told whom they wait for.
 constexpr auto report_patience = 3s;
 
-enum class deadline : std::uint32_t { start, grace, reports };
+/// How often nodes and standing workers are looked after.
+constexpr auto tick_interval = 200ms;
+
+/// How often a node that is not there is tried again.
+constexpr auto dial_interval = 1s;
+
+enum class deadline : std::uint32_t { start, grace, reports, tick, dialled, drain, hold, room };
 
 template <class... Ts>
 struct overloaded : Ts... {
@@ -55,11 +65,40 @@ struct overloaded : Ts... {
 template <class... Ts>
 overloaded(Ts...) -> overloaded<Ts...>;
 
+enum class node_state {
+  /// Nobody answers there, or it was lost.
+  away,
+  /// It was asked for its offer.
+  asked,
+  offered,
+  /// It opens the program.
+  opening,
+  /// It can take workers.
+  open,
+  /// It will not take this run.
+  refused,
+  /// It takes no more workers, and goes.
+  leaving,
+};
+
 /// One node of the run, as the trainer sees it.
 struct used_node {
-  std::unique_ptr<connected_node> connection;
-  node_offer offer;
-  bool answered = false;
+  /// As configured; empty for the driver's own.
+  std::string address;
+  std::unique_ptr<connected_node> connection = nullptr;
+  std::uint64_t connection_number = 0;
+  node_offer offer = {};
+  node_state state = node_state::away;
+  /// It was given up while it was silent: should it speak again, it is told that its workers are not wanted any more.
+  bool condemned = false;
+  clock::time_point tried = {};
+  bool dialling = false;
+};
+
+/// What a thread that dials brings back.
+struct dial_result {
+  std::mutex mutex;
+  std::map<std::uint32_t, expected<std::unique_ptr<connected_node>>> found;
 };
 
 class trainer_state : public trainer_backend::base {
@@ -76,6 +115,9 @@ class trainer_state : public trainer_backend::base {
         [this](const run_observer& observer) { observers_.push_back(observer); },
         [this](const stop_request& request) { stop(request); },
         [this](const checkpoint_request&) { act_on(&run_coordinator::on_checkpoint_request); },
+        [this](const resize_request& request) { return resize(request); },
+        [this](const pause_request&) { act_on(&run_coordinator::on_pause); },
+        [this](const resume_request&) { act_on(&run_coordinator::on_resume); },
         [this](const worker_ready& message, const worker_actor& worker) { return ready(message, worker); },
         [this](const run_plan& plan) { return agree(plan); },
         [this](const regroup_report& message) { return report(message); },
@@ -83,17 +125,17 @@ class trainer_state : public trainer_backend::base {
         [this](const worker_finished& message) { finished(message); },
         [this](const worker_ended& message) { ended(message); },
         [this](const worker_output& output) { show(output); },
+        [this](const node_beat& beat) { take_beat(beat); },
+        [this](const node_leaving& message) { node_leaves(message); },
         [this](const checkpoint_outcome& outcome) { checkpointed(outcome); },
-        [this](const peer_down& event) { node_is_gone(event.index); },
+        [this](const peer_down& event) { node_is_gone(event.index, event.connection); },
         [this](const deadline_reached& event) { reached(static_cast<deadline>(event.which)); },
     };
   }
 
   void on_exit() override {
     // Whoever holds a handle keeps this object: promises are not broken, nor files let go, by themselves.
-    answer_plans([](plan_promise& x) { x.deliver(to_caf({errc::aborted, "the run is ending"})); });
-    for (auto& [worker, promise] : std::exchange(reports_, {}))
-      promise.deliver(to_caf({errc::aborted, "the run is ending"}));
+    let_waiting_go({errc::aborted, "the run is ending"});
     if (answer_.pending())
       answer_.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
     directory_.reset();
@@ -108,6 +150,11 @@ class trainer_state : public trainer_backend::base {
 
  private:
   using plan_promise = caf::typed_response_promise<plan_accepted>;
+  using report_promise = caf::typed_response_promise<next_generation>;
+
+  void remind_me(deadline which, std::chrono::milliseconds after) {
+    delayed_send(caf::actor_cast<trainer_backend>(ctrl()), after, deadline_reached{static_cast<std::uint32_t>(which)});
+  }
 
   // -- the way to the first step --------------------------------------------------------------------------------------
 
@@ -128,31 +175,34 @@ class trainer_state : public trainer_backend::base {
   expected<void> prepare() {
     if (auto valid = validate(config_); !valid)
       return valid;
-    auto nodes = services_.connect_nodes(config_.cluster);
-    if (!nodes)
-      return fail(std::move(nodes.error()));
-    for (auto& each : *nodes)
-      nodes_.push_back({std::move(each), {}, false});
-    watch_nodes();
-    ask_for_offers();
+    monitor_.emplace(config_.failure.heartbeat_timeout);
+    standing_.emplace(
+        standstill_settings{config_.failure.report_after, config_.failure.standstill == standstill_mode::replace
+                                                              ? config_.failure.replace_after
+                                                              : std::chrono::milliseconds{0}});
+    auto addresses = config_.cluster.nodes;
+    if (addresses.empty())
+      addresses.emplace_back();
+    for (auto& address : addresses)
+      nodes_.push_back({std::move(address)});
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+      auto connection = services_.connect_node(config_.cluster, nodes_[i].address);
+      // A range of workers takes what is there.
+      if (!connection && (!config_.scaling.num_workers.is_elastic() || config_.cluster.nodes.empty()))
+        return fail(std::move(connection.error()));
+      if (connection)
+        take_in(i, std::move(*connection));
+      else
+        notify(true, "begins without a node: " + connection.error().message);
+    }
+    remind_me(deadline::tick, tick_interval);
+    place_when_all_have_answered();
     return {};
   }
 
-  /// Takes the run's directory, and with it the state to begin with. A directory that is not ours to use stays as it
-  /// is.
-  expected<void> claim_directory() {
-    auto directory = run_directory::open(config_.run);
-    if (!directory)
-      return fail(std::move(directory.error()));
-    result_.path = directory->root().string();
-    if (auto found = find_state(*directory); !found)
-      return found;
-    if (auto done = directory->rewind(step_id{result_.resumed_from_step}); !done)
-      return done;
-    if (auto done = directory->write_run(describe_run()); !done)
-      return done;
-    directory_ = std::move(*directory);
-    return {};
+  run_identity identity() const {
+    return {services_.build_id, config_.run.seed, config_.scaling.shards, collectives::tree_version,
+            config_.config.dump()};
   }
 
   nlohmann::json describe_run() const {
@@ -163,57 +213,42 @@ class trainer_state : public trainer_backend::base {
             {"build_id", services_.build_id},
             {"seed", config_.run.seed},
             {"shards", config_.scaling.shards},
-            {"workers", config_.scaling.num_workers},
+            {"workers", to_string(config_.scaling.num_workers)},
             {"resumed_from_step", result_.resumed_from_step},
             {"config", config_.config},
             {"options", config_.options}};
   }
 
-  run_identity identity() const {
-    return {services_.build_id, config_.run.seed, config_.scaling.shards, collectives::tree_version,
-            config_.config.dump()};
-  }
-
-  /// The checkpoint to begin with, if any.
-  expected<void> find_state(const run_directory& directory) {
-    std::ignore = serialization::remove_abandoned(directory.checkpoints());
-    auto latest = serialization::open_latest(directory.checkpoints());
-    if (latest)
-      return resume_from(*latest);
-    if (latest.error().code != errc::not_found)
-      return fail(latest.error().code,
-                  latest.error().message +
-                      "; remove the damaged checkpoints to begin anew, or choose another run name");
-    if (config_.run.resume == resume_mode::must)
-      return fail(errc::not_found, "resume is 'must', but " + directory.checkpoints().string() +
-                                       " holds no checkpoint: check name and storage path, or use resume 'auto'");
-    if (config_.load_checkpoint.empty())
-      return {};
-    auto other = serialization::checkpoint::open(config_.load_checkpoint);
-    if (other)
-      if (auto good = other->verify(); !good)
-        return fail(std::move(good.error()));
-    if (!other)
-      return fail(std::move(other.error()));
-    restore_from_ = std::filesystem::absolute(config_.load_checkpoint).string();
-    notify(false, "begins with the state of " + restore_from_);
+  /// Takes the run's directory, and with it the state to begin with. A directory that is not ours to use stays as it
+  /// is.
+  expected<void> claim_directory() {
+    auto directory = run_directory::open(config_.run);
+    if (!directory)
+      return fail(std::move(directory.error()));
+    result_.path = directory->root().string();
+    if (auto found = begin_with_state_of(*directory); !found)
+      return found;
+    result_.resumed_from_step = state_.step.value;
+    if (auto done = directory->write_run(describe_run()); !done)
+      return done;
+    directory_ = std::move(*directory);
     return {};
   }
 
-  expected<void> resume_from(const serialization::latest_checkpoint& latest) {
-    for (const auto& each : latest.passed_over)
+  expected<void> begin_with_state_of(run_directory& directory) {
+    auto found = find_starting_state(directory, config_, identity());
+    if (!found)
+      return fail(std::move(found.error()));
+    state_ = std::move(*found);
+    for (const auto& each : state_.passed_over)
       notify(true, "a newer checkpoint was passed over: " + each);
-    const auto& content = latest.found.content();
-    if (auto same = compare_with_checkpoint(identity(), content); !same)
-      return same;
-    resumed_ = plan_of(content);
-    restore_from_ = latest.found.directory().string();
-    restore_step_ = true;
-    result_.resumed_from_step = content.step.value;
-    result_.steps = content.step.value;
-    result_.latest_checkpoint = restore_from_;
-    notify(false, "goes on from step " + std::to_string(content.step.value) + " (" + restore_from_ + ")");
-    return {};
+    if (state_.restore_step)
+      notify(false, "goes on from step " + std::to_string(state_.step.value) + " (" + state_.restore_from + ")");
+    else if (!state_.restore_from.empty())
+      notify(false, "begins with the state of " + state_.restore_from);
+    result_.steps = state_.step.value;
+    result_.latest_checkpoint = state_.restore_step ? state_.restore_from : std::string{};
+    return directory.rewind(state_.step);
   }
 
   void spawn_helpers() {
@@ -227,75 +262,330 @@ class trainer_state : public trainer_backend::base {
                                     {result_.run, directory_->checkpoints(), config_.checkpoint.num_to_keep, tell});
   }
 
-  void watch_nodes() {
+  // -- nodes ----------------------------------------------------------------------------------------------------------
+
+  /// A node can be reached: asks what it has.
+  void take_in(std::uint32_t index, std::unique_ptr<connected_node> connection) {
+    auto& node = nodes_[index];
+    node.connection = std::move(connection);
+    node.offer = {};
+    node.connection_number = ++connections_;
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-      when_down(nodes_[i].connection->handle(), [self, i] {
-        if (auto strong = self.lock())
-          caf::anon_send(caf::actor_cast<trainer_backend>(strong), peer_down{i, {}});
-      });
+    when_down(node.connection->handle(), [self, index, number = connections_] {
+      if (auto strong = self.lock())
+        caf::anon_send(caf::actor_cast<trainer_backend>(strong), peer_down{index, {}, number});
+    });
+    ask_for_offer(index);
   }
 
-  /// A node did not do what it was asked for while the run was being started.
-  void start_failed(std::uint32_t node, const caf::error& reason) {
+  void ask_for_offer(std::uint32_t index) {
+    nodes_[index].state = node_state::asked;
+    request(nodes_[index].connection->handle(), node_timeout, offer_request{result_.run})
+        .then(
+            [this, index](node_offer& offer) {
+              nodes_[index].offer = std::move(offer);
+              nodes_[index].state = node_state::offered;
+              if (coordinator_)
+                open_on(index);
+              else
+                place_when_all_have_answered();
+            },
+            [this, index](const caf::error& reason) { node_failed(index, reason); });
+  }
+
+  /// A node did not do what it was asked for.
+  void node_failed(std::uint32_t index, const caf::error& reason) {
     auto ours = from_caf(reason);
-    conclude_run(run_status::failed, {ours.code, "node " + nodes_[node].connection->address() + ": " + ours.message});
+    auto text = "node " + name_of(index) + ": " + ours.message;
+    if (!begun_ && (!coordinator_ || is_used(index)))
+      return conclude_run(run_status::failed, {ours.code, text});
+    if (nodes_[index].state == node_state::away)
+      return;
+    nodes_[index].state = node_state::refused;
+    notify(true, text);
   }
 
-  void ask_for_offers() {
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-      request(nodes_[i].connection->handle(), node_timeout, offer_request{result_.run})
-          .then(
-              [this, i](node_offer& offer) {
-                nodes_[i].offer = std::move(offer);
-                if (all_answered(i))
-                  place();
-              },
-              [this, i](const caf::error& reason) { start_failed(i, reason); });
+  [[nodiscard]] bool is_used(std::uint32_t index) const {
+    return std::ranges::any_of(layout_.places(), [&](const worker_place& x) { return x.node == index; });
   }
 
-  /// Notes an answer; whether it was the last that was waited for.
-  bool all_answered(std::uint32_t node) {
-    nodes_[node].answered = true;
-    return std::ranges::all_of(nodes_, [](const used_node& x) { return x.answered || x.connection == nullptr; }) &&
-           !concluding_;
+  [[nodiscard]] std::string name_of(std::uint32_t index) const {
+    const auto& node = nodes_[index];
+    return node.connection ? node.connection->address() : node.address;
   }
 
-  void place() {
-    std::vector<node_offer> offers;
-    for (auto& node : nodes_) {
-      node.answered = false;
-      offers.push_back(node.offer);
+  /// Has the node open the program; from then on it can take workers.
+  void open_on(std::uint32_t index) {
+    nodes_[index].state = node_state::opening;
+    auto self = caf::actor_cast<run_control>(caf::actor_cast<trainer_backend>(ctrl()));
+    auto timeout = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
+    request(nodes_[index].connection->handle(), node_timeout,
+            open_run{result_.run, result_.name, services_.program_path, services_.build_id, secret_, timeout}, self,
+            collectives_, store_)
+        .then([this, index](const run_opened&) { opened(index); },
+              [this, index](const caf::error& reason) { node_failed(index, reason); });
+  }
+
+  void opened(std::uint32_t index) {
+    auto& node = nodes_[index];
+    if (concluding_ || node.state != node_state::opening)
+      return;
+    node.state = node_state::open;
+    node.condemned = false;
+    monitor_->add(index, clock::now());
+    if (begun_) {
+      notify(false, "node " + name_of(index) + " has joined");
+      return there_is_room();
     }
-    auto decision = place_workers(config_.scaling, offers);
-    if (!decision)
-      return conclude_run(run_status::failed, std::move(decision.error()));
+    auto waits = [this](const worker_place& x) { return nodes_[x.node].state != node_state::open; };
+    if (std::ranges::none_of(layout_.places(), waits)) {
+      begun_ = true;
+      start(layout_.places());
+    }
+  }
+
+  void there_is_room() {
+    if (awaiting_room_)
+      place_again();
+    else
+      act_on(&run_coordinator::on_room);
+  }
+
+  /// Connects in a thread of its own: that may take seconds.
+  void dial(std::uint32_t index) {
+    auto& node = nodes_[index];
+    node.dialling = true;
+    node.tried = clock::now();
+    auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
+    system().spawn<caf::detached>([self, index, address = node.address, connect = services_.connect_node,
+                                   cluster = config_.cluster, into = dialled_] {
+      auto connection = connect(cluster, address);
+      {
+        auto lock = std::lock_guard{into->mutex};
+        into->found.insert_or_assign(index, std::move(connection));
+      }
+      if (auto strong = self.lock())
+        caf::anon_send(caf::actor_cast<trainer_backend>(strong),
+                       deadline_reached{static_cast<std::uint32_t>(deadline::dialled)});
+    });
+  }
+
+  void take_in_who_was_dialled() {
+    std::map<std::uint32_t, expected<std::unique_ptr<connected_node>>> found;
+    {
+      auto lock = std::lock_guard{dialled_->mutex};
+      found.swap(dialled_->found);
+    }
+    for (auto& [index, connection] : found) {
+      nodes_[index].dialling = false;
+      if (connection)
+        take_in(index, std::move(*connection));
+    }
+  }
+
+  void tick() {
+    if (concluding_)
+      return;
+    remind_me(deadline::tick, tick_interval);
+    auto now = clock::now();
+    for (const auto& [index, silent_for] : monitor_->silent(now)) {
+      nodes_[index].condemned = true;
+      lose_node(index, "node " + name_of(index) + " has said nothing for " +
+                           std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silent_for).count()) +
+                           " ms: it is frozen, or the network is cut");
+    }
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+      if (auto& node = nodes_[i]; node.state == node_state::away && node.connection == nullptr && !node.dialling &&
+                                  !node.address.empty() && now - node.tried > dial_interval)
+        dial(i);
+    if (!coordinator_)
+      place_when_all_have_answered();
+    else
+      look_after_workers(now);
+  }
+
+  void look_after_workers(clock::time_point now) {
+    act(coordinator_->on_tick(now));
+    if (coordinator_->training() && !coordinator_->somebody_has_finished())
+      for (const auto& finding : standing_->check())
+        deal_with(finding);
+  }
+
+  void deal_with(const standstill_finding& finding) {
+    notify(true, finding.reason);
+    if (finding.what == standstill_finding::action::replace && finding.at_fault)
+      fence(*finding.at_fault, finding.reason);
+  }
+
+  void fence(worker_id worker, const std::string& why) {
+    auto node = node_of(worker);
+    if (node && nodes_[*node].connection)
+      anon_send(nodes_[*node].connection->handle(), kill_worker{result_.run, worker, why});
+  }
+
+  [[nodiscard]] std::optional<std::uint32_t> node_of(worker_id worker) const {
+    auto i = where_.find(worker);
+    return i == where_.end() ? std::nullopt : std::optional{i->second};
+  }
+
+  [[nodiscard]] std::optional<std::uint32_t> sending_node() {
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+      if (nodes_[i].connection && caf::actor_cast<caf::actor_addr>(current_sender()) ==
+                                      caf::actor_cast<caf::actor_addr>(nodes_[i].connection->handle()))
+        return i;
+    return std::nullopt;
+  }
+
+  void take_beat(const node_beat& beat) {
+    auto index = sending_node();
+    if (!index || beat.run != result_.run || !coordinator_ || concluding_)
+      return;
+    auto now = clock::now();
+    if (std::exchange(nodes_[*index].condemned, false))
+      return readmit(*index);
+    monitor_->heard(*index, now);
+    for (const auto& each : beat.workers) {
+      coordinator_->on_applied(each.worker, each.passed);
+      if (each.generation == coordinator_->generation() && each.worker.value < result_.workers.size())
+        standing_->observe({each.worker, result_.workers[each.worker.value].rank, each.progress, each.activity,
+                            "after step " + std::to_string(each.passed.value)},
+                           now);
+    }
+  }
+
+  /// A node that was given up speaks again: what it has of this run is of no use any more, but there is room.
+  void readmit(std::uint32_t index) {
+    notify(true, "node " + name_of(index) + " answers again: its workers end, and it takes new ones");
+    nodes_[index].state = node_state::asked;
+    request(nodes_[index].connection->handle(), node_timeout, end_run{result_.run})
+        .then([this, index] { ask_for_offer(index); },
+              [this, index](const caf::error& reason) { node_failed(index, reason); });
+  }
+
+  void node_is_gone(std::uint32_t index, std::uint64_t connection) {
+    if (concluding_ || nodes_[index].connection_number != connection)
+      return;
+    auto text = "the connection to node " + name_of(index) + " is gone";
+    if (!begun_ && (!coordinator_ || is_used(index)))
+      return conclude_run(run_status::failed, {errc::node_lost, text});
+    auto& node = nodes_[index];
+    node.condemned = false;
+    node.tried = clock::now();
+    auto was_leaving = node.state == node_state::leaving;
+    lose_node(index, text + (was_leaving ? "" : ": look at that host and at its caf-node's output"));
+    nodes_[index].connection.reset();
+  }
+
+  void lose_node(std::uint32_t index, const std::string& why) {
+    monitor_->remove(index);
+    nodes_[index].state = node_state::away;
+    if (coordinator_)
+      act(coordinator_->on_node_lost(index, why, clock::now()));
+  }
+
+  void node_leaves(const node_leaving& message) {
+    auto index = sending_node();
+    if (!index || message.run != result_.run || !coordinator_ || concluding_)
+      return;
+    notify(true, "node " + name_of(*index) + " is going away in " + std::to_string(message.grace_ms / 1000) + " s");
+    nodes_[*index].state = node_state::leaving;
+    remind_me(deadline::drain, std::chrono::milliseconds{message.grace_ms / 2});
+    act(coordinator_->on_node_leaving(*index, !place_more(config_.scaling, rooms(), 1).empty()));
+  }
+
+  [[nodiscard]] std::vector<node_room> rooms() const {
+    std::vector<node_room> result;
+    for (const auto& node : nodes_)
+      result.push_back({node.offer.free, 0, node.state == node_state::open});
+    if (coordinator_)
+      for (const auto& place : coordinator_->occupied())
+        ++result[place.node].workers;
+    return result;
+  }
+
+  // -- who starts where -----------------------------------------------------------------------------------------------
+
+  void place_when_all_have_answered() {
+    auto is_pending = [](const used_node& x) { return x.state == node_state::asked || x.dialling; };
+    if (concluding_ || coordinator_ || std::ranges::any_of(nodes_, is_pending))
+      return;
+    auto decision = place_on([](const used_node& x) { return x.state == node_state::offered; });
+    auto is_missing = [](const used_node& x) { return x.state == node_state::away; };
+    auto waited = clock::now() - started_;
+    if (!decision) {
+      if (!config_.scaling.num_workers.is_elastic() || std::ranges::none_of(nodes_, is_missing) ||
+          waited > config_.scaling.wait_for_workers)
+        return conclude_run(run_status::failed, std::move(decision.error()));
+      if (!std::exchange(told_to_wait_, true))
+        notify(true, "waits for nodes: " + decision.error().message);
+      return;
+    }
+    // There may be room for more in a moment.
+    if (decision->places.size() < config_.scaling.num_workers.max && waited < config_.scaling.gather_window &&
+        std::ranges::any_of(nodes_, is_missing))
+      return;
     if (!decision->warning.empty())
       notify(true, decision->warning);
+    begin_with(std::move(decision->places));
+  }
+
+  /// As `place_workers`, over some of the nodes.
+  template <class Predicate>
+  expected<placement_decision> place_on(Predicate is_usable) {
+    std::vector<node_offer> offers;
+    std::vector<std::uint32_t> indices;
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+      if (is_usable(nodes_[i])) {
+        offers.push_back(nodes_[i].offer);
+        indices.push_back(i);
+      }
+    auto decision = place_workers(config_.scaling, offers);
+    if (decision)
+      for (auto& place : decision->places) {
+        place.node = indices[place.node];
+        place.worker.value += static_cast<std::uint32_t>(result_.workers.size());
+      }
+    return decision;
+  }
+
+  void begin_with(std::vector<worker_place> places) {
+    if (auto fit = lay_out(std::move(places)); !fit)
+      return conclude_run(run_status::failed, std::move(fit.error()));
     warn_of_uneven_shards();
-    places_ = std::move(decision->places);
-    auto choice = choose_backend(config_.run.backend, places_);
-    if (!choice)
-      return conclude_run(run_status::failed, std::move(choice.error()));
-    backend_ = choice->backend;
-    if (backend_ != backend_kind::self)
-      notify(false, "gradients go over " + choice->reason);
     if (auto trusted = check_data_plane(); !trusted)
       return conclude_run(run_status::failed, std::move(trusted.error()));
     if (auto claimed = claim_directory(); !claimed)
       return conclude_run(run_status::failed, std::move(claimed.error()));
     spawn_helpers();
-    coordinator_.emplace(run_coordinator::settings{result_.run, services_.build_id, places_,
-                                                   config_.run.allow_mixed_hosts, resumed_, services_.compare_numerics,
-                                                   config_.failure});
-    for (const auto& place : places_)
-      result_.workers.push_back(
-          {place.worker, place.rank, nodes_[place.node].offer.host, nodes_[place.node].connection->address(), 0});
-    open_program();
+    coordinator_.emplace(
+        run_coordinator::settings{result_.run, services_.build_id, layout_.places(), config_.run.allow_mixed_hosts,
+                                  state_.resumed, services_.compare_numerics, config_.failure,
+                                  config_.scaling.num_workers, state_.step, config_.run.start_timeout});
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+      if (nodes_[i].state == node_state::offered)
+        open_on(i);
+  }
+
+  /// Who is where from now on, and what carries the gradients between them.
+  expected<void> lay_out(std::vector<worker_place> places) {
+    auto choice = choose_backend(config_.run.backend, places);
+    // Everybody that is left could use what was chosen before, except where a host or all others are gone.
+    if (!choice && begun_)
+      choice = choose_backend(backend_mode::automatic, places);
+    if (!choice)
+      return fail(std::move(choice.error()));
+    if (choice->backend != backend_kind::self && choice->backend != backend_)
+      notify(false, "gradients go over " + choice->reason);
+    backend_ = choice->backend;
+    std::vector<std::string> addresses;
+    for (const auto& node : nodes_)
+      addresses.push_back(node.offer.address);
+    layout_ = {std::move(places), std::move(addresses), config_.scaling.shards, backend_};
+    return {};
   }
 
   void warn_of_uneven_shards() {
-    auto n = config_.scaling.num_workers;
+    auto n = layout_.world_size();
     auto v = config_.scaling.shards;
     auto most = (v + n - 1) / n;
     auto efficiency = static_cast<double>(v) / (static_cast<double>(n) * most);
@@ -307,8 +597,17 @@ class trainer_state : public trainer_backend::base {
 
   /// What Gloo sends is clear text.
   expected<void> check_data_plane() const {
-    auto used = used_nodes();
-    if (used.size() < 2 || config_.cluster.trusted_network || services_.is_loopback == nullptr)
+    if (config_.cluster.trusted_network || services_.is_loopback == nullptr)
+      return {};
+    std::set<std::uint32_t> used;
+    for (const auto& place : layout_.places())
+      used.insert(place.node);
+    // Later, workers may come to any of them.
+    if (config_.scaling.num_workers.is_elastic())
+      for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+        if (nodes_[i].connection)
+          used.insert(i);
+    if (used.size() < 2)
       return {};
     for (auto i : used)
       if (!services_.is_loopback(nodes_[i].offer.address))
@@ -319,61 +618,113 @@ class trainer_state : public trainer_backend::base {
     return {};
   }
 
-  std::set<std::uint32_t> used_nodes() const {
-    std::set<std::uint32_t> result;
-    for (const auto& place : places_)
-      result.insert(place.node);
-    return result;
-  }
-
-  void open_program() {
-    auto secret = serialization::random_hex(32);
-    auto self = caf::actor_cast<run_control>(caf::actor_cast<trainer_backend>(ctrl()));
-    waiting_nodes_ = used_nodes();
-    for (auto i : used_nodes())
-      request(nodes_[i].connection->handle(), node_timeout,
-              open_run{result_.run, result_.name, services_.program_path, services_.build_id, secret}, self,
-              collectives_, store_)
-          .then(
-              [this, i](const run_opened&) {
-                waiting_nodes_.erase(i);
-                if (waiting_nodes_.empty() && !concluding_)
-                  start_workers_on_all();
-              },
-              [this, i](const caf::error& reason) { start_failed(i, reason); });
-  }
-
-  void start_workers_on_all() {
-    delayed_send(caf::actor_cast<trainer_backend>(ctrl()), config_.run.start_timeout,
-                 deadline_reached{static_cast<std::uint32_t>(deadline::start)});
-    for (auto i : used_nodes()) {
-      start_workers message{result_.run, config_.arguments, {}};
-      for (const auto& place : places_)
-        if (place.node == i)
-          message.workers.push_back({place.worker, environment_of(place)});
-      request(nodes_[i].connection->handle(), node_timeout, std::move(message))
-          .then([](const workers_started&) {}, [this, i](const caf::error& reason) { start_failed(i, reason); });
+  /// Starts the processes of these workers; the coordinator knows of them.
+  void start(const std::vector<worker_place>& places) {
+    remind_me(deadline::start, config_.run.start_timeout);
+    auto layout = group_layout{places, {}, config_.scaling.shards, backend_};
+    std::map<std::uint32_t, start_workers> messages;
+    for (const auto& place : places) {
+      auto& message = messages[place.node];
+      message.run = result_.run;
+      message.arguments = config_.arguments;
+      message.workers.push_back({place.worker, layout.environment_of(place)});
+      result_.workers.resize(std::max<std::size_t>(result_.workers.size(), place.worker.value + 1));
+      result_.workers[place.worker.value] = {place.worker, place.rank, nodes_[place.node].offer.host,
+                                             name_of(place.node), 0};
+      where_[place.worker] = place.node;
+      living_.insert(place.worker);
+    }
+    for (auto& [node, message] : messages) {
+      auto workers = message.workers;
+      request(nodes_[node].connection->handle(), node_timeout, std::move(message))
+          .then([](const workers_started&) {},
+                [this, node = node, workers](const caf::error& reason) { not_started(node, workers, reason); });
     }
   }
 
-  std::map<std::string, std::string> environment_of(const worker_place& place) const {
-    return {{"RANK", std::to_string(place.rank.value)},
-            {"WORLD_SIZE", std::to_string(places_.size())},
-            {"LOCAL_RANK", std::to_string(place.local_rank)},
-            {"LOCAL_WORLD_SIZE", std::to_string(place.local_world_size)},
-            {"GROUP_RANK", std::to_string(node_rank_of(place))}};
+  void not_started(std::uint32_t node, const std::vector<worker_launch>& workers, const caf::error& reason) {
+    if (coordinator_->attempt() == 1 && coordinator_->starting())
+      return node_failed_to_start(node, reason);
+    for (const auto& each : workers)
+      ended({result_.run, each.worker, 1, "it could not be started: " + from_caf(reason).message, {}});
   }
 
-  /// The place of a worker's node among the nodes that are used.
-  std::uint32_t node_rank_of(const worker_place& place) const {
-    auto used = used_nodes();
-    return static_cast<std::uint32_t>(std::distance(used.begin(), used.find(place.node)));
+  void node_failed_to_start(std::uint32_t node, const caf::error& reason) {
+    auto ours = from_caf(reason);
+    conclude_run(run_status::failed, {ours.code, "node " + name_of(node) + ": " + ours.message});
   }
+
+  /// As many of `count` as there is room for.
+  void start_additional(std::uint32_t count) {
+    auto nodes = place_more(config_.scaling, rooms(), count);
+    std::vector<worker_place> places;
+    for (auto node : nodes) {
+      auto id = static_cast<std::uint32_t>(result_.workers.size() + places.size());
+      places.push_back(
+          {worker_id{id}, rank_id{layout_.world_size() + static_cast<std::uint32_t>(places.size())}, node, 0, 1});
+    }
+    if (places.empty())
+      return;
+    coordinator_->on_started(places, clock::now());
+    start(places);
+  }
+
+  // -- nobody is left -------------------------------------------------------------------------------------------------
+
+  /// Begins again from the latest checkpoint, once nothing of the attempt before can add to it.
+  void restart(const std::string& why) {
+    notify(true, why + ": the run starts again from its latest checkpoint");
+    ++result_.restarts;
+    restart_why_ = why;
+    restart_began_ = clock::now();
+    furthest_ = std::max(furthest_, coordinator_->furthest());
+    let_waiting_go({errc::aborted, "the run starts again from a checkpoint"});
+    workers_.clear();
+    for (auto worker : living_)
+      fence(worker, "the run starts again from a checkpoint");
+    commands_.clear();
+    standing_->clear();
+    auto next = generation_started{result_.run, coordinator_->generation(), 0};
+    anon_send(collectives_, next);
+    auto attempt = coordinator_->attempt();
+    request(store_, caf::infinite, next)
+        .then([this, attempt] { begin_again(attempt); }, [this, attempt](const caf::error&) { begin_again(attempt); });
+  }
+
+  void begin_again(std::uint32_t attempt) {
+    if (concluding_ || attempt != coordinator_->attempt())
+      return;
+    if (auto found = begin_with_state_of(*directory_); !found)
+      return conclude_run(run_status::failed, std::move(found.error()));
+    awaiting_room_ = true;
+    told_to_wait_ = false;
+    remind_me(deadline::room, config_.scaling.wait_for_workers);
+    place_again();
+  }
+
+  void place_again() {
+    auto decision = place_on([](const used_node& x) { return x.state == node_state::open; });
+    if (!decision) {
+      if (!std::exchange(told_to_wait_, true))
+        notify(true, "waits for nodes: " + decision.error().message);
+      return;
+    }
+    awaiting_room_ = false;
+    if (auto fit = lay_out(std::move(decision->places)); !fit)
+      return conclude_run(run_status::failed, std::move(fit.error()));
+    coordinator_->on_restarted(layout_.places(), state_.resumed, state_.step);
+    start(layout_.places());
+  }
+
+  // -- workers begin --------------------------------------------------------------------------------------------------
 
   caf::result<void> ready(const worker_ready& message, const worker_actor& worker) {
     if (message.run != result_.run || !coordinator_ || message.worker.value >= result_.workers.size())
       return to_caf(
           {errc::stale_generation, "this is the driver of run " + result_.run.value + ", not of " + message.run.value});
+    if (!coordinator_->expects(message.worker))
+      return to_caf({errc::stale_generation, "worker " + std::to_string(message.worker.value) +
+                                                 " has been given up: the run goes on without it"});
     workers_[message.worker] = worker;
     auto& info = result_.workers[message.worker.value];
     info.pid = message.pid;
@@ -384,15 +735,9 @@ class trainer_state : public trainer_backend::base {
     return caf::unit;
   }
 
-  void begin_all_workers() {
-    caf::anon_send(collectives_, generation_of(places_));
+  begin_training begin_message() const {
     begin_training message;
     message.run = result_.run;
-    message.generation = generation_;
-    message.world_size = static_cast<std::uint32_t>(places_.size());
-    message.ownership = ownership();
-    message.backend = backend_;
-    message.nodes = nodes_of_ranks();
     message.function = function_;
     message.run_name = config_.run.name;
     message.run_directory = result_.path;
@@ -401,111 +746,160 @@ class trainer_state : public trainer_backend::base {
     message.configuration = config_.config.dump();
     message.options = config_.options.dump();
     message.steps = config_.run.steps;
-    message.restore_from = restore_from_;
-    message.restore_step = restore_step_;
+    message.restore_from = state_.restore_from;
+    message.restore_step = state_.restore_step;
+    message.restored_step = state_.step;
     message.checkpoint_every_steps = config_.checkpoint.every_steps;
     message.fast_reduction = config_.run.reduction == reduction_mode::fast;
     message.keep_ledger = config_.run.keep_ledger;
     message.check_every_step = config_.run.check_every_step;
     message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
-    for (const auto& place : places_) {
+    return message;
+  }
+
+  group_place place_of(const worker_place& who, const std::string& reason) const {
+    auto place = layout_.place_of(who);
+    place.generation = coordinator_->generation();
+    place.attempt = coordinator_->attempt();
+    place.reason = reason;
+    return place;
+  }
+
+  void begin_all_workers() {
+    caf::anon_send(collectives_, generation_now());
+    auto message = begin_message();
+    for (const auto& place : layout_.places()) {
       message.worker = place.worker;
-      message.rank = place.rank;
-      message.local_rank = place.local_rank;
-      message.local_world_size = place.local_world_size;
-      message.node_rank = node_rank_of(place);
-      message.data_address = data_address_of(place);
+      message.place = place_of(place, restart_why_);
       anon_send(workers_[place.worker], message);
     }
     result_.exact = result_.exact && coordinator_->exact_hosts();
-    meter_.begin(result_.run, started_, result_.resumed_from_step);
-    publish(run_started{result_.run, result_.name, result_.path, result_.workers, result_.resumed_from_step});
+    meter_.begin(result_.run, started_, state_.step.value);
+    if (coordinator_->attempt() == 1)
+      return publish(run_started{result_.run, result_.name, result_.path, result_.workers, result_.resumed_from_step});
+    generation_record record;
+    record.run = result_.run;
+    record.generation = coordinator_->generation();
+    record.attempt = coordinator_->attempt();
+    record.workers = layout_.world_size();
+    record.settled = state_.step;
+    record.steps_redone = furthest_.value - std::min(furthest_, state_.step).value;
+    record.interrupted_step = true;
+    record.reason = restart_why_ + "; started again from step " + std::to_string(state_.step.value);
+    add(std::move(record));
   }
 
-  generation_started generation_of(const std::vector<worker_place>& places) const {
-    return {result_.run, generation_, static_cast<std::uint32_t>(places.size())};
+  void begin_newcomer_of(worker_id worker) {
+    auto message = begin_message();
+    message.worker = worker;
+    // Its state comes from the others.
+    message.restore_from.clear();
+    message.place.attempt = coordinator_->attempt();
+    // Preliminary: it hears of its place when it gets one.
+    message.place.rank = rank_id{layout_.world_size()};
+    message.place.world_size = layout_.world_size() + 1;
+    message.place.local_world_size = 1;
+    for (const auto& plan : coordinator_->accepted())
+      message.earlier_evaluations.push_back(plan.evaluations);
+    auto& handle = workers_[worker];
+    anon_send(handle, message);
+    // It missed what was said before.
+    for (const auto& command : commands_)
+      anon_send(handle, command);
   }
 
-  std::vector<shard_range> ownership() const {
-    return collectives::even_ownership(config_.scaling.shards, static_cast<std::uint32_t>(places_.size()));
+  void add(generation_record record) {
+    notify(false, "generation " + std::to_string(record.generation.value) + " of " + std::to_string(record.workers) +
+                      (record.workers == 1 ? " worker: " : " workers: ") + record.reason);
+    for (const auto& place : layout_.places())
+      record.members.push_back(result_.workers[place.worker.value]);
+    publish(record);
+    record.members.clear();
+    result_.generations.push_back(std::move(record));
   }
 
-  std::vector<std::uint32_t> nodes_of_ranks() const {
-    std::vector<std::uint32_t> result;
-    for (const auto& place : places_)
-      result.push_back(place.node);
-    return result;
-  }
+  generation_started generation_now() const { return {result_.run, coordinator_->generation(), layout_.world_size()}; }
 
-  std::string data_address_of(const worker_place& place) const {
-    return used_nodes().size() > 1 ? nodes_[place.node].offer.address : "127.0.0.1";
-  }
-
-  // -- when members are lost ------------------------------------------------------------------------------------------
+  // -- when members come and go ---------------------------------------------------------------------------------------
 
   caf::result<next_generation> report(const regroup_report& message) {
-    if (message.run != result_.run || !coordinator_ || coordinator_->over() || !coordinator_->goes_on())
+    if (message.run != result_.run || !coordinator_ || concluding_)
       return to_caf({errc::aborted, "the run is ending"});
-    if (message.generation != generation_)
-      return to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) +
-                                                 " is over; the last is " + std::to_string(generation_.value)});
     auto promise = make_response_promise<next_generation>();
     reports_.insert_or_assign(message.worker, promise);
     act(coordinator_->on_report(message, clock::now()));
     return promise;
   }
 
+  void answer_report(worker_id worker, const error& reason) {
+    if (auto waiting = reports_.extract(worker); !waiting.empty())
+      waiting.mapped().deliver(to_caf(reason));
+  }
+
   void abort_workers(const error& reason) {
-    tell_workers(abort_training{result_.run, generation_, reason});
+    tell_workers(abort_training{result_.run, coordinator_->generation(), reason});
     answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(reason)); });
   }
 
+  /// Nobody is left waiting for an answer that does not come.
+  void let_waiting_go(const error& reason) {
+    answer_plans([&](plan_promise& x) { x.deliver(to_caf(reason)); });
+    for (auto& [worker, promise] : std::exchange(reports_, {}))
+      promise.deliver(to_caf(reason));
+  }
+
   void form(const form_generation& next) {
-    ++generation_.value;
-    places_ = next.places;
-    // Everybody that is left could use what was chosen before, except where a host or all others are gone.
-    auto choice = choose_backend(config_.run.backend, places_);
-    if (!choice)
-      choice = choose_backend(backend_mode::automatic, places_);
-    backend_ = choice->backend;
+    if (auto fit = lay_out(next.places); !fit)
+      return conclude_run(run_status::failed, std::move(fit.error()));
     // Before any worker hears of it.
-    caf::anon_send(collectives_, generation_of(places_));
+    caf::anon_send(collectives_, generation_now());
+    caf::anon_send(store_, generation_now());
     next_generation message;
-    message.generation = generation_;
-    message.world_size = static_cast<std::uint32_t>(places_.size());
-    message.ownership = ownership();
-    message.backend = backend_;
-    message.nodes = nodes_of_ranks();
     message.settled = next.decision.settled;
     message.commands_agreed = next.decision.commands_agreed;
     message.evaluations = next.decision.evaluations;
     message.evaluations_differ = next.decision.evaluations_differ;
-    for (const auto& place : places_)
+    for (const auto& place : layout_.places()) {
       if (place.worker == next.decision.evaluation_source)
         message.evaluation_source = place.rank;
-    auto reports = std::exchange(reports_, {});
-    for (const auto& place : places_) {
-      message.rank = place.rank;
-      message.local_rank = place.local_rank;
-      message.local_world_size = place.local_world_size;
-      message.node_rank = node_rank_of(place);
-      message.data_address = data_address_of(place);
-      reports.at(place.worker).deliver(message);
+      if (std::ranges::find(next.newcomers, place.worker) != next.newcomers.end())
+        message.newcomers.push_back(place.rank);
     }
-    notify(true, "generation " + std::to_string(generation_.value) + " of " + std::to_string(places_.size()) +
-                     (places_.size() == 1 ? " worker: " : " workers: ") + next.decision.reason);
+    for (const auto& place : layout_.places()) {
+      message.place = place_of(place, next.record.reason);
+      result_.workers[place.worker.value].rank = place.rank;
+      if (auto waiting = reports_.extract(place.worker); !waiting.empty())
+        waiting.mapped().deliver(message);
+    }
+    for (auto worker : next.released) {
+      next_generation farewell;
+      farewell.released = true;
+      if (auto waiting = reports_.extract(worker); !waiting.empty())
+        waiting.mapped().deliver(farewell);
+      release(worker);
+    }
+    standing_->clear();
+    add(next.record);
+  }
+
+  void release(worker_id worker) {
+    if (auto found = workers_.find(worker); found != workers_.end())
+      anon_send(found->second, release_worker{result_.run});
   }
 
   // -- while it runs --------------------------------------------------------------------------------------------------
 
   caf::result<plan_accepted> agree(const run_plan& plan) {
-    if (plan.run != result_.run || plan.generation != generation_ || !coordinator_ || coordinator_->over())
+    if (plan.run != result_.run || !coordinator_ || coordinator_->over())
       return to_caf({errc::stale_generation, "this run has ended"});
+    auto is_newcomer = plan.generation == generation_id{};
+    if (!is_newcomer && plan.generation != coordinator_->generation())
+      return to_caf({errc::stale_generation, "this generation is over"});
     // Nobody would answer a plan that comes after a failure, and its worker would wait for the end of the grace period.
-    if (!coordinator_->training())
+    if (!coordinator_->training() && !(is_newcomer && coordinator_->goes_on()))
       return to_caf({errc::aborted, "the run is ending"});
     auto promise = make_response_promise<plan_accepted>();
-    plans_.push_back(promise);
+    plans_.insert_or_assign(plan.worker, promise);
     act(coordinator_->on_plan(plan));
     return promise;
   }
@@ -515,10 +909,23 @@ class trainer_state : public trainer_backend::base {
     facts_ = {result_.run,           config_.run.seed,          config_.scaling.shards,
               plan.batch_samples,    collectives::tree_version, services_.build_id,
               config_.config.dump(), plan.data_fingerprint,     numerics_};
-    // A part takes another way than these: the store must know them before any worker goes on.
+    // A part takes another way than these: the store must know them before any worker goes on. If the group is lost
+    // meanwhile, the plans are said again.
+    auto answer = [this, generation = coordinator_->generation()](auto deliver) {
+      if (generation == coordinator_->generation())
+        answer_plans(deliver);
+    };
     request(store_, node_timeout, facts_)
-        .then([this] { answer_plans([this](plan_promise& x) { x.deliver(plan_accepted{generation_}); }); },
-              [this](const caf::error& reason) { answer_plans([&](plan_promise& x) { x.deliver(reason); }); });
+        .then(
+            [answer, generation = coordinator_->generation()] {
+              answer([=](plan_promise& x) { x.deliver(plan_accepted{generation}); });
+            },
+            [answer](const caf::error& reason) { answer([&](plan_promise& x) { x.deliver(reason); }); });
+  }
+
+  void answer_plan(worker_id worker, const std::function<void(plan_promise&)>& deliver) {
+    if (auto waiting = plans_.extract(worker); !waiting.empty())
+      deliver(waiting.mapped());
   }
 
   /// Whoever waits for a checkpoint that a lost worker will not complete is let go. An exit message would overtake the
@@ -531,46 +938,55 @@ class trainer_state : public trainer_backend::base {
 
   template <class Deliver>
   void answer_plans(Deliver deliver) {
-    for (auto& each : std::exchange(plans_, {}))
+    for (auto& [worker, each] : std::exchange(plans_, {}))
       deliver(each);
   }
 
   void take_metrics(const metrics_batch& batch) {
-    if (batch.run != result_.run || batch.worker.value >= result_.workers.size() || !directory_)
+    if (batch.run != result_.run || batch.worker.value >= result_.workers.size() || !directory_ || !coordinator_ ||
+        !coordinator_->knows(batch.worker))
       return;
     auto now = clock::now();
     directory_->append(batch, result_.workers[batch.worker.value].pid);
     if (batch.dropped > 0)
       notify(true, "rank " + std::to_string(batch.rank.value) + " reported faster than could be taken in: " +
                        std::to_string(batch.dropped) + " reports are lost");
-    if (coordinator_)
-      coordinator_->on_applied(batch.worker, batch.applied);
-    if (result_.seconds_to_first_step == 0 && batch.applied.value > result_.resumed_from_step)
-      result_.seconds_to_first_step = std::chrono::duration<double>(now - started_).count();
+    coordinator_->on_applied(batch.worker, batch.applied);
+    for (const auto& row : batch.pauses)
+      note_pause(row.generation, std::chrono::duration<double>(std::chrono::microseconds{row.pause_us}).count());
+    if (batch.applied.value > state_.step.value) {
+      if (result_.seconds_to_first_step == 0)
+        result_.seconds_to_first_step = std::chrono::duration<double>(now - started_).count();
+      if (restart_began_)
+        note_pause(coordinator_->generation(),
+                   std::chrono::duration<double>(now - *std::exchange(restart_began_, std::nullopt)).count());
+    }
     if (batch.rank.value != 0)
       return;
     if (auto event = meter_.add(batch, now))
       publish(*event);
   }
 
+  void note_pause(generation_id generation, double seconds) {
+    for (auto& each : result_.generations)
+      if (each.generation == generation)
+        each.pause_seconds = std::max(each.pause_seconds, seconds);
+  }
+
   void finished(const worker_finished& message) {
     // One that finished before the others lost a member has no later generation.
-    if (message.run == result_.run && message.generation <= generation_ && coordinator_)
-      act(coordinator_->on_finished(message));
+    if (message.run == result_.run && coordinator_ && message.generation <= coordinator_->generation())
+      act(coordinator_->on_finished(message, clock::now()));
   }
 
   void ended(const worker_ended& message) {
-    if (message.run == result_.run && coordinator_)
-      act(coordinator_->on_ended(message, clock::now()));
-  }
-
-  void node_is_gone(std::uint32_t index) {
-    if (concluding_)
+    if (message.run != result_.run || !coordinator_)
       return;
-    auto address = nodes_[index].connection->address();
-    if (!coordinator_)
-      return conclude_run(run_status::failed, {errc::node_lost, "the connection to node " + address + " is gone"});
-    act(coordinator_->on_node_lost(index, address, clock::now()));
+    workers_.erase(message.worker);
+    living_.erase(message.worker);
+    standing_->remove(message.worker);
+    answer_report(message.worker, {errc::worker_lost, "its process has ended"});
+    act(coordinator_->on_ended(message, clock::now()));
   }
 
   void show(const worker_output& output) {
@@ -598,28 +1014,57 @@ class trainer_state : public trainer_backend::base {
     act(coordinator_->on_stop(request));
   }
 
-  void reached(deadline which) {
-    if (concluding_ || !coordinator_)
-      return;
-    if (which == deadline::reports)
-      return complain_about_reports();
-    act(which == deadline::start ? coordinator_->on_start_timeout() : coordinator_->on_grace_timeout());
+  caf::result<void> resize(const resize_request& request) {
+    if (request.workers == 0 || request.workers > config_.scaling.shards)
+      return to_caf({errc::invalid_argument, "a run cannot have " + std::to_string(request.workers) +
+                                                 " workers: from 1 to " + std::to_string(config_.scaling.shards) +
+                                                 ", its number of shards"});
+    // Later placements are for the new size.
+    auto& range = config_.scaling.num_workers;
+    range = range.is_elastic() ? worker_range{std::min(range.min, request.workers), request.workers}
+                               : worker_range{request.workers};
+    if (coordinator_ && !concluding_)
+      act(coordinator_->on_resize(request.workers));
+    return caf::unit;
   }
 
-  void await_reports() {
-    delayed_send(caf::actor_cast<trainer_backend>(ctrl()), report_patience,
-                 deadline_reached{static_cast<std::uint32_t>(deadline::reports)});
+  void reached(deadline which) {
+    switch (which) {
+    case deadline::tick:
+      return tick();
+    case deadline::dialled:
+      return take_in_who_was_dialled();
+    case deadline::start:
+      return act_on(&run_coordinator::on_start_timeout);
+    case deadline::grace:
+      return act_on(&run_coordinator::on_grace_timeout);
+    case deadline::drain:
+      return act_on(&run_coordinator::on_drain_timeout);
+    case deadline::hold:
+      return act_on(&run_coordinator::on_hold_timeout);
+    case deadline::reports:
+      return complain_about_reports();
+    case deadline::room:
+      if (awaiting_room_)
+        conclude_run(run_status::failed,
+                     {errc::unsatisfiable, "there was no room for the run's workers for longer than "
+                                           "scaling.wait_for_workers: start its caf-nodes and run it again, it goes on "
+                                           "from its latest checkpoint"});
+      return;
+    }
   }
 
   /// Nobody is given up for it: user code may take its time before it comes to a call that tells it.
   void complain_about_reports() {
+    if (!coordinator_ || concluding_)
+      return;
     auto awaited = coordinator_->awaited_reports();
     if (awaited.empty())
       return;
     notify(true,
            "the others wait for " + awaited +
                ": slow, or stopped? (kill -USR1 makes a worker say what it does; killing it lets the others go on)");
-    await_reports();
+    remind_me(deadline::reports, report_patience);
   }
 
   void act_on(run_actions (run_coordinator::*decide)()) {
@@ -631,39 +1076,62 @@ class trainer_state : public trainer_backend::base {
   void act(const run_actions& actions) {
     auto grace_before = grace_running_;
     for (const auto& action : actions)
-      std::visit(overloaded{
-                     [&](const begin_all&) { begin_all_workers(); },
-                     [&](const accept_plans& x) { accept(x.plan); },
-                     [&](const refuse_plans& x) {
-                       answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); });
-                     },
-                     [&](const send_command& x) { tell_workers(x.command); },
-                     [&](const abort_generation& x) {
-                       notify(true, action.why + "; the others go on");
-                       abort_workers(x.reason);
-                       // Who waits for an address or a checkpoint is let go, too: all have to report.
-                       auto next = generation_started{result_.run, generation_id{generation_.value + 1}, 0};
-                       anon_send(collectives_, next);
-                       anon_send(store_, next);
-                       await_reports();
-                     },
-                     [&](const form_generation& x) { form(x); },
-                     [&](const abort_all& x) {
-                       notify(true, action.why);
-                       abort_workers(x.reason);
-                       for (auto& [worker, promise] : std::exchange(reports_, {}))
-                         promise.deliver(to_caf(x.reason));
-                       send_exit(collectives_, caf::exit_reason::user_shutdown);
-                       end_store_after_its_parts();
-                     },
-                     [&](const release_all&) { tell_workers(release_worker{result_.run}); },
-                     [&](const conclude& x) { conclude_run(x.status, x.reason); },
-                 },
-                 action.what);
+      std::visit(
+          overloaded{
+              [&](const begin_all&) { begin_all_workers(); },
+              [&](const begin_newcomer& x) { begin_newcomer_of(x.worker); },
+              [&](const accept_plans& x) { accept(x.plan); },
+              [&](const accept_plan_of& x) {
+                answer_plan(x.worker, [this](plan_promise& promise) {
+                  promise.deliver(plan_accepted{coordinator_->generation()});
+                });
+              },
+              [&](const refuse_plans& x) {
+                auto refuse = [&](plan_promise& promise) { promise.deliver(to_caf(x.reason)); };
+                x.worker ? answer_plan(*x.worker, refuse) : answer_plans(refuse);
+              },
+              [&](const refuse_report& x) { answer_report(x.worker, x.reason); },
+              [&](const send_command& x) {
+                commands_.push_back(x.command);
+                tell_workers(x.command);
+              },
+              [&](const abort_generation& x) {
+                notify(true, action.why + "; the others go on");
+                abort_workers(x.reason);
+                // Who waits for an address or a checkpoint is let go, too: all have to report.
+                auto next = generation_started{result_.run, generation_id{coordinator_->generation().value + 1}, 0};
+                anon_send(collectives_, next);
+                anon_send(store_, next);
+                remind_me(deadline::reports, report_patience);
+              },
+              [&](const hold& x) {
+                notify(true, action.why);
+                if (x.for_workers)
+                  remind_me(deadline::hold, config_.scaling.wait_for_workers);
+              },
+              [&](const form_generation& x) { form(x); },
+              [&](const start_more& x) { start_additional(x.count); },
+              [&](const fence_worker& x) { fence(x.worker, x.reason); },
+              [&](const restart_run&) { restart(action.why); },
+              [&](const release_one& x) { release(x.worker); },
+              [&](const abort_all& x) {
+                notify(true, action.why);
+                abort_workers(x.reason);
+                let_waiting_go(x.reason);
+                send_exit(collectives_, caf::exit_reason::user_shutdown);
+                end_store_after_its_parts();
+              },
+              [&](const release_all&) {
+                let_waiting_go({errc::aborted, "the run is over"});
+                tell_workers(release_worker{result_.run});
+              },
+              [&](const warn&) { notify(true, action.why); },
+              [&](const conclude& x) { conclude_run(x.status, x.reason); },
+          },
+          action.what);
     grace_running_ = grace_running_ || coordinator_->in_grace();
     if (grace_running_ && !grace_before)
-      delayed_send(caf::actor_cast<trainer_backend>(ctrl()), grace_period,
-                   deadline_reached{static_cast<std::uint32_t>(deadline::grace)});
+      remind_me(deadline::grace, grace_period);
   }
 
   template <class Message>
@@ -679,19 +1147,26 @@ class trainer_state : public trainer_backend::base {
       return;
     result_.status = status;
     result_.reason = std::move(reason);
-    answer_plans([](plan_promise& x) { x.deliver(to_caf({errc::aborted, "the run is ending"})); });
-    for (auto& [worker, promise] : std::exchange(reports_, {}))
-      promise.deliver(to_caf({errc::aborted, "the run is ending"}));
+    let_waiting_go({errc::aborted, "the run is ending"});
     if (coordinator_) {
       result_.failures = coordinator_->failures();
       result_.state_sha256 = status == run_status::failed ? std::string{} : coordinator_->state_sha256();
       result_.steps = std::max({result_.steps, meter_.latest().step, coordinator_->final_step().value});
     }
     result_.metrics = meter_.latest().metrics;
-    ending_nodes_ = nodes_.size();
+    for (auto& node : nodes_)
+      if (node.connection && node.state != node_state::away)
+        ++ending_nodes_;
     if (ending_nodes_ == 0)
       return deliver();
     for (auto& node : nodes_) {
+      if (!node.connection)
+        continue;
+      // A node that is given up is not waited for.
+      if (node.state == node_state::away) {
+        anon_send(node.connection->handle(), end_run{result_.run});
+        continue;
+      }
       auto done = [this] {
         if (--ending_nodes_ == 0)
           deliver();
@@ -730,22 +1205,35 @@ class trainer_state : public trainer_backend::base {
   run_result result_;
   clock::time_point started_;
   std::optional<run_directory> directory_;
-  std::optional<resumed_plan> resumed_;
-  std::string restore_from_;
-  bool restore_step_ = false;
+  starting_state state_;
   std::vector<used_node> nodes_;
-  std::set<std::uint32_t> waiting_nodes_;
-  std::vector<worker_place> places_;
+  std::uint64_t connections_ = 0;
+  std::shared_ptr<dial_result> dialled_ = std::make_shared<dial_result>();
+  std::optional<heartbeat_monitor<std::uint32_t>> monitor_;
+  std::optional<standstill_watch> standing_;
+  /// The processes of the first attempt have been started.
+  bool begun_ = false;
+  bool told_to_wait_ = false;
+  bool awaiting_room_ = false;
+  std::string secret_ = serialization::random_hex(32);
+  group_layout layout_;
   backend_kind backend_ = backend_kind::self;
   std::optional<run_coordinator> coordinator_;
   collectives_actor collectives_;
   checkpoint_store store_;
   checkpoint_facts facts_;
-  generation_id generation_{1};
   std::map<worker_id, worker_actor> workers_;
+  /// The nodes of all processes that were ever started, and those that have not ended.
+  std::map<worker_id, std::uint32_t> where_;
+  std::set<worker_id> living_;
+  /// What was commanded in this attempt.
+  std::vector<control_command> commands_;
   std::string numerics_;
-  std::vector<plan_promise> plans_;
-  std::map<worker_id, caf::typed_response_promise<next_generation>> reports_;
+  std::map<worker_id, plan_promise> plans_;
+  std::map<worker_id, report_promise> reports_;
+  std::string restart_why_;
+  std::optional<clock::time_point> restart_began_;
+  step_id furthest_;
   progress_meter meter_;
   bool grace_running_ = false;
   bool concluding_ = false;

@@ -3,17 +3,28 @@
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
 
+#include <chrono>
+
 namespace troupe::actors {
 
 namespace {
 
-class worker_state : public worker_actor::base {
+using namespace std::chrono_literals;
+
+/// A small part of any heartbeat timeout.
+constexpr auto beat_interval = 200ms;
+
+using worker_backend = worker_actor::extend<caf::result<void>(deadline_reached)>;
+
+class worker_state : public worker_backend::base {
  public:
-  worker_state(caf::actor_config& cfg, std::shared_ptr<training_host> host)
-      : worker_actor::base(cfg), host_(std::move(host)) {}
+  worker_state(caf::actor_config& cfg, node_actor node, std::shared_ptr<training_host> host)
+      : worker_backend::base(cfg), node_(std::move(node)), host_(std::move(host)) {}
 
   behavior_type make_behavior() override {
+    beat();
     return {
+        [this](const deadline_reached&) { beat(); },
         [this](const begin_training& message) { host_->begin(message); },
         [this](const control_command& message) { host_->command(message); },
         [this](const abort_training& message) { host_->abort(message); },
@@ -21,16 +32,24 @@ class worker_state : public worker_actor::base {
     };
   }
 
+  void on_exit() override { node_ = nullptr; }
+
   const char* name() const override { return "troupe.worker"; }
 
  private:
+  void beat() {
+    caf::anon_send(node_, host_->beat());
+    delayed_send(caf::actor_cast<worker_backend>(ctrl()), beat_interval, deadline_reached{});
+  }
+
+  node_actor node_;
   std::shared_ptr<training_host> host_;
 };
 
 } // namespace
 
-worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<training_host> host) {
-  return system.spawn<worker_state>(std::move(host));
+worker_actor spawn_worker(caf::actor_system& system, node_actor node, std::shared_ptr<training_host> host) {
+  return caf::actor_cast<worker_actor>(system.spawn<worker_state>(std::move(node), std::move(host)));
 }
 
 } // namespace troupe::actors

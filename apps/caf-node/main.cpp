@@ -2,6 +2,7 @@
 
 #include <troupe/runtime/node_host.hpp>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -22,6 +23,19 @@ std::string now() {
 
 void log_line(const std::string& line) {
   std::fprintf(stderr, "%s caf-node: %s\n", now().c_str(), line.c_str());
+}
+
+/// Returns when no worker is left, the grace period is over, or a second signal comes.
+void drain(troupe::runtime::node_host& node, std::chrono::seconds grace, const sigset_t& signals) {
+  log_line("asked to end: its workers are replaced or let go within " + std::to_string(grace.count()) +
+           " s (once more: at once)");
+  node.drain(grace);
+  while (!node.drained()) {
+    constexpr auto look = timespec{0, 50'000'000};
+    if (sigtimedwait(&signals, nullptr, &look) > 0)
+      return log_line("asked again: ending at once");
+  }
+  log_line("no worker is left: ending");
 }
 
 } // namespace
@@ -51,6 +65,11 @@ int main(int argc, char** argv) {
   app.add_option("--keys", options.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   app.add_flag("--insecure", options.insecure,
                "Connect without TLS: whoever reaches the port can run code as its owner");
+  auto grace = std::chrono::seconds{25};
+  app.add_option_function<unsigned>(
+         "--grace", [&grace](unsigned seconds) { grace = std::chrono::seconds{seconds}; },
+         "Seconds between SIGTERM and the end: runs replace the workers of this host, or go on without them")
+      ->default_str("25");
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))
     return *code;
 
@@ -74,6 +93,9 @@ int main(int argc, char** argv) {
            " GPUs; Ctrl-C ends it and its workers");
   auto signal = 0;
   sigwait(&ends, &signal);
-  log_line(signal == SIGINT ? "interrupted: ending" : "asked to end: ending");
+  if (signal == SIGTERM && grace.count() > 0)
+    drain(*node, grace, ends);
+  else
+    log_line(signal == SIGINT ? "interrupted: ending" : "asked to end: ending");
   return 0;
 }

@@ -1,4 +1,5 @@
 #include <charlm/corpus.hpp>
+#include <charlm/keys.hpp>
 #include <charlm/model.hpp>
 #include <charlm/report.hpp>
 #include <charlm/sampling.hpp>
@@ -9,6 +10,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace {
@@ -21,9 +23,11 @@ struct options {
   std::size_t hidden = charlm::model_shape{}.hidden;
   std::size_t sample_bytes = 400;
   bool quiet = false;
+  bool interactive = false;
   bool fast = false;
   std::string resume = "auto";
   std::string placement = "pack";
+  std::string workers = "2";
   std::string backend = "auto";
   troupe::trainer_config trainer;
 };
@@ -32,7 +36,6 @@ void describe(CLI::App& app, options& o) {
   auto& t = o.trainer;
   t.run.name = "charlm";
   t.run.steps = 2000;
-  t.scaling.num_workers = 2;
   t.checkpoint.every_steps = 500;
   app.add_option("--text", o.text, "A text file, or a directory of them")->capture_default_str();
   app.add_option("--steps", t.run.steps, "The last step; a resumed run goes on to it")->capture_default_str();
@@ -44,10 +47,18 @@ void describe(CLI::App& app, options& o) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--sample", o.sample_bytes, "Bytes of text to write at the end")->capture_default_str();
+  app.add_flag("--interactive", o.interactive,
+               "While it trains, keys do things to it: k kills a worker, f freezes one, ? shows the others");
   app.add_flag("--quiet", o.quiet, "No progress, curve and sample");
 
   auto* run = app.add_option_group("Run");
-  run->add_option("--workers", t.scaling.num_workers, "Worker processes; the result does not depend on it")
+  run->add_option("--workers", o.workers,
+                  "Worker processes, or a range as in 2-8: from so many on, up to so many as there is room for; the "
+                  "result does not depend on it")
+      ->check([](const std::string& text) {
+        auto range = troupe::parse_worker_range(text);
+        return range ? std::string{} : range.error().message;
+      })
       ->capture_default_str();
   run->add_option("--shards", t.scaling.shards, "Logical shards of each batch; the result depends on it")
       ->capture_default_str();
@@ -69,6 +80,7 @@ void describe(CLI::App& app, options& o) {
   run->add_option("--max-failures", t.failure.max_failures,
                   "Lost workers within an hour that the run puts up with; 0: ends at the first")
       ->capture_default_str();
+  run->add_flag("!--no-replace", t.failure.replace_lost, "Go on with fewer when workers are lost");
   run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: who computed which shards");
   run->add_flag("--check-every-step", t.run.check_every_step,
                 "Look around every step whether its body writes state too early");
@@ -77,8 +89,11 @@ void describe(CLI::App& app, options& o) {
   auto* cluster = app.add_option_group("Cluster");
   cluster->add_option("--nodes", t.cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
       ->delimiter(',');
-  cluster->add_option("--placement", o.placement, "pack: as few nodes as possible; spread: evenly over all")
-      ->check(CLI::IsMember({"pack", "spread"}))
+  cluster
+      ->add_option("--placement", o.placement,
+                   "pack: as few nodes as possible; spread: evenly over all; strict_pack: all on one, or not at all; "
+                   "strict_spread: each on its own, or not at all")
+      ->check(CLI::IsMember({"pack", "spread", "strict_pack", "strict_spread"}))
       ->capture_default_str();
   cluster
       ->add_option("--cpus-per-worker", t.scaling.resources_per_worker.cpus,
@@ -102,8 +117,12 @@ void apply_words(options& o) {
                 : o.backend == "gloo"         ? troupe::backend_mode::gloo
                 : o.backend == "hierarchical" ? troupe::backend_mode::hierarchical
                                               : troupe::backend_mode::automatic;
-  o.trainer.scaling.placement =
-      o.placement == "spread" ? troupe::placement_strategy::spread : troupe::placement_strategy::pack;
+  auto& scaling = o.trainer.scaling;
+  scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(o.workers));
+  scaling.placement = o.placement == "spread"          ? troupe::placement_strategy::spread
+                      : o.placement == "strict_pack"   ? troupe::placement_strategy::strict_pack
+                      : o.placement == "strict_spread" ? troupe::placement_strategy::strict_spread
+                                                       : troupe::placement_strategy::pack;
 }
 
 /// Writes text with the model of a checkpoint.
@@ -115,6 +134,23 @@ void show_sample(const options& o, const troupe::run_result& result) {
   }
   auto text = charlm::sample(*network, "\n", o.sample_bytes, 0.7, o.trainer.run.seed);
   std::printf("\nA sample of what it has learned (temperature 0.7):\n\n%s\n", charlm::printable(text).c_str());
+}
+
+/// Trains, with a person at the keys if that is wanted.
+troupe::run_result fit(troupe::trainer& trainer, charlm::run_view& view, const options& o) {
+  auto callbacks = view.callbacks();
+  if (!o.interactive) {
+    trainer.set_callbacks(std::move(callbacks));
+    return trainer.fit();
+  }
+  auto keys = charlm::run_keys{trainer, o.trainer.run.seed, [&view](const std::string& text) { view.line(text); }};
+  callbacks.started = [&keys, show = std::move(callbacks.started)](const troupe::run_started& x) {
+    keys.set_members(x.workers);
+    show(x);
+  };
+  callbacks.regrouped = [&keys](const troupe::generation_record& x) { keys.set_members(x.members); };
+  trainer.set_callbacks(std::move(callbacks));
+  return trainer.fit();
 }
 
 int run(const troupe::app& app, options& o) {
@@ -132,8 +168,7 @@ int run(const troupe::app& app, options& o) {
 
   auto trainer = troupe::trainer{app, "train", o.trainer};
   auto view = charlm::run_view{o.quiet};
-  trainer.set_callbacks(view.callbacks());
-  auto result = trainer.fit();
+  auto result = fit(trainer, view, o);
   view.finish(result);
   if (result.status == troupe::run_status::failed) {
     std::fprintf(stderr, "charlm: %s\n", result.reason.message.c_str());

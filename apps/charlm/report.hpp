@@ -23,6 +23,9 @@ class run_view {
   /// Refer to this object, which has to live as long as the trainer calls them.
   [[nodiscard]] troupe::run_callbacks callbacks();
 
+  /// Shows a line without disturbing the progress line. From any thread.
+  void line(const std::string& text);
+
   /// Ends the progress line.
   void finish(const troupe::run_result& result);
 
@@ -32,7 +35,6 @@ class run_view {
  private:
   void started(const troupe::run_started& event);
   void progress(const troupe::run_progress& event);
-  void line(const std::string& text);
   void clear_line();
 
   bool quiet_;

@@ -64,6 +64,10 @@ class listener : public listener_actor::base {
           ++heard_.saved;
           std::printf("saved %s\n", x.path.c_str());
         },
+        [](const troupe::generation_record& x) {
+          std::printf("%u workers go on after step %llu: %s\n", x.workers,
+                      static_cast<unsigned long long>(x.settled.value), x.reason.c_str());
+        },
         [](const troupe::run_notice& x) { std::fprintf(stderr, "%s\n", x.text.c_str()); },
         [this](heard_request) { return heard_; },
     };

@@ -38,7 +38,7 @@ class remote_node : public actors::connected_node {
 /// A node inside the driver, with a port of its own: the same code path as any other node.
 class embedded_node : public actors::connected_node {
  public:
-  static expected<std::unique_ptr<connected_node>> start(caf::actor_system& system) {
+  static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system) {
     auto entry = std::make_shared<runtime::worker_entry>();
     entry->keys = runtime::keys_of(system);
     auto node = actors::spawn_node(system, {runtime::local_host_name(), "127.0.0.1", runtime::local_resources(), {}},
@@ -67,8 +67,8 @@ class embedded_node : public actors::connected_node {
   std::uint16_t port_;
 };
 
-expected<std::vector<std::unique_ptr<actors::connected_node>>> connect_nodes(caf::actor_system& system,
-                                                                             const cluster_config& cluster) {
+expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system& system, const cluster_config& cluster,
+                                                               const std::string& address) {
   if (!system.has_middleman())
     return fail(errc::invalid_argument, "this actor system was not prepared for Troupe: call troupe::prepare on its "
                                         "configuration before it is made");
@@ -76,24 +76,15 @@ expected<std::vector<std::unique_ptr<actors::connected_node>>> connect_nodes(caf
     return fail(errc::invalid_argument,
                 "this actor system has no keys: call troupe::prepare on its configuration before "
                 "it is made, or set cluster.insecure");
-  std::vector<std::unique_ptr<actors::connected_node>> result;
-  if (cluster.nodes.empty()) {
-    auto node = embedded_node::start(system);
-    if (!node)
-      return fail(std::move(node.error()));
-    result.push_back(std::move(*node));
-    return result;
-  }
-  for (const auto& text : cluster.nodes) {
-    auto where = parse_endpoint(text);
-    if (!where)
-      return fail(std::move(where.error()));
-    auto node = runtime::connect(system, *where, cluster.connect_timeout);
-    if (!node)
-      return fail(std::move(node.error()));
-    result.push_back(std::make_unique<remote_node>(std::move(*node), *where));
-  }
-  return result;
+  if (address.empty())
+    return embedded_node::start(system);
+  auto where = parse_endpoint(address);
+  if (!where)
+    return fail(std::move(where.error()));
+  auto node = runtime::connect(system, *where, cluster.connect_timeout);
+  if (!node)
+    return fail(std::move(node.error()));
+  return std::make_unique<remote_node>(std::move(*node), *where);
 }
 
 std::vector<std::string> compare_numerics(const std::string& ours, const std::string& theirs) {
@@ -150,7 +141,9 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& c
 actors::trainer_actor spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
                                     std::function<void(rank_id, const std::string&)> show_output) {
   actors::trainer_services services;
-  services.connect_nodes = [&system](const cluster_config& cluster) { return connect_nodes(system, cluster); };
+  services.connect_node = [&system](const cluster_config& cluster, const std::string& address) {
+    return connect_node(system, cluster, address);
+  };
   auto program = value_or_throw(runtime::own_program());
   services.program_path = program.path;
   services.build_id = program.build_id;

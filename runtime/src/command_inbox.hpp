@@ -20,7 +20,7 @@ class command_inbox {
       // Numbered from 1 without gaps; a repeated one is dropped.
       if (command.sequence != commands_.size() + 1)
         return;
-      commands_.push_back(command.kind);
+      commands_.push_back(command);
     }
     arrived_.notify_all();
   }
@@ -33,7 +33,8 @@ class command_inbox {
 
   /// The commands after number `from` up to number `to`, which some rank has seen: waits until they are here, too.
   /// Empty when they do not come in time.
-  [[nodiscard]] std::vector<command_kind> take(std::uint64_t from, std::uint64_t to, std::chrono::milliseconds limit) {
+  [[nodiscard]] std::vector<control_command> take(std::uint64_t from, std::uint64_t to,
+                                                  std::chrono::milliseconds limit) {
     auto lock = std::unique_lock{mutex_};
     if (!arrived_.wait_for(lock, limit, [&] { return commands_.size() >= to; }))
       return {};
@@ -43,7 +44,7 @@ class command_inbox {
  private:
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
-  std::vector<command_kind> commands_;
+  std::vector<control_command> commands_;
 };
 
 } // namespace troupe::runtime

@@ -219,7 +219,8 @@ expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& 
       return fail(std::move(made.error()));
     context = std::move(*made);
   }
-  auto listener = caf::io::network::new_tcp_acceptor_impl(where.port, where.host.c_str(), false);
+  // A node that comes back must not wait until the connections of the one before are forgotten.
+  auto listener = caf::io::network::new_tcp_acceptor_impl(where.port, where.host.c_str(), true);
   if (!listener)
     return fail(errc::unreachable, "cannot listen on " + to_string(where) + " (" + caf::to_string(listener.error()) +
                                        "): is the address one of this host's, and the port free?");

@@ -2,6 +2,7 @@
 
 #include <troupe/runtime/descriptor_broker.hpp>
 #include <troupe/runtime/node_host.hpp>
+#include <troupe/runtime/process_look.hpp>
 
 #include <algorithm>
 #include <array>
@@ -117,6 +118,16 @@ class local_launcher : public actors::process_launcher {
         supervisor_->kill(pid, SIGKILL);
   }
 
+  void kill(const run_id& run, worker_id worker) override {
+    if (auto pid = find(run, worker))
+      supervisor_->kill(*pid, SIGKILL);
+  }
+
+  expected<process_sample> look_at(const run_id& run, worker_id worker) override {
+    auto pid = find(run, worker);
+    return pid ? look_at_process(*pid) : process_sample{};
+  }
+
   void close(const run_id& run) override {
     descriptors_->end_run(run);
     programs_.erase(run);
@@ -133,6 +144,13 @@ class local_launcher : public actors::process_launcher {
     std::vector<std::string> lines;
     std::optional<exit_report> end;
   };
+
+  std::optional<pid_t> find(const run_id& run, worker_id worker) {
+    for (const auto& [pid, owner] : snapshot())
+      if (owner.run == run && owner.worker == worker)
+        return pid;
+    return std::nullopt;
+  }
 
   std::map<pid_t, owner> snapshot() {
     auto lock = std::lock_guard{mutex_};

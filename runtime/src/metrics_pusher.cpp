@@ -20,7 +20,8 @@ metrics_pusher::~metrics_pusher() {
 }
 
 bool metrics_pusher::dirty() const noexcept {
-  return !pending_.rows.empty() || !pending_.ledger.empty() || pending_.applied != pushed_ || pending_.dropped > 0;
+  return !pending_.rows.empty() || !pending_.ledger.empty() || !pending_.pauses.empty() ||
+         pending_.applied != pushed_ || pending_.dropped > 0;
 }
 
 void metrics_pusher::wake() {
@@ -43,6 +44,11 @@ void metrics_pusher::record(ledger_row row) {
     pending_.ledger.push_back(row);
   else
     ++pending_.dropped;
+}
+
+void metrics_pusher::record(pause_row row) {
+  auto lock = std::lock_guard{mutex_};
+  pending_.pauses.push_back(row);
 }
 
 void metrics_pusher::applied(step_id step) {

@@ -21,6 +21,7 @@ class metrics_pusher {
 
   void report(metric_row row);
   void record(ledger_row row);
+  void record(pause_row row);
   /// The training thread has applied this step.
   void applied(step_id step);
 

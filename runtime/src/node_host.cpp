@@ -10,6 +10,9 @@
 #include <caf/all.hpp>
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
 #include <sched.h>
 #include <unistd.h>
 
@@ -73,6 +76,15 @@ class node_host::impl {
     return {};
   }
 
+  /// Tells the drivers that this node goes; `drained_` when no worker is left.
+  void drain(std::chrono::milliseconds grace) {
+    system_.spawn([node = node_, grace, done = drained_](caf::event_based_actor* self) {
+      auto tell = [done] { *done = true; };
+      self->request(node, caf::infinite, actors::drain_request{static_cast<std::uint64_t>(grace.count())})
+          .then(tell, [tell](const caf::error&) { tell(); });
+    });
+  }
+
   static std::unique_ptr<caf::actor_system_config> make_config(const std::optional<tls_files>& keys) {
     auto config = std::make_unique<caf::actor_system_config>();
     config->set("caf.scheduler.policy", "sharing");
@@ -87,6 +99,7 @@ class node_host::impl {
   actors::node_actor node_;
   endpoint address_;
   resources offered_;
+  std::shared_ptr<std::atomic<bool>> drained_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 expected<node_host> node_host::start(const node_options& options) {
@@ -113,6 +126,14 @@ node_host::~node_host() = default;
 
 const endpoint& node_host::address() const noexcept {
   return impl_->address_;
+}
+
+void node_host::drain(std::chrono::milliseconds grace) {
+  impl_->drain(grace);
+}
+
+bool node_host::drained() const noexcept {
+  return *impl_->drained_;
 }
 
 const resources& node_host::offered() const noexcept {

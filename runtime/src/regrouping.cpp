@@ -1,3 +1,4 @@
+#include "state_transfer.hpp"
 #include "training_session.hpp"
 
 #include <algorithm>
@@ -6,6 +7,11 @@
 namespace troupe {
 
 collectives::communicator& train_context::impl::group() {
+  if (!has_state_)
+    throw failure{
+        errc::invalid_argument,
+        "this worker joins a run that is under way, and has no group before for_each_step: training functions "
+        "that call collectives before it cannot take in workers later (set failure.replace_lost to false)"};
   if (communicator_ == nullptr)
     throw failure{errc::aborted, "the group of workers is gone"};
   return *communicator_;
@@ -29,6 +35,9 @@ error train_context::impl::why_it_ends(error otherwise) {
 }
 
 void train_context::impl::regroup(error reason) {
+  auto scope = runtime::activity::scope{activity_, activity_kind::control};
+  if (has_state_ && !pause_began_)
+    pause_began_ = last_pass_;
   for (;;) {
     word_.freeze();
     auto old = std::unique_ptr<collectives::communicator>{};
@@ -40,8 +49,11 @@ void train_context::impl::regroup(error reason) {
     old.reset();
     regroup_report report;
     report.run = begin_.run;
-    report.generation = begin_.generation;
+    report.generation = begin_.place.generation;
     report.worker = begin_.worker;
+    report.has_state = has_state_;
+    report.between_steps = between_steps_;
+    report.in_step = has_state_ && word_.load().phase == runtime::step_phase::frozen;
     report.passed = passed_;
     report.holds_next = reduced_.value == passed_.value + 1;
     report.commands_agreed = commands_agreed_;
@@ -50,10 +62,13 @@ void train_context::impl::regroup(error reason) {
     auto next = link_.regroup(report);
     if (!next)
       throw failure{why_it_ends(std::move(next.error()))};
+    if (next->released)
+      throw worker_released{};
     if (adopt(*next)) {
       try {
         form_communicator();
         settle_evaluations(*next);
+        exchange_state(*next);
         return;
       } catch (const failure& x) {
         if (!is_loss_of_group(x.reason()))
@@ -67,30 +82,37 @@ void train_context::impl::regroup(error reason) {
 }
 
 bool train_context::impl::adopt(const next_generation& next) {
-  begin_.rank = next.rank;
-  begin_.world_size = next.world_size;
-  begin_.local_rank = next.local_rank;
-  begin_.local_world_size = next.local_world_size;
-  begin_.node_rank = next.node_rank;
-  begin_.ownership = next.ownership;
-  begin_.backend = next.backend;
-  begin_.nodes = next.nodes;
-  begin_.data_address = next.data_address;
   passed_ = std::max(passed_, next.settled);
   reduced_ = passed_;
   commands_agreed_ = next.commands_agreed;
+  if (!has_state_) {
+    // Where the others stand, whose state comes.
+    step_ = passed_;
+    commands_done_ = commands_agreed_;
+    evaluations_ = next.evaluations;
+  }
   // All replicas are compared as a whole after a change of membership.
   first_barrier_ = true;
-  pusher_->set_rank(next.rank);
+  pusher_->set_rank(next.place.rank);
   auto lock = std::lock_guard{communicator_mutex_};
-  begin_.generation = next.generation;
-  generation_ = next.generation;
+  begin_.place = next.place;
+  generation_ = next.place.generation;
   cancel_forming_ = {};
-  word_.restart(next.generation, passed_);
+  word_.restart(generation_, passed_);
   if (aborted_ < generation_)
     return true;
   word_.freeze();
   return false;
+}
+
+/// Newcomers get the state of the others.
+void train_context::impl::exchange_state(const next_generation& next) {
+  if (next.newcomers.empty())
+    return;
+  auto facts = runtime::transferred_facts{last_metrics_};
+  value_or_throw(runtime::transfer_state(*communicator_, next.newcomers, state_, facts));
+  last_metrics_ = std::move(facts.last_metrics);
+  has_state_ = true;
 }
 
 /// Who was ahead gives the result of the last evaluation to who was not.

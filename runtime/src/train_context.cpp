@@ -94,27 +94,39 @@ void step::report(metric_map values) {
 // -- train_context ----------------------------------------------------------------------------------------------------
 
 std::uint32_t train_context::rank() const noexcept {
-  return impl_->begin_.rank.value;
+  return impl_->begin_.place.rank.value;
 }
 
 std::uint32_t train_context::world_size() const noexcept {
-  return impl_->begin_.world_size;
+  return impl_->begin_.place.world_size;
 }
 
 std::uint32_t train_context::local_rank() const noexcept {
-  return impl_->begin_.local_rank;
+  return impl_->begin_.place.local_rank;
 }
 
 std::uint32_t train_context::local_world_size() const noexcept {
-  return impl_->begin_.local_world_size;
+  return impl_->begin_.place.local_world_size;
 }
 
 std::uint32_t train_context::node_rank() const noexcept {
-  return impl_->begin_.node_rank;
+  return impl_->begin_.place.node_rank;
 }
 
 std::uint64_t train_context::generation() const noexcept {
-  return impl_->begin_.generation.value;
+  return impl_->begin_.place.generation.value;
+}
+
+std::uint32_t train_context::attempt() const noexcept {
+  return impl_->begin_.place.attempt;
+}
+
+const std::string& train_context::generation_reason() const noexcept {
+  return impl_->begin_.place.reason;
+}
+
+void train_context::alive() noexcept {
+  impl_->activity_.touch();
 }
 
 const std::string& train_context::run_name() const noexcept {
@@ -172,24 +184,24 @@ train_context::evaluate(std::uint64_t samples, std::size_t number_of_sums,
 }
 
 void train_context::all_reduce(dtype type, reduction op, std::span<std::byte> data) {
-  value_or_throw(impl_->group().all_reduce(type, to_op(op), data));
+  impl_->call_group([&](auto& group) { return group.all_reduce(type, to_op(op), data); });
 }
 
 void train_context::reduce_scatter(dtype type, reduction op, std::span<const std::byte> input,
                                    std::span<std::byte> output) {
-  value_or_throw(impl_->group().reduce_scatter(type, to_op(op), input, output));
+  impl_->call_group([&](auto& group) { return group.reduce_scatter(type, to_op(op), input, output); });
 }
 
 void train_context::all_gather(std::span<const std::byte> input, std::span<std::byte> output) {
-  value_or_throw(impl_->group().all_gather(input, output));
+  impl_->call_group([&](auto& group) { return group.all_gather(input, output); });
 }
 
 void train_context::broadcast(std::span<std::byte> data, std::uint32_t root) {
-  value_or_throw(impl_->group().broadcast(data, rank_id{root}));
+  impl_->call_group([&](auto& group) { return group.broadcast(data, rank_id{root}); });
 }
 
 void train_context::barrier() {
-  value_or_throw(impl_->group().barrier());
+  impl_->call_group([&](auto& group) { return group.barrier(); });
 }
 
 void train_context::report(metric_map values, save_checkpoint checkpoint) {

@@ -24,6 +24,7 @@ class observer_state : public actors::run_observer::base {
         [this](const run_started& x) { call(callbacks_.started, x); },
         [this](const run_progress& x) { call(callbacks_.progress, x); },
         [this](const checkpoint_saved& x) { call(callbacks_.saved, x); },
+        [this](const generation_record& x) { call(callbacks_.regrouped, x); },
         [this](const run_notice& x) { call(callbacks_.notice, x); },
     };
   }
@@ -144,6 +145,18 @@ void trainer::stop() {
 
 void trainer::save_checkpoint() {
   impl_->tell(checkpoint_request{});
+}
+
+void trainer::resize(std::uint32_t workers) {
+  impl_->tell(resize_request{workers});
+}
+
+void trainer::pause() {
+  impl_->tell(pause_request{});
+}
+
+void trainer::resume() {
+  impl_->tell(resume_request{});
 }
 
 int trainer::exit_code() const noexcept {

@@ -30,17 +30,24 @@ train_context::impl::impl(begin_training begin, runtime::control_link& link)
       options_(nlohmann::json::parse(begin_.options)),
       run_directory_(begin_.run_directory),
       link_(link),
-      generation_(begin_.generation) {
+      generation_(begin_.place.generation) {
   metrics_batch head;
+  has_state_ = begin_.place.generation != generation_id{};
   head.run = begin_.run;
   head.worker = begin_.worker;
-  head.rank = begin_.rank;
+  head.rank = begin_.place.rank;
   pusher_ = std::make_unique<runtime::metrics_pusher>(link_, std::move(head));
 }
 
 void train_context::impl::prepare() {
+  // A newcomer goes as far as its first loop by itself.
+  if (!has_state_) {
+    restored_step_ = begin_.restored_step.value;
+    step_ = passed_ = reduced_ = begin_.restored_step;
+    return;
+  }
   open_checkpoint();
-  word_.restart(begin_.generation, passed_);
+  word_.restart(begin_.place.generation, passed_);
   try {
     form_communicator();
   } catch (const failure& x) {
@@ -76,36 +83,37 @@ void train_context::impl::form_communicator() {
 
 std::unique_ptr<collectives::communicator> train_context::impl::make_communicator() {
   collectives::gloo_options place;
-  place.rank = begin_.rank;
-  place.world_size = begin_.world_size;
-  place.generation = begin_.generation;
-  place.host = begin_.data_address;
+  place.rank = begin_.place.rank;
+  place.world_size = begin_.place.world_size;
+  place.generation = begin_.place.generation;
+  place.host = begin_.place.data_address;
   place.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
   place.cancelled = cancel_forming_.get_token();
   auto addresses = [this](std::string mine) -> expected<std::vector<std::string>> {
-    auto all = link_.exchange({begin_.run, begin_.generation, 0, begin_.rank, std::move(mine)});
+    auto all = link_.exchange({begin_.run, begin_.place.generation, 0, begin_.place.rank, std::move(mine)});
     if (!all)
       return fail(std::move(all.error()));
     return std::move(all->blobs);
   };
   auto descriptors = [this](std::span<const int> mine) {
     return link_.exchange_descriptors(
-        {begin_.generation, begin_.local_rank, begin_.local_world_size, cancel_forming_.get_token()}, mine);
+        {begin_.place.generation, begin_.place.local_rank, begin_.place.local_world_size, cancel_forming_.get_token()},
+        mine);
   };
-  auto uses_memory = begin_.backend == backend_kind::shm || begin_.backend == backend_kind::hierarchical;
+  auto uses_memory = begin_.place.backend == backend_kind::shm || begin_.place.backend == backend_kind::hierarchical;
   if (uses_memory && !pool_)
     pool_ = value_or_throw(collectives::shared_pool::make());
-  switch (begin_.backend) {
+  switch (begin_.place.backend) {
   case backend_kind::self:
-    return collectives::make_self_communicator(begin_.generation);
+    return collectives::make_self_communicator(begin_.place.generation);
   case backend_kind::gloo:
     return value_or_throw(collectives::make_gloo_communicator(std::move(place), addresses));
   case backend_kind::shm:
     return value_or_throw(collectives::make_shm_communicator(
-        {begin_.rank, begin_.world_size, begin_.generation, place.deadline, pool_}, descriptors));
+        {begin_.place.rank, begin_.place.world_size, begin_.place.generation, place.deadline, pool_}, descriptors));
   case backend_kind::hierarchical:
-    return value_or_throw(
-        collectives::make_hierarchical_communicator({std::move(place), begin_.nodes, pool_}, addresses, descriptors));
+    return value_or_throw(collectives::make_hierarchical_communicator({std::move(place), begin_.place.nodes, pool_},
+                                                                      addresses, descriptors));
   }
   throw failure{errc::internal, "no such backend"};
 }
@@ -115,6 +123,15 @@ std::string train_context::impl::describe() {
   auto step = word_.load().step;
   auto text = "step " + std::to_string(step) + ", ";
   return text + (communicator_ ? collectives::to_string(communicator_->record()) : "no communicator yet");
+}
+
+void train_context::impl::fill_in(worker_beat& beat) const noexcept {
+  auto word = word_.load();
+  auto has_passed = word.phase == runtime::step_phase::passed || word.phase == runtime::step_phase::passed_and_frozen;
+  beat.generation = generation_id{word.generation};
+  beat.passed = step_id{has_passed || word.step == 0 ? word.step : word.step - 1};
+  beat.progress = activity_.progress();
+  beat.activity = activity_.kind();
 }
 
 worker_finished train_context::impl::run(const std::function<void(train_context&)>& function) {
@@ -128,22 +145,28 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
     result.state_sha256 = state_sha256_;
     // The plain style leaves its loop by itself, in whichever step its ranks agree on.
     result.stopped = stopped_ || (plain_ && stop_requested_);
+  } catch (const worker_released&) {
+    result.reason = {errc::stopped, "this worker is not needed any more"};
   } catch (const failure& x) {
     result.reason = x.reason();
+    result.needs_restart = is_loss_of_group(x.reason());
     auto lock = std::lock_guard{communicator_mutex_};
     // What was asked of actors that have ended with the run is a consequence, as a cut-off collective is.
     if (abort_reason_ && x.code() == errc::unreachable)
       result.reason = *abort_reason_;
   } catch (const std::exception& x) {
     result.reason = {errc::user_error, x.what()};
+    // What a function makes of the loss of its group is a consequence of that.
+    result.needs_restart = lost_in_own_loop_;
   } catch (...) {
     result.reason = {errc::user_error, "the training function threw something that is no std::exception"};
   }
   if (result.reason.code != errc::none)
-    result.reason.message = "rank " + std::to_string(begin_.rank.value) + " after step " + std::to_string(step_.value) +
-                            ": " + result.reason.message;
-  result.generation = begin_.generation;
+    result.reason.message = "rank " + std::to_string(begin_.place.rank.value) + " after step " +
+                            std::to_string(step_.value) + ": " + result.reason.message;
+  result.generation = begin_.place.generation;
   result.step = step_;
+  auto scope = runtime::activity::scope{activity_, activity_kind::control};
   pusher_->flush();
   return result;
 }
@@ -212,8 +235,11 @@ void train_context::impl::agree_on(run_plan message) {
   message.run = begin_.run;
   message.worker = begin_.worker;
   message.tensors = actors::describe_tensors(state_.specs());
+  message.loop = loops_ == 0 ? 0 : loops_ - 1;
+  message.evaluations = evaluations_before_loop_;
+  auto scope = runtime::activity::scope{activity_, activity_kind::control};
   for (;;) {
-    message.generation = begin_.generation;
+    message.generation = begin_.place.generation;
     auto accepted = link_.agree(message);
     if (accepted)
       break;
@@ -222,12 +248,22 @@ void train_context::impl::agree_on(run_plan message) {
     regroup(std::move(accepted.error()));
   }
   agreed_ = true;
+  evaluations_before_loop_.clear();
 }
 
 void train_context::impl::for_each_step(step_plan plan, const std::function<void(step&)>& body) {
   if (plan.steps == 0)
     plan.steps = begin_.steps;
+  ++loops_;
+  // A newcomer has nothing to do in the loops that the others have behind them.
+  if (!has_state_ && loops_ < begin_.earlier_evaluations.size()) {
+    evaluations_before_loop_.clear();
+    return;
+  }
   agree_on(plan);
+  if (!has_state_)
+    regroup({});
+  in_loop_ = true;
   auto driver = step_driver{*this, plan};
   for (auto id = step_id{step_.value + 1}; id.value <= plan.steps; ++id.value) {
     driver.run(id, body);
@@ -236,11 +272,13 @@ void train_context::impl::for_each_step(step_plan plan, const std::function<void
     if (!end_of_step(id, id.value == plan.steps))
       break;
   }
+  in_loop_ = false;
   // What is tracked belongs to the training function, and is gone when that has returned.
   state_sha256_ = state_.sha256();
 }
 
 void train_context::impl::pass_barrier(step_id step) {
+  auto scope = runtime::activity::scope{activity_, activity_kind::collective};
   // Each word becomes its maximum over the ranks; a digest and its complement become maximum and minimum.
   auto digest = first_barrier_ ? state_.digest() : state_.digest_of_slice(step.value);
   std::array<std::uint64_t, 5> words{commands_.highest(), digest, ~digest, step.value, ~step.value};
@@ -255,6 +293,16 @@ void train_context::impl::pass_barrier(step_id step) {
     throw failure{errc::aborted, "the group was given up in step " + std::to_string(step.value)};
   passed_ = step;
   commands_agreed_ = words[0];
+  note_pause_at(step);
+}
+
+void train_context::impl::note_pause_at(step_id step) {
+  auto now = std::chrono::steady_clock::now();
+  if (auto from = std::exchange(pause_began_, std::nullopt)) {
+    auto pause = std::chrono::duration_cast<std::chrono::microseconds>(now - *from).count();
+    pusher_->record(pause_row{begin_.place.generation, step, static_cast<std::uint64_t>(pause)});
+  }
+  last_pass_ = now;
 }
 
 void train_context::impl::compare_replicas(step_id step) {
@@ -282,6 +330,7 @@ void train_context::impl::compare_replicas(step_id step) {
 
 bool train_context::impl::end_of_step(step_id step, bool last) {
   auto stop = false;
+  auto regroup_in = generation_id{};
   auto save = last || (begin_.checkpoint_every_steps > 0 && step.value % begin_.checkpoint_every_steps == 0);
   if (commands_agreed_ > commands_done_) {
     auto commands = commands_.take(commands_done_, commands_agreed_, command_limit);
@@ -290,13 +339,21 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
                                          ", which another rank has, has not come from the driver within " +
                                          std::to_string(command_limit.count()) + " s"};
     commands_done_ = commands_agreed_;
-    for (auto kind : commands) {
-      stop = stop || kind == command_kind::stop;
-      save = true;
+    for (const auto& each : commands) {
+      stop = stop || each.kind == command_kind::stop;
+      save = save || each.kind != command_kind::regroup;
+      if (each.kind == command_kind::regroup)
+        regroup_in = each.generation;
     }
   }
   if (save)
     take_checkpoint(step);
+  // If the group was lost meanwhile, another generation is there already.
+  if (!stop && regroup_in == begin_.place.generation) {
+    between_steps_ = true;
+    regroup({});
+    between_steps_ = false;
+  }
   stopped_ = stop && !last;
   return !stop;
 }
@@ -305,6 +362,7 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
 void train_context::impl::take_checkpoint(step_id step) {
   if (state_.tensors().empty() && state_.values().empty())
     return;
+  auto scope = runtime::activity::scope{activity_, activity_kind::checkpoint};
   for (;;) {
     auto outcome = attempt_checkpoint(step);
     if (outcome)
@@ -318,18 +376,18 @@ void train_context::impl::take_checkpoint(step_id step) {
 expected<checkpoint_outcome> train_context::impl::attempt_checkpoint(step_id step) {
   checkpoint_part part;
   part.run = begin_.run;
-  part.generation = begin_.generation;
+  part.generation = begin_.place.generation;
   part.step = step;
   part.attempt = 1;
-  part.rank = begin_.rank;
-  part.world_size = begin_.world_size;
+  part.rank = begin_.place.rank;
+  part.world_size = begin_.place.world_size;
   part.tensors = state_.specs();
   part.metrics = last_metrics_;
   part.values_json = state_.values().dump();
-  auto plan = serialization::plan_chunks(part.tensors, begin_.world_size);
+  auto plan = serialization::plan_chunks(part.tensors, begin_.place.world_size);
   auto directory =
-      run_directory_ / "checkpoints" / serialization::temporary_name(step, begin_.generation, part.attempt);
-  auto written = serialization::write_part(directory, begin_.rank.value, plan, state_.tensors());
+      run_directory_ / "checkpoints" / serialization::temporary_name(step, begin_.place.generation, part.attempt);
+  auto written = serialization::write_part(directory, begin_.place.rank.value, plan, state_.tensors());
   if (written)
     part.report = std::move(*written);
   else
@@ -343,6 +401,10 @@ expected<checkpoint_outcome> train_context::impl::attempt_checkpoint(step_id ste
 std::vector<double>
 train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
                               const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
+  if (auto* known = evaluation_of_others()) {
+    evaluations_before_loop_.push_back(*known);
+    return *known;
+  }
   for (;;) {
     auto number = evaluations_ + 1;
     try {
@@ -354,9 +416,23 @@ train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
       regroup(x.reason());
     }
     // Another rank may have had the result before the group was lost.
-    if (evaluations_ == number)
+    if (evaluations_ == number) {
+      if (!in_loop_)
+        evaluations_before_loop_.push_back(last_evaluation_);
       return last_evaluation_;
+    }
   }
+}
+
+/// A newcomer takes what the others have found at this place.
+const std::vector<double>* train_context::impl::evaluation_of_others() {
+  if (has_state_)
+    return nullptr;
+  auto number = evaluations_before_loop_.size();
+  if (loops_ >= begin_.earlier_evaluations.size() || number >= begin_.earlier_evaluations[loops_].size())
+    throw failure{errc::mismatch, "a newcomer evaluates what the others did not: the training function does not do the "
+                                  "same on all workers"};
+  return &begin_.earlier_evaluations[loops_][number];
 }
 
 std::vector<double> train_context::impl::evaluate_once(
@@ -367,7 +443,7 @@ std::vector<double> train_context::impl::evaluate_once(
   auto layout = collectives::bucket_layout{{{dtype::f64, number_of_sums}}};
   auto sums = value_or_throw(collectives::leaf_accumulator::make(layout, begin_.shards, communicator_->memory()));
   auto result = value_or_throw(communicator_->make_bucket(layout));
-  auto range = begin_.ownership[begin_.rank.value];
+  auto range = begin_.place.ownership[begin_.place.rank.value];
   std::vector<std::uint64_t> indices;
   sums.begin(range);
   for (auto v = range.first; v < range.last; ++v) {
@@ -378,7 +454,8 @@ std::vector<double> train_context::impl::evaluate_once(
     function(indices, {reinterpret_cast<double*>(bucket.data()), number_of_sums});
   }
   sums.end();
-  value_or_throw(communicator_->reduce_leaves(layout, begin_.shards, begin_.ownership, sums.partials(), *result));
+  auto scope = runtime::activity::scope{activity_, activity_kind::collective};
+  value_or_throw(communicator_->reduce_leaves(layout, begin_.shards, begin_.place.ownership, sums.partials(), *result));
   auto* first = reinterpret_cast<const double*>(result->bytes().data());
   return {first, first + number_of_sums};
 }
@@ -391,7 +468,7 @@ void train_context::impl::report(metric_map values, save_checkpoint checkpoint) 
   if (checkpoint == save_checkpoint::yes) {
     // Parts of different steps would wait for each other for ever.
     std::array<std::uint64_t, 2> words{step_.value, ~step_.value};
-    value_or_throw(communicator_->barrier(words));
+    call_group([&](auto& group) { return group.barrier(words); });
     if (words[0] != ~words[1])
       throw failure{errc::mismatch, "the ranks report a checkpoint at different steps, " + std::to_string(~words[1]) +
                                         " and " + std::to_string(words[0]) +
@@ -463,22 +540,23 @@ void step_driver::end_started_calls() {
 void step_driver::run(step_id id, const std::function<void(step&)>& body) {
   step_.id_ = id;
   do {
-    while (!context_.word_.begin(context_.begin_.generation, id))
+    while (!context_.word_.begin(context_.begin_.place.generation, id))
       context_.regroup({});
-    if (generation_ != context_.begin_.generation)
+    if (generation_ != context_.begin_.place.generation)
       adopt_generation();
     interrupted_ = false;
     try_body(id, body);
     // A handler of the user's for everything may have kept the interruption to itself.
   } while (interrupted_);
   check_ = context_.begin_.check_every_step;
+  // What counts was computed in the generation of `range_`, even if another has begun since.
   if (context_.begin_.keep_ledger)
-    context_.pusher_->record({id, context_.begin_.generation, range_});
+    context_.pusher_->record(ledger_row{id, generation_, range_});
 }
 
 void step_driver::adopt_generation() {
-  generation_ = context_.begin_.generation;
-  range_ = context_.begin_.ownership[context_.begin_.rank.value];
+  generation_ = context_.begin_.place.generation;
+  range_ = context_.begin_.place.ownership[context_.begin_.place.rank.value];
   // The old ones first: they may be large.
   result_.reset();
   sums_.reset();
@@ -517,6 +595,7 @@ void step_driver::open_shard(shard& target, shard_id id) {
                                         std::to_string(id.value) + " when shard " + std::to_string(next_shard_) +
                                         " is due: go through step.shards() once"};
   ++next_shard_;
+  context_.activity_.touch();
   auto bucket = sums_->next(id);
   order_.samples_of(step_.id_, id, samples_);
   target.owner_ = &step_;
@@ -566,6 +645,7 @@ std::span<const float> step_driver::all_reduce() {
 
 /// On return the step has passed.
 void step_driver::reduce() {
+  auto scope = runtime::activity::scope{context_.activity_, activity_kind::collective};
   if (started_.empty()) {
     // Nothing is under way: this thread does it itself.
     sums_->end();
@@ -637,8 +717,8 @@ expected<void> step_driver::reduce_part(std::size_t part) {
   auto batch = plan_.batch_samples;
   if (context_.begin_.fast_reduction)
     return group.all_reduce_fast(sums_->layout(), add_up_partials(result_->parts()[part]), *result_, batch, part);
-  return group.reduce_leaves(sums_->layout(), context_.begin_.shards, context_.begin_.ownership, sums_->partials(),
-                             *result_, batch, part);
+  return group.reduce_leaves(sums_->layout(), context_.begin_.shards, context_.begin_.place.ownership,
+                             sums_->partials(), *result_, batch, part);
 }
 
 std::span<const std::byte> step_driver::add_up_partials(collectives::byte_range part) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "activity.hpp"
 #include "command_inbox.hpp"
 #include "control_link.hpp"
 #include "metrics_pusher.hpp"
@@ -39,6 +40,8 @@ class train_context::impl {
   void abort(const abort_training& message);
   /// What this worker does and whom it waits for, for people.
   [[nodiscard]] std::string describe();
+  /// Generation, step and activity of the training thread.
+  void fill_in(worker_beat& beat) const noexcept;
 
   // -- for train_context
   // ------------------------------------------------------------------------------------------------
@@ -49,6 +52,16 @@ class train_context::impl {
   void report(metric_map values, save_checkpoint checkpoint);
   /// Throws `failure` where there is none: the last was lost, in a function that has a loop of its own.
   [[nodiscard]] collectives::communicator& group();
+
+  /// A collective operation of a training function with a loop of its own. Throws what it returns.
+  template <class Call>
+  void call_group(Call call) {
+    auto scope = runtime::activity::scope{activity_, activity_kind::collective};
+    if (auto done = call(group()); !done) {
+      lost_in_own_loop_ = lost_in_own_loop_ || is_loss_of_group(done.error());
+      throw failure{std::move(done.error())};
+    }
+  }
 
   // -- for step_driver
   // --------------------------------------------------------------------------------------------------
@@ -79,6 +92,7 @@ class train_context::impl {
   /// The last step whose reduced gradient this rank has got.
   step_id reduced_;
   std::unique_ptr<runtime::metrics_pusher> pusher_;
+  runtime::activity activity_;
 
  private:
   void form_communicator();
@@ -86,6 +100,9 @@ class train_context::impl {
   [[nodiscard]] bool adopt(const next_generation& next);
   [[nodiscard]] error why_it_ends(error otherwise);
   void settle_evaluations(const next_generation& next);
+  void exchange_state(const next_generation& next);
+  void note_pause_at(step_id step);
+  [[nodiscard]] const std::vector<double>* evaluation_of_others();
   [[nodiscard]] std::vector<double>
   evaluate_once(std::uint64_t samples, std::size_t number_of_sums,
                 const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function);
@@ -119,6 +136,19 @@ class train_context::impl {
   step_id passed_;
   std::uint64_t evaluations_ = 0;
   std::vector<double> last_evaluation_;
+  /// Whether this worker has the run's state: a newcomer has none until the others give it.
+  bool has_state_ = true;
+  /// Whether a loss now finds this worker where newcomers can be let in.
+  bool between_steps_ = false;
+  /// The loops of the training function that have begun, and the evaluations since.
+  std::uint32_t loops_ = 0;
+  bool in_loop_ = false;
+  std::vector<std::vector<double>> evaluations_before_loop_;
+  std::chrono::steady_clock::time_point last_pass_ = std::chrono::steady_clock::now();
+  /// When the last step before the group was lost was passed.
+  std::optional<std::chrono::steady_clock::time_point> pause_began_;
+  /// A loop of the training function's own has lost its group.
+  bool lost_in_own_loop_ = false;
   bool first_barrier_ = true;
   bool stopped_ = false;
   bool agreed_ = false;
@@ -129,6 +159,10 @@ class train_context::impl {
   std::string state_sha256_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };
+
+/// Leaves the training function of a worker that is not needed any more. Not for the user's handlers, so of no standard
+/// type.
+struct worker_released {};
 
 /// Leaves the body of a step that is to be computed again. Not for the user's handlers, so of no standard type.
 struct step_interrupted {};

@@ -117,7 +117,17 @@ class actor_link : public control_link {
 /// The training thread of a worker process, started by `begin_training`.
 class process_host : public actors::training_host {
  public:
-  process_host(const std::vector<named_function>& functions, control_link& link) : functions_(functions), link_(link) {}
+  process_host(const std::vector<named_function>& functions, control_link& link, run_id run, worker_id worker)
+      : functions_(functions), link_(link), run_(std::move(run)), worker_(worker) {}
+
+  worker_beat beat() override {
+    worker_beat result;
+    result.run = run_;
+    result.worker = worker_;
+    if (auto session = current())
+      session->fill_in(result);
+    return result;
+  }
 
   void begin(const begin_training& message) override {
     auto lock = std::lock_guard{mutex_};
@@ -180,6 +190,8 @@ class process_host : public actors::training_host {
 
   const std::vector<named_function>& functions_;
   control_link& link_;
+  run_id run_;
+  worker_id worker_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<train_context::impl> session_;
@@ -259,9 +271,9 @@ void live(const std::vector<named_function>& functions) {
   auto self = caf::scoped_actor{system};
   auto handles = join(self, *node, *bootstrap);
   auto link = actor_link{system, handles};
-  auto host = std::make_shared<process_host>(functions, link);
+  auto host = std::make_shared<process_host>(functions, link, bootstrap->run, bootstrap->worker);
   answer_questions(host);
-  auto worker = actors::spawn_worker(system, host);
+  auto worker = actors::spawn_worker(system, *node, host);
   worker_ready ready;
   ready.run = bootstrap->run;
   ready.worker = bootstrap->worker;

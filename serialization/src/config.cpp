@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
+#include <string_view>
 
 namespace troupe {
 
@@ -16,17 +18,19 @@ bool is_file_name(const std::string& name) {
 
 expected<void> validate(const trainer_config& config) {
   const auto& scaling = config.scaling;
-  if (scaling.num_workers == 0)
-    return fail(errc::invalid_argument, "scaling.num_workers is 0: at least one worker has to do the work");
+  if (scaling.num_workers.min == 0 || scaling.num_workers.max < scaling.num_workers.min)
+    return fail(errc::invalid_argument, "scaling.num_workers is " + to_string(scaling.num_workers) +
+                                            ": at least one worker has to do the work, and a range goes from the "
+                                            "smaller number to the larger");
   if (scaling.shards == 0)
     return fail(errc::invalid_argument,
                 "scaling.shards is 0: a batch is cut into at least one shard (the default is 8)");
   if (scaling.shards > 65536)
     return fail(errc::invalid_argument,
                 "scaling.shards is " + std::to_string(scaling.shards) + ": at most 65536 are supported");
-  if (scaling.num_workers > scaling.shards)
+  if (scaling.num_workers.max > scaling.shards)
     return fail(errc::invalid_argument,
-                std::to_string(scaling.num_workers) + " workers cannot share " + std::to_string(scaling.shards) +
+                std::to_string(scaling.num_workers.max) + " workers cannot share " + std::to_string(scaling.shards) +
                     " shards: set scaling.shards to at least the number of workers (it belongs to the program like the "
                     "batch size: another number gives another result), or ask for fewer workers");
   if (scaling.use_gpu && scaling.resources_per_worker.gpus == 0)
@@ -45,6 +49,13 @@ expected<void> validate(const trainer_config& config) {
       config.cluster.connect_timeout.count() <= 0)
     return fail(errc::invalid_argument, "run.start_timeout, run.collective_timeout and cluster.connect_timeout must be "
                                         "positive");
+  if (config.failure.heartbeat_timeout.count() < 500 || config.failure.window.count() <= 0 ||
+      config.failure.report_after.count() <= 0 || config.failure.replace_after.count() <= 0)
+    return fail(errc::invalid_argument, "failure.heartbeat_timeout must be at least 500 ms, and failure.window, "
+                                        "failure.report_after and failure.replace_after must be positive");
+  if (scaling.gather_window.count() < 0 || scaling.wait_for_workers.count() <= 0)
+    return fail(errc::invalid_argument,
+                "scaling.gather_window must not be negative, and scaling.wait_for_workers must be positive");
   if (!config.config.is_object())
     return fail(errc::invalid_argument, "config must be a JSON object, not " + std::string{config.config.type_name()});
   if (!config.options.is_object())
@@ -62,6 +73,28 @@ expected<void> validate(const trainer_config& config) {
   if (auto twice = std::ranges::adjacent_find(nodes); twice != nodes.end())
     return fail(errc::invalid_argument, "node '" + *twice + "' is named twice");
   return {};
+}
+
+expected<worker_range> parse_worker_range(const std::string& text) {
+  auto number = [](std::string_view digits) -> std::optional<std::uint32_t> {
+    std::uint32_t value = 0;
+    auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (code != std::errc{} || end != digits.data() + digits.size())
+      return std::nullopt;
+    return value;
+  };
+  auto all = std::string_view{text};
+  auto mark = all.find_first_of("-:");
+  auto least = number(all.substr(0, mark));
+  auto most = mark == std::string_view::npos ? least : number(all.substr(mark + 1));
+  if (!least || !most || *least == 0 || *most < *least)
+    return fail(errc::invalid_argument,
+                "'" + text + "' is no number of workers: give a number, as in 4, or a range, as in 2-8");
+  return worker_range{*least, *most};
+}
+
+std::string to_string(worker_range range) {
+  return range.is_elastic() ? std::to_string(range.min) + "-" + std::to_string(range.max) : std::to_string(range.min);
 }
 
 expected<endpoint> parse_endpoint(const std::string& text) {
@@ -105,6 +138,10 @@ std::string to_string(placement_strategy strategy) {
     return "pack";
   case placement_strategy::spread:
     return "spread";
+  case placement_strategy::strict_pack:
+    return "strict_pack";
+  case placement_strategy::strict_spread:
+    return "strict_spread";
   }
   return "invalid";
 }

@@ -35,13 +35,26 @@ std::string to_json(const run_result& result) {
   out["failures"] = json::array();
   for (const auto& x : result.failures)
     out["failures"].push_back({{"worker", x.worker.value},
+                               {"pid", x.pid},
                                {"rank", x.rank.value},
+                               {"generation", x.generation.value},
                                {"step", x.step.value},
                                {"host", x.host},
                                {"code", to_string(x.reason.code)},
                                {"message", x.reason.message},
                                {"consequence", x.consequence},
                                {"last_lines", x.last_lines}});
+  out["restarts"] = result.restarts;
+  out["generations"] = json::array();
+  for (const auto& x : result.generations)
+    out["generations"].push_back({{"generation", x.generation.value},
+                                  {"attempt", x.attempt},
+                                  {"workers", x.workers},
+                                  {"settled_step", x.settled.value},
+                                  {"steps_redone", x.steps_redone},
+                                  {"interrupted_step", x.interrupted_step},
+                                  {"pause_seconds", x.pause_seconds},
+                                  {"reason", x.reason}});
   out["workers"] = json::array();
   for (const auto& x : result.workers)
     out["workers"].push_back(

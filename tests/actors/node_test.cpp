@@ -21,6 +21,8 @@ class played_driver : public run_control::base {
   struct heard {
     record<worker_ended> ended;
     record<worker_output> output;
+    record<node_beat> beats;
+    record<node_leaving> leaving;
   };
 
   played_driver(caf::actor_config& cfg, std::shared_ptr<heard> all) : run_control::base(cfg), all_(std::move(all)) {}
@@ -34,6 +36,8 @@ class played_driver : public run_control::base {
         [](const worker_finished&) {},
         [this](const worker_ended& message) { all_->ended.add(message); },
         [this](const worker_output& message) { all_->output.add(message); },
+        [this](const node_beat& message) { all_->beats.add(message); },
+        [this](const node_leaving& message) { all_->leaving.add(message); },
     };
   }
 
@@ -61,7 +65,8 @@ class host : public stage_house {
   }
 
   expected<run_opened> open(const run_id& id = run) {
-    return ask<run_opened>(node, open_run{id, "digits", "/opt/train", "c0ffee", secret}, driver, collectives, store);
+    return ask<run_opened>(node, open_run{id, "digits", "/opt/train", "c0ffee", secret, timeout_ms}, driver,
+                           collectives, store);
   }
 
   expected<workers_started> start(std::initializer_list<std::uint32_t> workers, const run_id& id = run) {
@@ -96,8 +101,15 @@ class host : public stage_house {
     return result;
   }
 
+  [[nodiscard]] bool lives(std::uint32_t worker) {
+    auto living = processes->living();
+    return std::ranges::find(living, worker_id{worker}) != living.end();
+  }
+
   std::shared_ptr<stage> processes;
   std::shared_ptr<played_driver::heard> heard;
+  /// How long a worker may say nothing.
+  std::uint64_t timeout_ms = 600'000;
   node_actor node;
   run_control driver;
   collectives_actor collectives;
@@ -219,4 +231,165 @@ TEST_CASE_FIXTURE(host, "when a node ends, its processes end") {
   CHECK(has_ended(node));
   processes->set_node(node_actor{});
   CHECK(processes->living().empty());
+}
+
+// -- who lives ------------------------------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(host, "a node tells its driver that it lives, and once what each worker has told") {
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  REQUIRE(heard->beats.wait_for(1).size() >= 1);
+  CHECK(heard->beats.all()[0] == node_beat{run, {}});
+  auto beat = worker_beat{run, {1}, {7}, {41}, 5, activity_kind::collective};
+  CHECK(ask<void>(node, beat));
+  // What was said before is of no interest any more.
+  beat.progress = 6;
+  CHECK(ask<void>(node, beat));
+  // Nobody here has started these.
+  CHECK(ask<void>(node, worker_beat{run, {9}, {7}, {41}, 5, activity_kind::collective}));
+  CHECK(ask<void>(node, worker_beat{run_id{"4567"}, {1}, {7}, {41}, 5, activity_kind::collective}));
+  CHECK(heard->beats.wait_until_any([](const node_beat& x) { return !x.workers.empty(); }));
+  heard->beats.wait_for(heard->beats.all().size() + 2);
+  std::vector<worker_beat> told;
+  for (const auto& each : heard->beats.all())
+    told.insert(told.end(), each.workers.begin(), each.workers.end());
+  CHECK(told == std::vector{beat});
+}
+
+TEST_CASE_FIXTURE(host, "a node without runs tells nobody anything, and begins again with the next one") {
+  REQUIRE(open());
+  heard->beats.wait_for(1);
+  REQUIRE(end());
+  auto before = heard->beats.all().size();
+  auto other = run_id{"4567"};
+  REQUIRE(open(other));
+  CHECK(heard->beats.wait_until_any([&](const node_beat& x) { return x.run == other; }));
+  auto all = heard->beats.all();
+  CHECK(std::ranges::count_if(all, [](const node_beat& x) { return x.run == run; }) ==
+        static_cast<std::ptrdiff_t>(before));
+}
+
+TEST_CASE_FIXTURE(host, "a worker that is stopped is killed, and its end says why; one that beats lives") {
+  timeout_ms = 600;
+  processes->cast({0}, part::until_stopped);
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  REQUIRE(join(1, secret) == errc::none);
+  processes->show({1}, 'T');
+  auto ended = heard->ended.wait_for(1);
+  REQUIRE(ended.size() == 1);
+  CHECK(
+      ended[0] ==
+      worker_ended{run, {1}, 137, "its process is stopped (SIGSTOP, or a debugger); killed by signal 9 (SIGKILL)", {}});
+  CHECK(processes->killed_one.all() == std::vector{worker_id{1}});
+  CHECK(lives(0));
+}
+
+TEST_CASE_FIXTURE(host, "a worker that sleeps and says nothing is killed, too") {
+  timeout_ms = 600;
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  REQUIRE(join(0, secret) == errc::none);
+  auto ended = heard->ended.wait_for(1);
+  REQUIRE(ended.size() == 1);
+  CHECK(ended[0].description == "its process sleeps and does not answer; killed by signal 9 (SIGKILL)");
+}
+
+TEST_CASE_FIXTURE(host, "a worker that gets no processor is spared, and looked at again") {
+  timeout_ms = 600;
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  processes->show({0}, 'R');
+  REQUIRE(join(0, secret) == errc::none);
+  // One look when it is overdue, and one at each interval after it is silent.
+  CHECK(processes->looked.wait_for(4).size() >= 4);
+  CHECK(lives(0));
+  CHECK(processes->killed_one.all().empty());
+  processes->show({0}, 'T');
+  CHECK(heard->ended.wait_for(1).size() == 1);
+}
+
+TEST_CASE_FIXTURE(host, "a process that has not joined is not looked at") {
+  timeout_ms = 600;
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  REQUIRE(join(1, secret) == errc::none);
+  CHECK(heard->ended.wait_for(1).at(0).worker == worker_id{1});
+  auto looked = processes->looked.all();
+  CHECK(std::ranges::find(looked, worker_id{0}) == looked.end());
+}
+
+TEST_CASE_FIXTURE(host, "one worker can be killed, once, with the reason in its end") {
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  CHECK(ask<void>(node, kill_worker{run, {1}, "it is not needed any more"}));
+  CHECK(ask<void>(node, kill_worker{run, {1}, "again"}));
+  CHECK(ask<void>(node, kill_worker{run, {9}, "nobody"}));
+  CHECK(ask<void>(node, kill_worker{run_id{"4567"}, {0}, "of another run"}));
+  auto ended = heard->ended.wait_for(1);
+  REQUIRE(ended.size() == 1);
+  CHECK(ended[0] == worker_ended{run, {1}, 137, "it is not needed any more; killed by signal 9 (SIGKILL)", {}});
+  CHECK(processes->killed_one.all() == std::vector{worker_id{1}});
+  CHECK(lives(0));
+}
+
+// -- going away -----------------------------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(host, "a node without workers may go at once") {
+  CHECK(ask<void>(node, drain_request{600'000}));
+  REQUIRE(open());
+  CHECK(ask<void>(node, drain_request{600'000}));
+  CHECK(heard->leaving.wait_for(1).size() == 1);
+}
+
+TEST_CASE_FIXTURE(host, "a node that goes tells the drivers once, and waits until no worker is left") {
+  auto other = run_id{"4567"};
+  REQUIRE(open());
+  REQUIRE(open(other));
+  REQUIRE(start({0, 1}));
+  auto first = self()->request(node, patience, drain_request{600'000});
+  auto second = self()->request(node, patience, drain_request{600'000});
+  auto leaving = heard->leaving.wait_for(2);
+  REQUIRE(leaving.size() == 2);
+  CHECK(leaving[0].grace_ms == 600'000);
+  CHECK(leaving[0].run != leaving[1].run);
+  auto answered = 0;
+  processes->end({0}, 0, "exit code 0");
+  heard->ended.wait_for(1);
+  processes->end({1}, 0, "exit code 0");
+  first.receive([&] { ++answered; }, [](const caf::error& reason) { FAIL_CHECK(to_string(reason)); });
+  second.receive([&] { ++answered; }, [](const caf::error& reason) { FAIL_CHECK(to_string(reason)); });
+  CHECK(answered == 2);
+  CHECK(heard->ended.wait_for(2).size() == 2);
+  CHECK(heard->leaving.all().size() == 2);
+}
+
+TEST_CASE_FIXTURE(host, "a node that goes waits no longer than its grace period") {
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  CHECK(ask<void>(node, drain_request{600}));
+  CHECK(lives(0));
+}
+
+TEST_CASE_FIXTURE(host, "a run that comes to a node that goes is told so") {
+  CHECK(ask<void>(node, drain_request{600'000}));
+  REQUIRE(open());
+  auto leaving = heard->leaving.wait_for(1);
+  REQUIRE(leaving.size() == 1);
+  CHECK(leaving[0].run == run);
+  CHECK(leaving[0].grace_ms <= 600'000);
+  CHECK(leaving[0].grace_ms > 0);
+}
+
+TEST_CASE_FIXTURE(host, "a node that ends leaves nobody waiting for its drain") {
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  auto pending = self()->request(node, patience, drain_request{600'000});
+  heard->leaving.wait_for(1);
+  caf::anon_send_exit(node, caf::exit_reason::user_shutdown);
+  auto answered = false;
+  pending.receive([&] { answered = true; }, [&](const caf::error&) { answered = true; });
+  CHECK(answered);
+  CHECK(has_ended(node));
+  processes->set_node(node_actor{});
 }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <random>
 #include <vector>
 
 using namespace troupe;
@@ -47,6 +49,19 @@ bool says(const std::string& text, const std::string& part) {
 
 constexpr auto packed = placement_strategy::pack;
 constexpr auto spreaded = placement_strategy::spread;
+constexpr auto one_node = placement_strategy::strict_pack;
+constexpr auto nodes_of_their_own = placement_strategy::strict_spread;
+
+scaling_config ask(worker_range workers, placement_strategy strategy, resources each = {}) {
+  auto result = ask(std::uint32_t{1}, strategy, each);
+  result.num_workers = workers;
+  return result;
+}
+
+/// A node with so many CPUs, on which so many workers of the run are.
+node_room room(std::uint32_t cpus, std::uint32_t workers, bool usable = true) {
+  return {{cpus, 0}, workers, usable};
+}
 
 } // namespace
 
@@ -126,4 +141,127 @@ TEST_CASE("ranks are dense, the workers of a node have neighbouring ones, and kn
       for (const auto& place : decision->places)
         CHECK(place.local_world_size == local.at(place.node));
     }
+}
+
+TEST_CASE("who has to share CPUs goes where it takes the least from the others") {
+  CHECK(placed(ask(70, packed), {offer(4), offer(64)}) == counts{4, 66});
+  CHECK(placed(ask(8, packed), {offer(0), offer(1), offer(2)}) == counts{2, 2, 4});
+}
+
+TEST_CASE("strictly packed workers are on one node, or nowhere") {
+  CHECK(placed(ask(3, one_node), {offer(2), offer(4), offer(8)}) == counts{0, 3, 0});
+  // Where no node has CPUs enough, they share those of the first.
+  CHECK(placed(ask(9, one_node), {offer(2), offer(4)}) == counts{9, 0});
+  CHECK(placed(ask(2, one_node, {3, 0}), {offer(4), offer(6)}) == counts{0, 2});
+  auto reason = refused(ask(3, one_node, {2, 0}), {offer(4), offer(4)});
+  CHECK(reason.code == errc::unsatisfiable);
+  CAPTURE(reason.message);
+  CHECK(says(reason.message, "3 workers are to be on one node (strict_pack), and none has room for all"));
+  CHECK(says(reason.message, "room for 4 workers."));
+  // Too much for all nodes together is said as anywhere else.
+  CHECK(says(refused(ask(5, one_node, {2, 0}), {offer(4), offer(4)}).message, "need 10 CPUs"));
+}
+
+TEST_CASE("strictly spread workers have nodes of their own, or nothing") {
+  CHECK(placed(ask(2, nodes_of_their_own), {offer(8), offer(1), offer(1)}) == counts{1, 1, 0});
+  CHECK(placed(ask(2, nodes_of_their_own, {2, 0}), {offer(1), offer(2), offer(4)}) == counts{0, 1, 1});
+  auto reason = refused(ask(3, nodes_of_their_own), {offer(8), offer(8)});
+  CHECK(reason.code == errc::unsatisfiable);
+  CAPTURE(reason.message);
+  CHECK(says(reason.message, "3 workers are to be on nodes of their own (strict_spread)"));
+  CHECK(says(reason.message, "2 nodes"));
+}
+
+TEST_CASE("a range takes the CPUs that there are, at most its greatest number and at least its least") {
+  for (auto strategy : {packed, spreaded}) {
+    CAPTURE(to_string(strategy));
+    CHECK(placed(ask({2, 8}, strategy), {offer(2), offer(1)}) == counts{2, 1});
+    CHECK(placed(ask({2, 3}, strategy), {offer(8)}) == counts{3});
+    // Only the least share.
+    CHECK(placed(ask({4, 8}, strategy), {offer(2)}) == counts{4});
+    CHECK(placed(ask({1, 8}, strategy, {2, 0}), {offer(3), offer(4)}) == counts{1, 2});
+    CHECK(refused(ask({4, 8}, strategy, {2, 0}), {offer(3), offer(4)}).code == errc::unsatisfiable);
+    CHECK(place_workers(ask({2, 8}, strategy), std::vector{offer(2), offer(1)})->warning.empty());
+  }
+  CHECK(placed(ask({2, 5}, packed), {offer(4), offer(4)}) == counts{4, 1});
+  CHECK(placed(ask({2, 5}, spreaded), {offer(4), offer(4)}) == counts{3, 2});
+  auto reason = refused(ask({4, 8}, packed, {2, 0}), {offer(3), offer(4)});
+  CHECK(says(reason.message, "4 workers with 2 CPUs each"));
+}
+
+TEST_CASE("a range that is strict takes one node, or one place on each") {
+  CHECK(placed(ask({2, 8}, nodes_of_their_own), {offer(4), offer(4), offer(4)}) == counts{1, 1, 1});
+  CHECK(refused(ask({4, 8}, nodes_of_their_own), {offer(4), offer(4), offer(4)}).code == errc::unsatisfiable);
+  CHECK(placed(ask({2, 8}, one_node), {offer(3), offer(4), offer(2)}) == counts{0, 4, 0});
+  CHECK(placed(ask({2, 8}, one_node, {2, 0}), {offer(3), offer(5)}) == counts{0, 2});
+  CHECK(placed(ask({4, 8}, one_node), {offer(1), offer(2)}) == counts{4, 0});
+  CHECK(refused(ask({3, 8}, one_node, {2, 0}), {offer(3), offer(5)}).code == errc::unsatisfiable);
+}
+
+TEST_CASE("more workers go where there is room, by the same rules") {
+  using rooms = std::vector<node_room>;
+  CHECK(place_more(ask(4, packed), rooms{room(4, 2), room(4, 1)}, 1) == counts{0});
+  CHECK(place_more(ask(8, packed), rooms{room(4, 3), room(4, 1)}, 3) == counts{0, 1, 1});
+  CHECK(place_more(ask(8, spreaded), rooms{room(4, 3), room(4, 1)}, 3) == counts{0, 1, 1});
+  CHECK(place_more(ask(8, spreaded), rooms{room(4, 3), room(4, 1)}, 1) == counts{1});
+  // A fixed number is reached, if need be on shared CPUs; a range is not.
+  CHECK(place_more(ask(4, packed), rooms{room(1, 1), room(2, 2)}, 1) == counts{1});
+  CHECK(place_more(ask({2, 4}, packed), rooms{room(1, 1), room(2, 2)}, 1).empty());
+  CHECK(place_more(ask({4, 8}, packed), rooms{room(1, 1), room(2, 2)}, 5).size() == 1);
+  CHECK(place_more(ask(8, packed, {2, 0}), rooms{room(4, 2), room(4, 1)}, 3) == counts{1});
+  CHECK(place_more(ask(4, packed), rooms{}, 2).empty());
+  CHECK(place_more(ask(4, packed), rooms{room(4, 2)}, 0).empty());
+}
+
+TEST_CASE("nobody goes to a node that is lost or leaves") {
+  using rooms = std::vector<node_room>;
+  CHECK(place_more(ask(4, packed), rooms{room(4, 2, false), room(1, 1)}, 2) == counts{1, 1});
+  CHECK(place_more(ask(4, spreaded), rooms{room(4, 0, false)}, 2).empty());
+  CHECK(place_more(ask(4, one_node), rooms{room(4, 2, false), room(8, 0)}, 2).empty());
+}
+
+TEST_CASE("more workers that are strictly placed go beside the others, or to nodes that have none") {
+  using rooms = std::vector<node_room>;
+  CHECK(place_more(ask(4, one_node), rooms{room(8, 0), room(8, 3)}, 1) == counts{1});
+  CHECK(place_more(ask(4, one_node, {2, 0}), rooms{room(8, 0), room(7, 2)}, 2) == counts{1});
+  CHECK(place_more(ask({2, 4}, one_node), rooms{room(8, 0), room(2, 2)}, 2).empty());
+  CHECK(place_more(ask(3, nodes_of_their_own), rooms{room(8, 1), room(8, 0), room(8, 1)}, 2) == counts{1});
+}
+
+TEST_CASE("whatever is asked for, no node gets more than its limits, and nobody is left out while there is room") {
+  constexpr auto seed = 20260301u;
+  MESSAGE("seed ", seed);
+  auto engine = std::mt19937{seed};
+  auto random = [&engine] { return static_cast<std::uint32_t>(engine()); };
+  for (int round = 0; round < 3000; ++round) {
+    CAPTURE(round);
+    auto strategy = static_cast<placement_strategy>(1 + random() % 4);
+    auto least = 1 + random() % 6;
+    auto most = least + (random() % 2) * (random() % 6);
+    auto each = resources{random() % 3, 0};
+    std::vector<node_room> nodes;
+    for (auto n = 1 + random() % 4; n > 0; --n)
+      nodes.push_back(room(random() % 6, strategy == one_node || strategy == nodes_of_their_own ? 0 : random() % 3,
+                           random() % 5 != 0));
+    auto request = ask({least, most}, strategy, each);
+    auto count = random() % 8;
+    auto placed = place_more(request, nodes, count);
+    CHECK(placed.size() <= count);
+    auto after = counts(nodes.size());
+    for (auto node : placed) {
+      CHECK(nodes[node].usable);
+      ++after[node];
+    }
+    auto used = std::ranges::count_if(after, [](auto n) { return n > 0; });
+    if (strategy == one_node)
+      CHECK(used <= 1);
+    if (strategy == nodes_of_their_own)
+      CHECK(std::ranges::all_of(after, [](auto n) { return n <= 1; }));
+    for (std::size_t node = 0; node < nodes.size(); ++node)
+      if (each.cpus > 0 && after[node] > 0)
+        CHECK((nodes[node].workers + after[node]) * each.cpus <= nodes[node].capacity.cpus);
+    // A fixed number that reserves nothing always finds a place beside others.
+    if (each.cpus == 0 && least == most && (strategy == packed || strategy == spreaded))
+      CHECK(placed.size() == (std::ranges::any_of(nodes, &node_room::usable) ? count : 0));
+  }
 }

@@ -129,9 +129,11 @@ enum class part {
   trains,
   /// As above, but trains until it is told to stop.
   until_stopped,
-  /// Throws after the third step; the others wait for it until they are cut off.
+  /// Throws after the third step; the others wait for it until they are cut off, and go on with who is left.
   throws,
   waits_for_others,
+  /// Stands after the third step until it is in a later generation of `stage::group` workers.
+  waits_for_help,
   /// Its process ends after the third step.
   dies,
   /// Its process starts and says nothing.
@@ -191,6 +193,48 @@ class stage : public std::enable_shared_from_this<stage> {
       events.ended({run, worker, status, how, std::move(last_lines)});
   }
 
+  /// What a look at its process shows from now on.
+  void show(worker_id worker, char state) {
+    auto lock = std::lock_guard{mutex_};
+    states_[worker] = state;
+  }
+
+  [[nodiscard]] process_sample look_at(worker_id worker) {
+    looked.add(worker);
+    auto lock = std::lock_guard{mutex_};
+    process_sample result;
+    result.when = std::chrono::steady_clock::now();
+    auto i = states_.find(worker);
+    result.state = i == states_.end() ? 'S' : i->second;
+    return result;
+  }
+
+  /// The node's actor stands still until it is thawed, as one does whose process is stopped.
+  void freeze() {
+    node_actor node;
+    {
+      auto lock = std::lock_guard{mutex_};
+      frozen_ = true;
+      node = node_;
+    }
+    open_run request;
+    request.run = freezing_run();
+    caf::anon_send(node, request, run_control{}, collectives_actor{}, checkpoint_store{});
+    stood.wait_for(1);
+  }
+  void thaw() {
+    auto lock = std::lock_guard{mutex_};
+    frozen_ = false;
+    thawed_.notify_all();
+  }
+  void stand_while_frozen() {
+    stood.add(true);
+    auto lock = std::unique_lock{mutex_};
+    thawed_.wait_for(lock, patience, [this] { return !frozen_; });
+  }
+  /// Opening this one makes the node stand.
+  [[nodiscard]] static run_id freezing_run() { return {"freezes"}; }
+
   void write(const worker_output& output) {
     auto lock = std::lock_guard{mutex_};
     if (events_.output)
@@ -222,6 +266,9 @@ class stage : public std::enable_shared_from_this<stage> {
 
   record<open_run> opened;
   record<run_id> killed;
+  record<worker_id> killed_one;
+  record<worker_id> looked;
+  record<bool> stood;
   record<run_id> closed;
   record<launch_request> started;
   record<begin_training> begun;
@@ -230,6 +277,8 @@ class stage : public std::enable_shared_from_this<stage> {
   error start_error;
   /// How many steps a run has.
   std::uint64_t steps = 5;
+  /// How many workers those want to be that wait for help.
+  std::uint32_t group = 2;
 
  private:
   struct process {
@@ -244,6 +293,9 @@ class stage : public std::enable_shared_from_this<stage> {
   node_actor node_;
   launcher_events events_;
   std::map<worker_id, process> living_;
+  std::map<worker_id, char> states_;
+  bool frozen_ = false;
+  std::condition_variable thawed_;
 };
 
 class played_launcher : public process_launcher {
@@ -252,6 +304,10 @@ class played_launcher : public process_launcher {
   ~played_launcher() override { stage_->disconnect(); }
 
   expected<std::string> open(const open_run& request) override {
+    if (request.run == stage::freezing_run()) {
+      stage_->stand_while_frozen();
+      return fail(errc::not_found, "no such program");
+    }
     stage_->opened.add(request);
     if (stage_->open_error.code != errc::none)
       return fail(stage_->open_error);
@@ -269,6 +325,13 @@ class played_launcher : public process_launcher {
     stage_->killed.add(run);
     stage_->kill_all();
   }
+
+  void kill(const run_id&, worker_id worker) override {
+    stage_->killed_one.add(worker);
+    stage_->end(worker, 137, "killed by signal 9 (SIGKILL)");
+  }
+
+  expected<process_sample> look_at(const run_id&, worker_id worker) override { return stage_->look_at(worker); }
 
   void close(const run_id& run) override { stage_->closed.add(run); }
 
@@ -293,11 +356,12 @@ class played_worker : public worker_actor::base {
     join();
     return {
         [this](const begin_training& message) { begin(message); },
-        [this](const control_command& command) {
-          if (command.kind == command_kind::stop && role() == part::until_stopped)
-            save_and_finish(true);
+        [this](const control_command& command) { obey(command); },
+        [this](const abort_training& message) {
+          aborted_ = std::max(aborted_, message.generation);
+          if (has_state_ && message.generation >= place_.generation)
+            report(message.reason);
         },
-        [this](const abort_training& message) { finish(message.reason); },
         [this](const release_worker&) { stage_->end(request_.worker, 0, "exit code 0"); },
     };
   }
@@ -338,96 +402,196 @@ class played_worker : public worker_actor::base {
     ready.build_id = role() == part::other_build ? "decaf" : "c0ffee";
     ready.numerics = R"({"cpu":"v3"})";
     request(control_, patience, ready, worker_actor{this})
-        .then([] {}, [this](const caf::error& reason) { leave(from_caf(reason).message); });
+        .then([this] { beat(); }, [this](const caf::error& reason) { leave(from_caf(reason).message); });
+  }
+
+  void beat() {
+    if (auto node = stage_->node())
+      caf::anon_send(node, worker_beat{request_.run, request_.worker, place_.generation, {step_}, ++beats_});
+    run_delayed(std::chrono::milliseconds{200}, [this] { beat(); });
   }
 
   void begin(const begin_training& message) {
     stage_->begun.add(message);
     begin_ = message;
-    step_ = first_step();
+    place_ = message.place;
+    step_ = message.restored_step.value;
+    // A newcomer has no place yet, and gets the state of the others with it.
+    has_state_ = place_.generation != generation_id{};
+    stage_->write({request_.run, request_.worker, {"hello from rank " + std::to_string(place_.rank.value)}});
+    propose();
+  }
+
+  void propose() {
     run_plan plan;
     plan.run = begin_.run;
-    plan.generation = begin_.generation;
+    plan.generation = place_.generation;
     plan.worker = begin_.worker;
-    plan.steps = begin_.steps > 0 ? begin_.steps : stage_->steps;
+    plan.steps = steps();
     plan.batch_samples = role() == part::disagrees ? 65 : 64;
     plan.data_samples = 1797;
     plan.data_fingerprint = "digits";
     plan.tensors = "w f32 [100]";
     request(control_, caf::infinite, plan)
-        .then([this, plan](const plan_accepted&) { train(plan.steps); },
-              [this](const caf::error& reason) { finish(from_caf(reason)); });
+        .then(
+            [this](const plan_accepted&) {
+              agreed_ = true;
+              has_state_ ? train() : report({});
+            },
+            [this](const caf::error& reason) { fail(from_caf(reason)); });
   }
 
-  /// The step that the last checkpoint stands at, which is in its name.
-  [[nodiscard]] std::uint64_t first_step() const {
-    if (!begin_.restore_step)
-      return 0;
-    auto name = std::filesystem::path{begin_.restore_from}.filename().string();
-    return serialization::parse_checkpoint_name(name)->value;
-  }
+  [[nodiscard]] std::uint64_t steps() const { return begin_.steps > 0 ? begin_.steps : stage_->steps; }
 
-  void train(std::uint64_t steps) {
-    stage_->write({request_.run, request_.worker, {"hello from rank " + std::to_string(begin_.rank.value)}});
-    if (role() == part::throws || role() == part::dies || role() == part::waits_for_others)
-      steps = std::min<std::uint64_t>(steps, 3);
-    metrics_batch batch;
-    batch.run = begin_.run;
-    batch.worker = begin_.worker;
-    batch.rank = begin_.rank;
-    while (step_ < steps) {
-      ++step_;
-      batch.rows.push_back({{step_}, step_, {{"loss", 1.0 / static_cast<double>(step_)}}});
-      batch.ledger.push_back({{step_}, begin_.generation, begin_.ownership[begin_.rank.value]});
-    }
-    batch.applied = {step_};
-    request(control_, patience, batch)
-        .then([this] { after_training(); }, [this](const caf::error& reason) { finish(from_caf(reason)); });
-  }
-
-  void after_training() {
+  /// Whether this one stands after the third step.
+  [[nodiscard]] bool stands() const {
     switch (role()) {
     case part::throws:
-      return finish({errc::user_error, "rank " + std::to_string(begin_.rank.value) + " after step 3: out of range"});
     case part::dies:
-      return stage_->end(request_.worker, 139, "killed by signal 11 (SIGSEGV)", {"its last line"});
-    case part::trains:
-      return save_and_finish(false);
-    case part::until_stopped:
+      return true;
     case part::waits_for_others:
+      return place_.generation == generation_id{1};
+    case part::waits_for_help:
+      return place_.generation == generation_id{1} || place_.world_size < stage_->group;
+    case part::trains:
+    case part::until_stopped:
     case part::silent:
     case part::stillborn:
     case part::other_build:
     case part::impostor:
     case part::disagrees:
+      return false;
+    }
+    return false;
+  }
+
+  /// Makes of `go_on` what does nothing once this generation is over.
+  std::function<void()> unless_regrouped(std::function<void()> go_on) {
+    return [this, go_on, generation = place_.generation] {
+      if (!reporting_ && generation == place_.generation)
+        go_on();
+    };
+  }
+
+  std::function<void(const caf::error&)> fail_unless_regrouped() {
+    return [this, generation = place_.generation](const caf::error& reason) {
+      if (!reporting_ && generation == place_.generation)
+        fail(from_caf(reason));
+    };
+  }
+
+  void train() {
+    metrics_batch batch;
+    batch.run = begin_.run;
+    batch.worker = begin_.worker;
+    batch.rank = place_.rank;
+    auto third = std::min(steps(), begin_.restored_step.value + 3);
+    for (auto last = stands() ? third : steps(); step_ < last;) {
+      ++step_;
+      batch.rows.push_back({{step_}, step_, {{"loss", 1.0 / static_cast<double>(step_)}}});
+      batch.ledger.push_back({{step_}, place_.generation, place_.ownership[place_.rank.value]});
+    }
+    batch.applied = {step_};
+    request(control_, patience, batch).then(unless_regrouped([this] { after_training(); }), fail_unless_regrouped());
+  }
+
+  void after_training() {
+    auto rank = "rank " + std::to_string(place_.rank.value);
+    if (role() == part::throws)
+      return finish({errc::user_error, rank + " after step 3: out of range"});
+    if (role() == part::dies)
+      return stage_->end(request_.worker, 139, "killed by signal 11 (SIGSEGV)", {"its last line"});
+    if (role() == part::until_stopped ? stop_asked_ : !stands())
+      return save_and_finish(stop_asked_);
+    stands_between_steps_ = true;
+    if (regroup_asked_ == place_.generation)
+      report({});
+  }
+
+  void obey(const control_command& command) {
+    commands_ = std::max(commands_, command.sequence);
+    if (command.kind == command_kind::stop)
+      stop_asked_ = true;
+    if (command.kind == command_kind::regroup)
+      regroup_asked_ = command.generation;
+    if (!stands_between_steps_ || !has_state_ || reporting_ || finished_)
+      return;
+    if (command.kind == command_kind::stop && role() == part::until_stopped)
+      save_and_finish(true);
+    if (command.kind == command_kind::regroup && command.generation == place_.generation)
+      report({});
+  }
+
+  /// The group is gone, or there is to be another one.
+  void report(error reason) {
+    if (finished_ || std::exchange(reporting_, true))
+      return;
+    regroup_report message;
+    message.run = begin_.run;
+    message.generation = place_.generation;
+    message.worker = begin_.worker;
+    message.has_state = has_state_;
+    message.between_steps = has_state_ && reason.code == errc::none;
+    message.in_step = has_state_ && reason.code != errc::none;
+    message.passed = {step_};
+    message.commands_agreed = commands_;
+    message.reason = std::move(reason);
+    request(control_, caf::infinite, message)
+        .then(
+            [this](const next_generation& next) {
+              reporting_ = false;
+              go_on(next);
+            },
+            [this](const caf::error& reason) {
+              reporting_ = false;
+              finish(from_caf(reason));
+            });
+  }
+
+  void go_on(const next_generation& next) {
+    if (next.released) {
+      finished_ = true;
       return;
     }
+    place_ = next.place;
+    has_state_ = true;
+    stands_between_steps_ = false;
+    step_ = next.settled.value;
+    if (aborted_ >= place_.generation)
+      return report({errc::aborted, "the group is gone again"});
+    agreed_ ? train() : propose();
+  }
+
+  void fail(error reason) {
+    if (reason.code == errc::aborted || reason.code == errc::stale_generation)
+      report(std::move(reason));
+    else
+      finish(std::move(reason));
   }
 
   void save_and_finish(bool stopped) {
     auto state = serialization::sample_state{{{"w", dtype::f32, {100}}}, 7};
     checkpoint_part message;
     message.run = begin_.run;
-    message.generation = begin_.generation;
+    message.generation = place_.generation;
     message.step = {step_};
     message.attempt = 1;
-    message.rank = begin_.rank;
-    message.world_size = begin_.world_size;
+    message.rank = place_.rank;
+    message.world_size = place_.world_size;
     message.tensors = state.specs();
     message.values_json = "{}";
     auto plan = serialization::plan_chunks(message.tensors, message.world_size);
     auto directory = std::filesystem::path{begin_.run_directory} / "checkpoints" /
                      serialization::temporary_name(message.step, message.generation, 1);
     auto views = state.views();
-    auto written = serialization::write_part(directory, begin_.rank.value, plan, views);
+    auto written = serialization::write_part(directory, place_.rank.value, plan, views);
     if (written)
       message.report = *written;
     else
       message.reason = written.error();
     auto digest = serialization::state_sha256(views, "{}");
-    request(store_, patience, message)
-        .then([this, stopped, digest](const checkpoint_outcome&) { finish({}, stopped, digest); },
-              [this](const caf::error& reason) { finish(from_caf(reason)); });
+    auto done = unless_regrouped([this, stopped, digest] { finish({}, stopped, digest); });
+    request(store_, patience, message).then([done](const checkpoint_outcome&) { done(); }, fail_unless_regrouped());
   }
 
   void finish(error reason, bool stopped = false, std::string digest = {}) {
@@ -435,7 +599,7 @@ class played_worker : public worker_actor::base {
       return;
     worker_finished message;
     message.run = begin_.run;
-    message.generation = begin_.generation;
+    message.generation = place_.generation;
     message.worker = begin_.worker;
     message.step = {step_};
     message.reason = std::move(reason);
@@ -449,17 +613,27 @@ class played_worker : public worker_actor::base {
   run_control control_;
   checkpoint_store store_;
   begin_training begin_;
+  group_place place_;
+  generation_id aborted_;
+  generation_id regroup_asked_;
+  std::uint64_t commands_ = 0;
   std::uint64_t step_ = 0;
+  std::uint64_t beats_ = 0;
+  bool has_state_ = false;
+  bool agreed_ = false;
+  bool stop_asked_ = false;
+  bool reporting_ = false;
+  bool stands_between_steps_ = false;
   bool finished_ = false;
 };
 
 inline void stage::start(const launch_request& request) {
-  started.add(request);
   auto role = role_of(request.worker);
   {
     auto lock = std::lock_guard{mutex_};
     living_[request.worker] = {request.run, nullptr};
   }
+  started.add(request);
   if (role == part::stillborn)
     return end(request.worker, 127, "exit code 127", {"libfoo.so: not found"});
   if (role == part::silent)

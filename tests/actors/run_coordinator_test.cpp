@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,11 +40,19 @@ worker_ready ready_of(std::uint32_t worker) {
 }
 
 run_plan plan_of(std::uint32_t worker) {
-  return {run, {1}, {worker}, 10, 64, 1797, "digits", "w f32 [3]"};
+  return {run, {1}, {worker}, 10, 64, 1797, "digits", "w f32 [3]", 0, {}};
 }
 
 worker_finished finished_by(std::uint32_t worker, error reason = {}, std::uint64_t step = 10) {
-  return {run, {1}, {worker}, {step}, std::move(reason), false, std::string(64, 'a')};
+  return {run, {1}, {worker}, {step}, std::move(reason), false, false, std::string(64, 'a')};
+}
+
+regroup_report report_of(std::uint32_t worker) {
+  regroup_report result;
+  result.run = run;
+  result.generation = {1};
+  result.worker = {worker};
+  return result;
 }
 
 worker_ended ended(std::uint32_t worker, std::string how = "exit code 0") {
@@ -55,8 +64,10 @@ const auto user_bug = error{errc::user_error, "rank 1 after step 3: out of range
 
 /// What a list of actions says, by the kinds' names.
 std::vector<std::string> kinds(const run_actions& actions) {
-  static const char* names[] = {"begin",   "accept", "refuse",  "command", "abort",
-                                "give up", "form",   "release", "conclude"};
+  static const char* names[] = {"begin",      "begin newcomer", "accept",  "accept newcomer", "refuse",
+                                "refuse one", "command",        "abort",   "abort group",     "hold",
+                                "form",       "start",          "fence",   "restart",         "release one",
+                                "release",    "warn",           "conclude"};
   std::vector<std::string> result;
   for (const auto& each : actions) {
     result.emplace_back(names[each.what.index()]);
@@ -122,7 +133,16 @@ void check_that_nothing_acts(run_coordinator& run) {
     CHECK(run.on_finished(finished_by(i, cut_off)).empty());
     CHECK(run.on_ended(ended(i)).empty());
     CHECK(run.on_node_lost(i, "node").empty());
+    CHECK(run.on_node_leaving(i, true).empty());
+    CHECK(kinds(run.on_report(report_of(i))) == list{"refuse one"});
+    CHECK(run.on_resize(1 + i).empty());
   }
+  CHECK(run.on_room().empty());
+  CHECK(run.on_pause().empty());
+  CHECK(run.on_resume().empty());
+  CHECK(run.on_drain_timeout().empty());
+  CHECK(run.on_hold_timeout().empty());
+  CHECK(run.on_tick(run_coordinator::time{} + std::chrono::hours{1}).empty());
   CHECK(run.on_stop({false}).empty());
   CHECK(run.on_stop({true}).empty());
   CHECK(run.on_checkpoint_request().empty());
@@ -412,7 +432,7 @@ TEST_CASE("a stop in training is a command, sent once, and the run ends as stopp
   auto run = training(2);
   auto actions = run.on_stop({false});
   REQUIRE(kinds(actions) == list{"command"});
-  CHECK(std::get<send_command>(actions[0].what).command == control_command{::run, 1, command_kind::stop});
+  CHECK(std::get<send_command>(actions[0].what).command == control_command{::run, 1, command_kind::stop, {1}});
   CHECK(run.on_stop({false}).empty());
   CHECK(run.on_checkpoint_request().empty());
   auto stopped = finished_by(0, {}, 5);
@@ -465,7 +485,7 @@ TEST_CASE("commands are numbered") {
   for (std::uint64_t i = 1; i <= 3; ++i) {
     auto actions = run.on_checkpoint_request();
     REQUIRE(kinds(actions) == list{"command"});
-    CHECK(std::get<send_command>(actions[0].what).command == control_command{::run, i, command_kind::checkpoint});
+    CHECK(std::get<send_command>(actions[0].what).command == control_command{::run, i, command_kind::checkpoint, {1}});
   }
   CHECK(std::get<send_command>(run.on_stop({false})[0].what).command.sequence == 4);
 }
@@ -690,9 +710,11 @@ class simulation {
     }
   }
 
-  // These workers are allowed no failure.
-  void obey(const abort_generation&) { trouble_with_membership_ = true; }
-  void obey(const form_generation&) { trouble_with_membership_ = true; }
+  // These workers are allowed no failure: nobody comes, and nobody goes on without another.
+  template <class Other>
+  void obey(const Other&) {
+    trouble_with_membership_ = true;
+  }
 
   void obey(const begin_all&) {
     CHECK(++begun_ == 1);
@@ -794,4 +816,659 @@ TEST_CASE("whatever happens in whatever order, a run ends once, in bounded round
   CHECK(seen[run_status::completed] > 100);
   CHECK(seen[run_status::stopped] > 50);
   CHECK(seen[run_status::failed] > 100);
+}
+
+// -- a simulated run that heals
+// ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// How often each thing happened that a walk is to see.
+struct walk_counts {
+  std::map<run_status, int> ends;
+  int redone = 0;
+  int applied_by_all = 0;
+  int joined = 0;
+  int released = 0;
+  int held = 0;
+  int restarted = 0;
+  int stopped_replacing = 0;
+  int refused_newcomers = 0;
+};
+
+/// Workers that train in steps as real ones do: reduce together, pass the barrier one by one, report when they are cut
+/// off or told to. They die, throw, come up wrong; nodes are lost and leave; people resize, pause and stop. What is
+/// sent arrives in order on each way, and anyhow between the ways.
+class healing_simulation {
+ public:
+  healing_simulation(unsigned seed, walk_counts& seen) : random_(seed), seen_(seen), coordinator_(make_settings()) {
+    for (const auto& place : first_places_)
+      start(place);
+  }
+
+  /// Runs to the end; returns the rounds that it took.
+  int settle(int limit) {
+    auto round = 0;
+    for (; conclusions_ == 0 && round < limit; ++round) {
+      if (troubles_left_ > 0 && chance(12)) {
+        --troubles_left_;
+        disturb();
+      } else if (!(chance(4) && train_one()) && !deliver_one() && !train_one()) {
+        let_time_pass();
+      }
+    }
+    while (deliver_one())
+      ;
+    return round;
+  }
+
+  [[nodiscard]] const run_coordinator& coordinator() const { return coordinator_; }
+  [[nodiscard]] int conclusions() const { return conclusions_; }
+  [[nodiscard]] const conclude& end() const { return end_; }
+
+ private:
+  enum class life { starting, ready, planning, forming, training, waiting, finished, dead };
+
+  struct worker {
+    worker_place place;
+    life now = life::starting;
+    bool wrong_build = false;
+    bool agreed = false;
+    bool has_state = false;
+    bool holds = false;
+    std::uint64_t generation = 0;
+    std::uint64_t aborted = 0;
+    std::uint64_t passed = 0;
+    std::uint64_t commands_done = 0;
+    /// What the barrier of the step that is held has agreed on.
+    std::uint64_t commands_held = 0;
+    std::vector<control_command> commands;
+    std::optional<regroup_report> last_report;
+    std::deque<std::function<void()>> inbox;
+    std::deque<std::function<run_actions()>> outbox;
+    std::deque<std::function<run_actions()>> from_node;
+
+    [[nodiscard]] bool lives() const { return now != life::dead; }
+    [[nodiscard]] bool is_in_group() const { return now == life::forming || now == life::training; }
+  };
+
+  static constexpr std::uint64_t steps = 12;
+  static constexpr std::uint32_t nodes = 3;
+
+  run_coordinator::settings make_settings() {
+    auto n = 1 + pick(4);
+    auto result = settings_for(n, 2);
+    first_places_ = result.places;
+    result.workers = chance(2) ? worker_range{1 + pick(n), 5} : worker_range{n};
+    result.failure = {};
+    return result;
+  }
+
+  std::uint32_t pick(std::uint64_t n) { return static_cast<std::uint32_t>(random_() % n); }
+  bool chance(unsigned one_in) { return pick(one_in) == 0; }
+  run_coordinator::time now() const { return run_coordinator::time{} + std::chrono::hours{1} + elapsed_; }
+
+  // -- workers --------------------------------------------------------------------------------------------------------
+
+  void start(const worker_place& place) {
+    auto& who = workers_[place.worker.value];
+    who.place = place;
+    who.wrong_build = began_once_ && chance(8);
+    auto i = place.worker.value;
+    who.outbox.push_back([this, i] {
+      // The trainer asks before it hands this on.
+      if (!coordinator_.expects({i})) {
+        end(i, 1);
+        return run_actions{};
+      }
+      auto message = ready_of(i);
+      message.build_id = workers_[i].wrong_build ? "decaf" : "c0ffee";
+      if (workers_[i].lives())
+        workers_[i].now = life::ready;
+      return coordinator_.on_ready(message);
+    });
+  }
+
+  /// The process is gone; what it has sent still arrives.
+  void end(std::uint32_t i, int status) {
+    auto& who = workers_[i];
+    if (!who.lives())
+      return;
+    who.now = life::dead;
+    who.inbox.clear();
+    who.from_node.push_back([this, i, status] {
+      auto message = ended(i, status == 137 ? "killed by signal 9 (SIGKILL)" : "exit code " + std::to_string(status));
+      message.exit_status = status;
+      return coordinator_.on_ended(message, now());
+    });
+  }
+
+  void finish(std::uint32_t i, error reason, bool stopped = false) {
+    auto& who = workers_[i];
+    if (!who.lives() || who.now == life::finished)
+      return;
+    who.now = life::finished;
+    worker_finished message;
+    message.run = run;
+    message.generation = {who.generation};
+    message.worker = {i};
+    message.step = {who.passed};
+    message.stopped = stopped;
+    message.state_sha256 = reason.code == errc::none ? "state " + std::to_string(who.passed) : "";
+    message.reason = std::move(reason);
+    who.outbox.push_back([this, message] { return coordinator_.on_finished(message, now()); });
+  }
+
+  void propose(std::uint32_t i) {
+    auto& who = workers_[i];
+    who.now = life::planning;
+    auto plan = plan_of(i);
+    plan.generation = {who.generation};
+    who.outbox.push_back([this, i, plan] {
+      auto is_newcomer = plan.generation == generation_id{};
+      if ((!is_newcomer && plan.generation != coordinator_.generation()) ||
+          (!coordinator_.training() && !(is_newcomer && coordinator_.goes_on()))) {
+        tell(i, [this, i] { report_if(i, life::planning, false); });
+        return run_actions{};
+      }
+      return coordinator_.on_plan(plan);
+    });
+  }
+
+  void report_if(std::uint32_t i, life expected, bool between_steps) {
+    auto& who = workers_[i];
+    if (who.now != expected)
+      return;
+    who.now = life::waiting;
+    regroup_report message;
+    message.run = run;
+    message.generation = {who.generation};
+    message.worker = {i};
+    message.has_state = who.has_state;
+    message.between_steps = between_steps;
+    message.in_step = who.has_state && !between_steps;
+    message.passed = {who.passed};
+    message.holds_next = who.holds;
+    message.commands_agreed = who.commands_done;
+    message.reason = between_steps ? error{} : cut_off;
+    who.last_report = message;
+    who.outbox.push_back([this, message] { return coordinator_.on_report(message, now()); });
+  }
+
+  void tell(std::uint32_t i, std::function<void()> what) {
+    if (workers_[i].lives())
+      workers_[i].inbox.push_back(std::move(what));
+  }
+
+  [[nodiscard]] bool has_joined(std::uint32_t i) const {
+    auto now = workers_.at(i).now;
+    return now != life::starting && now != life::dead;
+  }
+
+  /// What the commands say that a barrier has agreed on.
+  void obey_commands(std::uint32_t i, std::uint64_t agreed) {
+    auto& who = workers_[i];
+    auto regroup = false;
+    auto stop = false;
+    for (const auto& command : who.commands)
+      if (command.sequence > who.commands_done && command.sequence <= agreed) {
+        stop = stop || command.kind == command_kind::stop;
+        regroup = regroup || (command.kind == command_kind::regroup && command.generation.value == who.generation);
+        if (command.kind == command_kind::checkpoint)
+          checkpointed_ = std::max(checkpointed_, who.passed);
+      }
+    who.commands_done = std::max(who.commands_done, agreed);
+    if (stop || who.passed >= steps)
+      finish(i, {}, stop);
+    else if (regroup)
+      report_if(i, life::training, true);
+  }
+
+  void enter(std::uint32_t i, const next_generation& next) {
+    auto& who = workers_[i];
+    if (who.now != life::waiting)
+      return;
+    if (who.has_state) {
+      // Nothing is lost, and nothing that was applied is taken back.
+      auto behind = who.passed + 1 == next.settled.value && who.holds;
+      CHECK((who.passed == next.settled.value || behind));
+      seen_.applied_by_all += behind ? 1 : 0;
+    }
+    who.generation = next.place.generation.value;
+    who.passed = next.settled.value;
+    who.holds = false;
+    who.now = life::forming;
+    if (!who.has_state)
+      who.commands_done = next.commands_agreed;
+    if (who.aborted >= who.generation)
+      report_if(i, life::forming, false);
+    else
+      forming_agreed_[i] = next.commands_agreed;
+  }
+
+  /// One that is in a group gets on, or finds that it does not.
+  bool train_one() {
+    std::vector<std::uint32_t> able;
+    for (const auto& [i, who] : workers_)
+      if (who.is_in_group())
+        able.push_back(i);
+    while (!able.empty()) {
+      auto at = pick(able.size());
+      if (advance(able[at]))
+        return true;
+      able.erase(able.begin() + at);
+    }
+    return false;
+  }
+
+  bool advance(std::uint32_t i) {
+    auto& who = workers_[i];
+    if (who.holds) {
+      who.holds = false;
+      ++who.passed;
+      obey_commands(i, who.commands_held);
+      return true;
+    }
+    const auto& group = groups_[who.generation];
+    auto is_here = [&](std::uint32_t k) { return workers_[k].generation == who.generation && workers_[k].lives(); };
+    if (!std::ranges::all_of(group, is_here)) {
+      // A peer is dead, or has left.
+      report_if(i, who.now, false);
+      return true;
+    }
+    if (!std::ranges::all_of(group, [&](std::uint32_t k) { return workers_[k].now == who.now && !workers_[k].holds; }))
+      return false;
+    if (who.now == life::forming) {
+      for (auto k : group) {
+        workers_[k].has_state = true;
+        if (!workers_[k].agreed) {
+          propose(k);
+          continue;
+        }
+        workers_[k].now = life::training;
+        obey_commands(k, forming_agreed_[k]);
+      }
+      return true;
+    }
+    auto agreed = ~std::uint64_t{0};
+    for (auto k : group) {
+      CHECK(workers_[k].passed == who.passed);
+      agreed = std::min(agreed, workers_[k].commands.empty() ? 0 : workers_[k].commands.back().sequence);
+    }
+    for (auto k : group) {
+      workers_[k].holds = true;
+      workers_[k].commands_held = agreed;
+    }
+    return true;
+  }
+
+  // -- the world ------------------------------------------------------------------------------------------------------
+
+  bool deliver_one() {
+    std::vector<std::pair<worker*, int>> queues;
+    for (auto& [i, who] : workers_) {
+      if (!who.inbox.empty())
+        queues.emplace_back(&who, 0);
+      if (!who.outbox.empty())
+        queues.emplace_back(&who, 1);
+      if (!who.from_node.empty())
+        queues.emplace_back(&who, 2);
+    }
+    if (queues.empty())
+      return false;
+    auto [who, which] = queues[pick(queues.size())];
+    if (which == 0) {
+      auto what = std::move(who->inbox.front());
+      who->inbox.pop_front();
+      what();
+      return true;
+    }
+    auto& queue = which == 1 ? who->outbox : who->from_node;
+    auto what = std::move(queue.front());
+    queue.pop_front();
+    take(what());
+    return true;
+  }
+
+  std::optional<std::uint32_t> someone(std::function<bool(const worker&)> wanted) {
+    std::vector<std::uint32_t> found;
+    for (const auto& [i, who] : workers_)
+      if (who.lives() && wanted(who))
+        found.push_back(i);
+    return found.empty() ? std::nullopt : std::optional{found[pick(found.size())]};
+  }
+
+  void disturb() {
+    switch (pick(15)) {
+    case 0:
+    case 1:
+    case 2:
+      if (auto i = someone([](const worker&) { return true; }))
+        end(*i, 137);
+      return;
+    case 3:
+      if (auto i = someone([this](const worker& x) { return !x.has_state && began_once_; }))
+        end(*i, 1);
+      return;
+    case 4:
+      if (auto i = someone([](const worker& x) { return x.now == life::training; }))
+        finish(*i, {errc::user_error, "out of range"});
+      return;
+    case 5: {
+      auto node = pick(nodes);
+      for (auto& [i, who] : workers_)
+        if (who.place.node == node) {
+          who.now = life::dead;
+          who.inbox.clear();
+          who.outbox.clear();
+          who.from_node.clear();
+        }
+      return take(coordinator_.on_node_lost(node, "the node", now()));
+    }
+    case 6: {
+      auto node = pick(nodes);
+      somebody_leaves_ = true;
+      return take(coordinator_.on_node_leaving(node, chance(2)));
+    }
+    case 7:
+      return take(coordinator_.on_drain_timeout());
+    case 8:
+      return take(coordinator_.on_resize(1 + pick(5)));
+    case 9:
+      return take(coordinator_.on_pause());
+    case 10:
+      return take(coordinator_.on_resume());
+    case 11:
+      return take(chance(3) ? coordinator_.on_stop({chance(4)}) : coordinator_.on_room());
+    case 12:
+      return take(coordinator_.on_checkpoint_request());
+    case 13:
+      // What was said of a generation that is over is heard late.
+      if (auto i = someone([this](const worker& x) {
+            return x.last_report && x.last_report->has_state && x.last_report->generation < coordinator_.generation();
+          })) {
+        auto refused = coordinator_.on_report(*workers_[*i].last_report, now());
+        REQUIRE(refused.size() == 1);
+        CHECK(std::holds_alternative<refuse_report>(refused[0].what));
+      }
+      return;
+    default:
+      // Somebody is slow to hear: it is cut off by itself.
+      if (auto i = someone([](const worker& x) { return x.now == life::training && !x.holds; }))
+        report_if(*i, life::training, false);
+    }
+  }
+
+  void let_time_pass() {
+    elapsed_ += std::chrono::seconds{1};
+    take(coordinator_.on_tick(now()));
+    take(coordinator_.on_drain_timeout());
+    if (coordinator_.held()) {
+      take(coordinator_.on_resume());
+      if (coordinator_.held())
+        take(chance(3) ? coordinator_.on_hold_timeout() : coordinator_.on_room());
+    }
+    if (coordinator_.in_grace())
+      take(coordinator_.on_grace_timeout());
+    if (coordinator_.starting())
+      take(coordinator_.on_start_timeout());
+  }
+
+  // -- what the coordinator wants
+  // ---------------------------------------------------------------------------------------
+
+  void take(const run_actions& actions) {
+    for (const auto& each : actions) {
+      CHECK_FALSE(each.why.empty());
+      // Whoever still asks is told, nothing else happens after the end.
+      CAPTURE(each.what.index());
+      CHECK((conclusions_ == 0 || std::holds_alternative<refuse_report>(each.what)));
+      std::visit([this](const auto& what) { obey(what); }, each.what);
+    }
+  }
+
+  void obey(const begin_all&) {
+    began_once_ = true;
+    auto generation = coordinator_.generation().value;
+    for (auto& [i, who] : workers_)
+      if (coordinator_.knows({i}) && who.now != life::starting) {
+        groups_[generation].push_back(i);
+        tell(i, [this, i = i, generation] {
+          auto& x = workers_[i];
+          x.generation = generation;
+          x.has_state = true;
+          x.passed = checkpointed_at_start_;
+          propose(i);
+        });
+      }
+  }
+
+  void obey(const begin_newcomer& x) {
+    auto i = x.worker.value;
+    for (const auto& command : commands_)
+      tell(i, [this, i, command] { workers_[i].commands.push_back(command); });
+    tell(i, [this, i] { propose(i); });
+  }
+
+  void obey(const accept_plans&) {
+    for (auto& [i, who] : workers_)
+      tell(i, [this, i = i] {
+        auto& x = workers_[i];
+        if (x.now != life::planning || !x.has_state)
+          return;
+        x.agreed = true;
+        x.now = life::training;
+        obey_commands(i, x.commands_done);
+      });
+  }
+
+  void obey(const accept_plan_of& x) {
+    auto i = x.worker.value;
+    tell(i, [this, i] {
+      workers_[i].agreed = true;
+      report_if(i, life::planning, false);
+    });
+  }
+
+  void obey(const refuse_plans&) { FAIL_CHECK("all have the same plan"); }
+
+  void obey(const refuse_report& x) {
+    auto i = x.worker.value;
+    tell(i, [this, i, reason = x.reason] {
+      if (workers_[i].now == life::waiting)
+        finish(i, reason);
+    });
+  }
+
+  void obey(const send_command& x) {
+    commands_.push_back(x.command);
+    for (auto& [i, who] : workers_)
+      if (has_joined(i))
+        tell(i, [this, i = i, command = x.command] { workers_[i].commands.push_back(command); });
+  }
+
+  void abort_everybody(const error&) {
+    auto generation = coordinator_.generation().value;
+    for (auto& [i, who] : workers_)
+      if (has_joined(i))
+        tell(i, [this, i = i, generation] {
+          auto& x = workers_[i];
+          x.aborted = std::max(x.aborted, generation);
+          if (x.is_in_group() || x.now == life::planning)
+            report_if(i, x.now, false);
+        });
+  }
+
+  void obey(const abort_generation& x) { abort_everybody(x.reason); }
+
+  void obey(const abort_all& x) {
+    CHECK(++aborted_ == 1);
+    abort_everybody(x.reason);
+    // Nobody waits for an answer that does not come.
+    for (auto& [i, who] : workers_)
+      tell(i, [this, i = i, reason = x.reason] {
+        if (workers_[i].now == life::waiting)
+          finish(i, reason);
+      });
+  }
+
+  void obey(const hold&) { ++seen_.held; }
+
+  void obey(const form_generation& x) {
+    CHECK(x.record.generation == coordinator_.generation());
+    CHECK(x.record.generation.value > last_generation_);
+    last_generation_ = x.record.generation.value;
+    CHECK(x.decision.settled >= step_id{settled_});
+    settled_ = x.decision.settled.value;
+    CHECK(x.record.workers == x.places.size());
+    CHECK_FALSE(x.places.empty());
+    seen_.redone += static_cast<int>(x.record.steps_redone);
+    seen_.joined += static_cast<int>(x.newcomers.size());
+    seen_.released += static_cast<int>(x.released.size());
+    auto with_state = std::size_t{0};
+    for (std::uint32_t rank = 0; rank < x.places.size(); ++rank) {
+      CHECK(x.places[rank].rank == rank_id{rank});
+      auto i = x.places[rank].worker.value;
+      groups_[last_generation_].push_back(i);
+      auto is_new = std::ranges::find(x.newcomers, worker_id{i}) != x.newcomers.end();
+      if (workers_[i].lives())
+        CHECK(is_new == !workers_[i].has_state);
+      with_state += is_new ? 0 : 1;
+      // Who has no state gets it, and who leaves may leave, where nobody is in the middle of anything.
+      if (!is_new && (!x.newcomers.empty() || !x.released.empty()))
+        CHECK(workers_[i].last_report->between_steps);
+      next_generation next;
+      next.place.generation = {last_generation_};
+      next.settled = x.decision.settled;
+      next.commands_agreed = x.decision.commands_agreed;
+      tell(i, [this, i, next] { enter(i, next); });
+    }
+    CHECK(with_state > 0);
+    for (auto worker : x.released)
+      end(worker.value, 0);
+  }
+
+  void obey(const start_more& x) {
+    CHECK_FALSE(stop_was_sent());
+    std::vector<worker_place> places;
+    auto occupied = coordinator_.occupied().size();
+    for (auto n = pick(x.count + 1); n > 0 && occupied + places.size() < 8; --n) {
+      auto id = static_cast<std::uint32_t>(workers_.size() + places.size());
+      places.push_back({{id}, {id}, pick(nodes), 0, 1});
+    }
+    coordinator_.on_started(places, now());
+    for (const auto& place : places)
+      start(place);
+  }
+
+  void obey(const fence_worker& x) {
+    ++seen_.refused_newcomers;
+    end(x.worker.value, 137);
+  }
+
+  void obey(const restart_run&) {
+    ++seen_.restarted;
+    // Not while somebody has the state, unless all were to go.
+    for (auto& [i, who] : workers_)
+      if (!somebody_leaves_ && who.has_state && who.generation + 1 == coordinator_.generation().value)
+        CHECK((!who.lives() || who.now == life::finished));
+    for (auto& [i, who] : workers_)
+      end(i, 137);
+    commands_.clear();
+    settled_ = checkpointed_;
+    checkpointed_at_start_ = checkpointed_;
+    std::vector<worker_place> places;
+    for (auto n = 1 + pick(3); n > 0; --n) {
+      auto id = static_cast<std::uint32_t>(workers_.size() + places.size());
+      places.push_back({{id}, {static_cast<std::uint32_t>(places.size())}, pick(nodes), 0, 1});
+    }
+    coordinator_.on_restarted(places, std::nullopt, {checkpointed_});
+    for (const auto& place : places) {
+      start(place);
+      workers_[place.worker.value].wrong_build = false;
+    }
+  }
+
+  void obey(const release_one& x) {
+    auto i = x.worker.value;
+    tell(i, [this, i] { end(i, 0); });
+  }
+
+  void obey(const release_all&) {
+    for (auto& [i, who] : workers_)
+      if (has_joined(i))
+        tell(i, [this, i = i] { end(i, 0); });
+  }
+
+  void obey(const warn&) { ++seen_.stopped_replacing; }
+
+  void obey(const conclude& x) {
+    ++conclusions_;
+    end_ = x;
+    CHECK(coordinator_.over());
+    CHECK((x.status == run_status::failed) == (x.reason.code != errc::none && x.reason.code != errc::stopped));
+    if (x.status == run_status::completed)
+      CHECK(coordinator_.final_step() == step_id{steps});
+    // No invariant is broken on the way, and no replica differs.
+    CAPTURE(x.reason.message);
+    CHECK(x.reason.code != errc::internal);
+    CHECK(x.reason.code != errc::mismatch);
+    CHECK(x.reason.code != errc::aborted);
+    for (auto& [i, who] : workers_)
+      end(i, 137);
+  }
+
+  [[nodiscard]] bool stop_was_sent() const {
+    return std::ranges::any_of(commands_, [](const auto& x) { return x.kind == command_kind::stop; });
+  }
+
+  std::mt19937 random_;
+  walk_counts& seen_;
+  std::vector<worker_place> first_places_;
+  run_coordinator coordinator_;
+  std::map<std::uint32_t, worker> workers_;
+  std::map<std::uint64_t, std::vector<std::uint32_t>> groups_;
+  std::map<std::uint32_t, std::uint64_t> forming_agreed_;
+  std::vector<control_command> commands_;
+  std::chrono::seconds elapsed_{};
+  std::uint64_t last_generation_ = 1;
+  std::uint64_t settled_ = 0;
+  std::uint64_t checkpointed_ = 0;
+  std::uint64_t checkpointed_at_start_ = 0;
+  int troubles_left_ = 8;
+  int aborted_ = 0;
+  int conclusions_ = 0;
+  bool began_once_ = false;
+  bool somebody_leaves_ = false;
+  conclude end_;
+};
+
+} // namespace
+
+TEST_CASE("whoever comes, goes, dies and pauses in whatever order, a run heals or ends once, and no replica differs") {
+  constexpr auto first_seed = 20260401u;
+  MESSAGE("seeds from ", first_seed);
+  walk_counts seen;
+  for (unsigned i = 0; i < 3000; ++i) {
+    auto seed = first_seed + i;
+    CAPTURE(seed);
+    auto world = healing_simulation{seed, seen};
+    constexpr auto limit = 3000;
+    CHECK(world.settle(limit) < limit);
+    CHECK(world.conclusions() == 1);
+    ++seen.ends[world.end().status];
+    // Each process fails once at most.
+    std::set<worker_id> failed;
+    for (const auto& each : world.coordinator().failures())
+      if (each.reason.code == errc::worker_lost || each.reason.code == errc::node_lost)
+        CHECK(failed.insert(each.worker).second);
+  }
+  MESSAGE("completed ", seen.ends[run_status::completed], ", stopped ", seen.ends[run_status::stopped], ", failed ",
+          seen.ends[run_status::failed], ", redone ", seen.redone, ", applied by all ", seen.applied_by_all,
+          ", joined ", seen.joined, ", released ", seen.released, ", held ", seen.held, ", restarted ", seen.restarted,
+          ", fenced ", seen.refused_newcomers, ", warned ", seen.stopped_replacing);
+  for (auto count : {seen.ends[run_status::completed], seen.ends[run_status::stopped], seen.ends[run_status::failed],
+                     seen.redone, seen.applied_by_all, seen.joined, seen.released, seen.held, seen.restarted,
+                     seen.refused_newcomers, seen.stopped_replacing})
+    CHECK(count > 20);
 }

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using event = std::variant<run_started, run_progress, checkpoint_saved, run_notice>;
+using event = std::variant<run_started, run_progress, checkpoint_saved, generation_record, run_notice>;
 
 class event_recorder : public run_observer::base {
  public:
@@ -25,9 +25,8 @@ class event_recorder : public run_observer::base {
 
   behavior_type make_behavior() override {
     return {
-        [this](const run_started& x) { events_->add(x); },
-        [this](const run_progress& x) { events_->add(x); },
-        [this](const checkpoint_saved& x) { events_->add(x); },
+        [this](const run_started& x) { events_->add(x); },      [this](const run_progress& x) { events_->add(x); },
+        [this](const checkpoint_saved& x) { events_->add(x); }, [this](const generation_record& x) { events_->add(x); },
         [this](const run_notice& x) { events_->add(x); },
     };
   }
@@ -62,24 +61,44 @@ class theatre : public stage_house {
 
   /// Two nodes on which everybody plays `role`.
   void open(part role) {
-    for (auto i = 0; i < 2; ++i)
+    for (auto i = 0; i < 2; ++i) {
       nodes.push_back(std::make_shared<stage>(system(), role));
+      config.cluster.nodes.push_back("10.0.0." + std::to_string(i) + ":4000");
+    }
+  }
+
+  /// On both nodes.
+  void cast(std::uint32_t worker, part role) {
+    for (const auto& node : nodes)
+      node->cast({worker}, role);
+  }
+
+  expected<std::unique_ptr<connected_node>> connect(const std::string& address) {
+    auto lock = std::lock_guard{mutex_};
+    auto i = connect_errors_.find(address);
+    if (i != connect_errors_.end())
+      return fail(i->second);
+    auto index =
+        static_cast<std::size_t>(std::ranges::find(config.cluster.nodes, address) - config.cluster.nodes.begin());
+    auto result =
+        std::make_unique<played_node>(system(), nodes.at(index), address.substr(0, address.find(':')), capacity);
+    if (std::exchange(first_node_is_dead, false))
+      caf::anon_send_exit(result->handle(), caf::exit_reason::kill);
+    return result;
+  }
+
+  /// From now on; without a code, the node can be reached again.
+  void set_connect_error(const std::string& address, const error& reason) {
+    auto lock = std::lock_guard{mutex_};
+    if (reason.code == errc::none)
+      connect_errors_.erase(address);
+    else
+      connect_errors_[address] = reason;
   }
 
   trainer_actor spawn() {
     trainer_services services;
-    services.connect_nodes = [this](const cluster_config&) -> expected<std::vector<std::unique_ptr<connected_node>>> {
-      if (connect_error.code != errc::none)
-        return fail(connect_error);
-      std::vector<std::unique_ptr<connected_node>> result;
-      for (const auto& node : nodes) {
-        result.push_back(
-            std::make_unique<played_node>(system(), node, "10.0.0." + std::to_string(result.size()), capacity));
-        if (std::exchange(first_node_is_dead, false))
-          caf::anon_send_exit(result.back()->handle(), caf::exit_reason::kill);
-      }
-      return result;
-    };
+    services.connect_node = [this](const cluster_config&, const std::string& address) { return connect(address); };
     services.program_path = "/opt/train";
     services.build_id = "c0ffee";
     services.compare_numerics = compare_texts;
@@ -103,16 +122,27 @@ class theatre : public stage_house {
   }
 
   void check_that_nothing_is_left() {
-    for (const auto& node : nodes)
+    for (const auto& node : nodes) {
+      if (auto handle = node->node())
+        CHECK(has_ended(handle));
       CHECK(node->living().empty());
+    }
   }
 
   /// Asks for `fit`, acts once training is under way, and returns the answer.
   template <class Action>
   run_result fit_and(Action act) {
+    return fit_and_at_once([&](const trainer_actor& trainer) {
+      CHECK(events->wait_until_any([](const event& x) { return std::holds_alternative<run_progress>(x); }));
+      act(trainer);
+    });
+  }
+
+  /// As above, without waiting for anything.
+  template <class Action>
+  run_result fit_and_at_once(Action act) {
     auto trainer = spawn();
     auto pending = self()->request(trainer, patience, fit_request{});
-    CHECK(events->wait_until_any([](const event& x) { return std::holds_alternative<run_progress>(x); }));
     act(trainer);
     std::optional<run_result> result;
     pending.receive([&](run_result& x) { result = std::move(x); },
@@ -148,10 +178,24 @@ class theatre : public stage_house {
     return result;
   }
 
+  /// Returns once somebody was told this.
+  bool is_said(const std::string& text) {
+    return first_event<run_notice>([&](const run_notice& x) { return says(x.text, text); }).has_value();
+  }
+
+  /// Returns once there is a generation of so many workers, or a later one.
+  bool is_formed(std::uint32_t workers, std::uint64_t generation = 2) {
+    return first_event<generation_record>(
+               [&](const generation_record& x) { return x.workers == workers && x.generation.value >= generation; })
+        .has_value();
+  }
+
+  /// A process of the node is killed from outside.
+  void kill(std::size_t node, std::uint32_t worker) { nodes[node]->end({worker}, 137, "killed by signal 9 (SIGKILL)"); }
+
   trainer_config config;
   std::vector<std::shared_ptr<stage>> nodes;
   resources capacity{4, 0};
-  error connect_error;
   bool first_node_is_dead = false;
   record<std::string> shown;
   std::shared_ptr<record<event>> events;
@@ -159,6 +203,8 @@ class theatre : public stage_house {
  private:
   scratch_directory scratch_;
   run_observer observer_;
+  std::mutex mutex_;
+  std::map<std::string, error> connect_errors_;
 };
 
 } // namespace
@@ -171,6 +217,8 @@ TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its
   CHECK(result.status == run_status::completed);
   CHECK(result.reason == error{});
   CHECK(result.failures.empty());
+  CHECK(result.generations.empty());
+  CHECK(result.restarts == 0);
   CHECK(result.steps == 5);
   CHECK(result.metrics == metric_map{{"loss", 0.2}});
   CHECK(result.exact);
@@ -201,7 +249,7 @@ TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its
   auto described = nlohmann::json::parse(read_file(root() / "run.json"));
   CHECK(described["run"] == result.run.value);
   CHECK(described["function"] == "train");
-  CHECK(described["workers"] == 4);
+  CHECK(described["workers"] == "4");
   CHECK(described["config"] == config.config);
   CHECK(read_file(root() / "logs" / "worker-3.log") == "hello from rank 3\n");
   CHECK(std::ranges::count(shown.wait_for(4), "3: hello from rank 3") == 1);
@@ -219,26 +267,30 @@ TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its
 
   auto begun = nodes[1]->begun.wait_for(2);
   REQUIRE(begun.size() == 2);
-  CHECK(begun[0].world_size == 4);
-  CHECK(begun[0].local_world_size == 2);
-  CHECK(begun[0].node_rank == 1);
-  CHECK(begun[0].backend == backend_kind::hierarchical);
-  CHECK(begun[0].nodes == std::vector<std::uint32_t>{0, 0, 1, 1});
-  CHECK(begun[0].data_address == "10.0.0.1");
-  CHECK(begun[0].ownership.size() == 4);
+  CHECK(begun[0].place.generation == generation_id{1});
+  CHECK(begun[0].place.attempt == 1);
+  CHECK(begun[0].place.reason.empty());
+  CHECK(begun[0].place.world_size == 4);
+  CHECK(begun[0].place.local_world_size == 2);
+  CHECK(begun[0].place.node_rank == 1);
+  CHECK(begun[0].place.backend == backend_kind::hierarchical);
+  CHECK(begun[0].place.nodes == std::vector<std::uint32_t>{0, 0, 1, 1});
+  CHECK(begun[0].place.data_address == "10.0.0.1");
+  CHECK(begun[0].place.ownership.size() == 4);
   for (const auto& launched : nodes[1]->started.all()) {
     CHECK(launched.environment.at("WORLD_SIZE") == "4");
     CHECK(launched.environment.at("RANK") == std::to_string(launched.worker.value));
     CHECK(launched.environment.at("GROUP_RANK") == "1");
   }
   CHECK(nodes[0]->closed.wait_for(1) == std::vector{result.run});
+  CHECK(nodes[0]->opened.all().at(0).heartbeat_timeout_ms == 1200);
 }
 
 TEST_CASE_FIXTURE(theatre, "one worker needs no data plane") {
   open(part::trains);
   config.scaling.num_workers = 1;
   CHECK(fit().status == run_status::completed);
-  CHECK(nodes[0]->begun.all().at(0).backend == backend_kind::self);
+  CHECK(nodes[0]->begun.all().at(0).place.backend == backend_kind::self);
   CHECK(nodes[1]->started.all().empty());
 }
 
@@ -297,6 +349,7 @@ TEST_CASE_FIXTURE(theatre, "resume 'must' fails without a checkpoint") {
 }
 
 TEST_CASE_FIXTURE(theatre, "the user's error ends the run with rank, step and text; the others are consequences") {
+  config.failure.max_failures = 0;
   open(part::waits_for_others);
   config.scaling.num_workers = 4;
   for (auto& node : nodes)
@@ -437,6 +490,7 @@ TEST_CASE_FIXTURE(theatre, "a second trainer does not get the directory of a run
   open(part::until_stopped);
   auto rival = theatre{};
   rival.config = config;
+  rival.config.cluster.nodes.clear();
   rival.open(part::trains);
   auto result = fit_and([&](const trainer_actor& trainer) {
     auto refused = rival.fit();
@@ -460,10 +514,11 @@ TEST_CASE_FIXTURE(theatre, "a node that is lost in training ends the run") {
 }
 
 TEST_CASE_FIXTURE(theatre, "a node that cannot be reached fails the run before anything is written") {
-  connect_error = {errc::unreachable, "no connection to 10.0.0.7:4000"};
+  open(part::trains);
+  set_connect_error("10.0.0.1:4000", {errc::unreachable, "no connection to 10.0.0.1:4000"});
   auto result = fit();
   CHECK(result.status == run_status::failed);
-  CHECK(result.reason == connect_error);
+  CHECK(result.reason == error{errc::unreachable, "no connection to 10.0.0.1:4000"});
   CHECK_FALSE(fs::exists(root()));
 }
 
@@ -509,4 +564,306 @@ TEST_CASE_FIXTURE(theatre, "a person is told of shared CPUs and of uneven shards
   CHECK(fit().status == run_status::completed);
   CHECK(first_event<run_notice>([](const run_notice& x) { return says(x.text, "share 1 CPU on 10.0.0.0"); }));
   CHECK(first_event<run_notice>([](const run_notice& x) { return says(x.text, "57 %"); }));
+}
+
+// -- healing --------------------------------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(theatre, "a worker that is killed is replaced, and the run is completed") {
+  open(part::waits_for_help);
+  auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
+  CHECK(result.status == run_status::completed);
+  CHECK(result.reason == error{});
+  CHECK(result.steps == 5);
+  CHECK(result.restarts == 0);
+  REQUIRE(result.failures.size() == 1);
+  CHECK(result.failures[0].worker == worker_id{1});
+  CHECK(result.failures[0].pid == 1001);
+  CHECK(result.failures[0].rank == rank_id{1});
+  CHECK(result.failures[0].generation == generation_id{1});
+  CHECK(result.failures[0].reason.code == errc::worker_lost);
+  CHECK_FALSE(result.failures[0].consequence);
+  REQUIRE(result.generations.size() == 2);
+  CHECK(result.generations[0].run == result.run);
+  CHECK(result.generations[0].generation == generation_id{2});
+  CHECK(result.generations[0].attempt == 1);
+  CHECK(result.generations[0].workers == 1);
+  CHECK(result.generations[0].settled == step_id{3});
+  CHECK(says(result.generations[0].reason, "worker 1 (rank 1) ended"));
+  CHECK(result.generations[1].generation == generation_id{3});
+  CHECK(result.generations[1].workers == 2);
+  CHECK(result.generations[1].steps_redone == 0);
+  // It may have asked before the others had formed theirs.
+  const auto& reason = result.generations[1].reason;
+  CAPTURE(reason);
+  CHECK(((says(reason, "worker 2 (rank ") && says(reason, ") joins")) || reason == "newcomers wait"));
+  REQUIRE(result.workers.size() == 3);
+  CHECK(result.workers[2].rank == rank_id{1});
+  // A newcomer gets its state from the others.
+  auto begun = nodes[0]->begun.all();
+  REQUIRE(begun.size() == 3);
+  CHECK(begun[2].worker == worker_id{2});
+  CHECK(begun[2].place.generation == generation_id{});
+  CHECK(begun[2].restore_from.empty());
+  CHECK(is_formed(1));
+  CHECK(is_formed(2));
+  CHECK(stored_result()["generations"].size() == 2);
+}
+
+TEST_CASE_FIXTURE(theatre, "where nobody is to be replaced, who is left completes the run") {
+  config.failure.replace_lost = false;
+  open(part::waits_for_others);
+  config.scaling.num_workers = 3;
+  auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
+  CHECK(result.status == run_status::completed);
+  CHECK(result.workers.size() == 3);
+  REQUIRE(result.generations.size() == 1);
+  CHECK(result.generations[0].workers == 2);
+  CHECK(result.generations[0].steps_redone == 1);
+  CHECK(result.generations[0].interrupted_step);
+}
+
+TEST_CASE_FIXTURE(theatre, "a replacement of another build is refused, and another one is started") {
+  open(part::waits_for_help);
+  cast(2, part::other_build);
+  auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
+  CHECK(result.status == run_status::completed);
+  REQUIRE(result.failures.size() == 2);
+  CHECK(result.failures[1].worker == worker_id{2});
+  CHECK(result.failures[1].reason.code == errc::program_mismatch);
+  CHECK(result.workers.size() == 4);
+  auto begun = nodes[0]->begun.all();
+  CHECK(std::ranges::find(begun, worker_id{2}, &begin_training::worker) == begun.end());
+  CHECK(nodes[0]->killed_one.all() == std::vector{worker_id{2}});
+}
+
+TEST_CASE_FIXTURE(theatre, "replacements that do not come up are given up after three") {
+  open(part::waits_for_others);
+  for (std::uint32_t worker = 2; worker < 9; ++worker)
+    cast(worker, part::stillborn);
+  cast(0, part::until_stopped);
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    kill(0, 1);
+    CHECK(is_said("3 workers in a row ended before they had joined"));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.size() == 4);
+  CHECK(nodes[0]->started.all().size() + nodes[1]->started.all().size() == 5);
+}
+
+TEST_CASE_FIXTURE(theatre, "an exception is tried once more by the others, and the run is completed") {
+  open(part::waits_for_help);
+  cast(1, part::throws);
+  auto result = fit();
+  CHECK(result.status == run_status::completed);
+  REQUIRE(result.failures.size() == 1);
+  CHECK(result.failures[0].reason.code == errc::user_error);
+  CHECK(result.workers.size() == 3);
+  CHECK(result.restarts == 0);
+}
+
+TEST_CASE_FIXTURE(theatre, "an exception that comes again on the same step is the user's, and ends the run") {
+  open(part::throws);
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::user_error);
+  CHECK(says(result.reason.message, "after step 3: out of range"));
+  CHECK(result.restarts == 0);
+}
+
+TEST_CASE_FIXTURE(theatre, "when nobody is left the run starts again from its latest checkpoint") {
+  open(part::trains);
+  config.scaling.num_workers = 1;
+  auto first = fit();
+  config.run.steps = 10;
+  cast(0, part::waits_for_others);
+  auto result = fit_and([&](const trainer_actor&) { kill(0, 0); });
+  CHECK(result.status == run_status::completed);
+  CHECK(result.steps == 10);
+  CHECK(result.restarts == 1);
+  REQUIRE(result.generations.size() == 1);
+  CHECK(result.generations[0].attempt == 2);
+  CHECK(result.generations[0].settled == step_id{5});
+  CHECK(result.generations[0].steps_redone == 3);
+  CHECK(says(result.generations[0].reason, "worker 0 (rank 0) ended"));
+  CHECK(result.failures.size() == 1);
+  auto begun = nodes[0]->begun.all().back();
+  CHECK(begun.worker == worker_id{1});
+  CHECK(begun.place.attempt == 2);
+  CHECK(begun.place.generation == generation_id{2});
+  CHECK_FALSE(begun.place.reason.empty());
+  CHECK(begun.restore_from == first.latest_checkpoint);
+  CHECK(begun.restored_step == step_id{5});
+  CHECK(is_said("starts again from its latest checkpoint"));
+}
+
+TEST_CASE_FIXTURE(theatre, "a worker that is killed before it has joined has the run started again") {
+  open(part::trains);
+  cast(1, part::silent);
+  auto result = fit_and_at_once([&](const trainer_actor&) {
+    nodes[0]->started.wait_for(2);
+    kill(0, 1);
+  });
+  CHECK(result.status == run_status::completed);
+  CHECK(result.restarts == 1);
+  CHECK(result.failures.size() == 1);
+}
+
+// -- nodes that are lost, and come -----------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(theatre, "a node that goes silent is given up, and its worker replaced on another") {
+  open(part::waits_for_help);
+  config.scaling.placement = placement_strategy::spread;
+  auto result = fit_and([&](const trainer_actor&) {
+    nodes[1]->freeze();
+    CHECK(is_said("node 10.0.0.1:4000 has said nothing for"));
+    CHECK(is_formed(2, 3));
+    nodes[1]->thaw();
+  });
+  CHECK(result.status == run_status::completed);
+  REQUIRE(result.failures.size() == 1);
+  CHECK(result.failures[0].reason.code == errc::node_lost);
+  CHECK(result.failures[0].worker == worker_id{1});
+  CHECK(says(result.failures[0].reason.message, "it is frozen, or the network is cut"));
+  REQUIRE(result.workers.size() == 3);
+  CHECK(result.workers[2].node == "10.0.0.0:4000");
+}
+
+TEST_CASE_FIXTURE(theatre, "a node that was given up and speaks again ends what it has, and takes new workers") {
+  open(part::waits_for_help);
+  config.scaling.num_workers = {2, 3};
+  config.scaling.resources_per_worker.cpus = 1;
+  capacity = {1, 0};
+  auto result = fit_and([&](const trainer_actor&) {
+    nodes[1]->freeze();
+    CHECK(is_said("the run waits after step 3: it needs at least 2 workers, and has 1"));
+    nodes[1]->thaw();
+    CHECK(is_said("node 10.0.0.1:4000 answers again"));
+  });
+  CHECK(result.status == run_status::completed);
+  REQUIRE(result.workers.size() == 3);
+  CHECK(result.workers[2].node == "10.0.0.1:4000");
+  CHECK(result.failures.size() == 1);
+  CHECK(nodes[1]->opened.all().size() == 2);
+}
+
+TEST_CASE_FIXTURE(theatre, "a node whose connection is lost is dialled again, and the run goes on when it is back") {
+  open(part::waits_for_help);
+  config.scaling.num_workers = {2, 3};
+  config.scaling.resources_per_worker.cpus = 1;
+  capacity = {1, 0};
+  auto result = fit_and([&](const trainer_actor&) {
+    set_connect_error("10.0.0.1:4000", {errc::unreachable, "nobody listens"});
+    caf::anon_send_exit(nodes[1]->node(), caf::exit_reason::kill);
+    CHECK(is_said("it needs at least 2 workers, and has 1"));
+    set_connect_error("10.0.0.1:4000", {});
+    CHECK(is_said("node 10.0.0.1:4000 has joined"));
+  });
+  CHECK(result.status == run_status::completed);
+  REQUIRE(result.workers.size() == 3);
+  CHECK(result.workers[2].node == "10.0.0.1:4000");
+  REQUIRE(result.failures.size() == 1);
+  CHECK(result.failures[0].reason.code == errc::node_lost);
+}
+
+TEST_CASE_FIXTURE(theatre, "a run with a range waits for its nodes, and begins when there are enough") {
+  open(part::trains);
+  config.scaling.num_workers = {2, 3};
+  config.scaling.resources_per_worker.cpus = 1;
+  capacity = {1, 0};
+  set_connect_error("10.0.0.1:4000", {errc::unreachable, "nobody listens"});
+  auto result = fit_and_at_once([&](const trainer_actor&) {
+    CHECK(is_said("begins without a node: nobody listens"));
+    CHECK(is_said("waits for nodes: "));
+    CHECK(nodes[0]->started.all().empty());
+    set_connect_error("10.0.0.1:4000", {});
+  });
+  CHECK(result.status == run_status::completed);
+  CHECK(result.workers.size() == 2);
+  CHECK(result.failures.empty());
+}
+
+TEST_CASE_FIXTURE(theatre, "a run with a range that gets too few workers ends after its limit") {
+  open(part::waits_for_help);
+  config.scaling.num_workers = {2, 3};
+  config.scaling.resources_per_worker.cpus = 1;
+  config.scaling.wait_for_workers = std::chrono::milliseconds{300};
+  capacity = {1, 0};
+  auto result = fit_and([&](const trainer_actor&) {
+    set_connect_error("10.0.0.1:4000", {errc::unreachable, "nobody listens"});
+    caf::anon_send_exit(nodes[1]->node(), caf::exit_reason::kill);
+  });
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::timed_out);
+  CHECK(says(result.reason.message, "scaling.wait_for_workers"));
+}
+
+TEST_CASE_FIXTURE(theatre, "the workers of a node that goes away are replaced first, and no step is redone") {
+  open(part::until_stopped);
+  config.scaling.placement = placement_strategy::spread;
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(ask<void>(nodes[1]->node(), drain_request{600'000}));
+    CHECK(nodes[1]->living().empty());
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.empty());
+  CHECK(result.restarts == 0);
+  REQUIRE(result.generations.size() == 1);
+  CHECK(result.generations[0].workers == 2);
+  CHECK(result.generations[0].steps_redone == 0);
+  CHECK_FALSE(result.generations[0].interrupted_step);
+  REQUIRE(result.workers.size() == 3);
+  CHECK(result.workers[2].node == "10.0.0.0:4000");
+  CHECK(is_said("node 10.0.0.1:4000 is going away"));
+}
+
+// -- on request -----------------------------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(theatre, "a run takes another size on request, up and down") {
+  open(part::until_stopped);
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    for (auto workers : {0u, 9u}) {
+      auto refused = ask<void>(trainer, resize_request{workers});
+      REQUIRE_FALSE(refused);
+      CHECK(refused.error().code == errc::invalid_argument);
+    }
+    CHECK(ask<void>(trainer, resize_request{4}));
+    CHECK(is_formed(4));
+    CHECK(ask<void>(trainer, resize_request{1}));
+    CHECK(is_formed(1));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.empty());
+  CHECK(result.workers.size() == 4);
+  CHECK(result.generations.back().workers == 1);
+  CHECK_FALSE(result.state_sha256.empty());
+}
+
+TEST_CASE_FIXTURE(theatre, "a run that is paused goes on when it is resumed") {
+  open(part::until_stopped);
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(ask<void>(trainer, pause_request{}));
+    CHECK(is_said("the run is paused after step 5"));
+    CHECK(ask<void>(trainer, pause_request{}));
+    CHECK(ask<void>(trainer, resume_request{}));
+    CHECK(is_formed(2));
+    CHECK(ask<void>(trainer, resume_request{}));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.empty());
+  CHECK(result.generations.size() == 1);
+}
+
+TEST_CASE_FIXTURE(theatre, "a run that is paused can be stopped") {
+  open(part::until_stopped);
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(ask<void>(trainer, pause_request{}));
+    CHECK(is_said("the run is paused after step 5"));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK_FALSE(result.state_sha256.empty());
 }

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdint>
 #include <doctest/doctest.h>
+#include <vector>
 
 using namespace troupe::testing;
 
@@ -91,4 +92,140 @@ TEST_CASE("a worker that is killed while checkpoints are taken costs none of the
   INFO(result.dump(2));
   CHECK(result["state_sha256"] == wanted);
   CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
+}
+
+TEST_CASE("a lost worker is replaced, and nobody can tell from the result") {
+  trial t;
+  const auto wanted = t.undisturbed();
+  auto result = t.disturbed("replaced", {1, 0}, {"--workers", "2"});
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+  REQUIRE(result["failures"].size() == 2);
+  CHECK(result["workers"].size() >= 4);
+  auto sizes = std::vector<int>{};
+  for (const auto& each : result["generations"]) {
+    sizes.push_back(each["workers"]);
+    CHECK(each["steps_redone"] <= 1);
+    CHECK(each["pause_seconds"] < 60.0);
+  }
+  // One is left, and then there are two again.
+  CHECK(sizes == std::vector{1, 2, 1, 2});
+}
+
+TEST_CASE("a frozen worker is found, killed and replaced") {
+  trial t;
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("frozen", {"--workers", "3"}));
+  t.here.await_step(driver, "frozen");
+  auto victim = t.here.worker_of_rank(1);
+  ::kill(victim, SIGSTOP);
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  auto result = t.here.result("frozen");
+  CHECK(result["state_sha256"] == wanted);
+  REQUIRE(result["failures"].size() == 1);
+  CHECK(result["failures"][0]["pid"] == victim);
+  CHECK(contains(result["failures"][0]["message"], "is stopped"));
+  CHECK(t.here.workers_vanish());
+}
+
+TEST_CASE("a run without any worker left begins again from its latest checkpoint") {
+  trial t;
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("again", {"--workers", "2", "--checkpoint-every", "100"}));
+  t.here.await_step(driver, "again", 250);
+  for (auto pid : t.here.workers())
+    ::kill(pid, SIGKILL);
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  auto result = t.here.result("again");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 1);
+  CHECK(result["resumed_from_step"] == 0);
+  CHECK(result["generations"].back()["attempt"] == 2);
+  CHECK(result["generations"].back()["settled_step"] >= 200);
+}
+
+TEST_CASE("a node that is frozen is given up, and taken back when it answers again") {
+  trial t;
+  auto one = t.here.start_node();
+  auto two = t.here.start_node();
+  auto driver = t.here.start(t.here.charlm("thawed", {"--workers", "4", "--nodes", one.address + "," + two.address,
+                                                      "--placement", "spread", "--steps", "1000000"}));
+  t.here.await_step(driver, "thawed");
+  // With its workers: all are revived later, and find themselves refused.
+  auto theirs = std::vector<pid_t>{};
+  for (auto rank : {2, 3})
+    theirs.push_back(t.here.worker_of_rank(rank));
+  two.process.signal(SIGSTOP);
+  for (auto pid : theirs)
+    ::kill(pid, SIGSTOP);
+  t.here.await(driver, [&] { return contains(driver.err(), "has said nothing"); });
+  two.process.signal(SIGCONT);
+  for (auto pid : theirs)
+    ::kill(pid, SIGCONT);
+  t.here.await(driver, [&] { return contains(driver.err(), "answers again"); });
+  auto all_gone = [&] { return ::kill(theirs[0], 0) != 0 && ::kill(theirs[1], 0) != 0; };
+  CHECK(becomes_true(all_gone, std::chrono::milliseconds{10'000}));
+  driver.signal(SIGTERM);
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{143, {}});
+  auto result = t.here.result("thawed");
+  CHECK(result["failures"].size() == 2);
+  CHECK(result["restarts"] == 0);
+  CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
+  auto same = t.here.run(t.here.charlm("twin", {"--workers", "1", "--steps", result["steps"].dump()}));
+  INFO(same.err);
+  CHECK(t.here.result("twin")["state_sha256"] == result["state_sha256"]);
+}
+
+TEST_CASE("a node that is asked to end hands over its workers, and no step is computed twice") {
+  trial t;
+  const auto wanted = t.undisturbed();
+  auto one = t.here.start_node();
+  auto two = t.here.start_node();
+  auto driver = t.here.start(
+      t.arguments("drained", {"--workers", "4", "--nodes", one.address + "," + two.address, "--placement", "spread"}));
+  t.here.await_step(driver, "drained");
+  two.process.signal(SIGTERM);
+  CHECK(two.process.wait(std::chrono::milliseconds{20'000}) == exit_status{0, {}});
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  auto result = t.here.result("drained");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["failures"].empty());
+  REQUIRE(!result["generations"].empty());
+  for (const auto& each : result["generations"])
+    CHECK(each["steps_redone"] == 0);
+}
+
+TEST_CASE("a range of workers begins with what there is, and grows with the nodes") {
+  trial t;
+  const auto wanted = t.undisturbed();
+  auto one = t.here.start_node({"--cpus", "1"});
+  auto two = t.here.start_node({"--cpus", "2"});
+  // The second is not there yet.
+  two.process.signal(SIGINT);
+  two.process.wait();
+  auto driver = t.here.start(t.arguments("grown", {"--workers", "1-3", "--nodes", one.address + "," + two.address}));
+  t.here.await_step(driver, "grown");
+  CHECK(t.here.workers().size() == 1);
+  auto later = t.here.start_node({"--cpus", "2", "--listen", two.address});
+  t.here.await(driver, [&] { return t.here.workers().size() == 3; });
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  auto result = t.here.result("grown");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["failures"].empty());
+  REQUIRE(!result["generations"].empty());
+  CHECK(result["generations"].back()["workers"] == 3);
 }

@@ -1,13 +1,17 @@
 #include <troupe/troupe.hpp>
 
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
-/// A training program that does, on rank 1 in step 3, what training programs should not.
+/// A training program that does, on rank 1 in step 3, what training programs should not. With "heal" in front, in the
+/// first generation only, and the run is to survive it.
 namespace {
 
 [[noreturn]] void stand_still() {
@@ -15,8 +19,18 @@ namespace {
     ::pause();
 }
 
-void misbehave(const std::string& how) {
-  if (how == "throw")
+/// Takes its time, but says so.
+void dawdle(troupe::train_context& ctx) {
+  for (int i = 0; i < 30; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    ctx.alive();
+  }
+}
+
+void misbehave(troupe::train_context& ctx, const std::string& how) {
+  if (how == "dawdle")
+    dawdle(ctx);
+  if (how == "throw" || how == "throw always")
     throw std::runtime_error{"the gradient is on holiday"};
   if (how == "exit")
     std::exit(3);
@@ -26,7 +40,24 @@ void misbehave(const std::string& how) {
     stand_still();
 }
 
+/// The same with a loop of its own, which takes a checkpoint after every second pass.
+void train_plain(troupe::train_context& ctx) {
+  std::vector<float> weights(16, 1.0f);
+  ctx.state().track("weights", weights);
+  for (auto pass = ctx.restored_step() + 1; pass <= ctx.steps(); ++pass) {
+    if (pass == 4 && ctx.rank() == 1 && ctx.attempt() == 1)
+      std::raise(SIGKILL);
+    std::vector<float> sums(16, static_cast<float>(pass));
+    ctx.all_reduce(std::span{sums});
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      weights[i] += sums[i];
+    ctx.report({{"pass", static_cast<double>(pass)}},
+               pass % 2 == 0 ? troupe::save_checkpoint::yes : troupe::save_checkpoint::no);
+  }
+}
+
 void train(troupe::train_context& ctx) {
+  auto heals = ctx.config().at("heal").get<bool>();
   auto how = ctx.config().at("how").get<std::string>();
   std::printf("rank %u of %u says hello\n", ctx.rank(), ctx.world_size());
   std::fprintf(stderr, "and goes on\n");
@@ -37,8 +68,8 @@ void train(troupe::train_context& ctx) {
   plan.batch_samples = 16;
   plan.gradient_elements = weights.size();
   ctx.for_each_step(plan, [&](troupe::step& step) {
-    if (step.number() == 3 && ctx.rank() == 1)
-      misbehave(how);
+    if (step.number() == 3 && ctx.rank() == 1 && (!heals || ctx.generation() == 1 || how == "throw always"))
+      misbehave(ctx, how);
     if (how == "write early")
       weights[0] += 1;
     for (auto& shard : step.shards())
@@ -62,22 +93,36 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "this worker has better things to do\n");
     return 7;
   }
-  auto app = troupe::app{argc, argv, {{"train", train}}};
+  auto app = troupe::app{argc, argv, {{"train", train}, {"plain", train_plain}}};
   if (argc < 5)
     return 2;
   troupe::trainer_config config;
-  config.config = {{"how", argv[1]}};
+  auto how = std::string{argv[1]};
+  auto heals = how.starts_with("heal ");
+  if (heals)
+    how.erase(0, 5);
+  config.config = {{"how", how}, {"heal", heals}};
   config.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
   config.scaling.placement = troupe::placement_strategy::spread;
   config.run.storage_path = argv[3];
   config.run.name = argv[4];
   config.run.steps = 6;
-  config.failure.max_failures = 0;
+  if (heals) {
+    config.failure.report_after = std::chrono::milliseconds{500};
+    config.failure.replace_after = std::chrono::milliseconds{1'000};
+  } else {
+    config.failure.max_failures = 0;
+  }
   config.cluster.nodes = {argv + 5, argv + argc};
   if (std::string{argv[1]} == "end-at-once")
     config.arguments = {"end-at-once"};
   try {
-    auto trainer = troupe::trainer{app, "train", std::move(config)};
+    auto trainer = troupe::trainer{app, how == "plain" ? "plain" : "train", std::move(config)};
+    if (heals) {
+      troupe::run_callbacks callbacks;
+      callbacks.notice = [](const troupe::run_notice& x) { std::fprintf(stderr, "%s\n", x.text.c_str()); };
+      trainer.set_callbacks(std::move(callbacks));
+    }
     auto result = trainer.fit();
     if (result.status == troupe::run_status::failed)
       std::fprintf(stderr, "misbehaving: %s\n", result.reason.message.c_str());

@@ -135,10 +135,15 @@ TEST_CASE("a node ends when it is asked to, and its workers with it") {
     node.process.signal(SIGTERM);
     CHECK(node.process.wait(std::chrono::milliseconds{10'000}) == exit_status{0, {}});
     CHECK(all_end(workers, std::chrono::milliseconds{10'000}));
+    // The run stands in a checkpoint, and would go on with another node.
+    driver.signal(SIGTERM);
     auto status = driver.wait();
     INFO(driver.err());
-    CHECK(status == exit_status{1, {}});
+    CHECK(status == exit_status{143, {}});
     CHECK(contains(driver.err(), node.address));
+    auto result = here.result("ended");
+    CHECK(result["failures"].empty());
+    CHECK(result["latest_checkpoint"].get<std::string>() != "");
     CHECK(here.workers_vanish());
   }
 }

@@ -11,8 +11,15 @@ namespace {
 using namespace std::chrono_literals;
 using kinds = std::vector<command_kind>;
 
+kinds kinds_of(const std::vector<control_command>& commands) {
+  kinds result;
+  for (const auto& each : commands)
+    result.push_back(each.kind);
+  return result;
+}
+
 control_command numbered(std::uint64_t sequence, command_kind kind = command_kind::checkpoint) {
-  return {run_id{"r"}, sequence, kind};
+  return {run_id{"r"}, sequence, kind, generation_id{1}};
 }
 
 TEST_CASE("commands are taken by number, and can be taken in parts") {
@@ -22,9 +29,10 @@ TEST_CASE("commands are taken by number, and can be taken in parts") {
   inbox.add(numbered(2, command_kind::stop));
   inbox.add(numbered(3));
   CHECK(inbox.highest() == 3);
-  CHECK(inbox.take(0, 1, 0ms) == kinds{command_kind::checkpoint});
-  CHECK(inbox.take(1, 3, 0ms) == kinds{command_kind::stop, command_kind::checkpoint});
-  CHECK(inbox.take(0, 3, 0ms) == kinds{command_kind::checkpoint, command_kind::stop, command_kind::checkpoint});
+  CHECK(kinds_of(inbox.take(0, 1, 0ms)) == kinds{command_kind::checkpoint});
+  CHECK(kinds_of(inbox.take(1, 3, 0ms)) == kinds{command_kind::stop, command_kind::checkpoint});
+  CHECK(kinds_of(inbox.take(0, 3, 0ms)) ==
+        kinds{command_kind::checkpoint, command_kind::stop, command_kind::checkpoint});
 }
 
 TEST_CASE("a command that comes twice, or before its predecessor, is dropped") {
@@ -36,7 +44,7 @@ TEST_CASE("a command that comes twice, or before its predecessor, is dropped") {
   inbox.add(numbered(1));
   inbox.add(numbered(1, command_kind::stop));
   CHECK(inbox.highest() == 1);
-  CHECK(inbox.take(0, 1, 0ms) == kinds{command_kind::checkpoint});
+  CHECK(kinds_of(inbox.take(0, 1, 0ms)) == kinds{command_kind::checkpoint});
 }
 
 TEST_CASE("commands that do not come in time are told by nothing") {
@@ -53,7 +61,7 @@ TEST_CASE("taking waits for commands that another rank has seen") {
     inbox.add(numbered(2, command_kind::stop));
     inbox.add(numbered(3));
   }};
-  CHECK(inbox.take(1, 3, 60s) == kinds{command_kind::stop, command_kind::checkpoint});
+  CHECK(kinds_of(inbox.take(1, 3, 60s)) == kinds{command_kind::stop, command_kind::checkpoint});
   actor.join();
 }
 

@@ -112,6 +112,8 @@ class idle_launcher : public actors::process_launcher {
   expected<std::string> open(const open_run&) override { return "/none"; }
   expected<std::uint32_t> start(const actors::launch_request&) override { return 0u; }
   void kill(const run_id&) override {}
+  void kill(const run_id&, worker_id) override {}
+  expected<actors::process_sample> look_at(const run_id&, worker_id) override { return actors::process_sample{}; }
   void close(const run_id&) override {}
 };
 
@@ -147,6 +149,9 @@ actors::node_actor::behavior_type echoing_node() {
       [=](const open_run&, const actors::run_control&, const actors::collectives_actor&,
           const actors::checkpoint_store&) -> caf::result<run_opened> { return nothing(); },
       [=](const start_workers&) -> caf::result<workers_started> { return nothing(); },
+      [=](const kill_worker&) -> caf::result<void> { return nothing(); },
+      [=](const worker_beat&) -> caf::result<void> { return nothing(); },
+      [=](const actors::drain_request&) -> caf::result<void> { return nothing(); },
       [=](const end_run&) -> caf::result<void> { return nothing(); },
       [](const join_request& request) {
         return join_challenge{request.nonce, ""};

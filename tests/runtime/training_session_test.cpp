@@ -244,7 +244,7 @@ class worker_group {
   }
 
   void command(std::uint32_t rank, std::uint64_t sequence, command_kind kind) {
-    sessions_[rank]->command({this_run, sequence, kind});
+    sessions_[rank]->command({this_run, sequence, kind, this_generation});
   }
 
   std::string describe(std::uint32_t rank) { return sessions_[rank]->describe(); }
@@ -269,16 +269,16 @@ class worker_group {
   begin_training begin_of(std::uint32_t rank) const {
     begin_training result;
     result.run = this_run;
-    result.generation = this_generation;
+    result.place.generation = this_generation;
     result.worker = worker_id{10 + rank};
-    result.rank = rank_id{rank};
-    result.world_size = config_.workers;
-    result.local_rank = rank;
-    result.local_world_size = config_.workers;
-    result.ownership = collectives::even_ownership(config_.shards, config_.workers);
-    result.backend = config_.workers == 1 ? backend_kind::self : config_.backend;
-    result.nodes.assign(config_.workers, 0);
-    result.data_address = "127.0.0.1";
+    result.place.rank = rank_id{rank};
+    result.place.world_size = config_.workers;
+    result.place.local_rank = rank;
+    result.place.local_world_size = config_.workers;
+    result.place.ownership = collectives::even_ownership(config_.shards, config_.workers);
+    result.place.backend = config_.workers == 1 ? backend_kind::self : config_.backend;
+    result.place.nodes.assign(config_.workers, 0);
+    result.place.data_address = "127.0.0.1";
     result.function = "train";
     result.run_name = "test";
     result.run_directory = place_.path().string();

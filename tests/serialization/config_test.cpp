@@ -23,6 +23,31 @@ const std::vector<mistake>& mistakes() {
   using namespace std::chrono_literals;
   static const auto all = std::vector<mistake>{
       {"no workers", [](auto& x) { x.scaling.num_workers = 0; }, "scaling.num_workers", "at least one"},
+      {"a range from more to fewer",
+       [](auto& x) {
+         x.scaling.num_workers = {4, 2};
+       },
+       "scaling.num_workers is 4-2", "from the smaller number to the larger"},
+      {"a range from none",
+       [](auto& x) {
+         x.scaling.num_workers = {0, 2};
+       },
+       "scaling.num_workers", "at least one"},
+      {"a range that may outgrow its shards",
+       [](auto& x) {
+         x.scaling.num_workers = {2, 9};
+       },
+       "9 workers cannot share 8 shards", "ask for fewer workers"},
+      {"less than no window", [](auto& x) { x.scaling.gather_window = -1ms; }, "scaling.gather_window", "negative"},
+      {"no time to wait for workers", [](auto& x) { x.scaling.wait_for_workers = 0ms; }, "scaling.wait_for_workers",
+       "positive"},
+      {"a heartbeat timeout that beats cannot keep", [](auto& x) { x.failure.heartbeat_timeout = 499ms; },
+       "failure.heartbeat_timeout", "at least 500 ms"},
+      {"failures without a window", [](auto& x) { x.failure.window = 0ms; }, "failure.window", "positive"},
+      {"a standstill that is told at once", [](auto& x) { x.failure.report_after = 0ms; }, "failure.report_after",
+       "positive"},
+      {"a standstill that is replaced at once", [](auto& x) { x.failure.replace_after = 0ms; }, "failure.replace_after",
+       "positive"},
       {"no shards", [](auto& x) { x.scaling.shards = 0; }, "scaling.shards", "at least one"},
       {"too many shards", [](auto& x) { x.scaling.shards = 65537; }, "scaling.shards", "at most 65536"},
       {"more workers than shards", [](auto& x) { x.scaling.num_workers = 9; }, "scaling.shards",
@@ -65,6 +90,9 @@ TEST_CASE("what is at the edge of the allowed is good") {
   trainer_config config;
   config.scaling.shards = 65536;
   config.scaling.num_workers = 65536;
+  config.scaling.gather_window = std::chrono::milliseconds{0};
+  config.failure.max_failures = 0;
+  config.failure.heartbeat_timeout = std::chrono::milliseconds{500};
   config.run.name = std::string(128, 'Z');
   config.checkpoint.num_to_keep = 1;
   config.cluster.nodes = {"a:1", "a:2", "[::1]:65535"};
@@ -144,4 +172,40 @@ TEST_CASE("modes have the names that people type") {
   CHECK(to_string(resume_mode::must) == "must");
   CHECK(to_string(placement_strategy::pack) == "pack");
   CHECK(to_string(placement_strategy::spread) == "spread");
+  CHECK(to_string(placement_strategy::strict_pack) == "strict_pack");
+  CHECK(to_string(placement_strategy::strict_spread) == "strict_spread");
+}
+
+TEST_CASE("a number of workers is one number or a range, and is written as it is read") {
+  struct row {
+    std::string text;
+    worker_range value;
+    std::string written;
+  };
+  for (const auto& [text, value, written] : std::vector<row>{{"1", {1, 1}, "1"},
+                                                             {"4", {4, 4}, "4"},
+                                                             {"2-8", {2, 8}, "2-8"},
+                                                             {"2:8", {2, 8}, "2-8"},
+                                                             {"3-3", {3, 3}, "3"},
+                                                             {"4294967295", {4294967295, 4294967295}, "4294967295"}}) {
+    CAPTURE(text);
+    auto parsed = parse_worker_range(text);
+    REQUIRE(parsed);
+    CHECK(*parsed == value);
+    CHECK(parsed->is_elastic() == (value.min != value.max));
+    CHECK(to_string(*parsed) == written);
+  }
+}
+
+TEST_CASE("what is no number of workers is refused with its text and an example") {
+  for (const std::string text :
+       {"",   "0",  "0-4", "4-2",  "-",  "-4",  "4-",  ":4",   "4:",         "2-4-8",       "2:4:8",
+        " 4", "4 ", "+4",  "four", "4x", "0x4", "4.0", "2..8", "4294967296", "2-4294967296"}) {
+    CAPTURE(text);
+    auto parsed = parse_worker_range(text);
+    REQUIRE_FALSE(parsed);
+    CHECK(parsed.error().code == errc::invalid_argument);
+    CHECK(parsed.error().message.find("'" + text + "'") != std::string::npos);
+    CHECK(parsed.error().message.find("2-8") != std::string::npos);
+  }
 }

@@ -26,16 +26,35 @@ TEST_CASE("a result's JSON says everything that the result says") {
   CHECK(out["seconds"] == json{{"to_first_step", 0.125}, {"total", 8.5}});
   REQUIRE(out["failures"].size() == 1);
   CHECK(out["failures"][0] == json{{"worker", 3},
+                                   {"pid", 4711},
                                    {"rank", 2},
+                                   {"generation", 7},
                                    {"step", 41},
                                    {"host", "host-a"},
                                    {"code", "worker_lost"},
                                    {"message", "it ended"},
                                    {"consequence", true},
                                    {"last_lines", {"last", "lines"}}});
+  CHECK(out["restarts"] == 2);
+  REQUIRE(out["generations"].size() == 1);
+  CHECK(out["generations"][0] == json{{"generation", 8},
+                                      {"attempt", 2},
+                                      {"workers", 3},
+                                      {"settled_step", 41},
+                                      {"steps_redone", 1},
+                                      {"interrupted_step", true},
+                                      {"pause_seconds", 0.0625},
+                                      {"reason", "worker 3 (rank 2) ended"}});
   REQUIRE(out["workers"].size() == 1);
   CHECK(out["workers"][0] ==
         json{{"worker", 3}, {"rank", 2}, {"host", "host-a"}, {"node", "10.0.0.7:4000"}, {"pid", 4711}});
+}
+
+TEST_CASE("a run without trouble has an empty history") {
+  auto out = json::parse(to_json(run_result{}));
+  CHECK(out["restarts"] == 0);
+  CHECK(out["generations"] == json::array());
+  CHECK(out["failures"] == json::array());
 }
 
 TEST_CASE("a result without an error has null in its place") {

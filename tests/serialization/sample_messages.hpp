@@ -14,7 +14,32 @@ inline worker_info sample_worker() {
 }
 
 inline failure_record sample_failure() {
-  return {worker_id{3}, rank_id{2}, step_id{41}, "host-a", {errc::worker_lost, "it ended"}, true, {"last", "lines"}};
+  failure_record result;
+  result.worker = {3};
+  result.pid = 4711;
+  result.rank = {2};
+  result.generation = {7};
+  result.step = {41};
+  result.host = "host-a";
+  result.reason = {errc::worker_lost, "it ended"};
+  result.consequence = true;
+  result.last_lines = {"last", "lines"};
+  return result;
+}
+
+inline generation_record sample_generation() {
+  generation_record result;
+  result.run = sample_run;
+  result.generation = {8};
+  result.attempt = 2;
+  result.workers = 3;
+  result.settled = {41};
+  result.steps_redone = 1;
+  result.interrupted_step = true;
+  result.pause_seconds = 0.0625;
+  result.reason = "worker 3 (rank 2) ended";
+  result.members = {sample_worker()};
+  return result;
 }
 
 inline run_result sample_result() {
@@ -29,6 +54,8 @@ inline run_result sample_result() {
   result.path = "/runs/digits";
   result.reason = {errc::stopped, "stopped on request"};
   result.failures = {sample_failure()};
+  result.generations = {sample_generation()};
+  result.restarts = 2;
   result.workers = {sample_worker()};
   result.exact = false;
   result.resumed_from_step = 250;
@@ -37,11 +64,11 @@ inline run_result sample_result() {
   return result;
 }
 
-inline begin_training sample_begin() {
-  begin_training result;
-  result.run = sample_run;
+inline group_place sample_place() {
+  group_place result;
   result.generation = {7};
-  result.worker = {3};
+  result.attempt = 2;
+  result.reason = "worker 3 (rank 2) ended";
   result.rank = {2};
   result.world_size = 4;
   result.local_rank = 1;
@@ -51,6 +78,15 @@ inline begin_training sample_begin() {
   result.backend = backend_kind::gloo;
   result.nodes = {0, 0, 1, 1};
   result.data_address = "10.0.0.7";
+  return result;
+}
+
+inline begin_training sample_begin() {
+  begin_training result;
+  result.run = sample_run;
+  result.worker = {3};
+  result.place = sample_place();
+  result.earlier_evaluations = {{{0.5, -2.0}, {0.25}}};
   result.function = "train";
   result.run_name = "digits";
   result.run_directory = "/runs/digits";
@@ -61,12 +97,59 @@ inline begin_training sample_begin() {
   result.steps = 1000;
   result.restore_from = "/runs/digits/checkpoints/step-00000250";
   result.restore_step = true;
+  result.restored_step = {250};
   result.checkpoint_every_steps = 100;
   result.fast_reduction = true;
   result.keep_ledger = true;
   result.check_every_step = true;
   result.collective_timeout_ms = 300'000;
   return result;
+}
+
+inline next_generation sample_next() {
+  next_generation result;
+  result.place = sample_place();
+  result.released = true;
+  result.settled = {42};
+  result.commands_agreed = 5;
+  result.evaluations = 3;
+  result.evaluations_differ = true;
+  result.evaluation_source = {2};
+  result.newcomers = {{0}, {3}};
+  return result;
+}
+
+inline regroup_report sample_report() {
+  regroup_report result;
+  result.run = sample_run;
+  result.generation = {7};
+  result.worker = {3};
+  result.has_state = false;
+  result.between_steps = true;
+  result.in_step = true;
+  result.passed = {41};
+  result.holds_next = true;
+  result.commands_agreed = 5;
+  result.evaluations = 2;
+  result.reason = {errc::aborted, "lost rank 1"};
+  return result;
+}
+
+inline worker_finished sample_finished() {
+  worker_finished result;
+  result.run = sample_run;
+  result.generation = {7};
+  result.worker = {3};
+  result.step = {41};
+  result.reason = {errc::damaged, "what, where, and what to do"};
+  result.stopped = true;
+  result.needs_restart = true;
+  result.state_sha256 = std::string(64, 'a');
+  return result;
+}
+
+inline worker_beat sample_beat() {
+  return {sample_run, {3}, {7}, {41}, 0xfedcba9876543210, activity_kind::collective};
 }
 
 inline checkpoint_part sample_part() {
@@ -93,7 +176,7 @@ void for_each_message(Visitor visit) {
   visit("error", reason);
   visit("offer_request", offer_request{sample_run});
   visit("node_offer", node_offer{"host-a", "10.0.0.7:4000", 4711, {16, 2}});
-  visit("open_run", open_run{sample_run, "digits", "/opt/train", "c0ffee", std::string(64, '5')});
+  visit("open_run", open_run{sample_run, "digits", "/opt/train", "c0ffee", std::string(64, '5'), 1'200});
   visit("run_opened", run_opened{sample_run, "/opt/train"});
   visit("start_workers",
         start_workers{sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}}}});
@@ -105,7 +188,8 @@ void for_each_message(Visitor visit) {
   visit("worker_ended", worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}});
   visit("worker_output", worker_output{sample_run, {3}, {"a line", "\xff\x01"}});
   visit("worker_ready", worker_ready{sample_run, {3}, 4711, "host-a", "c0ffee", R"({"cpu":"x86-64-v3"})"});
-  visit("run_plan", run_plan{sample_run, {7}, {3}, 1000, 64, 1797, "digits 1797", "w f32 [3, 4]"});
+  visit("run_plan",
+        run_plan{sample_run, {7}, {3}, 1000, 64, 1797, "digits 1797", "w f32 [3, 4]", 2, {{0.5, -2.0}, {0.25}}});
   visit("plan_accepted", plan_accepted{{7}});
   visit("metrics_batch", metrics_batch{sample_run,
                                        {3},
@@ -113,28 +197,13 @@ void for_each_message(Visitor visit) {
                                        {41},
                                        9,
                                        {{{40}, 1'000'000, {{"loss", 0.5}}}, {{41}, 2'000'000, {{"loss", 0.25}}}},
-                                       {{{41}, {7}, {2, 4}}}});
-  visit("worker_finished", worker_finished{sample_run, {7}, {3}, {41}, reason, true, std::string(64, 'a')});
-  visit("regroup_report", regroup_report{sample_run, {7}, {3}, {41}, true, 5, 2, {errc::aborted, "lost rank 1"}});
-  next_generation next;
-  next.generation = {8};
-  next.rank = {1};
-  next.world_size = 3;
-  next.local_rank = 1;
-  next.local_world_size = 2;
-  next.node_rank = 1;
-  next.ownership = {{1, 2}, {2, 4}};
-  next.backend = backend_kind::shm;
-  next.nodes = {0, 1, 1};
-  next.data_address = "10.0.0.7";
-  next.settled = {42};
-  next.commands_agreed = 5;
-  next.evaluations = 3;
-  next.evaluations_differ = true;
-  next.evaluation_source = {2};
-  visit("next_generation", next);
+                                       {{{41}, {7}, {2, 4}}},
+                                       {{{8}, {42}, 62'500}}});
+  visit("worker_finished", sample_finished());
+  visit("regroup_report", sample_report());
+  visit("next_generation", sample_next());
   visit("begin_training", sample_begin());
-  visit("control_command", control_command{sample_run, 5, command_kind::checkpoint});
+  visit("control_command", control_command{sample_run, 5, command_kind::checkpoint, {7}});
   visit("abort_training", abort_training{sample_run, {7}, reason});
   visit("release_worker", release_worker{sample_run});
   visit("exchange_request", exchange_request{sample_run, {7}, 1, {2}, std::string("\0blob", 5)});
@@ -152,6 +221,14 @@ void for_each_message(Visitor visit) {
   visit("fit_request", fit_request{});
   visit("stop_request", stop_request{true});
   visit("checkpoint_request", checkpoint_request{});
+  visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped"});
+  visit("worker_beat", sample_beat());
+  visit("node_beat", node_beat{sample_run, {sample_beat()}});
+  visit("node_leaving", node_leaving{sample_run, 30'000});
+  visit("generation_record", sample_generation());
+  visit("resize_request", resize_request{3});
+  visit("pause_request", pause_request{});
+  visit("resume_request", resume_request{});
 }
 
 } // namespace troupe

@@ -1,4 +1,6 @@
 #define DOCTEST_CONFIG_IMPLEMENT
+#include "sanitizer_reports.hpp"
+
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -34,12 +36,17 @@ struct assertion_counter : doctest::IReporter {
 REGISTER_LISTENER("assertion_counter", 1, assertion_counter);
 
 int main(int argc, char** argv) {
+  troupe::testing::sanitizer_reports of_children;
   doctest::Context context{argc, argv};
   auto status = context.run();
   if (context.shouldExit())
     return status;
   if (status == 0 && assertion_counter::assertions == 0) {
     std::fprintf(stderr, "no assertion ran in %u test cases: that is a failure\n", assertion_counter::cases);
+    return 1;
+  }
+  if (auto reports = of_children.text(); !reports.empty()) {
+    std::fprintf(stderr, "processes that the tests started have reports:\n%s\n", reports.c_str());
     return 1;
   }
   return status;

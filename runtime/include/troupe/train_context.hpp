@@ -170,13 +170,22 @@ class train_context {
   train_context(const train_context&) = delete;
   train_context& operator=(const train_context&) = delete;
 
+  /// Rank and sizes change with the group, at the end of a step. A newcomer's are preliminary until its first step.
   [[nodiscard]] std::uint32_t rank() const noexcept;
   [[nodiscard]] std::uint32_t world_size() const noexcept;
   /// Among the workers of this host.
   [[nodiscard]] std::uint32_t local_rank() const noexcept;
   [[nodiscard]] std::uint32_t local_world_size() const noexcept;
   [[nodiscard]] std::uint32_t node_rank() const noexcept;
+  /// Of the group of workers: grows with each change of members.
   [[nodiscard]] std::uint64_t generation() const noexcept;
+  /// Which start of the run this is, from 1: it begins again from a checkpoint when nobody is left.
+  [[nodiscard]] std::uint32_t attempt() const noexcept;
+  /// Why the group was formed, for people; empty for the first.
+  [[nodiscard]] const std::string& generation_reason() const noexcept;
+  /// Says that the training function gets on, where it computes or waits for long without a call that tells: it is not
+  /// taken for hung then (`failure_config::replace_after`).
+  void alive() noexcept;
   [[nodiscard]] const std::string& run_name() const noexcept;
   [[nodiscard]] const std::filesystem::path& run_directory() const noexcept;
   /// "cpu".

@@ -16,6 +16,8 @@ struct run_callbacks {
   std::function<void(const run_started&)> started;
   std::function<void(const run_progress&)> progress;
   std::function<void(const checkpoint_saved&)> saved;
+  /// Another group of workers goes on: members were lost, came or went.
+  std::function<void(const generation_record&)> regrouped;
   std::function<void(const run_notice&)> notice;
   /// A line that a worker wrote. When empty, it goes to standard error with "[rank N] " in front.
   std::function<void(std::uint32_t rank, const std::string& line)> output;
@@ -45,6 +47,13 @@ class trainer {
 
   /// Asks for a checkpoint after the current step. From any thread.
   void save_checkpoint();
+
+  /// Asks for another number of workers, from 1 to the number of shards. From any thread.
+  void resize(std::uint32_t workers);
+
+  /// Has the run hold after the current step, until `resume`. From any thread.
+  void pause();
+  void resume();
 
   /// What the program's `main` is to return: the result's exit code, or 128 + the signal that stopped the run.
   [[nodiscard]] int exit_code() const noexcept;

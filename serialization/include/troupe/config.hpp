@@ -19,11 +19,35 @@ enum class placement_strategy : std::uint8_t {
   pack = 1,
   /// Evenly over all nodes.
   spread = 2,
+  /// All on one node, or not at all.
+  strict_pack = 3,
+  /// Each on a node of its own, or not at all.
+  strict_spread = 4,
 };
+
+/// How many workers a run has. One number: so many begin; who is lost is replaced, and the others go on meanwhile, down
+/// to one. A range: the run begins when there is room for `min`, takes in what joins up to `max`, and waits below
+/// `min`.
+struct worker_range {
+  std::uint32_t min = 1;
+  std::uint32_t max = 1;
+
+  constexpr worker_range() = default;
+  // A number stands for itself.
+  constexpr worker_range(std::uint32_t number) : min(number), max(number) {} // NOLINT(google-explicit-constructor)
+  constexpr worker_range(std::uint32_t least, std::uint32_t most) : min(least), max(most) {}
+
+  [[nodiscard]] constexpr bool is_elastic() const noexcept { return min != max; }
+  bool operator==(const worker_range&) const = default;
+};
+
+/// Reads "4", or "2-8" or "2:8" for a range.
+[[nodiscard]] expected<worker_range> parse_worker_range(const std::string& text);
+[[nodiscard]] std::string to_string(worker_range range);
 
 /// How many workers, and what each of them takes.
 struct scaling_config {
-  std::uint32_t num_workers = 1;
+  worker_range num_workers = 1;
   /// V: the number of logical shards that every step's batch is cut into. It belongs to the program, like the batch
   /// size: the result depends on it. Never fewer than workers.
   std::uint32_t shards = 8;
@@ -31,6 +55,10 @@ struct scaling_config {
   /// CPUs that each worker reserves; 0 (the default) reserves none and lets workers share.
   resources resources_per_worker = {};
   placement_strategy placement = placement_strategy::pack;
+  /// How long a run with a range waits at its start for more room than `min` needs.
+  std::chrono::milliseconds gather_window{2'000};
+  /// How long a run waits for room for its least number of workers, at its start and later, before it ends.
+  std::chrono::milliseconds wait_for_workers{600'000};
 };
 
 /// What to do when the run's directory holds a checkpoint, or does not.
@@ -97,11 +125,28 @@ struct checkpoint_config {
   std::uint32_t num_to_keep = 2;
 };
 
-/// How much a run puts up with before it ends: workers and nodes that are lost, connections that fail.
+/// What to do about a worker that stands still although its process lives.
+enum class standstill_mode : std::uint8_t {
+  /// Only say so.
+  report = 1,
+  /// Say so, and replace it after `failure_config::replace_after`.
+  replace = 2,
+};
+
+/// How failures are found, and how many a run puts up with before it ends.
 struct failure_config {
-  /// More than so many within the window end the run; 0 ends it at the first.
+  /// More lost workers, nodes and connections than so many within the window end the run; 0 ends it at the first.
   std::uint32_t max_failures = 100;
   std::chrono::milliseconds window{3'600'000};
+  /// Starts a new worker for each that is lost, where there is room.
+  bool replace_lost = true;
+  /// A process or node that says nothing for so long is taken for frozen or cut off: it is killed, or given up.
+  std::chrono::milliseconds heartbeat_timeout{1'200};
+  standstill_mode standstill = standstill_mode::replace;
+  /// A rank whose training thread does nothing for so long is named. `train_context::alive` says that it does
+  /// something.
+  std::chrono::milliseconds report_after{30'000};
+  std::chrono::milliseconds replace_after{600'000};
 };
 
 /// On which nodes to run.

@@ -73,6 +73,9 @@ struct open_run {
   std::string build_id;
   /// 64 hexadecimal digits; workers prove that they know it.
   std::string secret;
+  /// A worker whose process says nothing for so long is looked at, and killed unless it only waits for a processor; in
+  /// milliseconds.
+  std::uint64_t heartbeat_timeout_ms = 0;
 
   bool operator==(const open_run&) const = default;
 };
@@ -81,7 +84,7 @@ template <class Inspector>
 bool inspect(Inspector& f, open_run& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("run_name", x.run_name),
                             f.field("program_path", x.program_path), f.field("build_id", x.build_id),
-                            f.field("secret", x.secret));
+                            f.field("secret", x.secret), f.field("heartbeat_timeout_ms", x.heartbeat_timeout_ms));
 }
 
 /// The node has the program open.
@@ -151,6 +154,21 @@ bool inspect(Inspector& f, end_run& x) {
   return f.object(x).fields(f.field("run", x.run));
 }
 
+/// Kills one worker: it was condemned, or is not needed any more. Its end comes as `worker_ended`. Idempotent.
+struct kill_worker {
+  run_id run;
+  worker_id worker;
+  /// For the log, and for `worker_ended`.
+  std::string reason;
+
+  bool operator==(const kill_worker&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, kill_worker& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("reason", x.reason));
+}
+
 // -- worker to its node ---------------------------------------------------------------------------------------------
 
 /// A worker process asks to be let in. Answered by `join_challenge`; fails with `errc::stale_generation` when the node
@@ -198,7 +216,76 @@ bool inspect(Inspector& f, join_proof& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("proof", x.proof));
 }
 
+/// What the training thread of a worker stands in.
+enum class activity_kind : std::uint8_t {
+  /// The training function's own code.
+  user_code = 1,
+  /// A collective operation: it waits for other ranks.
+  collective = 2,
+  /// Writing a checkpoint, or waiting for its commit.
+  checkpoint = 3,
+  /// It waits for an actor of the driver's.
+  control = 4,
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, activity_kind& x) {
+  auto get = [&x] { return static_cast<std::uint8_t>(x); };
+  auto set = [&x](std::uint8_t value) {
+    x = static_cast<activity_kind>(value);
+    return value >= 1 && value <= 4;
+  };
+  return f.apply(get, set);
+}
+
+/// A worker's process lives, and what its training thread does. Sent several times a second, never answered.
+struct worker_beat {
+  run_id run;
+  worker_id worker;
+  generation_id generation;
+  /// The last step whose barrier was passed.
+  step_id passed;
+  /// Changes whenever the training thread does anything: enters or leaves a call, or says that it is alive.
+  std::uint64_t progress = 0;
+  activity_kind activity = activity_kind::control;
+
+  bool operator==(const worker_beat&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, worker_beat& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("generation", x.generation),
+                            f.field("passed", x.passed), f.field("progress", x.progress),
+                            f.field("activity", x.activity));
+}
+
 // -- node to driver -------------------------------------------------------------------------------------------------
+
+/// A node lives, and the last that its workers of a run have told. Sent several times a second, never answered.
+struct node_beat {
+  run_id run;
+  std::vector<worker_beat> workers;
+
+  bool operator==(const node_beat&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, node_beat& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("workers", x.workers));
+}
+
+/// A node is going away: its workers are to be replaced or drained within the time that is left.
+struct node_leaving {
+  run_id run;
+  std::uint64_t grace_ms = 0;
+
+  bool operator==(const node_leaving&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, node_leaving& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("grace_ms", x.grace_ms));
+}
 
 /// A worker process is gone; sent exactly once for each that was started.
 struct worker_ended {
@@ -267,6 +354,10 @@ struct run_plan {
   std::string data_fingerprint;
   /// Names, dtypes and shapes of the tracked tensors, one per line.
   std::string tensors;
+  /// Which of the training function's loops this is, from 0.
+  std::uint32_t loop = 0;
+  /// The results of the evaluations since the loop before: who joins later computes none of them.
+  std::vector<std::vector<double>> evaluations;
 
   bool operator==(const run_plan&) const = default;
 };
@@ -276,7 +367,8 @@ bool inspect(Inspector& f, run_plan& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
                             f.field("steps", x.steps), f.field("batch_samples", x.batch_samples),
                             f.field("data_samples", x.data_samples), f.field("data_fingerprint", x.data_fingerprint),
-                            f.field("tensors", x.tensors));
+                            f.field("tensors", x.tensors), f.field("loop", x.loop),
+                            f.field("evaluations", x.evaluations));
 }
 
 /// All workers have the same plan: begin.
@@ -292,13 +384,20 @@ bool inspect(Inspector& f, plan_accepted& x) {
 }
 
 /// What a worker knows once its group is gone and no thread of its own touches memory under that generation any more.
-/// Sent by its training thread when a collective operation was aborted, or found a peer missing. Answered by
-/// `next_generation` when all who are left have reported; fails when the run is ending. Repeating it is harmless.
+/// Sent by its training thread when a collective operation was aborted or found a peer missing, when a command says so,
+/// and by a newcomer that asks for its first place. Answered by `next_generation` when all who are left have reported;
+/// fails when the run is ending. Repeating it is harmless.
 struct regroup_report {
   run_id run;
-  /// The generation that is over.
+  /// The generation that is over; 0 from a newcomer that was in none.
   generation_id generation;
   worker_id worker;
+  /// Whether it has the run's state: a newcomer has none until somebody gives it.
+  bool has_state = true;
+  /// Whether it stands between two steps, where newcomers can be let in.
+  bool between_steps = false;
+  /// Whether a step was under way.
+  bool in_step = false;
   /// The last step whose barrier this worker has passed: it counts as applied.
   step_id passed;
   /// Whether it holds the reduced gradient of the step after that one.
@@ -316,9 +415,10 @@ struct regroup_report {
 template <class Inspector>
 bool inspect(Inspector& f, regroup_report& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
-                            f.field("passed", x.passed), f.field("holds_next", x.holds_next),
-                            f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
-                            f.field("reason", x.reason));
+                            f.field("has_state", x.has_state), f.field("between_steps", x.between_steps),
+                            f.field("in_step", x.in_step), f.field("passed", x.passed),
+                            f.field("holds_next", x.holds_next), f.field("commands_agreed", x.commands_agreed),
+                            f.field("evaluations", x.evaluations), f.field("reason", x.reason));
 }
 
 /// One report of one rank.
@@ -350,6 +450,24 @@ bool inspect(Inspector& f, ledger_row& x) {
   return f.object(x).fields(f.field("step", x.step), f.field("generation", x.generation), f.field("shards", x.shards));
 }
 
+/// How long a rank did not get on because its group was formed anew.
+struct pause_row {
+  /// The first generation in which it got on again.
+  generation_id generation;
+  /// The first step that it passed there.
+  step_id step;
+  /// From the barrier before to that step's, in microseconds.
+  std::uint64_t pause_us = 0;
+
+  bool operator==(const pause_row&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, pause_row& x) {
+  return f.object(x).fields(f.field("generation", x.generation), f.field("step", x.step),
+                            f.field("pause_us", x.pause_us));
+}
+
 /// What has gathered at a worker since its last batch: pushed, never answered.
 struct metrics_batch {
   run_id run;
@@ -361,6 +479,7 @@ struct metrics_batch {
   std::uint64_t dropped = 0;
   std::vector<metric_row> rows;
   std::vector<ledger_row> ledger;
+  std::vector<pause_row> pauses;
 
   bool operator==(const metrics_batch&) const = default;
 };
@@ -369,7 +488,7 @@ template <class Inspector>
 bool inspect(Inspector& f, metrics_batch& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("rank", x.rank),
                             f.field("applied", x.applied), f.field("dropped", x.dropped), f.field("rows", x.rows),
-                            f.field("ledger", x.ledger));
+                            f.field("ledger", x.ledger), f.field("pauses", x.pauses));
 }
 
 /// The training function has returned, or thrown. The worker stays until it is released.
@@ -383,6 +502,8 @@ struct worker_finished {
   error reason;
   /// Whether the function returned because a stop was requested.
   bool stopped = false;
+  /// Whether it ended because its group was lost, and can only begin again from the latest checkpoint.
+  bool needs_restart = false;
   /// Identity of the tracked state; empty when the function threw or tracked nothing.
   std::string state_sha256;
 
@@ -393,7 +514,7 @@ template <class Inspector>
 bool inspect(Inspector& f, worker_finished& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
                             f.field("step", x.step), f.field("reason", x.reason), f.field("stopped", x.stopped),
-                            f.field("state_sha256", x.state_sha256));
+                            f.field("needs_restart", x.needs_restart), f.field("state_sha256", x.state_sha256));
 }
 
 // -- driver to worker -----------------------------------------------------------------------------------------------
@@ -416,11 +537,14 @@ bool inspect(Inspector& f, backend_kind& x) {
   return f.apply(get, set);
 }
 
-/// Everything a worker needs to enter the training function. Sent once all workers are ready.
-struct begin_training {
-  run_id run;
+/// A worker's place in a generation, and who else is in it.
+struct group_place {
+  /// 0 for a newcomer that has no place yet.
   generation_id generation;
-  worker_id worker;
+  /// Which start of the run this belongs to, from 1: one that is started again from a checkpoint begins its next.
+  std::uint32_t attempt = 1;
+  /// Why this generation was formed, for people; empty for the first.
+  std::string reason;
   rank_id rank;
   std::uint32_t world_size = 0;
   std::uint32_t local_rank = 0;
@@ -433,6 +557,30 @@ struct begin_training {
   std::vector<std::uint32_t> nodes;
   /// The address that the data plane binds to on this worker's host.
   std::string data_address;
+
+  bool operator==(const group_place&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, group_place& x) {
+  return f.object(x).fields(f.field("generation", x.generation), f.field("attempt", x.attempt),
+                            f.field("reason", x.reason), f.field("rank", x.rank), f.field("world_size", x.world_size),
+                            f.field("local_rank", x.local_rank), f.field("local_world_size", x.local_world_size),
+                            f.field("node_rank", x.node_rank), f.field("ownership", x.ownership),
+                            f.field("backend", x.backend), f.field("nodes", x.nodes),
+                            f.field("data_address", x.data_address));
+}
+
+/// Everything a worker needs to enter the training function. Sent once all workers are ready, and to a newcomer once it
+/// is ready itself.
+struct begin_training {
+  run_id run;
+  worker_id worker;
+  /// Without a generation for a newcomer: it comes as far as its first loop by itself, and asks for a place there.
+  group_place place;
+  /// For a newcomer: the results of the evaluations that the others have done before each loop, in order. Its own loops
+  /// before the last of these are skipped.
+  std::vector<std::vector<std::vector<double>>> earlier_evaluations;
   /// The name under which the program registered its training function.
   std::string function;
   std::string run_name;
@@ -450,6 +598,8 @@ struct begin_training {
   std::string restore_from;
   /// Whether the checkpoint is of this run (its step count goes on), or of another that lends its state only.
   bool restore_step = false;
+  /// The step that this start of the run goes on from.
+  step_id restored_step;
   /// A checkpoint after every so many steps; 0 for none but the last.
   std::uint64_t checkpoint_every_steps = 0;
   /// The sum is handed to the backend instead of the canonical tree.
@@ -466,32 +616,21 @@ struct begin_training {
 template <class Inspector>
 bool inspect(Inspector& f, begin_training& x) {
   return f.object(x).fields(
-      f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker), f.field("rank", x.rank),
-      f.field("world_size", x.world_size), f.field("local_rank", x.local_rank),
-      f.field("local_world_size", x.local_world_size), f.field("node_rank", x.node_rank),
-      f.field("ownership", x.ownership), f.field("backend", x.backend), f.field("nodes", x.nodes),
-      f.field("data_address", x.data_address), f.field("function", x.function), f.field("run_name", x.run_name),
-      f.field("run_directory", x.run_directory), f.field("seed", x.seed), f.field("shards", x.shards),
-      f.field("configuration", x.configuration), f.field("options", x.options), f.field("steps", x.steps),
-      f.field("restore_from", x.restore_from), f.field("restore_step", x.restore_step),
-      f.field("checkpoint_every_steps", x.checkpoint_every_steps), f.field("fast_reduction", x.fast_reduction),
-      f.field("keep_ledger", x.keep_ledger), f.field("check_every_step", x.check_every_step),
-      f.field("collective_timeout_ms", x.collective_timeout_ms));
+      f.field("run", x.run), f.field("worker", x.worker), f.field("place", x.place),
+      f.field("earlier_evaluations", x.earlier_evaluations), f.field("function", x.function),
+      f.field("run_name", x.run_name), f.field("run_directory", x.run_directory), f.field("seed", x.seed),
+      f.field("shards", x.shards), f.field("configuration", x.configuration), f.field("options", x.options),
+      f.field("steps", x.steps), f.field("restore_from", x.restore_from), f.field("restore_step", x.restore_step),
+      f.field("restored_step", x.restored_step), f.field("checkpoint_every_steps", x.checkpoint_every_steps),
+      f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
+      f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms));
 }
 
 /// A worker's place in a new generation, and what all of them do with the step that was under way.
 struct next_generation {
-  generation_id generation;
-  rank_id rank;
-  std::uint32_t world_size = 0;
-  std::uint32_t local_rank = 0;
-  std::uint32_t local_world_size = 0;
-  std::uint32_t node_rank = 0;
-  /// By rank.
-  std::vector<shard_range> ownership;
-  backend_kind backend = backend_kind::self;
-  std::vector<std::uint32_t> nodes;
-  std::string data_address;
+  group_place place;
+  /// Whether this worker is not needed any more, and has no place: its process may end.
+  bool released = false;
   /// Who has not passed this step holds its reduced gradient, and applies it. Any later step is computed again.
   step_id settled;
   /// What the barrier of `settled` has agreed on.
@@ -501,19 +640,18 @@ struct next_generation {
   std::uint64_t evaluations = 0;
   bool evaluations_differ = false;
   rank_id evaluation_source;
+  /// The ranks that get the run's state from the others before anything else.
+  std::vector<rank_id> newcomers;
 
   bool operator==(const next_generation&) const = default;
 };
 
 template <class Inspector>
 bool inspect(Inspector& f, next_generation& x) {
-  return f.object(x).fields(
-      f.field("generation", x.generation), f.field("rank", x.rank), f.field("world_size", x.world_size),
-      f.field("local_rank", x.local_rank), f.field("local_world_size", x.local_world_size),
-      f.field("node_rank", x.node_rank), f.field("ownership", x.ownership), f.field("backend", x.backend),
-      f.field("nodes", x.nodes), f.field("data_address", x.data_address), f.field("settled", x.settled),
-      f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
-      f.field("evaluations_differ", x.evaluations_differ), f.field("evaluation_source", x.evaluation_source));
+  return f.object(x).fields(f.field("place", x.place), f.field("released", x.released), f.field("settled", x.settled),
+                            f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
+                            f.field("evaluations_differ", x.evaluations_differ),
+                            f.field("evaluation_source", x.evaluation_source), f.field("newcomers", x.newcomers));
 }
 
 /// What a command asks for, effective after the step whose barrier first carried its number.
@@ -522,6 +660,9 @@ enum class command_kind : std::uint8_t {
   stop = 1,
   /// Take a checkpoint.
   checkpoint = 2,
+  /// Form the next generation: members come or go, or the run pauses. Void in any other generation than
+  /// `control_command::generation`.
+  regroup = 3,
 };
 
 template <class Inspector>
@@ -529,7 +670,7 @@ bool inspect(Inspector& f, command_kind& x) {
   auto get = [&x] { return static_cast<std::uint8_t>(x); };
   auto set = [&x](std::uint8_t value) {
     x = static_cast<command_kind>(value);
-    return value >= 1 && value <= 2;
+    return value >= 1 && value <= 3;
   };
   return f.apply(get, set);
 }
@@ -539,13 +680,16 @@ struct control_command {
   run_id run;
   std::uint64_t sequence = 0;
   command_kind kind = command_kind::stop;
+  /// The generation in which it was given.
+  generation_id generation;
 
   bool operator==(const control_command&) const = default;
 };
 
 template <class Inspector>
 bool inspect(Inspector& f, control_command& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("kind", x.kind));
+  return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("kind", x.kind),
+                            f.field("generation", x.generation));
 }
 
 /// Makes every pending and later operation of a generation's communicator fail with `reason`: a member is gone, or the

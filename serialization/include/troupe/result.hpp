@@ -54,7 +54,11 @@ bool inspect(Inspector& f, worker_info& x) {
 /// One thing that went wrong in a run.
 struct failure_record {
   worker_id worker;
+  /// Its process; 0 if it had not told.
+  std::uint32_t pid = 0;
   rank_id rank;
+  /// The last generation that was formed before.
+  generation_id generation;
   /// The last step that this worker had applied.
   step_id step;
   std::string host;
@@ -69,9 +73,42 @@ struct failure_record {
 
 template <class Inspector>
 bool inspect(Inspector& f, failure_record& x) {
-  return f.object(x).fields(f.field("worker", x.worker), f.field("rank", x.rank), f.field("step", x.step),
-                            f.field("host", x.host), f.field("reason", x.reason), f.field("consequence", x.consequence),
+  return f.object(x).fields(f.field("worker", x.worker), f.field("pid", x.pid), f.field("rank", x.rank),
+                            f.field("generation", x.generation), f.field("step", x.step), f.field("host", x.host),
+                            f.field("reason", x.reason), f.field("consequence", x.consequence),
                             f.field("last_lines", x.last_lines));
+}
+
+/// A group of workers that trained together: how it came about, and what that cost. Also sent as an event when it
+/// forms.
+struct generation_record {
+  run_id run;
+  generation_id generation;
+  /// Which start of the run it belongs to, from 1; more than 1 after a restart from a checkpoint.
+  std::uint32_t attempt = 1;
+  std::uint32_t workers = 0;
+  /// Every step up to this one was applied before.
+  step_id settled;
+  /// How many steps that some had begun were computed again: 0 or 1; after a restart, those since the checkpoint.
+  std::uint64_t steps_redone = 0;
+  /// Whether a step was under way when the generation before ended.
+  bool interrupted_step = false;
+  /// The longest that a rank waited from the last step before to the first after; 0 as long as it is not known.
+  double pause_seconds = 0;
+  std::string reason;
+  /// By rank. In the event only, not in the result.
+  std::vector<worker_info> members;
+
+  bool operator==(const generation_record&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, generation_record& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("attempt", x.attempt),
+                            f.field("workers", x.workers), f.field("settled", x.settled),
+                            f.field("steps_redone", x.steps_redone), f.field("interrupted_step", x.interrupted_step),
+                            f.field("pause_seconds", x.pause_seconds), f.field("reason", x.reason),
+                            f.field("members", x.members));
 }
 
 /// What `fit()` returns. Also written as `result.json` into the run's directory.
@@ -92,6 +129,11 @@ struct run_result {
   /// Code `none` unless the run failed, or was stopped at once or before its first step (`stopped`).
   error reason;
   std::vector<failure_record> failures;
+  /// All generations after the first, in order.
+  std::vector<generation_record> generations;
+  /// How often it was started again from a checkpoint, or from the beginning, because nobody was left.
+  std::uint32_t restarts = 0;
+  /// All worker processes that ever were part of it, by `worker`; the last rank of each.
   std::vector<worker_info> workers;
   /// False where hosts of different kinds took part, or the sums were left to the backend.
   bool exact = true;
@@ -113,9 +155,9 @@ bool inspect(Inspector& f, run_result& x) {
       f.field("run", x.run), f.field("name", x.name), f.field("status", x.status), f.field("steps", x.steps),
       f.field("metrics", x.metrics), f.field("state_sha256", x.state_sha256),
       f.field("latest_checkpoint", x.latest_checkpoint), f.field("path", x.path), f.field("reason", x.reason),
-      f.field("failures", x.failures), f.field("workers", x.workers), f.field("exact", x.exact),
-      f.field("resumed_from_step", x.resumed_from_step), f.field("seconds_to_first_step", x.seconds_to_first_step),
-      f.field("seconds_total", x.seconds_total));
+      f.field("failures", x.failures), f.field("generations", x.generations), f.field("restarts", x.restarts),
+      f.field("workers", x.workers), f.field("exact", x.exact), f.field("resumed_from_step", x.resumed_from_step),
+      f.field("seconds_to_first_step", x.seconds_to_first_step), f.field("seconds_total", x.seconds_total));
 }
 
 /// The text of `result.json`.
@@ -224,6 +266,39 @@ struct checkpoint_request {
 
 template <class Inspector>
 bool inspect(Inspector& f, checkpoint_request& x) {
+  return f.object(x).fields();
+}
+
+/// Asks for another number of workers, after the step that is under way: who is too many is let go, who lacks is
+/// started where there is room. Never more than shards.
+struct resize_request {
+  std::uint32_t workers = 0;
+
+  bool operator==(const resize_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, resize_request& x) {
+  return f.object(x).fields(f.field("workers", x.workers));
+}
+
+/// Asks a run to hold after the step that is under way, until `resume_request`.
+struct pause_request {
+  bool operator==(const pause_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, pause_request& x) {
+  return f.object(x).fields();
+}
+
+/// Lets a run that was paused go on.
+struct resume_request {
+  bool operator==(const resume_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, resume_request& x) {
   return f.object(x).fields();
 }
 

@@ -14,11 +14,13 @@ struct peer_down {
   /// Which of those it watches: a node's index.
   std::uint32_t index = 0;
   run_id run;
+  /// Which of the connections to it: there may be another by now.
+  std::uint64_t connection = 0;
 };
 
 template <class Inspector>
 bool inspect(Inspector& f, peer_down& x) {
-  return f.object(x).fields(f.field("index", x.index), f.field("run", x.run));
+  return f.object(x).fields(f.field("index", x.index), f.field("run", x.run), f.field("connection", x.connection));
 }
 
 /// A limit that an actor has set itself is reached.
@@ -29,6 +31,16 @@ struct deadline_reached {
 template <class Inspector>
 bool inspect(Inspector& f, deadline_reached& x) {
   return f.object(x).fields(f.field("which", x.which));
+}
+
+/// A node's host program is going away.
+struct drain_request {
+  std::uint64_t grace_ms = 0;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, drain_request& x) {
+  return f.object(x).fields(f.field("grace_ms", x.grace_ms));
 }
 
 /// One worker, in its process. Owned by its node, which starts and watches the process; commanded by the trainer.
@@ -60,7 +72,11 @@ using run_control = caf::typed_actor<
     // A worker process has ended; from its node. Idempotent for each worker.
     caf::result<void>(worker_ended),
     // Lines that a worker wrote; from its node.
-    caf::result<void>(worker_output)>;
+    caf::result<void>(worker_output),
+    // A node lives, and what its workers do. Pushed.
+    caf::result<void>(node_beat),
+    // A node is going away. Idempotent.
+    caf::result<void>(node_leaving)>;
 
 /// Forms the communicators of a run. Owned by the trainer.
 using collectives_actor = caf::typed_actor<
@@ -92,6 +108,13 @@ using node_actor = caf::typed_actor<
     // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run.
     // Not idempotent.
     caf::result<workers_started>(start_workers),
+    // Kills one worker. Answers at once; `worker_ended` tells. Idempotent.
+    caf::result<void>(kill_worker),
+    // A worker lives. Pushed.
+    caf::result<void>(worker_beat),
+    // Tells the drivers of all runs that the node is going away, and answers when no worker is left; not later than the
+    // grace period, whose end nobody is spared. From its host program. Idempotent.
+    caf::result<void>(drain_request),
     // Kills what is left of the run here. Answers when nothing is left. Idempotent.
     caf::result<void>(end_run),
     // A worker process asks to be let in; see `join_request`.
@@ -102,7 +125,8 @@ using node_actor = caf::typed_actor<
 
 /// Who wants to hear how a run goes. Nothing waits for it.
 using run_observer = caf::typed_actor<caf::result<void>(run_started), caf::result<void>(run_progress),
-                                      caf::result<void>(checkpoint_saved), caf::result<void>(run_notice)>;
+                                      caf::result<void>(checkpoint_saved), caf::result<void>(generation_record),
+                                      caf::result<void>(run_notice)>;
 
 /// Owns one run, from `fit_request` to `run_result`. An ordinary actor: spawn it in any actor system that was prepared
 /// by `troupe::prepare`, subscribe to it, monitor it, ask it to stop.
@@ -115,7 +139,14 @@ using trainer_actor = caf::typed_actor<
     // Asks for the end of the run. Answers at once; the end is the answer to `fit_request`. Idempotent.
     caf::result<void>(stop_request),
     // Asks for a checkpoint after the current step. Answers at once; `checkpoint_saved` tells.
-    caf::result<void>(checkpoint_request)>;
+    caf::result<void>(checkpoint_request),
+    // Asks for another number of workers. Answers at once; `generation_record` tells. Fails with
+    // `errc::invalid_argument` for none, or more than shards. Idempotent.
+    caf::result<void>(resize_request),
+    // Asks the run to hold after the current step. Answers at once. Idempotent.
+    caf::result<void>(pause_request),
+    // Lets it go on. Answers at once. Idempotent.
+    caf::result<void>(resume_request)>;
 
 } // namespace troupe::actors
 
@@ -130,5 +161,6 @@ CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::run_observer))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::trainer_actor))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::peer_down))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::deadline_reached))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::drain_request))
 
 CAF_END_TYPE_ID_BLOCK(troupe_actors)

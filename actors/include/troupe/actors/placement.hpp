@@ -32,9 +32,23 @@ struct placement_decision {
 };
 
 /// Decides which node starts which worker. Pure. Workers that reserve no CPU fill a node up to its CPUs first (pack) or
-/// go evenly over all nodes (spread), and share when there are more of them than CPUs. Fails with
-/// `errc::unsatisfiable`, saying what is missing.
+/// go evenly over all nodes (spread), and share when there are more of them than CPUs. Of a range, as many are placed
+/// as there are CPUs, or what they reserve, and at least the least. Fails with `errc::unsatisfiable`, saying what is
+/// missing.
 [[nodiscard]] expected<placement_decision> place_workers(const scaling_config& request,
                                                          std::span<const node_offer> offers);
+
+/// A node, as far as more workers are concerned.
+struct node_room {
+  resources capacity;
+  /// Workers of this run that are there.
+  std::uint32_t workers = 0;
+  /// Whether it can be reached, and stays.
+  bool usable = true;
+};
+
+/// The nodes, as indices, of up to `count` more workers, by the same rules: as many as there is room for. Pure.
+[[nodiscard]] std::vector<std::uint32_t> place_more(const scaling_config& request, std::span<const node_room> nodes,
+                                                    std::uint32_t count);
 
 } // namespace troupe::actors

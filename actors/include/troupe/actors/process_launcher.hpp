@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/actors/silence.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 
@@ -42,6 +43,12 @@ class process_launcher {
 
   /// Kills all processes of a run. Their ends come as events.
   virtual void kill(const run_id& run) = 0;
+
+  /// Kills one; nothing happens if it has ended.
+  virtual void kill(const run_id& run, worker_id worker) = 0;
+
+  /// What a process that says nothing does. One that is not there any more is 'X'.
+  [[nodiscard]] virtual expected<process_sample> look_at(const run_id& run, worker_id worker) = 0;
 
   virtual void close(const run_id& run) = 0;
 };

@@ -27,8 +27,10 @@ class connected_node {
 /// What a trainer needs of the world around it: runtime/ provides the real things, tests play them. Called in the
 /// trainer's own thread, where they may block.
 struct trainer_services {
-  /// Connects to all nodes of the configuration, or hosts one when none is named.
-  std::function<expected<std::vector<std::unique_ptr<connected_node>>>(const cluster_config&)> connect_nodes;
+  /// Connects to the node at an address of the configuration; hosts one where that is empty. Also called from other
+  /// threads, for nodes that were lost or come later.
+  std::function<expected<std::unique_ptr<connected_node>>(const cluster_config&, const std::string& address)>
+      connect_node;
   std::string program_path;
   std::string build_id;
   /// Differences of two numerics fingerprints (JSON text).

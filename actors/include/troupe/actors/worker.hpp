@@ -18,9 +18,13 @@ class training_host {
   virtual void command(const control_command& message) = 0;
   virtual void abort(const abort_training& message) = 0;
   virtual void release() = 0;
+
+  /// What the training thread does, for the beats. Never waits for it.
+  [[nodiscard]] virtual worker_beat beat() = 0;
 };
 
-/// Spawns the actor of a worker process.
-[[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<training_host> host);
+/// Spawns the actor of a worker process, which tells `node` several times a second that the process lives.
+[[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, node_actor node,
+                                        std::shared_ptr<training_host> host);
 
 } // namespace troupe::actors

@@ -4,6 +4,7 @@
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -41,6 +42,11 @@ class node_host {
   [[nodiscard]] const endpoint& address() const noexcept;
 
   [[nodiscard]] const resources& offered() const noexcept;
+
+  /// The host goes away: has the drivers of all runs replace or let go the workers that are here. `drained` tells when
+  /// none is left, or the grace period is over.
+  void drain(std::chrono::milliseconds grace);
+  [[nodiscard]] bool drained() const noexcept;
 
  private:
   class impl;

@@ -1,0 +1,45 @@
+#include "starting_state.hpp"
+
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint_directory.hpp>
+
+#include <filesystem>
+#include <tuple>
+#include <utility>
+
+namespace troupe::actors {
+
+expected<starting_state> find_starting_state(const run_directory& directory, const trainer_config& config,
+                                             const run_identity& identity) {
+  std::ignore = serialization::remove_abandoned(directory.checkpoints());
+  starting_state result;
+  auto latest = serialization::open_latest(directory.checkpoints());
+  if (latest) {
+    const auto& content = latest->found.content();
+    if (auto same = compare_with_checkpoint(identity, content); !same)
+      return fail(std::move(same.error()));
+    result.restore_from = latest->found.directory().string();
+    result.restore_step = true;
+    result.step = content.step;
+    result.resumed = plan_of(content);
+    result.passed_over = latest->passed_over;
+    return result;
+  }
+  if (latest.error().code != errc::not_found)
+    return fail(latest.error().code,
+                latest.error().message + "; remove the damaged checkpoints to begin anew, or choose another run name");
+  if (config.run.resume == resume_mode::must)
+    return fail(errc::not_found, "resume is 'must', but " + directory.checkpoints().string() +
+                                     " holds no checkpoint: check name and storage path, or use resume 'auto'");
+  if (config.load_checkpoint.empty())
+    return result;
+  auto other = serialization::checkpoint::open(config.load_checkpoint);
+  if (!other)
+    return fail(std::move(other.error()));
+  if (auto good = other->verify(); !good)
+    return fail(std::move(good.error()));
+  result.restore_from = std::filesystem::absolute(config.load_checkpoint).string();
+  return result;
+}
+
+} // namespace troupe::actors

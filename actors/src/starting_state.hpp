@@ -1,0 +1,31 @@
+#pragma once
+
+#include <troupe/actors/run_coordinator.hpp>
+#include <troupe/actors/run_directory.hpp>
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// What a run begins with, at its first start or a later one.
+struct starting_state {
+  /// Directory of a checkpoint; empty: what the training function makes.
+  std::string restore_from;
+  /// Whether it is of this run, whose step count goes on.
+  bool restore_step = false;
+  step_id step;
+  std::optional<resumed_plan> resumed;
+  /// Newer checkpoints that could not be used, and why.
+  std::vector<std::string> passed_over;
+};
+
+/// Looks for the latest good checkpoint of the run, else for the one whose state is lent. Removes what writers that
+/// crashed have left. Fails where a checkpoint is there but must not, or cannot, be gone on from.
+[[nodiscard]] expected<starting_state> find_starting_state(const run_directory& directory, const trainer_config& config,
+                                                           const run_identity& identity);
+
+} // namespace troupe::actors

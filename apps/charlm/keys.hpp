@@ -1,0 +1,52 @@
+#pragma once
+
+#include <troupe/result.hpp>
+#include <troupe/trainer.hpp>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace charlm {
+
+/// Lets a person do things to a run while it goes on: kill and freeze workers, change their number, pause. Reads single
+/// keys from standard input, in a thread of its own, until its end; a terminal is set back to what it was then.
+class run_keys {
+ public:
+  /// `say` shows a line; from any thread.
+  run_keys(troupe::trainer& trainer, std::uint64_t seed, std::function<void(const std::string&)> say);
+  ~run_keys();
+  run_keys(const run_keys&) = delete;
+  run_keys& operator=(const run_keys&) = delete;
+
+  /// Who takes part from now on. From the trainer's callbacks.
+  void set_members(std::vector<troupe::worker_info> members);
+
+  static constexpr const char* help =
+      "keys: k kill a worker, f freeze one, + - one more or less, p pause or go on, c checkpoint, q stop, ? this line";
+
+ private:
+  class raw_terminal;
+
+  void loop();
+  void press(char key);
+  /// Sends a signal to one of the workers, at random.
+  void hit(int signal, const char* what);
+  void resize(int change);
+
+  troupe::trainer& trainer_;
+  std::function<void(const std::string&)> say_;
+  std::mt19937_64 random_;
+  std::mutex mutex_;
+  std::vector<troupe::worker_info> members_;
+  std::uint32_t wanted_ = 0;
+  bool paused_ = false;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+} // namespace charlm

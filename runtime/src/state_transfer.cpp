@@ -1,0 +1,90 @@
+#include "state_transfer.hpp"
+
+#include <troupe/serialization/digest.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace troupe::runtime {
+
+namespace {
+
+constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
+
+/// The tensors' memory as chunks, in order.
+std::vector<std::span<std::byte>> chunks_of(const tracked_state& state) {
+  std::vector<std::span<std::byte>> result;
+  for (const auto& tensor : state.tensors()) {
+    auto rest = std::span{tensor.data, tensor.spec.size_bytes()};
+    while (!rest.empty()) {
+      auto size = std::min(rest.size(), chunk_bytes);
+      result.push_back(rest.first(size));
+      rest = rest.subspan(size);
+    }
+  }
+  return result;
+}
+
+std::string describe(const tracked_state& state, const transferred_facts& facts) {
+  return nlohmann::json{{"values", state.values()}, {"metrics", facts.last_metrics}}.dump();
+}
+
+expected<void> give(collectives::communicator& group, rank_id newcomer, std::size_t mine, std::size_t sources,
+                    const std::vector<std::span<std::byte>>& chunks, const std::string& text) {
+  if (mine == 0) {
+    auto size = std::uint64_t{text.size()};
+    if (auto sent = group.send(newcomer, std::as_bytes(std::span{&size, 1})); !sent)
+      return sent;
+    if (auto sent = group.send(newcomer, serialization::bytes_of(text)); !sent)
+      return sent;
+  }
+  for (auto i = mine; i < chunks.size(); i += sources)
+    if (auto sent = group.send(newcomer, chunks[i]); !sent)
+      return sent;
+  return {};
+}
+
+expected<void> take(collectives::communicator& group, const std::vector<rank_id>& sources,
+                    const std::vector<std::span<std::byte>>& chunks, tracked_state& state, transferred_facts& facts) {
+  std::uint64_t size = 0;
+  if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{&size, 1})); !got)
+    return got;
+  auto text = std::string(size, '\0');
+  if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{text})); !got)
+    return got;
+  for (std::size_t i = 0; i < chunks.size(); ++i)
+    if (auto got = group.receive(sources[i % sources.size()], chunks[i]); !got)
+      return got;
+  auto beside = nlohmann::json::parse(text, nullptr, false);
+  if (beside.is_discarded())
+    return fail(errc::internal, "the state that was sent cannot be read: an invariant of Troupe is broken");
+  state.values() = beside.at("values");
+  facts.last_metrics = beside.at("metrics").get<metric_map>();
+  return {};
+}
+
+} // namespace
+
+expected<void> transfer_state(collectives::communicator& group, std::span<const rank_id> newcomers,
+                              tracked_state& state, transferred_facts& facts) {
+  std::vector<rank_id> sources;
+  for (std::uint32_t rank = 0; rank < group.world_size(); ++rank)
+    if (std::ranges::find(newcomers, rank_id{rank}) == newcomers.end())
+      sources.push_back(rank_id{rank});
+  auto chunks = chunks_of(state);
+  auto mine = std::ranges::find(sources, group.rank());
+  if (mine == sources.end())
+    return take(group, sources, chunks, state, facts);
+  auto text = describe(state, facts);
+  for (auto newcomer : newcomers)
+    if (auto given =
+            give(group, newcomer, static_cast<std::size_t>(mine - sources.begin()), sources.size(), chunks, text);
+        !given)
+      return given;
+  return {};
+}
+
+} // namespace troupe::runtime

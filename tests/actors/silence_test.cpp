@@ -1,0 +1,122 @@
+#include <troupe/actors/silence.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace troupe::actors;
+using namespace std::chrono_literals;
+
+namespace {
+
+const auto start = std::chrono::steady_clock::time_point{1000s};
+
+constexpr auto timeout = 1500ms;
+
+/// A process after it has run for 10 s and waited for 5 s.
+const auto before = process_sample{start, 'S', 10s, 5s};
+
+/// The same, 1.4 s later.
+process_sample later(char state, std::chrono::milliseconds cpu, std::chrono::milliseconds waited) {
+  return {start + 1400ms, state, 10s + cpu, 5s + waited};
+}
+
+silence_verdict judge(const process_sample& now, std::chrono::milliseconds silent_for = 1600ms) {
+  return judge_silence(before, now, silent_for, timeout);
+}
+
+} // namespace
+
+TEST_CASE("a stopped process is condemned, even if it was starved before") {
+  auto verdict = judge(later('T', 0ms, 1300ms));
+  CHECK(verdict.cause == silence_cause::stopped);
+  CHECK(verdict.condemned);
+  CHECK(verdict.reason == "is stopped (SIGSTOP, or a debugger)");
+  verdict = judge(later('t', 0ms, 0ms));
+  CHECK(verdict.cause == silence_cause::stopped);
+  CHECK(verdict.condemned);
+}
+
+TEST_CASE("a process that has ended is condemned") {
+  for (auto state : {'Z', 'X'}) {
+    auto verdict = judge(process_sample{start + 1400ms, state, {}, {}});
+    CHECK(verdict.cause == silence_cause::dead);
+    CHECK(verdict.condemned);
+  }
+}
+
+TEST_CASE("who has waited for a processor most of the time is spared") {
+  auto verdict = judge(later('S', 10ms, 1200ms));
+  CHECK(verdict.cause == silence_cause::alive_but_starved);
+  CHECK_FALSE(verdict.condemned);
+  CHECK(verdict.reason == "has waited for a processor for 1.2 of 1.4 s");
+  CHECK(judge(later('R', 600ms, 700ms)).cause == silence_cause::alive_but_starved);
+  CHECK(judge(later('R', 600ms, 699ms)).cause == silence_cause::hung);
+}
+
+TEST_CASE("waits of several threads add up") {
+  auto verdict = judge(later('R', 10ms, 8000ms));
+  CHECK(verdict.cause == silence_cause::alive_but_starved);
+  CHECK(verdict.reason == "has threads that have waited for a processor, together for 8.0 s in 1.4 s");
+}
+
+TEST_CASE("who is ready to run and gets no processor is spared, though its wait is not counted yet") {
+  auto verdict = judge(later('R', 0ms, 0ms));
+  CHECK(verdict.cause == silence_cause::alive_but_starved);
+  CHECK_FALSE(verdict.condemned);
+  CHECK(verdict.reason == "is ready to run and got 0.0 s of processor time in 1.4 s");
+  CHECK(judge(later('R', 140ms, 0ms)).cause == silence_cause::alive_but_starved);
+  CHECK(judge(later('R', 150ms, 0ms)).cause == silence_cause::hung);
+}
+
+TEST_CASE("the starved are spared up to a limit") {
+  auto starved = later('R', 0ms, 1400ms);
+  CHECK_FALSE(judge(starved, 14'999ms).condemned);
+  auto verdict = judge(starved, 15s);
+  CHECK(verdict.condemned);
+  CHECK(verdict.cause == silence_cause::alive_but_starved);
+  CHECK(verdict.reason == "has waited for a processor for 1.4 of 1.4 s, silent for 15.0 s: longer than the 15.0 s for "
+                          "which this is put up with");
+}
+
+TEST_CASE("who sleeps, computes or waits for a device without answering is hung") {
+  auto asleep = judge(later('S', 0ms, 10ms));
+  CHECK(asleep.cause == silence_cause::hung);
+  CHECK(asleep.condemned);
+  CHECK(asleep.reason == "sleeps and does not answer");
+  auto busy = judge(later('R', 1300ms, 10ms));
+  CHECK(busy.cause == silence_cause::hung);
+  CHECK(busy.reason == "computes (1.3 s of processor time in 1.4 s) and does not answer");
+  CHECK(judge(later('S', 1300ms, 10ms)).reason == busy.reason);
+  auto stuck = judge(later('D', 0ms, 10ms));
+  CHECK(stuck.cause == silence_cause::hung);
+  CHECK(stuck.reason ==
+        "is in uninterruptible sleep (a device or a file system that does not answer, or a paused container)");
+}
+
+TEST_CASE("where the kernel does not count waits, the state alone shows starvation") {
+  auto no_waits = [](process_sample x) {
+    x.run_delay.reset();
+    return x;
+  };
+  for (const auto& first : {before, no_waits(before)}) {
+    CHECK(judge_silence(first, no_waits(later('R', 0ms, 0ms)), 1600ms, timeout).cause ==
+          silence_cause::alive_but_starved);
+    CHECK(judge_silence(first, no_waits(later('S', 0ms, 0ms)), 1600ms, timeout).cause == silence_cause::hung);
+  }
+}
+
+TEST_CASE("waits that one look alone has are not compared") {
+  auto first = before;
+  first.run_delay.reset();
+  CHECK(judge_silence(first, later('S', 0ms, 0ms), 1600ms, timeout).cause == silence_cause::hung);
+}
+
+TEST_CASE("threads that have ended take their waits with them, which is no sign of anything") {
+  CHECK(judge(later('S', 0ms, -3000ms)).cause == silence_cause::hung);
+}
+
+TEST_CASE("without a first look, who is ready to run gets another one") {
+  auto now = process_sample{start, 'R', 10s, 5s};
+  CHECK_FALSE(judge_silence(now, now, 1600ms, timeout).condemned);
+  now.state = 'S';
+  CHECK(judge_silence(now, now, 1600ms, timeout).condemned);
+}

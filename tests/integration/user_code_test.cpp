@@ -1,0 +1,99 @@
+#include "playground.hpp"
+
+#include <doctest/doctest.h>
+#include <string>
+
+using namespace troupe::testing;
+
+namespace {
+
+/// Training functions that fail in the first generation of a run, which is to survive it.
+struct trial {
+  playground here;
+
+  outcome run(const std::string& how, const std::string& workers = "3") {
+    auto result = here.run({TROUPE_MISBEHAVING, how, workers, here.path("runs").string(), name_of(how)});
+    CHECK(here.workers_vanish());
+    return result;
+  }
+
+  [[nodiscard]] nlohmann::json result(const std::string& how) const { return here.result(name_of(how)); }
+
+  static std::string name_of(std::string how) {
+    std::ranges::replace(how, ' ', '-');
+    return how;
+  }
+};
+
+} // namespace
+
+TEST_CASE("an exception that does not come again costs its worker, and not the run") {
+  trial t;
+  t.run("heal behave");
+  auto ran = t.run("heal throw");
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  auto result = t.result("heal throw");
+  INFO(result.dump(2));
+  // The configuration is part of nothing that is trained.
+  CHECK(result["state_sha256"] == t.result("heal behave")["state_sha256"]);
+  REQUIRE(result["failures"].size() == 1);
+  CHECK(result["failures"][0]["code"] == "user_error");
+  CHECK(contains(result["failures"][0]["message"], "the gradient is on holiday"));
+  CHECK(result["failures"][0]["consequence"] == false);
+  CHECK(result["restarts"] == 0);
+}
+
+TEST_CASE("an exception that comes again in the same step ends the run with its text") {
+  trial t;
+  auto ran = t.run("heal throw always");
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "the gradient is on holiday"));
+  auto result = t.result("heal throw always");
+  INFO(result.dump(2));
+  CHECK(result["status"] == "failed");
+  CHECK(result["error"]["code"] == "user_error");
+  CHECK(contains(result["error"]["message"], "rank 1 after step 2"));
+  CHECK(result["failures"].size() >= 2);
+}
+
+TEST_CASE("a rank that stands still in its own code is named and replaced") {
+  trial t;
+  t.run("heal behave");
+  auto ran = t.run("heal sleep");
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  CHECK(contains(ran.err, "worker 1 (rank 1) has stood in user code"));
+  CHECK(contains(ran.err, "after step 2"));
+  auto result = t.result("heal sleep");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == t.result("heal behave")["state_sha256"]);
+  REQUIRE(result["failures"].size() == 1);
+  CHECK(result["failures"][0]["rank"] == 1);
+  CHECK(contains(result["failures"][0]["message"], "user code"));
+}
+
+TEST_CASE("a rank that takes its time and says that it is alive is left in peace") {
+  trial t;
+  auto ran = t.run("heal dawdle");
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  CHECK(!contains(ran.err, "has stood"));
+  CHECK(t.result("heal dawdle")["failures"].empty());
+}
+
+TEST_CASE("a function with a loop of its own begins again from the latest checkpoint when a peer is lost") {
+  trial t;
+  auto ran = t.run("heal plain");
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  auto result = t.result("heal plain");
+  INFO(result.dump(2));
+  CHECK(result["steps"] == 6);
+  CHECK(result["restarts"] == 1);
+  REQUIRE(result["generations"].size() == 1);
+  CHECK(result["generations"][0]["attempt"] == 2);
+  CHECK(result["generations"][0]["settled_step"] == 2);
+  CHECK(result["failures"][0]["code"] == "worker_lost");
+  CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
+}

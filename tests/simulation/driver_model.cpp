@@ -1,0 +1,535 @@
+#include "driver_model.hpp"
+
+#include <troupe/collectives/summation_tree.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace troupe::simulation {
+
+using namespace actors;
+
+namespace {
+
+template <class... Ts>
+struct overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+overloaded(Ts...) -> overloaded<Ts...>;
+
+/// Other hosts do not matter here.
+std::vector<std::string> addresses_of(std::size_t nodes) {
+  return std::vector<std::string>(nodes);
+}
+
+} // namespace
+
+// -- the store --------------------------------------------------------------------------------------------------------
+
+void store_model::begin(generation_id generation) {
+  truly_begun_ = std::max(truly_begun_, generation);
+  if (generation <= generation_ || world_.defect() == mutation::hears_stale_parts)
+    return;
+  generation_ = generation;
+  auto first_that_stays = pending_.lower_bound({generation_, step_id{}});
+  for (auto i = pending_.begin(); i != first_that_stays; i = pending_.erase(i))
+    for (auto [worker, number] : i->second.waiting) {
+      world_.count(branch::checkpoint_taken_again);
+      world_.send_to_thread(worker,
+                            answer<checkpoint_outcome>{number, fail(errc::stale_generation, "a generation began")});
+    }
+}
+
+void store_model::add(worker_id from, const request<state_part>& message) {
+  const auto& part = message.message;
+  if (part.generation < generation_) {
+    world_.count(branch::stale_part_refused);
+    return world_.send_to_thread(
+        from, answer<checkpoint_outcome>{message.number, fail(errc::stale_generation, "a generation began")});
+  }
+  auto key = std::pair{part.generation, part.state.step};
+  auto& pending = pending_[key];
+  pending.parts.insert_or_assign(part.rank, part);
+  pending.waiting.emplace_back(from, message.number);
+  if (pending.parts.size() < part.world_size)
+    return;
+  auto whole = std::move(pending_.extract(key).mapped());
+  commit(part.generation, whole);
+  for (auto [worker, number] : whole.waiting)
+    world_.send_to_thread(worker, answer<checkpoint_outcome>{number, checkpoint_outcome{part.state.step, "path", {}}});
+}
+
+void store_model::commit(generation_id generation, const attempt& whole) {
+  if (generation < truly_begun_)
+    world_.violate("a checkpoint of generation " + std::to_string(generation.value) + " was written in generation " +
+                   std::to_string(truly_begun_.value));
+  const auto& first = whole.parts.begin()->second.state;
+  for (const auto& [rank, part] : whole.parts)
+    if (part.state != first)
+      world_.violate("the parts of a checkpoint differ");
+  if (first != undisturbed_chain()[first.step.value])
+    world_.violate("the checkpoint of step " + std::to_string(first.step.value) + " is not what it should be");
+  if (world_.is_tracing())
+    world_.note("checkpoint of step " + std::to_string(first.step.value) + " is written");
+  if (!latest_ || latest_->step < first.step)
+    latest_ = first;
+}
+
+// -- the collectives actor --------------------------------------------------------------------------------------------
+
+void collectives_model::begin(const generation_started& message) {
+  if (!table_.begin(message))
+    return;
+  for (auto [worker, number] : std::exchange(waiting_, {}))
+    world_.send_to_thread(worker,
+                          answer<exchange_result>{number, fail(errc::stale_generation, "a generation has begun")});
+}
+
+void collectives_model::exchange(worker_id from, request<exchange_request> message) {
+  if (world_.defect() == mutation::hears_stale_members)
+    message.message.generation = table_.generation();
+  auto outcome = table_.add(message.message);
+  if (!outcome) {
+    world_.count(branch::stale_exchange_refused);
+    return world_.send_to_thread(
+        from, answer<exchange_result>{message.number, fail(outcome.error().code, outcome.error().message)});
+  }
+  waiting_.emplace_back(from, message.number);
+  if (*outcome)
+    for (auto [worker, number] : std::exchange(waiting_, {}))
+      world_.send_to_thread(worker, answer<exchange_result>{number, **outcome});
+}
+
+// -- the driver -------------------------------------------------------------------------------------------------------
+
+driver_model::driver_model(stage& world, run_coordinator::settings settings, std::uint32_t nodes)
+    : world_(world),
+      coordinator_(settings),
+      store_(world),
+      collectives_(world),
+      nodes_(nodes, node_state::open),
+      first_size_(static_cast<std::uint32_t>(settings.places.size())) {
+  lay_out(settings.places);
+}
+
+void driver_model::begin() {
+  start(layout_.places());
+  world_.remind(reminder::tick);
+}
+
+bool driver_model::is_given_up(worker_id worker) const {
+  return !coordinator_.knows(worker) || given_up_[worker.value];
+}
+
+void driver_model::lay_out(std::vector<worker_place> places) {
+  layout_ = group_layout{std::move(places), addresses_of(nodes_.size()), shards, backend_kind::gloo};
+}
+
+void driver_model::start(const std::vector<worker_place>& places) {
+  for (const auto& place : places) {
+    known_ = std::max(known_, place.worker.value + 1);
+    given_up_.resize(known_, false);
+    sent_away_.resize(known_, false);
+    where_[place.worker] = place.node;
+    world_.send_to_node(place.node, start_process{place});
+  }
+}
+
+std::optional<std::uint32_t> driver_model::emptiest_node(const std::vector<worker_place>& more) const {
+  std::vector<std::uint32_t> load(nodes_.size());
+  if (!awaiting_room_)
+    for (const auto& place : coordinator_.occupied())
+      ++load[place.node];
+  for (const auto& place : more)
+    ++load[place.node];
+  std::optional<std::uint32_t> best;
+  for (std::uint32_t node = 0; node < nodes_.size(); ++node)
+    if (nodes_[node] == node_state::open && (!best || load[node] < load[*best]))
+      best = node;
+  return best;
+}
+
+void driver_model::start_additional(std::uint32_t count) {
+  std::vector<worker_place> places;
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (auto node = emptiest_node(places))
+      places.push_back({worker_id{known_ + i}, rank_id{layout_.world_size() + i}, *node, 0, 1});
+  if (places.empty())
+    return;
+  coordinator_.on_started(places, world_.clock());
+  start(places);
+}
+
+// -- workers begin ----------------------------------------------------------------------------------------------------
+
+void driver_model::take(const worker_ready& message) {
+  if (!coordinator_.expects(message.worker))
+    return;
+  if (std::ranges::find(workers_, message.worker) == workers_.end())
+    workers_.push_back(message.worker);
+  act(coordinator_.on_ready(message));
+}
+
+begin_work driver_model::begin_message() const {
+  return {{}, restored_.value_or(number_chain{})};
+}
+
+group_place driver_model::place_of(const worker_place& who) const {
+  auto place = layout_.place_of(who);
+  place.generation = coordinator_.generation();
+  place.attempt = coordinator_.attempt();
+  return place;
+}
+
+generation_started driver_model::generation_now() const {
+  return {world_.run(), coordinator_.generation(), layout_.world_size()};
+}
+
+void driver_model::begin_all_workers() {
+  collectives_.begin(generation_now());
+  for (const auto& place : layout_.places()) {
+    auto message = begin_message();
+    message.place = place_of(place);
+    world_.send_to_actor(place.worker, std::move(message));
+  }
+}
+
+void driver_model::begin_newcomer_of(worker_id worker) {
+  auto message = begin_message();
+  message.place.attempt = coordinator_.attempt();
+  world_.send_to_actor(worker, std::move(message));
+  if (world_.defect() == mutation::newcomers_miss_commands)
+    return;
+  for (const auto& command : commands_)
+    world_.send_to_actor(worker, command);
+}
+
+void driver_model::take(const request<run_plan>& message) {
+  const auto& plan = message.message;
+  auto refuse = [&](errc code, const char* why) {
+    world_.send_to_thread(plan.worker, answer<plan_accepted>{message.number, fail(code, why)});
+  };
+  if (coordinator_.over())
+    return refuse(errc::stale_generation, "this run has ended");
+  auto is_newcomer = plan.generation == generation_id{};
+  if (!is_newcomer && plan.generation != coordinator_.generation())
+    return refuse(errc::stale_generation, "this generation is over");
+  if (!coordinator_.training() && !(is_newcomer && coordinator_.goes_on()))
+    return refuse(errc::aborted, "the run is ending");
+  plans_.insert_or_assign(plan.worker, message.number);
+  act(coordinator_.on_plan(plan));
+}
+
+void driver_model::facts_are_stored(generation_id generation) {
+  // The plans of that generation have been answered when it was given up; those that wait now are of another.
+  if (generation == coordinator_.generation())
+    answer_plans(plan_accepted{coordinator_.generation()});
+}
+
+void driver_model::answer_plans(const expected<plan_accepted>& what) {
+  for (auto [worker, number] : std::exchange(plans_, {}))
+    world_.send_to_thread(worker, answer<plan_accepted>{number, what});
+}
+
+void driver_model::answer_plan(worker_id worker, const expected<plan_accepted>& what) {
+  if (auto waiting = plans_.extract(worker); !waiting.empty())
+    world_.send_to_thread(worker, answer<plan_accepted>{waiting.mapped(), what});
+}
+
+// -- when members come and go -----------------------------------------------------------------------------------------
+
+void driver_model::take(const request<regroup_report>& message) {
+  auto report = message.message;
+  const auto is_newcomer = report.generation == generation_id{};
+  const auto is_stale = is_given_up(report.worker) || (!is_newcomer && report.generation != coordinator_.generation());
+  if (is_given_up(report.worker))
+    world_.count(branch::condemned_worker_spoke);
+  if (auto owed = owed_.extract(report.worker); !owed.empty())
+    return world_.send_to_thread(report.worker, answer<next_generation>{message.number, owed.mapped()});
+  reports_.insert_or_assign(report.worker, message.number);
+  if (world_.defect() == mutation::hears_stale_reports)
+    report.generation = coordinator_.generation();
+  if (world_.defect() == mutation::lets_newcomers_in_within_a_step)
+    report.between_steps = true;
+  if (world_.defect() == mutation::restarts_beside_survivors)
+    report.has_state = false;
+  act_on_speaker(is_stale, coordinator_.on_report(report, world_.clock()));
+}
+
+void driver_model::answer_report(worker_id worker, const expected<next_generation>& what) {
+  if (auto waiting = reports_.extract(worker); !waiting.empty())
+    world_.send_to_thread(worker, answer<next_generation>{waiting.mapped(), what});
+}
+
+void driver_model::abort_workers(const error& reason) {
+  for (auto worker : workers_)
+    world_.send_to_actor(worker, abort_training{world_.run(), coordinator_.generation(), reason});
+  answer_plans(fail(reason.code, reason.message));
+}
+
+void driver_model::let_waiting_go(const error& reason) {
+  answer_plans(fail(reason.code, reason.message));
+  for (auto [worker, number] : std::exchange(reports_, {}))
+    world_.send_to_thread(worker, answer<next_generation>{number, fail(reason.code, reason.message)});
+}
+
+void driver_model::form(const form_generation& next) {
+  const auto old_size = layout_.world_size();
+  world_.forms(next);
+  lay_out(next.places);
+  collectives_.begin(generation_now());
+  store_.begin(coordinator_.generation());
+  next_generation message;
+  message.settled = next.decision.settled;
+  message.commands_agreed = next.decision.commands_agreed;
+  for (const auto& place : layout_.places())
+    if (std::ranges::find(next.newcomers, place.worker) != next.newcomers.end())
+      message.newcomers.push_back(place.rank);
+  for (const auto& place : layout_.places()) {
+    message.place = place_of(place);
+    if (world_.defect() == mutation::keeps_the_old_ownership) {
+      message.place.ownership = collectives::even_ownership(shards, old_size);
+      message.place.ownership.resize(layout_.world_size());
+    }
+    if (world_.defect() == mutation::decides_before_all_have_reported && !reports_.contains(place.worker))
+      owed_[place.worker] = message;
+    answer_report(place.worker, message);
+  }
+  for (auto worker : next.released) {
+    next_generation farewell;
+    farewell.released = true;
+    given_up_[worker.value] = true;
+    answer_report(worker, farewell);
+    world_.send_to_actor(worker, release_worker{world_.run()});
+  }
+}
+
+/// What `mutation::decides_before_all_have_reported` does: it takes the last that was heard of a worker for its report.
+void driver_model::guess_missing_reports() {
+  for (const auto& place : places())
+    if (!reports_.contains(place.worker) && !is_given_up(place.worker))
+      if (auto guess = world_.guess_report_of(place.worker); guess && guess->generation == coordinator_.generation())
+        return act(coordinator_.on_report(*guess, world_.clock()));
+}
+
+void driver_model::take(const worker_finished& message) {
+  if (message.generation > coordinator_.generation())
+    return;
+  const auto is_stale = is_given_up(message.worker);
+  act_on_speaker(is_stale, coordinator_.on_finished(message, world_.clock()));
+}
+
+void driver_model::take(const worker_ended& message) {
+  std::erase(workers_, message.worker);
+  given_up_[message.worker.value] = true;
+  answer_report(message.worker, fail(errc::worker_lost, "its process has ended"));
+  act(coordinator_.on_ended(message, world_.clock()));
+}
+
+// -- nodes ------------------------------------------------------------------------------------------------------------
+
+void driver_model::lose_node(std::uint32_t node, const std::string& why) {
+  for (const auto& place : coordinator_.occupied())
+    if (place.node == node)
+      given_up_[place.worker.value] = true;
+  act(coordinator_.on_node_lost(node, why, world_.clock()));
+}
+
+void driver_model::condemn(std::uint32_t node) {
+  nodes_[node] = node_state::condemned;
+  lose_node(node, "node " + std::to_string(node) + " is silent");
+}
+
+void driver_model::connection_lost(std::uint32_t node) {
+  nodes_[node] = node_state::away;
+  lose_node(node, "node " + std::to_string(node) + " is gone");
+}
+
+void driver_model::node_speaks(std::uint32_t node) {
+  if (nodes_[node] != node_state::condemned)
+    return;
+  world_.count(branch::condemned_node_readmitted);
+  nodes_[node] = node_state::away;
+  world_.send_to_node(node, kill_all{});
+}
+
+void driver_model::node_opens(std::uint32_t node) {
+  if (nodes_[node] != node_state::away)
+    return;
+  nodes_[node] = node_state::open;
+  there_is_room();
+}
+
+void driver_model::node_goes(std::uint32_t node) {
+  if (nodes_[node] != node_state::open)
+    return;
+  nodes_[node] = node_state::leaving;
+  world_.remind(reminder::drain);
+  act(coordinator_.on_node_leaving(node, emptiest_node({}).has_value()));
+}
+
+void driver_model::there_is_room() {
+  if (awaiting_room_)
+    place_again();
+  else
+    act(coordinator_.on_room());
+}
+
+// -- nobody is left ---------------------------------------------------------------------------------------------------
+
+void driver_model::restart() {
+  world_.restarts();
+  let_waiting_go({errc::aborted, "the run starts again from a checkpoint"});
+  for (auto worker : std::exchange(workers_, {}))
+    world_.send_to_node(where_[worker], kill_process{worker});
+  commands_.clear();
+  owed_.clear();
+  collectives_.begin({world_.run(), coordinator_.generation(), 0});
+  store_.begin(coordinator_.generation());
+  world_.send_to_driver_itself(attempt_closed{coordinator_.attempt()});
+}
+
+void driver_model::attempt_is_closed(std::uint32_t attempt) {
+  if (concluded_ || attempt != coordinator_.attempt())
+    return;
+  restored_ = store_.latest();
+  world_.count(restored_ ? branch::restart_from_checkpoint : branch::restart_without_checkpoint);
+  awaiting_room_ = true;
+  place_again();
+}
+
+void driver_model::place_again() {
+  std::vector<worker_place> places;
+  for (std::uint32_t i = 0; i < first_size_; ++i)
+    if (auto node = emptiest_node(places))
+      places.push_back({{}, {}, *node, 0, 1});
+  if (places.empty())
+    return;
+  // The workers of a node have neighbouring ranks.
+  std::ranges::stable_sort(places, {}, &worker_place::node);
+  for (std::uint32_t i = 0; i < places.size(); ++i) {
+    places[i].worker = {known_ + i};
+    places[i].rank = {i};
+  }
+  awaiting_room_ = false;
+  lay_out(places);
+  coordinator_.on_restarted(places, std::nullopt, restored_ ? restored_->step : step_id{});
+  start(places);
+}
+
+// -- users, and the clock ---------------------------------------------------------------------------------------------
+
+void driver_model::ask(run_actions (run_coordinator::*what)()) {
+  if (!concluded_)
+    act((coordinator_.*what)());
+}
+
+void driver_model::resize(std::uint32_t workers) {
+  first_size_ = workers;
+  if (!concluded_)
+    act(coordinator_.on_resize(workers));
+}
+
+void driver_model::stop() {
+  if (!concluded_)
+    act(coordinator_.on_stop({}));
+}
+
+void driver_model::reached(reminder what) {
+  if (concluded_)
+    return;
+  switch (what) {
+  case reminder::tick:
+    world_.remind(reminder::tick);
+    for (auto worker : workers_)
+      if (auto passed = world_.beat_of(worker))
+        coordinator_.on_applied(worker, *passed);
+    return act(coordinator_.on_tick(world_.clock()));
+  case reminder::drain:
+    return ask(&run_coordinator::on_drain_timeout);
+  case reminder::hold:
+    return ask(&run_coordinator::on_hold_timeout);
+  case reminder::grace:
+    return ask(&run_coordinator::on_grace_timeout);
+  }
+}
+
+// -- what is decided --------------------------------------------------------------------------------------------------
+
+void driver_model::act_on_speaker(bool is_stale, const run_actions& actions) {
+  if (is_stale)
+    for (const auto& each : actions)
+      if (!std::holds_alternative<refuse_report>(each.what))
+        world_.violate("something came of what a stale member has said: " + each.why);
+  act(actions);
+}
+
+void driver_model::act(const run_actions& actions) {
+  for (const auto& action : actions) {
+    if (world_.is_tracing())
+      world_.note("driver, generation " + std::to_string(coordinator_.generation().value) + ": " + action.why);
+    std::visit(overloaded{
+                   [&](const begin_all&) { begin_all_workers(); },
+                   [&](const begin_newcomer& x) { begin_newcomer_of(x.worker); },
+                   [&](const accept_plans&) { world_.send_to_driver_itself(facts_stored{coordinator_.generation()}); },
+                   [&](const accept_plan_of& x) { answer_plan(x.worker, plan_accepted{coordinator_.generation()}); },
+                   [&](const refuse_plans& x) { world_.violate("plans are refused: " + x.reason.message); },
+                   [&](const refuse_report& x) {
+                     if (x.reason.code == errc::stale_generation)
+                       world_.count(branch::stale_report_refused);
+                     answer_report(x.worker, fail(x.reason.code, x.reason.message));
+                   },
+                   [&](const send_command& x) {
+                     commands_.push_back(x.command);
+                     for (auto worker : workers_)
+                       world_.send_to_actor(worker, x.command);
+                   },
+                   [&](const abort_generation& x) {
+                     if (coordinator_.training())
+                       world_.violate("the generation that is formed is aborted in the same breath: " + action.why);
+                     if (action.why.ends_with("has lost its group"))
+                       world_.count(branch::found_by_workers);
+                     abort_workers(x.reason);
+                     auto next = generation_id{coordinator_.generation().value + 1};
+                     collectives_.begin({world_.run(), next, 0});
+                     store_.begin(next);
+                     if (world_.defect() == mutation::decides_before_all_have_reported)
+                       guess_missing_reports();
+                   },
+                   [&](const hold& x) {
+                     world_.count(x.for_workers ? branch::held_for_workers : branch::held_by_a_pause);
+                     if (x.for_workers)
+                       world_.remind(reminder::hold);
+                   },
+                   [&](const form_generation& x) { form(x); },
+                   [&](const start_more& x) { start_additional(x.count); },
+                   [&](const fence_worker& x) { world_.send_to_node(where_[x.worker], kill_process{x.worker}); },
+                   [&](const restart_run&) { restart(); },
+                   [&](const release_one& x) {
+                     sent_away_[x.worker.value] = true;
+                     world_.send_to_actor(x.worker, release_worker{world_.run()});
+                   },
+                   [&](const abort_all& x) {
+                     abort_workers(x.reason);
+                     let_waiting_go(x.reason);
+                   },
+                   [&](const release_all&) {
+                     let_waiting_go({errc::aborted, "the run is over"});
+                     for (auto worker : workers_)
+                       world_.send_to_actor(worker, release_worker{world_.run()});
+                   },
+                   [&](const warn&) {},
+                   [&](const conclude& x) {
+                     concluded_ = true;
+                     world_.concludes(x, action.why);
+                   },
+               },
+               action.what);
+  }
+  if (coordinator_.in_grace() && !std::exchange(grace_running_, true))
+    world_.remind(reminder::grace);
+}
+
+} // namespace troupe::simulation

@@ -1,0 +1,193 @@
+#pragma once
+
+#include "mutation.hpp"
+#include "packets.hpp"
+#include "tally.hpp"
+
+#include <troupe/actors/exchange_table.hpp>
+#include <troupe/actors/run_coordinator.hpp>
+
+#include "group_layout.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::simulation {
+
+/// What the driver asks to be reminded of.
+enum class reminder : std::uint8_t { tick, drain, hold, grace };
+
+/// What the driver's process needs of the world.
+class stage {
+ public:
+  virtual ~stage() = default;
+
+  virtual random_source& random() = 0;
+  virtual mutation defect() const = 0;
+  virtual const run_id& run() const = 0;
+  virtual actors::run_coordinator::time clock() const = 0;
+  virtual void send_to_actor(worker_id worker, packet what) = 0;
+  virtual void send_to_thread(worker_id worker, packet what) = 0;
+  virtual void send_to_node(std::uint32_t node, packet what) = 0;
+  /// From another actor of the driver's process.
+  virtual void send_to_driver_itself(packet what) = 0;
+  virtual void remind(reminder what) = 0;
+  /// What a worker's last beat has told, if it still sends any.
+  virtual std::optional<step_id> beat_of(worker_id worker) = 0;
+
+  // For the checker.
+  virtual void count(branch what) = 0;
+  virtual void violate(const std::string& what) = 0;
+  virtual void note(const std::string& what) = 0;
+  virtual bool is_tracing() const = 0;
+  virtual void forms(const actors::form_generation& next) = 0;
+  virtual void restarts() = 0;
+  virtual void concludes(const actors::conclude& end, const std::string& why) = 0;
+  /// What a worker's process would report now, to one that does not wait for its report.
+  virtual std::optional<regroup_report> guess_report_of(worker_id worker) = 0;
+};
+
+/// The checkpoint store's actor: parts of one generation make a checkpoint; parts of older ones are refused.
+class store_model {
+ public:
+  explicit store_model(stage& world) : world_(world) {}
+
+  void begin(generation_id generation);
+  void add(worker_id from, const request<state_part>& part);
+
+  [[nodiscard]] const std::optional<number_chain>& latest() const noexcept { return latest_; }
+
+ private:
+  struct attempt {
+    std::map<rank_id, state_part> parts;
+    std::vector<std::pair<worker_id, std::uint64_t>> waiting;
+  };
+
+  void commit(generation_id generation, const attempt& whole);
+
+  stage& world_;
+  generation_id generation_;
+  /// The last that was begun, whatever the store makes of it.
+  generation_id truly_begun_;
+  std::map<std::pair<generation_id, step_id>, attempt> pending_;
+  std::optional<number_chain> latest_;
+};
+
+/// The collectives actor around the product's table.
+class collectives_model {
+ public:
+  explicit collectives_model(stage& world) : world_(world) {}
+
+  void begin(const generation_started& message);
+  void exchange(worker_id from, request<exchange_request> message);
+
+ private:
+  stage& world_;
+  actors::exchange_table table_;
+  std::vector<std::pair<worker_id, std::uint64_t>> waiting_;
+};
+
+/// The driver's process: the product's coordinator, and around it what the trainer does: it carries messages, knows the
+/// nodes, answers requests.
+class driver_model {
+ public:
+  /// `nodes` that are open.
+  driver_model(stage& world, actors::run_coordinator::settings settings, std::uint32_t nodes);
+
+  /// Starts the processes of the first attempt.
+  void begin();
+
+  // -- from workers ---------------------------------------------------------------------------------------------------
+  void take(const worker_ready& message);
+  void take(const request<run_plan>& message);
+  void take(const request<regroup_report>& message);
+  void take(const worker_finished& message);
+  [[nodiscard]] store_model& store() noexcept { return store_; }
+  [[nodiscard]] collectives_model& collectives() noexcept { return collectives_; }
+
+  // -- from nodes -----------------------------------------------------------------------------------------------------
+  void take(const worker_ended& message);
+  void node_speaks(std::uint32_t node);
+  void node_goes(std::uint32_t node);
+  void node_opens(std::uint32_t node);
+  void connection_lost(std::uint32_t node);
+  /// It has said nothing for too long.
+  void condemn(std::uint32_t node);
+
+  // -- from users, and the clock --------------------------------------------------------------------------------------
+  void ask(actors::run_actions (actors::run_coordinator::*what)());
+  void resize(std::uint32_t workers);
+  void stop();
+  void reached(reminder what);
+  void facts_are_stored(generation_id generation);
+  void attempt_is_closed(std::uint32_t attempt);
+
+  [[nodiscard]] const actors::run_coordinator& coordinator() const noexcept { return coordinator_; }
+  [[nodiscard]] bool has_concluded() const noexcept { return concluded_; }
+  [[nodiscard]] bool is_condemned(std::uint32_t node) const { return nodes_[node] == node_state::condemned; }
+  [[nodiscard]] bool is_away(std::uint32_t node) const { return nodes_[node] == node_state::away; }
+  /// Whether the coordinator was told that this worker is lost, or has sent it away, or it is of an attempt that is
+  /// over.
+  [[nodiscard]] bool is_given_up(worker_id worker) const;
+  /// Of any attempt: whether its end was told, or it was sent away.
+  [[nodiscard]] bool is_told_lost(worker_id worker) const { return given_up_[worker.value]; }
+  /// Whether it was released although it has not finished.
+  [[nodiscard]] bool is_sent_away(worker_id worker) const { return sent_away_[worker.value]; }
+  [[nodiscard]] const store_model& store() const noexcept { return store_; }
+  [[nodiscard]] const std::vector<actors::worker_place>& places() const noexcept { return layout_.places(); }
+
+ private:
+  enum class node_state : std::uint8_t { open, leaving, away, condemned };
+
+  void act(const actors::run_actions& actions);
+  /// As `act`; nothing but a refusal may come of what a stale member says.
+  void act_on_speaker(bool is_stale, const actors::run_actions& actions);
+  void lay_out(std::vector<actors::worker_place> places);
+  void start(const std::vector<actors::worker_place>& places);
+  void begin_all_workers();
+  void begin_newcomer_of(worker_id worker);
+  [[nodiscard]] begin_work begin_message() const;
+  [[nodiscard]] group_place place_of(const actors::worker_place& who) const;
+  [[nodiscard]] generation_started generation_now() const;
+  void answer_plans(const expected<plan_accepted>& what);
+  void answer_plan(worker_id worker, const expected<plan_accepted>& what);
+  void answer_report(worker_id worker, const expected<next_generation>& what);
+  void abort_workers(const error& reason);
+  void let_waiting_go(const error& reason);
+  void form(const actors::form_generation& next);
+  void start_additional(std::uint32_t count);
+  void restart();
+  void place_again();
+  void there_is_room();
+  void lose_node(std::uint32_t node, const std::string& why);
+  [[nodiscard]] std::optional<std::uint32_t> emptiest_node(const std::vector<actors::worker_place>& more) const;
+  void guess_missing_reports();
+
+  stage& world_;
+  actors::run_coordinator coordinator_;
+  store_model store_;
+  collectives_model collectives_;
+  actors::group_layout layout_;
+  std::vector<node_state> nodes_;
+  std::uint32_t first_size_;
+  std::uint32_t known_ = 0;
+  /// Whom messages reach.
+  std::vector<worker_id> workers_;
+  std::map<worker_id, std::uint32_t> where_;
+  std::vector<bool> given_up_;
+  std::vector<bool> sent_away_;
+  std::vector<control_command> commands_;
+  std::map<worker_id, std::uint64_t> plans_;
+  std::map<worker_id, std::uint64_t> reports_;
+  /// Only for the mutant that does not wait for reports.
+  std::map<worker_id, next_generation> owed_;
+  std::optional<number_chain> restored_;
+  bool awaiting_room_ = false;
+  bool grace_running_ = false;
+  bool concluded_ = false;
+};
+
+} // namespace troupe::simulation

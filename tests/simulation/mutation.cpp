@@ -1,0 +1,35 @@
+#include "mutation.hpp"
+
+namespace troupe::simulation {
+
+std::string_view to_string(mutation x) noexcept {
+  switch (x) {
+  case mutation::none:
+    return "none";
+  case mutation::passes_after_its_report:
+    return "a rank passes after it has reported";
+  case mutation::hears_stale_reports:
+    return "stale reports are heard";
+  case mutation::hears_stale_parts:
+    return "stale parts of checkpoints are heard";
+  case mutation::hears_stale_members:
+    return "stale members find the new group";
+  case mutation::decides_before_all_have_reported:
+    return "the decision comes before all have reported";
+  case mutation::drops_the_held_gradient:
+    return "the held gradient is dropped";
+  case mutation::passes_without_the_barrier:
+    return "steps pass without the barrier";
+  case mutation::lets_newcomers_in_within_a_step:
+    return "newcomers come in within a step";
+  case mutation::newcomers_miss_commands:
+    return "newcomers miss commands";
+  case mutation::keeps_the_old_ownership:
+    return "the old ownership stays";
+  case mutation::restarts_beside_survivors:
+    return "the run starts again beside survivors";
+  }
+  return "?";
+}
+
+} // namespace troupe::simulation

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace troupe::simulation {
+
+/// One thing that the shell around the product's decisions does wrong. The checker must find each.
+enum class mutation : std::uint8_t {
+  none,
+  /// An abort takes down what the worker has reached, but does not freeze its word: a rank passes after it has
+  /// reported.
+  passes_after_its_report,
+  /// A report of an old generation counts as one of the present.
+  hears_stale_reports,
+  /// A part of a checkpoint of an old generation counts.
+  hears_stale_parts,
+  /// A worker that was given up may find its peers in the new generation.
+  hears_stale_members,
+  /// Somebody's report is made up of what was last known of him, before he has reported.
+  decides_before_all_have_reported,
+  /// Who has not passed the settled step computes it again, although it holds its gradient.
+  drops_the_held_gradient,
+  /// A step counts as applied once its gradient is here: nobody waits for the others.
+  passes_without_the_barrier,
+  /// Newcomers are let in where somebody has a step to apply.
+  lets_newcomers_in_within_a_step,
+  /// A newcomer is not told what was commanded before it came.
+  newcomers_miss_commands,
+  /// The shards are divided as in the generation before.
+  keeps_the_old_ownership,
+  /// The run starts again from a checkpoint although somebody has the state.
+  restarts_beside_survivors,
+};
+
+inline constexpr std::array mutations{
+    mutation::passes_after_its_report,
+    mutation::hears_stale_reports,
+    mutation::hears_stale_parts,
+    mutation::hears_stale_members,
+    mutation::decides_before_all_have_reported,
+    mutation::drops_the_held_gradient,
+    mutation::passes_without_the_barrier,
+    mutation::lets_newcomers_in_within_a_step,
+    mutation::newcomers_miss_commands,
+    mutation::keeps_the_old_ownership,
+    mutation::restarts_beside_survivors,
+};
+
+std::string_view to_string(mutation x) noexcept;
+
+} // namespace troupe::simulation

@@ -1,0 +1,86 @@
+#pragma once
+
+#include "number_chain.hpp"
+
+#include <troupe/actors/placement.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+
+#include <cstdint>
+#include <variant>
+
+namespace troupe::simulation {
+
+/// A message that is answered, and the number by which its sender knows the answer.
+template <class Message>
+struct request {
+  std::uint64_t number = 0;
+  Message message;
+};
+
+/// What comes back. An answer to something that nobody waits for any more is dropped.
+template <class Message>
+struct answer {
+  std::uint64_t number = 0;
+  expected<Message> value;
+};
+
+/// `begin_training`, as far as the protocol goes: the place, and what the checkpoint has.
+struct begin_work {
+  group_place place;
+  number_chain restored;
+};
+
+/// `checkpoint_part`, with the replica's state instead of tensors.
+struct state_part {
+  generation_id generation;
+  rank_id rank;
+  std::uint32_t world_size = 0;
+  worker_id worker;
+  number_chain state;
+};
+
+// -- between driver and nodes -----------------------------------------------------------------------------------------
+
+struct start_process {
+  actors::worker_place place;
+};
+
+struct kill_process {
+  worker_id worker;
+};
+
+/// `end_run`: kills what is left of the run on a node.
+struct kill_all {};
+
+/// `node_beat`, after a silence.
+struct node_speaks {};
+
+/// `node_leaving`.
+struct node_goes {};
+
+/// The node has the program open, and takes workers.
+struct node_opens {};
+
+/// What the actor system tells of a lost connection.
+struct connection_lost {};
+
+// -- within the driver's process --------------------------------------------------------------------------------------
+
+/// The store knows the run's facts, which were sent when the plans of this generation had been accepted.
+struct facts_stored {
+  generation_id generation;
+};
+
+/// Nothing of the attempt before can add to the store any more.
+struct attempt_closed {
+  std::uint32_t attempt = 0;
+};
+
+using packet = std::variant<worker_ready, request<run_plan>, request<regroup_report>, request<exchange_request>,
+                            request<state_part>, worker_finished, answer<plan_accepted>, answer<next_generation>,
+                            answer<exchange_result>, answer<checkpoint_outcome>, begin_work, abort_training,
+                            control_command, release_worker, start_process, kill_process, kill_all, worker_ended,
+                            node_speaks, node_goes, node_opens, connection_lost, facts_stored, attempt_closed>;
+
+} // namespace troupe::simulation

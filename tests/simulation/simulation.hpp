@@ -1,0 +1,259 @@
+#pragma once
+
+#include "data_plane.hpp"
+#include "driver_model.hpp"
+#include "mutation.hpp"
+#include "packets.hpp"
+#include "random_source.hpp"
+#include "tally.hpp"
+#include "worker_model.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// The protocol of failure and healing over a seeded network and processes that die: `simulation` is one schedule.
+///
+/// What is the product's: every decision (`run_coordinator`, `decide_regroup`), the layout and ownership of a
+/// generation, the table of the collectives actor, the worker's word with its compare-exchanges, its inbox of commands.
+///
+/// What is modelled, each as a plain class whose turns come in any order:
+///   driver_model    what the trainer does around the coordinator, and the checkpoint store's actor;
+///   worker_model    a process: an actor, and the training thread as the state machine that `train_context::impl` is;
+///   data_plane      the communicators of one generation: who has entered an operation, whose data came to whom.
+///   simulation      the network, the nodes, the clock, the faults, and the checker.
+///
+/// Network: between each pair of actors messages keep their order, as CAF has it; between different pairs they overtake
+/// each other at will. A worker's process has two actors (its own, and its training thread's), so that an abort and an
+/// answer overtake each other, too. Reports are repeated at random: they say that this is harmless. Nothing else is
+/// doubled, and nothing is lost but with a connection, whose node is lost then: CAF does neither.
+///
+/// Faults: a worker is killed, or frozen and revived, or frozen until its node kills it; a node is killed, or frozen
+/// with or without its workers, or cut off, until the driver gives it up, and comes back, early or late, with its
+/// workers still at work in an old generation; all workers are killed; two workers lose their connection; a node leaves
+/// by itself. Some faults come after a step, at any distance; some as soon as a worker stands in a certain place:
+/// reports, connects, transfers state, saves. Beside them users ask for checkpoints, pauses, other sizes, a stop.
+///
+/// Checked in every schedule: each state that any process ever reaches, given up or not, is the one of the undisturbed
+/// run, so that no step is lost, doubled or summed over wrong shards, and no two survivors differ; no survivor has
+/// passed more than what a regroup settles; the run ends, within bounds, and well; what a member of an old generation
+/// or a lost one says has no effect but a refusal; no checkpoint of an old generation is written; a checkpoint is gone
+/// back to only when nobody who has the state is left.
+///
+/// Not modelled: bytes (one number stands for the state, modular sums for the canonical tree, which has its own tests),
+/// evaluations and several loops in one training function, gradients reduced in several parts, the plain style, the
+/// exchange of descriptors, exceptions of the training function, plans that differ, limits on failures, full disks, the
+/// driver's own end.
+namespace troupe::simulation {
+
+/// The distance between two reminders of the driver's clock, which goes on by one with every turn of anybody.
+inline constexpr std::uint32_t tick_length = 20;
+
+class simulation final : public surroundings, public stage {
+ public:
+  simulation(std::uint64_t seed, mutation defect, tally& counts, std::vector<std::string>* trace);
+  ~simulation() override;
+
+  /// Plays the schedule to its end. Returns what went wrong.
+  std::optional<std::string> play();
+
+  /// How many faults there were.
+  [[nodiscard]] std::uint32_t faults() const noexcept { return faults_; }
+  [[nodiscard]] std::uint64_t turns() const noexcept { return turns_; }
+
+  // -- surroundings ---------------------------------------------------------------------------------------------------
+  random_source& random() override { return random_; }
+  mutation defect() const override { return defect_; }
+  const run_id& run() const override { return run_; }
+  std::uint64_t steps() const override { return steps_; }
+  std::uint64_t checkpoint_every() const override { return checkpoint_every_; }
+  bool peers_are_noticed() const override { return peers_are_noticed_; }
+  void send_to_driver(worker_model& from, packet what) override;
+  void send_to_store(worker_model& from, packet what) override;
+  void send_to_collectives(worker_model& from, packet what) override;
+  std::shared_ptr<data_plane> group_of(const next_generation& place, const exchange_result& found) override;
+  void stands(worker_model& who, standing where) override;
+  void has_applied(worker_model& who, const number_chain& before, const number_chain& after) override;
+  void process_ends(worker_model& who) override;
+  void note(const worker_model& who, const std::string& what) override;
+  bool is_tracing() const override { return trace_ != nullptr; }
+
+  // -- stage ----------------------------------------------------------------------------------------------------------
+  actors::run_coordinator::time clock() const override;
+  void send_to_actor(worker_id worker, packet what) override;
+  void send_to_thread(worker_id worker, packet what) override;
+  void send_to_node(std::uint32_t node, packet what) override;
+  void send_to_driver_itself(packet what) override;
+  void remind(reminder what) override;
+  std::optional<step_id> beat_of(worker_id worker) override;
+  void count(branch what) override { counts_.count(what); }
+  void violate(const std::string& what) override;
+  void note(const std::string& what) override;
+  void forms(const actors::form_generation& next) override;
+  void restarts() override;
+  void concludes(const actors::conclude& end, const std::string& why) override;
+  std::optional<regroup_report> guess_report_of(worker_id worker) override;
+
+ private:
+  /// Where a queue of messages ends.
+  enum class end : std::uint8_t { actor, thread, driver, store, collectives, node, driver_from_node, driver_itself };
+
+  /// The messages on their way between one pair of actors.
+  struct route {
+    end to;
+    /// The worker or node at its far end.
+    std::uint32_t who;
+    std::deque<packet> packets = {};
+    bool is_active = false;
+    /// Turns out of eight that it is passed over.
+    std::uint32_t slowness = 0;
+  };
+
+  struct process {
+    process(surroundings& world, worker_id id, std::uint32_t node);
+
+    worker_model model;
+    route to_actor;
+    route to_thread_from_driver;
+    route to_thread_from_others;
+    route to_driver;
+    route to_store;
+    route to_collectives;
+    std::uint32_t slowness = 0;
+    bool is_cut_off = false;
+  };
+
+  struct node {
+    route from_driver;
+    route to_driver;
+    bool lives = true;
+    bool frozen = false;
+    bool cut = false;
+    bool leaves = false;
+    /// Changes with everything that happens to it, so that what was planned before is void.
+    std::uint32_t epoch = 0;
+  };
+
+  enum class event : std::uint8_t {
+    remind_tick,
+    remind_drain,
+    remind_hold,
+    remind_grace,
+    resume_run,
+    kill_frozen_worker,
+    revive_worker,
+    condemn_node,
+    revive_node,
+    mend_link,
+    lose_connection,
+    bring_node_back,
+    end_leaving_node,
+  };
+
+  struct planned_event {
+    std::uint64_t due = 0;
+    event what = event::remind_tick;
+    std::uint32_t who = 0;
+    std::uint32_t epoch = 0;
+  };
+
+  /// Something that is to happen some turns after a step was passed by anybody.
+  enum class incident : std::uint8_t {
+    kill_worker,
+    freeze_worker,
+    kill_node,
+    freeze_node,
+    cut_node_off,
+    kill_several,
+    kill_all,
+    cut_connection,
+    // From here on, no faults.
+    node_leaves,
+    checkpoint,
+    pause,
+    resize,
+    stop,
+    none,
+  };
+
+  struct planned_incident {
+    incident what = incident::none;
+    std::uint64_t step = 0;
+    std::uint32_t turns = 0;
+    /// Happens to whoever stands there first, instead.
+    std::optional<standing> where = {};
+    std::uint32_t occasion = 0;
+    std::optional<worker_id> who = {};
+  };
+
+  void plan_incidents();
+  void start_run();
+  void turn();
+  bool take_random_turn();
+  void deliver(route& from);
+  void push(route& to, packet what);
+  void set_active(route& x, bool active);
+  [[nodiscard]] bool is_open(const route& x) const;
+  void handle(const route& from, packet what);
+  void at_node(std::uint32_t index, packet what);
+  void plan(std::uint32_t delay, event what, std::uint32_t who = 0, std::uint32_t epoch = 0);
+  void fire(const planned_event& x);
+  void cause_what_is_due();
+  void cause(const planned_incident& x);
+
+  [[nodiscard]] process* find(worker_id worker);
+  /// A living process that the run has not given up, or any.
+  [[nodiscard]] process* pick_process();
+  [[nodiscard]] std::optional<std::uint32_t> pick_node();
+  void kill(process& x, std::int32_t status);
+  void count_loss(standing where);
+  void check_failures();
+  void freeze(process& x);
+  void kill_node(std::uint32_t index);
+  void freeze_node(std::uint32_t index);
+  void cut_off(std::uint32_t index);
+  void clear(route& x);
+
+  random_source random_;
+  mutation defect_;
+  tally& counts_;
+  std::vector<std::string>* trace_;
+  run_id run_{"r"};
+  std::uint64_t steps_ = 10;
+  std::uint64_t checkpoint_every_ = 3;
+  bool peers_are_noticed_ = true;
+  bool is_elastic_ = false;
+  std::uint32_t first_size_ = 3;
+
+  std::optional<driver_model> driver_;
+  std::deque<node> nodes_;
+  /// By worker id; gaps are processes that never were.
+  std::vector<std::unique_ptr<process>> processes_;
+  /// The ids of those that live.
+  std::vector<std::uint32_t> living_;
+  route driver_itself_{end::driver_itself, 0};
+  std::vector<route*> active_;
+  std::map<generation_id, std::shared_ptr<data_plane>> groups_;
+
+  std::uint64_t now_ = 0;
+  std::uint64_t turns_ = 0;
+  std::uint32_t idle_ticks_ = 0;
+  std::vector<planned_event> events_;
+  std::vector<planned_incident> incidents_;
+  /// When the furthest worker passed each step first.
+  std::vector<std::uint64_t> passed_at_;
+  std::uint64_t furthest_ = 0;
+  std::uint32_t faults_ = 0;
+  bool stop_asked_ = false;
+
+  // -- the checker's memory -------------------------------------------------------------------------------------------
+  step_id settled_;
+  std::optional<actors::conclude> conclusion_;
+  std::optional<std::string> violation_;
+};
+
+} // namespace troupe::simulation

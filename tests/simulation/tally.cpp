@@ -1,0 +1,65 @@
+#include "tally.hpp"
+
+namespace troupe::simulation {
+
+std::string_view to_string(branch x) noexcept {
+  switch (x) {
+  case branch::fault:
+    return "faults";
+  case branch::regroup:
+    return "generations formed anew";
+  case branch::all_apply_what_one_has_passed:
+    return "a step applied by all because one had passed it";
+  case branch::step_computed_again:
+    return "a step computed again";
+  case branch::newcomers_let_in:
+    return "newcomers let in";
+  case branch::newcomer_put_off:
+    return "a newcomer put off, because somebody was in the middle of a step";
+  case branch::leaving_worker_released:
+    return "leaving workers released";
+  case branch::all_left_with_their_nodes:
+    return "all left with their nodes, behind a checkpoint";
+  case branch::held_for_workers:
+    return "held for want of workers";
+  case branch::held_by_a_pause:
+    return "held by a pause";
+  case branch::restart_from_checkpoint:
+    return "started again from a checkpoint";
+  case branch::restart_without_checkpoint:
+    return "started again from the beginning";
+  case branch::stale_report_refused:
+    return "a stale report refused";
+  case branch::report_repeated:
+    return "a report repeated";
+  case branch::stale_exchange_refused:
+    return "a stale exchange refused";
+  case branch::stale_part_refused:
+    return "a stale part of a checkpoint refused";
+  case branch::checkpoint_taken_again:
+    return "parts of an abandoned checkpoint sent back";
+  case branch::lost_while_forming:
+    return "a worker lost while a generation formed";
+  case branch::lost_while_reporting:
+    return "a worker lost while it reported";
+  case branch::lost_while_transferring:
+    return "a worker lost while state moved";
+  case branch::lost_while_saving:
+    return "a worker lost while a checkpoint was taken";
+  case branch::found_by_workers:
+    return "a loss told by a worker first";
+  case branch::down_to_one:
+    return "a generation of one";
+  case branch::condemned_worker_spoke:
+    return "a report of a worker that was given up";
+  case branch::condemned_node_readmitted:
+    return "a node that was given up came back";
+  case branch::stopped:
+    return "stopped on request";
+  case branch::end:
+    break;
+  }
+  return "?";
+}
+
+} // namespace troupe::simulation

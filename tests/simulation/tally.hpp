@@ -1,0 +1,60 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace troupe::simulation {
+
+/// What the schedules have gone through.
+enum class branch : std::uint8_t {
+  fault,
+  regroup,
+  all_apply_what_one_has_passed,
+  step_computed_again,
+  newcomers_let_in,
+  newcomer_put_off,
+  leaving_worker_released,
+  all_left_with_their_nodes,
+  held_for_workers,
+  held_by_a_pause,
+  restart_from_checkpoint,
+  restart_without_checkpoint,
+  stale_report_refused,
+  report_repeated,
+  stale_exchange_refused,
+  stale_part_refused,
+  checkpoint_taken_again,
+  lost_while_forming,
+  lost_while_reporting,
+  lost_while_transferring,
+  lost_while_saving,
+  found_by_workers,
+  down_to_one,
+  condemned_worker_spoke,
+  condemned_node_readmitted,
+  stopped,
+  /// How many there are.
+  end,
+};
+
+class tally {
+ public:
+  static constexpr auto size = static_cast<std::size_t>(branch::end);
+
+  void count(branch what, std::uint64_t times = 1) noexcept { counts_[static_cast<std::size_t>(what)] += times; }
+  [[nodiscard]] std::uint64_t of(branch what) const noexcept { return counts_[static_cast<std::size_t>(what)]; }
+
+  void add(const tally& other) noexcept {
+    for (std::size_t i = 0; i < counts_.size(); ++i)
+      counts_[i] += other.counts_[i];
+  }
+
+ private:
+  std::array<std::uint64_t, size> counts_{};
+};
+
+std::string_view to_string(branch x) noexcept;
+
+} // namespace troupe::simulation

@@ -1,0 +1,342 @@
+#include "campaign.hpp"
+#include "scene.hpp"
+#include "schedule.hpp"
+#include "shell.hpp"
+#include "verdict.hpp"
+
+#include <charlm/corpus.hpp>
+#include <command_line.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace fs = std::filesystem;
+using namespace troupe::chaos;
+using namespace std::chrono_literals;
+using troupe::testing::child_process;
+
+namespace {
+
+struct options {
+  std::string program = "charlm --batch 1024 --embedding 16 --hidden 64 --evaluate-every 1000 --checkpoint-every 200 "
+                        "--sample 0";
+  std::uint32_t workers = 4;
+  std::size_t nodes = 2;
+  std::size_t faults = 24;
+  double minutes = 0;
+  double mean_interval_ms = 1000;
+  double hung_after_ms = 60'000;
+  std::string kinds = "kill=4,kill-two=2,freeze=2,kill-node,freeze-node,cut,fill-disk";
+  std::optional<std::uint64_t> seed;
+  fs::path directory;
+  fs::path programs;
+  bool allow_all = false;
+  bool keep = false;
+};
+
+std::string help_text() {
+  auto text = std::string{
+      "Trains while it breaks what the training runs on, and tells whether the result is that of an undisturbed run,\n"
+      "bit for bit. Starts caf-nodes and a training program on them, and while that makes steps injects faults at\n"
+      "random moments, by a seed. Then the same program runs undisturbed on one worker, and the states are compared.\n"
+      "\nThe faults (a number is their weight, `--kinds kill=3,freeze`):\n"};
+  for (auto kind : all_fault_kinds) {
+    auto line = "  " + std::string{to_string(kind)};
+    line.resize(15, ' ');
+    text += line + std::string{explain(kind)} + "\n";
+  }
+  text +=
+      "What is not permitted here is left out, and said so. With 'cut' among the kinds, driver and nodes live in\n"
+      "network namespaces of their own and speak without TLS.\n"
+      "\nIt succeeds if the bits are equal, nothing hung, the failures in the run's result are the injected ones and\n"
+      "no others, nobody went back to a checkpoint while a survivor lived, at most one step was redone for each\n"
+      "fault, 80 % of the losses fell inside a step, and the ledger has each shard of each step exactly once.\n"
+      "\nExit codes: 0 all of that holds, 1 something does not, 2 usage.\n";
+  return text;
+}
+
+void describe(CLI::App& app, options& o) {
+  const auto times = std::map<std::string, double>{{"ms", 1}, {"s", 1000}, {"min", 60'000}};
+  app.add_option("--program", o.program,
+                 "The training program and its arguments, which takes charlm's options; without --steps it is asked to "
+                 "stop when all faults are done")
+      ->capture_default_str();
+  app.add_option("--workers", o.workers, "Worker processes of the disturbed run")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--nodes", o.nodes, "caf-nodes that it runs on; 0: the driver's own")->capture_default_str();
+  auto* faults =
+      app.add_option("--faults", o.faults, "How many faults")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--minutes", o.minutes, "Inject for so long instead, however many that gives")
+      ->excludes(faults)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--mean-interval", o.mean_interval_ms, "Between two faults, in the mean: 500ms, 1s (default: 1s)")
+      ->transform(CLI::AsNumberWithUnit(times, CLI::AsNumberWithUnit::UNIT_REQUIRED));
+  app.add_option("--kinds", o.kinds, "Which faults, with their weights")->capture_default_str();
+  app.add_option("--seed", o.seed, "Decides when, what and whom (default: another each time, and told)");
+  app.add_flag("--allow-all", o.allow_all, "Hit the last living worker, too: then going back to a checkpoint is right");
+  app.add_option("--hung-after", o.hung_after_ms, "Without progress for so long the run counts as hung (default: 60s)")
+      ->transform(CLI::AsNumberWithUnit(times, CLI::AsNumberWithUnit::UNIT_REQUIRED));
+  app.add_option("--directory", o.directory, "Where to write (default: a new directory for temporary files)");
+  app.add_option("--programs", o.programs, "Where charlm and caf-node are (default: beside this program)")
+      ->check(CLI::ExistingDirectory);
+  app.add_flag("--keep", o.keep, "Keep what was written, also when all is well");
+}
+
+/// The value of an option in a command line, as "--steps 100" or "--steps=100".
+std::optional<std::uint64_t> number_after(const std::vector<std::string>& words, const std::string& option) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    auto text = words[i].starts_with(option + "=")           ? words[i].substr(option.size() + 1)
+                : words[i] == option && i + 1 < words.size() ? words[i + 1]
+                                                             : std::string{};
+    auto value = std::uint64_t{0};
+    if (auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), value);
+        bad == std::errc{} && end == text.data() + text.size() && !text.empty())
+      return value;
+  }
+  return std::nullopt;
+}
+
+fs::path find_program(const fs::path& name, const fs::path& programs) {
+  if (name.has_parent_path())
+    return fs::absolute(name);
+  if (fs::exists(programs / name))
+    return programs / name;
+  throw std::runtime_error{"there is no " + name.string() + " in " + programs.string() +
+                           ": build it, or name its directory with --programs"};
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  auto result = nlohmann::json::parse(troupe::testing::read_file(path), nullptr, false);
+  return result.is_discarded() ? nlohmann::json{} : result;
+}
+
+/// How many samples charlm's text has; nothing for other programs.
+std::optional<std::uint64_t> samples_of(const nlohmann::json& run) {
+  if (!run.is_object() || !run.contains("options") || !run["options"].contains("text"))
+    return std::nullopt;
+  auto text = charlm::load_corpus(fs::path{run["options"]["text"].get<std::string>()});
+  if (!text)
+    return std::nullopt;
+  return text->training_samples();
+}
+
+class session {
+ public:
+  explicit session(options o) : options_(std::move(o)) {}
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+  ~session() {
+    auto ignored = std::error_code{};
+    if (remove_)
+      fs::remove_all(directory_, ignored);
+    else if (!directory_.empty())
+      std::printf("what was written is in %s\n", directory_.c_str());
+  }
+
+  int run() {
+    prepare();
+    disturb();
+    if (report_.hung) {
+      std::printf("\nHUNG: no progress for %.0f s\n%s", options_.hung_after_ms / 1000, report_.hung->c_str());
+      return 1;
+    }
+    auto came_through = facts_.result.is_object() && facts_.result.value("status", "failed") != "failed";
+    if (came_through && facts_.result.value("steps", std::uint64_t{0}) > 0)
+      run_undisturbed(facts_.result["steps"].get<std::uint64_t>());
+    auto passed = conclude();
+    remove_ = passed && !options_.keep;
+    return passed ? 0 : 1;
+  }
+
+ private:
+  void prepare() {
+    kinds_ = *parse_kinds(options_.kinds);
+    auto programs = options_.programs.empty() ? fs::read_symlink("/proc/self/exe").parent_path() : options_.programs;
+    program_ = split_command(options_.program);
+    program_[0] = find_program(program_[0], programs).string();
+    caf_node_ = find_program("caf-node", programs);
+    last_step_ = number_after(program_, "--steps");
+    if (options_.directory.empty()) {
+      auto name = (fs::temp_directory_path() / "troupe-chaos-XXXXXX").string();
+      if (::mkdtemp(name.data()) == nullptr)
+        throw std::runtime_error{"cannot make a directory for temporary files"};
+      directory_ = name;
+    } else {
+      fs::create_directories(options_.directory);
+      directory_ = fs::absolute(options_.directory);
+    }
+    seed_ = options_.seed ? *options_.seed : std::random_device{}();
+  }
+
+  [[nodiscard]] bool wants(fault_kind kind) const {
+    return std::ranges::find(kinds_, kind, &weighted_kind::kind) != kinds_.end();
+  }
+
+  void leave_out(fault_kind kind, const std::string& reason) {
+    if (std::erase_if(kinds_, [kind](const weighted_kind& each) { return each.kind == kind; }) > 0 && !reason.empty())
+      std::printf("left out: %s: %s\n", std::string{to_string(kind)}.c_str(), reason.c_str());
+  }
+
+  void disturb() {
+    auto what = scene_options{};
+    what.directory = directory_;
+    what.caf_node = caf_node_;
+    what.program = program_;
+    if (!last_step_)
+      what.program.insert(what.program.end(), {"--steps", "1000000000"});
+    what.program.insert(what.program.end(), {"--max-failures", "1000000"});
+    what.workers = options_.workers;
+    what.nodes = options_.nodes;
+    what.private_links = wants(fault_kind::cut);
+    what.small_disk = wants(fault_kind::fill_disk);
+    for (auto kind : all_fault_kinds)
+      if (concerns_node(kind) && options_.nodes == 0)
+        leave_out(kind, "there are no caf-nodes");
+    auto command = std::string{};
+    for (const auto& word : what.program)
+      command += (command.empty() ? "" : " ") + word;
+    std::printf("seed %llu; %u workers on %s; %s\n", static_cast<unsigned long long>(seed_), options_.workers,
+                options_.nodes == 0 ? "the driver's own node" : (std::to_string(options_.nodes) + " caf-nodes").c_str(),
+                command.c_str());
+    std::fflush(stdout);
+
+    std::vector<std::string> skipped;
+    auto run = scene{std::move(what), skipped};
+    for (const auto& each : skipped)
+      std::printf("left out: %s\n", each.c_str());
+    if (!run.has_links())
+      leave_out(fault_kind::cut, "");
+    if (!run.has_small_disk())
+      leave_out(fault_kind::fill_disk, "");
+    if (kinds_.empty())
+      throw std::runtime_error{"no kind of fault is left"};
+
+    auto campaign = campaign_options{};
+    campaign.seed = seed_;
+    campaign.mean_interval = std::chrono::milliseconds{std::llround(options_.mean_interval_ms)};
+    campaign.kinds = kinds_;
+    campaign.faults = options_.minutes > 0 ? 0 : options_.faults;
+    campaign.duration = std::chrono::milliseconds{std::llround(options_.minutes * 60'000)};
+    campaign.allow_all = options_.allow_all;
+    campaign.last_step = last_step_;
+    campaign.hung_after = std::chrono::milliseconds{std::llround(options_.hung_after_ms)};
+    report_ = troupe::chaos::disturb(run, campaign);
+    facts_.planned_faults = campaign.faults;
+    facts_.faults = report_.faults;
+    facts_.workers = options_.workers;
+    facts_.result = read_json(run.run_directory() / "result.json");
+    facts_.run = read_json(run.run_directory() / "run.json");
+    facts_.ledger = ledger_tail{run.run_directory() / "ledger.jsonl"}.read();
+    if (!report_.hung && report_.driver.code.value_or(1) != 0 &&
+        !(facts_.result.is_object() && facts_.result.value("status", "") == "stopped"))
+      std::printf("the driver's last words:\n%s%s", run.driver().out().c_str(), run.driver().err().c_str());
+  }
+
+  /// As many steps on one worker of the driver's own node.
+  void run_undisturbed(std::uint64_t steps) {
+    std::printf("the same %llu steps undisturbed, on one worker ...\n", static_cast<unsigned long long>(steps));
+    std::fflush(stdout);
+    auto argv = program_;
+    if (!last_step_)
+      argv.insert(argv.end(), {"--steps", std::to_string(steps)});
+    argv.insert(argv.end(), {"--workers", "1", "--storage", (directory_ / "runs").string(), "--name", "undisturbed"});
+    auto process = child_process{{argv, {{"TROUPE_KEYS", (directory_ / "keys").string()}}}, directory_ / "undisturbed"};
+    auto reports = directory_ / "runs" / "undisturbed" / "metrics.jsonl";
+    auto size = std::uintmax_t{0};
+    for (auto progress_at = std::chrono::steady_clock::now(); process.running(); std::this_thread::sleep_for(20ms)) {
+      heed_signals();
+      auto ignored = std::error_code{};
+      auto now = fs::file_size(reports, ignored);
+      if (now != size)
+        progress_at = std::chrono::steady_clock::now();
+      size = now;
+      if (std::chrono::steady_clock::now() - progress_at >
+          std::chrono::milliseconds{std::llround(options_.hung_after_ms)})
+        throw std::runtime_error{"the undisturbed run hangs"};
+    }
+    if (process.wait().code != 0)
+      std::printf("the undisturbed run failed:\n%s\n", process.err().c_str());
+    facts_.undisturbed = read_json(directory_ / "runs" / "undisturbed" / "result.json");
+  }
+
+  [[nodiscard]] bool conclude() {
+    facts_.samples = samples_of(facts_.run);
+    show_pauses();
+    auto passed = true;
+    std::printf("\n");
+    for (const auto& each : judge(facts_)) {
+      const auto* mark = each.is == answer::yes ? "yes" : each.is == answer::no ? "NO " : "?  ";
+      std::printf("  %s  %s: %s%s\n", mark, each.question.c_str(),
+                  each.is == answer::not_told ? "not told by this build: " : "", each.detail.c_str());
+      passed = passed && each.is != answer::no;
+    }
+    std::printf("%s (seed %llu, %zu faults)\n", passed ? "identical" : "BROKEN", static_cast<unsigned long long>(seed_),
+                facts_.faults.size());
+    return passed;
+  }
+
+  void show_pauses() const {
+    std::vector<double> pauses;
+    if (facts_.result.is_object() && facts_.result.contains("generations"))
+      for (const auto& each : facts_.result["generations"])
+        if (auto pause = each.value("pause_seconds", 0.0); pause > 0)
+          pauses.push_back(pause);
+    auto show = [](const char* what, const std::vector<double>& values) {
+      if (!values.empty())
+        std::printf("%s: p50 %.0f ms, p99 %.0f ms, max %.0f ms (%zu)\n", what, 1000 * percentile(values, 0.5),
+                    1000 * percentile(values, 0.99), 1000 * percentile(values, 1), values.size());
+    };
+    show("pauses, as the run tells them", pauses);
+    show("from a fault to the next generation's first step, seen from outside", report_.seconds_to_heal);
+  }
+
+  options options_;
+  std::vector<weighted_kind> kinds_;
+  std::vector<std::string> program_;
+  fs::path caf_node_;
+  fs::path directory_;
+  std::optional<std::uint64_t> last_step_;
+  std::uint64_t seed_ = 0;
+  campaign_report report_;
+  evidence facts_;
+  bool remove_ = false;
+};
+
+} // namespace
+
+int main(int argc, char** argv) {
+  options o;
+  CLI::App app{help_text(), "troupe-chaos"};
+  describe(app, o);
+  if (auto code = troupe::apps::parse_command_line(app, argc, argv))
+    return *code;
+  if (!parse_kinds(o.kinds) || split_command(o.program).empty()) {
+    std::fprintf(stderr, "troupe-chaos: --%s cannot be read; --help shows what it takes\n",
+                 parse_kinds(o.kinds) ? "program" : "kinds");
+    return troupe::apps::exit_usage;
+  }
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { signal_that_came = signal; };
+  for (auto signal : {SIGINT, SIGTERM, SIGHUP})
+    ::sigaction(signal, &action, nullptr);
+  try {
+    return session{std::move(o)}.run();
+  } catch (const interrupted& x) {
+    std::fprintf(stderr, "troupe-chaos: interrupted; everything that it started is ended\n");
+    return 128 + x.signal;
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "troupe-chaos: %s\n", x.what());
+    return 1;
+  }
+}

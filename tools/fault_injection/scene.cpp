@@ -1,0 +1,267 @@
+#include "scene.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace troupe::chaos {
+
+using namespace std::chrono_literals;
+using testing::child_process;
+
+namespace {
+
+/// A line of a worker that was under way when something was done to it.
+constexpr std::uint64_t steps_beyond_doubt = 2;
+
+/// How often a node that is started again may find its port taken.
+constexpr int most_starts = 20;
+
+const auto listening = std::string{"caf-node: listening on "};
+
+std::string last_lines(const std::string& text, std::size_t number) {
+  auto begin = text.size();
+  for (; number > 0 && begin != std::string::npos && begin > 0; --number)
+    begin = begin < 2 ? 0 : text.rfind('\n', begin - 2) + 1;
+  return text.substr(begin);
+}
+
+std::string state_of(pid_t pid) {
+  auto text = testing::read_file("/proc/" + std::to_string(pid) + "/status");
+  auto mark = text.find("State:\t");
+  return mark == std::string::npos ? "gone" : text.substr(mark + 7, text.find('\n', mark) - mark - 7);
+}
+
+} // namespace
+
+scene::scene(scene_options options, std::vector<std::string>& skipped)
+    : options_(std::move(options)), ledger_(run_directory() / "ledger.jsonl") {
+  std::string reason;
+  if (options_.private_links && options_.nodes > 0) {
+    network_ = private_network::make(options_.nodes, reason);
+    if (!network_)
+      skipped.push_back("cut: no network namespaces here (" + reason + ")");
+  }
+  if (options_.small_disk) {
+    std::filesystem::create_directories(run_directory() / "checkpoints");
+    disk_ = small_disk::mount(run_directory() / "checkpoints", reason);
+    if (!disk_)
+      skipped.push_back("fill-disk: " + reason);
+  }
+  nodes_.resize(options_.nodes);
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    start_node(node, (network_ ? private_network::address_of(node) : "127.0.0.1") + ":0");
+    auto& process = *nodes_[node].process;
+    if (!testing::becomes_true([&] { return process.out().find('\n') != std::string::npos || !process.running(); }) ||
+        !process.out().starts_with(listening))
+      throw std::runtime_error{"a caf-node did not start:\n" + process.out() + process.err()};
+    auto line = process.out();
+    nodes_[node].address = line.substr(listening.size(), line.find('\n') - listening.size());
+  }
+  start_driver();
+}
+
+scene::~scene() {
+  auto mark = (options_.directory / "keys").string();
+  // Twice: a node may have started another worker in between.
+  for (auto round = 0; round < 2; ++round)
+    for (auto pid : testing::processes_with("TROUPE_KEYS", mark))
+      ::kill(pid, SIGKILL);
+  driver_.reset();
+  nodes_.clear();
+  testing::becomes_true([&] { return testing::processes_with("TROUPE_KEYS", mark).empty(); }, 5s);
+}
+
+std::unique_ptr<child_process> scene::start(std::vector<std::string> prefix, const std::vector<std::string>& argv,
+                                            const std::string& output) const {
+  if (!prefix.empty())
+    prefix.insert(prefix.begin(), "/usr/bin/env");
+  prefix.insert(prefix.end(), argv.begin(), argv.end());
+  return std::make_unique<child_process>(
+      testing::command{std::move(prefix), {{"TROUPE_KEYS", (options_.directory / "keys").string()}}},
+      options_.directory / output);
+}
+
+void scene::start_node(std::size_t node, const std::string& listen) {
+  auto& place = nodes_[node];
+  std::vector<std::string> argv{options_.caf_node.string(), "--listen", listen};
+  // Inside of the private network nobody else can listen; certificates for its addresses would show nothing.
+  if (network_)
+    argv.emplace_back("--insecure");
+  ++place.starts;
+  place.process = start(network_ ? network_->at_node(node) : std::vector<std::string>{}, argv,
+                        "node-" + std::to_string(node + 1) + "." + std::to_string(place.starts));
+}
+
+void scene::start_driver() {
+  auto argv = options_.program;
+  argv.insert(argv.end(), {"--workers", std::to_string(options_.workers), "--ledger", "--storage",
+                           (options_.directory / "runs").string(), "--name", "disturbed"});
+  std::string addresses;
+  for (const auto& node : nodes_)
+    addresses += (addresses.empty() ? "" : ",") + node.address;
+  if (!addresses.empty())
+    argv.insert(argv.end(), {"--nodes", addresses, "--placement", "spread"});
+  if (network_)
+    argv.insert(argv.end(), {"--insecure", "--trusted-network"});
+  driver_ = start(network_ ? network_->at_driver() : std::vector<std::string>{}, argv, "driver");
+}
+
+void scene::look() {
+  for (const auto& entry : ledger_.read()) {
+    // A new generation may begin further back: after a restart from a checkpoint.
+    if (entry.generation > generation_)
+      step_ = entry.step;
+    else if (entry.generation == generation_)
+      step_ = std::max(step_, entry.step);
+    generation_ = std::max(generation_, entry.generation);
+    // Who joins has no shards, and no say, until it is level.
+    if (entry.first_shard < entry.last_shard) {
+      auto& step = steps_[static_cast<pid_t>(entry.pid)];
+      step = std::max(step, entry.step);
+    }
+  }
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    auto& place = nodes_[node];
+    if (place.held || place.process->running())
+      continue;
+    if (place.starts == 1 || place.starts > most_starts)
+      throw std::runtime_error{"a caf-node ended by itself:\n" + last_lines(place.process->err(), 20)};
+    start_node(node, place.address);
+  }
+}
+
+std::vector<worker_process> scene::workers() const {
+  std::vector<worker_process> result;
+  for (auto pid : testing::processes_with("TROUPE_KEYS", (options_.directory / "keys").string())) {
+    if (!testing::environment_of(pid).contains("TROUPE_WORKER"))
+      continue;
+    worker_process found{pid, no_node, 0};
+    auto parent = testing::parent_of(pid);
+    for (std::size_t node = 0; node < nodes_.size(); ++node)
+      if (nodes_[node].process->pid() == parent)
+        found.node = node;
+    if (auto known = steps_.find(pid); known != steps_.end())
+      found.step = known->second;
+    result.push_back(found);
+  }
+  return result;
+}
+
+std::vector<worker_process> scene::sound_workers() const {
+  auto result = workers();
+  std::erase_if(result, [this](const worker_process& each) {
+    if (each.step == 0 || killed_.contains(each.pid) || frozen_.contains(each.pid) ||
+        (each.node != no_node && nodes_[each.node].held))
+      return true;
+    auto doubted = doubts_.find(each.pid);
+    return doubted != doubts_.end() && each.step <= doubted->second + steps_beyond_doubt;
+  });
+  return result;
+}
+
+bool scene::node_is_sound(std::size_t node) const {
+  return !nodes_[node].held;
+}
+
+void scene::kill(pid_t worker) {
+  killed_.insert(worker);
+  ::kill(worker, SIGKILL);
+}
+
+void scene::doubt(pid_t worker) {
+  doubts_[worker] = step_;
+}
+
+void scene::doubt_workers_of(std::size_t node) {
+  for (const auto& worker : workers())
+    if (worker.node == node)
+      doubt(worker.pid);
+}
+
+void scene::freeze(pid_t worker) {
+  frozen_.insert(worker);
+  ::kill(worker, SIGSTOP);
+}
+
+void scene::revive(pid_t worker) {
+  doubt(worker);
+  frozen_.erase(worker);
+  // It may have been given up and killed; its number may belong to nobody of ours any more.
+  auto ours = workers();
+  if (std::ranges::find(ours, worker, &worker_process::pid) != ours.end())
+    ::kill(worker, SIGCONT);
+}
+
+void scene::kill_node(std::size_t node) {
+  nodes_[node].held = true;
+  // They end with it, but not at the same instant, and then nobody can tell whose they were.
+  for (const auto& worker : workers())
+    if (worker.node == node)
+      killed_.insert(worker.pid);
+  nodes_[node].process->signal(SIGKILL);
+  (void)nodes_[node].process->wait();
+}
+
+void scene::start_node_again(std::size_t node) {
+  nodes_[node].held = false;
+  start_node(node, nodes_[node].address);
+}
+
+void scene::freeze_node(std::size_t node) {
+  nodes_[node].held = true;
+  nodes_[node].process->signal(SIGSTOP);
+}
+
+void scene::revive_node(std::size_t node) {
+  doubt_workers_of(node);
+  nodes_[node].held = false;
+  nodes_[node].process->signal(SIGCONT);
+}
+
+void scene::cut(std::size_t node) {
+  nodes_[node].held = true;
+  network_->cut(node);
+}
+
+void scene::mend(std::size_t node) {
+  doubt_workers_of(node);
+  nodes_[node].held = false;
+  network_->mend(node);
+}
+
+void scene::fill_disk() {
+  disk_->fill();
+}
+
+void scene::free_disk() {
+  disk_->free();
+}
+
+std::string scene::interrogate() {
+  auto result = "last step known: " + std::to_string(step_) + ", generation " + std::to_string(generation_) + "\n";
+  for (const auto& worker : workers()) {
+    result += "worker process " + std::to_string(worker.pid) +
+              (worker.node == no_node ? std::string{} : ", node " + std::to_string(worker.node + 1)) + ", step " +
+              std::to_string(worker.step) + ": " + state_of(worker.pid) + "\n";
+    ::kill(worker.pid, SIGUSR1);
+  }
+  // For the answers to reach the logs; nothing tells when there are no more of them.
+  std::this_thread::sleep_for(1s);
+  auto show = [&result](const std::string& name, const std::string& text) {
+    if (!text.empty())
+      result += "--- " + name + "\n" + last_lines(text, 12);
+  };
+  show("driver", driver_->out() + driver_->err());
+  for (std::size_t node = 0; node < nodes_.size(); ++node)
+    show("node " + std::to_string(node + 1) + " (" + state_of(nodes_[node].process->pid()) + ")",
+         nodes_[node].process->err());
+  auto code = std::error_code{};
+  for (const auto& log : std::filesystem::directory_iterator{run_directory() / "logs", code})
+    show(log.path().filename().string(), testing::read_file(log.path()));
+  return result;
+}
+
+} // namespace troupe::chaos

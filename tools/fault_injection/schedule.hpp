@@ -1,0 +1,76 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::chaos {
+
+enum class fault_kind : std::uint8_t {
+  kill = 1,
+  kill_two = 2,
+  freeze = 3,
+  kill_node = 4,
+  freeze_node = 5,
+  cut = 6,
+  fill_disk = 7,
+};
+
+inline constexpr fault_kind all_fault_kinds[] = {fault_kind::kill,      fault_kind::kill_two,    fault_kind::freeze,
+                                                 fault_kind::kill_node, fault_kind::freeze_node, fault_kind::cut,
+                                                 fault_kind::fill_disk};
+
+/// As users write it: "kill", "kill-two", ...
+[[nodiscard]] std::string_view to_string(fault_kind kind);
+
+/// What it does, in a line for `--help`.
+[[nodiscard]] std::string_view explain(fault_kind kind);
+
+/// Whether it goes for a node, so that workers may be lost with it which no list of victims names.
+[[nodiscard]] bool concerns_node(fault_kind kind);
+
+struct weighted_kind {
+  fault_kind kind = fault_kind::kill;
+  std::uint32_t weight = 1;
+
+  bool operator==(const weighted_kind&) const = default;
+};
+
+/// Reads "kill,freeze=3,cut"; a weight is 1 where none is said. Nothing for what cannot be read.
+[[nodiscard]] std::optional<std::vector<weighted_kind>> parse_kinds(std::string_view text);
+
+/// A fault that is to come. Who it hits is decided when it is due, among those who live then: `draw` modulo their
+/// number.
+struct planned_fault {
+  /// Since the fault before.
+  std::chrono::milliseconds after{0};
+  fault_kind kind = fault_kind::kill;
+  std::uint64_t draw = 0;
+  /// Until it is taken back: revived, started again, linked, freed.
+  std::chrono::milliseconds lasts{0};
+
+  bool operator==(const planned_fault&) const = default;
+};
+
+/// Faults without end, the same for the same seed on every machine: exponential intervals, kinds by weight.
+class schedule {
+ public:
+  /// `kinds` is not empty and has a positive weight.
+  schedule(std::uint64_t seed, std::chrono::milliseconds mean_interval, std::vector<weighted_kind> kinds);
+
+  [[nodiscard]] planned_fault next();
+
+ private:
+  /// In [0, 1).
+  [[nodiscard]] double uniform();
+
+  std::mt19937_64 random_;
+  std::chrono::milliseconds mean_interval_;
+  std::vector<weighted_kind> kinds_;
+};
+
+} // namespace troupe::chaos

@@ -125,6 +125,8 @@ class node_state : public node_backend::base {
                                const collectives_actor& collectives, const checkpoint_store& store) {
     if (auto* known = find(request.run))
       return run_opened{request.run, known->program_path};
+    if (runs_.contains(request.run))
+      return to_caf({errc::timed_out, "what this node had of the run is still ending"});
     auto path = launcher_->open(request);
     if (!path)
       return to_caf(path.error());
@@ -216,7 +218,7 @@ class node_state : public node_backend::base {
 
   void await_beat() {
     delayed_send(caf::actor_cast<node_backend>(ctrl()), beat_interval,
-                 deadline_reached{static_cast<std::uint32_t>(deadline::beat)});
+                 deadline_reached{static_cast<std::uint32_t>(deadline::beat), 0});
   }
 
   void take_beat(const worker_beat& beat) {
@@ -251,8 +253,12 @@ class node_state : public node_backend::base {
     const auto timeout = std::chrono::milliseconds{run.what.heartbeat_timeout_ms};
     for (const auto& [worker, silent_for] : run.monitor.silent(now)) {
       auto seen = launcher_->look_at(run.what.run, worker);
-      if (!seen)
+      if (!seen) {
+        log("worker " + std::to_string(worker.value) +
+            " says nothing, and cannot be looked at: " + seen.error().message);
+        run.monitor.spare(worker);
         continue;
+      }
       auto before = run.first_looks.contains(worker) ? run.first_looks[worker] : *seen;
       auto verdict = judge_silence(before, *seen, silent_for, timeout);
       if (verdict.condemned)
@@ -289,7 +295,7 @@ class node_state : public node_backend::base {
         send(run.control, node_leaving{id, request.grace_ms});
       auto limit = std::max<clock::duration>(std::chrono::milliseconds{request.grace_ms} - last_moment, 0ms);
       delayed_send(caf::actor_cast<node_backend>(ctrl()), limit,
-                   deadline_reached{static_cast<std::uint32_t>(deadline::drained)});
+                   deadline_reached{static_cast<std::uint32_t>(deadline::drained), 0});
     }
     auto promise = make_response_promise<void>();
     drained_.push_back(promise);

@@ -9,8 +9,10 @@ namespace troupe::actors {
 
 namespace {
 
-/// Newcomers that end by themselves before they have a place, one after the other, until no more are started.
-constexpr std::uint32_t most_failed_newcomers = 3;
+/// Newcomers that end before they have a place, one after the other, until no more are started: so many that are killed
+/// from outside, or three that end by themselves.
+constexpr std::uint32_t most_failed_newcomers = 30;
+constexpr std::uint32_t newcomer_fault = 10;
 
 /// How long a newcomer waits for others that were started, to be let in with them.
 constexpr auto newcomer_patience = std::chrono::milliseconds{500};
@@ -31,9 +33,9 @@ bool is_cause(const failure_record& x) {
   return x.reason.code != errc::aborted;
 }
 
-/// Whether somebody else has ended the process: SIGKILL, SIGTERM.
+/// Whether somebody else has ended the process (SIGKILL, SIGTERM), or it never began: it is no fault of the program's.
 bool was_killed(const worker_ended& x) {
-  return x.exit_status == 128 + 9 || x.exit_status == 128 + 15;
+  return x.exit_status == 128 + 9 || x.exit_status == 128 + 15 || x.exit_status == never_started;
 }
 
 void append(run_actions& to, run_actions more) {
@@ -227,6 +229,7 @@ run_actions run_coordinator::accept(const run_plan& plan) {
   for (auto& [id, each] : members_)
     each.plan.reset();
   // One that was accepted before is said again by those whose answers were lost.
+  const auto is_next_loop = !accepted_.empty() && plan.loop >= accepted_.size();
   if (plan.loop < accepted_.size())
     accepted_.resize(plan.loop);
   accepted_.push_back(plan);
@@ -235,8 +238,12 @@ run_actions run_coordinator::accept(const run_plan& plan) {
     if (each.stands == standing::ready && each.is_coming()) {
       each.stands = standing::preparing;
       actions.push_back({begin_newcomer{id}, name_of(each.place) + " has joined"});
+    } else if (is_next_loop && each.is_coming() && each.stands != standing::started) {
+      // It is on its way to a loop that is behind the others now: a fresh one comes to this one.
+      each.finished = each.let_go = true;
+      actions.push_back({fence_worker{id, "the others have gone on to their next loop"}, "a newcomer comes too late"});
     }
-  return actions;
+  return with_replacement(std::move(actions));
 }
 
 run_actions run_coordinator::on_plan_of_newcomer(member& who, const run_plan& message) {
@@ -274,7 +281,7 @@ bool run_coordinator::within_budget(time now) {
   // The loss behind a report that came first is the same failure.
   if (!std::exchange(found_by_workers_, false))
     recent_.push_back(now);
-  while (now - recent_.front() > config_.failure.window)
+  while (!recent_.empty() && now - recent_.front() > config_.failure.window)
     recent_.pop_front();
   return recent_.size() <= config_.failure.max_failures;
 }
@@ -296,9 +303,9 @@ run_actions run_coordinator::on_ended(const worker_ended& message, time now) {
                ? conclude_failure("all workers have ended")
                : conclude_run(stopped_ ? run_status::stopped : run_status::completed, {}, "all workers have ended");
   }
-  // What becomes of it is of no interest any more.
+  // What becomes of it is of no interest any more, but it has made room.
   if (who->let_go)
-    return {};
+    return replace_missing();
   auto during =
       who->stands == standing::started ? "before it had joined" : "after step " + std::to_string(who->applied.value);
   auto what = record(*who, {errc::worker_lost, name_of(who->place) + (who->host.empty() ? "" : " on " + who->host) +
@@ -380,8 +387,9 @@ run_actions run_coordinator::lose(member& who, failure_record what, const std::s
 run_actions run_coordinator::lose_newcomer(member& who, failure_record what, bool from_outside) {
   who.finished = who.let_go = true;
   failures_.push_back(std::move(what));
-  if (!from_outside && ++failed_newcomers_ >= most_failed_newcomers)
-    return {{warn{}, workers(failed_newcomers_) +
+  failed_newcomers_ += from_outside ? 1 : newcomer_fault;
+  if (failed_newcomers_ >= most_failed_newcomers)
+    return {{warn{}, workers(from_outside ? failed_newcomers_ : failed_newcomers_ / newcomer_fault) +
                          " in a row ended before they had joined, so that no more are started until there is new room "
                          "or another size is asked for; the last one: " +
                          failures_.back().reason.message}};
@@ -443,9 +451,8 @@ run_actions run_coordinator::fail_user_code(member& who, const worker_finished& 
   auto before = threw_after_.find(message.step);
   if (before != threw_after_.end()) {
     // It is no accident: the same step, on another worker or in another try.
-    auto actions = fail_run(std::move(what), why);
-    fatal_ = std::min(fatal_, before->second);
-    return actions;
+    earlier_cause_ = before->second;
+    return fail_run(std::move(what), why);
   }
   threw_after_.emplace(message.step, failures_.size());
   // Before the first step there is nothing to lose, and a second try would say the same.
@@ -516,14 +523,26 @@ run_actions run_coordinator::on_tick(time now) {
   run_actions actions;
   if (!goes_on())
     return actions;
-  for (auto& [id, who] : members_)
-    if (who.is_coming() && who.stands == standing::started && now - who.since > config_.start_timeout) {
+  const auto& failure = config_.failure;
+  for (auto& [id, who] : members_) {
+    if (!who.is_coming())
+      continue;
+    // What a newcomer does before its first loop is user code, too: it may take as long as that.
+    if (who.stands == standing::preparing && who.since != time{} && failure.standstill == standstill_mode::replace &&
+        now - who.since > failure.replace_after) {
+      auto what = record(who, {errc::timed_out, name_of(who.place) + " did not come to its first loop in time: what "
+                                                                     "does the training function do before it? "
+                                                                     "(failure.replace_after)"});
+      actions.push_back({fence_worker{id, "it did not come to its first loop in time"}, what.reason.message});
+      append(actions, lose_newcomer(who, std::move(what), false));
+    } else if (who.stands == standing::started && now - who.since > config_.start_timeout) {
       auto what = record(who, {errc::timed_out, name_of(who.place) + " did not join in time after the start of the "
                                                                      "process: see the worker's output, or raise "
                                                                      "run.start_timeout"});
       actions.push_back({fence_worker{id, "it did not join in time"}, what.reason.message});
       append(actions, lose_newcomer(who, std::move(what), false));
     }
+  }
   if (!actions.empty())
     append(actions, replace_missing());
   append(actions, let_newcomers_in(now));
@@ -555,7 +574,7 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
   note_progress(report.passed);
   if (phase_ == phase::regrouping)
     return form_when_all_have_reported();
-  if (report.between_steps && regroup_asked_) {
+  if (report.between_steps && regroup_asked_ && report.reason.code == errc::none) {
     phase_ = phase::regrouping;
     return form_when_all_have_reported();
   }
@@ -787,7 +806,9 @@ void run_coordinator::keep_who_is_needed() {
 run_actions run_coordinator::on_drain_timeout() {
   auto leaving = count([](const member& x) { return x.is_left() && x.leaving; });
   auto staying = count([](const member& x) { return x.is_left() && !x.leaving; });
-  return leaving > 0 && staying > 0 ? ask_for_regroup("workers leave with their node") : run_actions{};
+  if (leaving == 0)
+    return {};
+  return staying > 0 ? ask_for_regroup("workers leave with their node") : ask_all_to_leave();
 }
 
 run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
@@ -797,7 +818,8 @@ run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
   failed_newcomers_ = 0;
   if (phase_ == phase::starting)
     return {};
-  // The last ranks go first; who was to go may stay after all, unless its node goes.
+  // Who was to go may stay after all, unless its node goes; else the last ranks go first.
+  keep_who_is_needed();
   std::vector<member*> left;
   for (auto& [id, who] : members_)
     if (who.is_left() && !who.leaving)
@@ -966,7 +988,7 @@ run_actions run_coordinator::fail_run(failure_record what, const std::string& wh
   auto reason = what.reason;
   auto first = phase_ != phase::failing;
   if (first)
-    fatal_ = failures_.size();
+    fatal_ = earlier_cause_.value_or(failures_.size());
   failures_.push_back(std::move(what));
   auto waiting = phase_ == phase::starting;
   phase_ = phase::failing;

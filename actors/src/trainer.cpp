@@ -129,7 +129,7 @@ class trainer_state : public trainer_backend::base {
         [this](const node_leaving& message) { node_leaves(message); },
         [this](const checkpoint_outcome& outcome) { checkpointed(outcome); },
         [this](const peer_down& event) { node_is_gone(event.index, event.connection); },
-        [this](const deadline_reached& event) { reached(static_cast<deadline>(event.which)); },
+        [this](const deadline_reached& event) { reached(static_cast<deadline>(event.which), event.occasion); },
     };
   }
 
@@ -153,7 +153,17 @@ class trainer_state : public trainer_backend::base {
   using report_promise = caf::typed_response_promise<next_generation>;
 
   void remind_me(deadline which, std::chrono::milliseconds after) {
-    delayed_send(caf::actor_cast<trainer_backend>(ctrl()), after, deadline_reached{static_cast<std::uint32_t>(which)});
+    delayed_send(caf::actor_cast<trainer_backend>(ctrl()), after,
+                 deadline_reached{static_cast<std::uint32_t>(which), occasion_of(which)});
+  }
+
+  /// What a deadline is for: one of an earlier attempt or wait says nothing about this one.
+  [[nodiscard]] std::uint64_t occasion_of(deadline which) const {
+    if (!coordinator_)
+      return 0;
+    if (which == deadline::hold || which == deadline::reports)
+      return coordinator_->generation().value;
+    return which == deadline::start || which == deadline::room ? coordinator_->attempt() : 0;
   }
 
   // -- the way to the first step --------------------------------------------------------------------------------------
@@ -301,8 +311,11 @@ class trainer_state : public trainer_backend::base {
       return conclude_run(run_status::failed, {ours.code, text});
     if (nodes_[index].state == node_state::away)
       return;
-    nodes_[index].state = node_state::refused;
-    notify(true, text);
+    // One that did not answer may do so later.
+    auto is_late = ours.code == errc::timed_out;
+    nodes_[index].state = is_late ? node_state::away : node_state::refused;
+    nodes_[index].tried = clock::now();
+    notify(true, text + (is_late ? "; it is asked again" : "; it gets no workers"));
   }
 
   [[nodiscard]] bool is_used(std::uint32_t index) const {
@@ -366,7 +379,7 @@ class trainer_state : public trainer_backend::base {
       }
       if (auto strong = self.lock())
         caf::anon_send(caf::actor_cast<trainer_backend>(strong),
-                       deadline_reached{static_cast<std::uint32_t>(deadline::dialled)});
+                       deadline_reached{static_cast<std::uint32_t>(deadline::dialled), 0});
     });
   }
 
@@ -394,10 +407,15 @@ class trainer_state : public trainer_backend::base {
                            std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silent_for).count()) +
                            " ms: it is frozen, or the network is cut");
     }
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-      if (auto& node = nodes_[i]; node.state == node_state::away && node.connection == nullptr && !node.dialling &&
-                                  !node.address.empty() && now - node.tried > dial_interval)
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+      auto& node = nodes_[i];
+      if (node.state != node_state::away || node.dialling || node.condemned || now - node.tried <= dial_interval)
+        continue;
+      if (node.connection)
+        ask_for_offer(i);
+      else if (!node.address.empty())
         dial(i);
+    }
     if (!coordinator_)
       place_when_all_have_answered();
     else
@@ -406,14 +424,17 @@ class trainer_state : public trainer_backend::base {
 
   void look_after_workers(clock::time_point now) {
     act(coordinator_->on_tick(now));
-    if (coordinator_->training() && !coordinator_->somebody_has_finished())
+    // Whoever waits in a regroup waits for the driver, and is not to blame.
+    if (!concluding_ && coordinator_->goes_on() && !coordinator_->held())
       for (const auto& finding : standing_->check())
         deal_with(finding);
   }
 
   void deal_with(const standstill_finding& finding) {
     notify(true, finding.reason);
-    if (finding.what == standstill_finding::action::replace && finding.at_fault)
+    // Once one has returned, nobody else could do the rest.
+    if (!coordinator_->somebody_has_finished() && finding.what == standstill_finding::action::replace &&
+        finding.at_fault)
       fence(*finding.at_fault, finding.reason);
   }
 
@@ -490,7 +511,17 @@ class trainer_state : public trainer_backend::base {
     notify(true, "node " + name_of(*index) + " is going away in " + std::to_string(message.grace_ms / 1000) + " s");
     nodes_[*index].state = node_state::leaving;
     remind_me(deadline::drain, std::chrono::milliseconds{message.grace_ms / 2});
-    act(coordinator_->on_node_leaving(*index, !place_more(config_.scaling, rooms(), 1).empty()));
+    leave_node(*index);
+  }
+
+  void leave_node(std::uint32_t index) {
+    act(coordinator_->on_node_leaving(index, !place_more(config_.scaling, rooms(), 1).empty()));
+  }
+
+  /// Whether gradients may travel between this node and others.
+  [[nodiscard]] bool is_trusted(std::uint32_t index) const {
+    return config_.cluster.trusted_network || services_.is_loopback == nullptr ||
+           services_.is_loopback(nodes_[index].offer.address);
   }
 
   [[nodiscard]] std::vector<node_room> rooms() const {
@@ -500,6 +531,11 @@ class trainer_state : public trainer_backend::base {
     if (coordinator_)
       for (const auto& place : coordinator_->occupied())
         ++result[place.node].workers;
+    // In clear text nothing leaves a host: workers stay where the others are.
+    for (std::uint32_t i = 0; i < result.size(); ++i)
+      for (std::uint32_t other = 0; other < result.size(); ++other)
+        if (other != i && result[other].workers > 0 && (!is_trusted(i) || !is_trusted(other)))
+          result[i].usable = false;
     return result;
   }
 
@@ -646,7 +682,7 @@ class trainer_state : public trainer_backend::base {
     if (coordinator_->attempt() == 1 && coordinator_->starting())
       return node_failed_to_start(node, reason);
     for (const auto& each : workers)
-      ended({result_.run, each.worker, 1, "it could not be started: " + from_caf(reason).message, {}});
+      ended({result_.run, each.worker, never_started, "it could not be started: " + from_caf(reason).message, {}});
   }
 
   void node_failed_to_start(std::uint32_t node, const caf::error& reason) {
@@ -712,6 +748,8 @@ class trainer_state : public trainer_backend::base {
     awaiting_room_ = false;
     if (auto fit = lay_out(std::move(decision->places)); !fit)
       return conclude_run(run_status::failed, std::move(fit.error()));
+    if (auto trusted = check_data_plane(); !trusted)
+      return conclude_run(run_status::failed, std::move(trusted.error()));
     coordinator_->on_restarted(layout_.places(), state_.resumed, state_.step);
     start(layout_.places());
   }
@@ -773,6 +811,10 @@ class trainer_state : public trainer_backend::base {
       message.place = place_of(place, restart_why_);
       anon_send(workers_[place.worker], message);
     }
+    // A node that was about to leave while they were started is to be left now.
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+      if (nodes_[i].state == node_state::leaving)
+        leave_node(i);
     result_.exact = result_.exact && coordinator_->exact_hosts();
     meter_.begin(result_.run, started_, state_.step.value);
     if (coordinator_->attempt() == 1)
@@ -1015,10 +1057,12 @@ class trainer_state : public trainer_backend::base {
   }
 
   caf::result<void> resize(const resize_request& request) {
-    if (request.workers == 0 || request.workers > config_.scaling.shards)
-      return to_caf({errc::invalid_argument, "a run cannot have " + std::to_string(request.workers) +
-                                                 " workers: from 1 to " + std::to_string(config_.scaling.shards) +
-                                                 ", its number of shards"});
+    if (request.workers == 0 || request.workers > config_.scaling.shards) {
+      auto text = "a run cannot have " + std::to_string(request.workers) + " workers: from 1 to " +
+                  std::to_string(config_.scaling.shards) + ", its number of shards";
+      notify(true, text);
+      return to_caf({errc::invalid_argument, std::move(text)});
+    }
     // Later placements are for the new size.
     auto& range = config_.scaling.num_workers;
     range = range.is_elastic() ? worker_range{std::min(range.min, request.workers), request.workers}
@@ -1028,7 +1072,9 @@ class trainer_state : public trainer_backend::base {
     return caf::unit;
   }
 
-  void reached(deadline which) {
+  void reached(deadline which, std::uint64_t occasion) {
+    if (occasion != occasion_of(which))
+      return;
     switch (which) {
     case deadline::tick:
       return tick();
@@ -1150,6 +1196,7 @@ class trainer_state : public trainer_backend::base {
     let_waiting_go({errc::aborted, "the run is ending"});
     if (coordinator_) {
       result_.failures = coordinator_->failures();
+      result_.exact = result_.exact && coordinator_->exact_hosts();
       result_.state_sha256 = status == run_status::failed ? std::string{} : coordinator_->state_sha256();
       result_.steps = std::max({result_.steps, meter_.latest().step, coordinator_->final_step().value});
     }

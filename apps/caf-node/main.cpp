@@ -35,7 +35,7 @@ void drain(troupe::runtime::node_host& node, std::chrono::seconds grace, const s
     if (sigtimedwait(&signals, nullptr, &look) > 0)
       return log_line("asked again: ending at once");
   }
-  log_line("no worker is left: ending");
+  log_line("no worker is left, or the time is over: ending");
 }
 
 } // namespace

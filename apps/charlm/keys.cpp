@@ -33,8 +33,9 @@ class run_keys::raw_terminal {
   std::optional<termios> before_;
 };
 
-run_keys::run_keys(troupe::trainer& trainer, std::uint64_t seed, std::function<void(const std::string&)> say)
-    : trainer_(trainer), say_(std::move(say)), random_(seed) {
+run_keys::run_keys(troupe::trainer& trainer, std::uint64_t seed, std::uint32_t most_workers,
+                   std::function<void(const std::string&)> say)
+    : trainer_(trainer), say_(std::move(say)), random_(seed), most_(most_workers) {
   thread_ = std::thread{[this] { loop(); }};
 }
 
@@ -108,7 +109,7 @@ void run_keys::hit(int signal, const char* what) {
 
 void run_keys::resize(int change) {
   auto lock = std::lock_guard{mutex_};
-  wanted_ = static_cast<std::uint32_t>(std::max(1, static_cast<int>(wanted_) + change));
+  wanted_ = static_cast<std::uint32_t>(std::clamp(static_cast<int>(wanted_) + change, 1, static_cast<int>(most_)));
   say_(std::to_string(wanted_) + (wanted_ == 1 ? " worker is wanted" : " workers are wanted"));
   trainer_.resize(wanted_);
 }

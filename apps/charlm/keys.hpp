@@ -17,8 +17,9 @@ namespace charlm {
 /// keys from standard input, in a thread of its own, until its end; a terminal is set back to what it was then.
 class run_keys {
  public:
-  /// `say` shows a line; from any thread.
-  run_keys(troupe::trainer& trainer, std::uint64_t seed, std::function<void(const std::string&)> say);
+  /// Never asks for more than `most_workers`. `say` shows a line; from any thread.
+  run_keys(troupe::trainer& trainer, std::uint64_t seed, std::uint32_t most_workers,
+           std::function<void(const std::string&)> say);
   ~run_keys();
   run_keys(const run_keys&) = delete;
   run_keys& operator=(const run_keys&) = delete;
@@ -44,6 +45,7 @@ class run_keys {
   std::mutex mutex_;
   std::vector<troupe::worker_info> members_;
   std::uint32_t wanted_ = 0;
+  std::uint32_t most_;
   bool paused_ = false;
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -143,7 +143,8 @@ troupe::run_result fit(troupe::trainer& trainer, charlm::run_view& view, const o
     trainer.set_callbacks(std::move(callbacks));
     return trainer.fit();
   }
-  auto keys = charlm::run_keys{trainer, o.trainer.run.seed, [&view](const std::string& text) { view.line(text); }};
+  auto keys = charlm::run_keys{trainer, o.trainer.run.seed, o.trainer.scaling.shards,
+                               [&view](const std::string& text) { view.line(text); }};
   callbacks.started = [&keys, show = std::move(callbacks.started)](const troupe::run_started& x) {
     keys.set_members(x.workers);
     show(x);

@@ -28,6 +28,14 @@ bool train_context::impl::is_loss_of_group(const error& reason) {
   return aborted_ >= generation_;
 }
 
+/// A peer that dies while it connects may be found before anybody tells: but one that cannot be reached at all is not
+/// tried for ever.
+bool train_context::impl::may_form_again(const error& reason) {
+  if (is_loss_of_group(reason))
+    return true;
+  return reason.code == errc::unreachable && ++failed_formings_ < most_failed_formings;
+}
+
 /// What the driver has said before it stopped to answer tells more.
 error train_context::impl::why_it_ends(error otherwise) {
   auto lock = std::lock_guard{communicator_mutex_};
@@ -71,7 +79,7 @@ void train_context::impl::regroup(error reason) {
         exchange_state(*next);
         return;
       } catch (const failure& x) {
-        if (!is_loss_of_group(x.reason()))
+        if (!may_form_again(x.reason()))
           throw;
         reason = x.reason();
         continue;

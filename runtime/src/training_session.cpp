@@ -51,7 +51,7 @@ void train_context::impl::prepare() {
   try {
     form_communicator();
   } catch (const failure& x) {
-    if (!is_loss_of_group(x.reason()))
+    if (!may_form_again(x.reason()))
       throw;
     regroup(x.reason());
   }
@@ -152,7 +152,7 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
     result.needs_restart = is_loss_of_group(x.reason());
     auto lock = std::lock_guard{communicator_mutex_};
     // What was asked of actors that have ended with the run is a consequence, as a cut-off collective is.
-    if (abort_reason_ && x.code() == errc::unreachable)
+    if (abort_reason_ && aborted_ >= generation_ && x.code() == errc::unreachable)
       result.reason = *abort_reason_;
   } catch (const std::exception& x) {
     result.reason = {errc::user_error, x.what()};
@@ -303,6 +303,7 @@ void train_context::impl::note_pause_at(step_id step) {
     pusher_->record(pause_row{begin_.place.generation, step, static_cast<std::uint64_t>(pause)});
   }
   last_pass_ = now;
+  failed_formings_ = 0;
 }
 
 void train_context::impl::compare_replicas(step_id step) {
@@ -586,7 +587,17 @@ void step_driver::try_body(step_id id, const std::function<void(step&)>& body) {
                                         "wait for it"};
 }
 
+/// An evaluation in the body before `all_reduce` may have lost its group: what was computed so far is of another
+/// ownership.
+void step_driver::leave_if_regrouped() {
+  if (reduced_ || generation_ == context_.begin_.place.generation)
+    return;
+  interrupted_ = true;
+  throw step_interrupted{};
+}
+
 void step_driver::open_shard(shard& target, shard_id id) {
+  leave_if_regrouped();
   if (reduced_)
     throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
                                         " computes a shard after all_reduce: contributions come before it"};
@@ -617,6 +628,7 @@ void step_driver::check_untouched() const {
 }
 
 std::span<const float> step_driver::all_reduce() {
+  leave_if_regrouped();
   if (reduced_)
     throw failure{errc::user_error, "step.all_reduce() was called twice in step " + std::to_string(step_.id_.value)};
   if (next_shard_ != range_.last)
@@ -664,6 +676,7 @@ void step_driver::reduce() {
 }
 
 void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_t count) {
+  leave_if_regrouped();
   auto end = first + count;
   if (end < first || end > plan_.gradient_elements || reduced_)
     throw failure{errc::user_error, "shard.complete(" + std::to_string(first) + ", " + std::to_string(count) +

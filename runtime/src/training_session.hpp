@@ -99,6 +99,7 @@ class train_context::impl {
   /// Takes the place in a new generation; false if that is over already.
   [[nodiscard]] bool adopt(const next_generation& next);
   [[nodiscard]] error why_it_ends(error otherwise);
+  [[nodiscard]] bool may_form_again(const error& reason);
   void settle_evaluations(const next_generation& next);
   void exchange_state(const next_generation& next);
   void note_pause_at(step_id step);
@@ -131,6 +132,9 @@ class train_context::impl {
   generation_id aborted_;
   std::optional<error> abort_reason_;
   std::stop_source cancel_forming_;
+  /// Groups that could not be formed since the last step.
+  int failed_formings_ = 0;
+  static constexpr int most_failed_formings = 5;
   /// The last step whose body has returned.
   step_id step_;
   step_id passed_;
@@ -192,6 +196,7 @@ class step_driver {
 
   /// What depends on the membership.
   void adopt_generation();
+  void leave_if_regrouped();
   void try_body(step_id id, const std::function<void(step&)>& body);
   void reduce();
   void end_started_calls();

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -123,12 +124,19 @@ std::vector<troupe::generation_record> disturbed_run(const troupe::app& app, con
   run_watch watch;
   auto trainer = troupe::trainer{app, "train", config};
   trainer.set_callbacks(watch.callbacks());
+  std::exception_ptr trouble;
   auto hand = std::thread{[&] {
-    disturb(watch);
+    try {
+      disturb(watch);
+    } catch (...) {
+      trouble = std::current_exception();
+    }
     trainer.stop();
   }};
   auto result = trainer.fit();
   hand.join();
+  if (trouble)
+    std::rethrow_exception(trouble);
   fs::remove_all(config.run.storage_path);
   if (result.status == troupe::run_status::failed)
     throw troupe::failure{result.reason};
@@ -141,7 +149,7 @@ auto hit(const settings& s, std::uint32_t workers, int signal, bool all) {
     for (auto i = 0u; i < s.events; ++i) {
       auto members = watch.wait_for(workers);
       if (!members)
-        return;
+        throw troupe::failure{troupe::errc::timed_out, "the run does not come back to its number of workers"};
       // Anywhere in a step.
       std::this_thread::sleep_for(std::chrono::microseconds{random() % 8000});
       auto victim = random() % members->size();
@@ -217,7 +225,7 @@ void measure_drains(const troupe::app& app, const settings& s) {
   auto drain = [&](run_watch& watch) {
     for (auto i = 0u; i < s.events; ++i) {
       if (!watch.wait_for(4))
-        return;
+        throw troupe::failure{troupe::errc::timed_out, "the run does not come back to its number of workers"};
       auto& node = nodes[i % 2];
       auto where = node->address();
       node->drain(20s);

@@ -133,9 +133,10 @@ class step {
   [[nodiscard]] shard_list& shards() noexcept { return shards_; }
 
   /// The gradient's mean over the global batch: the same bits on every worker. Returns once every worker has it. Valid
-  /// until the body returns. To be called exactly once, after all shards. Throws `failure`: `errc::aborted` or
-  /// `errc::timed_out` when the group has lost a member, `errc::user_error` when the body has written tracked state
-  /// before.
+  /// until the body returns. To be called exactly once, after all shards. When the group loses a member, it returns
+  /// later, or leaves the body by an exception of no standard type, and the body is run again: do not keep what
+  /// `catch (...)` catches. Throws `failure`: `errc::user_error` when the body has written tracked state before, and
+  /// where the run cannot go on.
   std::span<const float> all_reduce();
 
   /// After `all_reduce`: a metric's mean over the global batch, the same on every worker.

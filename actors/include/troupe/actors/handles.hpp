@@ -26,11 +26,13 @@ bool inspect(Inspector& f, peer_down& x) {
 /// A limit that an actor has set itself is reached.
 struct deadline_reached {
   std::uint32_t which = 0;
+  /// What it was set for; it may be over by now.
+  std::uint64_t occasion = 0;
 };
 
 template <class Inspector>
 bool inspect(Inspector& f, deadline_reached& x) {
-  return f.object(x).fields(f.field("which", x.which));
+  return f.object(x).fields(f.field("which", x.which), f.field("occasion", x.occasion));
 }
 
 /// A node's host program is going away.

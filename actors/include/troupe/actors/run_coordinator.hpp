@@ -144,6 +144,9 @@ struct conclude {
   bool operator==(const conclude&) const = default;
 };
 
+/// The exit status in the `worker_ended` of a process that could not be started at all.
+inline constexpr std::int32_t never_started = -1;
+
 /// What to do, and why (for the log).
 struct run_action {
   std::variant<begin_all, begin_newcomer, accept_plans, accept_plan_of, refuse_plans, refuse_report, send_command,
@@ -344,6 +347,8 @@ class run_coordinator {
   std::vector<failure_record> failures_;
   /// The first of those that ended the run.
   std::size_t fatal_ = 0;
+  /// A failure before those that turned out to be their cause.
+  std::optional<std::size_t> earlier_cause_;
   /// When the failures of the window happened.
   std::deque<time> recent_;
   /// Whether the last of them was told by a worker, and what is behind it not yet.

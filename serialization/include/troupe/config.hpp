@@ -140,7 +140,8 @@ struct failure_config {
   std::chrono::milliseconds window{3'600'000};
   /// Starts a new worker for each that is lost, where there is room.
   bool replace_lost = true;
-  /// A process or node that says nothing for so long is taken for frozen or cut off: it is killed, or given up.
+  /// A process or node that says nothing for so long is taken for frozen or cut off: it is killed, or given up. At least
+  /// 500 ms.
   std::chrono::milliseconds heartbeat_timeout{1'200};
   standstill_mode standstill = standstill_mode::replace;
   /// A rank whose training thread does nothing for so long is named. `train_context::alive` says that it does

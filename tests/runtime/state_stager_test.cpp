@@ -1,0 +1,519 @@
+#include "state_stager.hpp"
+
+#include <troupe/collectives/gloo_communicator.hpp>
+
+#include <doctest/doctest.h>
+#include <rank_group.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <future>
+#include <limits>
+#include <list>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+namespace troupe::runtime {
+
+namespace {
+
+using collectives::communicator;
+using collectives::testing::meeting;
+
+constexpr auto boundary = step_id{7};
+
+/// The tensors and values of one worker.
+struct replica {
+  explicit replica(const std::vector<std::size_t>& sizes) {
+    for (auto size : sizes) {
+      tensors.emplace_back(size);
+      state.track("tensor " + std::to_string(tensors.size()), tensors.back());
+    }
+  }
+
+  /// Another pattern for each seed.
+  void fill(std::uint32_t seed) {
+    for (auto& tensor : tensors)
+      for (auto& x : tensor)
+        x = static_cast<std::uint8_t>((seed = seed * 1664525u + 1013904223u) >> 24);
+    state.values() = {{"seed", seed}, {"name", "k\xc3\xb6ln"}, {"rate", 0.1}, {"list", {1, nullptr, "x"}}};
+    facts.last_metrics = {{"loss", 1.0 / 3 + seed}};
+  }
+
+  std::list<std::vector<std::uint8_t>> tensors;
+  tracked_state state;
+  transferred_facts facts;
+};
+
+const std::vector<std::size_t> odd_sizes = {1, (std::size_t{9} << 20) + 3, 0, 4097, std::size_t{4} << 20};
+
+/// A staging group over loopback, whose ranks are formed by whoever calls.
+class staging_group {
+ public:
+  staging_group(std::uint32_t sources, std::uint32_t newcomers)
+      : sources_(sources), newcomers_(newcomers), addresses_(sources + newcomers) {}
+
+  expected<std::unique_ptr<communicator>> form(std::uint32_t rank) {
+    collectives::gloo_options place;
+    place.rank = rank_id{rank};
+    place.world_size = sources_ + newcomers_;
+    place.generation = generation_id{4};
+    place.deadline = std::chrono::seconds{120};
+    return make_gloo_communicator(place, [&](std::string mine) -> expected<std::vector<std::string>> {
+      return addresses_.exchange(rank, std::move(mine));
+    });
+  }
+
+  staging_settings settings_of(std::uint32_t source) {
+    auto result = staging_settings{rank_id{source}, sources_, newcomers_, boundary, std::uint64_t{1} << 30, {}};
+    result.form = [this, source](const std::stop_token&) { return form(source); };
+    return result;
+  }
+
+  staged_state newcomer(std::uint32_t which = 0) { return {value_or_throw(form(sources_ + which)), sources_}; }
+
+ private:
+  std::uint32_t sources_;
+  std::uint32_t newcomers_;
+  meeting<std::string> addresses_;
+};
+
+/// The thread leaves by itself; nothing tells when.
+void wait_until_idle(const state_stager& stager) {
+  while (stager.is_active())
+    std::this_thread::yield();
+}
+
+template <class T>
+std::span<const std::byte> bytes_of(const std::vector<T>& x) {
+  return std::as_bytes(std::span{x});
+}
+
+template <class Frame>
+Frame next(staged_state& newcomer) {
+  return std::get<Frame>(value_or_throw(newcomer.next()));
+}
+
+error error_of(const expected<staged_frame>& x) {
+  return x ? error{} : x.error();
+}
+
+/// What a newcomer of the tests does: takes all there is.
+struct joined {
+  std::string sha256;
+  nlohmann::json values;
+  metric_map metrics;
+  step_id snapshot;
+  step_id boundary;
+  std::vector<std::uint64_t> steps;
+};
+
+joined join(staging_group& group, std::uint32_t which, const std::vector<std::size_t>& sizes) {
+  auto result = joined{};
+  auto mine = replica{sizes};
+  auto newcomer = group.newcomer(which);
+  result.snapshot = value_or_throw(newcomer.receive(mine.state, mine.facts));
+  result.sha256 = mine.state.sha256();
+  result.values = mine.state.values();
+  result.metrics = mine.facts.last_metrics;
+  for (;;) {
+    auto frame = value_or_throw(newcomer.next());
+    if (auto* gradient = std::get_if<gradient_frame>(&frame))
+      result.steps.push_back(gradient->step.value);
+    if (auto* end = std::get_if<end_frame>(&frame)) {
+      result.boundary = end->boundary;
+      return result;
+    }
+  }
+}
+
+/// `sources` incumbents and `newcomers` go through one group; the state changes as soon as it was staged.
+void check_staging(std::list<state_stager>& stagers, std::uint32_t newcomers, const std::vector<std::size_t>& sizes,
+                   std::uint32_t seed) {
+  auto sources = static_cast<std::uint32_t>(stagers.size());
+  CAPTURE(sources);
+  CAPTURE(newcomers);
+  auto group = staging_group{sources, newcomers};
+  auto incumbent = replica{sizes};
+  incumbent.fill(seed);
+  auto sha256 = incumbent.state.sha256();
+  auto values = incumbent.state.values();
+  auto metrics = incumbent.facts.last_metrics;
+  auto results = std::vector<std::future<joined>>{};
+  for (std::uint32_t i = 0; i < newcomers; ++i)
+    results.push_back(std::async(std::launch::async, [&, i] { return join(group, i, sizes); }));
+  for (std::uint32_t rank = 0; auto& stager : stagers)
+    stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
+  incumbent.fill(seed + 1);
+  for (auto& stager : stagers) {
+    stager.push_gradient(step_id{8}, bytes_of(std::vector<float>(1000)));
+    stager.push_gradient(step_id{9}, bytes_of(std::vector<float>(1000)));
+    stager.push_end(step_id{9});
+  }
+  for (auto& result : results) {
+    auto got = result.get();
+    CHECK(got.sha256 == sha256);
+    CHECK(got.values == values);
+    CHECK(got.metrics == metrics);
+    CHECK(got.snapshot == boundary);
+    CHECK(got.steps == std::vector<std::uint64_t>{8, 9});
+    CHECK(got.boundary == step_id{9});
+  }
+  for (auto& stager : stagers) {
+    wait_until_idle(stager);
+    CHECK(stager.last_error() == error{});
+  }
+}
+
+} // namespace
+
+TEST_CASE("newcomers get the state of the boundary, however many give it and whatever becomes of it there") {
+  for (std::uint32_t sources : {1, 2, 3})
+    for (std::uint32_t newcomers : {1, 2}) {
+      auto stagers = std::list<state_stager>(sources);
+      check_staging(stagers, newcomers, odd_sizes, sources * 10 + newcomers);
+    }
+}
+
+TEST_CASE("incumbents without a share leave at once and disturb nobody") {
+  for (std::uint32_t seed = 0; seed < 10; ++seed) {
+    auto stagers = std::list<state_stager>(3);
+    check_staging(stagers, 2, {}, seed);
+    check_staging(stagers, 1, {5}, seed);
+  }
+}
+
+TEST_CASE("a stager serves one group after the other, with states of other sizes") {
+  auto stagers = std::list<state_stager>(2);
+  check_staging(stagers, 1, {100}, 1);
+  check_staging(stagers, 1, odd_sizes, 2);
+  check_staging(stagers, 2, {17, 3}, 3);
+}
+
+TEST_CASE("metrics and values that are no numbers reach the newcomer") {
+  auto group = staging_group{1, 1};
+  auto incumbent = replica{{3}};
+  incumbent.state.values() = {{"best", std::numeric_limits<double>::infinity()}, {"whole", 2.0}};
+  incumbent.facts.last_metrics = {{"loss", std::nan("")}};
+  auto stager = state_stager{};
+  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  auto mine = replica{{3}};
+  auto newcomer = group.newcomer();
+  REQUIRE(newcomer.receive(mine.state, mine.facts));
+  CHECK(std::isnan(mine.facts.last_metrics.at("loss")));
+  CHECK(mine.state.values() == incumbent.state.values());
+  CHECK(mine.state.sha256() == incumbent.state.sha256());
+}
+
+TEST_CASE("gradients, evaluations and the end come in their order, with their bytes") {
+  auto group = staging_group{1, 1};
+  auto incumbent = replica{{100}};
+  auto stager = state_stager{};
+  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  auto large = std::vector<std::uint32_t>((std::size_t{9} << 18) + 1);
+  for (std::uint32_t i = 0; auto& x : large)
+    x = 2654435761u * i++;
+  auto copy = large;
+  stager.push_gradient(step_id{8}, bytes_of(large));
+  // It is the stager's own now.
+  std::ranges::fill(large, 0u);
+  stager.push_evaluation(std::vector{0.5, -1.0 / 3});
+  stager.push_evaluation({});
+  stager.push_gradient(step_id{9}, bytes_of(std::vector<std::uint32_t>{1, 2, 3}));
+  auto newcomer = group.newcomer();
+  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+  {
+    auto first = next<gradient_frame>(newcomer);
+    CHECK(first.step == step_id{8});
+    // A newcomer knows how far it is behind.
+    CHECK(first.latest == step_id{9});
+    CHECK(std::ranges::equal(first.bytes, bytes_of(copy)));
+    CHECK(reinterpret_cast<std::uintptr_t>(first.bytes.data()) % 64 == 0);
+  }
+  CHECK(next<evaluation_frame>(newcomer).values == std::vector{0.5, -1.0 / 3});
+  CHECK(next<evaluation_frame>(newcomer).values.empty());
+  {
+    auto second = next<gradient_frame>(newcomer);
+    CHECK(second.step == step_id{9});
+    CHECK(second.latest == step_id{9});
+    CHECK(std::ranges::equal(second.bytes, bytes_of(std::vector<std::uint32_t>{1, 2, 3})));
+  }
+  // Memory of the first is used again, and nothing of it is left.
+  auto third = std::vector<std::uint32_t>(500, 77u);
+  stager.push_gradient(step_id{10}, bytes_of(third));
+  CHECK(std::ranges::equal(next<gradient_frame>(newcomer).bytes, bytes_of(third)));
+  stager.push_end(step_id{10});
+  // Nothing comes after the end.
+  stager.push_gradient(step_id{11}, bytes_of(third));
+  CHECK(next<end_frame>(newcomer).boundary == step_id{10});
+  wait_until_idle(stager);
+  CHECK(stager.last_error() == error{});
+  CHECK(error_of(newcomer.next()).code == errc::aborted);
+}
+
+TEST_CASE("a newcomer learns what was passed while it computed a step") {
+  auto group = staging_group{1, 1};
+  auto incumbent = replica{{}};
+  auto stager = state_stager{};
+  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  auto gradient = std::vector<float>(10);
+  stager.push_gradient(step_id{8}, bytes_of(gradient));
+  stager.push_gradient(step_id{9}, bytes_of(gradient));
+  auto newcomer = group.newcomer();
+  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+  CHECK(next<gradient_frame>(newcomer).latest == step_id{9});
+  // The next is on its way already.
+  stager.push_gradient(step_id{10}, bytes_of(gradient));
+  stager.push_gradient(step_id{11}, bytes_of(gradient));
+  auto frame = next<gradient_frame>(newcomer);
+  CHECK(frame.step == step_id{9});
+  CHECK(frame.latest == step_id{11});
+}
+
+TEST_CASE("what is pushed without a group under way is dropped") {
+  auto stager = state_stager{};
+  stager.push_gradient(step_id{1}, bytes_of(std::vector<float>(10)));
+  stager.push_evaluation({});
+  stager.push_end(step_id{1});
+  stager.abort({errc::aborted, "nothing to abort"});
+  CHECK(!stager.is_active());
+  CHECK(stager.last_error() == error{});
+}
+
+TEST_CASE("staging is aborted while its group forms") {
+  auto incumbent = replica{{10}};
+  auto mutex = std::mutex{};
+  auto changed = std::condition_variable_any{};
+  auto is_forming = std::promise<void>{};
+  auto settings = staging_settings{};
+  settings.form = [&](std::stop_token stop) -> expected<std::unique_ptr<communicator>> {
+    is_forming.set_value();
+    auto lock = std::unique_lock{mutex};
+    changed.wait(lock, std::move(stop), [] { return false; });
+    return fail(errc::aborted, "cancelled");
+  };
+  auto stager = state_stager{};
+  stager.begin(settings, incumbent.state, incumbent.facts);
+  is_forming.get_future().wait();
+  CHECK(stager.is_active());
+  stager.push_gradient(boundary, bytes_of(std::vector<float>(10)));
+  stager.abort({errc::stale_generation, "the generation is over"});
+  wait_until_idle(stager);
+  // The first reason stays.
+  CHECK(stager.last_error() == error{errc::stale_generation, "the generation is over"});
+}
+
+TEST_CASE("a group that was formed in spite of an abort is not used") {
+  auto group = staging_group{1, 1};
+  auto incumbent = replica{{10}};
+  auto go_on = std::promise<void>{};
+  auto settings = group.settings_of(0);
+  settings.form = [&](const std::stop_token&) {
+    auto formed = group.form(0);
+    go_on.get_future().wait();
+    return formed;
+  };
+  auto stager = state_stager{};
+  stager.begin(settings, incumbent.state, incumbent.facts);
+  auto newcomer = group.newcomer();
+  stager.abort({errc::aborted, "too late"});
+  go_on.set_value();
+  CHECK(!newcomer.receive(incumbent.state, incumbent.facts));
+  wait_until_idle(stager);
+  CHECK(stager.last_error() == error{errc::aborted, "too late"});
+}
+
+TEST_CASE("staging is aborted while it sends to a newcomer that takes nothing, and the newcomer finds out") {
+  for (auto has_state : {false, true}) {
+    CAPTURE(has_state);
+    auto group = staging_group{2, 1};
+    auto incumbent = replica{odd_sizes};
+    auto stagers = std::list<state_stager>(2);
+    for (std::uint32_t rank = 0; auto& stager : stagers)
+      stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
+    auto newcomer = group.newcomer();
+    if (has_state) {
+      REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+      stagers.front().push_gradient(step_id{8}, bytes_of(std::vector<float>(std::size_t{3} << 20)));
+      stagers.front().push_end(step_id{8});
+    }
+    stagers.front().abort({errc::aborted, "regroup"});
+    wait_until_idle(stagers.front());
+    CHECK(stagers.front().last_error() == error{errc::aborted, "regroup"});
+    if (has_state) {
+      CHECK(error_of(newcomer.next()).code == errc::aborted);
+    } else {
+      auto got = newcomer.receive(incumbent.state, incumbent.facts);
+      REQUIRE(!got);
+      CHECK(got.error().code == errc::aborted);
+    }
+  }
+}
+
+TEST_CASE("a stager whose newcomers are too slow for its memory gives up, and starts anew with the next") {
+  auto gradient = std::vector<std::uint8_t>(1000);
+  auto incumbent = replica{{10}};
+  auto stager = state_stager{};
+  auto group = staging_group{1, 1};
+  auto settings = group.settings_of(0);
+  settings.queue_limit_bytes = 3000;
+  stager.begin(settings, incumbent.state, incumbent.facts);
+  auto newcomer = group.newcomer();
+  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+  // What was sent counts no more.
+  for (std::uint64_t step = 8; step < 18; ++step) {
+    stager.push_gradient(step_id{step}, bytes_of(gradient));
+    CHECK(next<gradient_frame>(newcomer).step == step_id{step});
+  }
+  CHECK(stager.last_error() == error{});
+  for (std::uint64_t step = 18; step < 22; ++step)
+    stager.push_gradient(step_id{step}, bytes_of(gradient));
+  CHECK(stager.last_error().code == errc::aborted);
+  CHECK(stager.last_error().message.find("3000 bytes") != std::string::npos);
+  CHECK(error_of(newcomer.next()).code == errc::aborted);
+  wait_until_idle(stager);
+
+  auto again = staging_group{1, 1};
+  settings = again.settings_of(0);
+  settings.queue_limit_bytes = 3000;
+  stager.begin(settings, incumbent.state, incumbent.facts);
+  CHECK(stager.last_error() == error{});
+  auto second = again.newcomer();
+  REQUIRE(second.receive(incumbent.state, incumbent.facts));
+  stager.push_end(boundary);
+  // Training goes on, and the end is still to be heard.
+  for (std::uint64_t step = 8; step < 12; ++step)
+    stager.push_gradient(step_id{step}, bytes_of(gradient));
+  CHECK(next<end_frame>(second).boundary == boundary);
+  wait_until_idle(stager);
+  CHECK(stager.last_error() == error{});
+}
+
+TEST_CASE("a newcomer that dies ends its group only") {
+  auto incumbent = replica{odd_sizes};
+  auto stagers = std::list<state_stager>(2);
+  {
+    auto group = staging_group{2, 2};
+    for (std::uint32_t rank = 0; auto& stager : stagers)
+      stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
+    auto survivor = std::async(std::launch::async, [&] {
+      auto mine = replica{odd_sizes};
+      auto newcomer = group.newcomer(1);
+      return newcomer.receive(mine.state, mine.facts) ? error_of(newcomer.next()).code : errc::aborted;
+    });
+    // Gone when all are connected, and before it has taken anything.
+    CHECK(value_or_throw(group.form(2))->barrier());
+    for (auto& stager : stagers) {
+      wait_until_idle(stager);
+      CHECK(stager.last_error().code == errc::aborted);
+    }
+    CHECK(survivor.get() == errc::aborted);
+  }
+  check_staging(stagers, 1, odd_sizes, 5);
+}
+
+TEST_CASE("a source that dies ends the transfer") {
+  auto group = staging_group{2, 1};
+  auto incumbent = replica{odd_sizes};
+  auto first = state_stager{};
+  first.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  auto second = std::async(std::launch::async, [&] {
+    auto formed = value_or_throw(group.form(1));
+    return formed->barrier().has_value();
+  });
+  auto mine = replica{odd_sizes};
+  auto newcomer = group.newcomer();
+  auto got = newcomer.receive(mine.state, mine.facts);
+  CHECK(second.get());
+  REQUIRE(!got);
+  CHECK(got.error().code == errc::aborted);
+}
+
+TEST_CASE("newcomers that come while others are served take their place") {
+  auto incumbent = replica{odd_sizes};
+  auto stagers = std::list<state_stager>(1);
+  auto group = staging_group{1, 1};
+  stagers.front().begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  auto newcomer = group.newcomer();
+  check_staging(stagers, 1, odd_sizes, 6);
+  auto got = newcomer.receive(incumbent.state, incumbent.facts);
+  REQUIRE(!got);
+  CHECK(got.error().code == errc::aborted);
+}
+
+TEST_CASE("a stager that goes away takes its group along") {
+  auto group = staging_group{1, 1};
+  auto incumbent = replica{{10}};
+  auto stager = std::make_unique<state_stager>();
+  stager->begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  auto newcomer = group.newcomer();
+  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+  auto waiting = std::async(std::launch::async, [&] { return error_of(newcomer.next()).code; });
+  stager.reset();
+  CHECK(waiting.get() == errc::aborted);
+}
+
+TEST_CASE("a newcomer that waits is told to stop from another thread") {
+  auto group = staging_group{1, 1};
+  auto incumbent = replica{{10}};
+  auto stager = state_stager{};
+  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  auto newcomer = group.newcomer();
+  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+  auto waiting = std::async(std::launch::async, [&] { return error_of(newcomer.next()); });
+  newcomer.abort({errc::stale_generation, "released"});
+  CHECK(waiting.get() == error{errc::stale_generation, "released"});
+  // The stager hears of it when it has something to say.
+  stager.push_gradient(step_id{8}, bytes_of(std::vector<float>(10)));
+  wait_until_idle(stager);
+  CHECK(stager.last_error().code == errc::aborted);
+}
+
+TEST_CASE("a group that cannot be formed is noted, and training goes on") {
+  auto incumbent = replica{{10}};
+  auto stager = state_stager{};
+  auto settings = staging_settings{};
+  settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
+    return fail(errc::unreachable, "no such host");
+  };
+  stager.begin(settings, incumbent.state, incumbent.facts);
+  wait_until_idle(stager);
+  CHECK(stager.last_error() == error{errc::unreachable, "no such host"});
+  settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
+    throw failure{errc::timed_out, "no answer"};
+  };
+  stager.begin(settings, incumbent.state, incumbent.facts);
+  wait_until_idle(stager);
+  CHECK(stager.last_error() == error{errc::timed_out, "no answer"});
+  settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
+    throw std::runtime_error{"out of luck"};
+  };
+  stager.begin(settings, incumbent.state, incumbent.facts);
+  wait_until_idle(stager);
+  CHECK(stager.last_error().message.find("out of luck") != std::string::npos);
+  // A group of another size.
+  settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
+    return collectives::make_self_communicator(generation_id{1});
+  };
+  stager.begin(settings, incumbent.state, incumbent.facts);
+  wait_until_idle(stager);
+  CHECK(stager.last_error().code == errc::internal);
+}
+
+TEST_CASE("a newcomer with tensors of other sizes is told so") {
+  auto group = staging_group{1, 1};
+  auto incumbent = replica{{10, 20}};
+  auto stager = state_stager{};
+  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  auto other = replica{{10, 21}};
+  auto newcomer = group.newcomer();
+  auto got = newcomer.receive(other.state, other.facts);
+  REQUIRE(!got);
+  CHECK(got.error().code == errc::mismatch);
+  CHECK(got.error().message.find("31 bytes, the others of 30") != std::string::npos);
+}
+
+} // namespace troupe::runtime

@@ -154,7 +154,8 @@ expected<std::shared_ptr<shm_group>> shm_group::connect(const shm_options& optio
                                                         const descriptor_exchange& exchange) {
   if (auto valid = check_options(options); !valid)
     return fail(std::move(valid.error()));
-  auto pool = shared_pool::make();
+  // As much room as in the process's own.
+  auto pool = shared_pool::make(options.pool->capacity_bytes());
   if (!pool)
     return fail(std::move(pool.error()));
   shm::control* own = nullptr;

@@ -1,11 +1,8 @@
 #include "state_transfer.hpp"
 
-#include <troupe/serialization/digest.hpp>
-
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 namespace troupe::runtime {
@@ -28,17 +25,18 @@ std::vector<std::span<std::byte>> chunks_of(const tracked_state& state) {
   return result;
 }
 
-std::string describe(const tracked_state& state, const transferred_facts& facts) {
-  return nlohmann::json{{"values", state.values()}, {"metrics", facts.last_metrics}}.dump();
+/// As CBOR: a metric may be no number, which JSON text cannot say.
+std::vector<std::uint8_t> describe(const tracked_state& state, const transferred_facts& facts) {
+  return nlohmann::json::to_cbor({{"values", state.values()}, {"metrics", facts.last_metrics}});
 }
 
 expected<void> give(collectives::communicator& group, rank_id newcomer, std::size_t mine, std::size_t sources,
-                    const std::vector<std::span<std::byte>>& chunks, const std::string& text) {
+                    const std::vector<std::span<std::byte>>& chunks, const std::vector<std::uint8_t>& text) {
   if (mine == 0) {
     auto size = std::uint64_t{text.size()};
     if (auto sent = group.send(newcomer, std::as_bytes(std::span{&size, 1})); !sent)
       return sent;
-    if (auto sent = group.send(newcomer, serialization::bytes_of(text)); !sent)
+    if (auto sent = group.send(newcomer, std::as_bytes(std::span{text})); !sent)
       return sent;
   }
   for (auto i = mine; i < chunks.size(); i += sources)
@@ -52,13 +50,13 @@ expected<void> take(collectives::communicator& group, const std::vector<rank_id>
   std::uint64_t size = 0;
   if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{&size, 1})); !got)
     return got;
-  auto text = std::string(size, '\0');
+  std::vector<std::uint8_t> text(size);
   if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{text})); !got)
     return got;
   for (std::size_t i = 0; i < chunks.size(); ++i)
     if (auto got = group.receive(sources[i % sources.size()], chunks[i]); !got)
       return got;
-  auto beside = nlohmann::json::parse(text, nullptr, false);
+  auto beside = nlohmann::json::from_cbor(text, true, false);
   if (beside.is_discarded())
     return fail(errc::internal, "the state that was sent cannot be read: an invariant of Troupe is broken");
   state.values() = beside.at("values");

@@ -109,7 +109,8 @@ class rank_group {
         place.deadline = deadline;
         if (kind == backend::gloo)
           return make_gloo_communicator(place, exchange_addresses);
-        auto pool = value_or_throw(shared_pool::make());
+        // Every rank maps the pools of all others into this one process, of which ThreadSanitizer leaves us 1.5 TiB.
+        auto pool = value_or_throw(shared_pool::make(1 << 28));
         if (kind == backend::shm)
           return make_shm_communicator({rank_id{rank}, world_size, generation, deadline, std::move(pool)},
                                        exchange_descriptors);

@@ -36,8 +36,13 @@ namespace troupe::testing {
 
 using namespace std::chrono_literals;
 
+/// Defined by the build where programs are much slower: how many times.
+#ifndef TROUPE_TEST_PATIENCE
+#define TROUPE_TEST_PATIENCE 1
+#endif
+
 /// How long anything may take before a test calls it hung. Far more than a loaded machine needs.
-inline constexpr auto hang_limit = std::chrono::milliseconds{60'000};
+inline constexpr auto hang_limit = std::chrono::milliseconds{60'000} * TROUPE_TEST_PATIENCE;
 
 inline void write_file(const std::filesystem::path& path, std::string_view text) {
   std::ofstream{path, std::ios::binary | std::ios::trunc} << text;

@@ -21,6 +21,7 @@ class collectives_state : public collectives_actor::base {
     return {
         [this](const generation_started& message) { begin(message); },
         [this](const exchange_request& message) { return exchange(message); },
+        [this](const exchange_ended& message) { end(message); },
     };
   }
 
@@ -38,6 +39,14 @@ class collectives_state : public collectives_actor::base {
     if (!table_.begin(message))
       return;
     fail_all(to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) + " has begun"}));
+  }
+
+  void end(const exchange_ended& message) {
+    if (!table_.end(message))
+      return;
+    if (auto waiting = waiting_.extract(message.sequence); !waiting.empty())
+      for (auto& each : waiting.mapped())
+        each.deliver(to_caf({errc::aborted, "exchange " + std::to_string(message.sequence) + " was given up"}));
   }
 
   void fail_all(const caf::error& reason) {

@@ -29,6 +29,7 @@ group_place group_layout::place_of(const worker_place& who) const {
   for (const auto& place : places_)
     result.nodes.push_back(place.node);
   result.data_address = used_nodes_.size() > 1 ? addresses_[who.node] : "127.0.0.1";
+  result.host_address = addresses_[who.node];
   return result;
 }
 

@@ -17,6 +17,12 @@ constexpr std::uint32_t newcomer_fault = 10;
 /// How long a newcomer waits for others that were started, to be let in with them.
 constexpr auto newcomer_patience = std::chrono::milliseconds{500};
 
+/// How often a newcomer is given the state while the others train on, before they wait for it.
+constexpr std::uint32_t most_stagings = 3;
+
+/// How long the others stand at a boundary for a newcomer that has said to be level: it has a step or two to apply.
+constexpr auto follower_patience = std::chrono::seconds{2};
+
 /// Attempts in a row that may end before any step was applied.
 constexpr std::uint32_t most_fruitless_attempts = 5;
 
@@ -179,8 +185,10 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
     return {};
   phase_ = phase::training;
   for (auto& [id, each] : members_)
-    if (!each.ended)
+    if (!each.ended) {
       each.stands = standing::member;
+      each.has_place = true;
+    }
   run_actions actions{{begin_all{}, "all " + std::to_string(members_.size()) + " workers are ready"}};
   if (stop_sent_)
     actions.push_back(
@@ -238,10 +246,9 @@ run_actions run_coordinator::accept(const run_plan& plan) {
     if (each.stands == standing::ready && each.is_coming()) {
       each.stands = standing::preparing;
       actions.push_back({begin_newcomer{id}, name_of(each.place) + " has joined"});
-    } else if (is_next_loop && each.is_coming() && each.stands != standing::started) {
-      // It is on its way to a loop that is behind the others now: a fresh one comes to this one.
-      each.finished = each.let_go = true;
-      actions.push_back({fence_worker{id, "the others have gone on to their next loop"}, "a newcomer comes too late"});
+    } else if (is_next_loop && each.is_coming() && each.stands == standing::waiting) {
+      // It waits at a loop that is behind the others now. Who is still on its way there is told when it asks.
+      append(actions, wait_for_place(each, each.since));
     }
   return with_replacement(std::move(actions));
 }
@@ -254,6 +261,7 @@ run_actions run_coordinator::on_plan_of_newcomer(member& who, const run_plan& me
       actions.push_back({release_one{who.place.worker}, "it has another plan"});
       return with_replacement(std::move(actions));
     }
+  who.loop = message.loop;
   return {{accept_plan_of{who.place.worker}, name_of(who.place) + " has the plan of the others"}};
 }
 
@@ -387,13 +395,16 @@ run_actions run_coordinator::lose(member& who, failure_record what, const std::s
 run_actions run_coordinator::lose_newcomer(member& who, failure_record what, bool from_outside) {
   who.finished = who.let_go = true;
   failures_.push_back(std::move(what));
+  auto actions = give_up_staging(who);
+  if (who.stands == standing::following)
+    append(actions, form_when_all_have_reported());
   failed_newcomers_ += from_outside ? 1 : newcomer_fault;
   if (failed_newcomers_ >= most_failed_newcomers)
-    return {{warn{}, workers(from_outside ? failed_newcomers_ : failed_newcomers_ / newcomer_fault) +
-                         " in a row ended before they had joined, so that no more are started until there is new room "
-                         "or another size is asked for; the last one: " +
-                         failures_.back().reason.message}};
-  return {};
+    actions.push_back({warn{}, workers(from_outside ? failed_newcomers_ : failed_newcomers_ / newcomer_fault) +
+                                   " in a row ended before they had joined, so that no more are started until there "
+                                   "is new room or another size is asked for; the last one: " +
+                                   failures_.back().reason.message});
+  return actions;
 }
 
 run_actions run_coordinator::with_replacement(run_actions actions) {
@@ -430,6 +441,7 @@ run_actions run_coordinator::restart(std::optional<failure_record> what, const s
   accepted_.clear();
   commands_ = farewell_ = 0;
   regroup_asked_ = aborted_ = held_ = found_by_workers_ = false;
+  followers_awaited_.reset();
   failed_newcomers_ = 0;
   cause_ = why;
   return {{restart_run{}, why}};
@@ -499,13 +511,27 @@ run_actions run_coordinator::ask_for_regroup(const std::string& why) {
   return {{send_command{{config_.run, ++commands_, command_kind::regroup, generation_}}, why}};
 }
 
-/// Newcomers that ask for a place get it at the next boundary; for those that will be there in a moment they wait.
+/// Whether a newcomer gets the state inside its first generation, while the others wait. It is so where that takes no
+/// time, or where the others wait anyway, or are about to go; and where nothing else has helped.
+bool run_coordinator::takes_state_in_generation(const member& who) const {
+  if (accepted_.empty() || accepted_.back().state_bytes <= config_.failure.stage_above_bytes)
+    return true;
+  auto staying = count([](const member& x) { return x.is_left() && !x.leaving; });
+  auto too_few = config_.workers.is_elastic() && staying < std::min(config_.workers.min, wanted_);
+  return who.stagings >= most_stagings || held_ || too_few ||
+         count([](const member& x) { return x.is_left() && x.leaving; }) > 0;
+}
+
+/// Newcomers that ask for a place get it at the next boundary, once they have the state; for those that will be there
+/// in a moment they wait.
 run_actions run_coordinator::let_newcomers_in(time now) {
   auto names = std::string{};
   auto others_come = false;
   auto waits_long = false;
-  for (const auto& [id, who] : members_) {
-    if (!who.is_coming())
+  auto without_staging = false;
+  std::vector<member*> waiting;
+  for (auto& [id, who] : members_) {
+    if (!who.is_coming() || who.stands == standing::following)
       continue;
     if (who.stands != standing::waiting) {
       others_come = true;
@@ -513,10 +539,119 @@ run_actions run_coordinator::let_newcomers_in(time now) {
     }
     names += (names.empty() ? "" : ", ") + name_of(who.place);
     waits_long = waits_long || now - who.since > newcomer_patience;
+    without_staging = without_staging || takes_state_in_generation(who);
+    waiting.push_back(&who);
   }
-  if (names.empty() || (others_come && !waits_long))
+  if (waiting.empty() || (others_come && !waits_long))
     return {};
+  names += waiting.size() == 1 ? " joins" : " join";
+  return without_staging ? ask_for_regroup(names) : stage(waiting, names);
+}
+
+/// Has the others give them the state while they train on. One group at a time.
+run_actions run_coordinator::stage(const std::vector<member*>& newcomers, const std::string& names) {
+  if (phase_ != phase::training || regroup_asked_ || stop_sent_ || end_known_ ||
+      count([](const member& x) { return x.is_coming() && x.stands == standing::following; }) > 0)
+    return {};
+  staging_ = {++commands_,
+              count([](const member& x) { return x.is_left(); }),
+              static_cast<std::uint32_t>(newcomers.size()),
+              false,
+              {}};
+  std::set<std::uint32_t> nodes;
+  for (const auto& [id, who] : members_)
+    if (who.is_left())
+      nodes.insert(who.place.node);
+  auto rank = rank_id{staging_.sources};
+  for (auto* who : newcomers) {
+    nodes.insert(who->place.node);
+    who->stands = standing::following;
+    who->level = false;
+    who->report.reset();
+    ++who->stagings;
+    staging_.told.emplace(rank, who->place.worker);
+    ++rank.value;
+  }
+  staging_.across_nodes = nodes.size() > 1;
+  auto command = control_command{config_.run, staging_.number,    command_kind::stage,
+                                 generation_, staging_.newcomers, staging_.across_nodes};
+  return {{send_command{command}, names + ": the state is on its way"}, {staging_, names}};
+}
+
+/// The others of its group find it broken, and report again.
+run_actions run_coordinator::give_up_staging(const member& lost) {
+  if (lost.stands != standing::following)
+    return {};
+  return {{end_staging{staging_.number}, name_of(lost.place) + " is gone"}};
+}
+
+run_actions run_coordinator::on_level(const newcomer_level& message) {
+  auto* who = find(message.worker);
+  if (who == nullptr || !who->is_coming() || who->stands != standing::following || message.staging != staging_.number ||
+      message.generation != generation_ || !goes_on())
+    return {};
+  who->level = true;
+  who->applied = std::max(who->applied, message.step);
+  auto names = std::string{};
+  for (const auto& [id, each] : members_) {
+    if (!each.is_coming() || each.stands != standing::following)
+      continue;
+    if (!each.level)
+      return {};
+    names += (names.empty() ? "" : ", ") + name_of(each.place);
+  }
   return ask_for_regroup(names + (names.find(',') == std::string::npos ? " joins" : " join"));
+}
+
+/// It has come to the boundary at which the others stand, or will in a moment, and is one of them from here; or its
+/// group has broken.
+run_actions run_coordinator::on_report_of_follower(member& who, const regroup_report& report, time now) {
+  if (report.staging != staging_.number) {
+    // It was told before, and asks again.
+    auto again = staging_;
+    std::erase_if(again.told, [&](const auto& each) { return each.second != who.place.worker; });
+    return {{std::move(again), name_of(who.place) + " asks again"}};
+  }
+  who.level = false;
+  who.report = report;
+  auto is_there =
+      report.has_state && report.generation == generation_ && (phase_ == phase::regrouping || regroup_asked_);
+  if (is_there) {
+    who.stands = standing::member;
+    who.applied = std::max(who.applied, report.passed);
+    failed_newcomers_ = 0;
+    phase_ = phase::regrouping;
+    return form_when_all_have_reported();
+  }
+  return wait_for_place(who, now);
+}
+
+/// A newcomer without the state has reported.
+run_actions run_coordinator::wait_for_place(member& who, time now) {
+  // Also where it says again how far it has followed others who have gone on.
+  who.report->has_state = who.report->between_steps = false;
+  if (who.loop + 1 < accepted_.size()) {
+    who.stands = standing::preparing;
+    who.report.reset();
+    return {{skip_loop{who.place.worker, accepted_[who.loop + 1].evaluations},
+             name_of(who.place) + " has come to a loop that is behind the others"}};
+  }
+  who.stands = standing::waiting;
+  who.since = now;
+  return phase_ == phase::regrouping ? form_when_all_have_reported() : let_newcomers_in(now);
+}
+
+/// Nobody stands still for long for one that is slower than it has said.
+run_actions run_coordinator::stop_waiting_for_followers(time now) {
+  if (phase_ != phase::regrouping || !followers_awaited_)
+    return {};
+  if (*followers_awaited_ == time{})
+    followers_awaited_ = now;
+  if (now - *followers_awaited_ <= follower_patience)
+    return {};
+  for (auto& [id, who] : members_)
+    who.level = false;
+  return form_when_all_have_reported();
 }
 
 run_actions run_coordinator::on_tick(time now) {
@@ -545,6 +680,7 @@ run_actions run_coordinator::on_tick(time now) {
   }
   if (!actions.empty())
     append(actions, replace_missing());
+  append(actions, stop_waiting_for_followers(now));
   append(actions, let_newcomers_in(now));
   return actions;
 }
@@ -558,11 +694,11 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
              "it was given up"}};
   if (!goes_on())
     return {{refuse_report{report.worker, {errc::aborted, "the run is ending"}}, "the run is ending"}};
+  if (who->stands == standing::following)
+    return on_report_of_follower(*who, report, now);
   if (who->stands == standing::preparing || who->stands == standing::waiting) {
-    who->stands = standing::waiting;
     who->report = report;
-    who->since = now;
-    return phase_ == phase::regrouping ? form_when_all_have_reported() : let_newcomers_in(now);
+    return wait_for_place(*who, now);
   }
   if (report.generation != generation_)
     return {{refuse_report{report.worker,
@@ -625,6 +761,17 @@ run_actions run_coordinator::form_when_all_have_reported() {
     reports.push_back(*who.report);
     let_in = let_in && who.report->between_steps;
   }
+  // They are lost with their node, all at once: what that means is decided with the last of them.
+  if (left.empty())
+    return {};
+  // Newcomers that are about to come to this boundary are waited for, a moment.
+  if (let_in && std::ranges::any_of(members_, [](const auto& x) {
+        return x.second.is_coming() && x.second.stands == standing::following && x.second.level;
+      })) {
+    if (!followers_awaited_)
+      followers_awaited_ = time{};
+    return {};
+  }
   // Who had the state has finished, and newcomers that did not get it any more are not needed.
   if (reports.empty() && end_known_) {
     for (auto* who : left)
@@ -645,7 +792,9 @@ run_actions run_coordinator::form_when_all_have_reported() {
                              ": it needs at least " + workers(config_.workers.min) + ", and has " +
                              std::to_string(left.size()) + ". Start more caf-nodes, or ask for another size"}};
   }
-  auto is_coming_in = [](const auto& x) { return x.second.is_coming() && x.second.stands == standing::waiting; };
+  auto is_coming_in = [this](const auto& x) {
+    return x.second.is_coming() && x.second.stands == standing::waiting && takes_state_in_generation(x.second);
+  };
   auto is_saved = farewell_ > 0 && decision->commands_agreed >= farewell_;
   if (let_in && is_saved && !end_known_ && std::ranges::all_of(left, &member::leaving) &&
       std::ranges::none_of(members_, is_coming_in))
@@ -667,7 +816,7 @@ run_actions run_coordinator::form_when_all_have_reported() {
   }
   if (let_in)
     for (auto& [id, who] : members_)
-      if (who.is_coming() && who.stands == standing::waiting && !who.leaving) {
+      if (who.is_coming() && who.stands == standing::waiting && !who.leaving && takes_state_in_generation(who)) {
         next.push_back(&who);
         failed_newcomers_ = 0;
       }
@@ -682,6 +831,7 @@ run_actions run_coordinator::form_when_all_have_reported() {
     if (!who->report->has_state)
       result.newcomers.push_back(who->place.worker);
     who->stands = standing::member;
+    who->has_place = true;
     who->applied = std::max(who->applied, decision->settled);
     who->report.reset();
   }
@@ -696,11 +846,11 @@ run_actions run_coordinator::form_when_all_have_reported() {
   result.decision = std::move(*decision);
   phase_ = phase::training;
   found_by_workers_ = regroup_asked_ = aborted_ = held_ = false;
+  followers_awaited_.reset();
   farewell_ = 0;
   auto actions = run_actions{{std::move(result), std::move(why)}};
   // What could not be done this time is done at the next boundary.
-  if (std::ranges::any_of(members_,
-                          [](const auto& x) { return x.second.stands == standing::waiting && x.second.is_coming(); }))
+  if (std::ranges::any_of(members_, is_coming_in))
     append(actions, ask_for_regroup("newcomers wait"));
   else if (let_go == false && count([](const member& x) { return x.is_left() && x.leaving; }) > 0)
     append(actions, count([](const member& x) { return x.is_left() && !x.leaving; }) > 0
@@ -723,7 +873,7 @@ run_actions run_coordinator::let_all_go(const std::vector<member*>& left) {
 
 /// Gives ranks, such that the workers of a node keep neighbouring ones and who was before another stays before it.
 std::vector<worker_place> run_coordinator::give_places(std::vector<member*> who) {
-  auto is_new = [](const member* x) { return !x->report->has_state; };
+  auto is_new = [](const member* x) { return !x->has_place; };
   std::map<std::uint32_t, std::uint32_t> first_rank;
   for (const auto* each : who)
     if (!is_new(each)) {
@@ -769,6 +919,7 @@ run_actions run_coordinator::on_node_leaving(std::uint32_t node, bool room_elsew
     if (who.is_coming()) {
       who.finished = who.let_go = true;
       actions.push_back({fence_worker{id, "its node is going away"}, "its node is going away"});
+      append(actions, give_up_staging(who));
     }
   }
   auto others = count([](const member& x) { return x.is_left() && !x.leaving; });
@@ -814,6 +965,10 @@ run_actions run_coordinator::on_drain_timeout() {
 run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
   if ((!goes_on() && phase_ != phase::starting) || workers_wanted == 0)
     return {};
+  if (goes_on() && has_own_loop())
+    return {{warn{},
+             "the training function has a loop of its own, into which nobody can be let: stop the run, and go on "
+             "with another number of workers"}};
   wanted_ = workers_wanted;
   failed_newcomers_ = 0;
   if (phase_ == phase::starting)
@@ -834,6 +989,7 @@ run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
     if (who.is_coming() && ++there > wanted_) {
       who.finished = who.let_go = true;
       actions.push_back({fence_worker{id, "it is not needed any more"}, "fewer workers are wanted"});
+      append(actions, give_up_staging(who));
     }
   if (left.size() <= wanted_) {
     append(actions, replace_missing());
@@ -849,6 +1005,9 @@ run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
 run_actions run_coordinator::on_pause() {
   if ((!goes_on() && phase_ != phase::starting) || stop_sent_ || end_known_)
     return {};
+  if (goes_on() && has_own_loop())
+    return {
+        {warn{}, "the training function has a loop of its own, which cannot be paused: stop the run, and resume it"}};
   paused_ = true;
   return ask_for_regroup("the run is paused");
 }
@@ -962,6 +1121,9 @@ run_actions run_coordinator::on_stop(const stop_request& message) {
 run_actions run_coordinator::on_checkpoint_request() {
   if (!goes_on() || stop_sent_)
     return {};
+  if (has_own_loop())
+    return {
+        {warn{}, "the training function has a loop of its own, and takes its checkpoints itself: with its reports"}};
   return {
       {send_command{{config_.run, ++commands_, command_kind::checkpoint, generation_}}, "a checkpoint was asked for"}};
 }

@@ -33,13 +33,12 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using trainer_backend =
-    trainer_actor::extend<caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
-                          caf::result<next_generation>(regroup_report), caf::result<void>(metrics_batch),
-                          caf::result<void>(worker_finished), caf::result<void>(worker_ended),
-                          caf::result<void>(worker_output), caf::result<void>(node_beat),
-                          caf::result<void>(node_leaving), caf::result<void>(checkpoint_outcome),
-                          caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
+using trainer_backend = trainer_actor::extend<
+    caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
+    caf::result<next_generation>(regroup_report), caf::result<void>(newcomer_level), caf::result<void>(metrics_batch),
+    caf::result<void>(worker_finished), caf::result<void>(worker_ended), caf::result<void>(worker_output),
+    caf::result<void>(node_beat), caf::result<void>(node_leaving), caf::result<void>(checkpoint_outcome),
+    caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
 
 /// How long survivors of a failure may take to report, and released workers to end.
 constexpr auto grace_period = 2s;
@@ -121,6 +120,10 @@ class trainer_state : public trainer_backend::base {
         [this](const worker_ready& message, const worker_actor& worker) { return ready(message, worker); },
         [this](const run_plan& plan) { return agree(plan); },
         [this](const regroup_report& message) { return report(message); },
+        [this](const newcomer_level& message) {
+          if (message.run == result_.run && coordinator_ && !concluding_)
+            act(coordinator_->on_level(message));
+        },
         [this](const metrics_batch& batch) { take_metrics(batch); },
         [this](const worker_finished& message) { finished(message); },
         [this](const worker_ended& message) { ended(message); },
@@ -891,6 +894,10 @@ class trainer_state : public trainer_backend::base {
   }
 
   void form(const form_generation& next) {
+    const auto before = layout_.places();
+    auto is_new = [&](const worker_place& x) {
+      return std::ranges::find(before, x.worker, &worker_place::worker) == before.end();
+    };
     if (auto fit = lay_out(next.places); !fit)
       return conclude_run(run_status::failed, std::move(fit.error()));
     // Before any worker hears of it.
@@ -901,6 +908,7 @@ class trainer_state : public trainer_backend::base {
     message.commands_agreed = next.decision.commands_agreed;
     message.evaluations = next.decision.evaluations;
     message.evaluations_differ = next.decision.evaluations_differ;
+    message.has_grown = std::ranges::any_of(layout_.places(), is_new);
     for (const auto& place : layout_.places()) {
       if (place.worker == next.decision.evaluation_source)
         message.evaluation_source = place.rank;
@@ -922,6 +930,22 @@ class trainer_state : public trainer_backend::base {
     }
     standing_->clear();
     add(next.record);
+  }
+
+  /// Their answers are not yet places in a generation.
+  void stage(const stage_newcomers& group) {
+    next_generation message;
+    message.staging.number = group.number;
+    message.staging.generation = coordinator_->generation();
+    message.staging.sources = group.sources;
+    message.staging.newcomers = group.newcomers;
+    for (auto [rank, worker] : group.told) {
+      auto node = node_of(worker);
+      message.staging.rank = rank;
+      message.staging.data_address = group.across_nodes && node ? nodes_[*node].offer.address : "127.0.0.1";
+      if (auto waiting = reports_.extract(worker); !waiting.empty())
+        waiting.mapped().deliver(message);
+    }
   }
 
   void release(worker_id worker) {
@@ -1140,6 +1164,20 @@ class trainer_state : public trainer_backend::base {
               [&](const send_command& x) {
                 commands_.push_back(x.command);
                 tell_workers(x.command);
+              },
+              [&](const stage_newcomers& x) {
+                notify(false, action.why + ": it gets the state while the others train on");
+                stage(x);
+              },
+              [&](const skip_loop& x) {
+                next_generation message;
+                message.skips_loop = true;
+                message.next_evaluations = x.evaluations;
+                if (auto waiting = reports_.extract(x.worker); !waiting.empty())
+                  waiting.mapped().deliver(message);
+              },
+              [&](const end_staging& x) {
+                anon_send(collectives_, exchange_ended{result_.run, coordinator_->generation(), x.number});
               },
               [&](const abort_generation& x) {
                 notify(true, action.why + "; the others go on");

@@ -81,6 +81,9 @@ void describe(CLI::App& app, options& o) {
                   "Lost workers within an hour that the run puts up with; 0: ends at the first")
       ->capture_default_str();
   run->add_flag("!--no-replace", t.failure.replace_lost, "Go on with fewer when workers are lost");
+  run->add_option("--stage-above", t.failure.stage_above_bytes,
+                  "A state of more bytes is given to new workers while the others train on")
+      ->capture_default_str();
   run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: who computed which shards");
   run->add_flag("--check-every-step", t.run.check_every_step,
                 "Look around every step whether its body writes state too early");

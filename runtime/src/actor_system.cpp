@@ -39,8 +39,7 @@ class remote_node : public actors::connected_node {
 class embedded_node : public actors::connected_node {
  public:
   static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system) {
-    auto entry = std::make_shared<runtime::worker_entry>();
-    entry->keys = runtime::keys_of(system);
+    auto entry = std::make_shared<runtime::worker_entry>(runtime::keys_of(system));
     auto node = actors::spawn_node(system, {runtime::local_host_name(), "127.0.0.1", runtime::local_resources(), {}},
                                    runtime::make_local_launcher({{}, true}, entry));
     auto port = runtime::publish(node, {"127.0.0.1", 0});
@@ -48,7 +47,7 @@ class embedded_node : public actors::connected_node {
       caf::anon_send_exit(node, caf::exit_reason::user_shutdown);
       return fail(std::move(port.error()));
     }
-    entry->node = {"127.0.0.1", *port};
+    entry->open({"127.0.0.1", *port});
     return std::make_unique<embedded_node>(std::move(node), *port);
   }
 

@@ -29,6 +29,9 @@ class control_link {
   /// An all-gather over the control plane. From the training thread.
   [[nodiscard]] virtual expected<exchange_result> exchange(const exchange_request& message) = 0;
 
+  /// The same among the ranks of a staging group. From the stager's thread.
+  [[nodiscard]] virtual expected<exchange_result> exchange_staging(const exchange_request& message) = 0;
+
   /// An all-gather of descriptors among the ranks of this node. From the training thread.
   [[nodiscard]] virtual expected<std::vector<std::vector<collectives::unique_fd>>>
   exchange_descriptors(const descriptor_request& request, std::span<const int> mine) = 0;
@@ -38,6 +41,9 @@ class control_link {
 
   /// Returns once all who are left have reported, with this worker's place among them. From the training thread.
   [[nodiscard]] virtual expected<next_generation> regroup(const regroup_report& report) = 0;
+
+  /// Tells that this newcomer has caught up with the others. From the training thread.
+  virtual void tell(const newcomer_level& message) = 0;
 
   /// Returns once the checkpoint is durable or given up. From the training thread.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver(const checkpoint_part& part) = 0;

@@ -97,7 +97,7 @@ class local_launcher : public actors::process_launcher {
     spec.argv = {program.identity().path};
     spec.argv.insert(spec.argv.end(), request.arguments.begin(), request.arguments.end());
     spec.env = make_environment(request.environment);
-    spec.bootstrap = to_text({request.run, request.worker, request.secret, entry_->node, entry_->keys});
+    spec.bootstrap = to_text({request.run, request.worker, request.secret, entry_->node(), entry_->keys()});
     auto socket = descriptors_->add(request.run, request.worker);
     if (!socket)
       return fail(std::move(socket.error()));

@@ -7,6 +7,7 @@
 #include <troupe/runtime/program.hpp>
 
 #include <filesystem>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,11 +16,24 @@
 
 namespace troupe::runtime {
 
-/// How the processes of a node find it again. Filled in once the node's port is open, before the first process starts.
-struct worker_entry {
-  endpoint node;
+/// How the processes of a node find it again. A driver may be connected before whoever opens the node's port knows it:
+/// its workers wait for that moment.
+class worker_entry {
+ public:
   /// No keys: insecure.
-  std::optional<tls_files> keys;
+  explicit worker_entry(std::optional<tls_files> keys = {}) : keys_(std::move(keys)) {}
+
+  /// The node's port is open. Called once.
+  void open(endpoint node) { promise_.set_value(std::move(node)); }
+
+  /// Waits until it is.
+  [[nodiscard]] const endpoint& node() const { return node_.get(); }
+  [[nodiscard]] const std::optional<tls_files>& keys() const noexcept { return keys_; }
+
+ private:
+  std::optional<tls_files> keys_;
+  std::promise<endpoint> promise_;
+  std::shared_future<endpoint> node_{promise_.get_future()};
 };
 
 /// Where a node looks for programs.

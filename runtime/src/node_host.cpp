@@ -42,11 +42,10 @@ class node_host::impl {
   }
 
   explicit impl(const node_options& options, const std::optional<tls_files>& keys)
-      : config_(make_config(keys)), system_(*config_), entry_(std::make_shared<worker_entry>()) {
+      : config_(make_config(keys)), system_(*config_), entry_(std::make_shared<worker_entry>(keys)) {
     offered_ = local_resources();
     offered_.cpus = options.cpus.value_or(offered_.cpus);
     offered_.gpus = options.gpus.value_or(offered_.gpus);
-    entry_->keys = keys;
     node_ = actors::spawn_node(system_, {local_host_name(), reachable_name(options.listen.host), offered_, options.log},
                                make_local_launcher({options.program_directory, false}, entry_));
   }
@@ -62,17 +61,18 @@ class node_host::impl {
 
   /// Workers always dial over loopback; a node that listens there already needs no second port.
   expected<void> open(const endpoint& listen) {
+    if (!is_loopback(listen.host)) {
+      auto inner = publish(node_, {"127.0.0.1", 0});
+      if (!inner)
+        return fail(std::move(inner.error()));
+      entry_->open({"127.0.0.1", *inner});
+    }
     auto port = publish(node_, listen);
     if (!port)
       return fail(std::move(port.error()));
     address_ = {listen.host, *port};
-    entry_->node = address_;
     if (is_loopback(listen.host))
-      return {};
-    auto inner = publish(node_, {"127.0.0.1", 0});
-    if (!inner)
-      return fail(std::move(inner.error()));
-    entry_->node = {"127.0.0.1", *inner};
+      entry_->open(address_);
     return {};
   }
 

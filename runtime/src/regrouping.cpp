@@ -44,6 +44,9 @@ error train_context::impl::why_it_ends(error otherwise) {
 
 void train_context::impl::regroup(error reason) {
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
+  // What is said to newcomers at a boundary that all have come to stays true.
+  if (!between_steps_)
+    stager_.abort(reason);
   if (has_state_ && !pause_began_)
     pause_began_ = last_pass_;
   for (;;) {
@@ -57,21 +60,32 @@ void train_context::impl::regroup(error reason) {
     old.reset();
     regroup_report report;
     report.run = begin_.run;
-    report.generation = begin_.place.generation;
+    report.generation = level_ && !has_state_ ? staging_.generation : begin_.place.generation;
     report.worker = begin_.worker;
-    report.has_state = has_state_;
+    report.has_state = has_state_ || level_;
     report.between_steps = between_steps_;
     report.in_step = has_state_ && word_.load().phase == runtime::step_phase::frozen;
     report.passed = passed_;
     report.holds_next = reduced_.value == passed_.value + 1;
     report.commands_agreed = commands_agreed_;
     report.evaluations = evaluations_;
+    report.staging = staging_.number;
     report.reason = std::move(reason);
     auto next = link_.regroup(report);
     if (!next)
       throw failure{why_it_ends(std::move(next.error()))};
     if (next->released)
       throw worker_released{};
+    if (next->skips_loop) {
+      skips_loop_ = true;
+      begin_.earlier_evaluations.push_back(std::move(next->next_evaluations));
+      return;
+    }
+    if (next->staging.number > 0) {
+      auto lock = std::lock_guard{communicator_mutex_};
+      staging_ = next->staging;
+      return;
+    }
     if (adopt(*next)) {
       try {
         form_communicator();
@@ -97,12 +111,16 @@ bool train_context::impl::adopt(const next_generation& next) {
     // Where the others stand, whose state comes.
     step_ = passed_;
     commands_done_ = commands_agreed_;
-    evaluations_ = next.evaluations;
+    has_state_ = level_ && std::ranges::find(next.newcomers, next.place.rank) == next.newcomers.end();
+    if (!has_state_)
+      evaluations_ = next.evaluations;
   }
-  // All replicas are compared as a whole after a change of membership.
-  first_barrier_ = true;
+  // One that has got its state from others is compared with them as a whole.
+  first_barrier_ = first_barrier_ || next.has_grown;
   pusher_->set_rank(next.place.rank);
   auto lock = std::lock_guard{communicator_mutex_};
+  staging_ = {};
+  level_ = false;
   begin_.place = next.place;
   generation_ = next.place.generation;
   cancel_forming_ = {};

@@ -1,6 +1,7 @@
 #include "state_stager.hpp"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -129,8 +130,9 @@ void state_stager::push_evaluation(std::span<const double> values) {
   push(staging_kind::evaluation, {}, std::as_bytes(values));
 }
 
-void state_stager::push_end(step_id boundary) {
-  push(staging_kind::end, boundary, {});
+void state_stager::push_end(step_id boundary, std::uint64_t commands_agreed, std::uint64_t evaluations) {
+  const auto facts = std::array{commands_agreed, evaluations};
+  push(staging_kind::end, boundary, bytes_of(facts));
 }
 
 bool state_stager::takes_frames() const {
@@ -341,8 +343,13 @@ expected<staged_frame> staged_state::next() {
     std::ranges::copy(got->bytes, std::as_writable_bytes(std::span{values}).begin());
     return evaluation_frame{std::move(values)};
   }
-  case staging_kind::end:
-    return end_frame{got->step};
+  case staging_kind::end: {
+    auto facts = std::array<std::uint64_t, 2>{};
+    if (got->bytes.size() != sizeof facts)
+      return fail(broken("an end of " + std::to_string(got->bytes.size()) + " bytes"));
+    std::ranges::copy(got->bytes, writable_bytes_of(facts).begin());
+    return end_frame{got->step, facts[0], facts[1]};
+  }
   case staging_kind::snapshot:
     break;
   }

@@ -66,8 +66,9 @@ class state_stager {
   void push_gradient(step_id step, std::span<const std::byte> bytes);
   /// The result of an evaluation, between the gradients as it was between the steps.
   void push_evaluation(std::span<const double> values);
-  /// The newcomers go on with the others after this step. The group ends once they have heard it.
-  void push_end(step_id boundary);
+  /// The newcomers go on with the others after this step, whose barrier has agreed on `commands_agreed`, and up to
+  /// which there were so many evaluations. The group ends once they have heard it.
+  void push_end(step_id boundary, std::uint64_t commands_agreed, std::uint64_t evaluations);
 
   // -- from any thread
 
@@ -143,6 +144,8 @@ struct evaluation_frame {
 /// This newcomer is one of the others after this step.
 struct end_frame {
   step_id boundary;
+  std::uint64_t commands_agreed = 0;
+  std::uint64_t evaluations = 0;
 };
 
 using staged_frame = std::variant<gradient_frame, evaluation_frame, end_frame>;

@@ -81,10 +81,7 @@ std::span<const float> step::all_reduce() {
 double step::mean(std::string_view metric) const {
   if (!driver_->reduced_)
     throw failure{errc::user_error, "step.mean('" + std::string{metric} + "') before step.all_reduce()"};
-  auto index = index_of(driver_->plan_.metrics, metric);
-  // The root has divided it.
-  return reinterpret_cast<const double*>(driver_->result_->bytes().data() +
-                                         driver_->sums_->layout().offset_bytes(1))[index];
+  return driver_->metric(index_of(driver_->plan_.metrics, metric));
 }
 
 void step::report(metric_map values) {

@@ -181,6 +181,11 @@ void train_context::impl::abort(const abort_training& message) {
   auto lock = std::lock_guard{communicator_mutex_};
   if (message.generation < generation_)
     return;
+  if (staging_.number > 0 && message.generation >= staging_.generation) {
+    cancel_forming_.request_stop();
+    if (followed_)
+      followed_->abort(message.reason);
+  }
   // The first reason for a generation stays.
   if (aborted_ < message.generation)
     abort_reason_ = message.reason;
@@ -201,6 +206,9 @@ std::uint64_t train_context::impl::micros() const {
 
 void train_context::impl::report_step(step_id step, metric_map values) {
   last_metrics_ = values;
+  // The others have said it.
+  if (followed_)
+    return;
   pusher_->report({step, micros(), std::move(values)});
 }
 
@@ -237,6 +245,8 @@ void train_context::impl::agree_on(run_plan message) {
   message.tensors = actors::describe_tensors(state_.specs());
   message.loop = loops_ == 0 ? 0 : loops_ - 1;
   message.evaluations = evaluations_before_loop_;
+  for (const auto& tensor : state_.specs())
+    message.state_bytes += tensor.size_bytes();
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
   for (;;) {
     message.generation = begin_.place.generation;
@@ -261,10 +271,12 @@ void train_context::impl::for_each_step(step_plan plan, const std::function<void
     return;
   }
   agree_on(plan);
-  if (!has_state_)
-    regroup({});
   in_loop_ = true;
   auto driver = step_driver{*this, plan};
+  if (!has_state_ && !join(driver, body)) {
+    in_loop_ = false;
+    return;
+  }
   for (auto id = step_id{step_.value + 1}; id.value <= plan.steps; ++id.value) {
     driver.run(id, body);
     step_ = id;
@@ -273,6 +285,7 @@ void train_context::impl::for_each_step(step_plan plan, const std::function<void
       break;
   }
   in_loop_ = false;
+  stager_.abort({errc::aborted, "the others have done their last step"});
   // What is tracked belongs to the training function, and is gone when that has returned.
   state_sha256_ = state_.sha256();
 }
@@ -332,6 +345,7 @@ void train_context::impl::compare_replicas(step_id step) {
 bool train_context::impl::end_of_step(step_id step, bool last) {
   auto stop = false;
   auto regroup_in = generation_id{};
+  auto staging = std::optional<control_command>{};
   auto save = last || (begin_.checkpoint_every_steps > 0 && step.value % begin_.checkpoint_every_steps == 0);
   if (commands_agreed_ > commands_done_) {
     auto commands = commands_.take(commands_done_, commands_agreed_, command_limit);
@@ -342,15 +356,20 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
     commands_done_ = commands_agreed_;
     for (const auto& each : commands) {
       stop = stop || each.kind == command_kind::stop;
-      save = save || each.kind != command_kind::regroup;
+      save = save || each.kind == command_kind::stop || each.kind == command_kind::checkpoint;
       if (each.kind == command_kind::regroup)
         regroup_in = each.generation;
+      if (each.kind == command_kind::stage)
+        staging = each;
     }
   }
   if (save)
     take_checkpoint(step);
   // If the group was lost meanwhile, another generation is there already.
+  if (!stop && !last && staging && staging->generation == begin_.place.generation)
+    stage_state(step, *staging);
   if (!stop && regroup_in == begin_.place.generation) {
+    stager_.push_end(step, commands_agreed_, evaluations_);
     between_steps_ = true;
     regroup({});
     between_steps_ = false;
@@ -402,6 +421,8 @@ expected<checkpoint_outcome> train_context::impl::attempt_checkpoint(step_id ste
 std::vector<double>
 train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
                               const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
+  if (followed_)
+    return followed_evaluation();
   if (auto* known = evaluation_of_others()) {
     evaluations_before_loop_.push_back(*known);
     return *known;
@@ -418,7 +439,9 @@ train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
     }
     // Another rank may have had the result before the group was lost.
     if (evaluations_ == number) {
-      if (!in_loop_)
+      if (in_loop_)
+        stager_.push_evaluation(last_evaluation_);
+      else
         evaluations_before_loop_.push_back(last_evaluation_);
       return last_evaluation_;
     }
@@ -546,7 +569,7 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
     if (generation_ != context_.begin_.place.generation)
       adopt_generation();
     interrupted_ = false;
-    try_body(id, body);
+    try_body(body);
     // A handler of the user's for everything may have kept the interruption to itself.
   } while (interrupted_);
   check_ = context_.begin_.check_every_step;
@@ -566,7 +589,7 @@ void step_driver::adopt_generation() {
   result_ = value_or_throw(context_.group().make_bucket(sums_->layout(), parts_of(plan_, sums_->layout())));
 }
 
-void step_driver::try_body(step_id id, const std::function<void(step&)>& body) {
+void step_driver::try_body(const std::function<void(step&)>& body) {
   step_.shards_.owner_ = &step_;
   step_.shards_.range_ = range_;
   next_shard_ = range_.first;
@@ -576,15 +599,52 @@ void step_driver::try_body(step_id id, const std::function<void(step&)>& body) {
   complete_.assign(result_->parts().size(), 0);
   started_.clear();
   sums_->begin(range_);
+  run_body(body);
+}
+
+void step_driver::run_body(const std::function<void(step&)>& body) {
   try {
     body(step_);
   } catch (const step_interrupted&) {
     return;
   }
-  if (!reduced_ && !interrupted_)
-    throw failure{errc::user_error, "the body of step " + std::to_string(id.value) +
+  if (!reduced_ && !interrupted_ && !context_.has_lost_others())
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
                                         " returned without calling step.all_reduce(): every rank has to, or the others "
                                         "wait for it"};
+}
+
+bool step_driver::repeat(step_id id, const std::function<void(step&)>& body) {
+  step_.id_ = id;
+  step_.shards_.owner_ = &step_;
+  step_.shards_.range_ = range_ = {};
+  next_shard_ = 0;
+  reduced_ = interrupted_ = false;
+  repeating_ = true;
+  run_body(body);
+  repeating_ = false;
+  return !context_.has_lost_others();
+}
+
+std::span<const float> step_driver::take_gradient() {
+  auto bytes = context_.gradient_of_others(step_.id_);
+  if (!bytes)
+    throw step_interrupted{};
+  auto size = layout_of(plan_).size_bytes();
+  if (bytes->size() != size)
+    throw failure{errc::mismatch, "the others have reduced " + std::to_string(bytes->size()) + " bytes in step " +
+                                      std::to_string(step_.id_.value) + ", this worker's plan has " +
+                                      std::to_string(size)};
+  repeated_.reserve(size);
+  std::ranges::copy(*bytes, repeated_.bytes().begin());
+  reduced_ = true;
+  return {reinterpret_cast<const float*>(repeated_.bytes().data()), plan_.gradient_elements};
+}
+
+double step_driver::metric(std::size_t index) const {
+  auto bytes = repeating_ ? std::span<const std::byte>{repeated_.bytes()} : std::span{result_->bytes()};
+  // The root has divided it.
+  return reinterpret_cast<const double*>(bytes.data() + layout_of(plan_).offset_bytes(1))[index];
 }
 
 /// An evaluation in the body before `all_reduce` may have lost its group: what was computed so far is of another
@@ -636,6 +696,8 @@ std::span<const float> step_driver::all_reduce() {
                                         std::to_string(next_shard_ - range_.first) + " of its " +
                                         std::to_string(range_.size()) +
                                         " shards before all_reduce: go through all of step.shards()"};
+  if (repeating_)
+    return take_gradient();
   if (check_)
     check_untouched();
   try {
@@ -673,6 +735,7 @@ void step_driver::reduce() {
     throw failure{errc::aborted, "the group was given up in step " + std::to_string(step_.id_.value)};
   context_.reduced_ = step_.id_;
   context_.pass_barrier(step_.id_);
+  context_.stager_.push_gradient(step_.id_, result_->bytes());
 }
 
 void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_t count) {

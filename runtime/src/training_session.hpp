@@ -4,6 +4,7 @@
 #include "command_inbox.hpp"
 #include "control_link.hpp"
 #include "metrics_pusher.hpp"
+#include "state_stager.hpp"
 #include "step_word.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
@@ -21,6 +22,8 @@
 #include <stop_token>
 
 namespace troupe {
+
+class step_driver;
 
 /// One worker's training, from `begin_training` to its end: what stands behind a `train_context`. The training thread
 /// runs everything but `command` and `abort`, which come from an actor's thread.
@@ -77,6 +80,12 @@ class train_context::impl {
   /// when the run is ending.
   void regroup(error reason);
 
+  /// On a newcomer that follows the others: the reduced bucket of the step that it repeats, or what is wrong. Valid
+  /// until the next frame is looked at.
+  [[nodiscard]] expected<std::span<const std::byte>> gradient_of_others(step_id step);
+  /// Whether the others do not say any more what they do.
+  [[nodiscard]] bool has_lost_others() const noexcept { return has_lost_others_; }
+
   /// Every step up to this one counts as applied.
   [[nodiscard]] step_id passed() const noexcept { return passed_; }
   void report_step(step_id step, metric_map values);
@@ -93,6 +102,8 @@ class train_context::impl {
   step_id reduced_;
   std::unique_ptr<runtime::metrics_pusher> pusher_;
   runtime::activity activity_;
+  /// Gives the state to newcomers.
+  runtime::state_stager stager_;
 
  private:
   void form_communicator();
@@ -102,6 +113,15 @@ class train_context::impl {
   [[nodiscard]] bool may_form_again(const error& reason);
   void settle_evaluations(const next_generation& next);
   void exchange_state(const next_generation& next);
+  // -- joining.cpp
+  void stage_state(step_id step, const control_command& command);
+  /// False: it comes too late for this loop.
+  [[nodiscard]] bool join(step_driver& driver, const std::function<void(step&)>& body);
+  void follow(step_driver& driver, const std::function<void(step&)>& body);
+  void open_staging();
+  void close_staging();
+  [[nodiscard]] expected<runtime::staged_frame*> look_at_frame();
+  [[nodiscard]] std::vector<double> followed_evaluation();
   void note_pause_at(step_id step);
   [[nodiscard]] const std::vector<double>* evaluation_of_others();
   [[nodiscard]] std::vector<double>
@@ -142,6 +162,18 @@ class train_context::impl {
   std::vector<double> last_evaluation_;
   /// Whether this worker has the run's state: a newcomer has none until the others give it.
   bool has_state_ = true;
+  /// The staging group that this newcomer has a place in; number 0 for none.
+  staging_place staging_;
+  /// Set while it follows the others; changed under `communicator_mutex_`.
+  std::unique_ptr<runtime::staged_state> followed_;
+  /// The others have the loop behind them that this newcomer has come to.
+  bool skips_loop_ = false;
+  /// What comes next from the others, if it is here.
+  std::optional<runtime::staged_frame> frame_;
+  bool has_lost_others_ = false;
+  bool told_level_ = false;
+  /// Whether it has come to a boundary of the others, with their state.
+  bool level_ = false;
   /// Whether a loss now finds this worker where newcomers can be let in.
   bool between_steps_ = false;
   /// The loops of the training function that have begun, and the evaluations since.
@@ -180,11 +212,17 @@ class step_driver {
 
   void run(step_id id, const std::function<void(step&)>& body);
 
+  /// On a newcomer: runs the body of a step that the others have passed, without shards, so that it applies what they
+  /// have reduced. False if they do not say what that is any more: the step is as if it had not begun, but for the
+  /// tracked state.
+  [[nodiscard]] bool repeat(step_id id, const std::function<void(step&)>& body);
+
   // -- for step and shard
   // -----------------------------------------------------------------------------------------------
   void open_shard(shard& target, shard_id id);
   void complete(const shard& which, std::uint64_t first, std::uint64_t count);
   std::span<const float> all_reduce();
+  [[nodiscard]] double metric(std::size_t index) const;
 
   train_context::impl& context_;
   const step_plan& plan_;
@@ -197,7 +235,9 @@ class step_driver {
   /// What depends on the membership.
   void adopt_generation();
   void leave_if_regrouped();
-  void try_body(step_id id, const std::function<void(step&)>& body);
+  void try_body(const std::function<void(step&)>& body);
+  void run_body(const std::function<void(step&)>& body);
+  std::span<const float> take_gradient();
   void reduce();
   void end_started_calls();
   void check_untouched() const;
@@ -217,6 +257,9 @@ class step_driver {
   std::vector<std::uint64_t> complete_;
   std::vector<collectives::pending_call> started_;
   collectives::aligned_buffer added_{*std::pmr::new_delete_resource()};
+  /// What the others have reduced, while their steps are repeated.
+  collectives::aligned_buffer repeated_{*std::pmr::new_delete_resource()};
+  bool repeating_ = false;
   std::vector<std::uint64_t> samples_;
   shard_range range_;
   std::uint32_t next_shard_ = 0;

@@ -58,12 +58,17 @@ class actor_link : public control_link {
  public:
   actor_link(caf::actor_system& system, run_handles handles)
       : training_(system),
+        staging_(system),
         metrics_(system),
         handles_(std::move(handles)),
         descriptors_(collectives::unique_fd{descriptor_fd}) {}
 
   expected<exchange_result> exchange(const exchange_request& message) override {
     return ask<exchange_result>(training_, handles_.collectives, message);
+  }
+
+  expected<exchange_result> exchange_staging(const exchange_request& message) override {
+    return ask<exchange_result>(staging_, handles_.collectives, message);
   }
 
   expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request& request,
@@ -79,6 +84,8 @@ class actor_link : public control_link {
   expected<next_generation> regroup(const regroup_report& report) override {
     return ask<next_generation>(training_, handles_.control, report);
   }
+
+  void tell(const newcomer_level& message) override { training_->send(handles_.control, message); }
 
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
     return ask<checkpoint_outcome>(training_, handles_.store, part);
@@ -109,6 +116,7 @@ class actor_link : public control_link {
   }
 
   caf::scoped_actor training_;
+  caf::scoped_actor staging_;
   caf::scoped_actor metrics_;
   run_handles handles_;
   descriptor_link descriptors_;

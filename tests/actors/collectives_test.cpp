@@ -74,3 +74,15 @@ TEST_CASE_FIXTURE(ranks, "nobody waits for an actor that has ended") {
   CHECK(answer(zero).error().code == errc::aborted);
   CHECK(ask<exchange_result>(actor, from(1)).error().code == errc::unreachable);
 }
+
+TEST_CASE_FIXTURE(ranks, "who waits for an exchange that is given up is told, and so is whoever comes later") {
+  REQUIRE(ask<void>(actor, generation_started{run, {1}, 2}));
+  auto first = from(0);
+  first.sequence = 7;
+  first.group_size = 3;
+  auto waits = send(first);
+  REQUIRE(ask<void>(actor, exchange_ended{run, {1}, 7}));
+  CHECK(answer(waits).error().code == errc::aborted);
+  first.rank = {1};
+  CHECK(ask<exchange_result>(actor, first).error().code == errc::aborted);
+}

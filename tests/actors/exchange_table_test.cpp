@@ -77,3 +77,28 @@ TEST_CASE("a new generation forgets what the old one had, and an old one does no
   CHECK_FALSE(table.add(from(1, 0, 2)).value());
   CHECK(table.add(from(0, 0, 2)).value());
 }
+
+TEST_CASE("an exchange of a staging group has a size of its own, and can be given up") {
+  auto table = table_of(2);
+  auto ask = [&](std::uint32_t rank, std::uint32_t group_size, std::uint64_t sequence = 5) {
+    auto message = from(rank, sequence);
+    message.group_size = group_size;
+    return table.add(message);
+  };
+  CHECK_FALSE(ask(0, 3).value());
+  CHECK_FALSE(ask(2, 3).value());
+  CHECK(ask(1, 4).error().code == errc::invalid_argument);
+  CHECK(ask(3, 3).error().code == errc::invalid_argument);
+  const auto whole = ask(1, 3).value();
+  REQUIRE(whole);
+  CHECK(whole->blobs == std::vector<std::string>{"blob 0 of 5", "blob 1 of 5", "blob 2 of 5"});
+
+  CHECK_FALSE(ask(0, 3, 6).value());
+  CHECK_FALSE(table.end({run, {2}, 6}));
+  CHECK(table.end({run, {1}, 6}));
+  CHECK_FALSE(table.end({run, {1}, 6}));
+  CHECK(ask(1, 3, 6).error().code == errc::aborted);
+  // The generation's own goes on.
+  CHECK_FALSE(ask(0, 0, 0).value());
+  CHECK(ask(1, 0, 0).value());
+}

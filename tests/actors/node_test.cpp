@@ -32,6 +32,7 @@ class played_driver : public run_control::base {
         [](const worker_ready&, const worker_actor&) {},
         [](const run_plan& plan) { return plan_accepted{plan.generation}; },
         [](const regroup_report&) { return next_generation{}; },
+        [](const newcomer_level&) {},
         [](const metrics_batch&) {},
         [](const worker_finished&) {},
         [this](const worker_ended& message) { all_->ended.add(message); },

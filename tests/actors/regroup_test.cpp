@@ -776,19 +776,37 @@ TEST_CASE("newcomers that come about the same time are let in together; one that
   CHECK(asks_for_regroup(group.on_report(asks_for_place(5), start + 2s), 3));
 }
 
-TEST_CASE("a newcomer on its way to a loop that the others have left is replaced by a fresh one") {
+TEST_CASE("a newcomer that comes to a loop that the others have left goes on to the next, with what they have found") {
   auto group = in_loop(2);
   static_cast<void>(group.on_ended(killed(1)));
   REQUIRE(find<form_generation>(group.on_report(in_step(0, 7))));
   prepare(group, 2, 0);
   auto next_loop = plan_of(0, 2);
   next_loop.loop = 1;
-  const auto actions = group.on_plan(next_loop);
-  CHECK(find<accept_plans>(actions));
-  REQUIRE(find<fence_worker>(actions));
-  CHECK(find<fence_worker>(actions)->worker == worker_id{2});
-  CHECK(asked_for(actions) == 1);
-  CHECK(find<refuse_report>(group.on_report(asks_for_place(2))));
+  next_loop.evaluations = {{0.25}};
+  // Nobody is replaced for it.
+  CHECK(group.on_plan(next_loop).size() == 1);
+  const auto told = group.on_report(asks_for_place(2));
+  REQUIRE(told.size() == 1);
+  CHECK(std::get<skip_loop>(told[0].what) == skip_loop{{2}, {{0.25}}});
+  auto plan = plan_of(2, 0);
+  plan.loop = 1;
+  REQUIRE(find<accept_plan_of>(group.on_plan(plan)));
+  // One that waits already is told at once, as often as it takes.
+  static_cast<void>(group.on_pause());
+  CHECK(group.on_report(asks_for_place(2)).empty());
+  next_loop.loop = 2;
+  next_loop.evaluations = {};
+  const auto accepted = group.on_plan(next_loop);
+  REQUIRE(find<skip_loop>(accepted));
+  CHECK(find<skip_loop>(accepted)->evaluations.empty());
+  plan.loop = 2;
+  REQUIRE(find<accept_plan_of>(group.on_plan(plan)));
+  static_cast<void>(group.on_resume());
+  CHECK(group.on_report(asks_for_place(2)).empty());
+  const auto formed = group.on_report(at_boundary(0, 9, 2));
+  REQUIRE(find<form_generation>(formed));
+  CHECK(workers_of(*find<form_generation>(formed)) == ids{0, 2});
 }
 
 TEST_CASE("a failure found at a boundary is not taken for the regroup that was asked for") {
@@ -830,6 +848,26 @@ TEST_CASE("newcomers on a node that leaves are not waited for, and a node withou
 }
 
 // -- other sizes ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("what a training function with a loop of its own cannot do is told, and changes nothing") {
+  auto group = run_coordinator{settings_for(2, 2)};
+  for (std::uint32_t i = 0; i < 2; ++i)
+    static_cast<void>(group.on_ready(ready_of(i)));
+  run_plan plan;
+  plan.run = run;
+  plan.generation = {1};
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    plan.worker = {i};
+    static_cast<void>(group.on_plan(plan));
+  }
+  REQUIRE(group.accepted().size() == 1);
+  for (const auto& told : {group.on_pause(), group.on_resize(1), group.on_checkpoint_request()}) {
+    REQUIRE(told.size() == 1);
+    CHECK(std::holds_alternative<warn>(told[0].what));
+    CHECK(says(told[0].why, "a loop of its own"));
+  }
+  CHECK(group.training());
+}
 
 TEST_CASE("a run that is to have more workers starts them, and lets them in") {
   auto group = in_loop(2);

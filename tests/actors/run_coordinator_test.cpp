@@ -64,10 +64,10 @@ const auto user_bug = error{errc::user_error, "rank 1 after step 3: out of range
 
 /// What a list of actions says, by the kinds' names.
 std::vector<std::string> kinds(const run_actions& actions) {
-  static const char* names[] = {"begin",      "begin newcomer", "accept",  "accept newcomer", "refuse",
-                                "refuse one", "command",        "abort",   "abort group",     "hold",
-                                "form",       "start",          "fence",   "restart",         "release one",
-                                "release",    "warn",           "conclude"};
+  static const char* names[] = {"begin",   "begin newcomer", "accept",      "accept newcomer", "refuse",  "refuse one",
+                                "command", "stage",          "end staging", "skip loop",       "abort",   "abort group",
+                                "hold",    "form",           "start",       "fence",           "restart", "release one",
+                                "release", "warn",           "conclude"};
   std::vector<std::string> result;
   for (const auto& each : actions) {
     result.emplace_back(names[each.what.index()]);
@@ -1242,6 +1242,11 @@ class healing_simulation {
         });
       }
   }
+
+  // The states here are small.
+  void obey(const stage_newcomers&) { FAIL("nobody waits long for so small a state"); }
+  void obey(const skip_loop&) { FAIL("there is one loop"); }
+  void obey(const end_staging&) { FAIL("there is no staging group"); }
 
   void obey(const begin_newcomer& x) {
     auto i = x.worker.value;

@@ -145,13 +145,16 @@ TEST_CASE("a queue that stops waits for the call that runs, and ends the others 
 
 TEST_CASE("calls that wait when the queue stops are not made") {
   call_queue calls;
+  std::latch has_begun{1};
   std::latch may_end{1};
   auto made = false;
   std::vector<pending_call> pending;
   pending.push_back(calls.start([&]() -> expected<void> {
+    has_begun.count_down();
     may_end.wait();
     return {};
   }));
+  has_begun.wait();
   pending.push_back(calls.start([&]() -> expected<void> {
     made = true;
     return {};

@@ -113,6 +113,33 @@ TEST_CASE("a lost worker is replaced, and nobody can tell from the result") {
   CHECK(sizes == std::vector{1, 2, 1, 2});
 }
 
+TEST_CASE("a newcomer that is given the state while the others train on changes no bit, on one node and on two") {
+  trial t;
+  const auto wanted = t.undisturbed();
+  // It repeats steps with evaluations and checkpoints among them.
+  auto staged = std::vector<std::string>{"--stage-above", "0", "--evaluate-every", "20", "--checkpoint-every", "30"};
+  auto one = t.here.start_node();
+  auto two = t.here.start_node();
+  auto elsewhere =
+      std::vector<std::string>{"--workers", "4", "--nodes", one.address + "," + two.address, "--placement", "spread"};
+  elsewhere.insert(elsewhere.end(), staged.begin(), staged.end());
+  staged.insert(staged.end(), {"--workers", "3"});
+  for (const auto& [name, arguments] : {std::pair{"here", staged}, std::pair{"elsewhere", elsewhere}}) {
+    auto result = t.disturbed(name, {1, 0}, arguments);
+    INFO(result.dump(2));
+    CHECK(result["state_sha256"] == wanted);
+    CHECK(result["restarts"] == 0);
+    REQUIRE(result["failures"].size() == 2);
+    auto joined = 0;
+    for (const auto& each : result["generations"]) {
+      CHECK(each["steps_redone"] <= 1);
+      joined += contains(each["reason"].get<std::string>(), "join") ? 1 : 0;
+    }
+    CHECK(joined >= 1);
+    CHECK(result["generations"].back()["workers"] == (std::string{name} == "here" ? 3 : 4));
+  }
+}
+
 TEST_CASE("a frozen worker is found, killed and replaced") {
   trial t;
   const auto wanted = t.undisturbed();

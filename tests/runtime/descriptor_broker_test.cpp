@@ -674,10 +674,13 @@ struct launch_journal {
 /// A launcher on this machine, with one run whose program is the helper.
 struct launch {
   launch_journal journal;
-  std::unique_ptr<actors::process_launcher> launcher =
-      make_local_launcher({}, std::make_shared<const worker_entry>())(journal.events());
+  std::shared_ptr<worker_entry> entry = std::make_shared<worker_entry>();
+  std::unique_ptr<actors::process_launcher> launcher = make_local_launcher({}, entry)(journal.events());
 
-  launch() { open(); }
+  launch() {
+    entry->open({});
+    open();
+  }
 
   void open() {
     open_run request;

@@ -19,6 +19,10 @@ class gated_driver : public control_link {
   }
   expected<plan_accepted> agree(const run_plan&) override { return fail(errc::internal, "not played"); }
   expected<next_generation> regroup(const regroup_report&) override { return fail(errc::aborted, "the run is ending"); }
+  expected<exchange_result> exchange_staging(const exchange_request&) override {
+    return fail(errc::internal, "not played");
+  }
+  void tell(const newcomer_level&) override {}
   expected<checkpoint_outcome> deliver(const checkpoint_part&) override { return fail(errc::internal, "not played"); }
   void finish(const worker_finished&) override {}
 

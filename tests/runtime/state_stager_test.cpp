@@ -151,7 +151,7 @@ void check_staging(std::list<state_stager>& stagers, std::uint32_t newcomers, co
   for (auto& stager : stagers) {
     stager.push_gradient(step_id{8}, bytes_of(std::vector<float>(1000)));
     stager.push_gradient(step_id{9}, bytes_of(std::vector<float>(1000)));
-    stager.push_end(step_id{9});
+    stager.push_end(step_id{9}, 0, 0);
   }
   for (auto& result : results) {
     auto got = result.get();
@@ -245,10 +245,13 @@ TEST_CASE("gradients, evaluations and the end come in their order, with their by
   auto third = std::vector<std::uint32_t>(500, 77u);
   stager.push_gradient(step_id{10}, bytes_of(third));
   CHECK(std::ranges::equal(next<gradient_frame>(newcomer).bytes, bytes_of(third)));
-  stager.push_end(step_id{10});
+  stager.push_end(step_id{10}, 17, 3);
   // Nothing comes after the end.
   stager.push_gradient(step_id{11}, bytes_of(third));
-  CHECK(next<end_frame>(newcomer).boundary == step_id{10});
+  auto end = next<end_frame>(newcomer);
+  CHECK(end.boundary == step_id{10});
+  CHECK(end.commands_agreed == 17);
+  CHECK(end.evaluations == 3);
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{});
   CHECK(error_of(newcomer.next()).code == errc::aborted);
@@ -277,7 +280,7 @@ TEST_CASE("what is pushed without a group under way is dropped") {
   auto stager = state_stager{};
   stager.push_gradient(step_id{1}, bytes_of(std::vector<float>(10)));
   stager.push_evaluation({});
-  stager.push_end(step_id{1});
+  stager.push_end(step_id{1}, 0, 0);
   stager.abort({errc::aborted, "nothing to abort"});
   CHECK(!stager.is_active());
   CHECK(stager.last_error() == error{});
@@ -338,7 +341,7 @@ TEST_CASE("staging is aborted while it sends to a newcomer that takes nothing, a
     if (has_state) {
       REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
       stagers.front().push_gradient(step_id{8}, bytes_of(std::vector<float>(std::size_t{3} << 20)));
-      stagers.front().push_end(step_id{8});
+      stagers.front().push_end(step_id{8}, 0, 0);
     }
     stagers.front().abort({errc::aborted, "regroup"});
     wait_until_idle(stagers.front());
@@ -383,7 +386,7 @@ TEST_CASE("a stager whose newcomers are too slow for its memory gives up, and st
   CHECK(stager.last_error() == error{});
   auto second = again.newcomer();
   REQUIRE(second.receive(incumbent.state, incumbent.facts));
-  stager.push_end(boundary);
+  stager.push_end(boundary, 0, 0);
   // Training goes on, and the end is still to be heard.
   for (std::uint64_t step = 8; step < 12; ++step)
     stager.push_gradient(step_id{step}, bytes_of(gradient));

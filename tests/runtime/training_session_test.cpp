@@ -188,6 +188,10 @@ class played_link : public runtime::control_link {
   }
   expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
   expected<next_generation> regroup(const regroup_report&) override { return fail(errc::aborted, "the run is ending"); }
+  expected<exchange_result> exchange_staging(const exchange_request&) override {
+    return fail(errc::internal, "not played");
+  }
+  void tell(const newcomer_level&) override {}
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override { return driver_.deliver(part); }
   expected<void> push(const metrics_batch& batch) override { return driver_.push(batch); }
   void finish(const worker_finished&) override {}

@@ -78,6 +78,7 @@ inline group_place sample_place() {
   result.backend = backend_kind::gloo;
   result.nodes = {0, 0, 1, 1};
   result.data_address = "10.0.0.7";
+  result.host_address = "host-a.example";
   return result;
 }
 
@@ -116,6 +117,10 @@ inline next_generation sample_next() {
   result.evaluations_differ = true;
   result.evaluation_source = {2};
   result.newcomers = {{0}, {3}};
+  result.has_grown = true;
+  result.staging = {9, {7}, {5}, 4, 2, "10.0.0.2"};
+  result.skips_loop = true;
+  result.next_evaluations = {{0.5}, {-2.0, 1.0}};
   return result;
 }
 
@@ -128,6 +133,7 @@ inline regroup_report sample_report() {
   result.between_steps = true;
   result.in_step = true;
   result.passed = {41};
+  result.staging = 9;
   result.holds_next = true;
   result.commands_agreed = 5;
   result.evaluations = 2;
@@ -189,7 +195,7 @@ void for_each_message(Visitor visit) {
   visit("worker_output", worker_output{sample_run, {3}, {"a line", "\xff\x01"}});
   visit("worker_ready", worker_ready{sample_run, {3}, 4711, "host-a", "c0ffee", R"({"cpu":"x86-64-v3"})"});
   visit("run_plan",
-        run_plan{sample_run, {7}, {3}, 1000, 64, 1797, "digits 1797", "w f32 [3, 4]", 2, {{0.5, -2.0}, {0.25}}});
+        run_plan{sample_run, {7}, {3}, 1000, 64, 1797, "digits 1797", "w f32 [3, 4]", 2, {{0.5, -2.0}, {0.25}}, 4096});
   visit("plan_accepted", plan_accepted{{7}});
   visit("metrics_batch", metrics_batch{sample_run,
                                        {3},
@@ -203,10 +209,10 @@ void for_each_message(Visitor visit) {
   visit("regroup_report", sample_report());
   visit("next_generation", sample_next());
   visit("begin_training", sample_begin());
-  visit("control_command", control_command{sample_run, 5, command_kind::checkpoint, {7}});
+  visit("control_command", control_command{sample_run, 5, command_kind::stage, {7}, 2, true});
   visit("abort_training", abort_training{sample_run, {7}, reason});
   visit("release_worker", release_worker{sample_run});
-  visit("exchange_request", exchange_request{sample_run, {7}, 1, {2}, std::string("\0blob", 5)});
+  visit("exchange_request", exchange_request{sample_run, {7}, 1, {2}, std::string("\0blob", 5), 6});
   visit("exchange_result", exchange_result{{7}, {"", "blob"}});
   visit("generation_started", generation_started{sample_run, {7}, 4});
   visit("checkpoint_part", sample_part());
@@ -229,6 +235,8 @@ void for_each_message(Visitor visit) {
   visit("resize_request", resize_request{3});
   visit("pause_request", pause_request{});
   visit("resume_request", resume_request{});
+  visit("newcomer_level", newcomer_level{sample_run, {3}, {7}, 9, {42}});
+  visit("exchange_ended", exchange_ended{sample_run, {7}, 9});
 }
 
 } // namespace troupe

@@ -82,9 +82,10 @@ void store_model::commit(generation_id generation, const attempt& whole) {
 void collectives_model::begin(const generation_started& message) {
   if (!table_.begin(message))
     return;
-  for (auto [worker, number] : std::exchange(waiting_, {}))
-    world_.send_to_thread(worker,
-                          answer<exchange_result>{number, fail(errc::stale_generation, "a generation has begun")});
+  for (const auto& [sequence, waiting] : std::exchange(waiting_, {}))
+    for (auto [worker, number] : waiting)
+      world_.send_to_thread(worker,
+                            answer<exchange_result>{number, fail(errc::stale_generation, "a generation has begun")});
 }
 
 void collectives_model::exchange(worker_id from, request<exchange_request> message) {
@@ -96,10 +97,20 @@ void collectives_model::exchange(worker_id from, request<exchange_request> messa
     return world_.send_to_thread(
         from, answer<exchange_result>{message.number, fail(outcome.error().code, outcome.error().message)});
   }
-  waiting_.emplace_back(from, message.number);
-  if (*outcome)
-    for (auto [worker, number] : std::exchange(waiting_, {}))
-      world_.send_to_thread(worker, answer<exchange_result>{number, **outcome});
+  waiting_[message.message.sequence].emplace_back(from, message.number);
+  if (!*outcome)
+    return;
+  auto whole = waiting_.extract(message.message.sequence);
+  for (auto [worker, number] : whole.mapped())
+    world_.send_to_thread(worker, answer<exchange_result>{number, **outcome});
+}
+
+void collectives_model::end(const exchange_ended& message) {
+  if (!table_.end(message))
+    return;
+  if (auto waiting = waiting_.extract(message.sequence); !waiting.empty())
+    for (auto [worker, number] : waiting.mapped())
+      world_.send_to_thread(worker, answer<exchange_result>{number, fail(errc::aborted, "given up")});
 }
 
 // -- the driver -------------------------------------------------------------------------------------------------------
@@ -242,7 +253,10 @@ void driver_model::answer_plan(worker_id worker, const expected<plan_accepted>& 
 
 void driver_model::take(const request<regroup_report>& message) {
   auto report = message.message;
-  const auto is_newcomer = report.generation == generation_id{};
+  // Without a place, also one that has followed a generation that is over.
+  const auto is_newcomer = std::ranges::find(places(), report.worker, &worker_place::worker) == places().end();
+  if (staged_.erase(report.worker) > 0 && !report.has_state)
+    world_.count(branch::staging_broken);
   const auto is_stale = is_given_up(report.worker) || (!is_newcomer && report.generation != coordinator_.generation());
   if (is_given_up(report.worker))
     world_.count(branch::condemned_worker_spoke);
@@ -256,6 +270,24 @@ void driver_model::take(const request<regroup_report>& message) {
   if (world_.defect() == mutation::restarts_beside_survivors)
     report.has_state = false;
   act_on_speaker(is_stale, coordinator_.on_report(report, world_.clock()));
+}
+
+void driver_model::take(const newcomer_level& message) {
+  act_on_speaker(is_given_up(message.worker), coordinator_.on_level(message));
+}
+
+void driver_model::stage_state(const stage_newcomers& group) {
+  next_generation message;
+  message.staging.number = group.number;
+  message.staging.generation = coordinator_.generation();
+  message.staging.sources = group.sources;
+  message.staging.newcomers = group.newcomers;
+  for (auto [rank, worker] : group.told) {
+    world_.count(branch::newcomers_staged);
+    staged_.insert(worker);
+    message.staging.rank = rank;
+    answer_report(worker, message);
+  }
 }
 
 void driver_model::answer_report(worker_id worker, const expected<next_generation>& what) {
@@ -485,6 +517,12 @@ void driver_model::act(const run_actions& actions) {
                      commands_.push_back(x.command);
                      for (auto worker : workers_)
                        world_.send_to_actor(worker, x.command);
+                   },
+                   [&](const stage_newcomers& x) { stage_state(x); },
+                   [&](const skip_loop&) { world_.violate("there is one loop only"); },
+                   [&](const end_staging& x) {
+                     world_.count(branch::staging_given_up);
+                     collectives_.end({world_.run(), coordinator_.generation(), x.number});
                    },
                    [&](const abort_generation& x) {
                      if (coordinator_.training())

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,11 +84,13 @@ class collectives_model {
 
   void begin(const generation_started& message);
   void exchange(worker_id from, request<exchange_request> message);
+  void end(const exchange_ended& message);
 
  private:
   stage& world_;
   actors::exchange_table table_;
-  std::vector<std::pair<worker_id, std::uint64_t>> waiting_;
+  /// By sequence number.
+  std::map<std::uint64_t, std::vector<std::pair<worker_id, std::uint64_t>>> waiting_;
 };
 
 /// The driver's process: the product's coordinator, and around it what the trainer does: it carries messages, knows the
@@ -104,6 +107,7 @@ class driver_model {
   void take(const worker_ready& message);
   void take(const request<run_plan>& message);
   void take(const request<regroup_report>& message);
+  void take(const newcomer_level& message);
   void take(const worker_finished& message);
   [[nodiscard]] store_model& store() noexcept { return store_; }
   [[nodiscard]] collectives_model& collectives() noexcept { return collectives_; }
@@ -158,6 +162,7 @@ class driver_model {
   void abort_workers(const error& reason);
   void let_waiting_go(const error& reason);
   void form(const actors::form_generation& next);
+  void stage_state(const actors::stage_newcomers& group);
   void start_additional(std::uint32_t count);
   void restart();
   void place_again();
@@ -184,6 +189,8 @@ class driver_model {
   std::map<worker_id, std::uint64_t> reports_;
   /// Only for the mutant that does not wait for reports.
   std::map<worker_id, next_generation> owed_;
+  /// Who follows the others.
+  std::set<worker_id> staged_;
   std::optional<number_chain> restored_;
   bool awaiting_room_ = false;
   bool grace_running_ = false;

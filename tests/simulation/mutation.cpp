@@ -28,6 +28,10 @@ std::string_view to_string(mutation x) noexcept {
     return "the old ownership stays";
   case mutation::restarts_beside_survivors:
     return "the run starts again beside survivors";
+  case mutation::goes_on_giving_after_a_loss:
+    return "newcomers are given what is reduced after a loss";
+  case mutation::takes_a_lost_source_for_the_end:
+    return "a newcomer takes a lost source for the end";
   }
   return "?";
 }

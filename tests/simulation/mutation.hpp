@@ -32,6 +32,10 @@ enum class mutation : std::uint8_t {
   keeps_the_old_ownership,
   /// The run starts again from a checkpoint although somebody has the state.
   restarts_beside_survivors,
+  /// Who gives newcomers what is reduced does so in the next generation, too.
+  goes_on_giving_after_a_loss,
+  /// A newcomer that is not told any more what the others do takes itself for one of them.
+  takes_a_lost_source_for_the_end,
 };
 
 inline constexpr std::array mutations{
@@ -46,6 +50,8 @@ inline constexpr std::array mutations{
     mutation::newcomers_miss_commands,
     mutation::keeps_the_old_ownership,
     mutation::restarts_beside_survivors,
+    mutation::goes_on_giving_after_a_loss,
+    mutation::takes_a_lost_source_for_the_end,
 };
 
 std::string_view to_string(mutation x) noexcept;

@@ -55,6 +55,8 @@ simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::
   settings.build_id = "build";
   settings.failure.max_failures = 1'000'000;
   settings.failure.replace_lost = !random_.one_in(4);
+  // Newcomers get the state while the others train on, or wait.
+  settings.failure.stage_above_bytes = random_.one_in(2) ? 0 : 1;
   // Without replacements a run that has too few waits for ever, as it should.
   const auto least = settings.failure.replace_lost ? random_.between(1, 3) : 1;
   settings.workers = is_elastic_ ? worker_range{least, first_size_} : worker_range{first_size_};
@@ -83,11 +85,11 @@ void simulation::plan_incidents() {
     incidents_[1].step = incidents_[0].step;
     incidents_[1].turns = incidents_[0].turns + random_.below(40);
   }
-  static constexpr standing places[] = {standing::reporting,     standing::reporting,      standing::exchanging,
-                                        standing::connecting,    standing::transferring,   standing::transferring,
-                                        standing::saving,        standing::behind_barrier, standing::has_gradient,
-                                        standing::starting,      standing::agreeing,       standing::in_barrier,
-                                        standing::between_steps, standing::finished};
+  static constexpr standing places[] = {
+      standing::reporting,     standing::reporting,    standing::exchanging, standing::connecting,
+      standing::transferring,  standing::transferring, standing::saving,     standing::behind_barrier,
+      standing::has_gradient,  standing::starting,     standing::agreeing,   standing::in_barrier,
+      standing::between_steps, standing::finished,     standing::following,  standing::following};
   for (auto more = random_.below(4); more > 0; --more)
     incidents_.push_back(
         {any_fault(), random_.below(8), 0, places[random_.below(std::size(places))], random_.below(6)});
@@ -272,7 +274,8 @@ void simulation::handle(const route& from, packet what) {
           driver_->attempt_is_closed(x.attempt);
         else if constexpr (std::is_same_v<message, worker_ready> || std::is_same_v<message, request<run_plan>> ||
                            std::is_same_v<message, request<regroup_report>> ||
-                           std::is_same_v<message, worker_finished> || std::is_same_v<message, worker_ended>)
+                           std::is_same_v<message, newcomer_level> || std::is_same_v<message, worker_finished> ||
+                           std::is_same_v<message, worker_ended>)
           driver_->take(x);
         else
           throw std::logic_error{"a message went astray"};
@@ -476,6 +479,8 @@ void simulation::count_loss(standing where) {
     counts_.count(branch::lost_while_reporting);
   else if (where == standing::transferring)
     counts_.count(branch::lost_while_transferring);
+  else if (where == standing::following)
+    counts_.count(branch::lost_while_following);
   else if (where == standing::saving)
     counts_.count(branch::lost_while_saving);
 }
@@ -750,6 +755,22 @@ std::shared_ptr<data_plane> simulation::group_of(const next_generation& place, c
   return group;
 }
 
+std::shared_ptr<staging_stream> simulation::stream_of(generation_id generation, std::uint64_t number,
+                                                      std::uint32_t sources) {
+  auto& stream = streams_[{generation, number}];
+  if (stream == nullptr) {
+    stream = std::make_shared<staging_stream>();
+    stream->sources = sources;
+  }
+  if (stream->sources != sources)
+    violate("the members of a staging group disagree about its size");
+  return stream;
+}
+
+void simulation::violates(const worker_model& who, const std::string& what) {
+  violate(name_of(who) + " " + what);
+}
+
 void simulation::forms(const form_generation& next) {
   counts_.count(branch::regroup);
   if (next.decision.settled < settled_)
@@ -761,6 +782,13 @@ void simulation::forms(const form_generation& next) {
     auto* who = find(place.worker);
     if (driver_->is_given_up(place.worker))
       violate("worker " + text(place.worker.value) + " has been given up, and gets a place");
+    if (who != nullptr && who->model.is_level() &&
+        std::ranges::find(next.newcomers, place.worker) == next.newcomers.end()) {
+      counts_.count(branch::follower_let_in);
+      if (who->model.passed() != settled_)
+        violate(name_of(who->model) + " has followed the others to step " + text(who->model.passed().value) +
+                ", and they are at step " + text(settled_.value));
+    }
     if (who == nullptr || !who->model.has_state())
       continue;
     is_behind = is_behind || who->model.passed() < settled_;

@@ -24,7 +24,8 @@
 /// What is modelled, each as a plain class whose turns come in any order:
 ///   driver_model    what the trainer does around the coordinator, and the checkpoint store's actor;
 ///   worker_model    a process: an actor, and the training thread as the state machine that `train_context::impl` is;
-///   data_plane      the communicators of one generation: who has entered an operation, whose data came to whom.
+///   data_plane      the communicators of one generation: who has entered an operation, whose data came to whom;
+///   staging_stream  what newcomers are given while the others train on.
 ///   simulation      the network, the nodes, the clock, the faults, and the checker.
 ///
 /// Network: between each pair of actors messages keep their order, as CAF has it; between different pairs they overtake
@@ -76,6 +77,9 @@ class simulation final : public surroundings, public stage {
   void send_to_store(worker_model& from, packet what) override;
   void send_to_collectives(worker_model& from, packet what) override;
   std::shared_ptr<data_plane> group_of(const next_generation& place, const exchange_result& found) override;
+  std::shared_ptr<staging_stream> stream_of(generation_id generation, std::uint64_t number,
+                                            std::uint32_t sources) override;
+  void violates(const worker_model& who, const std::string& what) override;
   void stands(worker_model& who, standing where) override;
   void has_applied(worker_model& who, const number_chain& before, const number_chain& after) override;
   void process_ends(worker_model& who) override;
@@ -238,6 +242,8 @@ class simulation final : public surroundings, public stage {
   route driver_itself_{end::driver_itself, 0};
   std::vector<route*> active_;
   std::map<generation_id, std::shared_ptr<data_plane>> groups_;
+  /// By generation and number.
+  std::map<std::pair<generation_id, std::uint64_t>, std::shared_ptr<staging_stream>> streams_;
 
   std::uint64_t now_ = 0;
   std::uint64_t turns_ = 0;

@@ -16,6 +16,14 @@ std::string_view to_string(branch x) noexcept {
     return "newcomers let in";
   case branch::newcomer_put_off:
     return "a newcomer put off, because somebody was in the middle of a step";
+  case branch::newcomers_staged:
+    return "newcomers given the state while the others trained";
+  case branch::follower_let_in:
+    return "one that followed the others let in";
+  case branch::staging_given_up:
+    return "a staging group given up, because a newcomer was lost";
+  case branch::staging_broken:
+    return "a newcomer that followed fell back";
   case branch::leaving_worker_released:
     return "leaving workers released";
   case branch::all_left_with_their_nodes:
@@ -44,6 +52,8 @@ std::string_view to_string(branch x) noexcept {
     return "a worker lost while it reported";
   case branch::lost_while_transferring:
     return "a worker lost while state moved";
+  case branch::lost_while_following:
+    return "a newcomer lost while it followed";
   case branch::lost_while_saving:
     return "a worker lost while a checkpoint was taken";
   case branch::found_by_workers:

@@ -36,6 +36,8 @@ std::string_view to_string(standing x) noexcept {
     return "reports";
   case standing::transferring:
     return "transfers state";
+  case standing::following:
+    return "follows the others";
   case standing::finished:
     return "has finished";
   }
@@ -67,6 +69,8 @@ void worker_model::abort(const abort_training& message) {
   }
   if (message.generation < generation())
     return;
+  if (staging_.number > 0 && message.generation >= staging_.generation)
+    cut_off_ = true;
   aborted_ = std::max(aborted_, message.generation);
   if (message.generation != generation())
     return;
@@ -95,6 +99,9 @@ void worker_model::release() {
 
 void worker_model::die() {
   lives_ = false;
+  stop_giving();
+  if (followed_)
+    followed_->is_broken = true;
   if (group_)
     group_->close(rank(), world_.peers_are_noticed() ? &world_.random() : nullptr);
 }
@@ -121,6 +128,9 @@ bool worker_model::can_run() const {
   }
   case standing::waiting_for_commands:
     return commands_.highest() >= commands_agreed_;
+  case standing::following:
+    return cut_off_ || followed_->is_broken ||
+           (followed_->has_snapshot() && (!has_snapshot_ || position_ < followed_->frames.size()));
   case standing::waiting_to_begin:
   case standing::exchanging:
   case standing::agreeing:
@@ -152,6 +162,8 @@ void worker_model::run() {
     return end_step();
   case standing::transferring:
     return leave_transfer();
+  case standing::following:
+    return follow();
   case standing::waiting_to_begin:
   case standing::exchanging:
   case standing::agreeing:
@@ -206,6 +218,12 @@ void worker_model::form_communicator() {
 void worker_model::take(const answer<exchange_result>& message) {
   if (!is_awaited(message.number))
     return;
+  if (staging_.number > 0) {
+    if (!message.value || cut_off_)
+      return leave_stream(false);
+    followed_ = world_.stream_of(staging_.generation, staging_.number, staging_.sources);
+    return stand(standing::following);
+  }
   if (!message.value)
     return is_loss_of_group(message.value.error()) ? regroup(interrupted_, message.value.error())
                                                    : finish(message.value.error(), false);
@@ -260,6 +278,7 @@ void worker_model::agree() {
   plan.worker = id_;
   plan.generation = generation();
   plan.steps = world_.steps();
+  plan.state_bytes = 1;
   ask(&surroundings::send_to_driver, std::move(plan));
   stand(standing::agreeing);
 }
@@ -334,6 +353,8 @@ void worker_model::pass() {
     return regroup(interrupted::step, {errc::aborted, "given up behind the barrier"});
   passed_ = {state_.step.value + 1};
   commands_agreed_ = words_agreed_;
+  if (given_ && rank() == rank_id{0})
+    given_->frames.push_back({true, passed_, gradient_});
   apply();
 }
 
@@ -357,9 +378,11 @@ void worker_model::end_step() {
   if (commands_agreed_ > commands_done_) {
     for (const auto& each : commands_.take(commands_done_, commands_agreed_, std::chrono::milliseconds{0})) {
       stop_ = stop_ || each.kind == command_kind::stop;
-      save_now = save_now || each.kind != command_kind::regroup;
+      save_now = save_now || each.kind == command_kind::stop || each.kind == command_kind::checkpoint;
       if (each.kind == command_kind::regroup)
         regroup_in_ = each.generation;
+      if (each.kind == command_kind::stage)
+        stage_asked_ = each;
     }
     commands_done_ = commands_agreed_;
   }
@@ -385,11 +408,31 @@ void worker_model::take(const answer<checkpoint_outcome>& message) {
 }
 
 void worker_model::settle_boundary() {
+  const auto staging = std::exchange(stage_asked_, {});
+  if (!stop_ && state_.step.value < world_.steps() && staging.sequence > 0 && staging.generation == generation()) {
+    stop_giving();
+    given_ = world_.stream_of(generation(), staging.sequence, place_.place.world_size);
+    given_->snapshots.emplace(rank(), state_);
+    // Its stager's thread waits for the answer.
+    world_.send_to_collectives(
+        *this, request<exchange_request>{~std::uint64_t{0},
+                                         {world_.run(), generation(), staging.sequence, rank(),
+                                          std::to_string(id_.value), place_.place.world_size + staging.newcomers}});
+  }
   if (!stop_ && regroup_in_ == generation()) {
+    if (given_ && rank() == rank_id{0})
+      given_->frames.push_back({false, state_.step, commands_agreed_});
+    given_.reset();
     between_steps_ = true;
     return regroup(interrupted::boundary, {});
   }
   go_on_to_next_step();
+}
+
+/// Newcomers find their group gone, sooner or later.
+void worker_model::stop_giving() {
+  if (auto broken = std::exchange(given_, nullptr))
+    broken->is_broken = true;
 }
 
 void worker_model::go_on_to_next_step() {
@@ -401,6 +444,7 @@ void worker_model::go_on_to_next_step() {
 void worker_model::finish(error reason, bool needs_restart) {
   if (world_.is_tracing())
     world_.note(*this, "finishes at step " + std::to_string(state_.step.value) + ": " + reason.message);
+  stop_giving();
   worker_finished message;
   message.run = world_.run();
   message.generation = generation();
@@ -425,20 +469,23 @@ void worker_model::regroup(interrupted what, const error& reason) {
 
 void worker_model::report(const error& reason) {
   word_.freeze();
+  if (world_.defect() != mutation::goes_on_giving_after_a_loss)
+    stop_giving();
   // Over shared memory, what it has written stays.
   if (group_ && world_.peers_are_noticed())
     group_->close(rank(), &world_.random());
   group_.reset();
   regroup_report message;
   message.run = world_.run();
-  message.generation = generation();
+  message.generation = level_ ? staging_.generation : generation();
   message.worker = id_;
-  message.has_state = has_state_;
+  message.has_state = has_state_ || level_;
   message.between_steps = between_steps_;
   message.in_step = has_state_ && word_.load().phase == runtime::step_phase::frozen;
   message.passed = passed_;
   message.holds_next = reduced_.value == passed_.value + 1;
   message.commands_agreed = commands_agreed_;
+  message.staging = staging_.number;
   message.reason = reason;
   if (auto before = std::exchange(snapshot_, std::nullopt)) {
     message.passed = before->passed;
@@ -461,6 +508,15 @@ void worker_model::take(const answer<next_generation>& message) {
     return finish(message.value.error(), is_loss_of_group(message.value.error()));
   if (message.value->released)
     return finish({errc::stopped, "not needed any more"}, false);
+  staging_ = message.value->staging;
+  if (staging_.number > 0) {
+    cut_off_ = has_snapshot_ = told_level_ = level_ = between_steps_ = false;
+    position_ = 0;
+    ask(&surroundings::send_to_collectives,
+        exchange_request{world_.run(), staging_.generation, staging_.number, staging_.rank, std::to_string(id_.value),
+                         staging_.sources + staging_.newcomers});
+    return stand(standing::exchanging);
+  }
   adopt(*message.value);
   if (aborted_ < generation())
     return form_communicator();
@@ -474,13 +530,61 @@ void worker_model::adopt(const next_generation& next) {
   reduced_ = passed_;
   commands_agreed_ = next.commands_agreed;
   if (!has_state_) {
+    has_state_ = level_ && std::ranges::find(next.newcomers, next.place.rank) == next.newcomers.end();
+    if (has_state_ && passed_ != state_.step)
+      world_.violates(*this, "has followed the others to another step than they are at");
     state_.step = passed_;
     commands_done_ = commands_agreed_;
+    level_ = false;
   }
   place_ = next;
   cut_off_ = false;
   snapshot_.reset();
   word_.restart(generation(), passed_);
+}
+
+// -- a newcomer follows -----------------------------------------------------------------------------------------------
+
+void worker_model::follow() {
+  auto& stream = *followed_;
+  const auto nothing_comes = !stream.has_snapshot() || (has_snapshot_ && position_ == stream.frames.size());
+  if (cut_off_ || (stream.is_broken && (nothing_comes || world_.random().one_in(3))))
+    return leave_stream(false);
+  if (!has_snapshot_) {
+    has_snapshot_ = true;
+    state_ = stream.snapshots.begin()->second;
+    passed_ = reduced_ = state_.step;
+    for (const auto& [rank, each] : stream.snapshots)
+      if (each != state_)
+        world_.violates(*this, "is given shares of different states");
+    return;
+  }
+  const auto next = stream.frames[position_++];
+  if (!next.is_gradient) {
+    if (next.step != state_.step)
+      world_.violates(*this, "is to be one of the others at another step than it is at");
+    commands_agreed_ = next.value;
+    return leave_stream(true);
+  }
+  if (next.step.value != state_.step.value + 1)
+    return world_.violates(*this, "is given the gradient of another step");
+  const auto before = state_;
+  state_.apply(next.step, next.value);
+  passed_ = reduced_ = next.step;
+  world_.has_applied(*this, before, state_);
+  const auto& last = stream.frames.back();
+  if (last.step.value <= next.step.value + 1 && !std::exchange(told_level_, true))
+    world_.send_to_driver(*this, newcomer_level{world_.run(), id_, staging_.generation, staging_.number, next.step});
+}
+
+void worker_model::leave_stream(bool is_level) {
+  level_ = is_level || (world_.defect() == mutation::takes_a_lost_source_for_the_end && has_snapshot_);
+  between_steps_ = level_;
+  // The others find that one of the group is gone.
+  if (!level_ && followed_)
+    followed_->is_broken = true;
+  followed_.reset();
+  report({});
 }
 
 void worker_model::exchange_state() {
@@ -515,9 +619,9 @@ void worker_model::go_on() {
   case interrupted::joining:
   case interrupted::agreeing:
     return agree();
-  case interrupted::entering:
   case interrupted::beginning:
     return go_on_to_next_step();
+  case interrupted::entering:
   case interrupted::boundary:
     between_steps_ = false;
     return go_on_to_next_step();

@@ -4,6 +4,7 @@
 #include "mutation.hpp"
 #include "number_chain.hpp"
 #include "packets.hpp"
+#include "staging_stream.hpp"
 
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
@@ -39,6 +40,8 @@ enum class standing : std::uint8_t {
   saving,
   reporting,
   transferring,
+  /// A newcomer that is given the state while the others train on.
+  following,
   finished,
 };
 
@@ -61,11 +64,14 @@ class surroundings {
   virtual void send_to_collectives(worker_model& from, packet what) = 0;
   /// The group that the exchange has brought together.
   virtual std::shared_ptr<data_plane> group_of(const next_generation& place, const exchange_result& found) = 0;
+  virtual std::shared_ptr<staging_stream> stream_of(generation_id generation, std::uint64_t number,
+                                                    std::uint32_t sources) = 0;
 
   // For the checker.
   virtual void stands(worker_model& who, standing where) = 0;
   virtual void has_applied(worker_model& who, const number_chain& before, const number_chain& after) = 0;
   virtual void process_ends(worker_model& who) = 0;
+  virtual void violates(const worker_model& who, const std::string& what) = 0;
   virtual void note(const worker_model& who, const std::string& what) = 0;
   virtual bool is_tracing() const = 0;
 };
@@ -104,6 +110,7 @@ class worker_model {
   // -- for the checker ------------------------------------------------------------------------------------------------
   [[nodiscard]] standing stands() const noexcept { return stands_; }
   [[nodiscard]] bool has_state() const noexcept { return has_state_; }
+  [[nodiscard]] bool is_level() const noexcept { return level_; }
   [[nodiscard]] step_id passed() const noexcept { return passed_; }
   [[nodiscard]] step_id reduced() const noexcept { return reduced_; }
   [[nodiscard]] const number_chain& state() const noexcept { return state_; }
@@ -138,6 +145,10 @@ class worker_model {
   void end_step();
   void save();
   void settle_boundary();
+  void stage();
+  void stop_giving();
+  void follow();
+  void leave_stream(bool is_level);
   void go_on_to_next_step();
   void regroup(interrupted what, const error& reason);
   void report(const error& reason);
@@ -182,6 +193,17 @@ class worker_model {
   std::uint64_t words_agreed_ = 0;
   bool stop_ = false;
   generation_id regroup_in_;
+  /// The last command to stage the state.
+  control_command stage_asked_;
+  /// What this worker gives to newcomers.
+  std::shared_ptr<staging_stream> given_;
+  /// Of a newcomer that follows the others.
+  staging_place staging_;
+  std::shared_ptr<staging_stream> followed_;
+  std::size_t position_ = 0;
+  bool has_snapshot_ = false;
+  bool told_level_ = false;
+  bool level_ = false;
   number_chain state_;
 };
 

@@ -140,14 +140,17 @@ struct failure_config {
   std::chrono::milliseconds window{3'600'000};
   /// Starts a new worker for each that is lost, where there is room.
   bool replace_lost = true;
-  /// A process or node that says nothing for so long is taken for frozen or cut off: it is killed, or given up. At least
-  /// 500 ms.
+  /// A process or node that says nothing for so long is taken for frozen or cut off: it is killed, or given up. At
+  /// least 500 ms.
   std::chrono::milliseconds heartbeat_timeout{1'200};
   standstill_mode standstill = standstill_mode::replace;
   /// A rank whose training thread does nothing for so long is named. `train_context::alive` says that it does
   /// something.
   std::chrono::milliseconds report_after{30'000};
   std::chrono::milliseconds replace_after{600'000};
+  /// A tracked state of more bytes is given to a newcomer while the others train on; it then applies what they have
+  /// reduced meanwhile. For a smaller one the others wait.
+  std::uint64_t stage_above_bytes = std::uint64_t{16} << 20;
 };
 
 /// On which nodes to run.

@@ -358,6 +358,8 @@ struct run_plan {
   std::uint32_t loop = 0;
   /// The results of the evaluations since the loop before: who joins later computes none of them.
   std::vector<std::vector<double>> evaluations;
+  /// The size of the tracked tensors, which decides how newcomers get them.
+  std::uint64_t state_bytes = 0;
 
   bool operator==(const run_plan&) const = default;
 };
@@ -368,7 +370,7 @@ bool inspect(Inspector& f, run_plan& x) {
                             f.field("steps", x.steps), f.field("batch_samples", x.batch_samples),
                             f.field("data_samples", x.data_samples), f.field("data_fingerprint", x.data_fingerprint),
                             f.field("tensors", x.tensors), f.field("loop", x.loop),
-                            f.field("evaluations", x.evaluations));
+                            f.field("evaluations", x.evaluations), f.field("state_bytes", x.state_bytes));
 }
 
 /// All workers have the same plan: begin.
@@ -385,8 +387,8 @@ bool inspect(Inspector& f, plan_accepted& x) {
 
 /// What a worker knows once its group is gone and no thread of its own touches memory under that generation any more.
 /// Sent by its training thread when a collective operation was aborted or found a peer missing, when a command says so,
-/// and by a newcomer that asks for its first place. Answered by `next_generation` when all who are left have reported;
-/// fails when the run is ending. Repeating it is harmless.
+/// and by a newcomer that asks for its first place, or has followed the others to where they are. Answered by
+/// `next_generation` when all who are left have reported; fails when the run is ending. Repeating it is harmless.
 struct regroup_report {
   run_id run;
   /// The generation that is over; 0 from a newcomer that was in none.
@@ -406,6 +408,8 @@ struct regroup_report {
   std::uint64_t commands_agreed = 0;
   /// How many evaluations it has finished; it holds the result of the last.
   std::uint64_t evaluations = 0;
+  /// The number of the staging group that this newcomer was in last; 0 for none.
+  std::uint64_t staging = 0;
   /// How this worker found out, if nobody had told it.
   error reason;
 
@@ -414,11 +418,31 @@ struct regroup_report {
 
 template <class Inspector>
 bool inspect(Inspector& f, regroup_report& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
-                            f.field("has_state", x.has_state), f.field("between_steps", x.between_steps),
-                            f.field("in_step", x.in_step), f.field("passed", x.passed),
-                            f.field("holds_next", x.holds_next), f.field("commands_agreed", x.commands_agreed),
-                            f.field("evaluations", x.evaluations), f.field("reason", x.reason));
+  return f.object(x).fields(
+      f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
+      f.field("has_state", x.has_state), f.field("between_steps", x.between_steps), f.field("in_step", x.in_step),
+      f.field("passed", x.passed), f.field("holds_next", x.holds_next), f.field("commands_agreed", x.commands_agreed),
+      f.field("evaluations", x.evaluations), f.field("staging", x.staging), f.field("reason", x.reason));
+}
+
+/// A newcomer that follows the others in a staging group has applied what they have, but for the last step or two.
+/// Pushed.
+struct newcomer_level {
+  run_id run;
+  worker_id worker;
+  /// Of the others.
+  generation_id generation;
+  /// The number of its staging group.
+  std::uint64_t staging = 0;
+  step_id step;
+
+  bool operator==(const newcomer_level&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, newcomer_level& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("generation", x.generation),
+                            f.field("staging", x.staging), f.field("step", x.step));
 }
 
 /// One report of one rank.
@@ -557,6 +581,8 @@ struct group_place {
   std::vector<std::uint32_t> nodes;
   /// The address that the data plane binds to on this worker's host.
   std::string data_address;
+  /// The one by which other hosts reach it.
+  std::string host_address;
 
   bool operator==(const group_place&) const = default;
 };
@@ -568,7 +594,7 @@ bool inspect(Inspector& f, group_place& x) {
                             f.field("local_rank", x.local_rank), f.field("local_world_size", x.local_world_size),
                             f.field("node_rank", x.node_rank), f.field("ownership", x.ownership),
                             f.field("backend", x.backend), f.field("nodes", x.nodes),
-                            f.field("data_address", x.data_address));
+                            f.field("data_address", x.data_address), f.field("host_address", x.host_address));
 }
 
 /// Everything a worker needs to enter the training function. Sent once all workers are ready, and to a newcomer once it
@@ -626,6 +652,29 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms));
 }
 
+/// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who
+/// are the first ranks, give the newcomers the state and what happens to it, while they train on.
+struct staging_place {
+  /// The number of the command that told the others; 0 for no staging group.
+  std::uint64_t number = 0;
+  /// Of the others.
+  generation_id generation;
+  rank_id rank;
+  std::uint32_t sources = 0;
+  std::uint32_t newcomers = 0;
+  /// The address that the data plane binds to on this worker's host.
+  std::string data_address;
+
+  bool operator==(const staging_place&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, staging_place& x) {
+  return f.object(x).fields(f.field("number", x.number), f.field("generation", x.generation), f.field("rank", x.rank),
+                            f.field("sources", x.sources), f.field("newcomers", x.newcomers),
+                            f.field("data_address", x.data_address));
+}
+
 /// A worker's place in a new generation, and what all of them do with the step that was under way.
 struct next_generation {
   group_place place;
@@ -642,6 +691,15 @@ struct next_generation {
   rank_id evaluation_source;
   /// The ranks that get the run's state from the others before anything else.
   std::vector<rank_id> newcomers;
+  /// Whether some were not in the generation before: all compare their whole state.
+  bool has_grown = false;
+  /// For a newcomer: it has no place yet, follows the others here, and reports again when it has come to the boundary
+  /// that they name, or cannot. Nothing else is filled in then.
+  staging_place staging;
+  /// For a newcomer: the others have this loop of the training function behind them. It goes on to the next, before
+  /// which they have found `next_evaluations`. Nothing else is filled in then.
+  bool skips_loop = false;
+  std::vector<std::vector<double>> next_evaluations;
 
   bool operator==(const next_generation&) const = default;
 };
@@ -651,7 +709,9 @@ bool inspect(Inspector& f, next_generation& x) {
   return f.object(x).fields(f.field("place", x.place), f.field("released", x.released), f.field("settled", x.settled),
                             f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
                             f.field("evaluations_differ", x.evaluations_differ),
-                            f.field("evaluation_source", x.evaluation_source), f.field("newcomers", x.newcomers));
+                            f.field("evaluation_source", x.evaluation_source), f.field("newcomers", x.newcomers),
+                            f.field("has_grown", x.has_grown), f.field("staging", x.staging),
+                            f.field("skips_loop", x.skips_loop), f.field("next_evaluations", x.next_evaluations));
 }
 
 /// What a command asks for, effective after the step whose barrier first carried its number.
@@ -663,6 +723,9 @@ enum class command_kind : std::uint8_t {
   /// Form the next generation: members come or go, or the run pauses. Void in any other generation than
   /// `control_command::generation`.
   regroup = 3,
+  /// Give `control_command::newcomers` newcomers the state, behind the back of the training. Void in any other
+  /// generation than `control_command::generation`.
+  stage = 4,
 };
 
 template <class Inspector>
@@ -670,7 +733,7 @@ bool inspect(Inspector& f, command_kind& x) {
   auto get = [&x] { return static_cast<std::uint8_t>(x); };
   auto set = [&x](std::uint8_t value) {
     x = static_cast<command_kind>(value);
-    return value >= 1 && value <= 3;
+    return value >= 1 && value <= 4;
   };
   return f.apply(get, set);
 }
@@ -682,6 +745,9 @@ struct control_command {
   command_kind kind = command_kind::stop;
   /// The generation in which it was given.
   generation_id generation;
+  std::uint32_t newcomers = 0;
+  /// Whether not all of them and the others are on one node.
+  bool across_nodes = false;
 
   bool operator==(const control_command&) const = default;
 };
@@ -689,7 +755,8 @@ struct control_command {
 template <class Inspector>
 bool inspect(Inspector& f, control_command& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("kind", x.kind),
-                            f.field("generation", x.generation));
+                            f.field("generation", x.generation), f.field("newcomers", x.newcomers),
+                            f.field("across_nodes", x.across_nodes));
 }
 
 /// Makes every pending and later operation of a generation's communicator fail with `reason`: a member is gone, or the
@@ -722,14 +789,16 @@ bool inspect(Inspector& f, release_worker& x) {
 // -- worker to collectives actor ------------------------------------------------------------------------------------
 
 /// One rank's contribution to an all-gather over the control plane, by which communicators find each other. Answered by
-/// `exchange_result` when all ranks of the generation have sent theirs. Fails with `errc::stale_generation`.
+/// `exchange_result` when all ranks have sent theirs. Fails with `errc::stale_generation`.
 struct exchange_request {
   run_id run;
   generation_id generation;
-  /// Numbers the exchanges of a generation, from 0.
+  /// Numbers the exchanges of a generation: 0, or that of a staging group.
   std::uint64_t sequence = 0;
   rank_id rank;
   std::string blob;
+  /// How many ranks a staging group has; 0 for all ranks of the generation.
+  std::uint32_t group_size = 0;
 
   bool operator==(const exchange_request&) const = default;
 };
@@ -737,7 +806,22 @@ struct exchange_request {
 template <class Inspector>
 bool inspect(Inspector& f, exchange_request& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("sequence", x.sequence),
-                            f.field("rank", x.rank), f.field("blob", x.blob));
+                            f.field("rank", x.rank), f.field("blob", x.blob), f.field("group_size", x.group_size));
+}
+
+/// Gives up an exchange that will not be complete, now and later. From the driver.
+struct exchange_ended {
+  run_id run;
+  generation_id generation;
+  std::uint64_t sequence = 0;
+
+  bool operator==(const exchange_ended&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, exchange_ended& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation),
+                            f.field("sequence", x.sequence));
 }
 
 /// The blobs of all ranks, by rank.

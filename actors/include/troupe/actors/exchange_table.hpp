@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace troupe::actors {
@@ -19,16 +20,27 @@ class exchange_table {
   [[nodiscard]] bool begin(const generation_started& message);
 
   /// Takes one contribution. Returns the blobs of all ranks once the last is in, nothing before. Fails with
-  /// `errc::stale_generation` (another run or generation) or `errc::invalid_argument` (a rank out of range, or another
-  /// blob from a rank that has contributed).
+  /// `errc::stale_generation` (another run or generation), `errc::aborted` (it was given up) or
+  /// `errc::invalid_argument` (a rank out of range, another size of the group, or another blob from a rank that has
+  /// contributed).
   [[nodiscard]] expected<std::optional<exchange_result>> add(const exchange_request& message);
+
+  /// Gives up an exchange of this generation. Returns whether it was none that had ended so before.
+  [[nodiscard]] bool end(const exchange_ended& message);
 
   [[nodiscard]] generation_id generation() const noexcept { return current_.generation; }
 
  private:
+  struct contributions {
+    std::uint32_t group_size = 0;
+    /// By rank.
+    std::map<std::uint32_t, std::string> blobs;
+  };
+
   generation_started current_;
-  /// By sequence number, then by rank.
-  std::map<std::uint64_t, std::map<std::uint32_t, std::string>> pending_;
+  /// By sequence number.
+  std::map<std::uint64_t, contributions> pending_;
+  std::set<std::uint64_t> ended_;
 };
 
 } // namespace troupe::actors

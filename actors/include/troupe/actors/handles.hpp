@@ -67,6 +67,8 @@ using run_control = caf::typed_actor<
     // `errc::aborted` when the run is ending, `errc::stale_generation` when that generation is not the last.
     // Idempotent.
     caf::result<next_generation>(regroup_report),
+    // A newcomer is level with the others. Idempotent.
+    caf::result<void>(newcomer_level),
     // Takes metrics in. Pushed, not idempotent.
     caf::result<void>(metrics_batch),
     // A training function has ended. Idempotent for each worker.
@@ -84,9 +86,12 @@ using run_control = caf::typed_actor<
 using collectives_actor = caf::typed_actor<
     // Begins a generation. Pending exchanges of older ones fail with `errc::stale_generation`. Idempotent.
     caf::result<void>(generation_started),
-    // An all-gather of one blob for each rank: answers when all ranks of the generation have sent theirs. Fails with
-    // `errc::stale_generation` for another generation than the current one. Repeating it is harmless.
-    caf::result<exchange_result>(exchange_request)>;
+    // An all-gather of one blob for each rank: answers when all ranks have sent theirs. Fails with
+    // `errc::stale_generation` for another generation than the current one, `errc::aborted` for one that was given up.
+    // Repeating it is harmless.
+    caf::result<exchange_result>(exchange_request),
+    // Gives up an exchange: who waits for it, and whoever comes to it later, is told. Idempotent.
+    caf::result<void>(exchange_ended)>;
 
 /// Commits the checkpoints of a run, and decides which stay. Owned by the trainer; runs on a thread of its own.
 using checkpoint_store = caf::typed_actor<

@@ -71,6 +71,34 @@ struct send_command {
   bool operator==(const send_command&) const = default;
 };
 
+/// These newcomers get the state behind the back of the training: answer their reports with their places in a staging
+/// group. Its ranks are the members of the generation, and then the newcomers.
+struct stage_newcomers {
+  /// The command that tells the others.
+  std::uint64_t number = 0;
+  std::uint32_t sources = 0;
+  std::uint32_t newcomers = 0;
+  /// Whether not all of the group are on one node.
+  bool across_nodes = false;
+  /// Who is told, by rank.
+  std::map<rank_id, worker_id> told;
+  bool operator==(const stage_newcomers&) const = default;
+};
+
+/// This newcomer has come to a loop that the others have behind them: answer its report so. `evaluations` are those
+/// before the next.
+struct skip_loop {
+  worker_id worker;
+  std::vector<std::vector<double>> evaluations;
+  bool operator==(const skip_loop&) const = default;
+};
+
+/// A staging group has lost a newcomer: let nobody wait for it any more.
+struct end_staging {
+  std::uint64_t number = 0;
+  bool operator==(const end_staging&) const = default;
+};
+
 /// Make every worker's collective operations fail.
 struct abort_all {
   error reason;
@@ -150,8 +178,8 @@ inline constexpr std::int32_t never_started = -1;
 /// What to do, and why (for the log).
 struct run_action {
   std::variant<begin_all, begin_newcomer, accept_plans, accept_plan_of, refuse_plans, refuse_report, send_command,
-               abort_all, abort_generation, hold, form_generation, start_more, fence_worker, restart_run, release_one,
-               release_all, warn, conclude>
+               stage_newcomers, end_staging, skip_loop, abort_all, abort_generation, hold, form_generation, start_more,
+               fence_worker, restart_run, release_one, release_all, warn, conclude>
       what;
   std::string why;
 };
@@ -192,6 +220,8 @@ class run_coordinator {
   [[nodiscard]] run_actions on_finished(const worker_finished& message, time now = {});
   /// A worker's group is gone, or a newcomer asks for a place.
   [[nodiscard]] run_actions on_report(const regroup_report& report, time now = {});
+  /// A newcomer that follows the others in a staging group has caught up.
+  [[nodiscard]] run_actions on_level(const newcomer_level& message);
   /// Notes how far a worker is, for failure records.
   void on_applied(worker_id worker, step_id step);
 
@@ -272,6 +302,8 @@ class run_coordinator {
     preparing,
     /// A newcomer that asks for a place.
     waiting,
+    /// A newcomer that is given the state while the others train on, and applies what they reduce.
+    following,
     member,
   };
 
@@ -293,6 +325,14 @@ class run_coordinator {
     bool goes_with_node = false;
     /// Is gone from the run, as it should be: the end of its process is no failure.
     bool let_go = false;
+    /// Has been in a generation.
+    bool has_place = false;
+    /// Of one that follows: whether it is where the others are, or will be in a moment.
+    bool level = false;
+    /// How often it was given the state so.
+    std::uint32_t stagings = 0;
+    /// Of a newcomer: the loop that it has come to.
+    std::uint32_t loop = 0;
     step_id applied;
     std::optional<run_plan> plan;
     std::optional<regroup_report> report;
@@ -321,6 +361,14 @@ class run_coordinator {
   run_actions replace_missing();
   run_actions with_replacement(run_actions actions);
   run_actions let_newcomers_in(time now);
+  [[nodiscard]] bool takes_state_in_generation(const member& who) const;
+  /// Whether the training function has a loop of its own, without boundaries that the coordinator could use.
+  [[nodiscard]] bool has_own_loop() const { return !accepted_.empty() && accepted_.back().batch_samples == 0; }
+  run_actions stage(const std::vector<member*>& newcomers, const std::string& names);
+  run_actions give_up_staging(const member& lost);
+  run_actions wait_for_place(member& who, time now);
+  run_actions on_report_of_follower(member& who, const regroup_report& report, time now);
+  run_actions stop_waiting_for_followers(time now);
   run_actions ask_for_regroup(const std::string& why);
   run_actions ask_all_to_leave();
   void keep_who_is_needed();
@@ -366,6 +414,10 @@ class run_coordinator {
   std::uint64_t commands_ = 0;
   /// The checkpoint behind which all leave, as the number of its command; 0 if that was not asked for.
   std::uint64_t farewell_ = 0;
+  /// The last staging group; number 0 before the first.
+  stage_newcomers staging_;
+  /// Since when the others stand at a boundary and wait for newcomers that are about to come there.
+  std::optional<time> followers_awaited_;
   /// A regroup was commanded in this generation.
   bool regroup_asked_ = false;
   /// This generation was aborted: its members do not come to a boundary by themselves.

@@ -56,5 +56,7 @@ CAF_ADD_TYPE_ID(troupe_messages, (troupe::generation_record))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::resize_request))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::pause_request))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::resume_request))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::newcomer_level))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::exchange_ended))
 
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

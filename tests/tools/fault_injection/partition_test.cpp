@@ -1,0 +1,133 @@
+#include "scene.hpp"
+
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint_directory.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <functional>
+#include <scratch_directory.hpp>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+// TROUPE_LONG_TESTS=1 does not mend the link, and waits for the side without the driver to end by itself: half a
+// minute.
+
+using namespace troupe;
+using namespace troupe::chaos;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto patience = 60s;
+
+/// Two nodes with two workers each and the driver, each side of a link in a network of its own.
+struct divided_run {
+  testing::scratch_directory place;
+  std::vector<std::string> skipped;
+  std::unique_ptr<scene> here;
+
+  divided_run() {
+    testing::write_file(place.path() / "text.txt", std::string(50'000, 'x') + "the actor sends its gradient");
+    scene_options options;
+    options.directory = place.path();
+    options.caf_node = TROUPE_CAF_NODE;
+    options.program = {TROUPE_CHARLM,
+                       "--quiet",
+                       "--text",
+                       (place.path() / "text.txt").string(),
+                       "--hidden",
+                       "32",
+                       "--embedding",
+                       "16",
+                       "--batch",
+                       "64",
+                       "--steps",
+                       "1000000000",
+                       "--checkpoint-every",
+                       "50"};
+    options.private_links = true;
+    here = std::make_unique<scene>(std::move(options), skipped);
+  }
+
+  void await(const std::string& what, const std::function<bool()>& condition) {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (!condition()) {
+      if (!here->driver().running() || std::chrono::steady_clock::now() > end)
+        FAIL("waited for " << what << ":\n" << here->interrogate());
+      std::this_thread::sleep_for(20ms);
+      here->look();
+    }
+  }
+
+  std::set<pid_t> workers_of(std::size_t node) {
+    std::set<pid_t> result;
+    for (const auto& each : here->workers())
+      if (each.node == node)
+        result.insert(each.pid);
+    return result;
+  }
+
+  /// The newest that is committed.
+  serialization::manifest newest_checkpoint() {
+    const auto all = value_or_throw(serialization::list_checkpoints(here->run_directory() / "checkpoints"));
+    REQUIRE_FALSE(all.empty());
+    return value_or_throw(serialization::checkpoint::open(all.back().path)).content();
+  }
+};
+
+} // namespace
+
+TEST_CASE("of a divided run the side with the driver goes on, and nothing of the other side counts any more") {
+  divided_run run;
+  if (!run.here->has_links()) {
+    std::printf("SKIP: %s\n", run.skipped.empty() ? "no links to cut" : run.skipped.front().c_str());
+    return;
+  }
+  auto& here = *run.here;
+  run.await("the first steps", [&] { return here.step() > 100; });
+  const auto before = here.generation();
+  const auto far_side = run.workers_of(1);
+  REQUIRE(far_side.size() == 2);
+  here.cut(1);
+  run.await("a generation without the far side", [&] { return here.generation() > before; });
+  const auto divided = here.step();
+  run.await("steps and checkpoints without the far side", [&] { return here.step() > divided + 200; });
+
+  // They find themselves refused, or alone.
+  if (std::getenv("TROUPE_LONG_TESTS") == nullptr)
+    here.mend(1);
+  run.await("the end of the old workers of the far side", [&] {
+    return std::ranges::none_of(here.workers(), [&](const auto& each) { return far_side.contains(each.pid); });
+  });
+  here.look();
+  const auto newest = run.newest_checkpoint();
+  CHECK(newest.generation.value > before);
+  here.driver().signal(SIGTERM);
+  const auto status = here.driver().wait();
+  INFO(here.driver().err());
+  CHECK(status == testing::exit_status{143, {}});
+
+  // The ledger says who has committed what: nothing from the far side in any later generation, and no step is missing.
+  std::uint64_t last = 0;
+  auto ledger = ledger_tail{here.run_directory() / "ledger.jsonl"};
+  const auto entries = ledger.read();
+  victim_steps victims;
+  for (const auto& each : entries) {
+    last = std::max(last, each.step);
+    if (far_side.contains(static_cast<pid_t>(each.pid))) {
+      CHECK(each.generation <= before);
+      victims[each.pid] = std::max(victims[each.pid], each.step);
+    }
+  }
+  const auto account_of_all = account(entries, 8, last, victims);
+  for (const auto& each : account_of_all.problems)
+    FAIL_CHECK(each);
+  // Every checkpoint that is there is whole.
+  for (const auto& each : value_or_throw(serialization::list_checkpoints(here.run_directory() / "checkpoints")))
+    CHECK(value_or_throw(serialization::checkpoint::open(each.path)).verify().has_value());
+}

@@ -4,10 +4,10 @@
 #include <troupe/serialization/digest.hpp>
 
 #include "directory_scan.hpp"
-#include "file.hpp"
 #include "xxh3_stream.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace troupe::serialization {
@@ -51,16 +51,16 @@ error missing_is_damage(error reason) {
 }
 
 /// Opens a part and looks that it has its size.
-expected<file> open_part(const fs::path& directory, const part_file& part) {
-  auto result = file::open(directory / part.name);
+expected<std::unique_ptr<file>> open_part(const fs::path& directory, const part_file& part, file_system& files) {
+  auto result = files.open(directory / part.name);
   if (!result)
     return fail(missing_is_damage(std::move(result.error())));
-  auto size = result->size_bytes();
+  auto size = (*result)->size_bytes();
   if (!size)
     return fail(std::move(size.error()));
   if (*size != part.size_bytes)
-    return fail(errc::damaged, result->path().string() + " is damaged: it has " + std::to_string(*size) + " bytes of " +
-                                   std::to_string(part.size_bytes) + "; use another checkpoint");
+    return fail(errc::damaged, (*result)->path().string() + " is damaged: it has " + std::to_string(*size) +
+                                   " bytes of " + std::to_string(part.size_bytes) + "; use another checkpoint");
   return result;
 }
 
@@ -105,8 +105,8 @@ expected<void> verify_chunk(const file& source, const placed_chunk& chunk, std::
   return read;
 }
 
-expected<checkpoint> open_verified(const fs::path& directory) {
-  auto result = checkpoint::open(directory);
+expected<checkpoint> open_verified(const fs::path& directory, file_system& files) {
+  auto result = checkpoint::open(directory, files);
   if (!result)
     return result;
   if (auto good = result->verify(); !good)
@@ -123,23 +123,25 @@ std::string joined(const std::vector<std::string>& lines) {
 
 } // namespace
 
-checkpoint::checkpoint(fs::path directory, manifest content)
-    : directory_(std::move(directory)), content_(std::move(content)) {
+checkpoint::checkpoint(fs::path directory, manifest content, file_system& files)
+    : directory_(std::move(directory)), content_(std::move(content)), files_(&files) {
   for (std::size_t i = 0; i < content_.tensors.size(); ++i)
     index_by_name_.emplace(content_.tensors[i].spec.name, i);
 }
 
-expected<checkpoint> checkpoint::open(const fs::path& directory) {
-  auto code = std::error_code{};
-  if (!fs::is_directory(directory, code))
+expected<checkpoint> checkpoint::open(const fs::path& directory, file_system& files, read_back source) {
+  auto found = files.look_at(directory);
+  if (!found)
+    return fail(std::move(found.error()));
+  if (*found != entry_kind::directory)
     return fail(errc::not_found, "there is no checkpoint at " + directory.string());
-  auto content = read_manifest(directory / manifest_file_name);
+  auto content = read_manifest(directory / manifest_file_name, files, source);
   if (!content)
     return fail(missing_is_damage(std::move(content.error())));
   for (const auto& part : content->parts)
-    if (auto source = open_part(directory, part); !source)
-      return fail(std::move(source.error()));
-  return checkpoint{directory, std::move(*content)};
+    if (auto opened = open_part(directory, part, files); !opened)
+      return fail(std::move(opened.error()));
+  return checkpoint{directory, std::move(*content), files};
 }
 
 std::optional<std::size_t> checkpoint::find(std::string_view name) const {
@@ -196,13 +198,13 @@ expected<void> checkpoint::read_chunks(std::size_t index,
 expected<void> checkpoint::read_chunk(const stored_tensor& tensor, std::size_t chunk,
                                       std::span<std::byte> target) const {
   const auto& place = tensor.chunks[chunk];
-  auto source = open_part(directory_, content_.parts[place.part]);
+  auto source = open_part(directory_, content_.parts[place.part], *files_);
   if (!source)
     return fail(std::move(source.error()));
-  if (auto read = source->read_at(place.offset_bytes, target); !read)
+  if (auto read = (*source)->read_at(place.offset_bytes, target); !read)
     return read;
   if (xxh3(target) != place.xxh3)
-    return fail(chunk_damage(tensor, chunk, source->path()));
+    return fail(chunk_damage(tensor, chunk, (*source)->path()));
   return {};
 }
 
@@ -214,26 +216,26 @@ expected<void> checkpoint::verify(read_back source) const {
 }
 
 expected<void> checkpoint::verify_part(std::uint32_t part, read_back source) const {
-  auto opened = open_part(directory_, content_.parts[part]);
+  auto opened = open_part(directory_, content_.parts[part], *files_);
   if (!opened)
     return fail(std::move(opened.error()));
   if (source == read_back::from_device)
-    opened->drop_cached();
+    (*opened)->drop_cached();
   auto buffer = std::vector<std::byte>(piece_bytes);
   auto covered = std::uint64_t{0};
   for (const auto& chunk : chunks_of_part(content_, part)) {
-    if (auto good = verify_padding(*opened, covered, chunk.place.offset_bytes, buffer); !good)
+    if (auto good = verify_padding(**opened, covered, chunk.place.offset_bytes, buffer); !good)
       return good;
-    if (auto good = verify_chunk(*opened, chunk, buffer); !good)
+    if (auto good = verify_chunk(**opened, chunk, buffer); !good)
       return good;
     covered = std::max(covered, chunk.place.offset_bytes + chunk.place.length_bytes);
   }
-  return verify_padding(*opened, covered, content_.parts[part].size_bytes, buffer);
+  return verify_padding(**opened, covered, content_.parts[part].size_bytes, buffer);
 }
 
-expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory) {
+expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory, file_system& files) {
   // Those without a manifest too, so that the loss of one is reported.
-  auto candidates = scan_steps(checkpoints_directory);
+  auto candidates = scan_steps(checkpoints_directory, files);
   if (!candidates)
     return fail(std::move(candidates.error()));
   if (candidates->empty())
@@ -241,7 +243,7 @@ expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory) {
   auto passed_over = std::vector<std::string>{};
   std::ranges::reverse(*candidates);
   for (const auto& candidate : *candidates) {
-    auto opened = open_verified(candidate.path);
+    auto opened = open_verified(candidate.path, files);
     if (opened)
       return latest_checkpoint{std::move(*opened), std::move(passed_over)};
     passed_over.push_back(candidate.path.filename().string() + ": " + opened.error().message);

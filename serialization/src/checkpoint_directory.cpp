@@ -3,13 +3,10 @@
 #include <troupe/serialization/checkpoint.hpp>
 
 #include "directory_scan.hpp"
-#include "file.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstdio>
-#include <fcntl.h>
+#include <tuple>
 #include <utility>
 
 namespace troupe::serialization {
@@ -24,20 +21,16 @@ constexpr std::string_view temporary_suffix = ".tmp";
 constexpr std::string_view removed_suffix = ".removed";
 
 /// The paths of the directories inside of `directory`, none if it does not exist.
-expected<std::vector<fs::path>> directories_in(const fs::path& directory) {
-  auto code = std::error_code{};
+expected<std::vector<fs::path>> directories_in(const fs::path& directory, file_system& files) {
   auto result = std::vector<fs::path>{};
-  auto entries = fs::directory_iterator{directory, code};
-  if (code == std::errc::no_such_file_or_directory)
+  auto entries = files.list(directory);
+  if (!entries && entries.error().code == errc::not_found)
     return result;
-  for (; !code && entries != fs::directory_iterator{}; entries.increment(code)) {
-    auto ignored = std::error_code{};
-    if (entries->symlink_status(ignored).type() == fs::file_type::directory)
-      result.push_back(entries->path());
-  }
-  if (code)
-    return fail(filesystem_error(code, "listing", directory));
-  std::ranges::sort(result);
+  if (!entries)
+    return fail(std::move(entries.error()));
+  for (const auto& entry : *entries)
+    if (entry.kind == entry_kind::directory)
+      result.push_back(directory / entry.name);
   return result;
 }
 
@@ -45,50 +38,46 @@ bool is_abandoned_name(std::string_view name) {
   return name.starts_with(temporary_prefix) && (name.ends_with(temporary_suffix) || name.ends_with(removed_suffix));
 }
 
-expected<void> remove_tree(const fs::path& path) {
-  auto code = std::error_code{};
-  fs::remove_all(path, code);
-  if (code)
-    return fail(filesystem_error(code, "removing", path));
-  return {};
+/// Removes a directory and all below it; fine if there is none. Links are removed, not followed.
+expected<void> remove_tree(const fs::path& path, file_system& files) {
+  auto is_gone = [](const expected<void>& removed) { return removed || removed.error().code == errc::not_found; };
+  if (is_gone(files.remove(path)))
+    return {};
+  auto entries = files.list(path);
+  if (!entries)
+    return fail(std::move(entries.error()));
+  for (const auto& entry : *entries) {
+    auto inside = path / entry.name;
+    auto removed = entry.kind == entry_kind::directory ? remove_tree(inside, files) : files.remove(inside);
+    if (!is_gone(removed))
+      return removed;
+  }
+  auto removed = files.remove(path);
+  return is_gone(removed) ? expected<void>{} : removed;
 }
 
-expected<void> check_parts(const fs::path& directory, const manifest& content) {
+error not_committed(const manifest& content, const std::string& why) {
+  return {errc::damaged, "the checkpoint of step " + std::to_string(content.step.value) + " is not committed: " + why};
+}
+
+expected<void> check_parts(const fs::path& directory, const manifest& content, file_system& files) {
   for (const auto& part : content.parts) {
-    auto code = std::error_code{};
     auto path = directory / part.name;
-    auto size = fs::file_size(path, code);
-    if (code)
-      return fail(errc::damaged, "the checkpoint of step " + std::to_string(content.step.value) +
-                                     " is not committed: " + path.string() + ": " + code.message());
-    if (size != part.size_bytes)
-      return fail(errc::damaged, "the checkpoint of step " + std::to_string(content.step.value) +
-                                     " is not committed: " + path.string() + " has " + std::to_string(size) +
-                                     " bytes, its writer reported " + std::to_string(part.size_bytes));
+    auto opened = files.open(path);
+    auto size = opened ? (*opened)->size_bytes() : tl::unexpected<error>{opened.error()};
+    if (!size && (size.error().code == errc::not_found || size.error().code == errc::damaged))
+      return fail(not_committed(content, size.error().message));
+    if (!size)
+      return fail(std::move(size.error()));
+    if (*size != part.size_bytes)
+      return fail(not_committed(content, path.string() + " has " + std::to_string(*size) +
+                                             " bytes, its writer reported " + std::to_string(part.size_bytes)));
   }
   return {};
 }
 
 error step_exists(const fs::path& path) {
   return {errc::already_exists, path.string() + " exists; a checkpoint is never overwritten"};
-}
-
-/// Renames `from` to a name that is free; never replaces anything.
-expected<void> rename_to_free(const fs::path& from, const fs::path& to) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0)
-    return {};
-  if (errno == EEXIST || errno == ENOTEMPTY)
-    return fail(step_exists(to));
-  if (errno != EINVAL && errno != ENOSYS)
-    return fail(system_error("renaming " + from.string() + " to " + to.string()));
-  // A file system without it (NFS). A run has one committer, so looking first is enough.
-  auto code = std::error_code{};
-  if (fs::exists(to, code))
-    return fail(step_exists(to));
-  fs::rename(from, to, code);
-  if (code)
-    return fail(filesystem_error(code, "renaming to", to));
-  return {};
 }
 
 } // namespace
@@ -115,28 +104,30 @@ std::string temporary_name(step_id step, generation_id generation, std::uint32_t
 }
 
 expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, const fs::path& temporary_directory,
-                                     const manifest& content) {
+                                     const manifest& content, file_system& files) {
   auto target = checkpoints_directory / checkpoint_name(content.step);
-  auto code = std::error_code{};
-  if (fs::exists(target, code))
+  auto taken = files.look_at(target);
+  if (!taken)
+    return fail(std::move(taken.error()));
+  if (*taken)
     return fail(step_exists(target));
-  if (auto good = check_parts(temporary_directory, content); !good)
+  if (auto good = check_parts(temporary_directory, content, files); !good)
     return fail(std::move(good.error()));
   // This brings the directory's entries to the device as well.
-  if (auto written = write_manifest(temporary_directory / manifest_file_name, content); !written)
+  if (auto written = write_manifest(temporary_directory / manifest_file_name, content, files); !written)
     return fail(std::move(written.error()));
-  if (auto renamed = rename_to_free(temporary_directory, target); !renamed)
-    return fail(std::move(renamed.error()));
-  if (auto synced = sync_directory(checkpoints_directory); !synced) {
+  if (auto renamed = files.rename(temporary_directory, target, if_taken::refuse); !renamed)
+    return fail(renamed.error().code == errc::already_exists ? step_exists(target) : std::move(renamed.error()));
+  if (auto synced = files.sync_directory(checkpoints_directory); !synced) {
     // What may not survive a crash must not look committed.
-    fs::rename(target, temporary_directory, code);
+    std::ignore = files.rename(target, temporary_directory, if_taken::refuse);
     return fail(std::move(synced.error()));
   }
   return target;
 }
 
-expected<std::vector<checkpoint_entry>> scan_steps(const fs::path& checkpoints_directory) {
-  auto paths = directories_in(checkpoints_directory);
+expected<std::vector<checkpoint_entry>> scan_steps(const fs::path& checkpoints_directory, file_system& files) {
+  auto paths = directories_in(checkpoints_directory, files);
   if (!paths)
     return fail(std::move(paths.error()));
   auto result = std::vector<checkpoint_entry>{};
@@ -147,19 +138,24 @@ expected<std::vector<checkpoint_entry>> scan_steps(const fs::path& checkpoints_d
   return result;
 }
 
-expected<std::vector<checkpoint_entry>> list_checkpoints(const fs::path& checkpoints_directory) {
-  auto result = scan_steps(checkpoints_directory);
-  if (result)
-    std::erase_if(*result, [](const checkpoint_entry& entry) {
-      auto code = std::error_code{};
-      return !fs::is_regular_file(entry.path / manifest_file_name, code);
-    });
+expected<std::vector<checkpoint_entry>> list_checkpoints(const fs::path& checkpoints_directory, file_system& files) {
+  auto found = scan_steps(checkpoints_directory, files);
+  if (!found)
+    return found;
+  auto result = std::vector<checkpoint_entry>{};
+  for (auto& entry : *found) {
+    auto kind = files.look_at(entry.path / manifest_file_name);
+    if (!kind)
+      return fail(std::move(kind.error()));
+    if (*kind == entry_kind::file)
+      result.push_back(std::move(entry));
+  }
   return result;
 }
 
 expected<std::vector<fs::path>> remove_abandoned(const fs::path& checkpoints_directory,
-                                                 std::span<const fs::path> in_flight) {
-  auto paths = directories_in(checkpoints_directory);
+                                                 std::span<const fs::path> in_flight, file_system& files) {
+  auto paths = directories_in(checkpoints_directory, files);
   if (!paths)
     return paths;
   std::erase_if(*paths, [&](const fs::path& path) {
@@ -167,41 +163,40 @@ expected<std::vector<fs::path>> remove_abandoned(const fs::path& checkpoints_dir
     return !is_abandoned_name(path.filename().string()) || std::ranges::any_of(in_flight, is_same);
   });
   for (const auto& path : *paths)
-    if (auto removed = remove_tree(path); !removed)
+    if (auto removed = remove_tree(path, files); !removed)
       return fail(std::move(removed.error()));
   return paths;
 }
 
-expected<void> remove_checkpoint(const fs::path& path) {
+expected<void> remove_checkpoint(const fs::path& path, file_system& files) {
   auto hidden = path.parent_path() / ('.' + path.filename().string() + std::string{removed_suffix});
   // A removal of the same step that did not finish.
-  if (auto removed = remove_tree(hidden); !removed)
+  if (auto removed = remove_tree(hidden, files); !removed)
     return removed;
-  auto code = std::error_code{};
-  fs::rename(path, hidden, code);
-  if (code)
-    return fail(filesystem_error(code, "removing", path));
+  if (auto renamed = files.rename(path, hidden, if_taken::refuse); !renamed)
+    return renamed;
   // First the name, for good; then the files: half a checkpoint never looks whole, even after a crash.
-  if (auto synced = sync_directory(path.parent_path()); !synced)
+  if (auto synced = files.sync_directory(path.parent_path()); !synced)
     return synced;
-  return remove_tree(hidden);
+  return remove_tree(hidden, files);
 }
 
-expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, std::size_t num_to_keep) {
+expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, std::size_t num_to_keep,
+                                                file_system& files) {
   if (num_to_keep == 0)
     return fail(errc::invalid_argument, "num_to_keep is 0: keep one checkpoint at least");
-  auto entries = list_checkpoints(checkpoints_directory);
+  auto entries = list_checkpoints(checkpoints_directory, files);
   if (!entries)
     return fail(std::move(entries.error()));
   auto removed = std::vector<fs::path>{};
   if (entries->size() <= num_to_keep)
     return removed;
-  auto newest = checkpoint::open(entries->back().path);
+  auto newest = checkpoint::open(entries->back().path, files, read_back::from_device);
   auto good = newest ? newest->verify(read_back::from_device) : tl::unexpected<error>{newest.error()};
   if (!good)
     return fail(good.error().code, "no checkpoint is removed, because the newest is not good: " + good.error().message);
   for (std::size_t i = 0; i + num_to_keep < entries->size(); ++i) {
-    if (auto done = remove_checkpoint((*entries)[i].path); !done)
+    if (auto done = remove_checkpoint((*entries)[i].path, files); !done)
       return fail(std::move(done.error()));
     removed.push_back((*entries)[i].path);
   }

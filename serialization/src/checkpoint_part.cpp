@@ -3,8 +3,6 @@
 #include <troupe/serialization/digest.hpp>
 #include <troupe/serialization/durable_file.hpp>
 
-#include "file.hpp"
-
 #include <array>
 #include <utility>
 
@@ -82,26 +80,26 @@ std::string part_file_name(std::uint32_t part) {
 }
 
 expected<part_report> write_part(const fs::path& directory, std::uint32_t part, const chunk_plan& plan,
-                                 std::span<const tensor_view> tensors) {
+                                 std::span<const tensor_view> tensors, file_system& files) {
   if (auto fits = check_fit(part, plan, tensors); !fits)
     return fail(std::move(fits.error()));
-  if (auto made = create_directories_durably(directory); !made)
+  if (auto made = create_directories_durably(directory, files); !made)
     return fail(std::move(made.error()));
   auto report = part_report{part, part_file_name(part), plan.part_sizes_bytes[part], {}};
-  auto target = file::create(directory / report.file);
+  auto target = files.create(directory / report.file);
   if (!target)
     return fail(std::move(target.error()));
-  if (auto reserved = target->reserve(report.size_bytes); !reserved)
+  if (auto reserved = (*target)->reserve(report.size_bytes); !reserved)
     return fail(std::move(reserved.error()));
   for (const auto& chunk : plan.chunks_of(part)) {
     auto bytes = std::span<const std::byte>{tensors[chunk.tensor].data + chunk.tensor_offset_bytes, chunk.length_bytes};
     report.chunks.push_back({chunk.tensor, chunk.chunk, xxh3(bytes)});
-    if (auto written = write_chunk(*target, chunk, bytes); !written)
+    if (auto written = write_chunk(**target, chunk, bytes); !written)
       return fail(std::move(written.error()));
   }
-  if (auto synced = target->sync(); !synced)
+  if (auto synced = (*target)->sync(); !synced)
     return fail(std::move(synced.error()));
-  if (auto synced = sync_directory(directory); !synced)
+  if (auto synced = files.sync_directory(directory); !synced)
     return fail(std::move(synced.error()));
   return report;
 }

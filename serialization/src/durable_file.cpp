@@ -2,9 +2,8 @@
 
 #include <troupe/serialization/digest.hpp>
 
-#include "file.hpp"
-
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace troupe::serialization {
@@ -13,52 +12,55 @@ namespace fs = std::filesystem;
 
 namespace {
 
-expected<void> write_new(const fs::path& path, std::string_view text) {
-  auto target = file::create(path);
+expected<void> write_new(const fs::path& path, std::string_view text, file_system& files) {
+  auto target = files.create(path);
   if (!target)
     return fail(std::move(target.error()));
-  if (auto reserved = target->reserve(text.size()); !reserved)
+  if (auto reserved = (*target)->reserve(text.size()); !reserved)
     return reserved;
-  if (auto written = target->write_at(0, bytes_of(text)); !written)
+  if (auto written = (*target)->write_at(0, bytes_of(text)); !written)
     return written;
-  return target->sync();
+  return (*target)->sync();
 }
 
-expected<void> rename_file(const fs::path& from, const fs::path& to) {
-  auto code = std::error_code{};
-  fs::rename(from, to, code);
-  if (code)
-    return fail(filesystem_error(code, "replacing", to));
-  return {};
+bool is_directory(const expected<std::optional<entry_kind>>& found) {
+  return found && *found == entry_kind::directory;
 }
 
 } // namespace
 
-expected<void> write_file_durably(const fs::path& path, std::string_view text) {
+expected<void> write_file_durably(const fs::path& path, std::string_view text, file_system& files) {
   auto temporary = path.parent_path() / ('.' + path.filename().string() + '.' + random_hex(8) + ".tmp");
-  auto result = write_new(temporary, text);
+  auto result = write_new(temporary, text, files);
   if (result)
-    result = rename_file(temporary, path);
+    result = files.rename(temporary, path, if_taken::replace);
   if (result)
-    return sync_directory(path.parent_path());
-  auto ignored = std::error_code{};
-  fs::remove(temporary, ignored);
+    return files.sync_directory(path.parent_path());
+  std::ignore = files.remove(temporary);
   return result;
 }
 
-expected<void> create_directories_durably(const fs::path& path) {
-  auto code = std::error_code{};
-  if (path.empty() || fs::is_directory(path, code))
+expected<void> create_directories_durably(const fs::path& path, file_system& files) {
+  if (path.empty())
     return {};
   // "a/b/" names "b" in "a/b"; what is to be made is "b" in "a".
-  if (!path.has_filename())
-    return create_directories_durably(path.parent_path());
-  if (auto above = create_directories_durably(path.parent_path()); !above)
-    return above;
-  fs::create_directory(path, code);
-  if (code)
-    return fail(filesystem_error(code, "making the directory", path));
-  return sync_directory(path.parent_path());
+  if (!path.has_filename() && path.has_relative_path())
+    return create_directories_durably(path.parent_path(), files);
+  auto above = path.parent_path();
+  auto found = files.look_at(path);
+  if (!found)
+    return fail(std::move(found.error()));
+  if (is_directory(found)) {
+    // Who made it may have been killed before its entry was on the device. Not everybody may open what is above.
+    std::ignore = files.sync_directory(above);
+    return {};
+  }
+  if (auto made = create_directories_durably(above, files); !made)
+    return made;
+  auto made = files.make_directory(path);
+  if (!made && !(made.error().code == errc::already_exists && is_directory(files.look_at(path))))
+    return made;
+  return files.sync_directory(above);
 }
 
 } // namespace troupe::serialization

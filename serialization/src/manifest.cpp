@@ -3,7 +3,6 @@
 #include <troupe/serialization/digest.hpp>
 #include <troupe/serialization/durable_file.hpp>
 
-#include "file.hpp"
 #include "manifest_flaw.hpp"
 #include "snapshot.capnp.h"
 #include "xxh3_stream.hpp"
@@ -82,17 +81,19 @@ expected<std::span<const std::byte>> unframe(std::span<const std::byte> framed, 
   return framed.subspan(frame_bytes);
 }
 
-expected<std::vector<std::byte>> read_whole(const fs::path& path) {
-  auto source = file::open(path);
+expected<std::vector<std::byte>> read_whole(const fs::path& path, file_system& files, read_back from) {
+  auto source = files.open(path);
   if (!source)
     return fail(std::move(source.error()));
-  auto size = source->size_bytes();
+  if (from == read_back::from_device)
+    (*source)->drop_cached();
+  auto size = (*source)->size_bytes();
   if (!size)
     return fail(std::move(size.error()));
   if (*size > frame_bytes + max_manifest_bytes)
     return damaged(path, "it has " + std::to_string(*size) + " bytes, more than any manifest");
   auto result = std::vector<std::byte>(*size);
-  if (auto read = source->read_at(0, result); !read)
+  if (auto read = (*source)->read_at(0, result); !read)
     return fail(std::move(read.error()));
   return result;
 }
@@ -232,7 +233,7 @@ expected<manifest> parse(std::span<const std::byte> message, const fs::path& pat
 
 } // namespace
 
-expected<void> write_manifest(const fs::path& path, const manifest& content) {
+expected<void> write_manifest(const fs::path& path, const manifest& content, file_system& files) {
   if (auto flaw = find_flaw(content))
     return fail(errc::invalid_argument, path.string() + " is not written: " + *flaw);
   auto builder = capnp::MallocMessageBuilder{};
@@ -246,14 +247,18 @@ expected<void> write_manifest(const fs::path& path, const manifest& content) {
                                             std::to_string(message.size()) + " bytes, the limit is " +
                                             std::to_string(max_manifest_bytes) + "; keep large values in tensors");
   auto framed = frame(message);
-  return write_file_durably(path, {reinterpret_cast<const char*>(framed.data()), framed.size()});
+  return write_file_durably(path, {reinterpret_cast<const char*>(framed.data()), framed.size()}, files);
 }
 
-expected<manifest> read_manifest(const fs::path& path) {
-  auto framed = read_whole(path);
+expected<manifest> read_manifest(const fs::path& path, file_system& files, read_back source) {
+  auto framed = read_whole(path, files, source);
   if (!framed)
     return fail(std::move(framed.error()));
-  auto message = unframe(*framed, path);
+  return parse_manifest(*framed, path);
+}
+
+expected<manifest> parse_manifest(std::span<const std::byte> bytes, const fs::path& path) {
+  auto message = unframe(bytes, path);
   if (!message)
     return fail(std::move(message.error()));
   auto result = parse(*message, path);

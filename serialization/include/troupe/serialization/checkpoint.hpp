@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/serialization/file_system.hpp>
 #include <troupe/serialization/manifest.hpp>
 
 #include <cstddef>
@@ -15,16 +16,15 @@
 
 namespace troupe::serialization {
 
-/// Where verification reads from: what the page cache holds proves nothing about the device.
-enum class read_back { cached, from_device };
-
-/// A committed checkpoint, opened for reading. A value: it holds the manifest, and opens files as it needs them.
-/// Several threads may read at once.
+/// A committed checkpoint, opened for reading. A value: it holds the manifest, and opens files as it needs them, in the
+/// file system that it was opened in, which has to outlive it. Several threads may read at once.
 class checkpoint {
  public:
   /// Reads the manifest and looks that all parts are there, with their sizes. Fails with `errc::not_found` if there is
   /// no such directory, `errc::damaged`, `errc::unsupported_version` or `errc::io_error`.
-  [[nodiscard]] static expected<checkpoint> open(const std::filesystem::path& directory);
+  [[nodiscard]] static expected<checkpoint> open(const std::filesystem::path& directory,
+                                                 file_system& files = local_files(),
+                                                 read_back source = read_back::cached);
 
   [[nodiscard]] const std::filesystem::path& directory() const noexcept { return directory_; }
   [[nodiscard]] const manifest& content() const noexcept { return content_; }
@@ -48,7 +48,7 @@ class checkpoint {
   [[nodiscard]] expected<void> verify(read_back source = read_back::cached) const;
 
  private:
-  checkpoint(std::filesystem::path directory, manifest content);
+  checkpoint(std::filesystem::path directory, manifest content, file_system& files);
 
   [[nodiscard]] expected<const stored_tensor*> tensor_at(std::size_t index) const;
   [[nodiscard]] expected<void> read_chunk(const stored_tensor& tensor, std::size_t chunk,
@@ -57,6 +57,7 @@ class checkpoint {
 
   std::filesystem::path directory_;
   manifest content_;
+  file_system* files_;
   std::map<std::string, std::size_t, std::less<>> index_by_name_;
 };
 
@@ -69,6 +70,7 @@ struct latest_checkpoint {
 
 /// The newest checkpoint under `checkpoints_directory` that verifies. Fails with `errc::not_found` if there is none at
 /// all, and with `errc::damaged`, naming each and its damage, if none is good.
-[[nodiscard]] expected<latest_checkpoint> open_latest(const std::filesystem::path& checkpoints_directory);
+[[nodiscard]] expected<latest_checkpoint> open_latest(const std::filesystem::path& checkpoints_directory,
+                                                      file_system& files = local_files());
 
 } // namespace troupe::serialization

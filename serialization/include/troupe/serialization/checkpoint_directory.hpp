@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/serialization/file_system.hpp>
 #include <troupe/serialization/manifest.hpp>
 #include <troupe/types.hpp>
 
@@ -41,27 +42,29 @@ struct checkpoint_entry {
 /// `remove_abandoned`.
 [[nodiscard]] expected<std::filesystem::path> commit_checkpoint(const std::filesystem::path& checkpoints_directory,
                                                                 const std::filesystem::path& temporary_directory,
-                                                                const manifest& content);
+                                                                const manifest& content,
+                                                                file_system& files = local_files());
 
 /// The committed checkpoints, oldest step first. None if the directory does not exist. Reads names only: a checkpoint
 /// may be damaged all the same.
 [[nodiscard]] expected<std::vector<checkpoint_entry>>
-list_checkpoints(const std::filesystem::path& checkpoints_directory);
+list_checkpoints(const std::filesystem::path& checkpoints_directory, file_system& files = local_files());
 
 /// Removes what attempts and removals that did not finish have left, but for the attempts named in `in_flight` (names
 /// or paths of temporary directories). Returns what it removed. Fails with `errc::io_error`.
 [[nodiscard]] expected<std::vector<std::filesystem::path>>
 remove_abandoned(const std::filesystem::path& checkpoints_directory,
-                 std::span<const std::filesystem::path> in_flight = {});
+                 std::span<const std::filesystem::path> in_flight = {}, file_system& files = local_files());
 
 /// Removes one committed checkpoint. It stops being one at once; a crash in the middle leaves a directory for
 /// `remove_abandoned`. Fails with `errc::not_found` or `errc::io_error`.
-[[nodiscard]] expected<void> remove_checkpoint(const std::filesystem::path& path);
+[[nodiscard]] expected<void> remove_checkpoint(const std::filesystem::path& path, file_system& files = local_files());
 
 /// Removes the oldest checkpoints beyond `num_to_keep`, which is 1 or more, and returns them, oldest first. Before that
 /// the newest is read back from the device: if it does not verify, nothing is removed and the error says why
 /// (`errc::damaged`, `errc::unsupported_version`, `errc::io_error`). Reads nothing when there is nothing to remove.
 [[nodiscard]] expected<std::vector<std::filesystem::path>>
-apply_retention(const std::filesystem::path& checkpoints_directory, std::size_t num_to_keep);
+apply_retention(const std::filesystem::path& checkpoints_directory, std::size_t num_to_keep,
+                file_system& files = local_files());
 
 } // namespace troupe::serialization

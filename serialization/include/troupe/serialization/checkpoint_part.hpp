@@ -2,6 +2,7 @@
 
 #include <troupe/error.hpp>
 #include <troupe/serialization/chunk_plan.hpp>
+#include <troupe/serialization/file_system.hpp>
 #include <troupe/serialization/manifest.hpp>
 #include <troupe/tensor.hpp>
 
@@ -55,7 +56,8 @@ bool inspect(Inspector& f, part_report& x) {
 /// written. Fails with `errc::already_exists` if this part was begun before (a failed file is never continued: take
 /// another attempt's directory), `errc::invalid_argument` if plan and tensors do not fit, or `errc::io_error`.
 [[nodiscard]] expected<part_report> write_part(const std::filesystem::path& directory, std::uint32_t part,
-                                               const chunk_plan& plan, std::span<const tensor_view> tensors);
+                                               const chunk_plan& plan, std::span<const tensor_view> tensors,
+                                               file_system& files = local_files());
 
 /// Fills in `parts` and `tensors` of `target` from what was planned and what the writers report, in any order. Fails
 /// with `errc::mismatch`, naming the part, if a report is missing, is there twice or does not follow the plan.

@@ -1,13 +1,16 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/serialization/file_system.hpp>
 #include <troupe/tensor.hpp>
 #include <troupe/types.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +31,9 @@ inline constexpr std::uint64_t max_chunk_bytes = 64 << 20;
 
 /// No manifest's message is longer: it stays below the 64 MiB at which Cap'n Proto's readers stop.
 inline constexpr std::uint64_t max_manifest_bytes = 48 << 20;
+
+/// Where verification reads from: what the page cache holds proves nothing about the device.
+enum class read_back : std::uint8_t { cached, from_device };
 
 /// Where some bytes of a tensor are, and their checksum.
 struct stored_chunk {
@@ -95,10 +101,16 @@ struct manifest {
 /// Writes `content` to `path`, whole or not at all, and returns once it is on the device. Fails with
 /// `errc::invalid_argument` if it contradicts itself (chunks that do not add up to their tensor, places outside of
 /// their part, equal names) or is longer than `max_manifest_bytes`, and as `write_file_durably` does.
-[[nodiscard]] expected<void> write_manifest(const std::filesystem::path& path, const manifest& content);
+[[nodiscard]] expected<void> write_manifest(const std::filesystem::path& path, const manifest& content,
+                                            file_system& files = local_files());
 
 /// Reads what `write_manifest` wrote. The checksum is verified first, then the version, then what it says. Fails with
 /// `errc::not_found`, `errc::io_error`, `errc::damaged`, or `errc::unsupported_version` for a newer format.
-[[nodiscard]] expected<manifest> read_manifest(const std::filesystem::path& path);
+[[nodiscard]] expected<manifest> read_manifest(const std::filesystem::path& path, file_system& files = local_files(),
+                                               read_back source = read_back::cached);
+
+/// The manifest that the bytes of its file hold; `path` is for error messages. Any bytes will do: fails as
+/// `read_manifest` does.
+[[nodiscard]] expected<manifest> parse_manifest(std::span<const std::byte> bytes, const std::filesystem::path& path);
 
 } // namespace troupe::serialization

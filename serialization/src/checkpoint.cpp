@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t piece_bytes = 1 << 20;
+constexpr std::uint64_t piece_bytes = 1 << 20;
 
 /// A chunk, from the view of its part's file.
 struct placed_chunk {
@@ -221,7 +221,7 @@ expected<void> checkpoint::verify_part(std::uint32_t part, read_back source) con
     return fail(std::move(opened.error()));
   if (source == read_back::from_device)
     (*opened)->drop_cached();
-  auto buffer = std::vector<std::byte>(piece_bytes);
+  auto buffer = std::vector<std::byte>(std::min(content_.parts[part].size_bytes, piece_bytes));
   auto covered = std::uint64_t{0};
   for (const auto& chunk : chunks_of_part(content_, part)) {
     if (auto good = verify_padding(**opened, covered, chunk.place.offset_bytes, buffer); !good)

@@ -41,11 +41,12 @@ bool is_abandoned_name(std::string_view name) {
 /// Removes a directory and all below it; fine if there is none. Links are removed, not followed.
 expected<void> remove_tree(const fs::path& path, file_system& files) {
   auto is_gone = [](const expected<void>& removed) { return removed || removed.error().code == errc::not_found; };
-  if (is_gone(files.remove(path)))
+  auto at_once = files.remove(path);
+  if (is_gone(at_once))
     return {};
   auto entries = files.list(path);
   if (!entries)
-    return fail(std::move(entries.error()));
+    return entries.error().code == errc::not_found ? at_once : fail(std::move(entries.error()));
   for (const auto& entry : *entries) {
     auto inside = path / entry.name;
     auto removed = entry.kind == entry_kind::directory ? remove_tree(inside, files) : files.remove(inside);
@@ -80,6 +81,20 @@ error step_exists(const fs::path& path) {
   return {errc::already_exists, path.string() + " exists; a checkpoint is never overwritten"};
 }
 
+/// Makes room where a name is taken. A good checkpoint stays; a damaged one goes, since the new one is whole.
+expected<void> make_room(const fs::path& target, file_system& files) {
+  auto taken = files.look_at(target);
+  if (!taken)
+    return fail(std::move(taken.error()));
+  if (!*taken)
+    return {};
+  auto stored = checkpoint::open(target, files);
+  auto good = stored ? stored->verify() : tl::unexpected<error>{stored.error()};
+  if (!good && good.error().code == errc::damaged)
+    return remove_checkpoint(target, files);
+  return fail(step_exists(target));
+}
+
 } // namespace
 
 std::string checkpoint_name(step_id step) {
@@ -106,13 +121,10 @@ std::string temporary_name(step_id step, generation_id generation, std::uint32_t
 expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, const fs::path& temporary_directory,
                                      const manifest& content, file_system& files) {
   auto target = checkpoints_directory / checkpoint_name(content.step);
-  auto taken = files.look_at(target);
-  if (!taken)
-    return fail(std::move(taken.error()));
-  if (*taken)
-    return fail(step_exists(target));
   if (auto good = check_parts(temporary_directory, content, files); !good)
     return fail(std::move(good.error()));
+  if (auto room = make_room(target, files); !room)
+    return fail(std::move(room.error()));
   // This brings the directory's entries to the device as well.
   if (auto written = write_manifest(temporary_directory / manifest_file_name, content, files); !written)
     return fail(std::move(written.error()));

@@ -36,10 +36,10 @@ struct checkpoint_entry {
 
 /// Makes a checkpoint out of `temporary_directory`, whose parts have been written: looks that all parts of `content`
 /// are there with their sizes, writes the manifest, and gives the directory its final name in `checkpoints_directory`.
-/// When it returns, the checkpoint is on the device and is found; before, it is not. Returns its path. Never
-/// overwrites: fails with `errc::already_exists` if the step has a checkpoint, with `errc::damaged` if a part is
-/// missing or has another size, and as `write_manifest` does. After a failure the temporary directory is left to
-/// `remove_abandoned`.
+/// When it returns, the checkpoint is on the device and is found; before, it is not. Returns its path. Never overwrites:
+/// fails with `errc::already_exists` if the step has a checkpoint, unless that is damaged, which is removed. Fails with
+/// `errc::damaged` if a part is missing or has another size, and as `write_manifest` does. After a failure the temporary
+/// directory is left to `remove_abandoned`.
 [[nodiscard]] expected<std::filesystem::path> commit_checkpoint(const std::filesystem::path& checkpoints_directory,
                                                                 const std::filesystem::path& temporary_directory,
                                                                 const manifest& content,

@@ -93,7 +93,8 @@ class checkpoint_store_state : public checkpoint_store::base {
     if (!path)
       return give_up(std::move(path.error()));
     // What cannot be removed costs space; it is tried again after the next checkpoint.
-    std::ignore = serialization::apply_retention(config_.directory, config_.num_to_keep);
+    std::ignore = serialization::apply_retention(config_.directory,
+                                                 {config_.num_to_keep, config_.score_attribute, config_.score_order});
     return {step, path->string(), {}};
   }
 

@@ -271,8 +271,9 @@ class trainer_state : public trainer_backend::base {
       if (auto strong = self.lock())
         caf::anon_send(caf::actor_cast<trainer_backend>(strong), outcome);
     };
-    store_ = spawn_checkpoint_store(system(),
-                                    {result_.run, directory_->checkpoints(), config_.checkpoint.num_to_keep, tell});
+    store_ =
+        spawn_checkpoint_store(system(), {result_.run, directory_->checkpoints(), config_.checkpoint.num_to_keep, tell,
+                                          config_.checkpoint.score_attribute, config_.checkpoint.score_order});
   }
 
   // -- nodes ----------------------------------------------------------------------------------------------------------

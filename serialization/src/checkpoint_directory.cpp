@@ -95,6 +95,24 @@ expected<void> make_room(const fs::path& target, file_system& files) {
   return fail(step_exists(target));
 }
 
+/// What the decision needs of each checkpoint; its metrics only where they count.
+expected<std::vector<retention_candidate>> read_candidates(const std::vector<checkpoint_entry>& entries,
+                                                           const retention_policy& policy, file_system& files) {
+  auto result = std::vector<retention_candidate>{};
+  for (const auto& entry : entries) {
+    result.push_back({entry.step});
+    if (policy.score_attribute.empty())
+      continue;
+    auto content = read_manifest(entry.path / manifest_file_name, files);
+    if (!content && content.error().code != errc::damaged)
+      return fail(content.error().code,
+                  "no checkpoint is removed, because the metrics of one are not known: " + content.error().message);
+    if (content)
+      result.back().metrics = std::move(content->metrics);
+  }
+  return result;
+}
+
 } // namespace
 
 std::string checkpoint_name(step_id step) {
@@ -193,26 +211,40 @@ expected<void> remove_checkpoint(const fs::path& path, file_system& files) {
   return remove_tree(hidden, files);
 }
 
-expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, std::size_t num_to_keep,
+expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, const retention_policy& policy,
                                                 file_system& files) {
-  if (num_to_keep == 0)
+  if (policy.num_to_keep == 0)
     return fail(errc::invalid_argument, "num_to_keep is 0: keep one checkpoint at least");
   auto entries = list_checkpoints(checkpoints_directory, files);
   if (!entries)
     return fail(std::move(entries.error()));
   auto removed = std::vector<fs::path>{};
-  if (entries->size() <= num_to_keep)
+  if (entries->size() <= policy.num_to_keep)
+    return removed;
+  auto candidates = read_candidates(*entries, policy, files);
+  if (!candidates)
+    return fail(std::move(candidates.error()));
+  auto decisions = decide_retention(*candidates, policy);
+  if (std::ranges::all_of(decisions, &retention_decision::stays))
     return removed;
   auto newest = checkpoint::open(entries->back().path, files, read_back::from_device);
   auto good = newest ? newest->verify(read_back::from_device) : tl::unexpected<error>{newest.error()};
   if (!good)
     return fail(good.error().code, "no checkpoint is removed, because the newest is not good: " + good.error().message);
-  for (std::size_t i = 0; i + num_to_keep < entries->size(); ++i) {
+  // Both are in order of step.
+  for (std::size_t i = 0; i < decisions.size(); ++i) {
+    if (decisions[i].stays)
+      continue;
     if (auto done = remove_checkpoint((*entries)[i].path, files); !done)
       return fail(std::move(done.error()));
     removed.push_back((*entries)[i].path);
   }
   return removed;
+}
+
+expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, std::size_t num_to_keep,
+                                                file_system& files) {
+  return apply_retention(checkpoints_directory, retention_policy{.num_to_keep = num_to_keep}, files);
 }
 
 } // namespace troupe::serialization

@@ -45,6 +45,11 @@ expected<void> validate(const trainer_config& config) {
     return fail(errc::invalid_argument, "run.storage_path is empty: say where the run's directory is to be made");
   if (config.checkpoint.num_to_keep == 0)
     return fail(errc::invalid_argument, "checkpoint.num_to_keep is 0: at least the latest checkpoint is kept");
+  if (config.checkpoint.score_order != score_mode::max && config.checkpoint.score_order != score_mode::min)
+    return fail(errc::invalid_argument, "checkpoint.score_order is neither score_mode::max nor score_mode::min");
+  if (config.checkpoint.score_order == score_mode::min && config.checkpoint.score_attribute.empty())
+    return fail(errc::invalid_argument, "checkpoint.score_order is set but checkpoint.score_attribute is empty: name "
+                                        "the metric whose smallest value is the best");
   if (config.run.start_timeout.count() <= 0 || config.run.collective_timeout.count() <= 0 ||
       config.cluster.connect_timeout.count() <= 0)
     return fail(errc::invalid_argument, "run.start_timeout, run.collective_timeout and cluster.connect_timeout must be "

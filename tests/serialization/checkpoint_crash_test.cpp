@@ -6,9 +6,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <random>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 using namespace troupe;
@@ -105,4 +110,73 @@ TEST_CASE("a process killed at any of its system calls leaves a good checkpoint,
   CHECK(end == ending::finished);
   CHECK(newest == new_step);
   CHECK(calls > 20);
+}
+
+// -- any instant ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// In a child: takes checkpoint after checkpoint, removes old ones, and tells each that is acknowledged.
+[[noreturn]] void save_for_ever(const fs::path& directory, step_id first, int told) {
+  for (auto step = first;; ++step.value) {
+    if (!save_step(directory, step) || !apply_retention(directory, 1 + step.value % 3))
+      ::_exit(1);
+    if (::write(told, &step.value, sizeof(step.value)) != sizeof(step.value))
+      ::_exit(2);
+  }
+}
+
+/// The last step that was told; 0 for none.
+step_id last_told(int descriptor) {
+  auto result = step_id{};
+  for (auto step = std::uint64_t{0}; ::read(descriptor, &step, sizeof(step)) == sizeof(step);)
+    result.value = step;
+  return result;
+}
+
+/// Lets a child save for so long and kills it. The last step that it has told.
+step_id kill_after(std::chrono::microseconds time, const fs::path& directory, step_id first) {
+  auto ends = std::array<int, 2>{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  auto child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0)
+    save_for_ever(directory, first, ends[1]);
+  ::close(ends[1]);
+  std::this_thread::sleep_for(time); // the instant is what is tested, nobody waits for anything
+  ::kill(child, SIGKILL);
+  auto status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  auto result = last_told(ends[0]);
+  ::close(ends[0]);
+  return result;
+}
+
+} // namespace
+
+// TROUPE_LONG_TESTS=1 kills two thousand times.
+TEST_CASE("a process killed at any instant loses no checkpoint that it has told of, over and over") {
+  auto scratch = scratch_directory{fast_parent()};
+  auto random = std::mt19937_64{20};
+  auto newest = step_id{};
+  auto checkpoints = 0;
+  for (int round = 0; round < (std::getenv("TROUPE_LONG_TESTS") != nullptr ? 2'000 : 60); ++round) {
+    CAPTURE(round);
+    auto time = std::chrono::microseconds{random() % 12'000};
+    auto told = kill_after(time, scratch.path(), {newest.value + 1});
+    checkpoints += told.value != 0;
+    newest = std::max(newest, told);
+    if (newest.value == 0) {
+      // Killed before the first one; what it left has to go all the same.
+      REQUIRE(remove_abandoned(scratch.path()));
+      if (auto latest = open_latest(scratch.path()))
+        newest = latest->found.content().step;
+      continue;
+    }
+    auto found = recover(scratch.path());
+    CHECK(found >= newest);
+    newest = found;
+  }
+  CHECK(checkpoints > 10);
 }

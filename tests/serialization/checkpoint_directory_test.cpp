@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 using namespace troupe;
 using namespace troupe::serialization;
 namespace fs = std::filesystem;
@@ -143,6 +145,28 @@ TEST_CASE("retention removes the oldest and keeps as many as asked") {
   CHECK(steps_in(scratch.path()) == steps{4, 5});
   CHECK(apply_retention(scratch.path(), 2)->empty());
   CHECK(remove_abandoned(scratch.path())->empty());
+}
+
+TEST_CASE("the best by a metric stays beside the latest, until a better one comes") {
+  auto scratch = scratch_directory{};
+  auto by_loss = retention_policy{1, "loss", score_mode::min};
+  auto save_with_loss = [&](std::uint64_t step, double loss) {
+    auto state = sample_state{assorted_specs(), step};
+    auto content = sample_manifest({step});
+    content.metrics["loss"] = loss;
+    REQUIRE(save(scratch.path(), state, content, 2));
+    REQUIRE(apply_retention(scratch.path(), by_loss));
+    return steps_in(scratch.path());
+  };
+  CHECK(save_with_loss(1, 3) == steps{1});
+  CHECK(save_with_loss(2, 1) == steps{2});
+  CHECK(save_with_loss(3, 2) == steps{2, 3});
+  CHECK(save_with_loss(4, std::nan("")) == steps{2, 4});
+  CHECK(save_with_loss(5, 1) == steps{5});
+  CHECK(save_with_loss(6, 1.5) == steps{5, 6});
+  // One that tells nothing any more is not the best.
+  flip_bit(scratch.path() / "step-00000005" / "manifest.snapshot", 99);
+  CHECK(save_with_loss(7, 9) == steps{6, 7});
 }
 
 TEST_CASE("retention removes nothing while the newest is damaged") {

@@ -64,6 +64,10 @@ const std::vector<mistake>& mistakes() {
       {"no storage path", [](auto& x) { x.run.storage_path = ""; }, "run.storage_path", "say where"},
       {"no checkpoint to keep", [](auto& x) { x.checkpoint.num_to_keep = 0; }, "checkpoint.num_to_keep",
        "at least the latest"},
+      {"a score that is ordered in no way", [](auto& x) { x.checkpoint.score_order = score_mode{0}; },
+       "checkpoint.score_order", "score_mode::max"},
+      {"an order without a score", [](auto& x) { x.checkpoint.score_order = score_mode::min; },
+       "checkpoint.score_attribute", "name the metric"},
       {"no time to start", [](auto& x) { x.run.start_timeout = 0ms; }, "run.start_timeout", "positive"},
       {"less than no time", [](auto& x) { x.run.collective_timeout = -1ms; }, "run.collective_timeout", "positive"},
       {"no time to connect", [](auto& x) { x.cluster.connect_timeout = 0ms; }, "cluster.connect_timeout", "positive"},
@@ -95,6 +99,8 @@ TEST_CASE("what is at the edge of the allowed is good") {
   config.failure.heartbeat_timeout = std::chrono::milliseconds{500};
   config.run.name = std::string(128, 'Z');
   config.checkpoint.num_to_keep = 1;
+  config.checkpoint.score_attribute = "loss";
+  config.checkpoint.score_order = score_mode::min;
   config.cluster.nodes = {"a:1", "a:2", "[::1]:65535"};
   config.scaling.use_gpu = true;
   config.scaling.resources_per_worker.gpus = 1;

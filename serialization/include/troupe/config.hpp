@@ -2,6 +2,7 @@
 
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
+#include <troupe/serialization/retention.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -123,6 +124,10 @@ struct checkpoint_config {
   std::uint64_t every_steps = 0;
   /// How many of the latest stay on disk; at least 1.
   std::uint32_t num_to_keep = 2;
+  /// A metric of `step.report`: the checkpoint with the best value of it stays, too, however old it is. Empty: none
+  /// does. A checkpoint without the metric is never the best.
+  std::string score_attribute = {};
+  score_mode score_order = score_mode::max;
 };
 
 /// What to do about a worker that stands still although its process lives.

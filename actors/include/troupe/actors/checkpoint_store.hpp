@@ -2,11 +2,14 @@
 
 #include <troupe/actors/handles.hpp>
 
+#include <troupe/serialization/retention.hpp>
+
 #include <caf/fwd.hpp>
 
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <string>
 
 namespace troupe::actors {
 
@@ -18,6 +21,9 @@ struct checkpoint_store_config {
   std::size_t num_to_keep = 2;
   /// Hears of every checkpoint before the workers do, in the store's thread.
   std::function<void(const checkpoint_outcome&)> on_outcome;
+  /// The metric by which the best checkpoint stays besides the latest; empty for none.
+  std::string score_attribute = {};
+  score_mode score_order = score_mode::max;
 };
 
 /// Spawns the checkpoint store of one run, on a thread of its own: it waits for the device.

@@ -3,6 +3,7 @@
 #include <troupe/error.hpp>
 #include <troupe/serialization/file_system.hpp>
 #include <troupe/serialization/manifest.hpp>
+#include <troupe/serialization/retention.hpp>
 #include <troupe/types.hpp>
 
 #include <cstddef>
@@ -36,10 +37,10 @@ struct checkpoint_entry {
 
 /// Makes a checkpoint out of `temporary_directory`, whose parts have been written: looks that all parts of `content`
 /// are there with their sizes, writes the manifest, and gives the directory its final name in `checkpoints_directory`.
-/// When it returns, the checkpoint is on the device and is found; before, it is not. Returns its path. Never overwrites:
-/// fails with `errc::already_exists` if the step has a checkpoint, unless that is damaged, which is removed. Fails with
-/// `errc::damaged` if a part is missing or has another size, and as `write_manifest` does. After a failure the temporary
-/// directory is left to `remove_abandoned`.
+/// When it returns, the checkpoint is on the device and is found; before, it is not. Returns its path. Never
+/// overwrites: fails with `errc::already_exists` if the step has a checkpoint, unless that is damaged, which is
+/// removed. Fails with `errc::damaged` if a part is missing or has another size, and as `write_manifest` does. After a
+/// failure the temporary directory is left to `remove_abandoned`.
 [[nodiscard]] expected<std::filesystem::path> commit_checkpoint(const std::filesystem::path& checkpoints_directory,
                                                                 const std::filesystem::path& temporary_directory,
                                                                 const manifest& content,
@@ -60,9 +61,15 @@ remove_abandoned(const std::filesystem::path& checkpoints_directory,
 /// `remove_abandoned`. Fails with `errc::not_found` or `errc::io_error`.
 [[nodiscard]] expected<void> remove_checkpoint(const std::filesystem::path& path, file_system& files = local_files());
 
-/// Removes the oldest checkpoints beyond `num_to_keep`, which is 1 or more, and returns them, oldest first. Before that
-/// the newest is read back from the device: if it does not verify, nothing is removed and the error says why
-/// (`errc::damaged`, `errc::unsupported_version`, `errc::io_error`). Reads nothing when there is nothing to remove.
+/// Removes the checkpoints that do not stay by `decide_retention`, and returns them, oldest first; the newest and the
+/// best are never among them. Before that the newest is read back from the device: if it does not verify, nothing is
+/// removed and the error says why (`errc::damaged`, `errc::unsupported_version`, `errc::io_error`). Reads nothing when
+/// there are no more than `num_to_keep`. One whose manifest is damaged is not the best.
+[[nodiscard]] expected<std::vector<std::filesystem::path>>
+apply_retention(const std::filesystem::path& checkpoints_directory, const retention_policy& policy,
+                file_system& files = local_files());
+
+/// The same, by age alone.
 [[nodiscard]] expected<std::vector<std::filesystem::path>>
 apply_retention(const std::filesystem::path& checkpoints_directory, std::size_t num_to_keep,
                 file_system& files = local_files());

@@ -4,9 +4,11 @@
 #include <troupe/serialization/digest.hpp>
 
 #include "directory_scan.hpp"
+#include "parallel.hpp"
 #include "xxh3_stream.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -16,22 +18,60 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t piece_bytes = 1 << 20;
+/// What is read at once: small enough to be still in the cache when it is hashed.
+constexpr std::uint64_t piece_bytes = 512 << 10;
 
-/// A chunk, from the view of its part's file.
-struct placed_chunk {
+/// What one thread verifies at a time, if there are so many small chunks.
+constexpr std::uint64_t stretch_bytes = 8 << 20;
+
+/// A piece of a part's file: a chunk, or, without a tensor, what no chunk covers.
+struct region {
+  std::uint32_t part = 0;
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
   const stored_tensor* tensor = nullptr;
-  std::size_t index = 0;
-  stored_chunk place;
+  std::size_t chunk = 0;
+
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return last - first; }
 };
 
-std::vector<placed_chunk> chunks_of_part(const manifest& content, std::uint32_t part) {
-  auto result = std::vector<placed_chunk>{};
+/// All regions of all parts, in order of part and place. Chunks may share bytes.
+std::vector<region> regions_of(const manifest& content) {
+  auto chunks = std::vector<region>{};
   for (const auto& tensor : content.tensors)
-    for (std::size_t i = 0; i < tensor.chunks.size(); ++i)
-      if (tensor.chunks[i].part == part)
-        result.push_back({&tensor, i, tensor.chunks[i]});
-  std::ranges::stable_sort(result, {}, [](const placed_chunk& x) { return x.place.offset_bytes; });
+    for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+      const auto& place = tensor.chunks[i];
+      chunks.push_back({place.part, place.offset_bytes, place.offset_bytes + place.length_bytes, &tensor, i});
+    }
+  std::ranges::stable_sort(chunks, {}, [](const region& x) { return std::pair{x.part, x.first}; });
+  auto result = std::vector<region>{};
+  auto next = chunks.begin();
+  for (std::uint32_t part = 0; part < content.parts.size(); ++part) {
+    auto covered = std::uint64_t{0};
+    auto leave_to = [&](std::uint64_t place) {
+      if (place > covered)
+        result.push_back({part, covered, place});
+      covered = std::max(covered, place);
+    };
+    for (; next != chunks.end() && next->part == part; ++next) {
+      leave_to(next->first);
+      result.push_back(*next);
+      covered = std::max(covered, next->last);
+    }
+    leave_to(content.parts[part].size_bytes);
+  }
+  return result;
+}
+
+/// Regions of one part that one thread takes.
+std::vector<std::span<const region>> stretches_of(std::span<const region> regions) {
+  auto result = std::vector<std::span<const region>>{};
+  for (std::size_t first = 0, i = 0; i < regions.size(); first = i) {
+    for (auto size = std::uint64_t{0};
+         i < regions.size() && regions[i].part == regions[first].part && size < stretch_bytes; ++i)
+      size += regions[i].size_bytes();
+    result.push_back(regions.subspan(first, i - first));
+  }
   return result;
 }
 
@@ -79,30 +119,39 @@ expected<void> read_pieces(const file& source, std::uint64_t first, std::uint64_
   return {};
 }
 
-expected<void> verify_padding(const file& source, std::uint64_t first, std::uint64_t last,
-                              std::vector<std::byte>& buffer) {
-  return read_pieces(source, first, last, buffer,
+expected<void> verify_padding(const file& source, const region& place, std::vector<std::byte>& buffer) {
+  return read_pieces(source, place.first, place.last, buffer,
                      [&](std::uint64_t offset, std::span<const std::byte> bytes) -> expected<void> {
                        auto found = std::ranges::find_if(bytes, [](std::byte x) { return x != std::byte{}; });
                        if (found == bytes.end())
                          return {};
-                       auto place = offset + static_cast<std::uint64_t>(found - bytes.begin());
+                       auto where = offset + static_cast<std::uint64_t>(found - bytes.begin());
                        return fail(errc::damaged, source.path().string() + " is damaged: the padding at offset " +
-                                                      std::to_string(place) + " is not zero; use another checkpoint");
+                                                      std::to_string(where) + " is not zero; use another checkpoint");
                      });
 }
 
-expected<void> verify_chunk(const file& source, const placed_chunk& chunk, std::vector<std::byte>& buffer) {
+expected<void> verify_chunk(const file& source, const region& chunk, std::vector<std::byte>& buffer) {
   auto checksum = xxh3_stream{};
-  auto first = chunk.place.offset_bytes;
-  auto read = read_pieces(source, first, first + chunk.place.length_bytes, buffer,
+  auto read = read_pieces(source, chunk.first, chunk.last, buffer,
                           [&](std::uint64_t, std::span<const std::byte> bytes) -> expected<void> {
                             checksum.update(bytes);
                             return {};
                           });
-  if (read && checksum.digest() != chunk.place.xxh3)
-    return fail(chunk_damage(*chunk.tensor, chunk.index, source.path()));
+  if (read && checksum.digest() != chunk.tensor->chunks[chunk.chunk].xxh3)
+    return fail(chunk_damage(*chunk.tensor, chunk.chunk, source.path()));
   return read;
+}
+
+expected<void> verify_stretch(const file& source, std::span<const region> regions) {
+  auto longest = std::ranges::max(regions, {}, &region::size_bytes).size_bytes();
+  auto buffer = std::vector<std::byte>(std::min(longest, piece_bytes));
+  for (const auto& each : regions) {
+    auto good = each.tensor != nullptr ? verify_chunk(source, each, buffer) : verify_padding(source, each, buffer);
+    if (!good)
+      return good;
+  }
+  return {};
 }
 
 expected<checkpoint> open_verified(const fs::path& directory, file_system& files) {
@@ -156,28 +205,59 @@ expected<const stored_tensor*> checkpoint::tensor_at(std::size_t index) const {
                                    " tensors, none at index " + std::to_string(index));
 }
 
-expected<void> checkpoint::read_tensor(std::size_t index, std::span<std::byte> target) const {
+expected<void> checkpoint::check_target(const stored_tensor& tensor, std::span<const std::byte> target) const {
+  if (target.size() == tensor.spec.size_bytes())
+    return {};
+  return fail(errc::invalid_argument, "tensor \"" + tensor.spec.name + "\" of " + directory_.string() + " has " +
+                                          std::to_string(tensor.spec.size_bytes()) + " bytes, the place for it " +
+                                          std::to_string(target.size()));
+}
+
+expected<void> checkpoint::read_tensor(std::size_t index, std::span<std::byte> target, unsigned threads) const {
   auto tensor = tensor_at(index);
   if (!tensor)
     return fail(std::move(tensor.error()));
-  const auto& stored = **tensor;
-  if (target.size() != stored.spec.size_bytes())
-    return fail(errc::invalid_argument, "tensor \"" + stored.spec.name + "\" of " + directory_.string() + " has " +
-                                            std::to_string(stored.spec.size_bytes()) + " bytes, the place for it " +
-                                            std::to_string(target.size()));
-  for (std::size_t i = 0; i < stored.chunks.size(); ++i) {
-    auto length = stored.chunks[i].length_bytes;
-    if (auto read = read_chunk(stored, i, target.first(length)); !read)
-      return read;
-    target = target.subspan(length);
-  }
-  return {};
+  if (auto fits = check_target(**tensor, target); !fits)
+    return fits;
+  return read_places(places_of(**tensor, target), threads);
 }
 
-expected<void> checkpoint::read_tensor(std::string_view name, std::span<std::byte> target) const {
+expected<void> checkpoint::read_tensor(std::string_view name, std::span<std::byte> target, unsigned threads) const {
   if (auto index = find(name))
-    return read_tensor(*index, target);
+    return read_tensor(*index, target, threads);
   return fail(errc::not_found, directory_.string() + " holds no tensor \"" + std::string{name} + '"');
+}
+
+expected<void> checkpoint::read_tensors(std::span<const std::span<std::byte>> targets, unsigned threads) const {
+  if (targets.size() != content_.tensors.size())
+    return fail(errc::invalid_argument, directory_.string() + " holds " + std::to_string(content_.tensors.size()) +
+                                            " tensors, there are places for " + std::to_string(targets.size()));
+  auto places = std::vector<chunk_place>{};
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (auto fits = check_target(content_.tensors[i], targets[i]); !fits)
+      return fits;
+    std::ranges::copy(places_of(content_.tensors[i], targets[i]), std::back_inserter(places));
+  }
+  return read_places(places, threads);
+}
+
+std::vector<checkpoint::chunk_place> checkpoint::places_of(const stored_tensor& tensor, std::span<std::byte> target) {
+  auto result = std::vector<chunk_place>{};
+  for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+    auto length = tensor.chunks[i].length_bytes;
+    result.push_back({&tensor, i, target.first(length)});
+    target = target.subspan(length);
+  }
+  return result;
+}
+
+expected<void> checkpoint::read_places(std::span<const chunk_place> places, unsigned threads) const {
+  auto total = std::uint64_t{0};
+  for (const auto& each : places)
+    total += each.target.size();
+  return for_each_index(places.size(), threads_for(threads, total), [&](std::size_t i) {
+    return read_chunk(*places[i].tensor, places[i].chunk, places[i].target);
+  });
 }
 
 expected<void> checkpoint::read_chunks(std::size_t index,
@@ -201,36 +281,37 @@ expected<void> checkpoint::read_chunk(const stored_tensor& tensor, std::size_t c
   auto source = open_part(directory_, content_.parts[place.part], *files_);
   if (!source)
     return fail(std::move(source.error()));
-  if (auto read = (*source)->read_at(place.offset_bytes, target); !read)
-    return read;
-  if (xxh3(target) != place.xxh3)
+  auto checksum = xxh3_stream{};
+  for (auto done = std::uint64_t{0}; done < target.size();) {
+    auto piece = target.subspan(done, std::min<std::uint64_t>(piece_bytes, target.size() - done));
+    if (auto read = (*source)->read_at(place.offset_bytes + done, piece); !read)
+      return read;
+    checksum.update(piece);
+    done += piece.size();
+  }
+  if (checksum.digest() != place.xxh3)
     return fail(chunk_damage(tensor, chunk, (*source)->path()));
   return {};
 }
 
-expected<void> checkpoint::verify(read_back source) const {
-  for (std::uint32_t part = 0; part < content_.parts.size(); ++part)
-    if (auto good = verify_part(part, source); !good)
-      return good;
-  return {};
-}
-
-expected<void> checkpoint::verify_part(std::uint32_t part, read_back source) const {
-  auto opened = open_part(directory_, content_.parts[part], *files_);
-  if (!opened)
-    return fail(std::move(opened.error()));
-  if (source == read_back::from_device)
-    (*opened)->drop_cached();
-  auto buffer = std::vector<std::byte>(std::min(content_.parts[part].size_bytes, piece_bytes));
-  auto covered = std::uint64_t{0};
-  for (const auto& chunk : chunks_of_part(content_, part)) {
-    if (auto good = verify_padding(**opened, covered, chunk.place.offset_bytes, buffer); !good)
-      return good;
-    if (auto good = verify_chunk(**opened, chunk, buffer); !good)
-      return good;
-    covered = std::max(covered, chunk.place.offset_bytes + chunk.place.length_bytes);
+expected<void> checkpoint::verify(read_back source, unsigned threads) const {
+  auto total = std::uint64_t{0};
+  for (const auto& part : content_.parts) {
+    auto opened = open_part(directory_, part, *files_);
+    if (!opened)
+      return fail(std::move(opened.error()));
+    if (source == read_back::from_device)
+      (*opened)->drop_cached();
+    total += part.size_bytes;
   }
-  return verify_padding(**opened, covered, content_.parts[part].size_bytes, buffer);
+  const auto regions = regions_of(content_);
+  const auto stretches = stretches_of(regions);
+  return for_each_index(stretches.size(), threads_for(threads, total), [&](std::size_t i) -> expected<void> {
+    auto opened = open_part(directory_, content_.parts[stretches[i].front().part], *files_);
+    if (!opened)
+      return fail(std::move(opened.error()));
+    return verify_stretch(**opened, stretches[i]);
+  });
 }
 
 expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory, file_system& files) {

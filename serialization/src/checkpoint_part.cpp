@@ -1,8 +1,10 @@
 #include <troupe/serialization/checkpoint_part.hpp>
 
-#include <troupe/serialization/digest.hpp>
 #include <troupe/serialization/durable_file.hpp>
 
+#include "xxh3_stream.hpp"
+
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -13,6 +15,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::array<std::byte, chunk_alignment_bytes> zeros{};
+
+constexpr std::uint64_t piece_bytes = 1 << 20;
 
 expected<void> check_fit(std::uint32_t part, const chunk_plan& plan, std::span<const tensor_view> tensors) {
   if (part >= plan.part_sizes_bytes.size())
@@ -28,13 +32,22 @@ expected<void> check_fit(std::uint32_t part, const chunk_plan& plan, std::span<c
   return {};
 }
 
-/// Writes a chunk, and the zeros between its end and the next page.
-expected<void> write_chunk(file& target, const planned_chunk& chunk, std::span<const std::byte> bytes) {
-  if (auto written = target.write_at(chunk.offset_bytes, bytes); !written)
-    return written;
+/// Writes a chunk, and the zeros between its end and the next page. Returns the checksum. What is hashed is still in
+/// the processor's cache when it is written, so that hashing costs next to nothing.
+expected<std::uint64_t> write_chunk(file& target, const planned_chunk& chunk, std::span<const std::byte> bytes) {
+  auto checksum = xxh3_stream{};
+  for (auto done = std::uint64_t{0}; done < bytes.size();) {
+    auto piece = bytes.subspan(done, std::min<std::uint64_t>(piece_bytes, bytes.size() - done));
+    checksum.update(piece);
+    if (auto written = target.write_at(chunk.offset_bytes + done, piece); !written)
+      return fail(std::move(written.error()));
+    done += piece.size();
+  }
   auto end = chunk.offset_bytes + chunk.length_bytes;
   auto padding = (chunk_alignment_bytes - end % chunk_alignment_bytes) % chunk_alignment_bytes;
-  return target.write_at(end, std::span{zeros}.first(padding));
+  if (auto written = target.write_at(end, std::span{zeros}.first(padding)); !written)
+    return fail(std::move(written.error()));
+  return checksum.digest();
 }
 
 error misfit(std::uint32_t part, const std::string& what) {
@@ -93,9 +106,10 @@ expected<part_report> write_part(const fs::path& directory, std::uint32_t part, 
     return fail(std::move(reserved.error()));
   for (const auto& chunk : plan.chunks_of(part)) {
     auto bytes = std::span<const std::byte>{tensors[chunk.tensor].data + chunk.tensor_offset_bytes, chunk.length_bytes};
-    report.chunks.push_back({chunk.tensor, chunk.chunk, xxh3(bytes)});
-    if (auto written = write_chunk(**target, chunk, bytes); !written)
-      return fail(std::move(written.error()));
+    auto checksum = write_chunk(**target, chunk, bytes);
+    if (!checksum)
+      return fail(std::move(checksum.error()));
+    report.chunks.push_back({chunk.tensor, chunk.chunk, *checksum});
   }
   if (auto synced = (*target)->sync(); !synced)
     return fail(std::move(synced.error()));

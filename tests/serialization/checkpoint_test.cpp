@@ -83,6 +83,33 @@ TEST_CASE("a large odd tensor comes back from chunks of the full size") {
   check_round_trip(state, 1, max_chunk_bytes);
 }
 
+TEST_CASE("any number of threads reads the same, and finds the same damage first") {
+  auto scratch = scratch_directory{};
+  auto state = sample_state{{{"a", dtype::u8, {9'000'001}}, {"b", dtype::f32, {777}}, {"c", dtype::u8, {12'000'000}}}};
+  auto path = *save(scratch.path(), state, sample_manifest(), 2, 1 << 20);
+  auto stored = open_good(path);
+  for (auto threads : {0u, 1u, 2u, 5u}) {
+    CAPTURE(threads);
+    CHECK(stored.verify(read_back::cached, threads));
+    auto copies = std::vector<std::vector<std::byte>>{};
+    for (const auto& spec : state.specs())
+      copies.emplace_back(spec.size_bytes());
+    auto places = std::vector<std::span<std::byte>>{copies.begin(), copies.end()};
+    REQUIRE(stored.read_tensors(places, threads));
+    for (std::size_t i = 0; i < copies.size(); ++i)
+      CHECK(copies[i] == state.bytes(i));
+    CHECK(stored.read_tensors(std::span{places}.first(2), threads).error().code == errc::invalid_argument);
+    std::swap(places[0], places[2]);
+    CHECK(stored.read_tensors(places, threads).error().code == errc::invalid_argument);
+  }
+  auto last = stored.content().tensors[2].chunks.back();
+  auto early = stored.content().tensors[0].chunks[7];
+  flip_bit(path / "part-0001.bin", last.offset_bytes + 3);
+  flip_bit(path / "part-0000.bin", early.offset_bytes + 3);
+  for (auto threads : {1u, 2u, 5u})
+    CHECK(mentions(stored.verify(read_back::from_device, threads).error(), {"\"a\"", "chunk 7", "part-0000.bin"}));
+}
+
 TEST_CASE("reading asks for the right name, index and size") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};

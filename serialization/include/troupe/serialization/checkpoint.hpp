@@ -34,9 +34,14 @@ class checkpoint {
 
   /// Copies a tensor's bytes to `target`, which must have exactly its size, and verifies the copy. Fails with
   /// `errc::not_found`, `errc::invalid_argument` (size), `errc::damaged` (naming tensor, chunk, file and offset) or
-  /// `errc::io_error`; `target` then holds anything.
-  [[nodiscard]] expected<void> read_tensor(std::size_t index, std::span<std::byte> target) const;
-  [[nodiscard]] expected<void> read_tensor(std::string_view name, std::span<std::byte> target) const;
+  /// `errc::io_error`; `target` then holds anything. Chunks are read on several threads: `threads` at most; 0 stands
+  /// for the number of processors, up to 8.
+  [[nodiscard]] expected<void> read_tensor(std::size_t index, std::span<std::byte> target, unsigned threads = 0) const;
+  [[nodiscard]] expected<void> read_tensor(std::string_view name, std::span<std::byte> target,
+                                           unsigned threads = 0) const;
+
+  /// The same for all tensors at once, in the manifest's order: small ones share the threads, too.
+  [[nodiscard]] expected<void> read_tensors(std::span<const std::span<std::byte>> targets, unsigned threads = 0) const;
 
   /// Hands a tensor's bytes to `consume`, chunk by chunk in order, each verified before. Needs the memory of one chunk.
   /// Fails as `read_tensor` does.
@@ -44,8 +49,9 @@ class checkpoint {
                                            const std::function<void(std::span<const std::byte>)>& consume) const;
 
   /// Reads everything, padding too, and fails with `errc::damaged` at the first difference, naming tensor, chunk, file
-  /// and offset, or with `errc::io_error`.
-  [[nodiscard]] expected<void> verify(read_back source = read_back::cached) const;
+  /// and offset, or with `errc::io_error`. Threads as in `read_tensor`; whatever their number, the difference that is
+  /// told is the first.
+  [[nodiscard]] expected<void> verify(read_back source = read_back::cached, unsigned threads = 0) const;
 
  private:
   checkpoint(std::filesystem::path directory, manifest content, file_system& files);
@@ -53,7 +59,17 @@ class checkpoint {
   [[nodiscard]] expected<const stored_tensor*> tensor_at(std::size_t index) const;
   [[nodiscard]] expected<void> read_chunk(const stored_tensor& tensor, std::size_t chunk,
                                           std::span<std::byte> target) const;
-  [[nodiscard]] expected<void> verify_part(std::uint32_t part, read_back source) const;
+  [[nodiscard]] expected<void> check_target(const stored_tensor& tensor, std::span<const std::byte> target) const;
+
+  /// Where a chunk's bytes are to go.
+  struct chunk_place {
+    const stored_tensor* tensor = nullptr;
+    std::size_t chunk = 0;
+    std::span<std::byte> target;
+  };
+
+  [[nodiscard]] static std::vector<chunk_place> places_of(const stored_tensor& tensor, std::span<std::byte> target);
+  [[nodiscard]] expected<void> read_places(std::span<const chunk_place> places, unsigned threads) const;
 
   std::filesystem::path directory_;
   manifest content_;

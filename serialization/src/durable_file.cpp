@@ -46,15 +46,15 @@ expected<void> create_directories_durably(const fs::path& path, file_system& fil
   // "a/b/" names "b" in "a/b"; what is to be made is "b" in "a".
   if (!path.has_filename() && path.has_relative_path())
     return create_directories_durably(path.parent_path(), files);
-  auto above = path.parent_path();
   auto found = files.look_at(path);
   if (!found)
     return fail(std::move(found.error()));
-  if (is_directory(found)) {
-    // Who made it may have been killed before its entry was on the device. Not everybody may open what is above.
-    std::ignore = files.sync_directory(above);
+  if (is_directory(found))
     return {};
-  }
+  auto above = path.parent_path();
+  // Who made what is above may have been killed before its entry was on the device. What holds it may be closed to us.
+  if (is_directory(files.look_at(above)))
+    std::ignore = files.sync_directory(above.parent_path());
   if (auto made = create_directories_durably(above, files); !made)
     return made;
   auto made = files.make_directory(path);

@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <sys/ptrace.h>
@@ -97,7 +98,7 @@ TEST_CASE("a process killed at any of its system calls leaves a good checkpoint,
     REQUIRE(save_step(scratch.path(), old_step));
     end = run_until(scratch.path(), calls);
     if (end == ending::not_traceable) {
-      MESSAGE("skipped: no right to trace a child");
+      std::puts("SKIP: no right to trace a child");
       return;
     }
     auto found = recover(scratch.path());

@@ -1,0 +1,291 @@
+// Measures how fast checkpoints are written until they are on the device, verified and loaded, each beside its peer in
+// the same run. See README.md.
+
+#include <command_line.hpp>
+
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint_directory.hpp>
+#include <troupe/serialization/checkpoint_part.hpp>
+#include <troupe/serialization/chunk_plan.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace ser = troupe::serialization;
+using clock_type = std::chrono::steady_clock;
+
+struct settings {
+  std::uint64_t mebibytes = 512;
+  int runs = 5;
+  std::string directory = ".";
+  std::string python = "python3";
+  std::string peers = TROUPE_CHECKPOINT_PEERS;
+};
+
+double seconds_of(const std::function<void()>& work) {
+  auto start = clock_type::now();
+  work();
+  return std::chrono::duration<double>(clock_type::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+[[noreturn]] void give_up(const std::string& why) {
+  throw troupe::failure{troupe::errc::io_error, why};
+}
+
+/// Sixteen tensors of random bytes.
+class state {
+ public:
+  explicit state(std::uint64_t size_bytes) {
+    auto each = size_bytes / 16;
+    auto random = std::uint64_t{1};
+    for (int i = 0; i < 16; ++i) {
+      specs_.push_back({"layer." + std::to_string(i), troupe::dtype::f32, {each / 4}});
+      auto& words = words_.emplace_back(each / 8);
+      for (auto& word : words)
+        word = random = random * 6364136223846793005u + 1442695040888963407u;
+    }
+  }
+
+  [[nodiscard]] const std::vector<troupe::tensor_spec>& specs() const noexcept { return specs_; }
+
+  [[nodiscard]] std::vector<std::span<std::byte>> places() {
+    auto result = std::vector<std::span<std::byte>>{};
+    for (auto& words : words_)
+      result.push_back(std::as_writable_bytes(std::span{words}));
+    return result;
+  }
+
+  [[nodiscard]] std::vector<troupe::tensor_view> views() {
+    auto result = std::vector<troupe::tensor_view>{};
+    for (std::size_t i = 0; i < specs_.size(); ++i)
+      result.push_back({specs_[i], places()[i].data()});
+    return result;
+  }
+
+ private:
+  std::vector<troupe::tensor_spec> specs_;
+  std::vector<std::vector<std::uint64_t>> words_;
+};
+
+/// A directory that goes with everything in it.
+class scratch {
+ public:
+  explicit scratch(const fs::path& parent) {
+    auto name = (parent / "troupe-checkpoint-files-XXXXXX").string();
+    if (!::mkdtemp(name.data()))
+      give_up("no directory can be made in " + parent.string());
+    path_ = name;
+  }
+  scratch(const scratch&) = delete;
+  scratch& operator=(const scratch&) = delete;
+  ~scratch() {
+    auto ignored = std::error_code{};
+    fs::remove_all(path_, ignored);
+  }
+
+  [[nodiscard]] const fs::path& path() const noexcept { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// Takes a checkpoint in `parts` parts, each written by a thread of its own, as by so many workers of one host.
+fs::path save(const fs::path& directory, state& values, std::uint32_t parts) {
+  auto content = ser::manifest{};
+  content.step = {parts};
+  auto temporary = directory / ser::temporary_name(content.step, {1}, 1);
+  auto plan = ser::plan_chunks(values.specs(), parts);
+  auto reports = std::vector<troupe::expected<ser::part_report>>(parts);
+  {
+    auto writers = std::vector<std::jthread>{};
+    for (std::uint32_t part = 0; part < parts; ++part)
+      writers.emplace_back([&, part] { reports[part] = ser::write_part(temporary, part, plan, values.views()); });
+  }
+  auto good = std::vector<ser::part_report>{};
+  for (auto& report : reports)
+    good.push_back(troupe::value_or_throw(std::move(report)));
+  troupe::value_or_throw(ser::add_parts(content, values.specs(), plan, good));
+  return troupe::value_or_throw(ser::commit_checkpoint(directory, temporary, content));
+}
+
+void run_command(const std::string& command) {
+  if (std::system(command.c_str()) != 0)
+    give_up(command + " failed");
+}
+
+/// The lines "<name> <seconds>" that the script of the peers prints; none where Python lacks their modules.
+std::map<std::string, double> time_python(const settings& s, const fs::path& directory) {
+  auto command =
+      s.python + " '" + s.peers + "' '" + directory.string() + "' " + std::to_string(s.mebibytes) + " 2>/dev/null";
+  auto* pipe = ::popen(command.c_str(), "r");
+  auto result = std::map<std::string, double>{};
+  auto name = std::array<char, 64>{};
+  auto seconds = 0.0;
+  while (pipe != nullptr && std::fscanf(pipe, "%63s %lf", name.data(), &seconds) == 2)
+    result[name.data()] = seconds;
+  if (pipe != nullptr)
+    ::pclose(pipe);
+  return result;
+}
+
+void drop_cached(const fs::path& path) {
+  for (const auto& entry : fs::recursive_directory_iterator{path}) {
+    if (!entry.is_regular_file())
+      continue;
+    auto descriptor = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(descriptor);
+  }
+}
+
+/// Reads the files of a directory as `cat` does.
+void read_plainly(const fs::path& path) {
+  auto buffer = std::vector<std::byte>(1 << 20);
+  for (const auto& entry : fs::directory_iterator{path}) {
+    auto descriptor = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    while (::read(descriptor, buffer.data(), buffer.size()) > 0)
+      continue;
+    ::close(descriptor);
+  }
+}
+
+class table {
+ public:
+  table(std::string title, std::uint64_t mebibytes) : title_(std::move(title)), mebibytes_(mebibytes) {}
+
+  void add(const std::string& name, double seconds) {
+    if (!seconds_.contains(name))
+      order_.push_back(name);
+    seconds_[name].push_back(seconds);
+  }
+
+  /// All rows, with how many times as fast as this row the first one is.
+  void print() const {
+    std::printf("\n%s\n%-26s %9s %9s %9s %22s\n", title_.c_str(), "", "median s", "best s", "MB/s",
+                "first/this (rate)");
+    auto first = median(seconds_.at(order_.front()));
+    for (const auto& name : order_) {
+      const auto& values = seconds_.at(name);
+      auto middle = median(values);
+      std::printf("%-26s %9.3f %9.3f %9.0f %22.2f\n", name.c_str(), middle, std::ranges::min(values),
+                  static_cast<double>(mebibytes_ << 20) / 1e6 / middle, middle / first);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  std::string title_;
+  std::uint64_t mebibytes_;
+  std::vector<std::string> order_;
+  std::map<std::string, std::vector<double>> seconds_;
+};
+
+void measure_writing(const settings& s, state& values) {
+  auto memory = scratch{::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : s.directory};
+  save(memory.path(), values, 1);
+  auto source = memory.path() / ser::checkpoint_name({1}) / ser::part_file_name(0);
+  auto result = table{"Writing " + std::to_string(s.mebibytes) + " MiB until they are on the device", s.mebibytes};
+  auto place = scratch{s.directory};
+  auto timed = [&](const std::string& name, const std::function<void(const fs::path&)>& work) {
+    return [&, name, work] {
+      auto inside = scratch{place.path()};
+      ::sync();
+      result.add(name, seconds_of([&] { work(inside.path()); }));
+    };
+  };
+  auto contenders = std::vector<std::function<void()>>{
+      timed("troupe, 1 part", [&](const fs::path& path) { save(path, values, 1); }),
+      timed("troupe, 4 parts", [&](const fs::path& path) { save(path, values, 4); }),
+      timed("dd conv=fsync",
+            [&](const fs::path& path) {
+              run_command("dd if='" + source.string() + "' of='" + (path / "copy").string() +
+                          "' bs=8M conv=fsync status=none");
+            }),
+      [&] {
+        for (const auto& [name, seconds] : time_python(s, place.path()))
+          result.add(name + " + fsync", seconds);
+      }};
+  // What one leaves to the device may slow the next one down: each time another order.
+  auto random = std::mt19937{1};
+  for (int run = 0; run < s.runs; ++run) {
+    for (const auto& contender : contenders)
+      contender();
+    std::ranges::shuffle(contenders, random);
+  }
+  result.print();
+}
+
+void measure_reading(const settings& s, state& values) {
+  auto place = scratch{s.directory};
+  auto path = save(place.path(), values, 1);
+  auto stored = troupe::value_or_throw(ser::checkpoint::open(path));
+  auto places = values.places();
+  auto load = [&] { troupe::value_or_throw(stored.read_tensors(places)); };
+  auto verify = [&](unsigned threads) { troupe::value_or_throw(stored.verify(ser::read_back::cached, threads)); };
+  auto cold = table{"From the device, the page cache dropped", s.mebibytes};
+  auto warm = table{"From the page cache", s.mebibytes};
+  for (int run = 0; run < s.runs; ++run) {
+    auto timed = [&](const std::string& name, const std::function<void()>& work) {
+      drop_cached(path);
+      cold.add(name, seconds_of(work));
+      warm.add(name, seconds_of(work));
+    };
+    timed("load and verify", load);
+    timed("read(), one thread", [&] { read_plainly(path); });
+    timed("verify", [&] { verify(0); });
+    timed("verify, one thread", [&] { verify(1); });
+  }
+  cold.print();
+  warm.print();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  settings s;
+  CLI::App cli{"Measures how fast checkpoints are written, verified and loaded.", "troupe-checkpoint-files"};
+  cli.add_option("--size", s.mebibytes, "MiB of state, a multiple of 16")
+      ->capture_default_str()
+      ->check(CLI::Range(16, 1 << 20));
+  cli.add_option("--runs", s.runs, "Runs of each, in turn; medians are shown")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  cli.add_option("--directory", s.directory, "Where to write; its file system is what is measured")
+      ->capture_default_str();
+  cli.add_option("--python", s.python, "An interpreter with torch and safetensors, for the peers")
+      ->capture_default_str();
+  if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
+    return *code;
+  try {
+    s.mebibytes = std::max<std::uint64_t>(s.mebibytes / 16 * 16, 16);
+    auto values = state{s.mebibytes << 20};
+    measure_writing(s, values);
+    measure_reading(s, values);
+    return 0;
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "troupe-checkpoint-files: %s\n", x.what());
+    return 1;
+  }
+}

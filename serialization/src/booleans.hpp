@@ -1,0 +1,20 @@
+#pragma once
+
+#include <troupe/dtype.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+
+namespace troupe::serialization {
+
+/// The place of the first byte that is no `bool`, if that is what these are; a C++ program may not even look at one.
+[[nodiscard]] inline std::optional<std::size_t> find_no_boolean(dtype type, std::span<const std::byte> bytes) {
+  if (type != dtype::boolean)
+    return std::nullopt;
+  auto found = std::ranges::find_if(bytes, [](std::byte x) { return x > std::byte{1}; });
+  return found == bytes.end() ? std::nullopt : std::optional{static_cast<std::size_t>(found - bytes.begin())};
+}
+
+} // namespace troupe::serialization

@@ -1,4 +1,5 @@
 #include "certs.hpp"
+#include "checkpoint.hpp"
 
 #include <command_line.hpp>
 
@@ -10,6 +11,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "troupe " TROUPE_VERSION);
   troupe::tool::command chosen;
   troupe::tool::add_certs(app, chosen);
+  troupe::tool::add_checkpoint(app, chosen);
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))
     return *code;
   if (!chosen) {

@@ -1,0 +1,134 @@
+#include "commands.hpp"
+#include "locate.hpp"
+#include "text.hpp"
+
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint_directory.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fcntl.h>
+#include <fstream>
+#include <sys/file.h>
+#include <unistd.h>
+#include <utility>
+
+namespace troupe::tool {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Holds a run's directory as its driver would, so that none begins meanwhile. Holds nothing where there is no run.
+class run_hold {
+ public:
+  /// Fails with `errc::already_exists` if a driver holds it.
+  [[nodiscard]] static expected<run_hold> take(const fs::path& checkpoints_directory) {
+    auto path = checkpoints_directory.parent_path() / ".lock";
+    auto descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 && errno == ENOENT)
+      return run_hold{-1};
+    if (descriptor < 0)
+      return fail(system_error("looking whether a run is under way: " + path.string()));
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+      return run_hold{descriptor};
+    auto reason = system_error("locking " + path.string());
+    auto held = errno == EWOULDBLOCK;
+    ::close(descriptor);
+    if (!held)
+      return fail(std::move(reason));
+    auto pid = std::string{};
+    std::ifstream{path} >> pid;
+    return fail(errc::already_exists,
+                "the run in " + checkpoints_directory.parent_path().string() + " is under way" +
+                    (pid.empty() ? "" : " (process " + printable(pid) + ")") +
+                    ": stop it first, or let it keep fewer checkpoints itself (num_to_keep, --keep)");
+  }
+
+  run_hold(run_hold&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  run_hold& operator=(run_hold&&) = delete;
+  ~run_hold() {
+    if (descriptor_ >= 0)
+      ::close(descriptor_);
+  }
+
+ private:
+  explicit run_hold(int descriptor) : descriptor_(descriptor) {}
+
+  int descriptor_;
+};
+
+bool is_good(const fs::path& path) {
+  auto opened = serialization::checkpoint::open(path);
+  return opened && opened->verify(serialization::read_back::from_device);
+}
+
+/// Whether the directory holds another good one. Reads it, from the newest on, until one is found.
+bool has_other_good(const fs::path& directory, const fs::path& path) {
+  auto entries = serialization::list_checkpoints(directory);
+  if (!entries)
+    return false;
+  std::ranges::reverse(*entries);
+  return std::ranges::any_of(*entries, [&](const serialization::checkpoint_entry& entry) {
+    return entry.path.filename() != path.filename() && is_good(entry.path);
+  });
+}
+
+expected<std::vector<fs::path>> remove_one(const fs::path& path, bool force) {
+  if (!force && is_good(path) && !has_other_good(path.parent_path(), path))
+    return fail(errc::invalid_argument, path.string() + " is the last good checkpoint in " +
+                                            path.parent_path().string() +
+                                            ", and what was trained would be lost: remove it with --force");
+  if (auto removed = serialization::remove_checkpoint(path); !removed)
+    return fail(std::move(removed.error()));
+  return std::vector{path};
+}
+
+expected<std::vector<fs::path>> remove_some(const remove_arguments& given) {
+  // Through links, to where the run's lock is. What does not exist is told by `locate`.
+  auto code = std::error_code{};
+  auto real = fs::canonical(given.path, code);
+  auto path = code ? given.path : real;
+  auto where = locate(path);
+  if (!where)
+    return fail(std::move(where.error()));
+  if (!given.keep && !given.step && !where->single)
+    return fail(errc::invalid_argument, where->directory.string() + " holds " +
+                                            std::to_string(where->checkpoints.size()) +
+                                            " checkpoints: name one (its directory, or --step N), or say how many are "
+                                            "to stay (--keep N)");
+  if (given.keep && where->single)
+    return fail(errc::invalid_argument, path.string() + " is one checkpoint: --keep goes with a run's directory");
+  auto hold = run_hold::take(where->directory);
+  if (!hold)
+    return fail(std::move(hold.error()));
+  if (given.keep)
+    return serialization::apply_retention(where->directory, *given.keep);
+  auto one = locate_one(path, given.step);
+  if (!one)
+    return fail(std::move(one.error()));
+  return remove_one(*one, given.force);
+}
+
+} // namespace
+
+int remove(const remove_arguments& given) {
+  auto removed = remove_some(given);
+  if (!removed)
+    return complain(removed.error());
+  if (given.output == output_format::json) {
+    auto paths = json::array();
+    for (const auto& path : *removed)
+      paths.push_back(path.string());
+    print_json({{"removed", paths}});
+    return exit_good;
+  }
+  for (const auto& path : *removed)
+    std::printf("removed %s\n", path.c_str());
+  if (removed->empty())
+    std::printf("nothing to remove\n");
+  return exit_good;
+}
+
+} // namespace troupe::tool

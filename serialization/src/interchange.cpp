@@ -289,7 +289,14 @@ expected<checkpoint> import_checkpoint(const fs::path& source, const fs::path& t
   auto is_npy = begins_as_npy(source);
   if (!is_npy)
     return fail(std::move(is_npy.error()));
-  return *is_npy ? import_npy(source, place, options) : import_safetensors(source, place, options);
+  if (*is_npy)
+    return import_npy(source, place, options);
+  if (!options.tensor.empty())
+    return fail(errc::invalid_argument, source.string() +
+                                            " is no NPY file, and its tensors have names: leave out the "
+                                            "name " +
+                                            in_quotes(options.tensor));
+  return import_safetensors(source, place, options);
 }
 
 } // namespace troupe::serialization

@@ -119,7 +119,7 @@ TEST_CASE("a stranger's safetensors file becomes a checkpoint with a run id of i
   CHECK(other->content().run != imported->content().run);
 }
 
-TEST_CASE("a state of several parts is imported with the memory of one") {
+TEST_CASE("a state that needs several parts is imported whole") {
   auto scratch = scratch_directory{};
   // 300 MiB of one bit here and there: sparse to make, all of it to be read.
   auto spec = tensor_spec{"large", dtype::u8, {300 << 20}};
@@ -241,5 +241,9 @@ TEST_CASE("an import takes nobody's place") {
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::already_exists);
   CHECK(has(refused.error().message, "there"));
+  auto named = import_checkpoint(file, scratch.path() / "new", {.tensor = "b"});
+  REQUIRE_FALSE(named);
+  CHECK(named.error().code == errc::invalid_argument);
+  CHECK_FALSE(fs::exists(scratch.path() / "new"));
   CHECK(fs::is_empty(scratch.path() / "there"));
 }

@@ -9,9 +9,6 @@ namespace troupe::tool {
 
 namespace {
 
-/// Holds 64 bits of an integer exactly where it has 80 bits itself.
-using wide = long double;
-
 struct half {
   std::uint16_t bits;
 };
@@ -21,20 +18,25 @@ struct brain_half {
 };
 
 template <class T>
-wide value_of(T x) {
-  return static_cast<wide>(x);
+double value_of(T x) {
+  return static_cast<double>(x);
 }
 
-wide value_of(half x) {
-  auto sign = (x.bits & 0x8000) != 0 ? -1.0L : 1.0L;
+/// Holds 64 bits exactly.
+long double value_of(std::int64_t x) {
+  return static_cast<long double>(x);
+}
+
+double value_of(half x) {
+  auto sign = (x.bits & 0x8000) != 0 ? -1.0 : 1.0;
   auto exponent = (x.bits >> 10) & 0x1f;
-  auto fraction = static_cast<wide>(x.bits & 0x3ff);
+  auto fraction = static_cast<double>(x.bits & 0x3ff);
   if (exponent == 0x1f)
-    return fraction == 0 ? sign * std::numeric_limits<wide>::infinity() : std::numeric_limits<wide>::quiet_NaN();
+    return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
   return sign * (exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(fraction + 1024, exponent - 25));
 }
 
-wide value_of(brain_half x) {
+double value_of(brain_half x) {
   auto bits = static_cast<std::uint32_t>(x.bits) << 16;
   auto value = float{};
   std::memcpy(&value, &bits, sizeof(value));
@@ -42,31 +44,39 @@ wide value_of(brain_half x) {
 }
 
 template <class T>
+T element(std::span<const std::byte> bytes, std::uint64_t index) {
+  T result;
+  std::memcpy(&result, bytes.data() + index * sizeof(T), sizeof(T));
+  return result;
+}
+
+template <class T>
+void compare_element(T left, T right, std::uint64_t index, tensor_difference& result) {
+  auto x = value_of(left);
+  auto y = value_of(right);
+  auto left_is_nan = std::isnan(x);
+  auto right_is_nan = std::isnan(y);
+  result.left_nans += left_is_nan ? 1 : 0;
+  result.right_nans += right_is_nan ? 1 : 0;
+  if (std::memcmp(&left, &right, sizeof(T)) == 0)
+    return;
+  if (result.differing++ == 0)
+    result.first = index;
+  if (left_is_nan || right_is_nan || x == y)
+    return;
+  auto apart = std::fabs(x - y);
+  auto size = std::max(std::fabs(x), std::fabs(y));
+  result.max_absolute = std::max(result.max_absolute, static_cast<double>(apart));
+  // Of an infinity and anything else, all is different.
+  result.max_relative = std::max(result.max_relative, std::isinf(size) ? 1 : static_cast<double>(apart / size));
+}
+
+template <class T>
 tensor_difference compare_as(std::span<const std::byte> left, std::span<const std::byte> right) {
   auto result = tensor_difference{};
   result.elements = result.first = left.size() / sizeof(T);
-  for (std::uint64_t i = 0; i < result.elements; ++i) {
-    auto a_bytes = left.subspan(i * sizeof(T), sizeof(T));
-    auto b_bytes = right.subspan(i * sizeof(T), sizeof(T));
-    T a, b;
-    std::memcpy(&a, a_bytes.data(), sizeof(T));
-    std::memcpy(&b, b_bytes.data(), sizeof(T));
-    auto x = value_of(a);
-    auto y = value_of(b);
-    result.left_nans += std::isnan(x) ? 1 : 0;
-    result.right_nans += std::isnan(y) ? 1 : 0;
-    if (std::memcmp(a_bytes.data(), b_bytes.data(), sizeof(T)) == 0)
-      continue;
-    if (result.differing++ == 0)
-      result.first = i;
-    if (std::isnan(x) || std::isnan(y) || x == y)
-      continue;
-    auto apart = std::fabs(x - y);
-    auto size = std::max(std::fabs(x), std::fabs(y));
-    result.max_absolute = std::max(result.max_absolute, static_cast<double>(apart));
-    // Of an infinity and anything else, all is different.
-    result.max_relative = std::max(result.max_relative, std::isinf(size) ? 1 : static_cast<double>(apart / size));
-  }
+  for (std::uint64_t i = 0; i < result.elements; ++i)
+    compare_element(element<T>(left, i), element<T>(right, i), i, result);
   return result;
 }
 

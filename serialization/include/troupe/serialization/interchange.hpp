@@ -39,7 +39,7 @@ struct import_options {
   /// The step and the time for a file that was not exported from a checkpoint.
   step_id step = {};
   std::chrono::sys_time<std::chrono::milliseconds> created = {};
-  /// The tensor's name, for an NPY file; empty: the file's name without its ending.
+  /// The tensor's name, for an NPY file alone; empty: the file's name without its ending.
   std::string tensor = {};
   changed_state changed = changed_state::refuse;
   byte_counter progress = {};

@@ -1,3 +1,4 @@
+#include <troupe/serialization/file_system.hpp>
 #include <troupe/serialization/interchange.hpp>
 
 #include <troupe/serialization/checkpoint_directory.hpp>
@@ -7,7 +8,6 @@
 #include <troupe/serialization/safetensors.hpp>
 
 #include "exported_manifest.hpp"
-#include "file.hpp"
 #include "in_quotes.hpp"
 #include "new_file.hpp"
 #include "reserved_memory.hpp"
@@ -44,9 +44,8 @@ class workshop {
  public:
   [[nodiscard]] static expected<workshop> make(const fs::path& target) {
     auto path = target.parent_path() / ('.' + target.filename().string() + '.' + random_hex(8) + ".import");
-    auto code = std::error_code{};
-    if (!fs::create_directory(path, code))
-      return fail(filesystem_error(code, "making the directory", path));
+    if (auto made = local_files().make_directory(path); !made)
+      return fail(std::move(made.error()));
     return workshop{std::move(path)};
   }
 
@@ -138,9 +137,9 @@ expected<checkpoint> settle(const fs::path& source, const fs::path& target, inco
     return fail(std::move(made.error()));
   if (auto good = check_written(*made, source, state.expected_sha256); !good)
     return fail(std::move(good.error()));
-  if (auto renamed = rename_to_new(*made, target); !renamed)
+  if (auto renamed = rename_to_target(*made, target, existing_file::keep); !renamed)
     return fail(std::move(renamed.error()));
-  if (auto synced = sync_directory(target.parent_path()); !synced)
+  if (auto synced = local_files().sync_directory(target.parent_path()); !synced)
     return fail(std::move(synced.error()));
   return checkpoint::open(target);
 }
@@ -241,14 +240,14 @@ expected<checkpoint> import_npy(const fs::path& path, const fs::path& target, co
 }
 
 expected<bool> begins_as_npy(const fs::path& path) {
-  auto source = file::open(path);
+  auto source = local_files().open(path);
   if (!source)
     return fail(std::move(source.error()));
-  auto size = source->size_bytes();
+  auto size = (*source)->size_bytes();
   if (!size)
     return fail(std::move(size.error()));
   auto text = std::string(std::min<std::uint64_t>(*size, 6), '\0');
-  if (auto read = source->read_at(0, std::as_writable_bytes(std::span{text})); !read)
+  if (auto read = (*source)->read_at(0, std::as_writable_bytes(std::span{text})); !read)
     return fail(std::move(read.error()));
   return text == "\x93NUMPY";
 }

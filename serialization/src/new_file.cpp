@@ -2,9 +2,6 @@
 
 #include <troupe/serialization/digest.hpp>
 
-#include <cerrno>
-#include <cstdio>
-#include <fcntl.h>
 #include <string>
 #include <utility>
 
@@ -18,18 +15,10 @@ error taken(const fs::path& path) {
   return {errc::already_exists, path.string() + " exists: choose another name, or remove it"};
 }
 
-expected<void> replace(const fs::path& from, const fs::path& to) {
-  auto code = std::error_code{};
-  fs::rename(from, to, code);
-  if (code)
-    return fail(filesystem_error(code, "renaming to", to));
-  return {};
-}
-
 } // namespace
 
-new_file::new_file(file target, fs::path path, existing_file existing)
-    : target_(std::move(target)), path_(std::move(path)), existing_(existing), temporary_(target_.path()) {}
+new_file::new_file(std::unique_ptr<file> target, fs::path path, existing_file existing)
+    : target_(std::move(target)), path_(std::move(path)), existing_(existing), temporary_(target_->path()) {}
 
 new_file::new_file(new_file&& other) noexcept
     : target_(std::move(other.target_)),
@@ -45,11 +34,12 @@ expected<new_file> new_file::create(const fs::path& path, std::uint64_t size_byt
     return fail(taken(path));
   if (!path.has_filename() || fs::is_directory(path, code))
     return fail(errc::invalid_argument, path.string() + " is a directory: give the name of a file");
-  auto target = file::create(path.parent_path() / ('.' + path.filename().string() + '.' + random_hex(8) + ".tmp"));
+  auto target =
+      local_files().create(path.parent_path() / ('.' + path.filename().string() + '.' + random_hex(8) + ".tmp"));
   if (!target)
     return fail(std::move(target.error()));
   auto result = new_file{std::move(*target), path, existing};
-  if (auto reserved = result.target_.reserve(size_bytes); !reserved)
+  if (auto reserved = result.target_->reserve(size_bytes); !reserved)
     return fail(std::move(reserved.error()));
   return result;
 }
@@ -61,34 +51,27 @@ new_file::~new_file() {
 }
 
 expected<void> new_file::append(std::span<const std::byte> bytes) {
-  auto written = target_.write_at(written_bytes_, bytes);
+  auto written = target_->write_at(written_bytes_, bytes);
   if (written)
     written_bytes_ += bytes.size();
   return written;
 }
 
 expected<void> new_file::commit() {
-  if (auto synced = target_.sync(); !synced)
+  if (auto synced = target_->sync(); !synced)
     return synced;
-  auto renamed = existing_ == existing_file::keep ? rename_to_new(temporary_, path_) : replace(temporary_, path_);
-  if (!renamed)
+  if (auto renamed = rename_to_target(temporary_, path_, existing_); !renamed)
     return renamed;
   temporary_.clear();
-  return sync_directory(path_.parent_path());
+  return local_files().sync_directory(path_.parent_path());
 }
 
-expected<void> rename_to_new(const fs::path& from, const fs::path& to) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0)
-    return {};
-  if (errno == EEXIST || errno == ENOTEMPTY)
+expected<void> rename_to_target(const fs::path& from, const fs::path& to, existing_file existing) {
+  auto what = existing == existing_file::keep ? if_taken::refuse : if_taken::replace;
+  auto renamed = local_files().rename(from, to, what);
+  if (!renamed && renamed.error().code == errc::already_exists)
     return fail(taken(to));
-  if (errno != EINVAL && errno != ENOSYS)
-    return fail(system_error("renaming " + from.string() + " to " + to.string()));
-  // A file system without it (NFS).
-  auto code = std::error_code{};
-  if (fs::exists(fs::symlink_status(to, code)))
-    return fail(taken(to));
-  return replace(from, to);
+  return renamed;
 }
 
 } // namespace troupe::serialization

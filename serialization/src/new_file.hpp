@@ -2,12 +2,12 @@
 
 #include <troupe/error.hpp>
 #include <troupe/serialization/existing_file.hpp>
-
-#include "file.hpp"
+#include <troupe/serialization/file_system.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 
 namespace troupe::serialization {
@@ -31,9 +31,9 @@ class new_file {
   [[nodiscard]] expected<void> commit();
 
  private:
-  new_file(file target, std::filesystem::path path, existing_file existing);
+  new_file(std::unique_ptr<file> target, std::filesystem::path path, existing_file existing);
 
-  file target_;
+  std::unique_ptr<file> target_;
   std::filesystem::path path_;
   existing_file existing_;
   std::uint64_t written_bytes_ = 0;
@@ -41,7 +41,9 @@ class new_file {
   std::filesystem::path temporary_;
 };
 
-/// Renames a file or directory to a name that is free. Fails with `errc::already_exists` if it is not.
-[[nodiscard]] expected<void> rename_to_new(const std::filesystem::path& from, const std::filesystem::path& to);
+/// Renames a file or directory to a name that is free, unless what is there may be replaced. Fails with
+/// `errc::already_exists`.
+[[nodiscard]] expected<void> rename_to_target(const std::filesystem::path& from, const std::filesystem::path& to,
+                                              existing_file existing);
 
 } // namespace troupe::serialization

@@ -1,9 +1,9 @@
+#include <troupe/serialization/file_system.hpp>
 #include <troupe/serialization/npy.hpp>
 
 #include <troupe/serialization/digest.hpp>
 
 #include "booleans.hpp"
-#include "file.hpp"
 #include "in_quotes.hpp"
 #include "new_file.hpp"
 
@@ -54,21 +54,21 @@ std::vector<std::byte> transposed(std::span<const std::byte> bytes, const tensor
 } // namespace
 
 expected<npy_array> read_npy(const fs::path& path) {
-  auto source = file::open(path);
+  auto source = local_files().open(path);
   if (!source)
     return fail(std::move(source.error()));
-  auto size = source->size_bytes();
+  auto size = (*source)->size_bytes();
   if (!size)
     return fail(std::move(size.error()));
   auto beginning = std::vector<std::byte>(std::min(*size, 12 + max_npy_header_bytes));
-  if (auto read = source->read_at(0, beginning); !read)
+  if (auto read = (*source)->read_at(0, beginning); !read)
     return fail(std::move(read.error()));
   auto layout = parse_npy_header(beginning, *size);
   if (!layout)
     return fail(of_file(path, std::move(layout.error())));
   auto result = npy_array{{"", layout->type, layout->shape}, {}};
   result.bytes.resize(result.spec.size_bytes());
-  if (auto read = source->read_at(layout->offset_bytes, result.bytes); !read)
+  if (auto read = (*source)->read_at(layout->offset_bytes, result.bytes); !read)
     return fail(std::move(read.error()));
   if (auto bad = find_no_boolean(layout->type, result.bytes))
     return fail(errc::damaged, path.string() + ": its elements are bool, and the one at place " + std::to_string(*bad) +

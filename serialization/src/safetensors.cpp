@@ -1,9 +1,9 @@
+#include <troupe/serialization/file_system.hpp>
 #include <troupe/serialization/safetensors.hpp>
 
 #include <troupe/serialization/digest.hpp>
 
 #include "booleans.hpp"
-#include "file.hpp"
 #include "in_quotes.hpp"
 #include "new_file.hpp"
 
@@ -66,22 +66,22 @@ safetensors_file::safetensors_file(fs::path path, std::shared_ptr<const file> so
     : path_(std::move(path)), source_(std::move(source)), index_(std::move(index)) {}
 
 expected<safetensors_file> safetensors_file::open(const fs::path& path) {
-  auto source = file::open(path);
+  auto source = local_files().open(path);
   if (!source)
     return fail(std::move(source.error()));
-  auto size = source->size_bytes();
+  auto size = (*source)->size_bytes();
   if (!size)
     return fail(std::move(size.error()));
-  auto length = read_header_length(*source, *size);
+  auto length = read_header_length(**source, *size);
   if (!length)
     return fail(std::move(length.error()));
   auto header = std::string(*length, '\0');
-  if (auto read = source->read_at(8, std::as_writable_bytes(std::span{header})); !read)
+  if (auto read = (*source)->read_at(8, std::as_writable_bytes(std::span{header})); !read)
     return fail(std::move(read.error()));
   auto index = parse_safetensors_header(header, *size - 8 - *length);
   if (!index)
     return fail(of_file(path, std::move(index.error())));
-  return safetensors_file{path, std::make_shared<const file>(std::move(*source)), std::move(*index)};
+  return safetensors_file{path, std::shared_ptr<const file>{std::move(*source)}, std::move(*index)};
 }
 
 std::optional<std::size_t> safetensors_file::find(std::string_view name) const {

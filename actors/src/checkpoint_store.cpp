@@ -3,12 +3,19 @@
 #include <troupe/actors/checkpoint_attempts.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/serialization/checkpoint_directory.hpp>
+#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/durable_file.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -16,16 +23,43 @@ namespace troupe::actors {
 
 namespace {
 
+/// By which workers find out whether they see this directory.
+constexpr auto nonce_file = ".probe-store";
+
+/// What stands in a file of a line; nothing if there is no such file.
+std::optional<std::string> read_line(const std::filesystem::path& path) {
+  auto in = std::ifstream{path};
+  auto result = std::string{};
+  if (!in || !std::getline(in, result))
+    return std::nullopt;
+  return result;
+}
+
+/// What probes have left: a worker may have been killed in one.
+void remove_probes(const std::filesystem::path& directory) {
+  auto code = std::error_code{};
+  std::vector<std::filesystem::path> found;
+  for (auto entries = std::filesystem::directory_iterator{directory, code};
+       !code && entries != std::filesystem::directory_iterator{}; entries.increment(code))
+    if (entries->path().filename().string().starts_with(".probe-"))
+      found.push_back(entries->path());
+  for (const auto& each : found)
+    std::filesystem::remove(each, code);
+}
+
 class checkpoint_store_state : public checkpoint_store::base {
  public:
   checkpoint_store_state(caf::actor_config& cfg, checkpoint_store_config config)
-      : checkpoint_store::base(cfg), config_(std::move(config)) {}
+      : checkpoint_store::base(cfg), config_(std::move(config)) {
+    remove_probes(config_.directory);
+  }
 
   behavior_type make_behavior() override {
     return {
         [this](const checkpoint_facts& facts) { attempts_.set_facts(facts); },
         [this](const generation_started& message) { begin(message); },
         [this](const checkpoint_part& part) { return add(part); },
+        [this](const storage_probe& probe) { return look(probe); },
     };
   }
 
@@ -34,6 +68,8 @@ class checkpoint_store_state : public checkpoint_store::base {
     for (auto& [key, waiting] : std::exchange(waiting_, {}))
       for (auto& each : waiting)
         each.deliver(to_caf({errc::aborted, "the run is ending"}));
+    std::ignore = serialization::remove_abandoned(config_.directory);
+    remove_probes(config_.directory);
   }
 
   const char* name() const override { return "troupe.checkpoint_store"; }
@@ -46,11 +82,41 @@ class checkpoint_store_state : public checkpoint_store::base {
     if (message.run != config_.run || message.generation <= generation_)
       return;
     generation_ = message.generation;
+    over_ = {};
     attempts_.forget_before(generation_);
     auto first_that_stays = waiting_.lower_bound({generation_, step_id{}, 0});
     for (auto i = waiting_.begin(); i != first_that_stays; i = waiting_.erase(i))
       for (auto& each : i->second)
         each.deliver(stale());
+    remove_what_is_over();
+  }
+
+  /// What attempts have left into which nobody writes any more: it is in the way of nobody, but of the disk.
+  void remove_what_is_over() {
+    std::vector<std::filesystem::path> in_use;
+    auto code = std::error_code{};
+    for (auto entries = std::filesystem::directory_iterator{config_.directory, code};
+         !code && entries != std::filesystem::directory_iterator{}; entries.increment(code))
+      if (may_be_in_use(entries->path().filename().string(), generation_, over_))
+        in_use.push_back(entries->path());
+    if (!code)
+      std::ignore = serialization::remove_abandoned(config_.directory, in_use);
+  }
+
+  /// Whoever can read what the other has written shares its directory: the name alone could be a coincidence.
+  storage_view look(const storage_probe& probe) {
+    storage_view result;
+    auto is_name = probe.file.find('/') == std::string::npos;
+    auto seen = is_name ? read_line(config_.directory / probe.file) : std::nullopt;
+    result.seen = probe.run == config_.run && seen == probe.nonce;
+    if (nonce_.empty()) {
+      auto nonce = serialization::random_hex(16);
+      if (serialization::write_file_durably(config_.directory / nonce_file, nonce))
+        nonce_ = nonce;
+    }
+    result.file = nonce_file;
+    result.nonce = nonce_;
+    return result;
   }
 
   caf::error stale() const {
@@ -72,6 +138,11 @@ class checkpoint_store_state : public checkpoint_store::base {
     if (!whole)
       return answer;
     auto outcome = commit(part.step, std::move(*whole));
+    // Each rank writes one part after the other: none of them is behind this step.
+    generation_ = std::max(generation_, part.generation);
+    over_ = std::max(over_, part.step);
+    if (outcome.reason.code != errc::none)
+      remove_what_is_over();
     if (config_.on_outcome)
       config_.on_outcome(outcome);
     auto waiting = waiting_.extract(key);
@@ -81,11 +152,7 @@ class checkpoint_store_state : public checkpoint_store::base {
   }
 
   checkpoint_outcome commit(step_id step, expected<complete_checkpoint> whole) {
-    auto give_up = [&](error reason) {
-      // What was written of it is in the way of nobody, but of the disk.
-      std::ignore = serialization::remove_abandoned(config_.directory);
-      return checkpoint_outcome{step, {}, std::move(reason)};
-    };
+    auto give_up = [&](error reason) { return checkpoint_outcome{step, {}, std::move(reason)}; };
     if (!whole)
       return give_up(std::move(whole.error()));
     auto path = serialization::commit_checkpoint(config_.directory, config_.directory / whole->temporary_directory,
@@ -100,8 +167,12 @@ class checkpoint_store_state : public checkpoint_store::base {
 
   checkpoint_store_config config_;
   checkpoint_attempts attempts_;
-  /// The last that was begun anew; none before a member is lost.
+  /// The last that has begun, as far as anything has come of it.
   generation_id generation_;
+  /// What stands in `nonce_file`; empty while there is none.
+  std::string nonce_;
+  /// Of that generation, the last step whose parts have all come.
+  step_id over_;
   std::map<std::tuple<generation_id, step_id, std::uint32_t>, std::vector<promise>> waiting_;
 };
 

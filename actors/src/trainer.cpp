@@ -15,6 +15,7 @@
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/actors/standstill.hpp>
 #include <troupe/collectives/summation_tree.hpp>
+#include <troupe/serialization/checkpoint.hpp>
 #include <troupe/serialization/digest.hpp>
 
 #include <caf/actor_system.hpp>
@@ -142,6 +143,8 @@ class trainer_state : public trainer_backend::base {
     if (answer_.pending())
       answer_.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
     directory_.reset();
+    // Before the store, which removes what was not finished.
+    parts_.reset();
     observers_.clear();
     nodes_.clear();
     workers_.clear();
@@ -274,6 +277,24 @@ class trainer_state : public trainer_backend::base {
     store_ =
         spawn_checkpoint_store(system(), {result_.run, directory_->checkpoints(), config_.checkpoint.num_to_keep, tell,
                                           config_.checkpoint.score_attribute, config_.checkpoint.score_order});
+    receive_parts();
+  }
+
+  /// Workers on this machine see what the driver sees.
+  void receive_parts() {
+    auto wanted = config_.checkpoint.sync == checkpoint_sync::stream ||
+                  (config_.checkpoint.sync == checkpoint_sync::automatic && !config_.cluster.nodes.empty());
+    if (!wanted || !services_.receive_parts)
+      return;
+    auto opened = services_.receive_parts(result_.run, secret_, directory_->checkpoints());
+    if (opened)
+      parts_ = std::move(*opened);
+    else
+      notify(true, "checkpoints need a storage path that all hosts share: " + opened.error().message);
+  }
+
+  std::string part_stream_for(worker_id worker) const {
+    return parts_ ? parts_->address_towards(nodes_[where_.at(worker)].offer.address) : std::string{};
   }
 
   // -- nodes ----------------------------------------------------------------------------------------------------------
@@ -790,8 +811,13 @@ class trainer_state : public trainer_backend::base {
     message.steps = config_.run.steps;
     message.restore_from = state_.restore_from;
     message.restore_step = state_.restore_step;
+    // A run's own state has to be whole.
+    if (!state_.restore_step)
+      message.load = config_.load;
     message.restored_step = state_.step;
     message.checkpoint_every_steps = config_.checkpoint.every_steps;
+    message.checkpoints_in_flight = config_.checkpoint.max_in_flight;
+    message.sync = config_.checkpoint.sync;
     message.fast_reduction = config_.run.reduction == reduction_mode::fast;
     message.keep_ledger = config_.run.keep_ledger;
     message.check_every_step = config_.run.check_every_step;
@@ -810,8 +836,11 @@ class trainer_state : public trainer_backend::base {
   void begin_all_workers() {
     caf::anon_send(collectives_, generation_now());
     auto message = begin_message();
+    if (parts_ && !state_.restore_from.empty())
+      parts_->lend(state_.restore_from);
     for (const auto& place : layout_.places()) {
       message.worker = place.worker;
+      message.part_stream = part_stream_for(place.worker);
       message.place = place_of(place, restart_why_);
       anon_send(workers_[place.worker], message);
     }
@@ -838,6 +867,7 @@ class trainer_state : public trainer_backend::base {
   void begin_newcomer_of(worker_id worker) {
     auto message = begin_message();
     message.worker = worker;
+    message.part_stream = part_stream_for(worker);
     // Its state comes from the others.
     message.restore_from.clear();
     message.place.attempt = coordinator_->attempt();
@@ -1028,6 +1058,8 @@ class trainer_state : public trainer_backend::base {
         note_pause(coordinator_->generation(),
                    std::chrono::duration<double>(now - *std::exchange(restart_began_, std::nullopt)).count());
     }
+    for (auto step : batch.skipped)
+      skipped(step);
     if (batch.rank.value != 0)
       return;
     if (auto event = meter_.add(batch, now))
@@ -1066,11 +1098,24 @@ class trainer_state : public trainer_backend::base {
   }
 
   void checkpointed(const checkpoint_outcome& outcome) {
-    if (outcome.reason.code != errc::none)
+    if (outcome.reason.code != errc::none) {
+      ++result_.checkpoints.failed;
+      publish(checkpoint_failed{result_.run, outcome.step, outcome.reason});
       return notify(true, "the checkpoint of step " + std::to_string(outcome.step.value) +
                               " failed, training goes on and the older ones stand: " + outcome.reason.message);
+    }
+    ++result_.checkpoints.taken;
     result_.latest_checkpoint = outcome.path;
     publish(checkpoint_saved{result_.run, outcome.step, outcome.path});
+  }
+
+  void skipped(step_id step) {
+    // Once is enough for people: a slow device is slow every time.
+    if (result_.checkpoints.skipped++ == 0)
+      notify(true, "the checkpoint of step " + std::to_string(step.value) +
+                       " is skipped, because the one before is still being written; so are later ones that come too "
+                       "soon (checkpoints: fewer, or a higher max_in_flight)");
+    publish(checkpoint_skipped{result_.run, step});
   }
 
   void stop(const stop_request& request) {
@@ -1237,6 +1282,8 @@ class trainer_state : public trainer_backend::base {
       result_.failures = coordinator_->failures();
       result_.exact = result_.exact && coordinator_->exact_hosts();
       result_.state_sha256 = status == run_status::failed ? std::string{} : coordinator_->state_sha256();
+      if (status != run_status::failed && result_.reason.code == errc::none && result_.state_sha256.empty())
+        result_.state_sha256 = state_of(result_.latest_checkpoint);
       result_.steps = std::max({result_.steps, meter_.latest().step, coordinator_->final_step().value});
     }
     result_.metrics = meter_.latest().metrics;
@@ -1261,6 +1308,14 @@ class trainer_state : public trainer_backend::base {
         done();
       });
     }
+  }
+
+  /// A training function with a loop of its own leaves its state in checkpoints only.
+  static std::string state_of(const std::string& checkpoint) {
+    auto stored = serialization::checkpoint::open(checkpoint);
+    if (!stored || checkpoint.empty())
+      return {};
+    return serialization::state_sha256(*stored).value_or(std::string{});
   }
 
   void deliver() {
@@ -1307,6 +1362,7 @@ class trainer_state : public trainer_backend::base {
   std::optional<run_coordinator> coordinator_;
   collectives_actor collectives_;
   checkpoint_store store_;
+  std::unique_ptr<part_receiver> parts_;
   checkpoint_facts facts_;
   std::map<worker_id, worker_actor> workers_;
   /// The nodes of all processes that were ever started, and those that have not ended.

@@ -29,6 +29,7 @@ struct options {
   std::string placement = "pack";
   std::string workers = "2";
   std::string backend = "auto";
+  std::string sync = "auto";
   troupe::trainer_config trainer;
 };
 
@@ -71,6 +72,15 @@ void describe(CLI::App& app, options& o) {
       ->capture_default_str();
   run->add_option("--from", t.load_checkpoint, "Begin a new run with the state in this checkpoint directory");
   run->add_option("--checkpoint-every", t.checkpoint.every_steps, "Steps between checkpoints; 0: only at the end")
+      ->capture_default_str();
+  run->add_option(
+         "--checkpoints-in-flight", t.checkpoint.max_in_flight,
+         "Checkpoints that may be written while training goes on; the next is skipped. 0: training waits for each")
+      ->capture_default_str();
+  run->add_option("--checkpoint-sync", o.sync,
+                  "auto: workers that do not see the driver's files stream their parts to it; shared: all see them; "
+                  "stream: all stream")
+      ->check(CLI::IsMember({"auto", "shared", "stream"}))
       ->capture_default_str();
   run->add_option("--keep", t.checkpoint.num_to_keep, "Checkpoints to keep")->capture_default_str();
   run->add_flag("--fast", o.fast, "Leave the order of sums to the backend: replicas agree, nothing more");
@@ -120,6 +130,9 @@ void apply_words(options& o) {
                 : o.backend == "gloo"         ? troupe::backend_mode::gloo
                 : o.backend == "hierarchical" ? troupe::backend_mode::hierarchical
                                               : troupe::backend_mode::automatic;
+  o.trainer.checkpoint.sync = o.sync == "shared"   ? troupe::checkpoint_sync::shared
+                              : o.sync == "stream" ? troupe::checkpoint_sync::stream
+                                                   : troupe::checkpoint_sync::automatic;
   auto& scaling = o.trainer.scaling;
   scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(o.workers));
   scaling.placement = o.placement == "spread"          ? troupe::placement_strategy::spread

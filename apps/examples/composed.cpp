@@ -64,6 +64,8 @@ class listener : public listener_actor::base {
           ++heard_.saved;
           std::printf("saved %s\n", x.path.c_str());
         },
+        [](const troupe::checkpoint_skipped&) {},
+        [](const troupe::checkpoint_failed&) {},
         [](const troupe::generation_record& x) {
           std::printf("%u workers go on after step %llu: %s\n", x.workers,
                       static_cast<unsigned long long>(x.settled.value), x.reason.c_str());

@@ -2,6 +2,7 @@
 
 #include "connection.hpp"
 #include "local_launcher.hpp"
+#include "part_stream.hpp"
 
 #include <troupe/actors/node.hpp>
 #include <troupe/actors/trainer.hpp>
@@ -13,6 +14,7 @@
 #include <caf/all.hpp>
 #include <caf/io/middleman.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
 
@@ -142,6 +144,14 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, std::string funct
   actors::trainer_services services;
   services.connect_node = [&system](const cluster_config& cluster, const std::string& address) {
     return connect_node(system, cluster, address);
+  };
+  auto is_near = [](const std::string& text) {
+    auto where = parse_endpoint(text);
+    return where && runtime::is_loopback(where->host);
+  };
+  services.receive_parts = [keys = runtime::keys_of(system), near = std::ranges::all_of(config.cluster.nodes, is_near)](
+                               const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
+    return runtime::open_part_receiver({run, secret, keys}, checkpoints, near);
   };
   auto program = value_or_throw(runtime::own_program());
   services.program_path = program.path;

@@ -5,12 +5,15 @@
 #include <troupe/messages.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 namespace troupe::runtime {
+
+class part_stream;
 
 /// A place among the ranks of a node.
 struct descriptor_request {
@@ -45,8 +48,18 @@ class control_link {
   /// Tells that this newcomer has caught up with the others. From the training thread.
   virtual void tell(const newcomer_level& message) = 0;
 
-  /// Returns once the checkpoint is durable or given up. From the training thread.
+  /// Returns once the checkpoint is durable or given up. From the snapshot writer's thread.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver(const checkpoint_part& part) = 0;
+
+  /// What the store has seen of this worker's file. From the training thread.
+  [[nodiscard]] virtual expected<storage_view> probe(const storage_probe&) {
+    return fail(errc::invalid_argument, "there is no store to ask");
+  }
+
+  /// A stream to the driver at `HOST:PORT`, which connects when it is used. From the training thread.
+  [[nodiscard]] virtual expected<std::shared_ptr<part_stream>> open_part_stream(const std::string&) {
+    return fail(errc::invalid_argument, "there is no driver to stream to");
+  }
 
   /// Returns once the driver has taken them in: that is the back pressure. From the metrics thread.
   [[nodiscard]] virtual expected<void> push(const metrics_batch& batch) = 0;

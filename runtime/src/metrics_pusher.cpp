@@ -20,7 +20,7 @@ metrics_pusher::~metrics_pusher() {
 }
 
 bool metrics_pusher::dirty() const noexcept {
-  return !pending_.rows.empty() || !pending_.ledger.empty() || !pending_.pauses.empty() ||
+  return !pending_.rows.empty() || !pending_.ledger.empty() || !pending_.pauses.empty() || !pending_.skipped.empty() ||
          pending_.applied != pushed_ || pending_.dropped > 0;
 }
 
@@ -35,6 +35,7 @@ void metrics_pusher::report(metric_row row) {
     pending_.rows.push_back(std::move(row));
   else
     ++pending_.dropped;
+  ++changes_;
   wake();
 }
 
@@ -44,26 +45,37 @@ void metrics_pusher::record(ledger_row row) {
     pending_.ledger.push_back(row);
   else
     ++pending_.dropped;
+  ++changes_;
 }
 
 void metrics_pusher::record(pause_row row) {
   auto lock = std::lock_guard{mutex_};
   pending_.pauses.push_back(row);
+  ++changes_;
+}
+
+void metrics_pusher::skipped(step_id step) {
+  auto lock = std::lock_guard{mutex_};
+  pending_.skipped.push_back(step);
+  ++changes_;
+  wake();
 }
 
 void metrics_pusher::applied(step_id step) {
   auto lock = std::lock_guard{mutex_};
   pending_.applied = step;
+  ++changes_;
   wake();
 }
 
 void metrics_pusher::flush() {
   auto lock = std::unique_lock{mutex_};
-  flushing_ = true;
+  ++flushing_;
   wake();
   changed_.notify_all();
-  changed_.wait(lock, [this] { return stop_ || (!busy_ && !dirty()); });
-  flushing_ = false;
+  // Others may go on reporting meanwhile.
+  changed_.wait(lock, [this, wanted = changes_] { return stop_ || (!busy_ && !dirty()) || pushed_changes_ >= wanted; });
+  --flushing_;
 }
 
 void metrics_pusher::set_rank(rank_id rank) {
@@ -84,18 +96,20 @@ void metrics_pusher::loop() {
       return;
     auto batch = std::exchange(pending_, head_);
     pending_.applied = pushed_ = batch.applied;
+    auto changes = changes_;
     busy_ = true;
     lock.unlock();
     auto pushed = link_.push(batch);
     lock.lock();
     busy_ = false;
+    pushed_changes_ = changes;
     if (!pushed) {
       // The driver is gone or does not want them: nobody is left to tell.
       pending_ = head_;
       pending_.applied = pushed_;
     }
     changed_.notify_all();
-    changed_.wait_for(lock, 20ms, [this] { return stop_ || flushing_; });
+    changed_.wait_for(lock, 20ms, [this] { return stop_ || flushing_ > 0; });
   }
 }
 

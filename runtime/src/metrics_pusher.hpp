@@ -5,6 +5,7 @@
 #include <troupe/messages.hpp>
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 
@@ -22,13 +23,15 @@ class metrics_pusher {
   void report(metric_row row);
   void record(ledger_row row);
   void record(pause_row row);
+  /// A checkpoint that was due after this step was left out.
+  void skipped(step_id step);
   /// The training thread has applied this step.
   void applied(step_id step);
 
   /// For what is reported from now on; what was reported before is pushed first.
   void set_rank(rank_id rank);
 
-  /// Returns when everything has been pushed, or cannot be.
+  /// Returns when everything that was reported before has been pushed, or cannot be. From any thread.
   void flush();
 
  private:
@@ -50,7 +53,10 @@ class metrics_pusher {
   metrics_batch pending_;
   step_id pushed_;
   bool busy_ = false;
-  bool flushing_ = false;
+  /// Counts what was reported, and how much of it has been pushed.
+  std::uint64_t changes_ = 0;
+  std::uint64_t pushed_changes_ = 0;
+  int flushing_ = 0;
   bool stop_ = false;
   std::thread thread_;
 };

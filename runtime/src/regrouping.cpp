@@ -49,6 +49,8 @@ void train_context::impl::regroup(error reason) {
     stager_.abort(reason);
   if (has_state_ && !pause_began_)
     pause_began_ = last_pass_;
+  // Not all parts of what is under way will come.
+  snapshots_->abandon();
   for (;;) {
     word_.freeze();
     auto old = std::unique_ptr<collectives::communicator>{};
@@ -91,6 +93,7 @@ void train_context::impl::regroup(error reason) {
         form_communicator();
         settle_evaluations(*next);
         exchange_state(*next);
+        prepare_checkpoints();
         return;
       } catch (const failure& x) {
         if (!may_form_again(x.reason()))
@@ -117,6 +120,8 @@ bool train_context::impl::adopt(const next_generation& next) {
   }
   // One that has got its state from others is compared with them as a whole.
   first_barrier_ = first_barrier_ || next.has_grown;
+  asked_open_ = false;
+  retrying_ = false;
   pusher_->set_rank(next.place.rank);
   auto lock = std::lock_guard{communicator_mutex_};
   staging_ = {};

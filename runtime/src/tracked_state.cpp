@@ -22,6 +22,21 @@ std::string describe(const tensor_spec& spec) {
   return text + "]";
 }
 
+/// A checkpoint whose files are within reach.
+class stored_state : public state_source {
+ public:
+  explicit stored_state(std::shared_ptr<const serialization::checkpoint> files) : files_(std::move(files)) {}
+
+  const serialization::manifest& content() const override { return files_->content(); }
+  std::string name() const override { return files_->directory().string(); }
+  expected<void> read_tensor(std::size_t index, std::span<std::byte> target) const override {
+    return files_->read_tensor(index, target);
+  }
+
+ private:
+  std::shared_ptr<const serialization::checkpoint> files_;
+};
+
 } // namespace
 
 void tracked_state::add(tensor_view tensor, std::size_t size_bytes) {
@@ -33,16 +48,16 @@ void tracked_state::add(tensor_view tensor, std::size_t size_bytes) {
   if (std::ranges::any_of(tensors_, [&](const tensor_view& x) { return x.spec.name == spec.name; }))
     throw failure{errc::invalid_argument, "tensor '" + spec.name + "' is tracked twice: names must be unique"};
   if (source_) {
-    const auto& stored = source_->content().tensors;
-    auto found = source_->find(spec.name);
-    if (!found)
-      throw failure{errc::mismatch, "checkpoint " + source_->directory().string() + " has no tensor '" + spec.name +
-                                        "': the training function tracks something that the checkpoint's did not"};
-    if (stored[*found].spec != spec)
-      throw failure{errc::mismatch, "tensor '" + spec.name + "' is " + describe(stored[*found].spec) +
-                                        " in checkpoint " + source_->directory().string() + ", but tracked as " +
-                                        describe(spec)};
-    value_or_throw(source_->read_tensor(*found, {tensor.data, size_bytes}));
+    auto found = find_in_source(spec.name);
+    const auto* stored = found ? &source_->content().tensors[*found].spec : nullptr;
+    if (stored == nullptr) {
+      if (!options_.allow_missing)
+        missing_.push_back("'" + spec.name + "' " + describe(spec));
+    } else if (stored->type != spec.type || stored->shape != spec.shape) {
+      different_.push_back("'" + spec.name + "' is " + describe(*stored) + ", but tracked as " + describe(spec));
+    } else {
+      value_or_throw(source_->read_tensor(*found, {tensor.data, size_bytes}));
+    }
   }
   tensors_.push_back(std::move(tensor));
 }
@@ -54,20 +69,66 @@ std::vector<tensor_spec> tracked_state::specs() const {
   return result;
 }
 
-void tracked_state::restore_from(std::shared_ptr<const serialization::checkpoint> source) {
+/// Under the name that it has here, or had there.
+std::optional<std::size_t> tracked_state::find_in_source(const std::string& name) const {
+  const auto& stored = source_->content().tensors;
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    auto renamed = options_.renames.find(stored[i].spec.name);
+    if ((renamed == options_.renames.end() ? stored[i].spec.name : renamed->second) == name)
+      return i;
+  }
+  return std::nullopt;
+}
+
+void tracked_state::restore_from(std::shared_ptr<const state_source> source, load_options options) {
   source_ = std::move(source);
+  options_ = std::move(options);
   const auto& text = source_->content().values_json;
   if (!text.empty())
     values_ = nlohmann::json::parse(text);
 }
 
+void tracked_state::restore_from(std::shared_ptr<const serialization::checkpoint> source, load_options options) {
+  restore_from(std::make_shared<const stored_state>(std::move(source)), std::move(options));
+}
+
 std::vector<std::string> tracked_state::untouched() const {
   std::vector<std::string> result;
   if (source_)
-    for (const auto& stored : source_->content().tensors)
-      if (std::ranges::none_of(tensors_, [&](const tensor_view& x) { return x.spec.name == stored.spec.name; }))
+    for (const auto& stored : source_->content().tensors) {
+      auto renamed = options_.renames.find(stored.spec.name);
+      const auto& here = renamed == options_.renames.end() ? stored.spec.name : renamed->second;
+      if (std::ranges::none_of(tensors_, [&](const tensor_view& x) { return x.spec.name == here; }))
         result.push_back(stored.spec.name);
+    }
   return result;
+}
+
+void tracked_state::check_restored() const {
+  if (!source_)
+    return;
+  auto text = std::string{};
+  auto add = [&](const std::string& what, const std::vector<std::string>& which) {
+    for (std::size_t i = 0; i < which.size(); ++i)
+      text += (i > 0 ? ", " : "\n  " + what) + which[i];
+  };
+  add("missing in it: ", missing_);
+  add("of another type or shape: ", different_);
+  auto extra = std::vector<std::string>{};
+  if (!options_.ignore_extra)
+    for (const auto& name : untouched())
+      extra.push_back("'" + name + "'");
+  add("not tracked (track them before for_each_step): ", extra);
+  auto unknown = std::vector<std::string>{};
+  for (const auto& [there, here] : options_.renames)
+    if (std::ranges::none_of(source_->content().tensors, [&](const auto& x) { return x.spec.name == there; }))
+      unknown.push_back("'" + there + "'");
+  add("to be renamed, but not in it: ", unknown);
+  if (text.empty())
+    return;
+  throw failure{errc::mismatch, "the tensors of checkpoint " + source_->name() +
+                                    " are not those that the training function tracks:" + text +
+                                    "\n(the state of another run can be taken in part: load_options)"};
 }
 
 std::uint64_t tracked_state::digest() const {

@@ -24,6 +24,8 @@ class observer_state : public actors::run_observer::base {
         [this](const run_started& x) { call(callbacks_.started, x); },
         [this](const run_progress& x) { call(callbacks_.progress, x); },
         [this](const checkpoint_saved& x) { call(callbacks_.saved, x); },
+        [this](const checkpoint_skipped& x) { call(callbacks_.skipped, x); },
+        [this](const checkpoint_failed& x) { call(callbacks_.failed, x); },
         [this](const generation_record& x) { call(callbacks_.regrouped, x); },
         [this](const run_notice& x) { call(callbacks_.notice, x); },
     };
@@ -131,8 +133,9 @@ void trainer::set_callbacks(run_callbacks callbacks) {
   impl_->callbacks_ = std::move(callbacks);
 }
 
-void trainer::load_checkpoint(std::filesystem::path checkpoint) {
+void trainer::load_checkpoint(std::filesystem::path checkpoint, load_options options) {
   impl_->config_.load_checkpoint = std::move(checkpoint);
+  impl_->config_.load = std::move(options);
 }
 
 run_result trainer::fit() {

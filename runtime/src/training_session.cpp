@@ -1,4 +1,5 @@
 #include "training_session.hpp"
+#include "part_stream.hpp"
 
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/collectives/gloo_communicator.hpp>
@@ -6,9 +7,6 @@
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/checkpoint_part.hpp>
-#include <troupe/serialization/chunk_plan.hpp>
 
 #include <algorithm>
 #include <array>
@@ -37,9 +35,11 @@ train_context::impl::impl(begin_training begin, runtime::control_link& link)
   head.worker = begin_.worker;
   head.rank = begin_.place.rank;
   pusher_ = std::make_unique<runtime::metrics_pusher>(link_, std::move(head));
+  snapshots_ = std::make_unique<runtime::snapshot_writer>(checkpoint_destination(), begin_.checkpoints_in_flight);
 }
 
 void train_context::impl::prepare() {
+  choose_sync();
   // A newcomer goes as far as its first loop by itself.
   if (!has_state_) {
     restored_step_ = begin_.restored_step.value;
@@ -60,12 +60,21 @@ void train_context::impl::prepare() {
 void train_context::impl::open_checkpoint() {
   if (begin_.restore_from.empty())
     return;
+  if (part_stream_) {
+    // A connection of its own: the writer's thread has the other.
+    auto stream = value_or_throw(link_.open_part_stream(begin_.part_stream));
+    auto source = value_or_throw(stream->open_source());
+    if (begin_.restore_step)
+      restored_step_ = source->content().step.value;
+    step_ = passed_ = reduced_ = step_id{restored_step_};
+    return state_.restore_from(std::move(source), begin_.load);
+  }
   auto source = std::make_shared<const serialization::checkpoint>(
       value_or_throw(serialization::checkpoint::open(begin_.restore_from)));
   if (begin_.restore_step)
     restored_step_ = source->content().step.value;
   step_ = passed_ = reduced_ = step_id{restored_step_};
-  state_.restore_from(std::move(source));
+  state_.restore_from(std::move(source), begin_.load);
 }
 
 void train_context::impl::form_communicator() {
@@ -142,6 +151,9 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
     prepare();
     auto context = train_context{*this};
     function(context);
+    // What the training function has asked for is durable when it counts as finished.
+    if (plain_)
+      await_checkpoints();
     result.state_sha256 = state_sha256_;
     // The plain style leaves its loop by itself, in whichever step its ranks agree on.
     result.stopped = stopped_ || (plain_ && stop_requested_);
@@ -194,6 +206,7 @@ void train_context::impl::abort(const abort_training& message) {
   if (message.generation != generation_)
     return;
   word_.freeze();
+  snapshots_->abandon();
   cancel_forming_.request_stop();
   if (communicator_)
     communicator_->abort(message.reason);
@@ -231,15 +244,7 @@ void train_context::impl::agree_on(const step_plan& plan) {
 }
 
 void train_context::impl::agree_on(run_plan message) {
-  if (auto left = state_.untouched(); !left.empty()) {
-    auto names = std::string{};
-    for (const auto& name : left)
-      names += (names.empty() ? "'" : ", '") + name + "'";
-    throw failure{errc::mismatch, "checkpoint " + begin_.restore_from +
-                                      " has tensors that the training function does not "
-                                      "track: " +
-                                      names + "; track them before for_each_step"};
-  }
+  state_.check_restored();
   message.run = begin_.run;
   message.worker = begin_.worker;
   message.tensors = actors::describe_tensors(state_.specs());
@@ -259,6 +264,7 @@ void train_context::impl::agree_on(run_plan message) {
   }
   agreed_ = true;
   evaluations_before_loop_.clear();
+  prepare_checkpoints();
 }
 
 void train_context::impl::for_each_step(step_plan plan, const std::function<void(step&)>& body) {
@@ -294,7 +300,8 @@ void train_context::impl::pass_barrier(step_id step) {
   auto scope = runtime::activity::scope{activity_, activity_kind::collective};
   // Each word becomes its maximum over the ranks; a digest and its complement become maximum and minimum.
   auto digest = first_barrier_ ? state_.digest() : state_.digest_of_slice(step.value);
-  std::array<std::uint64_t, 5> words{commands_.highest(), digest, ~digest, step.value, ~step.value};
+  auto [in_flight, owed] = checkpoint_words();
+  std::array<std::uint64_t, 7> words{commands_.highest(), digest, ~digest, step.value, ~step.value, in_flight, owed};
   value_or_throw(communicator_->barrier(words));
   first_barrier_ = false;
   if (words[3] != ~words[4])
@@ -306,6 +313,9 @@ void train_context::impl::pass_barrier(step_id step) {
     throw failure{errc::aborted, "the group was given up in step " + std::to_string(step.value)};
   passed_ = step;
   commands_agreed_ = words[0];
+  agreed_in_ = begin_.place.generation;
+  in_flight_agreed_ = words[5];
+  owed_agreed_ = words[6] != 0;
   note_pause_at(step);
 }
 
@@ -346,7 +356,7 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
   auto stop = false;
   auto regroup_in = generation_id{};
   auto staging = std::optional<control_command>{};
-  auto save = last || (begin_.checkpoint_every_steps > 0 && step.value % begin_.checkpoint_every_steps == 0);
+  auto asked = false;
   if (commands_agreed_ > commands_done_) {
     auto commands = commands_.take(commands_done_, commands_agreed_, command_limit);
     if (commands.empty())
@@ -356,15 +366,19 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
     commands_done_ = commands_agreed_;
     for (const auto& each : commands) {
       stop = stop || each.kind == command_kind::stop;
-      save = save || each.kind == command_kind::stop || each.kind == command_kind::checkpoint;
+      asked = asked || each.kind == command_kind::checkpoint;
       if (each.kind == command_kind::regroup)
         regroup_in = each.generation;
       if (each.kind == command_kind::stage)
         staging = each;
     }
   }
-  if (save)
-    take_checkpoint(step);
+  runtime::checkpoint_boundary at;
+  at.last = last || stop;
+  at.due = begin_.checkpoint_every_steps > 0 && step.value % begin_.checkpoint_every_steps == 0;
+  at.asked = asked;
+  at.regroups = regroup_in == begin_.place.generation;
+  checkpoint_at(step, at);
   // If the group was lost meanwhile, another generation is there already.
   if (!stop && !last && staging && staging->generation == begin_.place.generation)
     stage_state(step, *staging);
@@ -378,51 +392,13 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
   return !stop;
 }
 
-/// An attempt that loses a member is abandoned for all, and taken again by who is left.
-void train_context::impl::take_checkpoint(step_id step) {
-  if (state_.tensors().empty() && state_.values().empty())
-    return;
-  auto scope = runtime::activity::scope{activity_, activity_kind::checkpoint};
-  for (;;) {
-    auto outcome = attempt_checkpoint(step);
-    if (outcome)
-      return;
-    if (plain_ || !is_loss_of_group(outcome.error()))
-      throw failure{std::move(outcome.error())};
-    regroup(std::move(outcome.error()));
-  }
-}
-
-expected<checkpoint_outcome> train_context::impl::attempt_checkpoint(step_id step) {
-  checkpoint_part part;
-  part.run = begin_.run;
-  part.generation = begin_.place.generation;
-  part.step = step;
-  part.attempt = 1;
-  part.rank = begin_.place.rank;
-  part.world_size = begin_.place.world_size;
-  part.tensors = state_.specs();
-  part.metrics = last_metrics_;
-  part.values_json = state_.values().dump();
-  auto plan = serialization::plan_chunks(part.tensors, begin_.place.world_size);
-  auto directory =
-      run_directory_ / "checkpoints" / serialization::temporary_name(step, begin_.place.generation, part.attempt);
-  auto written = serialization::write_part(directory, begin_.place.rank.value, plan, state_.tensors());
-  if (written)
-    part.report = std::move(*written);
-  else
-    part.reason = std::move(written.error());
-  // A run that is resumed from here keeps the history up to here: it has to be with the driver before the checkpoint
-  // counts.
-  pusher_->flush();
-  return link_.deliver(part);
-}
-
 std::vector<double>
 train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
                               const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
   if (followed_)
     return followed_evaluation();
+  if (!agreed_)
+    state_.check_restored();
   if (auto* known = evaluation_of_others()) {
     evaluations_before_loop_.push_back(*known);
     return *known;
@@ -489,23 +465,8 @@ void train_context::impl::report(metric_map values, save_checkpoint checkpoint) 
   ++step_.value;
   report_step(step_, std::move(values));
   pusher_->applied(step_);
-  if (checkpoint == save_checkpoint::yes) {
-    // Parts of different steps would wait for each other for ever.
-    std::array<std::uint64_t, 2> words{step_.value, ~step_.value};
-    call_group([&](auto& group) { return group.barrier(words); });
-    if (words[0] != ~words[1])
-      throw failure{errc::mismatch, "the ranks report a checkpoint at different steps, " + std::to_string(~words[1]) +
-                                        " and " + std::to_string(words[0]) +
-                                        ": each report counts as a step, so every rank has to report equally often"};
-    // A checkpoint says which run it belongs to, and cannot be resumed otherwise.
-    if (!agreed_) {
-      run_plan message;
-      message.steps = begin_.steps;
-      agree_on(std::move(message));
-    }
-    take_checkpoint(step_);
-    state_sha256_ = state_.sha256();
-  }
+  if (checkpoint == save_checkpoint::yes)
+    report_with_checkpoint(step_);
 }
 
 // -- step_driver ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "activity.hpp"
+#include "checkpoint_decision.hpp"
 #include "command_inbox.hpp"
 #include "control_link.hpp"
 #include "metrics_pusher.hpp"
+#include "snapshot_writer.hpp"
 #include "state_stager.hpp"
 #include "step_word.hpp"
 
@@ -15,6 +17,7 @@
 #include <troupe/messages.hpp>
 #include <troupe/train_context.hpp>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -134,8 +137,24 @@ class train_context::impl {
   void compare_replicas(step_id step);
   /// Does what the commands agreed on at the last barrier ask for; true to go on.
   [[nodiscard]] bool end_of_step(step_id step, bool last);
-  void take_checkpoint(step_id step);
-  [[nodiscard]] expected<checkpoint_outcome> attempt_checkpoint(step_id step);
+  // -- checkpoints (checkpointing.cpp)
+  [[nodiscard]] runtime::snapshot_writer::destination checkpoint_destination();
+  /// How this worker's parts get to the driver, and how it reads what the driver has.
+  void choose_sync();
+  [[nodiscard]] bool sees_storage();
+  /// Has memory for this rank's share made ready; it changes with the group.
+  void prepare_checkpoints();
+  /// How many checkpoints this rank has in flight, and whether it knows of one that has to be taken again: for
+  /// barriers.
+  [[nodiscard]] std::array<std::uint64_t, 2> checkpoint_words();
+  void checkpoint_at(step_id step, runtime::checkpoint_boundary at);
+  void begin_checkpoint(step_id step);
+  /// Returns once it is durable or given up; `must` says that nothing comes after it.
+  void finish_checkpoint(step_id step, bool must);
+  void wait_for_checkpoints(const runtime::checkpoint_boundary& at);
+  void report_with_checkpoint(step_id step);
+  /// Returns once nothing is in flight. Throws `failure` if any of it was overtaken.
+  void await_checkpoints();
   [[nodiscard]] std::uint64_t micros() const;
 
   runtime::control_link& link_;
@@ -146,6 +165,20 @@ class train_context::impl {
   std::shared_ptr<collectives::shared_pool> pool_;
   std::mutex communicator_mutex_;
   std::unique_ptr<collectives::communicator> communicator_;
+  /// Set where parts are streamed: used from the snapshot writer's thread.
+  std::shared_ptr<runtime::part_stream> part_stream_;
+  /// Ends, with its thread, before what its thread uses.
+  std::unique_ptr<runtime::snapshot_writer> snapshots_;
+  /// A checkpoint was postponed, or overtaken by the end of its generation.
+  bool checkpoint_owed_ = false;
+  /// Somebody has asked for a checkpoint in this generation, and it is not known yet that it is durable.
+  bool asked_open_ = false;
+  /// What was last begun in this generation takes the place of one that was overtaken.
+  bool retrying_ = false;
+  /// What the last barrier agreed on, and in which generation.
+  generation_id agreed_in_;
+  std::uint64_t in_flight_agreed_ = 0;
+  bool owed_agreed_ = false;
   /// Of `begin_`, for other threads.
   generation_id generation_;
   /// The last generation that is known to be over, and why.
@@ -191,7 +224,7 @@ class train_context::impl {
   /// Whether the training function has a loop of its own, and reports.
   bool plain_ = false;
   metric_map last_metrics_;
-  /// Identity of the state at the end of the steps, or of the last checkpoint in the plain style.
+  /// Identity of the state at the end of the steps; empty in the plain style.
   std::string state_sha256_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };

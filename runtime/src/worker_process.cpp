@@ -2,6 +2,7 @@
 
 #include "connection.hpp"
 #include "local_launcher.hpp"
+#include "part_stream.hpp"
 #include "training_session.hpp"
 
 #include <troupe/actor_system.hpp>
@@ -56,12 +57,15 @@ struct run_handles {
 /// `control_link` over CAF. Each calling thread has an actor of its own to wait with.
 class actor_link : public control_link {
  public:
-  actor_link(caf::actor_system& system, run_handles handles)
+  actor_link(caf::actor_system& system, run_handles handles, worker_id worker, part_stream_secret secret)
       : training_(system),
         staging_(system),
         metrics_(system),
+        snapshots_(system),
         handles_(std::move(handles)),
-        descriptors_(collectives::unique_fd{descriptor_fd}) {}
+        descriptors_(collectives::unique_fd{descriptor_fd}),
+        worker_(worker),
+        secret_(std::move(secret)) {}
 
   expected<exchange_result> exchange(const exchange_request& message) override {
     return ask<exchange_result>(training_, handles_.collectives, message);
@@ -88,7 +92,18 @@ class actor_link : public control_link {
   void tell(const newcomer_level& message) override { training_->send(handles_.control, message); }
 
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
-    return ask<checkpoint_outcome>(training_, handles_.store, part);
+    return ask<checkpoint_outcome>(snapshots_, handles_.store, part);
+  }
+
+  expected<storage_view> probe(const storage_probe& message) override {
+    return ask<storage_view>(training_, handles_.store, message);
+  }
+
+  expected<std::shared_ptr<part_stream>> open_part_stream(const std::string& address) override {
+    auto where = parse_endpoint(address);
+    if (!where)
+      return fail(std::move(where.error()));
+    return std::make_shared<part_stream>(secret_, worker_, std::move(*where));
   }
 
   expected<void> push(const metrics_batch& batch) override {
@@ -118,8 +133,11 @@ class actor_link : public control_link {
   caf::scoped_actor training_;
   caf::scoped_actor staging_;
   caf::scoped_actor metrics_;
+  caf::scoped_actor snapshots_;
   run_handles handles_;
   descriptor_link descriptors_;
+  worker_id worker_;
+  part_stream_secret secret_;
 };
 
 /// The training thread of a worker process, started by `begin_training`.
@@ -278,7 +296,7 @@ void live(const std::vector<named_function>& functions) {
   });
   auto self = caf::scoped_actor{system};
   auto handles = join(self, *node, *bootstrap);
-  auto link = actor_link{system, handles};
+  auto link = actor_link{system, handles, bootstrap->worker, {bootstrap->run, bootstrap->secret, bootstrap->keys}};
   auto host = std::make_shared<process_host>(functions, link, bootstrap->run, bootstrap->worker);
   answer_questions(host);
   auto worker = actors::spawn_worker(system, *node, host);

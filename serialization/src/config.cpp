@@ -50,6 +50,10 @@ expected<void> validate(const trainer_config& config) {
   if (config.checkpoint.score_order == score_mode::min && config.checkpoint.score_attribute.empty())
     return fail(errc::invalid_argument, "checkpoint.score_order is set but checkpoint.score_attribute is empty: name "
                                         "the metric whose smallest value is the best");
+  if (config.checkpoint.max_in_flight > 64)
+    return fail(errc::invalid_argument, "checkpoint.max_in_flight is " +
+                                            std::to_string(config.checkpoint.max_in_flight) +
+                                            ": each takes memory for a copy of the state; at most 64 are supported");
   if (config.run.start_timeout.count() <= 0 || config.run.collective_timeout.count() <= 0 ||
       config.cluster.connect_timeout.count() <= 0)
     return fail(errc::invalid_argument, "run.start_timeout, run.collective_timeout and cluster.connect_timeout must be "

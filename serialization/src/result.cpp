@@ -28,6 +28,9 @@ std::string to_json(const run_result& result) {
   out["state_sha256"] = result.state_sha256;
   out["exact"] = result.exact;
   out["latest_checkpoint"] = result.latest_checkpoint;
+  out["checkpoints"] = {{"taken", result.checkpoints.taken},
+                        {"skipped", result.checkpoints.skipped},
+                        {"failed", result.checkpoints.failed}};
   out["path"] = result.path;
   out["error"] = nullptr;
   if (result.reason.code != errc::none)

@@ -1,5 +1,6 @@
 #include <troupe/actors/checkpoint_attempts.hpp>
 
+#include <troupe/serialization/checkpoint_directory.hpp>
 #include <troupe/serialization/checkpoint_part.hpp>
 #include <troupe/serialization/chunk_plan.hpp>
 #include <troupe/serialization/digest.hpp>
@@ -107,6 +108,19 @@ TEST_CASE("attempts, steps and generations do not mix") {
   CHECK_FALSE(attempts.add(part_of(1, 2, {100}, 2), when));
   CHECK_FALSE(attempts.add(other_generation, when));
   CHECK(attempts.add(part_of(1, 2), when));
+}
+
+TEST_CASE("temporary directories that nobody writes into any more are told from those in use") {
+  using serialization::temporary_name;
+  auto in_use = [](const std::string& name) { return may_be_in_use(name, {7}, {100}); };
+  CHECK(in_use(temporary_name({101}, {7}, 1)));
+  CHECK(in_use(temporary_name({1}, {8}, 1)));
+  CHECK_FALSE(in_use(temporary_name({100}, {7}, 1)));
+  CHECK_FALSE(in_use(temporary_name({123'456'789'012}, {6}, 2)));
+  CHECK_FALSE(in_use(".step-00000050.removed"));
+  // None of ours, or not understood.
+  for (const auto* name : {"step-00000100", "", ".step-", ".step-1", ".step-00000001.gx.a1.tmp", "notes"})
+    CHECK(in_use(name));
 }
 
 TEST_CASE("a report that does not follow the plan makes no checkpoint") {

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
+
 using namespace troupe;
 using namespace troupe::actors;
 using serialization::scratch_directory;
@@ -130,6 +132,55 @@ TEST_CASE_FIXTURE(archive, "nobody waits for a store that has ended") {
   caf::anon_send_exit(store, caf::exit_reason::user_shutdown);
   pending.receive([](const checkpoint_outcome&) { FAIL_CHECK("there is one part of two"); },
                   [](const caf::error& reason) { CHECK(from_caf(reason).code == errc::aborted); });
+}
+
+TEST_CASE_FIXTURE(archive, "what a lost generation has written is removed, and what others are writing stays") {
+  auto first = write(0, {2});
+  auto pending = self()->request(store, patience, first);
+  auto other = directory() / serialization::temporary_name({3}, {2}, 1);
+  fs::create_directory(other);
+  REQUIRE(ask<void>(store, generation_started{run, {2}, 0}));
+  pending.receive([](const checkpoint_outcome&) { FAIL_CHECK("there is one part of two"); },
+                  [](const caf::error& reason) { CHECK(from_caf(reason).code == errc::stale_generation); });
+  CHECK_FALSE(fs::exists(directory() / serialization::temporary_name({2}, {1}, 1)));
+  CHECK(fs::exists(other));
+  // A part that comes too late.
+  CHECK(ask<checkpoint_outcome>(store, first).error().code == errc::stale_generation);
+}
+
+TEST_CASE_FIXTURE(archive, "a checkpoint whose parts have all come is committed although a generation begins") {
+  auto one = self()->request(store, patience, write(0, {2}));
+  auto two = self()->request(store, patience, write(1, {2}));
+  auto begun = self()->request(store, patience, generation_started{run, {2}, 0});
+  for (auto* each : {&one, &two})
+    each->receive([](const checkpoint_outcome& outcome) { CHECK(outcome.reason == error{}); },
+                  [](const caf::error& reason) { FAIL_CHECK(to_string(reason)); });
+  begun.receive([] {}, [](const caf::error& reason) { FAIL_CHECK(to_string(reason)); });
+  CHECK(steps() == list{2});
+}
+
+TEST_CASE_FIXTURE(archive, "a store that ends leaves checkpoints, and nothing else") {
+  CHECK(deliver(write(0, {2}), write(1, {2})).reason == error{});
+  auto unfinished = write(0, {3});
+  REQUIRE(ask<storage_view>(store, storage_probe{run, {1}, ".probe-1", "nonce"}));
+  caf::anon_send_exit(store, caf::exit_reason::user_shutdown);
+  has_ended(store);
+  for (const auto& entry : fs::directory_iterator{directory()})
+    CHECK(entry.path().filename().string() == "step-00000002");
+}
+
+TEST_CASE_FIXTURE(archive, "store and worker see whether they look at the same directory") {
+  std::ofstream{directory() / ".probe-1-a"} << "mine";
+  auto view = ask<storage_view>(store, storage_probe{run, {1}, ".probe-1-a", "mine"});
+  REQUIRE(view);
+  CHECK(view->seen);
+  CHECK_FALSE(view->nonce.empty());
+  CHECK(serialization::read_file(directory() / view->file) == view->nonce);
+  CHECK_FALSE(ask<storage_view>(store, storage_probe{run, {1}, ".probe-1-a", "other"})->seen);
+  CHECK_FALSE(ask<storage_view>(store, storage_probe{run, {1}, ".probe-1-b", "mine"})->seen);
+  CHECK_FALSE(
+      ask<storage_view>(store, storage_probe{run, {1}, "../" + directory().filename().string() + "/.probe-1-a", "mine"})
+          ->seen);
 }
 
 TEST_CASE_FIXTURE(archive, "a part of another run is turned away") {

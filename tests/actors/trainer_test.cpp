@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using event = std::variant<run_started, run_progress, checkpoint_saved, generation_record, run_notice>;
+using event = std::variant<run_started, run_progress, checkpoint_saved, checkpoint_skipped, checkpoint_failed,
+                           generation_record, run_notice>;
 
 class event_recorder : public run_observer::base {
  public:
@@ -25,8 +26,12 @@ class event_recorder : public run_observer::base {
 
   behavior_type make_behavior() override {
     return {
-        [this](const run_started& x) { events_->add(x); },      [this](const run_progress& x) { events_->add(x); },
-        [this](const checkpoint_saved& x) { events_->add(x); }, [this](const generation_record& x) { events_->add(x); },
+        [this](const run_started& x) { events_->add(x); },
+        [this](const run_progress& x) { events_->add(x); },
+        [this](const checkpoint_saved& x) { events_->add(x); },
+        [this](const checkpoint_skipped& x) { events_->add(x); },
+        [this](const checkpoint_failed& x) { events_->add(x); },
+        [this](const generation_record& x) { events_->add(x); },
         [this](const run_notice& x) { events_->add(x); },
     };
   }
@@ -226,6 +231,7 @@ TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its
   CHECK(result.name == "digits");
   CHECK(result.path == root().string());
   CHECK(result.latest_checkpoint == (root() / "checkpoints" / "step-00000005").string());
+  CHECK(result.checkpoints == checkpoint_counts{1, 0, 0});
   REQUIRE(result.workers.size() == 4);
   for (std::uint32_t i = 0; i < 4; ++i)
     CHECK(result.workers[i] ==

@@ -107,6 +107,8 @@ int main(int argc, char** argv) {
   config.run.storage_path = argv[3];
   config.run.name = argv[4];
   config.run.steps = 6;
+  // Each is durable before anything else happens.
+  config.checkpoint.max_in_flight = 0;
   if (heals) {
     config.failure.report_after = std::chrono::milliseconds{500};
     config.failure.replace_after = std::chrono::milliseconds{1'000};

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 #include <scratch_directory.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -161,22 +162,57 @@ TEST_CASE("what does not fit a checkpoint is refused with both sides") {
   tracked_state after;
   after.restore_from(open(path));
 
-  std::vector<float> other(12);
-  auto absent = thrown_by([&] { after.track("momentum", other); });
-  CHECK(absent.code == errc::mismatch);
-  CHECK(contains(absent.message, "'momentum'"));
-  CHECK(contains(absent.message, path.string()));
+  // All of it, once everything is tracked.
+  std::vector<float> other(12, 3.0f);
+  std::vector<float> momentum(2);
+  std::vector<float> velocity(3);
+  after.track("momentum", momentum);
+  after.track("velocity", velocity);
+  after.track("weights", other, {4, 3});
+  CHECK(other == std::vector<float>(12, 3.0f));
+  auto flaws = thrown_by([&] { after.check_restored(); });
+  CHECK(flaws.code == errc::mismatch);
+  CHECK(contains(flaws.message, path.string()));
+  CHECK(contains(flaws.message, "missing in it: 'momentum' f32 [2], 'velocity' f32 [3]"));
+  CHECK(contains(flaws.message, "'weights' is f32 [3, 4], but tracked as f32 [4, 3]"));
+  CHECK(contains(flaws.message, "'none', 'large'"));
 
-  auto shape = thrown_by([&] { after.track("weights", other, {4, 3}); });
-  CHECK(shape.code == errc::mismatch);
-  CHECK(contains(shape.message, "'weights' is f32 [3, 4] in checkpoint"));
-  CHECK(contains(shape.message, "tracked as f32 [4, 3]"));
-
+  tracked_state another;
+  another.restore_from(open(path));
   std::vector<std::int32_t> integers(12);
-  auto type = thrown_by([&] { after.track("weights", integers, {3, 4}); });
-  CHECK(type.code == errc::mismatch);
-  CHECK(contains(type.message, "tracked as i32 [3, 4]"));
-  CHECK(after.tensors().empty());
+  another.track("weights", integers, {3, 4});
+  CHECK(contains(thrown_by([&] { another.check_restored(); }).message, "but tracked as i32 [3, 4]"));
+}
+
+TEST_CASE("a state of another run can be taken in part, and under other names") {
+  scratch place;
+  sample saved;
+  tracked_state before;
+  saved.track(before);
+  auto path = save(place.path(), before);
+  load_options options;
+  options.allow_missing = true;
+  options.ignore_extra = true;
+  options.renames = {{"weights", "encoder.weights"}};
+  tracked_state after;
+  after.restore_from(open(path), options);
+  std::vector<float> encoder(12);
+  std::vector<float> head(2, 5.0f);
+  // The name that it had there is free for another.
+  std::vector<float> weights(1, 7.0f);
+  after.track("encoder.weights", encoder, {3, 4});
+  after.track("head", head);
+  after.track("weights", weights);
+  after.check_restored();
+  CHECK(std::ranges::equal(std::as_bytes(std::span{encoder}),
+                           std::span{before.tensors()[0].data, before.tensors()[0].spec.size_bytes()}));
+  CHECK(head == std::vector<float>(2, 5.0f));
+  CHECK(weights == std::vector<float>(1, 7.0f));
+
+  options.renames = {{"wieghts", "encoder.weights"}};
+  tracked_state mistaken;
+  mistaken.restore_from(open(path), options);
+  CHECK(contains(thrown_by([&] { mistaken.check_restored(); }).message, "to be renamed, but not in it: 'wieghts'"));
 }
 
 TEST_CASE("damage in a checkpoint is found when its tensor is tracked") {

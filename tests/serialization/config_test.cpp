@@ -68,6 +68,8 @@ const std::vector<mistake>& mistakes() {
        "checkpoint.score_order", "score_mode::max"},
       {"an order without a score", [](auto& x) { x.checkpoint.score_order = score_mode::min; },
        "checkpoint.score_attribute", "name the metric"},
+      {"more checkpoints in flight than there is memory for", [](auto& x) { x.checkpoint.max_in_flight = 65; },
+       "checkpoint.max_in_flight", "at most 64"},
       {"no time to start", [](auto& x) { x.run.start_timeout = 0ms; }, "run.start_timeout", "positive"},
       {"less than no time", [](auto& x) { x.run.collective_timeout = -1ms; }, "run.collective_timeout", "positive"},
       {"no time to connect", [](auto& x) { x.cluster.connect_timeout = 0ms; }, "cluster.connect_timeout", "positive"},

@@ -21,6 +21,7 @@ TEST_CASE("a result's JSON says everything that the result says") {
   CHECK(out["state_sha256"] == std::string(64, 'a'));
   CHECK(out["exact"] == false);
   CHECK(out["latest_checkpoint"] == "/runs/digits/checkpoints/step-00000500");
+  CHECK(out["checkpoints"] == json{{"taken", 5}, {"skipped", 3}, {"failed", 1}});
   CHECK(out["path"] == "/runs/digits");
   CHECK(out["error"] == json{{"code", "stopped"}, {"message", "stopped on request"}});
   CHECK(out["seconds"] == json{{"to_first_step", 0.125}, {"total", 8.5}});

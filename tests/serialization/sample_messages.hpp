@@ -51,6 +51,7 @@ inline run_result sample_result() {
   result.metrics = {{"accuracy", 0.75}, {"loss", -1.5e+30}};
   result.state_sha256 = std::string(64, 'a');
   result.latest_checkpoint = "/runs/digits/checkpoints/step-00000500";
+  result.checkpoints = {5, 3, 1};
   result.path = "/runs/digits";
   result.reason = {errc::stopped, "stopped on request"};
   result.failures = {sample_failure()};
@@ -100,6 +101,10 @@ inline begin_training sample_begin() {
   result.restore_step = true;
   result.restored_step = {250};
   result.checkpoint_every_steps = 100;
+  result.checkpoints_in_flight = 3;
+  result.sync = checkpoint_sync::stream;
+  result.part_stream = "10.0.0.1:4001";
+  result.load = {true, true, {{"old", "new"}}};
   result.fast_reduction = true;
   result.keep_ledger = true;
   result.check_every_step = true;
@@ -204,7 +209,8 @@ void for_each_message(Visitor visit) {
                                        9,
                                        {{{40}, 1'000'000, {{"loss", 0.5}}}, {{41}, 2'000'000, {{"loss", 0.25}}}},
                                        {{{41}, {7}, {2, 4}}},
-                                       {{{8}, {42}, 62'500}}});
+                                       {{{8}, {42}, 62'500}},
+                                       {{40}}});
   visit("worker_finished", sample_finished());
   visit("regroup_report", sample_report());
   visit("next_generation", sample_next());
@@ -237,6 +243,10 @@ void for_each_message(Visitor visit) {
   visit("resume_request", resume_request{});
   visit("newcomer_level", newcomer_level{sample_run, {3}, {7}, 9, {42}});
   visit("exchange_ended", exchange_ended{sample_run, {7}, 9});
+  visit("checkpoint_skipped", checkpoint_skipped{sample_run, {100}});
+  visit("storage_probe", storage_probe{sample_run, {3}, ".probe-3", "c0ffee"});
+  visit("storage_view", storage_view{true, ".store", "facade"});
+  visit("checkpoint_failed", checkpoint_failed{sample_run, {100}, reason});
 }
 
 } // namespace troupe

@@ -2,6 +2,7 @@
 
 #include <troupe/dtype.hpp>
 #include <troupe/error.hpp>
+#include <troupe/load_options.hpp>
 #include <troupe/tensor.hpp>
 
 #include <cstdint>
@@ -16,9 +17,23 @@
 
 namespace troupe::serialization {
 class checkpoint;
-}
+struct manifest;
+} // namespace troupe::serialization
 
 namespace troupe {
+
+/// Where a state to begin with comes from: a checkpoint, wherever its files are.
+class state_source {
+ public:
+  virtual ~state_source() = default;
+
+  [[nodiscard]] virtual const serialization::manifest& content() const = 0;
+  /// For people.
+  [[nodiscard]] virtual std::string name() const = 0;
+  /// Copies a tensor's bytes to `target`, which has exactly its size, and verifies the copy. Fails with `errc::damaged`
+  /// or `errc::io_error`; `target` then holds anything.
+  [[nodiscard]] virtual expected<void> read_tensor(std::size_t index, std::span<std::byte> target) const = 0;
+};
 
 /// What a run is, beyond its program and data: the tensors that outlive a step. What is tracked here is restored when
 /// the run is resumed, saved in checkpoints, compared between replicas, and identified by `state_sha256`. Used from the
@@ -28,8 +43,8 @@ class tracked_state {
   /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns. If the
   /// run goes on from a checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left as
   /// it is. Names are unique. `shape` may be left out for a vector. Throws `failure`: `errc::invalid_argument` (name
-  /// taken, shape and size differ), `errc::mismatch` (the checkpoint has no such tensor, or of another type or shape),
-  /// `errc::damaged`.
+  /// taken, shape and size differ), `errc::damaged`. A tensor that the checkpoint does not have, or not so, is left as
+  /// it is, and told with all others by the first step, evaluation or checkpoint.
   template <std::ranges::contiguous_range Values>
   requires std::ranges::borrowed_range<Values>
   void track(std::string name, Values&& values, std::vector<std::uint64_t> shape = {}) {
@@ -55,7 +70,12 @@ class tracked_state {
 
   /// Begins with a checkpoint's state instead of what `track` finds. Called by the runtime before the training
   /// function.
-  void restore_from(std::shared_ptr<const serialization::checkpoint> source);
+  void restore_from(std::shared_ptr<const state_source> source, load_options options = {});
+  void restore_from(std::shared_ptr<const serialization::checkpoint> source, load_options options = {});
+
+  /// Throws `failure` with `errc::mismatch` unless the checkpoint and what is tracked have the same tensors, as far as
+  /// the options want it: names all that are missing, not tracked, or of another type or shape.
+  void check_restored() const;
 
   /// The names in the checkpoint that nobody has tracked.
   [[nodiscard]] std::vector<std::string> untouched() const;
@@ -78,7 +98,13 @@ class tracked_state {
  private:
   std::vector<tensor_view> tensors_;
   nlohmann::json values_ = nlohmann::json::object();
-  std::shared_ptr<const serialization::checkpoint> source_;
+  [[nodiscard]] std::optional<std::size_t> find_in_source(const std::string& name) const;
+
+  std::shared_ptr<const state_source> source_;
+  load_options options_;
+  /// What the checkpoint lacks, and what it has of another type or shape.
+  std::vector<std::string> missing_;
+  std::vector<std::string> different_;
 };
 
 } // namespace troupe

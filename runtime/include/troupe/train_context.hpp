@@ -243,8 +243,10 @@ class train_context {
 
   void barrier();
 
-  /// Reports metrics of this rank. Each call is a step of the plain style. With a checkpoint, every rank calls it, and
-  /// it returns once the checkpoint of the tracked state is durable.
+  /// Reports metrics of this rank. Each call is a step of the plain style. With a checkpoint, every rank calls it; it
+  /// returns once the tracked state is copied. As many as `checkpoint_config::max_in_flight` are then on their way, and
+  /// another is left out. The checkpoint of step `steps()`, and any after a stop was asked for, is always taken and
+  /// waited for; what is in flight is durable when the training function has returned.
   void report(metric_map values, save_checkpoint checkpoint = save_checkpoint::no);
 
  private:

@@ -16,6 +16,9 @@ struct run_callbacks {
   std::function<void(const run_started&)> started;
   std::function<void(const run_progress&)> progress;
   std::function<void(const checkpoint_saved&)> saved;
+  std::function<void(const checkpoint_skipped&)> skipped;
+  /// Also said by a notice.
+  std::function<void(const checkpoint_failed&)> failed;
   /// Another group of workers goes on: members were lost, came or went.
   std::function<void(const generation_record&)> regrouped;
   std::function<void(const run_notice&)> notice;
@@ -35,8 +38,9 @@ class trainer {
 
   void set_callbacks(run_callbacks callbacks);
 
-  /// Begins with the state in a checkpoint of any run, unless this run has one of its own to resume.
-  void load_checkpoint(std::filesystem::path checkpoint);
+  /// Begins with the state in a checkpoint of any run, unless this run has one of its own to resume. Its tensors must
+  /// be those that the training function tracks, but for what `options` allow.
+  void load_checkpoint(std::filesystem::path checkpoint, load_options options = {});
 
   /// Trains, and returns when nothing of the run is left. While it runs, SIGINT and SIGTERM ask for a stop: the first
   /// finishes the step and takes a checkpoint, the second stops at once. Can be called again for another attempt.

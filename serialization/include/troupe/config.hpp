@@ -128,6 +128,11 @@ struct checkpoint_config {
   /// does. A checkpoint without the metric is never the best.
   std::string score_attribute = {};
   score_mode score_order = score_mode::max;
+  /// Training stops for a copy of the state only; so many checkpoints may be on their way to the device behind its
+  /// back. One that is due while they are is left out, with a warning. 0: training waits until each is durable.
+  std::uint32_t max_in_flight = 1;
+  /// How the parts get to where the driver is.
+  checkpoint_sync sync = checkpoint_sync::automatic;
 };
 
 /// What to do about a worker that stands still although its process lives.
@@ -186,6 +191,8 @@ struct trainer_config {
   nlohmann::json options = nlohmann::json::object();
   /// A checkpoint directory of any run whose state a new run begins with; empty for none.
   std::filesystem::path load_checkpoint = {};
+  /// How that state becomes this run's.
+  load_options load = {};
   /// The worker processes' command-line arguments after the program's name.
   std::vector<std::string> arguments = {};
 };

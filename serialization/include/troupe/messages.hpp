@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/load_options.hpp>
 #include <troupe/serialization/checkpoint_part.hpp>
 #include <troupe/tensor.hpp>
 #include <troupe/types.hpp>
@@ -504,6 +505,8 @@ struct metrics_batch {
   std::vector<metric_row> rows;
   std::vector<ledger_row> ledger;
   std::vector<pause_row> pauses;
+  /// The steps after which a due checkpoint was left out, because as many as may be were in flight. From rank 0.
+  std::vector<step_id> skipped;
 
   bool operator==(const metrics_batch&) const = default;
 };
@@ -512,7 +515,7 @@ template <class Inspector>
 bool inspect(Inspector& f, metrics_batch& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("rank", x.rank),
                             f.field("applied", x.applied), f.field("dropped", x.dropped), f.field("rows", x.rows),
-                            f.field("ledger", x.ledger), f.field("pauses", x.pauses));
+                            f.field("ledger", x.ledger), f.field("pauses", x.pauses), f.field("skipped", x.skipped));
 }
 
 /// The training function has returned, or thrown. The worker stays until it is released.
@@ -557,6 +560,26 @@ bool inspect(Inspector& f, backend_kind& x) {
   auto set = [&x](std::uint8_t value) {
     x = static_cast<backend_kind>(value);
     return value >= 1 && value <= 4;
+  };
+  return f.apply(get, set);
+}
+
+/// How the parts of checkpoints get into the run's directory, and their bytes back to the workers.
+enum class checkpoint_sync : std::uint8_t {
+  /// Each worker looks whether it sees that directory; if not, its parts are streamed.
+  automatic = 1,
+  /// Workers write and read files: they share a file system with the driver.
+  shared = 2,
+  /// All parts go to the driver over connections of their own.
+  stream = 3,
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_sync& x) {
+  auto get = [&x] { return static_cast<std::uint8_t>(x); };
+  auto set = [&x](std::uint8_t value) {
+    x = static_cast<checkpoint_sync>(value);
+    return value >= 1 && value <= 3;
   };
   return f.apply(get, set);
 }
@@ -628,6 +651,13 @@ struct begin_training {
   step_id restored_step;
   /// A checkpoint after every so many steps; 0 for none but the last.
   std::uint64_t checkpoint_every_steps = 0;
+  /// How many checkpoints may be written behind training's back; 0: it waits for each.
+  std::uint32_t checkpoints_in_flight = 1;
+  checkpoint_sync sync = checkpoint_sync::automatic;
+  /// `HOST:PORT` at which the driver takes parts that are streamed; empty for nowhere.
+  std::string part_stream;
+  /// How the tensors of a checkpoint of another run become this run's.
+  load_options load;
   /// The sum is handed to the backend instead of the canonical tree.
   bool fast_reduction = false;
   bool keep_ledger = false;
@@ -648,8 +678,10 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("shards", x.shards), f.field("configuration", x.configuration), f.field("options", x.options),
       f.field("steps", x.steps), f.field("restore_from", x.restore_from), f.field("restore_step", x.restore_step),
       f.field("restored_step", x.restored_step), f.field("checkpoint_every_steps", x.checkpoint_every_steps),
-      f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
-      f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms));
+      f.field("checkpoints_in_flight", x.checkpoints_in_flight), f.field("sync", x.sync),
+      f.field("part_stream", x.part_stream), f.field("load", x.load), f.field("fast_reduction", x.fast_reduction),
+      f.field("keep_ledger", x.keep_ledger), f.field("check_every_step", x.check_every_step),
+      f.field("collective_timeout_ms", x.collective_timeout_ms));
 }
 
 /// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who
@@ -880,6 +912,38 @@ struct checkpoint_outcome {
 template <class Inspector>
 bool inspect(Inspector& f, checkpoint_outcome& x) {
   return f.object(x).fields(f.field("step", x.step), f.field("path", x.path), f.field("reason", x.reason));
+}
+
+/// Asks whether a worker and the store see the same directory. Sent by a worker that has just made a file there;
+/// answered by `storage_view`.
+struct storage_probe {
+  run_id run;
+  worker_id worker;
+  /// The worker's file among the run's checkpoints, and what stands in it.
+  std::string file;
+  std::string nonce;
+
+  bool operator==(const storage_probe&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, storage_probe& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("file", x.file),
+                            f.field("nonce", x.nonce));
+}
+
+/// What the store has seen of a worker's file, and a file of its own for the worker to look at.
+struct storage_view {
+  bool seen = false;
+  std::string file;
+  std::string nonce;
+
+  bool operator==(const storage_view&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, storage_view& x) {
+  return f.object(x).fields(f.field("seen", x.seen), f.field("file", x.file), f.field("nonce", x.nonce));
 }
 
 // -- driver to checkpoint store -------------------------------------------------------------------------------------

@@ -111,6 +111,23 @@ bool inspect(Inspector& f, generation_record& x) {
                             f.field("members", x.members));
 }
 
+/// What became of the checkpoints that were due. One that a regroup overtook is in none of these: it was taken again.
+struct checkpoint_counts {
+  /// Those that became durable.
+  std::uint64_t taken = 0;
+  /// Left out because `checkpoint_config::max_in_flight` were still being written.
+  std::uint64_t skipped = 0;
+  /// Given up: a full or broken device. The older ones stand.
+  std::uint64_t failed = 0;
+
+  bool operator==(const checkpoint_counts&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_counts& x) {
+  return f.object(x).fields(f.field("taken", x.taken), f.field("skipped", x.skipped), f.field("failed", x.failed));
+}
+
 /// What `fit()` returns. Also written as `result.json` into the run's directory.
 struct run_result {
   run_id run;
@@ -124,6 +141,7 @@ struct run_result {
   std::string state_sha256;
   /// Directory of the latest checkpoint; empty for none.
   std::string latest_checkpoint;
+  checkpoint_counts checkpoints;
   /// The run's directory.
   std::string path;
   /// Code `none` unless the run failed, or was stopped at once or before its first step (`stopped`).
@@ -154,10 +172,11 @@ bool inspect(Inspector& f, run_result& x) {
   return f.object(x).fields(
       f.field("run", x.run), f.field("name", x.name), f.field("status", x.status), f.field("steps", x.steps),
       f.field("metrics", x.metrics), f.field("state_sha256", x.state_sha256),
-      f.field("latest_checkpoint", x.latest_checkpoint), f.field("path", x.path), f.field("reason", x.reason),
-      f.field("failures", x.failures), f.field("generations", x.generations), f.field("restarts", x.restarts),
-      f.field("workers", x.workers), f.field("exact", x.exact), f.field("resumed_from_step", x.resumed_from_step),
-      f.field("seconds_to_first_step", x.seconds_to_first_step), f.field("seconds_total", x.seconds_total));
+      f.field("latest_checkpoint", x.latest_checkpoint), f.field("checkpoints", x.checkpoints), f.field("path", x.path),
+      f.field("reason", x.reason), f.field("failures", x.failures), f.field("generations", x.generations),
+      f.field("restarts", x.restarts), f.field("workers", x.workers), f.field("exact", x.exact),
+      f.field("resumed_from_step", x.resumed_from_step), f.field("seconds_to_first_step", x.seconds_to_first_step),
+      f.field("seconds_total", x.seconds_total));
 }
 
 /// The text of `result.json`.
@@ -218,6 +237,33 @@ struct checkpoint_saved {
 template <class Inspector>
 bool inspect(Inspector& f, checkpoint_saved& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("path", x.path));
+}
+
+/// A checkpoint that was due was left out: `checkpoint_config::max_in_flight` are still being written.
+struct checkpoint_skipped {
+  run_id run;
+  step_id step;
+
+  bool operator==(const checkpoint_skipped&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_skipped& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("step", x.step));
+}
+
+/// A checkpoint was given up. Training goes on, and the older ones stand.
+struct checkpoint_failed {
+  run_id run;
+  step_id step;
+  error reason;
+
+  bool operator==(const checkpoint_failed&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_failed& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("reason", x.reason));
 }
 
 /// Something that a person should read: a phase, a warning, the first sign of a failure.

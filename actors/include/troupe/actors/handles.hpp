@@ -102,7 +102,9 @@ using checkpoint_store = caf::typed_actor<
     caf::result<void>(generation_started),
     // One rank's part. Answers when the checkpoint is durable or given up; never fails but for
     // `errc::stale_generation`.
-    caf::result<checkpoint_outcome>(checkpoint_part)>;
+    caf::result<checkpoint_outcome>(checkpoint_part),
+    // Looks for a worker's file, and makes one for it to look at. Answers at once. Idempotent.
+    caf::result<storage_view>(storage_probe)>;
 
 /// One host's representative: starts worker processes, watches them, and vouches for them. Owned by caf-node's main, or
 /// by the trainer when the driver hosts it.
@@ -132,7 +134,8 @@ using node_actor = caf::typed_actor<
 
 /// Who wants to hear how a run goes. Nothing waits for it.
 using run_observer = caf::typed_actor<caf::result<void>(run_started), caf::result<void>(run_progress),
-                                      caf::result<void>(checkpoint_saved), caf::result<void>(generation_record),
+                                      caf::result<void>(checkpoint_saved), caf::result<void>(checkpoint_skipped),
+                                      caf::result<void>(checkpoint_failed), caf::result<void>(generation_record),
                                       caf::result<void>(run_notice)>;
 
 /// Owns one run, from `fit_request` to `run_result`. An ordinary actor: spawn it in any actor system that was prepared

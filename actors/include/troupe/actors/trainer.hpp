@@ -7,6 +7,7 @@
 #include <caf/fwd.hpp>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,6 +25,18 @@ class connected_node {
   [[nodiscard]] virtual std::string address() const = 0;
 };
 
+/// Takes in the parts of workers that do not see the run's directory, over connections of their own, until it is
+/// destroyed; and gives them the checkpoint that they begin with.
+class part_receiver {
+ public:
+  virtual ~part_receiver() = default;
+
+  /// `HOST:PORT` at which a host reaches this one; empty where there is no way.
+  [[nodiscard]] virtual std::string address_towards(const std::string& host) const = 0;
+  /// Whose files may be read from now on.
+  virtual void lend(const std::filesystem::path& checkpoint) = 0;
+};
+
 /// What a trainer needs of the world around it: runtime/ provides the real things, tests play them. Called in the
 /// trainer's own thread, where they may block.
 struct trainer_services {
@@ -31,6 +44,10 @@ struct trainer_services {
   /// threads, for nodes that were lost or come later.
   std::function<expected<std::unique_ptr<connected_node>>(const cluster_config&, const std::string& address)>
       connect_node;
+  /// Takes parts of this run's checkpoints into a directory. May be empty: all workers share it then.
+  std::function<expected<std::unique_ptr<part_receiver>>(const run_id&, const std::string& secret,
+                                                         const std::filesystem::path& checkpoints)>
+      receive_parts;
   std::string program_path;
   std::string build_id;
   /// Differences of two numerics fingerprints (JSON text).

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/serialization/checkpoint_part.hpp>
+#include <troupe/serialization/chunk_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+namespace troupe::serialization {
+
+/// Writes the file of one part of a checkpoint from bytes that come in pieces: `write_part` for whoever does not have
+/// the tensors at hand, or wants to look up in between. A resource: used from one thread at a time. What is destroyed
+/// before `finish` leaves a file that nobody reports, for `remove_abandoned`.
+class part_writer {
+ public:
+  /// Makes `directory` where it is missing and the part's file in it, and reserves its space, so that a full disk shows
+  /// here. Fails with `errc::already_exists` if this part was begun before, `errc::invalid_argument` if the plan has no
+  /// such part, or `errc::io_error`.
+  [[nodiscard]] static expected<part_writer> create(const std::filesystem::path& directory, std::uint32_t part,
+                                                    const chunk_plan& plan);
+
+  part_writer(part_writer&& other) noexcept;
+  part_writer& operator=(part_writer&& other) noexcept;
+  ~part_writer();
+
+  /// How many bytes are still to come.
+  [[nodiscard]] std::uint64_t missing_bytes() const noexcept;
+
+  /// Takes the bytes that come next: those of the part's chunks in the plan's order, without what lies between them in
+  /// the file. Pieces may have any length. Fails with `errc::invalid_argument` for more than are missing, or
+  /// `errc::io_error`.
+  [[nodiscard]] expected<void> write(std::span<const std::byte> bytes);
+
+  /// Returns once file and directory entry are on the device. Fails with `errc::invalid_argument` while bytes are
+  /// missing, or with `errc::io_error`.
+  [[nodiscard]] expected<part_report> finish();
+
+ private:
+  struct state;
+
+  explicit part_writer(std::unique_ptr<state> state);
+
+  std::unique_ptr<state> state_;
+};
+
+} // namespace troupe::serialization

@@ -1,0 +1,220 @@
+#include "playground.hpp"
+
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <random>
+#include <set>
+#include <sys/mount.h>
+#include <thread>
+#include <vector>
+
+using namespace troupe::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t all_steps = 600;
+
+/// Runs with many checkpoints, and their twins that nobody disturbs.
+struct trial {
+  playground here;
+
+  [[nodiscard]] std::vector<std::string> arguments(const std::string& name, std::vector<std::string> more) const {
+    more.insert(more.end(), {"--steps", std::to_string(all_steps)});
+    return here.charlm(name, more);
+  }
+
+  nlohmann::json succeed(const std::string& name, std::vector<std::string> more) {
+    auto ran = here.run(arguments(name, std::move(more)));
+    INFO(ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+    return here.result(name);
+  }
+
+  /// Nothing but whole checkpoints, of which the newest is the result's.
+  void check_files(const std::string& name, const nlohmann::json& result) {
+    std::vector<std::string> others;
+    for (const auto& entry : fs::directory_iterator{here.run_directory(name) / "checkpoints"})
+      if (!entry.path().filename().string().starts_with("step-"))
+        others.push_back(entry.path().filename().string());
+    CHECK(others == std::vector<std::string>{});
+    CHECK(stored_state(result["latest_checkpoint"].get<std::string>()) == result["state_sha256"]);
+  }
+};
+
+/// A file system in memory over a directory, until the end; not there without the right to mount.
+class mounted {
+ public:
+  mounted(fs::path path, const std::string& options) : path_(std::move(path)) {
+    fs::create_directories(path_);
+    there_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options.c_str()) == 0;
+  }
+  mounted(const mounted&) = delete;
+  mounted& operator=(const mounted&) = delete;
+  ~mounted() {
+    if (there_)
+      ::umount2(path_.c_str(), MNT_DETACH);
+  }
+
+  explicit operator bool() const noexcept { return there_; }
+
+ private:
+  fs::path path_;
+  bool there_ = false;
+};
+
+} // namespace
+
+TEST_CASE("every checkpoint that is due is taken or counted as skipped, and changes no bit") {
+  trial t;
+  auto plain = t.succeed("plain", {"--workers", "2", "--checkpoint-every", "0"});
+  CHECK(plain["checkpoints"] == nlohmann::json{{"taken", 1}, {"skipped", 0}, {"failed", 0}});
+  for (const std::string in_flight : {"1", "0"}) {
+    auto result = t.succeed("in-flight-" + in_flight,
+                            {"--workers", "2", "--checkpoint-every", "10", "--checkpoints-in-flight", in_flight});
+    INFO(result.dump(2));
+    CHECK(result["state_sha256"] == plain["state_sha256"]);
+    auto counts = result["checkpoints"];
+    CHECK(counts["taken"].get<int>() + counts["skipped"].get<int>() == all_steps / 10);
+    CHECK(counts["failed"] == 0);
+    if (in_flight == "0")
+      CHECK(counts["skipped"] == 0);
+    t.check_files("in-flight-" + in_flight, result);
+  }
+}
+
+TEST_CASE("workers that are killed faster than checkpoints come cost no bit, and do not keep checkpoints from coming") {
+  trial t;
+  auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
+  auto random = std::mt19937{20261121};
+  auto driver =
+      t.here.start(t.arguments("storm", {"--workers", "4", "--checkpoint-every", "3", "--max-failures", "1000"}));
+  std::set<std::string> seen;
+  for (std::uint64_t step = 0; step < 200; step += 10 + random() % 10) {
+    t.here.await_step(driver, "storm", step);
+    if (auto workers = t.here.workers(); workers.size() > 1)
+      ::kill(workers[random() % workers.size()], SIGKILL);
+    for (const auto& each : t.here.checkpoints("storm"))
+      seen.insert(each.filename().string());
+  }
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  auto result = t.here.result("storm");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["failures"].size() > 5);
+  CHECK(seen.size() > 1);
+  t.check_files("storm", result);
+}
+
+TEST_CASE("a driver that is killed while checkpoints are in flight goes on from the newest, to the same bits") {
+  trial t;
+  auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
+  auto random = std::mt19937{7};
+  for (int i = 0; i < 3; ++i) {
+    auto driver =
+        t.here.start(t.arguments("often", {"--workers", std::to_string(1 + i % 3), "--checkpoint-every", "2"}));
+    auto before = t.here.checkpoints("often");
+    t.here.await(driver, [&] { return t.here.checkpoints("often") != before; });
+    std::this_thread::sleep_for(std::chrono::milliseconds{random() % 100});
+    driver.signal(SIGKILL);
+    driver.wait();
+    CHECK(t.here.workers_vanish());
+  }
+  auto result = t.succeed("often", {"--workers", "2", "--resume", "must"});
+  CHECK(result["resumed_from_step"].get<std::uint64_t>() > 0);
+  CHECK(result["state_sha256"] == wanted);
+  t.check_files("often", result);
+}
+
+TEST_CASE("streamed checkpoints are those of a shared directory, and a run goes on from them") {
+  trial t;
+  auto shared = t.succeed("shared", {"--workers", "2", "--checkpoint-sync", "shared"});
+  for (const std::string workers : {"1", "3", "4"}) {
+    auto name = "streamed-" + workers;
+    auto half = t.here.run(t.here.charlm(
+        name, {"--workers", workers, "--checkpoint-sync", "stream", "--checkpoint-every", "20", "--steps", "200"}));
+    INFO(half.err);
+    REQUIRE(half.status == exit_status{0, {}});
+    auto result = t.succeed(name, {"--workers", "2", "--checkpoint-sync", "stream", "--resume", "must"});
+    CHECK(result["resumed_from_step"] == 200);
+    CHECK(result["state_sha256"] == shared["state_sha256"]);
+    t.check_files(name, result);
+  }
+}
+
+TEST_CASE("workers that see another directory at the driver's path stream by themselves, and survive each other") {
+  trial t;
+  auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
+  fs::create_directories(t.here.path("runs"));
+  auto script = "mount -t tmpfs none " + t.here.path("runs").string() + " 2>/dev/null && exec " TROUPE_CAF_NODE;
+  if (t.here.run({"/usr/bin/unshare", "-m", "sh", "-c", "mount -t tmpfs none " + t.here.path("runs").string()})
+          .status != exit_status{0, {}}) {
+    MESSAGE("skipped: no right to make a mount namespace");
+    return;
+  }
+  auto apart = t.here.start({"/usr/bin/unshare", "-m", "--propagation", "private", "sh", "-c", script});
+  CHECK(becomes_true([&] { return contains(apart.out(), "listening on ") && contains(apart.out(), "\n"); }));
+  auto line = apart.out().substr(0, apart.out().find('\n'));
+  auto address = line.substr(line.rfind(' ') + 1);
+  auto beside = t.here.start_node();
+  auto nodes = address + "," + beside.address;
+  auto driver = t.here.start(
+      t.arguments("apart", {"--workers", "4", "--placement", "spread", "--nodes", nodes, "--checkpoint-every", "5"}));
+  t.here.await_step(driver, "apart", 100);
+  ::kill(t.here.worker_of_rank(1), SIGKILL);
+  t.here.await_step(driver, "apart", 200);
+  ::kill(t.here.worker_of_rank(0), SIGKILL);
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  auto result = t.here.result("apart");
+  INFO(result.dump(2));
+  CHECK(contains(driver.err(), "checkpoints are streamed to"));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["checkpoints"]["failed"] == 0);
+  t.check_files("apart", result);
+}
+
+TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor the training") {
+  trial t;
+  auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
+  auto disk = mounted{t.here.path("small"), "size=8m"};
+  if (!disk) {
+    MESSAGE("skipped: no right to mount a small disk");
+    return;
+  }
+  auto arguments =
+      t.arguments("full", {"--workers", "2", "--checkpoint-every", "5", "--storage", t.here.path("small").string()});
+  auto driver = t.here.start(arguments);
+  auto checkpoints = t.here.path("small") / "full" / "checkpoints";
+  auto has_checkpoint = [&] {
+    auto code = std::error_code{};
+    for (const auto& entry : fs::directory_iterator{checkpoints, code})
+      if (entry.path().filename().string().starts_with("step-"))
+        return true;
+    return false;
+  };
+  playground::await(driver, has_checkpoint);
+  // Takes what is left, and leaves room for the lines of metrics once the first checkpoint has failed.
+  {
+    auto filler = std::ofstream{t.here.path("small") / "filler"};
+    auto block = std::string(4096, 'x');
+    while (filler.write(block.data(), static_cast<std::streamsize>(block.size())).flush())
+      ;
+  }
+  playground::await(driver, [&] { return contains(driver.err(), "failed, training goes on"); });
+  CHECK(has_checkpoint());
+  fs::remove(t.here.path("small") / "filler");
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  auto result = nlohmann::json::parse(read_file(t.here.path("small") / "full" / "result.json"));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["checkpoints"]["failed"].get<int>() > 0);
+  CHECK(stored_state(result["latest_checkpoint"].get<std::string>()) == wanted);
+}

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <troupe/dtype.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace troupe::data {
+
+/// The texts that the codes of a categorical column stand for: code i is `names[i]`.
+using category_names = std::shared_ptr<const std::vector<std::string>>;
+
+/// What one column of a data set holds for each sample.
+struct column_spec {
+  std::string name;
+  dtype type = dtype::f32;
+  /// Of one sample: no dimensions is a number, {28, 28} an image. The last dimension is the fastest.
+  std::vector<std::uint64_t> shape;
+  /// Of a categorical column (i64 codes, -1 for a missing value); null for all others.
+  category_names categories;
+
+  /// Numbers in one sample.
+  [[nodiscard]] std::uint64_t elements() const noexcept {
+    std::uint64_t result = 1;
+    for (auto n : shape)
+      result *= n;
+    return result;
+  }
+
+  /// Bytes of one sample.
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return elements() * size_of(type); }
+
+  /// Compares the texts of categories, not where they lie.
+  bool operator==(const column_spec& other) const;
+};
+
+/// "f32[28, 28]", "i64": for messages.
+[[nodiscard]] std::string describe(const column_spec& column);
+
+/// A column with its values, sample after sample, without gaps. A value: copies share the memory.
+struct column {
+  column_spec spec;
+  std::span<const std::byte> bytes;
+  /// Keeps `bytes` alive: a vector, a mapped file.
+  std::shared_ptr<const void> owner;
+
+  [[nodiscard]] std::uint64_t samples() const noexcept {
+    return spec.size_bytes() == 0 ? 0 : bytes.size() / spec.size_bytes();
+  }
+};
+
+/// A column of values in memory, which it takes over. `shape` is that of one sample.
+template <class T>
+[[nodiscard]] column make_column(std::string name, std::vector<T> values, std::vector<std::uint64_t> shape = {},
+                                 category_names categories = {}) {
+  static_assert(!std::is_same_v<T, bool>, "std::vector<bool> has no bytes: take std::uint8_t");
+  auto owner = std::make_shared<const std::vector<T>>(std::move(values));
+  auto bytes = std::as_bytes(std::span{*owner});
+  return {{std::move(name), dtype_of<T>, std::move(shape), std::move(categories)}, bytes, std::move(owner)};
+}
+
+} // namespace troupe::data

@@ -1,0 +1,107 @@
+#include <troupe/data/batch.hpp>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace troupe::data {
+
+void batch::reset(std::span<const column_spec> columns, std::uint64_t samples) {
+  samples_ = samples;
+  if (!std::ranges::equal(columns, specs_)) {
+    for (auto& buffer : buffers_)
+      spare_.push_back(std::move(buffer));
+    buffers_.clear();
+    specs_.assign(columns.begin(), columns.end());
+    for (const auto& column : specs_)
+      buffers_.push_back(take_buffer(column));
+    return;
+  }
+  for (std::size_t i = 0; i < specs_.size(); ++i)
+    buffers_[i].reserve(specs_[i].size_bytes() * samples);
+}
+
+std::optional<std::size_t> batch::find(std::string_view name) const noexcept {
+  auto found = std::ranges::find(specs_, name, &column_spec::name);
+  if (found == specs_.end())
+    return std::nullopt;
+  return static_cast<std::size_t>(found - specs_.begin());
+}
+
+std::size_t batch::index_of(std::string_view name) const {
+  if (auto index = find(name))
+    return *index;
+  auto names = std::string{};
+  for (const auto& column : specs_)
+    names += (names.empty() ? "'" : ", '") + column.name + "'";
+  throw failure{errc::not_found, "no column '" + std::string{name} + "': the batch has " + names};
+}
+
+std::span<std::byte> batch::bytes(std::size_t index) noexcept {
+  return buffers_[index].bytes().first(specs_[index].size_bytes() * samples_);
+}
+
+std::span<const std::byte> batch::bytes(std::size_t index) const noexcept {
+  return buffers_[index].bytes().first(specs_[index].size_bytes() * samples_);
+}
+
+std::span<const std::byte> batch::typed(std::string_view name, dtype type) const {
+  auto index = index_of(name);
+  if (specs_[index].type != type)
+    throw failure{errc::mismatch, "column '" + std::string{name} + "' is " + describe(specs_[index]) +
+                                      ", and is asked for as " + std::string{to_string(type)}};
+  return bytes(index);
+}
+
+tensor_view batch::tensor(std::string_view name) {
+  auto index = index_of(name);
+  const auto& column = specs_[index];
+  auto shape = column.shape;
+  shape.insert(shape.begin(), samples_);
+  return {{column.name, column.type, std::move(shape)}, bytes(index).data()};
+}
+
+batch::detached_column batch::replace(std::size_t index, column_spec column) {
+  auto fresh = take_buffer(column);
+  return {std::exchange(specs_[index], std::move(column)), std::exchange(buffers_[index], std::move(fresh))};
+}
+
+std::size_t batch::add(column_spec column) {
+  buffers_.push_back(take_buffer(column));
+  specs_.push_back(std::move(column));
+  return specs_.size() - 1;
+}
+
+batch::detached_column batch::remove(std::size_t index) {
+  auto result = detached_column{std::move(specs_[index]), std::move(buffers_[index])};
+  specs_.erase(specs_.begin() + static_cast<std::ptrdiff_t>(index));
+  buffers_.erase(buffers_.begin() + static_cast<std::ptrdiff_t>(index));
+  return result;
+}
+
+void batch::append(batch&& other) {
+  std::ranges::move(other.specs_, std::back_inserter(specs_));
+  std::ranges::move(other.buffers_, std::back_inserter(buffers_));
+  other.specs_.clear();
+  other.buffers_.clear();
+}
+
+/// The smallest spare buffer that is large enough, or a new one.
+collectives::aligned_buffer batch::take_buffer(const column_spec& column) {
+  auto wanted = column.size_bytes() * samples_;
+  auto best = spare_.end();
+  for (auto i = spare_.begin(); i != spare_.end(); ++i)
+    if (i->size_bytes() >= wanted && (best == spare_.end() || i->size_bytes() < best->size_bytes()))
+      best = i;
+  if (best == spare_.end()) {
+    // What is too small will stay so.
+    if (!spare_.empty())
+      spare_.pop_back();
+    return collectives::aligned_buffer{static_cast<std::size_t>(wanted)};
+  }
+  auto result = std::move(*best);
+  spare_.erase(best);
+  return result;
+}
+
+} // namespace troupe::data

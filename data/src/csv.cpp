@@ -1,0 +1,300 @@
+#include <troupe/data/csv.hpp>
+
+#include "csv_rows.hpp"
+#include "file_bytes.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+namespace troupe::data {
+
+namespace {
+
+std::string_view trimmed(std::string_view field) {
+  while (!field.empty() && (field.front() == ' ' || field.front() == '\t'))
+    field.remove_prefix(1);
+  while (!field.empty() && (field.back() == ' ' || field.back() == '\t'))
+    field.remove_suffix(1);
+  return field;
+}
+
+/// The whole field as a number; nothing for any other text, for numbers out of range, and for those that are not
+/// finite.
+template <class T>
+bool parse_number(std::string_view field, T& out) {
+  field = trimmed(field);
+  if (field.starts_with('+') && field.size() > 1 && field[1] != '-')
+    field.remove_prefix(1);
+  auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), out);
+  if (code != std::errc{} || end != field.data() + field.size())
+    return false;
+  if constexpr (std::is_floating_point_v<T>)
+    return std::isfinite(out);
+  return true;
+}
+
+std::string_view name_of(csv_type type) {
+  switch (type) {
+  case csv_type::f32:
+    return "f32";
+  case csv_type::f64:
+    return "f64";
+  case csv_type::i64:
+    return "i64";
+  case csv_type::categorical:
+    return "category";
+  }
+  return "value";
+}
+
+struct text_hash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
+};
+
+/// One column while it grows.
+class column_builder {
+ public:
+  column_builder(const csv_column& wanted, std::size_t width) : wanted_(wanted), width_(width) {
+    if (wanted.type == csv_type::f32)
+      values_ = std::vector<float>{};
+    else if (wanted.type == csv_type::f64)
+      values_ = std::vector<double>{};
+    else
+      values_ = std::vector<std::int64_t>{};
+    for (const auto& category : wanted.categories)
+      known_.emplace(category, static_cast<std::int64_t>(known_.size()));
+  }
+
+  /// False where the field is not what the column holds.
+  bool add(std::string_view field) {
+    if (wanted_.type == csv_type::categorical)
+      return add_category(field);
+    return std::visit([&](auto& values) { return parse_number(field, values.emplace_back()); }, values_);
+  }
+
+  /// False where the column cannot mark it.
+  bool add_missing() {
+    if (wanted_.type == csv_type::categorical)
+      std::get<std::vector<std::int64_t>>(values_).push_back(-1);
+    else if (wanted_.type == csv_type::i64)
+      return false;
+    else if (wanted_.type == csv_type::f32)
+      std::get<std::vector<float>>(values_).push_back(std::numeric_limits<float>::quiet_NaN());
+    else
+      std::get<std::vector<double>>(values_).push_back(std::numeric_limits<double>::quiet_NaN());
+    return true;
+  }
+
+  [[nodiscard]] std::string expected_text() const {
+    if (wanted_.type != csv_type::categorical)
+      return "a finite number";
+    return "one of the " + std::to_string(wanted_.categories.size()) + " categories that were given";
+  }
+
+  [[nodiscard]] column finish() && {
+    auto categories = wanted_.type == csv_type::categorical ? sort_categories() : category_names{};
+    auto shape = width_ > 1 ? std::vector<std::uint64_t>{width_} : std::vector<std::uint64_t>{};
+    return std::visit(
+        [&](auto& values) { return make_column(wanted_.name, std::move(values), std::move(shape), categories); },
+        values_);
+  }
+
+ private:
+  bool add_category(std::string_view field) {
+    auto found = known_.find(field);
+    if (found == known_.end()) {
+      if (!wanted_.categories.empty())
+        return false;
+      found = known_.emplace(std::string{field}, static_cast<std::int64_t>(known_.size())).first;
+    }
+    std::get<std::vector<std::int64_t>>(values_).push_back(found->second);
+    return true;
+  }
+
+  /// Numbers the categories by their bytes instead of by their first appearance.
+  category_names sort_categories() {
+    if (!wanted_.categories.empty())
+      return std::make_shared<const std::vector<std::string>>(wanted_.categories);
+    std::vector<std::pair<std::string, std::int64_t>> entries{known_.begin(), known_.end()};
+    std::ranges::sort(entries);
+    std::vector<std::int64_t> code(entries.size());
+    std::vector<std::string> names;
+    for (auto& [name, old] : entries) {
+      code[static_cast<std::size_t>(old)] = static_cast<std::int64_t>(names.size());
+      names.push_back(std::move(name));
+    }
+    for (auto& value : std::get<std::vector<std::int64_t>>(values_))
+      if (value >= 0)
+        value = code[static_cast<std::size_t>(value)];
+    return std::make_shared<const std::vector<std::string>>(std::move(names));
+  }
+
+  const csv_column& wanted_;
+  std::size_t width_;
+  std::variant<std::vector<float>, std::vector<double>, std::vector<std::int64_t>> values_;
+  std::unordered_map<std::string, std::int64_t, text_hash, std::equal_to<>> known_;
+};
+
+/// Which field of a row goes where: in the order of the columns that are made.
+struct target {
+  std::size_t field;
+  std::size_t column;
+};
+
+std::vector<std::string> names_of_fields(const std::vector<std::string_view>& first_row, bool header) {
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < first_row.size(); ++i)
+    result.push_back(header ? std::string{first_row[i]} : std::to_string(i));
+  return result;
+}
+
+expected<std::size_t> find_field(const std::vector<std::string>& names, const std::string& name,
+                                 const std::string& file) {
+  auto found = std::ranges::find(names, name);
+  if (found == names.end()) {
+    auto all = std::string{};
+    for (const auto& each : names)
+      all += (all.empty() ? "" : ", ") + show_field(each);
+    return fail(errc::invalid_argument, file + ": no column '" + name + "': the file has " + all);
+  }
+  if (std::find(found + 1, names.end(), name) != names.end())
+    return fail(errc::invalid_argument, file + ": two columns are called '" + name + "'");
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+class table_builder {
+ public:
+  table_builder(const std::string& file, const csv_options& options) : file_(file), options_(options) {}
+
+  expected<void> begin(const std::vector<std::string_view>& first_row) {
+    names_ = names_of_fields(first_row, options_.header);
+    columns_ = options_.columns;
+    if (columns_.empty())
+      for (const auto& name : names_)
+        columns_.push_back({name, csv_type::f32, {}, {}});
+    for (auto& wanted : columns_) {
+      if (wanted.from.empty())
+        wanted.from = {wanted.name};
+      for (const auto& name : wanted.from) {
+        auto field = find_field(names_, name, file_);
+        if (!field)
+          return fail(std::move(field.error()));
+        targets_.push_back({*field, static_cast<std::size_t>(&wanted - columns_.data())});
+      }
+    }
+    for (const auto& wanted : columns_)
+      builders_.emplace_back(wanted, wanted.from.size());
+    return {};
+  }
+
+  [[nodiscard]] std::size_t fields() const noexcept { return names_.size(); }
+
+  expected<void> add(const csv_rows& row) {
+    if (row.fields().size() != names_.size())
+      return fail(errc::damaged, row.place() + std::to_string(row.fields().size()) + " fields, expected " +
+                                     std::to_string(names_.size()) + " as in the first row");
+    for (auto [field, column] : targets_) {
+      auto value = row.fields()[field];
+      auto& builder = builders_[column];
+      if (is_missing(value)) {
+        if (options_.missing == missing_values::refused || !builder.add_missing())
+          return fail(errc::damaged, row.place() + "column " + show_field(names_[field]) + ": " + show_field(value) +
+                                         " stands for a missing value: " + advice(columns_[column].type));
+      } else if (!builder.add(value)) {
+        return fail(errc::damaged, row.place() + "column " + show_field(names_[field]) + ": " + show_field(value) +
+                                       " is no " + std::string{name_of(columns_[column].type)} + ": expected " +
+                                       builder.expected_text());
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::vector<column> finish() && {
+    std::vector<column> result;
+    for (auto& builder : builders_)
+      result.push_back(std::move(builder).finish());
+    return result;
+  }
+
+ private:
+  [[nodiscard]] bool is_missing(std::string_view field) const {
+    auto text = trimmed(field);
+    return std::ranges::any_of(options_.missing_texts, [&](const std::string& x) { return x == text; });
+  }
+
+  [[nodiscard]] std::string advice(csv_type type) const {
+    if (type == csv_type::i64)
+      return "an i64 column has no mark for it; make the column f64, or complete the file";
+    return "complete the file, or read with missing_values::marked";
+  }
+
+  const std::string& file_;
+  const csv_options& options_;
+  std::vector<std::string> names_;
+  std::vector<csv_column> columns_;
+  std::vector<target> targets_;
+  std::vector<column_builder> builders_;
+};
+
+expected<void> check(const csv_options& options) {
+  if (options.delimiter == '"' || options.delimiter == '\n' || options.delimiter == '\r')
+    return fail(errc::invalid_argument, "a quote or a line break cannot be the delimiter of a CSV file");
+  for (const auto& column : options.columns) {
+    auto names = column.categories;
+    std::ranges::sort(names);
+    if (auto twice = std::ranges::adjacent_find(names); twice != names.end())
+      return fail(errc::invalid_argument, "column '" + column.name + "': category '" + *twice + "' is given twice");
+  }
+  return {};
+}
+
+} // namespace
+
+expected<std::vector<column>> parse_csv(std::string_view text, const std::string& file, const csv_options& options) {
+  if (auto good = check(options); !good)
+    return fail(std::move(good.error()));
+  auto rows = csv_rows{text, file, options.delimiter};
+  rows.skip_lines(options.skip_lines);
+  auto table = table_builder{file, options};
+  auto begun = false;
+  for (;;) {
+    auto more = rows.next();
+    if (!more)
+      return fail(std::move(more.error()));
+    if (!*more)
+      break;
+    auto empty_line = rows.fields().size() == 1 && rows.fields().front().empty();
+    if (empty_line && (!begun || table.fields() > 1))
+      continue;
+    auto is_header = !begun && options.header;
+    if (!begun) {
+      if (auto done = table.begin(rows.fields()); !done)
+        return fail(std::move(done.error()));
+      begun = true;
+    }
+    if (is_header)
+      continue;
+    if (auto done = table.add(rows); !done)
+      return fail(std::move(done.error()));
+  }
+  if (!begun)
+    return fail(errc::damaged, file + ": no row" + (options.header ? ", not even one that names the columns" : ""));
+  return std::move(table).finish();
+}
+
+expected<std::vector<column>> read_csv(const std::filesystem::path& path, const csv_options& options) {
+  auto content = open_bytes(path);
+  if (!content)
+    return fail(std::move(content.error()));
+  return parse_csv(content->text(), path.string(), options);
+}
+
+} // namespace troupe::data

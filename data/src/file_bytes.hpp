@@ -1,0 +1,27 @@
+#pragma once
+
+#include <troupe/error.hpp>
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string_view>
+
+namespace troupe::data {
+
+/// A file's bytes: mapped, or held in memory where the file cannot be mapped (a pipe).
+struct file_bytes {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+
+  [[nodiscard]] std::string_view text() const noexcept {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+};
+
+/// Fails with `errc::not_found` or `errc::io_error`, naming the path. A mapped file must not get shorter while it is
+/// used: the kernel ends a process that touches what is gone.
+[[nodiscard]] expected<file_bytes> open_bytes(const std::filesystem::path& path);
+
+} // namespace troupe::data

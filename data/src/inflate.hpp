@@ -1,0 +1,23 @@
+#pragma once
+
+#include <troupe/error.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe::data {
+
+[[nodiscard]] bool is_gzip(std::span<const std::byte> content) noexcept;
+
+/// Unpacks gzip (of several members, too) up to `limit_bytes`. `complete` tells whether that was all. Fails with
+/// `errc::damaged`, naming `file`, for a stream that is cut off or does not fit its checksum.
+struct inflated {
+  std::vector<std::byte> bytes;
+  bool complete = false;
+};
+[[nodiscard]] expected<inflated> inflate_gzip(std::span<const std::byte> packed, std::size_t limit_bytes,
+                                              const std::string& file);
+
+} // namespace troupe::data

@@ -134,6 +134,10 @@ const std::filesystem::path& train_context::run_directory() const noexcept {
   return impl_->run_directory_;
 }
 
+std::uint32_t train_context::shards() const noexcept {
+  return impl_->begin_.shards;
+}
+
 std::string train_context::device() const {
   return "cpu";
 }

@@ -189,6 +189,8 @@ class train_context {
   void alive() noexcept;
   [[nodiscard]] const std::string& run_name() const noexcept;
   [[nodiscard]] const std::filesystem::path& run_directory() const noexcept;
+  /// V, the logical shards that every step's batch is cut into (`scaling_config::shards`).
+  [[nodiscard]] std::uint32_t shards() const noexcept;
   /// "cpu".
   [[nodiscard]] std::string device() const;
   [[nodiscard]] std::uint64_t seed() const noexcept;

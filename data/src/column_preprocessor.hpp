@@ -1,0 +1,84 @@
+#pragma once
+
+#include <troupe/data/preprocessor.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::data {
+
+/// A preprocessor that changes some columns, each by itself, and keeps their names and places.
+class column_preprocessor : public preprocessor {
+ public:
+  explicit column_preprocessor(std::vector<std::string> columns) : columns_(std::move(columns)) {}
+
+  [[nodiscard]] nlohmann::json description() const final;
+  [[nodiscard]] expected<std::vector<column_spec>> output(std::vector<column_spec> columns) const final;
+  [[nodiscard]] expected<void> transform(batch& samples) const final { return change(samples, direction::forward); }
+  [[nodiscard]] expected<void> inverse(batch& samples) const final { return change(samples, direction::backward); }
+
+ protected:
+  [[nodiscard]] virtual std::string_view kind() const noexcept = 0;
+  /// What belongs into the description beside kind and columns.
+  [[nodiscard]] virtual nlohmann::json options() const { return nlohmann::json::object(); }
+
+  /// What becomes of a column; also checks that it is one that can be changed.
+  [[nodiscard]] virtual expected<column_spec> output_column(const column_spec& column) const = 0;
+  [[nodiscard]] virtual expected<void> apply(const column_spec& column, std::span<const std::byte> from,
+                                             std::span<std::byte> to) const = 0;
+
+  /// The same for the way back; the error that there is none unless it is overridden.
+  [[nodiscard]] virtual expected<column_spec> inverse_column(const column_spec& column) const;
+  [[nodiscard]] virtual expected<void> apply_inverse(const column_spec& column, std::span<const std::byte> from,
+                                                     std::span<std::byte> to) const;
+
+  [[nodiscard]] const std::vector<std::string>& columns() const noexcept { return columns_; }
+  [[nodiscard]] expected<std::size_t> index_of(std::span<const column_spec> columns, const std::string& name) const;
+  [[nodiscard]] tl::unexpected<error> not_fitted(const column_spec& column) const;
+
+ private:
+  enum class direction : std::uint8_t { forward, backward };
+  [[nodiscard]] expected<void> change(batch& samples, direction which) const;
+
+  std::vector<std::string> columns_;
+};
+
+/// Whether `with_numbers` can read this type.
+[[nodiscard]] constexpr bool is_readable(dtype type) noexcept {
+  return type != dtype::f16 && type != dtype::bf16 && type != dtype::boolean;
+}
+
+template <class T, class F>
+decltype(auto) with_numbers_of(std::span<const std::byte> bytes, F&& f) {
+  return f(std::span<const T>{reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)});
+}
+
+/// Calls `f` with the bytes as a span of what they are. For types that `is_readable`.
+template <class F>
+decltype(auto) with_numbers(dtype type, std::span<const std::byte> bytes, F&& f) {
+  switch (type) {
+  case dtype::f64:
+    return with_numbers_of<double>(bytes, f);
+  case dtype::i64:
+    return with_numbers_of<std::int64_t>(bytes, f);
+  case dtype::i32:
+    return with_numbers_of<std::int32_t>(bytes, f);
+  case dtype::i16:
+    return with_numbers_of<std::int16_t>(bytes, f);
+  case dtype::i8:
+    return with_numbers_of<std::int8_t>(bytes, f);
+  case dtype::u8:
+    return with_numbers_of<std::uint8_t>(bytes, f);
+  case dtype::f32:
+  case dtype::f16:
+  case dtype::bf16:
+  case dtype::boolean:
+    break;
+  }
+  return with_numbers_of<float>(bytes, f);
+}
+
+} // namespace troupe::data

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/data/text.hpp>
 #include <troupe/error.hpp>
 
 #include <cstddef>
@@ -7,52 +8,43 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace charlm {
 
-/// A text in bytes and its split into training and held-out parts. A sample is a window of `context` bytes and the byte
-/// after it.
-///
-/// The text is cut into periods of ten blocks; nine are for training and the tenth is held out, so that each of many
-/// concatenated files gives to both parts. A block has 1 KiB, or a tenth of a text shorter than 10 KiB. Every window
-/// lies entirely in one part: no held-out byte is ever seen in training, as a target or as context, and the other way
-/// round.
+/// A text in bytes and its split into training and held-out parts: the library's text windows, as positions. A sample
+/// is a window of `context` bytes and the byte after it.
 class corpus {
  public:
-  [[nodiscard]] std::span<const std::uint8_t> bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::size_t context() const noexcept { return context_; }
-  [[nodiscard]] std::size_t block_bytes() const noexcept { return block_bytes_; }
+  explicit corpus(troupe::data::split_text text) noexcept : text_(std::move(text)) {}
 
-  [[nodiscard]] std::uint64_t training_samples() const noexcept;
-  [[nodiscard]] std::uint64_t held_out_samples() const noexcept;
+  [[nodiscard]] const troupe::data::text_windows& training() const noexcept { return *text_.training; }
+  [[nodiscard]] const troupe::data::text_windows& held_out() const noexcept { return *text_.held_out; }
 
-  /// Where sample `index` starts in `bytes()`; its target is `context` bytes further on. Positions grow with the index.
-  /// Throws `troupe::failure` for an index that is not less than the number of samples.
-  [[nodiscard]] std::uint64_t training_position(std::uint64_t index) const;
-  [[nodiscard]] std::uint64_t held_out_position(std::uint64_t index) const;
+  [[nodiscard]] std::span<const std::uint8_t> bytes() const noexcept { return training().bytes(); }
+  [[nodiscard]] std::size_t context() const noexcept { return training().context(); }
+  [[nodiscard]] std::size_t block_bytes() const noexcept { return training().block_bytes(); }
 
-  /// SHA-256 of the bytes and the split, in hexadecimal: equal fingerprints mean equal samples.
-  [[nodiscard]] std::string fingerprint() const;
+  [[nodiscard]] std::uint64_t training_samples() const noexcept { return training().size(); }
+  [[nodiscard]] std::uint64_t held_out_samples() const noexcept { return held_out().size(); }
+
+  /// Where sample `index` starts in `bytes()`. Throws `troupe::failure` for an index that is not less than the number
+  /// of samples.
+  [[nodiscard]] std::uint64_t training_position(std::uint64_t index) const { return training().position(index); }
+  [[nodiscard]] std::uint64_t held_out_position(std::uint64_t index) const { return held_out().position(index); }
+
+  /// Equal fingerprints mean equal samples.
+  [[nodiscard]] std::string fingerprint() const { return training().fingerprint(); }
 
  private:
-  friend troupe::expected<corpus> make_corpus(std::vector<std::uint8_t> bytes, std::size_t context);
-
-  corpus() = default;
-
-  std::vector<std::uint8_t> bytes_;
-  std::size_t context_ = 0;
-  std::size_t block_bytes_ = 0;
+  troupe::data::split_text text_;
 };
 
-/// Takes a text from memory. Fails with `errc::invalid_argument` where it is too short for a training and a held-out
-/// window (less than 10 * (context + 1) bytes) or `context` is 0.
+/// As `troupe::data::make_text`.
 [[nodiscard]] troupe::expected<corpus> make_corpus(std::vector<std::uint8_t> bytes, std::size_t context = 16);
 
-/// Reads a file, or all regular files below a directory in the order of their paths (as bytes), joined by newlines.
-/// Symbolic links inside a directory are passed over: what they point to inside it is there already. Fails with
-/// `errc::not_found` where there is nothing to read, `errc::io_error` naming the file that cannot be read,
-/// `errc::invalid_argument` for a text of more than 1 GiB or one that `make_corpus` refuses.
+/// As `troupe::data::read_text`.
 [[nodiscard]] troupe::expected<corpus> load_corpus(const std::filesystem::path& path, std::size_t context = 16);
 
 /// Nats per held-out byte under the byte frequencies of the training part, each count raised by one.

@@ -20,4 +20,15 @@ std::string describe(const column_spec& column) {
   return result + "]";
 }
 
+expected<column> make_column(std::string name, const tensor_spec& tensor, std::vector<std::byte> bytes) {
+  if (tensor.shape.empty())
+    return fail(errc::invalid_argument, "column '" + name + "': a scalar has no samples");
+  if (bytes.size() != tensor.size_bytes())
+    return fail(errc::invalid_argument, "column '" + name + "': " + std::to_string(bytes.size()) +
+                                            " bytes, and the shape asks for " + std::to_string(tensor.size_bytes()));
+  auto spec = column_spec{std::move(name), tensor.type, {tensor.shape.begin() + 1, tensor.shape.end()}, {}};
+  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  return column{std::move(spec), *owner, owner};
+}
+
 } // namespace troupe::data

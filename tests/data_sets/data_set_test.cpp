@@ -150,6 +150,16 @@ TEST_CASE("columns that do not belong together are refused") {
   }
 }
 
+TEST_CASE("a tensor whose first dimension counts samples is a column") {
+  auto bytes = std::vector<std::byte>(24);
+  auto made = make_column("x", tensor_spec{"", dtype::f32, {3, 2}}, bytes);
+  REQUIRE(made.has_value());
+  CHECK(made->spec == column_spec{"x", dtype::f32, {2}, {}});
+  CHECK(made->samples() == 3);
+  CHECK_FALSE(make_column("x", tensor_spec{"", dtype::f32, {}}, {}).has_value());
+  CHECK_FALSE(make_column("x", tensor_spec{"", dtype::f32, {3, 3}}, bytes).has_value());
+}
+
 TEST_CASE("a fingerprint tells every difference, and no other") {
   auto made = [](std::string name, std::vector<float> values, std::vector<std::uint64_t> shape = {},
                  category_names categories = {}) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <troupe/dtype.hpp>
+#include <troupe/error.hpp>
+#include <troupe/tensor.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -64,5 +66,9 @@ template <class T>
   auto bytes = std::as_bytes(std::span{*owner});
   return {{std::move(name), dtype_of<T>, std::move(shape), std::move(categories)}, bytes, std::move(owner)};
 }
+
+/// A column of a tensor whose first dimension counts the samples, such as an array of an NPY file. Fails with
+/// `errc::invalid_argument` for a scalar, and where shape and bytes differ.
+[[nodiscard]] expected<column> make_column(std::string name, const tensor_spec& tensor, std::vector<std::byte> bytes);
 
 } // namespace troupe::data

@@ -1,0 +1,197 @@
+// Trains a softmax regression on a CSV table, in as many processes as you like, and tells how well it does on the tenth
+// part that was held out. Without a table it makes one up: flowers of three species.
+#include <command_line.hpp>
+
+#include <troupe/data/csv.hpp>
+#include <troupe/data/evaluation.hpp>
+#include <troupe/data/loader.hpp>
+#include <troupe/data/preprocessor.hpp>
+#include <troupe/troupe.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace troupe;
+
+/// For each class a weight for each input, and one more.
+struct model {
+  std::size_t inputs;
+  std::size_t classes;
+  std::vector<float> weights = std::vector<float>(classes * (inputs + 1));
+
+  /// The probability of each class for one row.
+  void probabilities(std::span<const float> row, std::span<double> out) const {
+    for (std::size_t c = 0; c < classes; ++c) {
+      auto own = std::span{weights}.subspan(c * (inputs + 1), inputs + 1);
+      auto sum = static_cast<double>(own.back());
+      for (std::size_t i = 0; i < inputs; ++i)
+        sum += static_cast<double>(own[i]) * static_cast<double>(row[i]);
+      out[c] = sum;
+    }
+    auto largest = *std::ranges::max_element(out);
+    double total = 0;
+    for (auto& x : out)
+      total += x = std::exp(x - largest);
+    for (auto& x : out)
+      x /= total;
+  }
+};
+
+/// Calls `f(row, label, probabilities)` for each sample of a batch.
+template <class F>
+void for_each_row(const model& m, const data::batch& samples, F f) {
+  auto rows = samples.values<float>("inputs");
+  auto labels = samples.values<std::int64_t>("label");
+  std::vector<double> p(m.classes);
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    auto row = rows.subspan(i * m.inputs, m.inputs);
+    m.probabilities(row, p);
+    f(row, static_cast<std::size_t>(labels[i]), std::span<const double>{p});
+  }
+}
+
+double held_out_accuracy(train_context& ctx, const model& m, const data::data_set& set) {
+  auto right = data::evaluate(ctx, set, 1, [&](const data::batch& samples, std::span<double> sums) {
+    for_each_row(m, samples, [&](auto, std::size_t label, auto p) {
+      sums[0] += static_cast<std::size_t>(std::ranges::max_element(p) - p.begin()) == label ? 1 : 0;
+    });
+  });
+  return right[0] / static_cast<double>(set.size());
+}
+
+void train(train_context& ctx) {
+  auto file = ctx.options().at("file").get<std::string>();
+  auto how = data::csv_options{};
+  how.columns = {{"inputs", data::csv_type::f32, ctx.config().at("inputs"), {}},
+                 {"label", data::csv_type::categorical, {ctx.config().at("label")}, {}}};
+  auto table = value_or_throw(data::make_table(value_or_throw(data::read_csv(file, how))));
+  auto classes = table->columns().back().categories->size();
+  auto [training, held_out] = value_or_throw(data::split(table, 0.1));
+
+  // Every rank learns the same, and the checkpoint has it.
+  auto scaler = data::standard_scaler({"inputs"});
+  auto reduction = data::context_reduction{ctx};
+  scaler->fit(*training, reduction);
+  scaler->track(ctx.state(), "inputs");
+  training = value_or_throw(data::transformed(training, scaler));
+  held_out = value_or_throw(data::transformed(held_out, scaler));
+
+  auto m = model{training->columns().front().elements(), classes};
+  ctx.state().track("weights", m.weights, {classes, m.inputs + 1});
+
+  auto batches = data::loader{ctx, training, {.batch_samples = ctx.config().at("batch")}};
+  ctx.for_each_step(batches.plan(m.weights.size()), [&](step& step) {
+    for (auto& shard : step.shards())
+      for_each_row(m, batches(step, shard), [&](auto row, std::size_t label, auto p) {
+        auto gradient = shard.gradient();
+        for (std::size_t c = 0; c < m.classes; ++c) {
+          auto error = static_cast<float>(p[c] - (c == label ? 1.0 : 0.0));
+          for (std::size_t i = 0; i < m.inputs; ++i)
+            gradient[c * (m.inputs + 1) + i] += error * row[i];
+          gradient[c * (m.inputs + 1) + m.inputs] += error;
+        }
+        shard.add("loss", -std::log(std::max(p[label], 1e-300)));
+      });
+    auto gradient = step.all_reduce();
+    for (std::size_t i = 0; i < m.weights.size(); ++i)
+      m.weights[i] -= 0.5f * gradient[i];
+    metric_map metrics{{"loss", step.mean_loss()}};
+    if (step.last() || step.number() % 100 == 0)
+      metrics["held_out_accuracy"] = held_out_accuracy(ctx, m, *held_out);
+    step.report(std::move(metrics));
+  });
+}
+
+const std::vector<std::string> flower_columns{"sepal_length", "sepal_width", "petal_length", "petal_width"};
+
+/// 600 flowers whose sizes scatter around those of their species.
+void write_flowers(const std::filesystem::path& path) {
+  struct species {
+    const char* name;
+    double sizes[4];
+  };
+  static constexpr species kinds[] = {
+      {"low", {5.0, 3.4, 1.5, 0.3}}, {"middle", {5.9, 2.8, 4.3, 1.3}}, {"high", {6.6, 3.0, 5.6, 2.0}}};
+  auto random = random_stream{1, "flowers"};
+  auto out = std::ofstream{path};
+  for (const auto& name : flower_columns)
+    out << name << ',';
+  out << "species\n";
+  for (int i = 0; i < 600; ++i) {
+    const auto& kind = kinds[i % 3];
+    for (auto size : kind.sizes)
+      out << std::round(100 * (size + 0.3 * random.normal())) / 100 << ',';
+    out << kind.name << '\n';
+  }
+  out.close();
+  if (!out)
+    throw failure{errc::io_error, path.string() + ": the table cannot be written"};
+}
+
+struct options {
+  std::string file;
+  std::vector<std::string> inputs = flower_columns;
+  std::string label = "species";
+  std::uint64_t batch = 64;
+  trainer_config trainer;
+};
+
+int run(const app& program, options& o) {
+  if (o.file.empty()) {
+    o.file = (std::filesystem::path{o.trainer.run.storage_path} / (o.trainer.run.name + ".csv")).string();
+    std::filesystem::create_directories(o.trainer.run.storage_path);
+    write_flowers(o.file);
+  }
+  o.trainer.config = {{"inputs", o.inputs}, {"label", o.label}, {"batch", o.batch}};
+  o.trainer.options = {{"file", std::filesystem::absolute(o.file).string()}};
+  auto trainer = troupe::trainer{program, "train", o.trainer};
+  auto result = trainer.fit();
+  if (result.status == run_status::failed)
+    std::fprintf(stderr, "tabular: %s\n", result.reason.message.c_str());
+  else
+    std::printf("held-out accuracy %.3f, training loss %.3f after step %llu\nstate %s\n",
+                result.metrics["held_out_accuracy"], result.metrics["loss"],
+                static_cast<unsigned long long>(result.steps), result.state_sha256.c_str());
+  return trainer.exit_code();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  auto program = troupe::app{argc, argv, {{"train", train}}};
+  options o;
+  o.trainer.scaling.num_workers = 2;
+  o.trainer.run.name = "tabular";
+  o.trainer.run.storage_path = "runs";
+  o.trainer.run.steps = 300;
+  auto workers = std::uint32_t{2};
+  std::string storage = "runs";
+  CLI::App cli{"Trains a softmax regression on a CSV table with a header.", "tabular"};
+  cli.add_option("--file", o.file, "The table; one is made up without");
+  cli.add_option("--inputs", o.inputs, "The columns of numbers to learn from")->delimiter(',')->capture_default_str();
+  cli.add_option("--label", o.label, "The column that says what is to be learned")->capture_default_str();
+  cli.add_option("--batch", o.batch, "Samples in a step")->capture_default_str();
+  cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
+  cli.add_option("--steps", o.trainer.run.steps, "The last step")->capture_default_str();
+  cli.add_option("--storage", storage, "Where the run's directory is made")->capture_default_str();
+  cli.add_option("--name", o.trainer.run.name, "Name of the run's directory")->capture_default_str();
+  if (auto code = apps::parse_command_line(cli, argc, argv))
+    return *code;
+  o.trainer.scaling.num_workers = workers;
+  o.trainer.run.storage_path = storage;
+  try {
+    return run(program, o);
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "tabular: %s\n", x.what());
+    return 1;
+  }
+}

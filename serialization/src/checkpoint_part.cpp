@@ -1,11 +1,7 @@
 #include <troupe/serialization/checkpoint_part.hpp>
 
-#include <troupe/serialization/durable_file.hpp>
+#include <troupe/serialization/part_writer.hpp>
 
-#include "xxh3_stream.hpp"
-
-#include <algorithm>
-#include <array>
 #include <utility>
 
 namespace troupe::serialization {
@@ -13,10 +9,6 @@ namespace troupe::serialization {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::array<std::byte, chunk_alignment_bytes> zeros{};
-
-constexpr std::uint64_t piece_bytes = 1 << 20;
 
 expected<void> check_fit(std::uint32_t part, const chunk_plan& plan, std::span<const tensor_view> tensors) {
   if (part >= plan.part_sizes_bytes.size())
@@ -30,24 +22,6 @@ expected<void> check_fit(std::uint32_t part, const chunk_plan& plan, std::span<c
                                               ": hand over the tensors that were planned, in that order");
   }
   return {};
-}
-
-/// Writes a chunk, and the zeros between its end and the next page. Returns the checksum. What is hashed is still in
-/// the processor's cache when it is written, so that hashing costs next to nothing.
-expected<std::uint64_t> write_chunk(file& target, const planned_chunk& chunk, std::span<const std::byte> bytes) {
-  auto checksum = xxh3_stream{};
-  for (auto done = std::uint64_t{0}; done < bytes.size();) {
-    auto piece = bytes.subspan(done, std::min<std::uint64_t>(piece_bytes, bytes.size() - done));
-    checksum.update(piece);
-    if (auto written = target.write_at(chunk.offset_bytes + done, piece); !written)
-      return fail(std::move(written.error()));
-    done += piece.size();
-  }
-  auto end = chunk.offset_bytes + chunk.length_bytes;
-  auto padding = (chunk_alignment_bytes - end % chunk_alignment_bytes) % chunk_alignment_bytes;
-  if (auto written = target.write_at(end, std::span{zeros}.first(padding)); !written)
-    return fail(std::move(written.error()));
-  return checksum.digest();
 }
 
 error misfit(std::uint32_t part, const std::string& what) {
@@ -96,26 +70,14 @@ expected<part_report> write_part(const fs::path& directory, std::uint32_t part, 
                                  std::span<const tensor_view> tensors, file_system& files) {
   if (auto fits = check_fit(part, plan, tensors); !fits)
     return fail(std::move(fits.error()));
-  if (auto made = create_directories_durably(directory, files); !made)
-    return fail(std::move(made.error()));
-  auto report = part_report{part, part_file_name(part), plan.part_sizes_bytes[part], {}};
-  auto target = files.create(directory / report.file);
-  if (!target)
-    return fail(std::move(target.error()));
-  if (auto reserved = (*target)->reserve(report.size_bytes); !reserved)
-    return fail(std::move(reserved.error()));
-  for (const auto& chunk : plan.chunks_of(part)) {
-    auto bytes = std::span<const std::byte>{tensors[chunk.tensor].data + chunk.tensor_offset_bytes, chunk.length_bytes};
-    auto checksum = write_chunk(**target, chunk, bytes);
-    if (!checksum)
-      return fail(std::move(checksum.error()));
-    report.chunks.push_back({chunk.tensor, chunk.chunk, *checksum});
-  }
-  if (auto synced = (*target)->sync(); !synced)
-    return fail(std::move(synced.error()));
-  if (auto synced = files.sync_directory(directory); !synced)
-    return fail(std::move(synced.error()));
-  return report;
+  auto writer = part_writer::create(directory, part, plan, files);
+  if (!writer)
+    return fail(std::move(writer.error()));
+  for (const auto& chunk : plan.chunks_of(part))
+    if (auto written = writer->write({tensors[chunk.tensor].data + chunk.tensor_offset_bytes, chunk.length_bytes});
+        !written)
+      return fail(std::move(written.error()));
+  return writer->finish();
 }
 
 expected<void> add_parts(manifest& target, std::span<const tensor_spec> tensors, const chunk_plan& plan,

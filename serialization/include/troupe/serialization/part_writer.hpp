@@ -3,6 +3,7 @@
 #include <troupe/error.hpp>
 #include <troupe/serialization/checkpoint_part.hpp>
 #include <troupe/serialization/chunk_plan.hpp>
+#include <troupe/serialization/file_system.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +20,9 @@ class part_writer {
  public:
   /// Makes `directory` where it is missing and the part's file in it, and reserves its space, so that a full disk shows
   /// here. Fails with `errc::already_exists` if this part was begun before, `errc::invalid_argument` if the plan has no
-  /// such part, or `errc::io_error`.
+  /// such part, or `errc::io_error`. `files` outlives it.
   [[nodiscard]] static expected<part_writer> create(const std::filesystem::path& directory, std::uint32_t part,
-                                                    const chunk_plan& plan);
+                                                    const chunk_plan& plan, file_system& files = local_files());
 
   part_writer(part_writer&& other) noexcept;
   part_writer& operator=(part_writer&& other) noexcept;

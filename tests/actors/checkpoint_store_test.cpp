@@ -5,7 +5,9 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <fstream>
+#include <map>
 
 using namespace troupe;
 using namespace troupe::actors;
@@ -20,8 +22,9 @@ const auto run = run_id{"run"};
 class archive : public stage_house {
  public:
   archive() {
-    store = spawn_checkpoint_store(
-        system(), {run, directory(), 2, [this](const checkpoint_outcome& outcome) { heard.add(outcome); }});
+    store = spawn_checkpoint_store(system(), {run, directory(), 2,
+                                              [this](const checkpoint_outcome& outcome) { heard.add(outcome); }, "loss",
+                                              score_mode::min});
     REQUIRE(ask<void>(store, checkpoint_facts{run, 17, 8, 64, 1, "c0ffee", "{}", "digits", "{}"}));
   }
   ~archive() {
@@ -99,6 +102,17 @@ TEST_CASE_FIXTURE(archive, "only the latest stay") {
   for (std::uint64_t step : {1u, 2u, 3u, 4u})
     CHECK(deliver(write(0, {step}), write(1, {step})).reason == error{});
   CHECK(steps() == list{3, 4});
+}
+
+TEST_CASE_FIXTURE(archive, "the best stays, too") {
+  auto losses = std::map<std::uint64_t, double>{{1, 3}, {2, 0.5}, {3, 1}, {4, 2}, {5, 1}};
+  for (auto [step, loss] : losses) {
+    auto parts = std::array{write(0, {step}), write(1, {step})};
+    for (auto& part : parts)
+      part.metrics["loss"] = loss;
+    CHECK(deliver(parts[0], parts[1]).reason == error{});
+  }
+  CHECK(steps() == list{2, 4, 5});
 }
 
 TEST_CASE_FIXTURE(archive, "a part that could not be written gives up the checkpoint, and the older ones stand") {

@@ -39,7 +39,7 @@ TEST_CASE("the manifest's reader survives whatever a fuzzer finds") {
   std::filesystem::create_directory(corpus);
   write_corpus(corpus);
   auto length =
-      std::getenv("TROUPE_LONG_TESTS") != nullptr ? "-max_total_time=600" : "-runs=2000 -max_total_time=10 -seed=1";
+      std::getenv("TROUPE_LONG_TESTS") != nullptr ? "-max_total_time=600" : "-runs=5000 -max_total_time=10 -seed=1";
   auto log = scratch.path() / "log";
   auto command = "'" + fuzzer + "' " + length + " -max_len=4096 -artifact_prefix='" + scratch.path().string() + "/' '" +
                  corpus.string() + "' 2> '" + log.string() + "'";

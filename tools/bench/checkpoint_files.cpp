@@ -183,13 +183,13 @@ class table {
 
   /// All rows, with how many times as fast as this row the first one is.
   void print() const {
-    std::printf("\n%s\n%-26s %9s %9s %9s %22s\n", title_.c_str(), "", "median s", "best s", "MB/s",
+    std::printf("\n%s\n%-30s %9s %9s %9s %22s\n", title_.c_str(), "", "median s", "best s", "MB/s",
                 "first/this (rate)");
     auto first = median(seconds_.at(order_.front()));
     for (const auto& name : order_) {
       const auto& values = seconds_.at(name);
       auto middle = median(values);
-      std::printf("%-26s %9.3f %9.3f %9.0f %22.2f\n", name.c_str(), middle, std::ranges::min(values),
+      std::printf("%-30s %9.3f %9.3f %9.0f %22.2f\n", name.c_str(), middle, std::ranges::min(values),
                   static_cast<double>(mebibytes_ << 20) / 1e6 / middle, middle / first);
     }
     std::fflush(stdout);

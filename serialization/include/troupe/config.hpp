@@ -124,8 +124,8 @@ struct checkpoint_config {
   std::uint64_t every_steps = 0;
   /// How many of the latest stay on disk; at least 1.
   std::uint32_t num_to_keep = 2;
-  /// A metric of `step.report`: the checkpoint with the best value of it stays, too, however old it is. Empty: none
-  /// does. A checkpoint without the metric is never the best.
+  /// A metric of `step.report`: the checkpoint with the best value of it in rank 0's latest report stays, too, however
+  /// old it is. Empty: none does. A checkpoint without the metric is never the best.
   std::string score_attribute = {};
   score_mode score_order = score_mode::max;
   /// Training stops for a copy of the state only; so many checkpoints may be on their way to the device behind its

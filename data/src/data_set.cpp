@@ -253,20 +253,16 @@ class sliced final : public selected {
 /// A piece of a permutation of all samples.
 class permuted final : public selected {
  public:
-  permuted(data_set_ptr whole, std::uint64_t first, std::uint64_t count, std::uint64_t seed)
-      : permuted(std::move(whole), first, count, seed, {}) {}
-
- private:
-  // No epoch of a training run comes so far: the split is a permutation of its own.
-  static constexpr auto epoch = ~std::uint64_t{0};
-
-  struct unused {};
-  permuted(data_set_ptr whole, std::uint64_t first, std::uint64_t count, std::uint64_t seed, unused)
+  permuted(const data_set_ptr& whole, std::uint64_t first, std::uint64_t count, std::uint64_t seed)
       : selected(whole, count,
                  "permutation " + std::to_string(seed) + " " + std::to_string(first) + "+" + std::to_string(count) +
                      " of "),
         first_(first),
         order_(whole->size(), seed, epoch) {}
+
+ private:
+  // No epoch of a training run comes so far: the split is a permutation of its own.
+  static constexpr auto epoch = ~std::uint64_t{0};
 
   [[nodiscard]] std::uint64_t number(std::uint64_t sample) const noexcept override { return order_(first_ + sample); }
 

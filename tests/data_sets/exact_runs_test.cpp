@@ -96,6 +96,13 @@ TEST_CASE("a worker that is killed while preprocessors are fitted changes nothin
   CHECK(here.trained("killed", "3", "run_on", "fit").first == here.trained("whole", "1").first);
 }
 
+// Long enough for a replacement to come: it takes over what the others have found in fitting.
+TEST_CASE("a replacement that joins has learned what the others have") {
+  runs here;
+  CHECK(here.trained("replaced", "2", "run_on", "step", "800") ==
+        here.trained("whole", "1", "run_on", "nobody", "800"));
+}
+
 TEST_CASE("dropped and repeated samples are the same on any number of workers, and another run than without") {
   runs here;
   auto plain = here.trained("plain", "2");

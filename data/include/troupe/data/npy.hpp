@@ -1,0 +1,15 @@
+#pragma once
+
+#include <troupe/data/column.hpp>
+#include <troupe/error.hpp>
+
+#include <filesystem>
+#include <string>
+
+namespace troupe::data {
+
+/// An array that NumPy has saved, whose first dimension counts the samples. Read into memory, in the order of C. Fails
+/// as `serialization::read_npy` does, and with `errc::invalid_argument`, naming the file, for a scalar.
+[[nodiscard]] expected<column> read_npy(const std::filesystem::path& path, std::string column_name);
+
+} // namespace troupe::data

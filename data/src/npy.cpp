@@ -1,0 +1,19 @@
+#include <troupe/data/npy.hpp>
+
+#include <troupe/serialization/npy.hpp>
+
+#include <utility>
+
+namespace troupe::data {
+
+expected<column> read_npy(const std::filesystem::path& path, std::string column_name) {
+  auto array = serialization::read_npy(path);
+  if (!array)
+    return fail(std::move(array.error()));
+  auto result = make_column(std::move(column_name), array->spec, std::move(array->bytes));
+  if (!result)
+    return fail(result.error().code, path.string() + ": " + result.error().message);
+  return result;
+}
+
+} // namespace troupe::data

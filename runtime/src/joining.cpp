@@ -20,6 +20,9 @@ constexpr auto forming_limit = 30s;
 /// gone is found otherwise.
 constexpr auto staging_deadline = std::chrono::hours{24};
 
+/// A newcomer that comes after in so long is level: the others wait for it no longer than that.
+constexpr auto level_within = 50ms;
+
 using exchange = std::function<expected<exchange_result>(const exchange_request&)>;
 
 expected<std::unique_ptr<collectives::communicator>>
@@ -97,6 +100,7 @@ void train_context::impl::follow(step_driver& driver, const std::function<void(s
       auto facts = runtime::transferred_facts{};
       step_ = passed_ = reduced_ = value_or_throw(followed_->receive(state_, facts));
       last_metrics_ = std::move(facts.last_metrics);
+      last_frame_ = std::chrono::steady_clock::now();
     }
     while (!level_) {
       auto frame = value_or_throw(look_at_frame());
@@ -155,9 +159,15 @@ expected<runtime::staged_frame*> train_context::impl::look_at_frame() {
   if (!next)
     return fail(std::move(next.error()));
   frame_ = std::move(*next);
-  const auto* gradient = std::get_if<runtime::gradient_frame>(&*frame_);
-  if (gradient != nullptr && gradient->latest.value <= gradient->step.value + 1 && !std::exchange(told_level_, true))
-    link_.tell(newcomer_level{begin_.run, begin_.worker, staging_.generation, staging_.number, gradient->step});
+  const auto now = std::chrono::steady_clock::now();
+  const auto step_took = now - std::exchange(last_frame_, now);
+  if (const auto* gradient = std::get_if<runtime::gradient_frame>(&*frame_); gradient != nullptr && !told_level_) {
+    // While it is behind, nothing is waited for: a step takes what it takes to repeat it.
+    auto behind = gradient->latest.value - std::min(gradient->latest, gradient->step).value;
+    told_level_ = behind <= 1 || behind * step_took <= level_within;
+    if (told_level_)
+      link_.tell(newcomer_level{begin_.run, begin_.worker, staging_.generation, staging_.number, gradient->step});
+  }
   return &*frame_;
 }
 

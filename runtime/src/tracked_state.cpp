@@ -105,6 +105,14 @@ std::vector<std::string> tracked_state::untouched() const {
 }
 
 void tracked_state::check_restored() const {
+  check(true);
+}
+
+void tracked_state::check_restored_so_far() const {
+  check(false);
+}
+
+void tracked_state::check(bool is_complete) const {
   if (!source_)
     return;
   auto text = std::string{};
@@ -115,7 +123,7 @@ void tracked_state::check_restored() const {
   add("missing in it: ", missing_);
   add("of another type or shape: ", different_);
   auto extra = std::vector<std::string>{};
-  if (!options_.ignore_extra)
+  if (is_complete && !options_.ignore_extra)
     for (const auto& name : untouched())
       extra.push_back("'" + name + "'");
   add("not tracked (track them before for_each_step): ", extra);

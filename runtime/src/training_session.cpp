@@ -398,7 +398,7 @@ train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
   if (followed_)
     return followed_evaluation();
   if (!agreed_)
-    state_.check_restored();
+    state_.check_restored_so_far();
   if (auto* known = evaluation_of_others()) {
     evaluations_before_loop_.push_back(*known);
     return *known;

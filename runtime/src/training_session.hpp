@@ -204,6 +204,8 @@ class train_context::impl {
   /// What comes next from the others, if it is here.
   std::optional<runtime::staged_frame> frame_;
   bool has_lost_others_ = false;
+  /// When the frame before was here.
+  std::chrono::steady_clock::time_point last_frame_;
   bool told_level_ = false;
   /// Whether it has come to a boundary of the others, with their state.
   bool level_ = false;

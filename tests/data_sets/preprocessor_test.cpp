@@ -370,7 +370,8 @@ TEST_CASE("a run that goes on has what its checkpoint learned, and refuses anoth
   wrong.restore_from(stored);
   auto wide = standard_scaler({"x"});
   wide->fit(*table_of({make_column("x", std::vector<float>{1, 2, 3, 4}, {2})}), reduction);
-  CHECK(thrown_by([&] { wide->track(wrong, "p"); }).code == errc::mismatch);
+  wide->track(wrong, "p");
+  CHECK(thrown_by([&] { wrong.check_restored(); }).code == errc::mismatch);
 }
 
 TEST_CASE("a preprocessor is made again of its description, and nothing else is") {

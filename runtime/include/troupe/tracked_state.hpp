@@ -77,6 +77,9 @@ class tracked_state {
   /// the options want it: names all that are missing, not tracked, or of another type or shape.
   void check_restored() const;
 
+  /// The same while more may be tracked: names those that are missing, or of another type or shape, so far.
+  void check_restored_so_far() const;
+
   /// The names in the checkpoint that nobody has tracked.
   [[nodiscard]] std::vector<std::string> untouched() const;
 
@@ -99,6 +102,7 @@ class tracked_state {
   std::vector<tensor_view> tensors_;
   nlohmann::json values_ = nlohmann::json::object();
   [[nodiscard]] std::optional<std::size_t> find_in_source(const std::string& name) const;
+  void check(bool is_complete) const;
 
   std::shared_ptr<const state_source> source_;
   load_options options_;

@@ -278,6 +278,7 @@ void worker_model::agree() {
   plan.worker = id_;
   plan.generation = generation();
   plan.steps = world_.steps();
+  plan.batch_samples = 1;
   plan.state_bytes = 1;
   ask(&surroundings::send_to_driver, std::move(plan));
   stand(standing::agreeing);

@@ -111,6 +111,11 @@ bool run_coordinator::expects(worker_id worker) const {
   return i != members_.end() && i->second.stands == standing::started && !i->second.ended && !i->second.finished;
 }
 
+bool run_coordinator::follows(worker_id worker) const {
+  auto i = members_.find(worker);
+  return i != members_.end() && i->second.is_coming() && i->second.stands == standing::following;
+}
+
 std::vector<worker_place> run_coordinator::occupied() const {
   std::vector<worker_place> result;
   for (const auto& [id, who] : members_)
@@ -249,6 +254,10 @@ run_actions run_coordinator::accept(const run_plan& plan) {
     } else if (is_next_loop && each.is_coming() && each.stands == standing::waiting) {
       // It waits at a loop that is behind the others now. Who is still on its way there is told when it asks.
       append(actions, wait_for_place(each, each.since));
+    } else if (is_next_loop && each.is_coming() && each.stands == standing::following) {
+      // Nobody follows the others from one loop into the next: it is told when it reports.
+      each.level = false;
+      append(actions, give_up_staging(each));
     }
   return with_replacement(std::move(actions));
 }
@@ -573,8 +582,13 @@ run_actions run_coordinator::stage(const std::vector<member*>& newcomers, const 
     ++rank.value;
   }
   staging_.across_nodes = nodes.size() > 1;
-  auto command = control_command{config_.run, staging_.number,    command_kind::stage,
-                                 generation_, staging_.newcomers, staging_.across_nodes};
+  auto command = control_command{config_.run,
+                                 staging_.number,
+                                 command_kind::stage,
+                                 generation_,
+                                 staging_.newcomers,
+                                 staging_.across_nodes,
+                                 static_cast<std::uint32_t>(accepted_.size() - 1)};
   return {{send_command{command}, names + ": the state is on its way"}, {staging_, names}};
 }
 
@@ -588,7 +602,7 @@ run_actions run_coordinator::give_up_staging(const member& lost) {
 run_actions run_coordinator::on_level(const newcomer_level& message) {
   auto* who = find(message.worker);
   if (who == nullptr || !who->is_coming() || who->stands != standing::following || message.staging != staging_.number ||
-      message.generation != generation_ || !goes_on())
+      message.generation != generation_ || who->loop + 1 != accepted_.size() || !goes_on())
     return {};
   who->level = true;
   who->applied = std::max(who->applied, message.step);
@@ -614,8 +628,8 @@ run_actions run_coordinator::on_report_of_follower(member& who, const regroup_re
   }
   who.level = false;
   who.report = report;
-  auto is_there =
-      report.has_state && report.generation == generation_ && (phase_ == phase::regrouping || regroup_asked_);
+  auto is_there = report.has_state && report.generation == generation_ && who.loop + 1 == accepted_.size() &&
+                  (phase_ == phase::regrouping || regroup_asked_);
   if (is_there) {
     who.stands = standing::member;
     who.applied = std::max(who.applied, report.passed);
@@ -623,7 +637,10 @@ run_actions run_coordinator::on_report_of_follower(member& who, const regroup_re
     phase_ = phase::regrouping;
     return form_when_all_have_reported();
   }
-  return wait_for_place(who, now);
+  // Who still forms the group need not go on with it.
+  auto actions = give_up_staging(who);
+  append(actions, wait_for_place(who, now));
+  return actions;
 }
 
 /// A newcomer without the state has reported.
@@ -633,8 +650,10 @@ run_actions run_coordinator::wait_for_place(member& who, time now) {
   if (who.loop + 1 < accepted_.size()) {
     who.stands = standing::preparing;
     who.report.reset();
-    return {{skip_loop{who.place.worker, accepted_[who.loop + 1].evaluations},
-             name_of(who.place) + " has come to a loop that is behind the others"}};
+    auto actions = run_actions{{skip_loop{who.place.worker, accepted_[who.loop + 1].evaluations},
+                                name_of(who.place) + " has come to a loop that is behind the others"}};
+    append(actions, form_when_all_have_reported());
+    return actions;
   }
   who.stands = standing::waiting;
   who.since = now;
@@ -931,6 +950,8 @@ run_actions run_coordinator::on_node_leaving(std::uint32_t node, bool room_elsew
     // With the last one goes the run, for now.
     append(actions, others > 0 ? ask_for_regroup("workers leave with their node") : ask_all_to_leave());
   }
+  // One that was waited for may have been among them.
+  append(actions, form_when_all_have_reported());
   return actions;
 }
 

@@ -492,7 +492,8 @@ class trainer_state : public trainer_backend::base {
     monitor_->heard(*index, now);
     for (const auto& each : beat.workers) {
       coordinator_->on_applied(each.worker, each.passed);
-      if (each.generation == coordinator_->generation() && each.worker.value < result_.workers.size())
+      auto counts = each.generation == coordinator_->generation() || coordinator_->follows(each.worker);
+      if (counts && each.worker.value < result_.workers.size())
         standing_->observe({each.worker, result_.workers[each.worker.value].rank, each.progress, each.activity,
                             "after step " + std::to_string(each.passed.value)},
                            now);
@@ -834,6 +835,7 @@ class trainer_state : public trainer_backend::base {
   }
 
   void begin_all_workers() {
+    grown_at_ = state_.step;
     caf::anon_send(collectives_, generation_now());
     auto message = begin_message();
     if (parts_ && !state_.restore_from.empty())
@@ -939,7 +941,9 @@ class trainer_state : public trainer_backend::base {
     message.commands_agreed = next.decision.commands_agreed;
     message.evaluations = next.decision.evaluations;
     message.evaluations_differ = next.decision.evaluations_differ;
-    message.has_grown = std::ranges::any_of(layout_.places(), is_new);
+    if (std::ranges::any_of(layout_.places(), is_new))
+      grown_at_ = next.decision.settled;
+    message.has_grown = next.decision.settled <= grown_at_;
     for (const auto& place : layout_.places()) {
       if (place.worker == next.decision.evaluation_source)
         message.evaluation_source = place.rank;
@@ -1345,6 +1349,8 @@ class trainer_state : public trainer_backend::base {
   caf::typed_response_promise<run_result> answer_;
   run_result result_;
   clock::time_point started_;
+  /// The step after which somebody came last.
+  step_id grown_at_;
   std::optional<run_directory> directory_;
   starting_state state_;
   std::vector<used_node> nodes_;

@@ -35,6 +35,9 @@ class control_link {
   /// The same among the ranks of a staging group. From the stager's thread.
   [[nodiscard]] virtual expected<exchange_result> exchange_staging(const exchange_request& message) = 0;
 
+  /// Tells that an exchange of a staging group will not be complete. From any thread.
+  virtual void end(const exchange_ended& message) = 0;
+
   /// An all-gather of descriptors among the ranks of this node. From the training thread.
   [[nodiscard]] virtual expected<std::vector<std::vector<collectives::unique_fd>>>
   exchange_descriptors(const descriptor_request& request, std::span<const int> mine) = 0;

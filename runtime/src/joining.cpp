@@ -58,6 +58,9 @@ bool is_loss_of_staging(const error& reason) {
 // -- one that has the state -------------------------------------------------------------------------------------------
 
 void train_context::impl::stage_state(step_id step, const control_command& command) {
+  // One that was asked for in a loop that is behind.
+  if (command.loop + 1 != loops_)
+    return;
   auto place = staging_place{command.sequence,  command.generation,
                              begin_.place.rank, begin_.place.world_size,
                              command.newcomers, command.across_nodes ? begin_.place.host_address : "127.0.0.1"};
@@ -66,6 +69,8 @@ void train_context::impl::stage_state(step_id step, const control_command& comma
   settings.sources = place.sources;
   settings.newcomers = place.newcomers;
   settings.step = step;
+  settings.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
+  settings.given_up = [this, ended = exchange_ended{begin_.run, place.generation, place.number}] { link_.end(ended); };
   settings.form = [this, run = begin_.run, place](std::stop_token cancelled) {
     return form_staging_group(run, place, std::move(cancelled),
                               [this](const exchange_request& message) { return link_.exchange_staging(message); });
@@ -85,7 +90,7 @@ bool train_context::impl::join(step_driver& driver, const std::function<void(ste
     follow(driver, body);
     between_steps_ = level_;
   }
-  between_steps_ = level_ = false;
+  between_steps_ = level_ = has_lost_others_ = false;
   return has_state_;
 }
 
@@ -93,36 +98,52 @@ bool train_context::impl::join(step_driver& driver, const std::function<void(ste
 /// one of them. `level_` says whether it has come so far.
 void train_context::impl::follow(step_driver& driver, const std::function<void(step&)>& body) {
   level_ = told_level_ = has_lost_others_ = false;
-  try {
-    {
-      auto scope = runtime::activity::scope{activity_, activity_kind::control};
-      open_staging();
-      auto facts = runtime::transferred_facts{};
-      step_ = passed_ = reduced_ = value_or_throw(followed_->receive(state_, facts));
-      last_metrics_ = std::move(facts.last_metrics);
-      last_frame_ = std::chrono::steady_clock::now();
+  repeat_took_.reset();
+  if (auto taken = take_staged_state(); !taken) {
+    close_staging();
+    if (!is_loss_of_staging(taken.error()))
+      throw failure{std::move(taken.error())};
+    return;
+  }
+  // What goes wrong with the group from here on is told by `has_lost_others_`; what the body throws is the user's.
+  while (!level_) {
+    auto frame = look_at_frame();
+    if (!frame)
+      break;
+    if (auto* end = std::get_if<runtime::end_frame>(*frame)) {
+      if (end->boundary != step_)
+        throw failure{errc::internal, "the others end at step " + std::to_string(end->boundary.value) +
+                                          ", and this newcomer has come to step " + std::to_string(step_.value) +
+                                          ": an invariant of Troupe is broken"};
+      commands_agreed_ = end->commands_agreed;
+      evaluations_ = end->evaluations;
+      level_ = true;
+      break;
     }
-    while (!level_) {
-      auto frame = value_or_throw(look_at_frame());
-      if (auto* end = std::get_if<runtime::end_frame>(frame)) {
-        if (end->boundary != step_)
-          throw failure{errc::internal, "the others end at step " + std::to_string(end->boundary.value) +
-                                            ", and this newcomer has come to step " + std::to_string(step_.value) +
-                                            ": an invariant of Troupe is broken"};
-        commands_agreed_ = end->commands_agreed;
-        evaluations_ = end->evaluations;
-        level_ = true;
-      } else if (auto next = step_id{step_.value + 1}; driver.repeat(next, body)) {
-        step_ = passed_ = reduced_ = next;
-      } else {
-        break;
-      }
-    }
-  } catch (const failure& x) {
-    if (!is_loss_of_staging(x.reason()))
-      throw;
+    const auto next = step_id{step_.value + 1};
+    const auto began = std::chrono::steady_clock::now();
+    if (!driver.repeat(next, body))
+      break;
+    repeat_took_ = std::chrono::steady_clock::now() - began;
+    step_ = passed_ = reduced_ = next;
   }
   close_staging();
+}
+
+expected<void> train_context::impl::take_staged_state() {
+  auto scope = runtime::activity::scope{activity_, activity_kind::control};
+  try {
+    open_staging();
+  } catch (const failure& x) {
+    return fail(x.reason());
+  }
+  auto facts = runtime::transferred_facts{};
+  auto step = followed_->receive(state_, facts);
+  if (!step)
+    return fail(std::move(step.error()));
+  step_ = passed_ = reduced_ = *step;
+  last_metrics_ = std::move(facts.last_metrics);
+  return {};
 }
 
 void train_context::impl::open_staging() {
@@ -159,12 +180,9 @@ expected<runtime::staged_frame*> train_context::impl::look_at_frame() {
   if (!next)
     return fail(std::move(next.error()));
   frame_ = std::move(*next);
-  const auto now = std::chrono::steady_clock::now();
-  const auto step_took = now - std::exchange(last_frame_, now);
   if (const auto* gradient = std::get_if<runtime::gradient_frame>(&*frame_); gradient != nullptr && !told_level_) {
-    // While it is behind, nothing is waited for: a step takes what it takes to repeat it.
     auto behind = gradient->latest.value - std::min(gradient->latest, gradient->step).value;
-    told_level_ = behind <= 1 || behind * step_took <= level_within;
+    told_level_ = behind <= 1 || (repeat_took_ && behind * *repeat_took_ <= level_within);
     if (told_level_)
       link_.tell(newcomer_level{begin_.run, begin_.worker, staging_.generation, staging_.number, gradient->step});
   }

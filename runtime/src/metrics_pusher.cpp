@@ -103,7 +103,10 @@ void metrics_pusher::loop() {
     lock.lock();
     busy_ = false;
     pushed_changes_ = changes;
-    if (!pushed) {
+    if (!pushed && pushed.error().code == errc::timed_out) {
+      // Nobody knows whether it has them. What has come since is not lost with them.
+      pending_.dropped += batch.rows.size() + batch.dropped;
+    } else if (!pushed) {
       // The driver is gone or does not want them: nobody is left to tell.
       pending_ = head_;
       pending_.applied = pushed_;

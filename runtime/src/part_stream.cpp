@@ -335,24 +335,43 @@ class receiver : public actors::part_receiver {
       auto what = pollfd{socket_.get(), POLLIN, 0};
       auto ready = ::poll(&what, 1, 100) > 0;
       std::erase_if(sessions_, [](session& x) {
-        if (x.over)
+        // Read once: it may become true in between.
+        const auto over = x.over.load();
+        if (over)
           x.thread.join();
-        return x.over.load();
+        return over;
       });
       if (!ready)
         continue;
       auto peer = unique_fd{::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC)};
-      if (!peer)
+      if (!peer) {
+        // Out of descriptors: it stays ready.
+        std::this_thread::sleep_for(std::chrono::milliseconds{100});
         continue;
+      }
       auto& next = sessions_.emplace_back();
-      next.thread = std::thread{[this, &next, peer = std::move(peer)]() mutable {
-        serve(std::move(peer));
-        next.over = true;
-      }};
+      try {
+        next.thread = std::thread{[this, &next, peer = std::move(peer)]() mutable {
+          serve(std::move(peer));
+          next.over = true;
+        }};
+      } catch (const std::system_error&) {
+        // No thread for it: the worker finds its connection closed, and tries again.
+        sessions_.pop_back();
+      }
     }
   }
 
+  /// Nothing that a peer says ends the driver.
   void serve(unique_fd peer) {
+    try {
+      serve_or_throw(std::move(peer));
+    } catch (const std::exception&) {
+      // Its connection ends with this.
+    }
+  }
+
+  void serve_or_throw(unique_fd peer) {
     // As the threads of workers that write: training goes first.
     ::setpriority(PRIO_PROCESS, 0, 10);
     auto stream = secure_stream::accept(std::move(peer), context_, connect_limit, stop_.get_token());
@@ -386,18 +405,6 @@ expected<std::shared_ptr<const tls_context>> context_of(const part_stream_secret
 }
 
 // -- a worker's end ---------------------------------------------------------------------------------------------------
-
-/// A manifest is read from a file; these bytes have none.
-expected<serialization::manifest> parse_manifest(std::span<const std::byte> bytes) {
-  auto memory = unique_fd{::memfd_create("manifest", MFD_CLOEXEC)};
-  for (auto rest = bytes; memory && !rest.empty();) {
-    auto written = ::write(memory.get(), rest.data(), rest.size());
-    if (written <= 0)
-      return fail(errc::io_error, std::string{"no memory for a manifest: "} + std::strerror(errno));
-    rest = rest.subspan(static_cast<std::size_t>(written));
-  }
-  return serialization::read_manifest("/proc/self/fd/" + std::to_string(memory.get()));
-}
 
 class streamed_state : public state_source {
  public:
@@ -484,12 +491,18 @@ expected<void> part_stream::connect(const std::stop_token& stop) {
 /// After a failure nobody knows what is still to come over this connection.
 template <class Call>
 auto part_stream::attempt(const std::stop_token& stop, Call call) -> decltype(call()) {
-  if (auto connected = connect(stop); !connected)
-    return fail(std::move(connected.error()));
-  auto result = call();
-  if (!result)
+  for (;;) {
+    const auto is_fresh = !stream_.has_value();
+    if (auto connected = connect(stop); !connected)
+      return fail(std::move(connected.error()));
+    auto result = call();
+    if (result)
+      return result;
     stream_.reset();
-  return result;
+    // One that has been idle for long may have died unnoticed.
+    if (is_fresh || result.error().code != errc::unreachable || stop.stop_requested())
+      return result;
+  }
 }
 
 expected<serialization::part_report> part_stream::put(const staged_part& part, const std::stop_token& stop) {
@@ -561,7 +574,7 @@ expected<std::shared_ptr<const state_source>> part_stream::open_source() {
   });
   if (!bytes)
     return fail(std::move(bytes.error()));
-  auto content = parse_manifest(*bytes);
+  auto content = serialization::parse_manifest(*bytes, "the manifest that the driver has sent");
   if (!content)
     return fail(std::move(content.error()));
   return std::make_shared<streamed_state>(shared_from_this(), std::move(*content),

@@ -35,6 +35,8 @@ void prepare(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  // Nor does it say that it has what was sent.
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000);
 }
 
 error lost(int code) {

@@ -146,7 +146,7 @@ void state_stager::push(staging_kind kind, step_id step, std::span<const std::by
     if (!takes_frames())
       return;
     queued_bytes_ += bytes.size();
-    if (queued_bytes_ > settings_.queue_limit_bytes) {
+    if (queued_bytes_ > std::max<std::uint64_t>(settings_.queue_limit_bytes, settings_.queue_limit_gradients * bytes.size())) {
       lock.unlock();
       return abort({errc::aborted, "the newcomers are more than " + std::to_string(settings_.queue_limit_bytes) +
                                        " bytes of gradients behind: they are slower than training"});
@@ -205,6 +205,8 @@ void state_stager::run() {
   auto reason = error{};
   try {
     group = value_or_throw(settings_.form(cancel_forming_.get_token()));
+    if (settings_.deadline)
+      group->set_deadline(*settings_.deadline);
     adopt(*group);
     // Who has nothing to send leaves early: only once nobody is still connecting.
     value_or_throw(group->barrier());
@@ -298,6 +300,11 @@ void state_stager::leave(std::unique_ptr<collectives::communicator> group, error
     spare_.clear();
   }
   group.reset();
+  // As much as a share of the state.
+  staged_chunks_.clear();
+  share_ = collectives::aligned_buffer{};
+  if (settings_.given_up && last_error().code != errc::none)
+    settings_.given_up();
   auto lock = std::lock_guard{mutex_};
   active_ = false;
 }

@@ -8,6 +8,7 @@
 #include <troupe/tracked_state.hpp>
 #include <troupe/types.hpp>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <thread>
@@ -38,11 +40,17 @@ struct staging_settings {
   std::uint32_t newcomers = 1;
   /// The step after which the state is as it is now.
   step_id step;
-  /// How many bytes of gradients and evaluations may wait for newcomers that are slower than training.
+  /// How many bytes of gradients and evaluations may wait for newcomers that are slower than training, and how many
+  /// gradients in any case.
   std::uint64_t queue_limit_bytes = std::uint64_t{1} << 30;
+  std::uint32_t queue_limit_gradients = 16;
+  /// How long the group waits for a newcomer that takes nothing; none: as its communicator has it.
+  std::optional<std::chrono::milliseconds> deadline = {};
+  /// Told when the group has ended with an error: who waits for it to form waits in vain. From any thread.
+  std::function<void()> given_up = {};
   /// Forms the group. Called once, on the stager's thread; returns soon after it is asked to stop. The communicator's
   /// deadline bounds each wait for a newcomer, which may be in the middle of a step.
-  std::function<expected<std::unique_ptr<collectives::communicator>>(std::stop_token)> form;
+  std::function<expected<std::unique_ptr<collectives::communicator>>(std::stop_token)> form = {};
 };
 
 /// An incumbent's side, through any number of groups, one at a time. `begin` and the pushes are called by the training

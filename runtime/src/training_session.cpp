@@ -581,10 +581,15 @@ bool step_driver::repeat(step_id id, const std::function<void(step&)>& body) {
   step_.shards_.range_ = range_ = {};
   next_shard_ = 0;
   reduced_ = interrupted_ = false;
-  repeating_ = true;
+  // It may have had a place in a generation that was never formed.
+  generation_ = context_.begin_.place.generation;
+  struct scope {
+    explicit scope(bool& what) : what_(what) { what_ = true; }
+    ~scope() { what_ = false; }
+    bool& what_;
+  } const repeats{repeating_};
   run_body(body);
-  repeating_ = false;
-  return !context_.has_lost_others();
+  return reduced_ && !interrupted_ && !context_.has_lost_others();
 }
 
 std::span<const float> step_driver::take_gradient() {

@@ -121,6 +121,7 @@ class train_context::impl {
   /// False: it comes too late for this loop.
   [[nodiscard]] bool join(step_driver& driver, const std::function<void(step&)>& body);
   void follow(step_driver& driver, const std::function<void(step&)>& body);
+  [[nodiscard]] expected<void> take_staged_state();
   void open_staging();
   void close_staging();
   [[nodiscard]] expected<runtime::staged_frame*> look_at_frame();
@@ -204,8 +205,8 @@ class train_context::impl {
   /// What comes next from the others, if it is here.
   std::optional<runtime::staged_frame> frame_;
   bool has_lost_others_ = false;
-  /// When the frame before was here.
-  std::chrono::steady_clock::time_point last_frame_;
+  /// How long it took to repeat the last step, once it has.
+  std::optional<std::chrono::steady_clock::duration> repeat_took_;
   bool told_level_ = false;
   /// Whether it has come to a boundary of the others, with their state.
   bool level_ = false;

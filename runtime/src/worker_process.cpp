@@ -75,6 +75,8 @@ class actor_link : public control_link {
     return ask<exchange_result>(staging_, handles_.collectives, message);
   }
 
+  void end(const exchange_ended& message) override { caf::anon_send(handles_.collectives, message); }
+
   expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request& request,
                                                                                   std::span<const int> mine) override {
     return descriptors_.exchange(request.generation, request.local_rank, request.local_world_size, mine,

@@ -118,7 +118,7 @@ TEST_CASE(
   // First the others are told, who may come to the exchange first or last.
   REQUIRE(staged.size() == 2);
   const auto& command = std::get<send_command>(staged[0].what).command;
-  CHECK(command == control_command{run, 1, command_kind::stage, {1}, 1, false});
+  CHECK(command == control_command{run, 1, command_kind::stage, {1}, 1, false, 0});
   CHECK(std::get<stage_newcomers>(staged[1].what) == stage_newcomers{1, 2, 1, false, {{{2}, {2}}}});
   CHECK(group.training());
 
@@ -204,7 +204,9 @@ TEST_CASE("a newcomer that falls back follows again, and after three times the o
     REQUIRE(find<stage_newcomers>(again));
     CHECK(find<stage_newcomers>(again)->number == number + 1);
   }
-  CHECK(asks_for_regroup(group.on_report(asks_for_place(2, 3), start)));
+  const auto last = group.on_report(asks_for_place(2, 3), start);
+  REQUIRE(find<send_command>(last));
+  CHECK(find<send_command>(last)->command.kind == command_kind::regroup);
 }
 
 TEST_CASE("when one of the others is lost, the newcomer does not hold them up, and follows who is left") {
@@ -278,9 +280,33 @@ TEST_CASE("a newcomer that is not wanted any more leaves nobody waiting for its 
   CHECK(find<fence_worker>(gone));
   CHECK(find<end_staging>(gone));
 
-  // Those who go on to their next loop break the group themselves.
   auto next_loop = with_a_follower();
   static_cast<void>(next_loop.on_plan(plan_of(0, 1, 1)));
-  CHECK(next_loop.on_plan(plan_of(1, 1, 1)).size() == 1);
-  CHECK(find<skip_loop>(next_loop.on_report(asks_for_place(2, 1), start)));
+  const auto accepted = next_loop.on_plan(plan_of(1, 1, 1));
+  REQUIRE(find<end_staging>(accepted));
+  CHECK_FALSE(find<fence_worker>(accepted));
+  // What it has heard of the loop before does not count in the next.
+  CHECK(next_loop.on_level(level(2, 1, 1, 40)).empty());
+  static_cast<void>(next_loop.on_pause());
+  CHECK(find<skip_loop>(next_loop.on_report(has_followed(2, 40, 1, 1), start)));
+}
+
+TEST_CASE("who still forms a group that a newcomer has left is let go, before the next is formed") {
+  auto group = with_a_follower();
+  const auto again = group.on_report(asks_for_place(2, 1), start);
+  REQUIRE(again.size() == 3);
+  CHECK(std::get<end_staging>(again[0].what).number == 1);
+  CHECK(std::get<send_command>(again[1].what).command.sequence == 2);
+  CHECK(std::get<stage_newcomers>(again[2].what).number == 2);
+}
+
+TEST_CASE("a newcomer that is waited for and goes with its node lets the others go on") {
+  auto group = two_in_loop();
+  static_cast<void>(group.on_resize(3));
+  prepare(group, 2, 1);
+  static_cast<void>(group.on_report(asks_for_place(2), start));
+  static_cast<void>(group.on_level(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_report(report_of(0, 42, 1), start));
+  CHECK(group.on_report(report_of(1, 42, 1), start).empty());
+  CHECK(find<form_generation>(group.on_node_leaving(1, false)));
 }

@@ -23,6 +23,7 @@ class gated_driver : public control_link {
     return fail(errc::internal, "not played");
   }
   void tell(const newcomer_level&) override {}
+  void end(const exchange_ended&) override {}
   expected<checkpoint_outcome> deliver(const checkpoint_part&) override { return fail(errc::internal, "not played"); }
   void finish(const worker_finished&) override {}
 

@@ -68,7 +68,11 @@ class staging_group {
   }
 
   staging_settings settings_of(std::uint32_t source) {
-    auto result = staging_settings{rank_id{source}, sources_, newcomers_, boundary, std::uint64_t{1} << 30, {}};
+    staging_settings result;
+    result.rank = rank_id{source};
+    result.sources = sources_;
+    result.newcomers = newcomers_;
+    result.step = boundary;
     result.form = [this, source](const std::stop_token&) { return form(source); };
     return result;
   }
@@ -363,6 +367,7 @@ TEST_CASE("a stager whose newcomers are too slow for its memory gives up, and st
   auto group = staging_group{1, 1};
   auto settings = group.settings_of(0);
   settings.queue_limit_bytes = 3000;
+  settings.queue_limit_gradients = 0;
   stager.begin(settings, incumbent.state, incumbent.facts);
   auto newcomer = group.newcomer();
   REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));

@@ -194,6 +194,7 @@ class played_link : public runtime::control_link {
     return fail(errc::internal, "not played");
   }
   void tell(const newcomer_level&) override {}
+  void end(const exchange_ended&) override {}
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override { return driver_.deliver(part); }
   expected<void> push(const metrics_batch& batch) override { return driver_.push(batch); }
   void finish(const worker_finished&) override {}

@@ -215,7 +215,7 @@ void for_each_message(Visitor visit) {
   visit("regroup_report", sample_report());
   visit("next_generation", sample_next());
   visit("begin_training", sample_begin());
-  visit("control_command", control_command{sample_run, 5, command_kind::stage, {7}, 2, true});
+  visit("control_command", control_command{sample_run, 5, command_kind::stage, {7}, 2, true, 3});
   visit("abort_training", abort_training{sample_run, {7}, reason});
   visit("release_worker", release_worker{sample_run});
   visit("exchange_request", exchange_request{sample_run, {7}, 1, {2}, std::string("\0blob", 5), 6});

@@ -723,7 +723,7 @@ struct next_generation {
   rank_id evaluation_source;
   /// The ranks that get the run's state from the others before anything else.
   std::vector<rank_id> newcomers;
-  /// Whether some were not in the generation before: all compare their whole state.
+  /// Whether some have come since the last step that counts: all compare their whole state.
   bool has_grown = false;
   /// For a newcomer: it has no place yet, follows the others here, and reports again when it has come to the boundary
   /// that they name, or cannot. Nothing else is filled in then.
@@ -780,6 +780,8 @@ struct control_command {
   std::uint32_t newcomers = 0;
   /// Whether not all of them and the others are on one node.
   bool across_nodes = false;
+  /// Of `stage`: which of the training function's loops they have come to, from 0. Void in any other.
+  std::uint32_t loop = 0;
 
   bool operator==(const control_command&) const = default;
 };
@@ -788,7 +790,7 @@ template <class Inspector>
 bool inspect(Inspector& f, control_command& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("kind", x.kind),
                             f.field("generation", x.generation), f.field("newcomers", x.newcomers),
-                            f.field("across_nodes", x.across_nodes));
+                            f.field("across_nodes", x.across_nodes), f.field("loop", x.loop));
 }
 
 /// Makes every pending and later operation of a generation's communicator fail with `reason`: a member is gone, or the

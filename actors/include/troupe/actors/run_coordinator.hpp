@@ -281,6 +281,8 @@ class run_coordinator {
   /// Whether it is one of this attempt's workers; and of those whose processes are still to join.
   [[nodiscard]] bool knows(worker_id worker) const { return members_.contains(worker); }
   [[nodiscard]] bool expects(worker_id worker) const;
+  /// Whether it is a newcomer that repeats what the others do.
+  [[nodiscard]] bool follows(worker_id worker) const;
   /// The furthest step that anybody has applied.
   [[nodiscard]] step_id furthest() const noexcept { return furthest_; }
   /// Where processes are that were started and have not ended.

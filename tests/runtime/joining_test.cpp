@@ -1,0 +1,390 @@
+#include "training_session.hpp"
+
+#include <troupe/actors/regroup.hpp>
+#include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/collectives/summation_tree.hpp>
+
+#include <doctest/doctest.h>
+#include <rank_group.hpp>
+#include <scratch_directory.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+/// Sessions that lose their group, and one that joins: the driver is played.
+namespace {
+
+constexpr std::uint32_t shards = 8;
+
+/// What no test here needs.
+class link_without_files : public runtime::control_link {
+ public:
+  expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const runtime::descriptor_request&,
+                                                                                  std::span<const int>) override {
+    return fail(errc::internal, "not played");
+  }
+  expected<exchange_result> exchange_staging(const exchange_request&) override {
+    return fail(errc::internal, "not played");
+  }
+  void tell(const newcomer_level&) override {}
+  void end(const exchange_ended&) override {}
+  expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
+    return checkpoint_outcome{part.step, "", {}};
+  }
+  expected<void> push(const metrics_batch&) override { return {}; }
+  void finish(const worker_finished&) override {}
+};
+
+group_place place_of(std::uint32_t rank, std::uint64_t generation) {
+  group_place result;
+  result.generation = {generation};
+  result.rank = {rank};
+  result.world_size = 2;
+  result.local_rank = rank;
+  result.local_world_size = 2;
+  result.backend = backend_kind::gloo;
+  result.data_address = "127.0.0.1";
+  result.ownership = collectives::even_ownership(shards, 2);
+  result.nodes = {0, 0};
+  return result;
+}
+
+begin_training begin_at(const std::filesystem::path& directory, std::uint32_t rank) {
+  begin_training result;
+  result.function = "train";
+  result.run_directory = directory.string();
+  result.shards = shards;
+  result.configuration = "{}";
+  result.options = "{}";
+  result.worker = {rank};
+  result.collective_timeout_ms = 60'000;
+  result.checkpoints_in_flight = 1;
+  return result;
+}
+
+step_plan plan_of(std::uint64_t steps) {
+  step_plan result;
+  result.data = {64, "d"};
+  result.batch_samples = 8;
+  result.gradient_elements = 4;
+  result.steps = steps;
+  return result;
+}
+
+void add_to(std::vector<float>& weights, std::span<const float> gradient) {
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    weights[i] += gradient[i];
+}
+
+/// A driver of two workers that both live: every regroup is of the same two, as `decide_regroup` decides.
+class two_survivors {
+ public:
+  class link : public link_without_files {
+   public:
+    link(two_survivors& driver, std::uint32_t rank) : driver_(driver), rank_(rank) {}
+    expected<exchange_result> exchange(const exchange_request& message) override { return driver_.exchange(message); }
+    expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
+    expected<next_generation> regroup(const regroup_report& report) override { return driver_.regroup(rank_, report); }
+
+   private:
+    two_survivors& driver_;
+    std::uint32_t rank_;
+  };
+
+  expected<exchange_result> exchange(const exchange_request& message) {
+    auto lock = std::unique_lock{mutex_};
+    auto generation = message.generation.value;
+    auto& blobs = blobs_[generation];
+    blobs[message.rank.value] = message.blob;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return generation_ > generation || blobs.size() == 2; });
+    if (generation_ > generation)
+      return fail(errc::stale_generation, "this generation is over");
+    return exchange_result{message.generation, {blobs[0], blobs[1]}};
+  }
+
+  expected<plan_accepted> agree(const run_plan& plan) {
+    auto lock = std::unique_lock{mutex_};
+    ++plans_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return plans_ >= 2; });
+    return plan_accepted{plan.generation};
+  }
+
+  expected<next_generation> regroup(std::uint32_t rank, const regroup_report& report) {
+    auto lock = std::unique_lock{mutex_};
+    auto over = report.generation.value;
+    reports_[rank] = report;
+    if (reports_.size() == 2) {
+      auto decision = actors::decide_regroup(std::vector{reports_[0], reports_[1]});
+      reports_.clear();
+      ++generation_;
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        next_generation next;
+        next.place = place_of(i, generation_);
+        next.settled = decision->settled;
+        next.commands_agreed = decision->commands_agreed;
+        next.evaluations = decision->evaluations;
+        // As long as no step counts.
+        next.has_grown = decision->settled == step_id{};
+        answers_[i] = next;
+      }
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return generation_ > over || somebody_has_finished_; });
+    if (generation_ == over)
+      return fail(errc::aborted, "the other has done its last step");
+    return answers_[rank];
+  }
+
+  void finished() {
+    auto lock = std::lock_guard{mutex_};
+    somebody_has_finished_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t generation_ = 3;
+  int plans_ = 0;
+  bool somebody_has_finished_ = false;
+  std::map<std::uint64_t, std::map<std::uint32_t, std::string>> blobs_;
+  std::map<std::uint32_t, regroup_report> reports_;
+  std::map<std::uint32_t, next_generation> answers_;
+};
+
+} // namespace
+
+TEST_CASE("a loss at any instant of the first steps leaves replicas that are compared alike") {
+  testing::scratch_directory scratch;
+  auto random = std::mt19937{1};
+  for (auto trial = 0; trial < 25; ++trial) {
+    two_survivors driver;
+    std::vector<std::unique_ptr<two_survivors::link>> links;
+    std::vector<std::unique_ptr<train_context::impl>> sessions;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      auto begin = begin_at(scratch.path(), rank);
+      begin.place = place_of(rank, 3);
+      links.push_back(std::make_unique<two_survivors::link>(driver, rank));
+      sessions.push_back(std::make_unique<train_context::impl>(begin, *links.back()));
+    }
+    std::atomic<int> bodies{0};
+    std::vector<worker_finished> results(2);
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        results[rank] = sessions[rank]->run([&](train_context& ctx) {
+          // So large that the digests take a while.
+          auto weights = std::vector<float>(1 << 18);
+          ctx.state().track("weights", weights);
+          ctx.for_each_step(plan_of(2), [&](step& step) {
+            for (auto& shard : step.shards())
+              shard.gradient()[0] += 1;
+            ++bodies;
+            add_to(weights, step.all_reduce());
+          });
+        });
+        driver.finished();
+        // The other is not to wait for it.
+        if (results[rank].reason.code != errc::none)
+          for (auto& each : sessions)
+            each->abort({{}, {1'000}, {errc::aborted, "the run is ending"}});
+      });
+    while (bodies < 2)
+      std::this_thread::yield();
+    const auto instant = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 1500);
+    while (std::chrono::steady_clock::now() < instant) {
+    }
+    for (auto& each : sessions)
+      each->abort({{}, {3}, {errc::aborted, "a loss"}});
+    for (auto& each : threads)
+      each.join();
+    for (const auto& each : results) {
+      CAPTURE(trial);
+      INFO(each.reason.message);
+      CHECK(each.reason.code != errc::mismatch);
+    }
+  }
+}
+
+namespace {
+
+/// A driver of one newcomer: each report is answered by the next of what it was told to say.
+class newcomers_link : public link_without_files {
+ public:
+  newcomers_link(std::vector<next_generation> answers, collectives::testing::meeting<std::string>& addresses)
+      : answers_(std::move(answers)), addresses_(addresses) {}
+
+  expected<exchange_result> exchange(const exchange_request& message) override {
+    if (message.group_size == 0)
+      return fail(errc::aborted, "a peer is gone while the group forms");
+    return exchange_result{message.generation, addresses_.exchange(message.rank.value, std::string{message.blob})};
+  }
+  expected<plan_accepted> agree(const run_plan& plan) override { return plan_accepted{plan.generation}; }
+  expected<next_generation> regroup(const regroup_report& report) override {
+    reports.push_back(report);
+    if (reports.size() > answers_.size())
+      return fail(errc::aborted, "the run is ending");
+    return answers_[reports.size() - 1];
+  }
+  void tell(const newcomer_level& message) override { levels.push_back(message); }
+
+  std::vector<regroup_report> reports;
+  std::vector<newcomer_level> levels;
+
+ private:
+  std::vector<next_generation> answers_;
+  collectives::testing::meeting<std::string>& addresses_;
+};
+
+next_generation staged_in(std::uint64_t generation) {
+  next_generation result;
+  result.staging = {1, {generation}, {1}, 1, 1, "127.0.0.1"};
+  return result;
+}
+
+/// A place in a generation that is lost while it forms.
+next_generation failing_place() {
+  next_generation result;
+  result.place = place_of(1, 5);
+  result.newcomers = {rank_id{1}};
+  result.settled = {6};
+  result.has_grown = true;
+  return result;
+}
+
+/// What one incumbent gives, from the state after step 7.
+struct incumbent {
+  std::vector<float> weights = std::vector<float>(4, 1.0f);
+  tracked_state state;
+  runtime::state_stager stager;
+
+  incumbent(collectives::testing::meeting<std::string>& addresses, std::uint64_t generation) {
+    state.track("weights", weights);
+    runtime::staging_settings settings;
+    settings.rank = {0};
+    settings.sources = settings.newcomers = 1;
+    settings.step = {7};
+    settings.form = [&addresses, generation](const std::stop_token&) {
+      collectives::gloo_options place;
+      place.rank = {0};
+      place.world_size = 2;
+      place.generation = {generation};
+      place.deadline = 60s;
+      return collectives::make_gloo_communicator(place, [&](std::string mine) -> expected<std::vector<std::string>> {
+        return addresses.exchange(0, std::move(mine));
+      });
+    };
+    stager.begin(std::move(settings), state, {});
+  }
+
+  /// The gradient is the step's number, the metric a tenth of it.
+  void reduce(std::uint64_t step) {
+    auto layout = collectives::bucket_layout{{{dtype::f32, 4}, {dtype::f64, plan_of(1).metrics.size()}}};
+    std::vector<std::byte> bucket(layout.size_bytes());
+    for (std::size_t i = 0; i < 4; ++i)
+      reinterpret_cast<float*>(bucket.data())[i] = static_cast<float>(step);
+    stager.push_gradient({step}, bucket);
+  }
+};
+
+struct newcomer {
+  testing::scratch_directory scratch;
+  std::vector<float> weights = std::vector<float>(4);
+  std::vector<std::uint64_t> applied;
+  std::vector<double> evaluated;
+
+  worker_finished follow(newcomers_link& link, const std::function<void(step&)>& before = {}) {
+    auto begin = begin_at(scratch.path(), 1);
+    begin.place.rank = {1};
+    begin.place.world_size = 2;
+    begin.place.local_world_size = 1;
+    train_context::impl session{begin, link};
+    return session.run([&](train_context& ctx) {
+      ctx.state().track("weights", weights);
+      ctx.for_each_step(plan_of(100), [&](step& step) {
+        if (before)
+          before(step);
+        for (auto& shard : step.shards())
+          shard.gradient()[0] += 1;
+        add_to(weights, step.all_reduce());
+        applied.push_back(step.number());
+        if (step.number() == 9)
+          evaluated = ctx.evaluate(8, 1, [](std::span<const std::uint64_t>, std::span<double>) {
+            FAIL("a newcomer computes no evaluation");
+          });
+      });
+    });
+  }
+};
+
+} // namespace
+
+TEST_CASE("a newcomer repeats what the others have reduced, and comes to the boundary that they name") {
+  for (auto fails_first : {false, true}) {
+    CAPTURE(fails_first);
+    collectives::testing::meeting<std::string> addresses{2};
+    auto answers = std::vector{staged_in(6)};
+    if (fails_first)
+      answers.insert(answers.begin(), failing_place());
+    newcomers_link link{answers, addresses};
+    incumbent other{addresses, 6};
+    other.reduce(8);
+    other.reduce(9);
+    other.stager.push_evaluation(std::vector{0.25});
+    other.reduce(10);
+    other.stager.push_end({10}, 17, 3);
+    newcomer joins;
+    auto end = joins.follow(link);
+    CHECK(end.reason.code == errc::aborted);
+    CHECK(joins.weights == std::vector<float>(4, 1 + 8 + 9 + 10));
+    CHECK(joins.applied == std::vector<std::uint64_t>{8, 9, 10});
+    CHECK(joins.evaluated == std::vector{0.25});
+    REQUIRE(link.levels.size() == 1);
+    CHECK(link.levels.front().staging == 1);
+    const auto& report = link.reports.back();
+    CHECK(report.has_state);
+    CHECK(report.between_steps);
+    CHECK(report.passed == step_id{10});
+    CHECK(report.generation == generation_id{6});
+    CHECK(report.staging == 1);
+    CHECK(report.commands_agreed == 17);
+    CHECK(report.evaluations == 3);
+  }
+}
+
+TEST_CASE("a newcomer whose sources are gone asks again, without a state") {
+  collectives::testing::meeting<std::string> addresses{2};
+  newcomers_link link{{staged_in(6)}, addresses};
+  auto other = std::make_unique<incumbent>(addresses, 6);
+  other->reduce(8);
+  newcomer joins;
+  auto end = joins.follow(link, [&](step& step) {
+    if (step.number() == 8)
+      other.reset();
+  });
+  CHECK(end.reason.code == errc::aborted);
+  REQUIRE(link.reports.size() == 2);
+  CHECK_FALSE(link.reports.back().has_state);
+  CHECK(link.reports.back().staging == 1);
+}
+
+TEST_CASE("what the user's code throws in a repeated step is the user's") {
+  collectives::testing::meeting<std::string> addresses{2};
+  newcomers_link link{{staged_in(6)}, addresses};
+  incumbent other{addresses, 6};
+  other.reduce(8);
+  newcomer joins;
+  auto end = joins.follow(link, [](step&) { throw failure{errc::io_error, "the data set cannot be read"}; });
+  CHECK(end.reason.code == errc::io_error);
+  CHECK(end.reason.message.find("the data set cannot be read") != std::string::npos);
+  CHECK(link.reports.size() == 1);
+}

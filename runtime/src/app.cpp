@@ -16,6 +16,9 @@ app::app(int argc, char** argv, std::vector<named_function> functions)
   for (auto i = functions_.begin(); i != functions_.end(); ++i)
     if (std::ranges::find(i + 1, functions_.end(), i->name, &named_function::name) != functions_.end())
       throw failure{errc::invalid_argument, "two training functions are named '" + i->name + "'"};
+  for (const auto& each : functions_)
+    if (std::ranges::find(each.backends, nullptr) != each.backends.end())
+      throw failure{errc::invalid_argument, "a backend of the training function '" + each.name + "' is null"};
   run_if_worker(functions_);
 }
 

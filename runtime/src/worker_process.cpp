@@ -1,5 +1,6 @@
 #include "worker_process.hpp"
 
+#include "backend_scope.hpp"
 #include "connection.hpp"
 #include "local_launcher.hpp"
 #include "part_stream.hpp"
@@ -207,11 +208,12 @@ class process_host : public actors::training_host {
   void train(train_context::impl& session, const std::string& name) {
     prepare_arithmetic_thread();
     auto found = std::ranges::find(functions_, name, &named_function::name);
-    auto function = found != functions_.end() ? found->function : training_function{[&](train_context&) {
-      throw failure{errc::invalid_argument,
-                    "the program has no training function '" + name + "' in its worker processes"};
-    }};
-    auto message = session.run(function);
+    auto message = session.run([&](train_context& ctx) {
+      if (found == functions_.end())
+        throw failure{errc::invalid_argument,
+                      "the program has no training function '" + name + "' in its worker processes"};
+      run_with_backends(*found, ctx);
+    });
     std::fflush(nullptr);
     link_.finish(message);
   }
@@ -277,6 +279,19 @@ std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bo
   return config;
 }
 
+/// What the arithmetic of this process and of the frameworks in it depends on.
+std::string start_backends(const std::vector<named_function>& functions) {
+  auto all = backends_of(functions);
+  for (const auto& each : all)
+    each->on_start();
+  prepare_arithmetic_thread();
+  auto fingerprint = take_fingerprint();
+  for (const auto& each : all)
+    for (auto& [key, value] : each->numerics())
+      fingerprint.values[each->name() + "." + key] = value;
+  return to_json(fingerprint);
+}
+
 void live(const std::vector<named_function>& functions) {
   auto text = read_bootstrap(bootstrap_fd);
   watch_lifeline(lifeline_fd);
@@ -308,8 +323,7 @@ void live(const std::vector<named_function>& functions) {
   ready.pid = static_cast<std::uint32_t>(::getpid());
   ready.host = local_host_name();
   ready.build_id = value_or_throw(own_program()).build_id;
-  prepare_arithmetic_thread();
-  ready.numerics = to_json(take_fingerprint());
+  ready.numerics = start_backends(functions);
   self->request(handles.control, join_limit, ready, worker)
       .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
   host->wait_for_release();

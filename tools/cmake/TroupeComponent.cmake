@@ -1,8 +1,11 @@
 # One call per library folder: the headers become a file set whose base is `include` (the include path, the install and the check
 # that every public header compiles alone), the sources are listed, the links are named. A folder that is not linked has no
-# include path, so an upward include fails to compile.
+# include path, so an upward include fails to compile. EXPORT names the export set, troupeTargets by default.
 function(troupe_add_component name)
-  cmake_parse_arguments(arg "" "" "HEADERS;SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "EXPORT" "HEADERS;SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  if(NOT arg_EXPORT)
+    set(arg_EXPORT troupeTargets)
+  endif()
   add_library(troupe_${name})
   add_library(troupe::${name} ALIAS troupe_${name})
   target_sources(troupe_${name}
@@ -11,7 +14,7 @@ function(troupe_add_component name)
   target_link_libraries(troupe_${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:troupe_warnings> ${arg_PRIVATE})
   target_compile_features(troupe_${name} PUBLIC cxx_std_20)
   set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME ${name})
-  install(TARGETS troupe_${name} EXPORT troupeTargets FILE_SET HEADERS)
+  install(TARGETS troupe_${name} EXPORT ${arg_EXPORT} FILE_SET HEADERS)
 endfunction()
 
 # A test binary: the listed sources with doctest's main. It fails when it makes no assertion at all.

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <troupe/backend.hpp>
 #include <troupe/train_context.hpp>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,8 @@ using training_function = std::function<void(train_context&)>;
 struct named_function {
   std::string name;
   training_function function;
+  /// The frameworks that it uses.
+  std::vector<std::shared_ptr<backend>> backends = {};
 };
 
 /// To be called first in a `main` of one's own: a worker process trains in here and never returns. Returns at once
@@ -25,7 +29,7 @@ void run_if_worker(const std::vector<named_function>& functions);
 /// after it runs in the driver only.
 class app {
  public:
-  /// Throws `failure` for two functions of one name.
+  /// Throws `failure` for two functions of one name, and for a backend that is null.
   app(int argc, char** argv, std::vector<named_function> functions);
 
   [[nodiscard]] const std::vector<named_function>& functions() const noexcept { return functions_; }

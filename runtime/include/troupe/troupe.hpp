@@ -2,6 +2,7 @@
 
 /// Everything that a program needs to train. Costs no CAF header.
 #include <troupe/app.hpp>
+#include <troupe/backend.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/random.hpp>

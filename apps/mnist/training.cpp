@@ -1,0 +1,125 @@
+#include <mnist/training.hpp>
+
+#include <troupe/data/data_set.hpp>
+#include <troupe/data/evaluation.hpp>
+#include <troupe/data/idx.hpp>
+#include <troupe/data/loader.hpp>
+#include <troupe/torch.hpp>
+
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <vector>
+
+namespace mnist {
+
+namespace {
+
+using namespace troupe;
+
+/// Two convolutions and two linear layers, for images of 28 by 28.
+struct network : torch::nn::Module {
+  torch::nn::Sequential layers{torch::nn::Conv2d{torch::nn::Conv2dOptions{1, 16, 3}.padding(1).bias(false)},
+                               torch::nn::BatchNorm2d{16},
+                               torch::nn::ReLU{},
+                               torch::nn::MaxPool2d{2},
+                               torch::nn::Conv2d{torch::nn::Conv2dOptions{16, 32, 3}.padding(1).bias(false)},
+                               torch::nn::BatchNorm2d{32},
+                               torch::nn::ReLU{},
+                               torch::nn::MaxPool2d{2},
+                               torch::nn::Flatten{},
+                               torch::nn::Linear{32 * 7 * 7, 64},
+                               torch::nn::ReLU{},
+                               torch::nn::Dropout{0.25},
+                               torch::nn::Linear{64, static_cast<std::int64_t>(classes)}};
+
+  network() { register_module("layers", layers); }
+
+  torch::Tensor forward(const torch::Tensor& images) { return layers->forward(images); }
+};
+
+/// A batch where the model is.
+struct images_and_labels {
+  torch::Tensor images;
+  torch::Tensor labels;
+
+  images_and_labels(const data::batch& samples, torch::Device device)
+      : images(
+            libtorch::tensor_of(samples, "image").to(device, torch::kFloat).div(255).sub(0.13).div(0.31).unsqueeze(1)),
+        labels(libtorch::tensor_of(samples, "label").to(device, torch::kLong)) {}
+};
+
+data::data_set_ptr load_images(const train_context& ctx) {
+  auto path = [&](const char* name) { return std::filesystem::path{ctx.options().at(name).get<std::string>()}; };
+  auto images = value_or_throw(data::read_idx(path("images"), "image"));
+  auto labels = value_or_throw(data::read_idx(path("labels"), "label"));
+  if (images.spec.shape != std::vector<std::uint64_t>{28, 28})
+    throw failure{errc::invalid_argument, path("images").string() + " holds " + data::describe(images.spec) +
+                                              ", expected u8[28, 28]: images of 28 by 28 pixels"};
+  return value_or_throw(data::make_table({std::move(images), std::move(labels)}));
+}
+
+/// How many held-out images of each class (rows) were taken for which, and, behind that, the sum of their losses.
+std::vector<double> evaluate(train_context& ctx, network& model, const data::data_set& held_out, torch::Device device) {
+  auto no_gradients = torch::NoGradGuard{};
+  model.eval();
+  auto sums = data::evaluate(ctx, held_out, classes * classes + 1, [&](const data::batch& samples, auto out) {
+    auto [images, labels] = images_and_labels{samples, device};
+    auto logits = model.forward(images);
+    auto taken_for = logits.argmax(1).cpu();
+    auto is = labels.cpu();
+    for (std::int64_t i = 0; i < is.size(0); ++i)
+      out[static_cast<std::size_t>(is[i].item<std::int64_t>()) * classes +
+          static_cast<std::size_t>(taken_for[i].item<std::int64_t>())] += 1;
+    out.back() += torch::cross_entropy_loss(logits, labels, {}, torch::Reduction::Sum).item<double>();
+  });
+  model.train();
+  return sums;
+}
+
+/// What a step reports of an evaluation.
+void add_to(metric_map& metrics, const std::vector<double>& sums, std::uint64_t samples, bool with_table) {
+  double right = 0;
+  for (std::size_t is = 0; is < classes; ++is)
+    right += sums[is * classes + is];
+  metrics["held_out_accuracy"] = right / static_cast<double>(samples);
+  metrics["held_out_loss"] = sums.back() / static_cast<double>(samples);
+  for (std::size_t i = 0; with_table && i < classes * classes; ++i)
+    metrics[confusion_name(i / classes, i % classes)] = sums[i];
+}
+
+} // namespace
+
+void train(train_context& ctx) {
+  auto all = load_images(ctx);
+  auto held_out_images = ctx.config().at("held_out").get<std::uint64_t>();
+  if (held_out_images == 0 || held_out_images >= all->size())
+    throw failure{errc::invalid_argument, "--held-out " + std::to_string(held_out_images) + " of " +
+                                              std::to_string(all->size()) + " images: leave some for each part"};
+  auto training = value_or_throw(data::slice(all, 0, all->size() - held_out_images));
+  auto held_out = value_or_throw(data::slice(all, all->size() - held_out_images, held_out_images));
+
+  auto device = libtorch::device_of(ctx);
+  network model;
+  model.to(device);
+  auto optimizer = torch::optim::Adam{model.parameters(), ctx.config().at("learning_rate").get<double>()};
+  auto replica = libtorch::replica{ctx, model, optimizer};
+
+  auto batches = data::loader{ctx, training, {.batch_samples = ctx.config().at("batch")}};
+  auto evaluate_every = ctx.options().at("evaluate_every").get<std::uint64_t>();
+  ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](step& step) {
+    for (auto& shard : replica.shards(step)) {
+      auto [images, labels] = images_and_labels{batches(step, shard), device};
+      auto loss = torch::cross_entropy_loss(model.forward(images), labels, {}, torch::Reduction::Sum);
+      loss.backward();
+      shard.add("loss", loss.item<double>());
+    }
+    replica.apply(step);
+    metric_map metrics{{"loss", step.mean_loss()}};
+    if (step.last() || step.number() % evaluate_every == 0)
+      add_to(metrics, evaluate(ctx, model, *held_out, device), held_out->size(), step.last());
+    step.report(std::move(metrics));
+  });
+}
+
+} // namespace mnist

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace troupe {
+
+class train_context;
+
+/// The one door for frameworks: what a library needs to have done in each worker process around a training function,
+/// such as fixing its number of threads, seeding its generators, opening a device. A function names its backends:
+///
+///     auto app = troupe::app{argc, argv, {{"train", train, {std::make_shared<my_backend>()}}}};
+///
+/// The object is made in every process of the program, as the list of functions is. Whatever a member throws ends the
+/// worker, or the run, as an exception of the training function would; the text should say what to do.
+class backend {
+ public:
+  backend() = default;
+  backend(const backend&) = delete;
+  backend& operator=(const backend&) = delete;
+  virtual ~backend() = default;
+
+  /// For messages: "libtorch".
+  [[nodiscard]] virtual std::string name() const = 0;
+
+  /// Once in each worker process of the program, whichever of its functions will be called, before the process joins a
+  /// run. Not in the training thread.
+  virtual void on_start() {}
+
+  /// What the bits of the framework's arithmetic depend on: versions, kernels, threads. Asked after `on_start`; becomes
+  /// part of the numerics fingerprint, as "NAME.KEY", by which workers are compared before they work together.
+  [[nodiscard]] virtual std::map<std::string, std::string> numerics() const { return {}; }
+
+  /// In the training thread, right before the training function is called.
+  virtual void on_training_start(train_context& ctx);
+
+  /// In the training thread, when the training function has returned or thrown; not where the process is killed. For
+  /// each backend whose `on_training_start` has returned, the last one first.
+  virtual void on_shutdown() noexcept {}
+};
+
+} // namespace troupe

@@ -1,0 +1,55 @@
+#include "torch_runs.hpp"
+
+#include <cstdlib>
+#include <vector>
+
+using namespace troupe::testing;
+using nlohmann::json;
+
+TEST_CASE("a network with batch norm and dropout has the same bits on any number of workers, and when one is killed") {
+  torch_runs here;
+  auto one = here.trained("one", {{"workers", 1}});
+  CHECK(one.first.size() == 64);
+  // It learns: the loss of guessing is 1.1.
+  CHECK(std::stod(one.second) < 0.6);
+  for (auto workers : {2, 4})
+    CHECK(here.trained("on-" + std::to_string(workers), {{"workers", workers}}) == one);
+  CHECK(here.trained("killed", {{"workers", 3}, {"options", {{"kill_at", 9}}}}) == one);
+  CHECK(here.trained("afterwards", {{"options", {{"overlap", false}}}}) == one);
+  // What is not the same is found.
+  CHECK(here.trained("no-dropout", {{"config", {{"dropout", 0.0}}}}).first != one.first);
+}
+
+TEST_CASE("tensors whose memory is not in the order of their dimensions are tracked by copies") {
+  torch_runs here;
+  auto one = here.trained("one", {{"config", {{"channels_last", true}}}});
+  (void)here.trained("halves", {{"workers", 2}, {"config", {{"channels_last", true}}}, {"steps", 11}});
+  CHECK(here.trained("halves", {{"config", {{"channels_last", true}}}}) == one);
+}
+
+TEST_CASE("a newcomer that takes a lost worker's place has the others' bits") {
+  torch_runs here;
+  auto steps = 150;
+  auto one = here.trained("one", {{"workers", 2}, {"steps", steps}});
+  CHECK(here.trained("replaced",
+                     {{"workers", 3}, {"steps", steps}, {"options", {{"kill_at", 5}, {"await_newcomer", true}}}}) ==
+        one);
+  // One without the lost worker, one with the new one.
+  CHECK(here.last["generations"].size() >= 2);
+}
+
+TEST_CASE("each optimizer takes LibTorch's own steps, and a run that goes on has its state") {
+  torch_runs here;
+  std::vector<std::string> optimizers{"adamw", "sgd"};
+  if (std::getenv("TROUPE_LONG_TESTS") != nullptr)
+    optimizers = {"adam", "adamw", "sgd", "rmsprop", "adagrad"};
+  for (const auto& optimizer : optimizers) {
+    CAPTURE(optimizer);
+    auto config = json{{"optimizer", optimizer}, {"dropout", 0.0}};
+    // One shard, so that LibTorch alone adds in the same order.
+    auto whole = here.trained(optimizer, {{"config", config}, {"shards", 1}, {"options", {{"twin", true}}}});
+    auto name = optimizer + "-halves";
+    (void)here.trained(name, {{"config", config}, {"shards", 1}, {"steps", 9}});
+    CHECK(here.trained(name, {{"config", config}, {"shards", 1}}).first == whole.first);
+  }
+}

@@ -1,0 +1,56 @@
+#include "torch_runs.hpp"
+
+using namespace troupe::testing;
+using nlohmann::json;
+
+TEST_CASE("what would make replicas differ is refused, with what to do") {
+  torch_runs here;
+  struct misuse {
+    const char* name;
+    json wanted;
+    const char* text;
+  };
+  const misuse cases[] = {
+      {"lbfgs", {{"config", {{"optimizer", "lbfgs"}}}}, "take Adam, AdamW, SGD, RMSprop or Adagrad"},
+      {"backend", {{"function", "without_backend"}}, "name its backend with the training function"},
+      {"double", {{"options", {{"misuse", "double"}}}}, "'convolution.weight' is of LibTorch's type Double"},
+      {"foreign",
+       {{"options", {{"misuse", "foreign"}}}},
+       "parameter 0 of the optimizer's group 0 is none of the module's"},
+      {"moved",
+       {{"options", {{"misuse", "moved"}}}},
+       "tensor 'hidden.weight' has other memory than when it was tracked"},
+      {"twice", {{"options", {{"misuse", "two backwards"}}}}, "set replica_options.overlap to false"},
+      {"gradients", {{"options", {{"misuse", "new gradients"}}}}, "the gradient of 'output.bias' was replaced"},
+      {"buffers", {{"options", {{"misuse", "buffers"}}}}, "norm.running_mean"}};
+  for (const auto& each : cases) {
+    auto [status, result, err] = here.run(each.name, each.wanted);
+    INFO(std::string{each.name} << ": " << err);
+    CHECK(status == exit_status{1, {}});
+    CHECK(err.find(each.text) != std::string::npos);
+  }
+}
+
+TEST_CASE("several backward passes for a shard are fine where the reduction waits for them") {
+  torch_runs here;
+  CHECK(here.run("twice", {{"workers", 2}, {"options", {{"misuse", "two backwards"}, {"overlap", false}}}}).status ==
+        exit_status{0, {}});
+}
+
+TEST_CASE("the slow reference BLAS is named, once a host, and no other") {
+  torch_runs here;
+  const auto directory = std::filesystem::path{"/usr/lib/x86_64-linux-gnu/blas"};
+  const auto text = std::string{"libtorch: matrix products go through the reference BLAS"};
+  if (!std::filesystem::exists(directory / "libblas.so.3")) {
+    MESSAGE("SKIP: Debian's reference BLAS is not installed");
+    return;
+  }
+  auto slow = here.run("slow", {{"workers", 2}, {"steps", 1}}, {{"LD_LIBRARY_PATH", directory.string()}});
+  CHECK(slow.status == exit_status{0, {}});
+  auto found = slow.err.find(text);
+  CHECK(found != std::string::npos);
+  CHECK(slow.err.find(text, found + 1) == std::string::npos);
+  if (std::filesystem::exists("/usr/lib/x86_64-linux-gnu/openblas-pthread/libblas.so.3"))
+    CHECK(here.run("fast", {{"steps", 1}}, {{"LD_LIBRARY_PATH", "/usr/lib/x86_64-linux-gnu/openblas-pthread"}})
+              .err.find(text) == std::string::npos);
+}

@@ -1,0 +1,161 @@
+#include <processes.hpp>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+using namespace troupe::testing;
+
+namespace {
+
+/// Runs of the program mnist over files of their own: bright bars on noise, the bar's place being the class.
+struct mnist_runs {
+  scratch_directory scratch;
+
+  explicit mnist_runs(int count = 320) {
+    std::string images("\0\0\x08\x03", 4);
+    std::string labels("\0\0\x08\x01", 4);
+    for (auto n : {count, 28, 28})
+      images += big_endian(n);
+    labels += big_endian(count);
+    std::uint64_t state = 99;
+    for (int i = 0; i < count; ++i) {
+      auto label = i * 7 % 10;
+      labels += static_cast<char>(label);
+      for (int pixel = 0; pixel < 28 * 28; ++pixel) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        auto noise = static_cast<unsigned>(state >> 58u);
+        auto row = pixel / 28;
+        images += static_cast<char>(noise + (row / 2 == label + 2 ? 180u : 0u));
+      }
+    }
+    write_file(scratch.path() / "images", images);
+    write_file(scratch.path() / "labels", labels);
+  }
+
+  static std::string big_endian(int n) {
+    return {static_cast<char>(n >> 24), static_cast<char>(n >> 16), static_cast<char>(n >> 8), static_cast<char>(n)};
+  }
+
+  struct outcome {
+    exit_status status;
+    std::string out;
+    std::string err;
+    nlohmann::json result;
+  };
+
+  [[nodiscard]] child_process start(const std::string& name, std::vector<std::string> more) {
+    auto file = [this](const char* which) { return (scratch.path() / which).string(); };
+    std::vector<std::string> argv{TROUPE_MNIST, "--storage", file("runs"), "--name", name};
+    for (const auto* which : {"images", "labels"})
+      if (std::ranges::find(more, std::string{"--"} + which) == more.end())
+        argv.insert(argv.end(), {std::string{"--"} + which, file(which)});
+    argv.insert(argv.end(), more.begin(), more.end());
+    return {{std::move(argv), {{"TROUPE_KEYS", file("keys")}}}, scratch.path() / ("output-" + name)};
+  }
+
+  [[nodiscard]] outcome end(const std::string& name, child_process& process) {
+    auto status = process.wait();
+    auto text = read_file(scratch.path() / "runs" / name / "result.json");
+    return {status, process.out(), process.err(), nlohmann::json::parse(text, nullptr, false)};
+  }
+
+  [[nodiscard]] outcome run(const std::string& name, std::vector<std::string> more) {
+    auto process = start(name, std::move(more));
+    return end(name, process);
+  }
+
+  [[nodiscard]] pid_t worker_of_rank(const std::string& rank) const {
+    for (auto pid : processes_with("TROUPE_KEYS", (scratch.path() / "keys").string())) {
+      auto environment = environment_of(pid);
+      if (environment.contains("TROUPE_WORKER") && environment["RANK"] == rank)
+        return pid;
+    }
+    return 0;
+  }
+};
+
+const std::vector<std::string> small{"--held-out", "64", "--batch", "64", "--steps", "30"};
+
+std::vector<std::string> with(std::vector<std::string> options, std::vector<std::string> more) {
+  options.insert(options.end(), more.begin(), more.end());
+  return options;
+}
+
+} // namespace
+
+TEST_CASE("mnist ends in the same bits on 1, 2 and 4 workers, and with a worker killed in the middle") {
+  mnist_runs here;
+  auto one = here.run("one", with(small, {"--workers", "1", "--check-every-step"}));
+  INFO(one.err);
+  REQUIRE(one.status == exit_status{0, {}});
+  for (const auto* workers : {"2", "4"}) {
+    auto other = here.run(std::string{"on-"} + workers, with(small, {"--workers", workers}));
+    INFO(other.err);
+    CHECK(other.result["state_sha256"] == one.result["state_sha256"]);
+    CHECK(other.result["metrics"] == one.result["metrics"]);
+  }
+  auto process = here.start("killed", with(small, {"--workers", "3"}));
+  auto victim = pid_t{0};
+  // A worker that trains: its first step is reported.
+  REQUIRE(becomes_true([&] {
+    victim = here.worker_of_rank("1");
+    return !process.running() ||
+           (victim != 0 && !read_file(here.scratch.path() / "runs" / "killed" / "metrics.jsonl").empty());
+  }));
+  REQUIRE(victim != 0);
+  ::kill(victim, SIGKILL);
+  auto killed = here.end("killed", process);
+  INFO(killed.err);
+  CHECK(killed.status == exit_status{0, {}});
+  CHECK(killed.result["failures"].size() == 1);
+  CHECK(killed.result["state_sha256"] == one.result["state_sha256"]);
+}
+
+TEST_CASE("mnist prints how many held-out images were taken for what, and fails below the required accuracy") {
+  mnist_runs here;
+  auto done = here.run("done", with(small, {"--require-accuracy", "0.9"}));
+  INFO(done.out << done.err);
+  CHECK(done.status == exit_status{0, {}});
+  double all = 0;
+  for (const auto& [name, value] : done.result["metrics"].items())
+    if (name.starts_with("confusion/"))
+      all += value.get<double>();
+  CHECK(all == 64);
+  CHECK(done.out.find("taken for") != std::string::npos);
+  CHECK(done.out.find("held-out accuracy ") != std::string::npos);
+
+  auto missed = here.run("missed", {"--held-out", "64", "--batch", "64", "--steps", "1", "--require-accuracy", "1"});
+  CHECK(missed.status == exit_status{1, {}});
+  CHECK(missed.err.find("is less than the required 1.0000") != std::string::npos);
+}
+
+TEST_CASE("mnist refuses files that are no images of 28 by 28") {
+  mnist_runs here;
+  auto labels = read_file(here.scratch.path() / "labels");
+  write_file(here.scratch.path() / "images", labels);
+  auto refused = here.run("refused", small);
+  CHECK(refused.status == exit_status{1, {}});
+  CHECK_MESSAGE(refused.err.find("expected u8[28, 28]") != std::string::npos, refused.err);
+}
+
+TEST_CASE("mnist reaches 96 percent on 2,000 held-out digits") {
+  auto directory = std::filesystem::path{TROUPE_SHARED_DATA};
+  auto images = directory / "mnist-t10k-images-idx3-ubyte.gz";
+  auto labels = directory / "mnist-t10k-labels-idx1-ubyte.gz";
+  if (!std::filesystem::exists(images)) {
+    MESSAGE("SKIP: " << images << " is not there");
+    return;
+  }
+  mnist_runs here;
+  auto done = here.run("digits", {"--images", images.string(), "--labels", labels.string(), "--steps", "100",
+                                  "--require-accuracy", "0.96"});
+  INFO(done.out << done.err);
+  CHECK(done.status == exit_status{0, {}});
+}

@@ -1,0 +1,201 @@
+#include <troupe/data/data_set.hpp>
+#include <troupe/data/loader.hpp>
+#include <troupe/torch.hpp>
+#include <troupe/troupe.hpp>
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+/// Trains a small network with LibTorch as a JSON text says, well or in ways that are refused.
+namespace {
+
+using namespace troupe;
+
+constexpr std::uint64_t batch_samples = 48;
+
+struct network : torch::nn::Module {
+  torch::nn::Conv2d convolution{torch::nn::Conv2dOptions{1, 4, 3}.padding(1)};
+  torch::nn::BatchNorm2d norm{4};
+  torch::nn::Dropout dropout;
+  torch::nn::Linear hidden{4 * 8 * 8, 32};
+  torch::nn::Linear output{32, 3};
+  torch::Tensor scale;
+
+  explicit network(double drop) : dropout(drop) {
+    register_module("convolution", convolution);
+    register_module("norm", norm);
+    register_module("dropout", dropout);
+    register_module("hidden", hidden);
+    register_module("output", output);
+    scale = register_parameter("scale", torch::full({1}, 1.5), false);
+  }
+
+  torch::Tensor forward(const torch::Tensor& images) {
+    auto x = torch::relu(norm->forward(convolution->forward(images * scale)));
+    x = torch::relu(hidden->forward(dropout->forward(x.flatten(1))));
+    return output->forward(x);
+  }
+};
+
+/// Noise with a bright corner, which is the class.
+data::data_set_ptr make_images() {
+  auto random = random_stream{3, "images"};
+  constexpr std::size_t count = 200;
+  std::vector<float> images;
+  std::vector<std::int64_t> labels;
+  for (std::size_t i = 0; i < count; ++i) {
+    labels.push_back(static_cast<std::int64_t>(i % 3));
+    for (std::size_t pixel = 0; pixel < 64; ++pixel) {
+      auto corner = (pixel / 32) * 2 + (pixel % 8) / 4;
+      images.push_back(static_cast<float>(random.normal() + (corner == i % 3 ? 1 : 0)));
+    }
+  }
+  return value_or_throw(data::make_table(
+      {data::make_column("image", std::move(images), {1, 8, 8}), data::make_column("label", std::move(labels))}));
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
+                                                        std::vector<torch::Tensor> parameters) {
+  using namespace torch::optim;
+  if (name == "adam")
+    return std::make_unique<Adam>(std::move(parameters), AdamOptions{0.01});
+  if (name == "adamw")
+    return std::make_unique<AdamW>(std::move(parameters), AdamWOptions{0.01}.amsgrad(true));
+  if (name == "sgd")
+    return std::make_unique<SGD>(std::move(parameters),
+                                 SGDOptions{0.05}.momentum(0.9).dampening(0.3).weight_decay(0.01));
+  if (name == "rmsprop")
+    return std::make_unique<RMSprop>(std::move(parameters), RMSpropOptions{0.002}.momentum(0.5).centered(true));
+  if (name == "adagrad")
+    return std::make_unique<Adagrad>(std::move(parameters), AdagradOptions{0.02}.lr_decay(0.01));
+  return std::make_unique<LBFGS>(std::move(parameters), LBFGSOptions{});
+}
+
+torch::Tensor loss_of(network& model, const torch::Tensor& images, const torch::Tensor& labels) {
+  return torch::cross_entropy_loss(model.forward(images), labels, {}, torch::Reduction::Sum);
+}
+
+void copy_values(network& from, network& to) {
+  auto guard = torch::NoGradGuard{};
+  for (const auto& each : from.named_parameters())
+    to.named_parameters()[each.key()].copy_(each.value());
+}
+
+/// The same training in LibTorch alone.
+class twin {
+ public:
+  twin(network& original, const std::string& optimizer)
+      : original_(original), model_(0), optimizer_(make_optimizer(optimizer, model_.parameters())) {
+    copy_values(original, model_);
+  }
+
+  void take_step(const torch::Tensor& images, const torch::Tensor& labels) {
+    optimizer_->zero_grad();
+    loss_of(model_, images, labels).backward();
+    for (auto& each : model_.parameters())
+      if (each.grad().defined())
+        each.grad().div_(static_cast<double>(batch_samples));
+    torch::nn::utils::clip_grad_norm_(model_.parameters(), 0.5);
+    optimizer_->step();
+    for (const auto& each : original_.named_parameters())
+      if (!torch::equal(each.value(), model_.named_parameters()[each.key()]))
+        throw std::runtime_error{"LibTorch alone has another " + each.key()};
+    for (const auto& each : original_.named_buffers())
+      if (!torch::allclose(each.value(), model_.named_buffers()[each.key()], 1e-5, 1e-7))
+        throw std::runtime_error{"LibTorch alone has another " + each.key()};
+  }
+
+ private:
+  network& original_;
+  network model_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+void train(train_context& ctx) {
+  const auto& options = ctx.options();
+  auto misuse = options.value("misuse", "");
+  auto optimizer_name = ctx.config().value("optimizer", "adam");
+  network model{ctx.config().value("dropout", 0.3)};
+  if (ctx.config().value("channels_last", false))
+    for (auto& each : model.parameters())
+      if (each.dim() == 4)
+        each.set_data(each.contiguous(torch::MemoryFormat::ChannelsLast));
+  if (misuse == "double")
+    model.to(torch::kDouble);
+  network other{0};
+  auto optimizer = make_optimizer(optimizer_name, misuse == "foreign" ? other.parameters() : model.parameters());
+  libtorch::replica_options replica_options;
+  replica_options.overlap = options.value("overlap", true);
+  if (misuse == "buffers")
+    replica_options.reduced_buffers.clear();
+  auto replica = libtorch::replica{ctx, model, *optimizer, replica_options};
+  if (misuse == "moved")
+    model.hidden->weight.set_data(model.hidden->weight.clone());
+
+  auto compared = options.value("twin", false) ? std::make_unique<twin>(model, optimizer_name) : nullptr;
+  auto kill_at = options.value("kill_at", std::uint64_t{0});
+  auto batches = data::loader{ctx, make_images(), {.batch_samples = batch_samples}};
+  auto plan = batches.plan(replica.gradient_elements());
+  plan.bucket_bytes = 4096;
+  ctx.for_each_step(plan, [&](step& step) {
+    torch::Tensor images;
+    torch::Tensor labels;
+    for (auto& shard : replica.shards(step)) {
+      const auto& batch = batches(step, shard);
+      images = libtorch::tensor_of(batch, "image").clone();
+      labels = libtorch::tensor_of(batch, "label").clone();
+      auto loss = loss_of(model, images, labels);
+      loss.backward({}, misuse == "two backwards" || options.value("twice", false));
+      if (misuse == "two backwards")
+        loss.backward();
+      if (misuse == "new gradients")
+        model.output->bias.mutable_grad() = torch::zeros({3});
+      shard.add("loss", loss.item<double>());
+      if (step.number() == kill_at && ctx.rank() == 1 && ctx.generation() == 1)
+        std::raise(SIGKILL);
+    }
+    replica.apply(step, [&] { torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5); });
+    if (compared)
+      compared->take_step(images, labels);
+    // What is drawn after a step is the same everywhere.
+    step.report({{"loss", step.mean_loss()}, {"drawn", torch::rand({1}).item<double>()}});
+    // Until the lost worker's place is taken.
+    if (kill_at > 0 && step.number() > kill_at && options.value("await_newcomer", false) && ctx.world_size() < 3)
+      std::this_thread::sleep_for(std::chrono::milliseconds{200});
+  });
+}
+
+} // namespace
+
+// torch_run JSON
+int main(int argc, char** argv) {
+  auto app =
+      troupe::app{argc, argv, {{"train", train, {troupe::libtorch::make_backend()}}, {"without_backend", train}}};
+  if (argc != 2)
+    return 2;
+  auto wanted = nlohmann::json::parse(argv[1]);
+  troupe::trainer_config config;
+  config.config = wanted.value("config", nlohmann::json::object());
+  config.options = wanted.value("options", nlohmann::json::object());
+  config.scaling.num_workers = wanted.value("workers", 1u);
+  config.scaling.shards = wanted.value("shards", 8u);
+  config.run.storage_path = wanted.at("storage").get<std::string>();
+  config.run.name = wanted.at("name");
+  config.run.steps = wanted.value("steps", std::uint64_t{24});
+  try {
+    auto trainer = troupe::trainer{app, wanted.value("function", "train"), std::move(config)};
+    auto result = trainer.fit();
+    if (result.status == troupe::run_status::failed)
+      std::fprintf(stderr, "torch_run: %s\n", result.reason.message.c_str());
+    return trainer.exit_code();
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "torch_run: %s\n", x.what());
+    return 1;
+  }
+}

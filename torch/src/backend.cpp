@@ -1,0 +1,102 @@
+#include "blas.hpp"
+
+#include <troupe/torch.hpp>
+
+#include <troupe/runtime/program.hpp>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/cuda.h>
+#include <torch/utils.h>
+#include <torch/version.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+namespace troupe::libtorch {
+
+namespace {
+
+blas_library loaded_blas() {
+  std::vector<std::string> paths;
+  for (const auto& object : runtime::loaded_objects()) {
+    auto code = std::error_code{};
+    auto path = std::filesystem::canonical(object.name, code);
+    paths.push_back(code ? object.name : path.string());
+  }
+  return find_blas(paths);
+}
+
+/// The instructions that LibTorch's kernels were chosen for, such as "AVX2": the environment may say otherwise than the
+/// processor.
+std::string kernels() {
+  constexpr std::string_view mark = "CPU capability usage: ";
+  auto text = at::show_config();
+  auto found = text.find(mark);
+  if (found == std::string::npos)
+    return "unknown";
+  found += mark.size();
+  return text.substr(found, text.find('\n', found) - found);
+}
+
+class torch_backend : public backend {
+ public:
+  explicit torch_backend(backend_options options) : options_(options) {
+    if (options_.threads < 1)
+      throw failure{errc::invalid_argument,
+                    "backend_options.threads is " + std::to_string(options_.threads) + ": a worker needs at least 1"};
+  }
+
+  std::string name() const override { return "libtorch"; }
+
+  void on_start() override {
+    // Read by cuBLAS when it starts; without it deterministic algorithms are refused.
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+    at::set_num_threads(options_.threads);
+    at::set_num_interop_threads(1);
+  }
+
+  std::map<std::string, std::string> numerics() const override {
+    std::map<std::string, std::string> result;
+    result["version"] = TORCH_VERSION;
+    result["threads"] = std::to_string(at::get_num_threads());
+    result["kernels"] = kernels();
+    result["onednn"] = at::hasMKLDNN() ? "yes" : "no";
+    result["blas"] = loaded_blas().name;
+    return result;
+  }
+
+  void on_training_start(train_context& ctx) override {
+    // Kernels may take the number of threads from what is set for the thread that calls them.
+    at::set_num_threads(options_.threads);
+    auto& context = at::globalContext();
+    context.setDeterministicAlgorithms(true, false);
+    context.setDeterministicCuDNN(true);
+    context.setBenchmarkCuDNN(false);
+    auto random = ctx.random("libtorch");
+    auto high = std::uint64_t{random()};
+    torch::manual_seed(high << 32 | random());
+    if (auto warning = warning_of(loaded_blas()); !warning.empty() && ctx.local_rank() == 0)
+      std::fprintf(stderr, "%s\n", warning.c_str());
+  }
+
+ private:
+  backend_options options_;
+};
+
+} // namespace
+
+std::shared_ptr<backend> make_backend(backend_options options) {
+  return std::make_shared<torch_backend>(options);
+}
+
+c10::Device device_of(const train_context& ctx) {
+  if (!torch::cuda::is_available())
+    return c10::Device{c10::kCPU};
+  return c10::Device{c10::kCUDA, static_cast<c10::DeviceIndex>(ctx.local_rank() % torch::cuda::device_count())};
+}
+
+} // namespace troupe::libtorch

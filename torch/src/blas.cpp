@@ -1,0 +1,51 @@
+#include "blas.hpp"
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace troupe::libtorch {
+
+namespace {
+
+using name_parts = std::pair<std::string_view, std::string_view>;
+
+constexpr std::array<name_parts, 6> known{{{"openblas", "OpenBLAS"},
+                                           {"libmkl", "MKL"},
+                                           {"blis", "BLIS"},
+                                           {"atlas", "ATLAS"},
+                                           {"nvpl", "NVPL"},
+                                           {"flexiblas", "FlexiBLAS"}}};
+
+/// By file and directory: Debian keeps the interface of each library in a directory of its own.
+std::string_view library_at(std::string_view path) {
+  for (auto [part, name] : known)
+    if (path.find(part) != std::string_view::npos)
+      return name;
+  return {};
+}
+
+} // namespace
+
+blas_library find_blas(std::span<const std::string> loaded_paths) {
+  for (const auto& path : loaded_paths) {
+    // Others may be loaded besides, for LAPACK; this one does the products.
+    if (!std::string_view{path}.substr(path.rfind('/') + 1).starts_with("libblas.so"))
+      continue;
+    auto name = library_at(path);
+    return {std::string{name.empty() ? "reference BLAS" : name}, path};
+  }
+  for (const auto& path : loaded_paths)
+    if (auto name = library_at(std::string_view{path}.substr(path.rfind('/') + 1)); !name.empty())
+      return {std::string{name}, path};
+  return {};
+}
+
+std::string warning_of(const blas_library& blas) {
+  if (!blas.is_slow())
+    return {};
+  return "libtorch: matrix products go through the reference BLAS (" + blas.path +
+         "), about ten times slower than OpenBLAS; on Debian: apt-get install libopenblas0-pthread";
+}
+
+} // namespace troupe::libtorch

@@ -92,16 +92,18 @@ std::vector<std::string> with(std::vector<std::string> options, std::vector<std:
 
 TEST_CASE("mnist ends in the same bits on 1, 2 and 4 workers, and with a worker killed in the middle") {
   mnist_runs here;
-  auto one = here.run("one", with(small, {"--workers", "1", "--check-every-step"}));
+  // Long enough to be caught in the middle.
+  const std::vector<std::string> longer{"--held-out", "64", "--batch", "64", "--steps", "100"};
+  auto one = here.run("one", with(longer, {"--workers", "1", "--check-every-step"}));
   INFO(one.err);
   REQUIRE(one.status == exit_status{0, {}});
   for (const auto* workers : {"2", "4"}) {
-    auto other = here.run(std::string{"on-"} + workers, with(small, {"--workers", workers}));
+    auto other = here.run(std::string{"on-"} + workers, with(longer, {"--workers", workers}));
     INFO(other.err);
     CHECK(other.result["state_sha256"] == one.result["state_sha256"]);
     CHECK(other.result["metrics"] == one.result["metrics"]);
   }
-  auto process = here.start("killed", with(small, {"--workers", "3"}));
+  auto process = here.start("killed", with(longer, {"--workers", "3"}));
   auto victim = pid_t{0};
   // A worker that trains: its first step is reported.
   REQUIRE(becomes_true([&] {

@@ -93,7 +93,7 @@ std::vector<std::string> with(std::vector<std::string> options, std::vector<std:
 TEST_CASE("mnist ends in the same bits on 1, 2 and 4 workers, and with a worker killed in the middle") {
   mnist_runs here;
   // Long enough to be caught in the middle.
-  const std::vector<std::string> longer{"--held-out", "64", "--batch", "64", "--steps", "100"};
+  const std::vector<std::string> longer{"--held-out", "64", "--batch", "32", "--steps", "80"};
   auto one = here.run("one", with(longer, {"--workers", "1", "--check-every-step"}));
   INFO(one.err);
   REQUIRE(one.status == exit_status{0, {}});

@@ -24,6 +24,12 @@ expected<void> check_fit(std::uint32_t part, const chunk_plan& plan, std::span<c
   return {};
 }
 
+/// Four at least.
+std::string four_digits(std::uint32_t number) {
+  auto digits = std::to_string(number);
+  return std::string(digits.size() < 4 ? 4 - digits.size() : 0, '0') + digits;
+}
+
 error misfit(std::uint32_t part, const std::string& what) {
   return {errc::mismatch, "the report of part " + std::to_string(part) + ' ' + what};
 }
@@ -45,9 +51,6 @@ expected<std::vector<const part_report*>> sort_reports(std::size_t parts, std::s
 }
 
 expected<void> check_report(const part_report& report, const chunk_plan& plan, std::size_t tensors) {
-  if (report.size_bytes != plan.part_sizes_bytes[report.part])
-    return fail(misfit(report.part, "says " + std::to_string(report.size_bytes) + " bytes, the plan " +
-                                        std::to_string(plan.part_sizes_bytes[report.part])));
   auto planned = plan.chunks_of(report.part);
   if (report.chunks.size() != planned.size())
     return fail(misfit(report.part, "has " + std::to_string(report.chunks.size()) + " chunks, the plan " +
@@ -56,14 +59,23 @@ expected<void> check_report(const part_report& report, const chunk_plan& plan, s
     if (report.chunks[i].tensor != planned[i].tensor || report.chunks[i].chunk != planned[i].chunk ||
         planned[i].tensor >= tensors)
       return fail(misfit(report.part, "differs from the plan at chunk " + std::to_string(i)));
+  auto size = std::uint64_t{0};
+  for (std::size_t i = 0; i < planned.size(); ++i)
+    size += report.chunks[i].own_file ? 0 : round_up_to_page(planned[i].length_bytes);
+  if (report.size_bytes != size)
+    return fail(
+        misfit(report.part, "says " + std::to_string(report.size_bytes) + " bytes, the plan " + std::to_string(size)));
   return {};
 }
 
 } // namespace
 
 std::string part_file_name(std::uint32_t part) {
-  auto digits = std::to_string(part);
-  return "part-" + std::string(digits.size() < 4 ? 4 - digits.size() : 0, '0') + digits + ".bin";
+  return "part-" + four_digits(part) + ".bin";
+}
+
+std::string chunk_file_name(std::uint32_t tensor, std::uint32_t chunk) {
+  return "chunk-" + four_digits(tensor) + '-' + four_digits(chunk) + ".bin";
 }
 
 expected<part_report> write_part(const fs::path& directory, std::uint32_t part, const chunk_plan& plan,
@@ -92,13 +104,24 @@ expected<void> add_parts(manifest& target, std::span<const tensor_spec> tensors,
   target.tensors.clear();
   for (const auto& tensor : tensors)
     target.tensors.push_back({tensor, {}});
-  for (const auto* report : *sorted) {
+  for (const auto* report : *sorted)
     target.parts.push_back({report->file, report->size_bytes});
+  for (const auto* report : *sorted) {
     auto planned = plan.chunks_of(report->part);
+    auto offset = std::uint64_t{0};
     // The plan's order within a part continues that of the part before: chunks arrive in the tensor's order.
-    for (std::size_t i = 0; i < planned.size(); ++i)
-      target.tensors[planned[i].tensor].chunks.push_back(
-          {report->part, planned[i].offset_bytes, planned[i].length_bytes, report->chunks[i].xxh3});
+    for (std::size_t i = 0; i < planned.size(); ++i) {
+      const auto& chunk = report->chunks[i];
+      auto length = planned[i].length_bytes;
+      auto& chunks = target.tensors[planned[i].tensor].chunks;
+      if (chunk.own_file) {
+        chunks.push_back({static_cast<std::uint32_t>(target.parts.size()), 0, length, chunk.xxh3});
+        target.parts.push_back({chunk_file_name(chunk.tensor, chunk.chunk), length});
+      } else {
+        chunks.push_back({report->part, offset, length, chunk.xxh3});
+        offset += round_up_to_page(length);
+      }
+    }
   }
   return {};
 }

@@ -200,6 +200,14 @@ class local_file_system : public file_system {
     return {};
   }
 
+  expected<bool> link(const fs::path& from, const fs::path& to) override {
+    if (::link(from.c_str(), to.c_str()) == 0)
+      return true;
+    if (means_no_links(errno))
+      return false;
+    return failed("linking " + from.string() + " to", to);
+  }
+
   expected<void> remove(const fs::path& path) override {
     if (std::remove(path.c_str()) != 0)
       return failed("removing", path);
@@ -219,6 +227,10 @@ class local_file_system : public file_system {
 file_system& local_files() {
   static local_file_system files;
   return files;
+}
+
+bool means_no_links(int cause) {
+  return cause == EMLINK || cause == EPERM || cause == EXDEV || cause == ENOSYS || cause == EOPNOTSUPP;
 }
 
 error file_error(int cause, std::string_view doing, const fs::path& path) {

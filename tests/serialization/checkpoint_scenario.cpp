@@ -16,9 +16,8 @@ sample_state state_of(step_id step) {
   return sample_state{{{"w", dtype::f32, {1301}}, {"b", dtype::u8, {5}}}, step.value};
 }
 
-const std::vector<tensor_spec>& specs() {
-  static const auto result = state_of({0}).specs();
-  return result;
+sample_state frozen_state(std::uint64_t size_bytes) {
+  return sample_state{{{"frozen", dtype::u8, {size_bytes}}}};
 }
 
 fs::path attempt_directory(step_id step, std::uint32_t attempt) {
@@ -33,12 +32,35 @@ const fs::path& checkpoint_scenario::directory() {
 }
 
 checkpoint_scenario::checkpoint_scenario(file_system& files, shape sizes, store_promises promises)
-    : files_(files), shape_(sizes), promises_(std::move(promises)) {}
+    : files_(files),
+      shape_(sizes),
+      promises_(std::move(promises)),
+      specs_(state_of({0}).specs()),
+      writers_(sizes.parts, reusing_writer{sizes.reuse, files}) {
+  if (sizes.frozen_bytes == 0)
+    return;
+  auto frozen = frozen_state(sizes.frozen_bytes);
+  specs_.push_back(frozen.specs()[0]);
+  frozen_ = frozen.bytes(0);
+}
+
+std::vector<std::vector<std::byte>> checkpoint_scenario::tensors_of(step_id step) const {
+  auto state = state_of(step);
+  auto result = std::vector{state.bytes(0), state.bytes(1)};
+  if (!frozen_.empty())
+    result.push_back(frozen_);
+  return result;
+}
 
 expected<void> checkpoint_scenario::write(step_id step, std::uint32_t attempt, std::uint32_t part) {
-  auto state = state_of(step);
-  auto plan = plan_chunks(specs(), shape_.parts, shape_.limit_bytes);
-  auto report = write_part(attempt_directory(step, attempt), part, plan, state.views(), files_);
+  auto plan = plan_chunks(specs_, shape_.parts, shape_.limit_bytes);
+  auto tensors = tensors_of(step);
+  auto bytes = std::vector<std::byte>{};
+  for (const auto& chunk : plan.chunks_of(part)) {
+    auto first = tensors[chunk.tensor].begin() + static_cast<std::ptrdiff_t>(chunk.tensor_offset_bytes);
+    bytes.insert(bytes.end(), first, first + static_cast<std::ptrdiff_t>(chunk.length_bytes));
+  }
+  auto report = writers_[part].write(attempt_directory(step, attempt), part, plan, bytes);
   if (!report)
     return fail(std::move(report.error()));
   reports_[{step, attempt}].push_back(std::move(*report));
@@ -50,13 +72,15 @@ expected<void> checkpoint_scenario::commit(step_id step, std::uint32_t attempt) 
     if (auto done = before_commit(*this, step); !done)
       return done;
   auto content = sample_manifest(step);
-  auto plan = plan_chunks(specs(), shape_.parts, shape_.limit_bytes);
-  if (auto added = add_parts(content, specs(), plan, reports_[{step, attempt}]); !added)
+  auto plan = plan_chunks(specs_, shape_.parts, shape_.limit_bytes);
+  if (auto added = add_parts(content, specs_, plan, reports_[{step, attempt}]); !added)
     return added;
   auto path = commit_checkpoint(directory(), attempt_directory(step, attempt), content, files_);
   if (!path)
     return fail(std::move(path.error()));
   promises_.acknowledged(step);
+  for (auto& writer : writers_)
+    writer.committed(*path);
   return {};
 }
 
@@ -117,6 +141,7 @@ expected<void> checkpoint_scenario::run() {
 
 expected<void> checkpoint_scenario::go_on() {
   reports_.clear();
+  writers_.assign(shape_.parts, reusing_writer{shape_.reuse, files_});
   if (auto removed = remove_abandoned(directory(), {}, files_); !removed)
     return fail(std::move(removed.error()));
   auto latest = open_latest(directory(), files_);
@@ -161,13 +186,13 @@ std::optional<std::string> checkpoint_scenario::find_flaw() const {
 std::optional<std::string> checkpoint_scenario::find_flaw_in(const checkpoint& stored) const {
   if (auto good = stored.verify(); !good)
     return good.error().message;
-  auto state = state_of(stored.content().step);
-  for (std::size_t i = 0; i < specs().size(); ++i) {
-    auto copy = std::vector<std::byte>(specs()[i].size_bytes());
-    if (auto read = stored.read_tensor(specs()[i].name, copy); !read)
+  auto tensors = tensors_of(stored.content().step);
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    auto copy = std::vector<std::byte>(specs_[i].size_bytes());
+    if (auto read = stored.read_tensor(specs_[i].name, copy); !read)
       return read.error().message;
-    if (copy != state.bytes(i))
-      return "tensor " + specs()[i].name + " has other numbers";
+    if (copy != tensors[i])
+      return "tensor " + specs_[i].name + " has other numbers";
   }
   return std::nullopt;
 }

@@ -5,6 +5,7 @@
 #include <troupe/serialization/checkpoint.hpp>
 #include <troupe/serialization/checkpoint_directory.hpp>
 #include <troupe/serialization/file_system.hpp>
+#include <troupe/serialization/reusing_writer.hpp>
 
 #include <functional>
 #include <map>
@@ -29,14 +30,21 @@ struct store_promises {
   }
 };
 
-/// The life of a run's checkpoints, in small: two tensors of a few pages, several checkpoints, in parts.
+/// The life of a run's checkpoints, in small: two or three tensors of a few pages, several checkpoints, in parts.
 class checkpoint_scenario {
  public:
   struct shape {
     std::uint32_t parts = 2;
     std::uint64_t limit_bytes = 4096;
     std::size_t num_to_keep = 2;
+    /// Of a third tensor, which never changes; 0 for none.
+    std::uint64_t frozen_bytes = 0;
+    reuse_policy reuse = reuse_policy::none();
   };
+
+  /// The second part is all of a tensor that never changes; its whole chunks are worth a file of their own, which up to
+  /// three checkpoints share.
+  [[nodiscard]] static shape with_frozen_tensor() { return {2, 4096, 2, 12'000, {4096, 3}}; }
 
   checkpoint_scenario(file_system& files, shape sizes, store_promises promises = {});
 
@@ -67,12 +75,17 @@ class checkpoint_scenario {
 
  private:
   [[nodiscard]] std::optional<std::string> find_flaw_in(const checkpoint& stored) const;
+  [[nodiscard]] std::vector<std::vector<std::byte>> tensors_of(step_id step) const;
 
   file_system& files_;
   shape shape_;
   store_promises promises_;
   /// Reports of the parts of attempts that are not committed.
   std::map<std::pair<step_id, std::uint32_t>, std::vector<part_report>> reports_;
+  std::vector<tensor_spec> specs_;
+  std::vector<std::byte> frozen_;
+  /// One for each part, as each has a worker of its own.
+  std::vector<reusing_writer> writers_;
 };
 
 } // namespace troupe::serialization

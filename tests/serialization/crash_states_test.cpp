@@ -153,6 +153,10 @@ crash_explorer::interpose leaving_out(std::function<bool(operation, const fs::pa
   };
 }
 
+bool is_own_file(const fs::path& path) {
+  return path.filename().string().starts_with("chunk-");
+}
+
 bool is_part(const fs::path& path) {
   return path.filename().string().starts_with("part-");
 }
@@ -199,7 +203,7 @@ TEST_CASE("whatever a crash of the machine leaves, the newest checkpoint is foun
   CAPTURE(seed);
   auto states = std::size_t{0};
   for (auto sizes : {checkpoint_scenario::shape{2, 4096, 2}, checkpoint_scenario::shape{1, 8192, 1},
-                     checkpoint_scenario::shape{3, 4096, 1}}) {
+                     checkpoint_scenario::shape{3, 4096, 1}, checkpoint_scenario::with_frozen_tensor()}) {
     auto explorer = crash_explorer{sizes, seed++};
     explorer.explore();
     CHECK_MESSAGE(!explorer.flaw(), explorer.flaw().value_or(""));
@@ -214,11 +218,13 @@ TEST_CASE("a commit that leaves out or reorders one operation does not survive e
     std::string name;
     crash_explorer::interpose broken;
     crash_explorer::adjust change;
+    checkpoint_scenario::shape sizes = {2, 4096, 1};
   };
   auto remove_oldest = [](checkpoint_scenario& scenario) {
     auto oldest = *scenario.promises().kept.begin();
     return scenario.remove(oldest);
   };
+  auto linked = std::set<fs::path>{};
   const auto mutants = std::vector<mutant>{
       {"no sync of a part",
        leaving_out(
@@ -262,10 +268,22 @@ TEST_CASE("a commit that leaves out or reorders one operation does not survive e
          });
        },
        {}},
+      {"no sync of a chunk's own file",
+       leaving_out([](auto what, const auto& path) { return what == operation::sync && is_own_file(path); }),
+       {},
+       checkpoint_scenario::with_frozen_tensor()},
+      {"no sync of the directory that gets links",
+       leaving_out([&linked](auto what, const auto& path) {
+         if (what == operation::link)
+           linked.insert(path.parent_path());
+         return what == operation::sync_directory && linked.contains(path);
+       }),
+       {},
+       checkpoint_scenario::with_frozen_tensor()},
   };
   for (const auto& mutant : mutants) {
     CAPTURE(mutant.name);
-    auto explorer = crash_explorer{{2, 4096, 1}, seed_of_tests()};
+    auto explorer = crash_explorer{mutant.sizes, seed_of_tests()};
     explorer.explore(mutant.broken, mutant.change);
     CHECK(explorer.flaw());
   }
@@ -305,4 +323,23 @@ TEST_CASE(
   CHECK(is_lost({}, [](checkpoint_scenario& scenario) {
     scenario.retain_instead = [](checkpoint_scenario& now) { return now.remove({20}); };
   }));
+}
+
+TEST_CASE("a file that is damaged on the device is not linked again, unless the page cache is trusted") {
+  // It comes with the second checkpoint, and would be linked by the third.
+  auto is_lost = [](const crash_explorer::interpose& broken) {
+    auto disk = memory_disk{};
+    auto front = broken ? broken(disk) : nullptr;
+    auto scenario = checkpoint_scenario{front ? *front : disk, checkpoint_scenario::with_frozen_tensor()};
+    value_or_throw(create_directories_durably(checkpoint_scenario::directory(), disk));
+    value_or_throw(scenario.take({10}));
+    value_or_throw(scenario.take({20}));
+    disk.spoil(checkpoint_scenario::directory() / checkpoint_name({20}) / chunk_file_name(2, 0), 100);
+    value_or_throw(scenario.take({30}));
+    auto left = disk.after_crash(std::vector<fate>(disk.unsynced()));
+    auto latest = open_latest(checkpoint_scenario::directory(), *left);
+    return !latest || latest->found.content().step != step_id{30};
+  };
+  CHECK_FALSE(is_lost({}));
+  CHECK(is_lost(leaving_out([](auto what, const auto&) { return what == operation::drop_cached; })));
 }

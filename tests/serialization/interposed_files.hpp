@@ -17,6 +17,7 @@ enum class operation : std::uint8_t {
   list,
   make_directory,
   rename,
+  link,
   remove,
   sync_directory,
   size,
@@ -82,6 +83,17 @@ class interposed_files : public file_system {
   expected<void> rename(const std::filesystem::path& from, const std::filesystem::path& to, if_taken what) override {
     return judged(operation::rename, "renaming " + from.string() + " to", to,
                   [&] { return below_.rename(from, to, what); });
+  }
+
+  expected<bool> link(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    auto decided = ask(operation::link, to);
+    if (decided.what == verdict::kind::failed && means_no_links(decided.cause))
+      return false;
+    if (decided.what == verdict::kind::failed)
+      return fail(file_error(decided.cause, "linking " + from.string() + " to", to));
+    if (decided.what == verdict::kind::left_out)
+      return true;
+    return below_.link(from, to);
   }
 
   expected<void> remove(const std::filesystem::path& path) override {

@@ -232,6 +232,15 @@ void memory_disk::put(const fs::path& path, std::vector<std::byte> bytes) {
   target->device_bytes = target->bytes = std::move(bytes);
 }
 
+bool memory_disk::is_same(const fs::path& a, const fs::path& b) const {
+  auto one = find(a);
+  return one && one == find(b);
+}
+
+void memory_disk::spoil(const fs::path& path, std::size_t offset) {
+  find(path)->device_bytes.at(offset) ^= std::byte{0x10};
+}
+
 expected<std::unique_ptr<file>> memory_disk::open(const fs::path& path) {
   if (auto found = find(path))
     return std::make_unique<handle>(*this, std::move(found), path);
@@ -290,6 +299,18 @@ expected<void> memory_disk::rename(const fs::path& from, const fs::path& to, if_
     return failed(EEXIST, "renaming " + from.string() + " to", to);
   above->change_entry({from.filename().string(), to.filename().string(), std::move(moved)});
   return {};
+}
+
+expected<bool> memory_disk::link(const fs::path& from, const fs::path& to) {
+  change();
+  auto found = find(from);
+  auto above = find(to.parent_path());
+  if (!found || found->is_directory || !above)
+    return failed(found && found->is_directory ? EISDIR : ENOENT, "linking " + from.string() + " to", to);
+  if (above->names.contains(to.filename().string()))
+    return failed(EEXIST, "linking " + from.string() + " to", to);
+  above->change_entry({{}, to.filename().string(), std::move(found)});
+  return true;
 }
 
 expected<void> memory_disk::remove(const fs::path& path) {

@@ -24,7 +24,8 @@ struct fate {
 
 /// A file system in memory that knows what of it is on the device, which is what is left after a crash of the machine:
 /// everything that was synced, and of the rest what fate has decided, each write, size and directory entry for itself
-/// and in no order. That is as much as POSIX allows; one entry, and so a rename, is there or not. For one thread.
+/// and in no order. That is as much as POSIX allows; one entry, and so a rename or a link, is there or not, and
+/// says nothing about the bytes of the file that it names. For one thread.
 class memory_disk : public file_system {
  public:
   memory_disk();
@@ -34,6 +35,12 @@ class memory_disk : public file_system {
 
   /// A file for which this answers true is not written to the device although `sync` says so.
   std::function<bool(const std::filesystem::path&)> sync_is_a_lie;
+
+  /// Whether two names stand for one file.
+  [[nodiscard]] bool is_same(const std::filesystem::path& a, const std::filesystem::path& b) const;
+
+  /// Damage to what the device holds of a file; the page cache is as good as it was.
+  void spoil(const std::filesystem::path& path, std::size_t offset);
 
   /// How many changes are not on the device.
   [[nodiscard]] std::size_t unsynced() const;
@@ -51,6 +58,7 @@ class memory_disk : public file_system {
   expected<std::vector<directory_entry>> list(const std::filesystem::path& path) override;
   expected<void> make_directory(const std::filesystem::path& path) override;
   expected<void> rename(const std::filesystem::path& from, const std::filesystem::path& to, if_taken what) override;
+  expected<bool> link(const std::filesystem::path& from, const std::filesystem::path& to) override;
   expected<void> remove(const std::filesystem::path& path) override;
   expected<void> sync_directory(const std::filesystem::path& path) override;
 

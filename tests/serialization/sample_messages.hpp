@@ -171,7 +171,7 @@ inline checkpoint_part sample_part() {
   result.attempt = 2;
   result.rank = {1};
   result.world_size = 4;
-  result.report = {1, "part-0001.bin", 12288, {{5, 6, 0xffffffffffffffff}}};
+  result.report = {1, "part-0001.bin", 12288, {{5, 6, 0xffffffffffffffff, true}}};
   result.reason = {errc::io_error, "no space left"};
   result.tensors = {{"w", dtype::bf16, {3, 1001}}};
   result.metrics = {{"loss", 0.5}};

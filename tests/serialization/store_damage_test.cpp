@@ -95,6 +95,36 @@ TEST_CASE("every flipped byte of every file of a checkpoint is found, padding in
   CHECK(open_latest(directory(), stored.disk)->passed_over.empty());
 }
 
+TEST_CASE("damage to a file that checkpoints share is found in each of them, and in no other") {
+  auto disk = memory_disk{};
+  value_or_throw(create_directories_durably(directory(), disk));
+  auto scenario = checkpoint_scenario{disk, checkpoint_scenario::with_frozen_tensor()};
+  auto steps = std::vector<step_id>{{10}, {20}, {30}, {40}, {50}};
+  for (auto step : steps)
+    value_or_throw(scenario.take(step));
+  auto own = [](step_id step) { return directory() / checkpoint_name(step) / chunk_file_name(2, 1); };
+  // Written by itself the second time, and afresh after three checkpoints.
+  CHECK(disk.is_same(own({20}), own({30})));
+  CHECK(disk.is_same(own({20}), own({40})));
+  CHECK_FALSE(disk.is_same(own({20}), own({50})));
+  const auto good = disk.bytes_at(own({30}));
+  for (std::size_t i = 0; i < good.size(); i += 7) {
+    auto bad = good;
+    bad[i] ^= std::byte{1};
+    disk.put(own({30}), bad);
+    for (auto step : steps) {
+      auto stored = checkpoint::open(directory() / checkpoint_name(step), disk);
+      REQUIRE(stored);
+      auto whole = stored->verify();
+      CHECK(whole.has_value() == (step == step_id{10} || step == step_id{50}));
+      if (!whole)
+        CHECK(whole.error().message.find(own(step).string()) != std::string::npos);
+    }
+  }
+  disk.put(own({30}), good);
+  CHECK_FALSE(scenario.find_flaw());
+}
+
 TEST_CASE("every truncation of every file of a checkpoint is found, and bytes at its end") {
   auto stored = two_checkpoints{};
   for (const auto& path : stored.files()) {

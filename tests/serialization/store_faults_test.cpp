@@ -104,6 +104,8 @@ TEST_CASE("an error of the device at any operation loses no checkpoint, and is t
   for (auto cause : {EIO, ENOSPC})
     break_everywhere(cause, lasting::for_good, {});
   break_everywhere(EIO, lasting::once, {1, 8192, 1});
+  for (auto cause : {EIO, ENOSPC, EMLINK})
+    break_everywhere(cause, lasting::once, checkpoint_scenario::with_frozen_tensor());
 }
 
 TEST_CASE("an attempt whose commit failed is taken again under another name") {

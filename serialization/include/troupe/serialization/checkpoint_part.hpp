@@ -20,13 +20,16 @@ struct chunk_report {
   std::uint32_t tensor = 0;
   std::uint32_t chunk = 0;
   std::uint64_t xxh3 = 0;
+  /// It has the file `chunk_file_name` to itself, and no place in the part's.
+  bool own_file = false;
 
   bool operator==(const chunk_report&) const = default;
 };
 
 template <class Inspector>
 bool inspect(Inspector& f, chunk_report& x) {
-  return f.object(x).fields(f.field("tensor", x.tensor), f.field("chunk", x.chunk), f.field("xxh3", x.xxh3));
+  return f.object(x).fields(f.field("tensor", x.tensor), f.field("chunk", x.chunk), f.field("xxh3", x.xxh3),
+                            f.field("own_file", x.own_file));
 }
 
 /// Says that a part is on the device, whole. What the writer of a part tells the checkpoint store.
@@ -35,7 +38,7 @@ struct part_report {
   /// The file's name in the checkpoint's directory.
   std::string file;
   std::uint64_t size_bytes = 0;
-  /// In the plan's order.
+  /// In the plan's order, which is that of the part's file, too; each of those that lie there begins on a page.
   std::vector<chunk_report> chunks;
 
   bool operator==(const part_report&) const = default;
@@ -49,6 +52,9 @@ bool inspect(Inspector& f, part_report& x) {
 
 /// "part-0003.bin"
 [[nodiscard]] std::string part_file_name(std::uint32_t part);
+
+/// "chunk-0012-0003.bin": the file of a chunk that lies in none with others.
+[[nodiscard]] std::string chunk_file_name(std::uint32_t tensor, std::uint32_t chunk);
 
 /// Writes the file of one part of `plan` into `directory`, which is made if it is missing; the writers of several parts
 /// may run at once. Returns once file and directory entry are on the device. The tensors are those that were planned,

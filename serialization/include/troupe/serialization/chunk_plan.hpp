@@ -25,6 +25,11 @@ struct planned_chunk {
   bool operator==(const planned_chunk&) const = default;
 };
 
+/// What a chunk of so many bytes takes in a part's file.
+[[nodiscard]] constexpr std::uint64_t round_up_to_page(std::uint64_t size_bytes) {
+  return (size_bytes / chunk_alignment_bytes + (size_bytes % chunk_alignment_bytes != 0)) * chunk_alignment_bytes;
+}
+
 /// Which bytes of a state go where.
 struct chunk_plan {
   /// The size of each part's file; all of it that no chunk covers is zero.

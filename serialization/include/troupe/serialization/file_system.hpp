@@ -93,6 +93,11 @@ class file_system {
   [[nodiscard]] virtual expected<void> rename(const std::filesystem::path& from, const std::filesystem::path& to,
                                               if_taken what) = 0;
 
+  /// Gives a file another name, which keeps its bytes when the first one goes. False, with nothing done, where that is
+  /// not to be had: across file systems, on one without links, or where the file has no more of them to give. Fails
+  /// with `errc::already_exists` if there is anything at `to`, and with `errc::not_found` if there is no file.
+  [[nodiscard]] virtual expected<bool> link(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
+
   /// Removes a file, a link or an empty directory.
   [[nodiscard]] virtual expected<void> remove(const std::filesystem::path& path) = 0;
 
@@ -102,6 +107,9 @@ class file_system {
 
 /// The machine's own file systems. Lives as long as the program and holds nothing.
 [[nodiscard]] file_system& local_files();
+
+/// Whether a system call's number says that there can be no link here.
+[[nodiscard]] bool means_no_links(int cause);
 
 /// The error of a system call that failed with the number `cause`: "writing /a/b: No space left on device (free space
 /// there, or choose another storage path)".

@@ -819,6 +819,7 @@ class trainer_state : public trainer_backend::base {
     message.checkpoint_every_steps = config_.checkpoint.every_steps;
     message.checkpoints_in_flight = config_.checkpoint.max_in_flight;
     message.sync = config_.checkpoint.sync;
+    message.reuse_unchanged = config_.checkpoint.reuse_unchanged;
     message.fast_reduction = config_.run.reduction == reduction_mode::fast;
     message.keep_ledger = config_.run.keep_ledger;
     message.check_every_step = config_.run.check_every_step;

@@ -3,51 +3,36 @@
 
 #include <troupe/serialization/checkpoint_directory.hpp>
 #include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/part_writer.hpp>
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 
 /// What a worker does about checkpoints: the part of `train_context::impl` that stops training for a copy.
 namespace troupe {
 
-namespace {
-
-/// Whether a part is still wanted is looked up once for so many bytes.
-constexpr std::size_t piece_bytes = std::size_t{4} << 20;
-
-expected<serialization::part_report> write_to_directory(const std::filesystem::path& checkpoints,
-                                                        const runtime::staged_part& part, const std::stop_token& stop) {
-  const auto& head = part.head;
-  auto directory = checkpoints / serialization::temporary_name(head.step, head.generation, head.attempt);
-  auto writer = serialization::part_writer::create(directory, head.rank.value, part.plan);
-  if (!writer)
-    return fail(std::move(writer.error()));
-  for (auto rest = part.bytes; !rest.empty();) {
-    if (stop.stop_requested())
-      return fail(errc::aborted, "the checkpoint is not wanted any more");
-    auto piece = rest.first(std::min(rest.size(), piece_bytes));
-    if (auto written = writer->write(piece); !written)
-      return fail(std::move(written.error()));
-    rest = rest.subspan(piece.size());
-  }
-  return writer->finish();
-}
-
-} // namespace
-
 runtime::snapshot_writer::destination train_context::impl::checkpoint_destination() {
   return {[this](const runtime::staged_part& part, const std::stop_token& stop) {
-            return part_stream_ ? part_stream_->put(part, stop)
-                                : write_to_directory(run_directory_ / "checkpoints", part, stop);
+            return part_stream_ ? part_stream_->put(part, stop) : write_to_directory(part, stop);
           },
           [this](const checkpoint_part& part) {
             // A run that is resumed from here keeps the history up to here: it has to be with the driver before the
             // checkpoint counts.
             pusher_->flush();
-            return link_.deliver(part);
+            auto outcome = link_.deliver(part);
+            if (outcome && outcome->reason.code == errc::none)
+              part_writer_.committed(run_directory_ / "checkpoints" / serialization::checkpoint_name(part.step));
+            return outcome;
           }};
+}
+
+expected<serialization::part_report> train_context::impl::write_to_directory(const runtime::staged_part& part,
+                                                                             const std::stop_token& stop) {
+  const auto& head = part.head;
+  auto name = serialization::temporary_name(head.step, head.generation, head.attempt);
+  auto report = part_writer_.write(run_directory_ / "checkpoints" / name, head.rank.value, part.plan, part.bytes, stop);
+  for (const auto& notice : part_writer_.take_notices())
+    std::fprintf(stderr, "%s\n", notice.c_str());
+  return report;
 }
 
 void train_context::impl::choose_sync() {

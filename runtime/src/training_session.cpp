@@ -28,6 +28,7 @@ train_context::impl::impl(begin_training begin, runtime::control_link& link)
       options_(nlohmann::json::parse(begin_.options)),
       run_directory_(begin_.run_directory),
       link_(link),
+      part_writer_(begin_.reuse_unchanged ? serialization::reuse_policy{} : serialization::reuse_policy::none()),
       generation_(begin_.place.generation) {
   metrics_batch head;
   has_state_ = begin_.place.generation != generation_id{};

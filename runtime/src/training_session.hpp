@@ -15,6 +15,7 @@
 #include <troupe/collectives/shared_pool.hpp>
 #include <troupe/data_order.hpp>
 #include <troupe/messages.hpp>
+#include <troupe/serialization/reusing_writer.hpp>
 #include <troupe/train_context.hpp>
 
 #include <array>
@@ -140,6 +141,8 @@ class train_context::impl {
   [[nodiscard]] bool end_of_step(step_id step, bool last);
   // -- checkpoints (checkpointing.cpp)
   [[nodiscard]] runtime::snapshot_writer::destination checkpoint_destination();
+  [[nodiscard]] expected<serialization::part_report> write_to_directory(const runtime::staged_part& part,
+                                                                        const std::stop_token& stop);
   /// How this worker's parts get to the driver, and how it reads what the driver has.
   void choose_sync();
   [[nodiscard]] bool sees_storage();
@@ -168,6 +171,8 @@ class train_context::impl {
   std::unique_ptr<collectives::communicator> communicator_;
   /// Set where parts are streamed: used from the snapshot writer's thread.
   std::shared_ptr<runtime::part_stream> part_stream_;
+  /// Set from the beginning, and used from the same thread.
+  serialization::reusing_writer part_writer_;
   /// Ends, with its thread, before what its thread uses.
   std::unique_ptr<runtime::snapshot_writer> snapshots_;
   /// A checkpoint was postponed, or overtaken by the end of its generation.

@@ -23,6 +23,7 @@
 #include <numeric>
 #include <set>
 #include <stdexcept>
+#include <sys/stat.h>
 #include <thread>
 
 namespace troupe {
@@ -46,6 +47,7 @@ struct settings {
   std::uint64_t checkpoint_every = 0;
   /// So many that none is skipped.
   std::uint32_t checkpoints_in_flight = 64;
+  bool reuse_unchanged = true;
   backend_kind backend = backend_kind::shm;
   bool fast = false;
   bool keep_ledger = false;
@@ -298,6 +300,7 @@ class worker_group {
     result.restore_step = config_.restore_step;
     result.checkpoint_every_steps = config_.checkpoint_every;
     result.checkpoints_in_flight = config_.checkpoints_in_flight;
+    result.reuse_unchanged = config_.reuse_unchanged;
     result.fast_reduction = config_.fast;
     result.keep_ledger = config_.keep_ledger;
     result.check_every_step = config_.check_every_step;
@@ -1087,6 +1090,69 @@ TEST_CASE("with none in flight training waits for each checkpoint") {
                   12);
   CHECK(early == 0);
   CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{2, 4, 6, 8, 10, 12});
+}
+
+namespace {
+
+/// What a checkpoint holds of files that no earlier one has, without its manifest.
+std::uint64_t new_bytes(const fs::path& checkpoint, std::set<ino_t>& seen) {
+  auto result = std::uint64_t{0};
+  for (const auto& entry : fs::directory_iterator{checkpoint}) {
+    struct stat info {};
+    REQUIRE(::stat(entry.path().c_str(), &info) == 0);
+    if (entry.path().filename() != serialization::manifest_file_name && seen.insert(info.st_ino).second)
+      result += static_cast<std::uint64_t>(info.st_size);
+  }
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("a large tensor that is frozen is not written again, and every checkpoint loads without the others") {
+  constexpr auto mebibyte = std::uint64_t{1} << 20;
+  for (auto reuse : {true, false})
+    for (auto workers : {1u, 2u}) {
+      CAPTURE(reuse);
+      CAPTURE(workers);
+      auto config = settings{};
+      config.workers = workers;
+      config.checkpoint_every = 1;
+      config.reuse_unchanged = reuse;
+      auto group = worker_group{config};
+      auto table = std::vector<float>(9 * mebibyte / sizeof(float));
+      std::iota(table.begin(), table.end(), 1.0f);
+      check_completed(group.run([&](train_context& ctx) {
+        auto mine = model{ctx.seed()};
+        auto copy = table;
+        track(ctx, mine);
+        ctx.state().track("table", copy);
+        ctx.for_each_step(plan_with(24), [&](step& step) { ordinary_step(step, mine); });
+      }),
+                      12);
+      auto seen = std::set<ino_t>{};
+      auto written = std::vector<std::uint64_t>{};
+      for (const auto& each : value_or_throw(serialization::list_checkpoints(group.checkpoints()))) {
+        written.push_back(new_bytes(each.path, seen) / mebibyte);
+        value_or_throw(value_or_throw(serialization::checkpoint::open(each.path)).verify());
+      }
+      // Twice, and in every eighth.
+      if (reuse)
+        CHECK(written == std::vector<std::uint64_t>{9, 9, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0});
+      else
+        CHECK(written == std::vector<std::uint64_t>(12, 9));
+      for (std::uint64_t step = 1; step <= 12; ++step)
+        if (step != 7)
+          value_or_throw(
+              serialization::remove_checkpoint(group.checkpoints() / serialization::checkpoint_name(step_id{step})));
+      auto stored = value_or_throw(
+          serialization::checkpoint::open(group.checkpoints() / serialization::checkpoint_name(step_id{7})));
+      auto loaded = std::vector<float>(table.size());
+      value_or_throw(stored.read_tensor("table", std::as_writable_bytes(std::span{loaded})));
+      CHECK(loaded == table);
+      vector weights{};
+      value_or_throw(stored.read_tensor("weights", std::as_writable_bytes(std::span{weights})));
+      CHECK(weights == reference{8, 24, 1}.train(model{1}, 1, 7).weights);
+    }
 }
 
 TEST_CASE("a run that goes on from a checkpoint on another number of workers ends with the same bits") {

@@ -103,6 +103,7 @@ inline begin_training sample_begin() {
   result.checkpoint_every_steps = 100;
   result.checkpoints_in_flight = 3;
   result.sync = checkpoint_sync::stream;
+  result.reuse_unchanged = false;
   result.part_stream = "10.0.0.1:4001";
   result.load = {true, true, {{"old", "new"}}};
   result.fast_reduction = true;

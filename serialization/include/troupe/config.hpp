@@ -133,6 +133,11 @@ struct checkpoint_config {
   std::uint32_t max_in_flight = 1;
   /// How the parts get to where the driver is.
   checkpoint_sync sync = checkpoint_sync::automatic;
+  /// Tensors that do not change (frozen layers, large tables) are not written again: once a piece of 1 MiB or more is
+  /// the same as in the checkpoint before, it gets a file of its own, to which the next checkpoints have hard links.
+  /// The file is read back and compared each time, and written afresh every 8th time. A checkpoint's directory is
+  /// complete by itself; on file systems without links, and where parts are streamed, everything is written.
+  bool reuse_unchanged = true;
 };
 
 /// What to do about a worker that stands still although its process lives.

@@ -654,6 +654,8 @@ struct begin_training {
   /// How many checkpoints may be written behind training's back; 0: it waits for each.
   std::uint32_t checkpoints_in_flight = 1;
   checkpoint_sync sync = checkpoint_sync::automatic;
+  /// Chunks that have not changed since the last checkpoint are not written again.
+  bool reuse_unchanged = true;
   /// `HOST:PORT` at which the driver takes parts that are streamed; empty for nowhere.
   std::string part_stream;
   /// How the tensors of a checkpoint of another run become this run's.
@@ -679,9 +681,9 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("steps", x.steps), f.field("restore_from", x.restore_from), f.field("restore_step", x.restore_step),
       f.field("restored_step", x.restored_step), f.field("checkpoint_every_steps", x.checkpoint_every_steps),
       f.field("checkpoints_in_flight", x.checkpoints_in_flight), f.field("sync", x.sync),
-      f.field("part_stream", x.part_stream), f.field("load", x.load), f.field("fast_reduction", x.fast_reduction),
-      f.field("keep_ledger", x.keep_ledger), f.field("check_every_step", x.check_every_step),
-      f.field("collective_timeout_ms", x.collective_timeout_ms));
+      f.field("reuse_unchanged", x.reuse_unchanged), f.field("part_stream", x.part_stream), f.field("load", x.load),
+      f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
+      f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms));
 }
 
 /// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who

@@ -34,11 +34,15 @@ group_place group_layout::place_of(const worker_place& who) const {
 }
 
 std::map<std::string, std::string> group_layout::environment_of(const worker_place& who) const {
-  return {{"RANK", std::to_string(who.rank.value)},
-          {"WORLD_SIZE", std::to_string(world_size())},
-          {"LOCAL_RANK", std::to_string(who.local_rank)},
-          {"LOCAL_WORLD_SIZE", std::to_string(who.local_world_size)},
-          {"GROUP_RANK", std::to_string(node_rank_of(who))}};
+  std::map<std::string, std::string> result{{"RANK", std::to_string(who.rank.value)},
+                                            {"WORLD_SIZE", std::to_string(world_size())},
+                                            {"LOCAL_RANK", std::to_string(who.local_rank)},
+                                            {"LOCAL_WORLD_SIZE", std::to_string(who.local_world_size)},
+                                            {"GROUP_RANK", std::to_string(node_rank_of(who))}};
+  // Not for newcomers, who are laid out by themselves.
+  if (!places_.empty() && places_.front().rank == rank_id{})
+    result["MASTER_ADDR"] = used_nodes_.size() > 1 ? addresses_[places_.front().node] : "127.0.0.1";
+  return result;
 }
 
 std::uint32_t group_layout::node_rank_of(const worker_place& who) const {

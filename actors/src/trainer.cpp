@@ -639,11 +639,15 @@ class trainer_state : public trainer_backend::base {
     if (choice->backend != backend_kind::self && choice->backend != backend_)
       notify(false, "gradients go over " + choice->reason);
     backend_ = choice->backend;
-    std::vector<std::string> addresses;
-    for (const auto& node : nodes_)
-      addresses.push_back(node.offer.address);
-    layout_ = {std::move(places), std::move(addresses), config_.scaling.shards, backend_};
+    layout_ = {std::move(places), node_addresses(), config_.scaling.shards, backend_};
     return {};
+  }
+
+  [[nodiscard]] std::vector<std::string> node_addresses() const {
+    std::vector<std::string> result;
+    for (const auto& node : nodes_)
+      result.push_back(node.offer.address);
+    return result;
   }
 
   void warn_of_uneven_shards() {
@@ -683,7 +687,7 @@ class trainer_state : public trainer_backend::base {
   /// Starts the processes of these workers; the coordinator knows of them.
   void start(const std::vector<worker_place>& places) {
     remind_me(deadline::start, config_.run.start_timeout);
-    auto layout = group_layout{places, {}, config_.scaling.shards, backend_};
+    auto layout = group_layout{places, node_addresses(), config_.scaling.shards, backend_};
     std::map<std::uint32_t, start_workers> messages;
     for (const auto& place : places) {
       auto& message = messages[place.node];

@@ -287,6 +287,7 @@ TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its
     CHECK(launched.environment.at("WORLD_SIZE") == "4");
     CHECK(launched.environment.at("RANK") == std::to_string(launched.worker.value));
     CHECK(launched.environment.at("GROUP_RANK") == "1");
+    CHECK(launched.environment.at("MASTER_ADDR") == "10.0.0.0");
   }
   CHECK(nodes[0]->closed.wait_for(1) == std::vector{result.run});
   CHECK(nodes[0]->opened.all().at(0).heartbeat_timeout_ms == 1200);

@@ -1,0 +1,111 @@
+#include "prediction_file.hpp"
+#include "prediction_settings.hpp"
+
+#include <troupe/inference/batch_predictor.hpp>
+#include <troupe/serialization/digest.hpp>
+
+#include <utility>
+
+namespace troupe::inference {
+
+namespace fs = std::filesystem;
+
+class batch_predictor::impl {
+ public:
+  impl(const app& program, std::string function, batch_prediction_config config)
+      : config_(checked(std::move(config))),
+        trainer_(program, std::move(function), trainer_configuration()),
+        callbacks_() {}
+
+  static batch_prediction_config checked(batch_prediction_config config) {
+    if (config.block_rows == 0)
+      throw failure{errc::invalid_argument, "batch_prediction_config.block_rows is 0: a block has at least one row"};
+    if (!config.output.empty()) {
+      (void)value_or_throw(format_of(config.output));
+      if (config.existing == serialization::existing_file::keep && fs::exists(config.output))
+        throw failure{errc::already_exists,
+                      config.output.string() + " is there already: choose another name, or have it replaced"};
+    }
+    config.checkpoint = fs::absolute(config.checkpoint);
+    return config;
+  }
+
+  trainer_config trainer_configuration() const {
+    auto model = value_or_throw(serialization::checkpoint::open(config_.checkpoint));
+    auto settings = prediction_settings{value_or_throw(serialization::state_sha256(model)),
+                                        config_.preprocessor,
+                                        config_.block_rows,
+                                        config_.trainer.config,
+                                        config_.checkpoint.string(),
+                                        config_.trainer.options};
+    auto result = config_.trainer;
+    result.run.steps = 0;
+    result.load_checkpoint.clear();
+    result.config = config_of(settings);
+    result.options = options_of(settings);
+    return result;
+  }
+
+  void install_callbacks() {
+    auto all = callbacks_;
+    if (progress_)
+      all.progress = [this](const run_progress& what) {
+        if (auto done = what.metrics.find("rows"); done != what.metrics.end())
+          progress_(static_cast<std::uint64_t>(done->second),
+                    static_cast<std::uint64_t>(what.metrics.at("rows_of_all")));
+        if (callbacks_.progress)
+          callbacks_.progress(what);
+      };
+    trainer_.set_callbacks(std::move(all));
+  }
+
+  expected<prediction_result> run() {
+    install_callbacks();
+    prediction_result result;
+    result.run = trainer_.fit();
+    if (result.run.status == run_status::failed)
+      return fail(result.run.reason);
+    if (result.run.status == run_status::stopped || config_.output.empty())
+      return result;
+    auto predictions = serialization::checkpoint::open(result.run.latest_checkpoint);
+    if (!predictions)
+      return fail(std::move(predictions.error()));
+    auto rows = write_predictions(*predictions, config_.output, config_.existing);
+    if (!rows)
+      return fail(std::move(rows.error()));
+    result.rows = *rows;
+    return result;
+  }
+
+  batch_prediction_config config_;
+  troupe::trainer trainer_;
+  run_callbacks callbacks_;
+  std::function<void(std::uint64_t, std::uint64_t)> progress_;
+};
+
+batch_predictor::batch_predictor(const app& program, std::string function, batch_prediction_config config)
+    : impl_(std::make_unique<impl>(program, std::move(function), std::move(config))) {}
+
+batch_predictor::~batch_predictor() = default;
+
+void batch_predictor::set_progress(std::function<void(std::uint64_t done, std::uint64_t all)> function) {
+  impl_->progress_ = std::move(function);
+}
+
+void batch_predictor::set_callbacks(run_callbacks callbacks) {
+  impl_->callbacks_ = std::move(callbacks);
+}
+
+expected<prediction_result> batch_predictor::run() {
+  return impl_->run();
+}
+
+void batch_predictor::stop() {
+  impl_->trainer_.stop();
+}
+
+int batch_predictor::exit_code() const noexcept {
+  return impl_->trainer_.exit_code();
+}
+
+} // namespace troupe::inference

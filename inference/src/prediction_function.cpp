@@ -1,0 +1,108 @@
+#include "block_range.hpp"
+#include "prediction_file.hpp"
+#include "prediction_settings.hpp"
+
+#include <troupe/inference/batch_predictor.hpp>
+#include <troupe/serialization/digest.hpp>
+#include <troupe/train_context.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace troupe::inference {
+
+namespace {
+
+/// The bytes that all workers predict with are the driver's.
+serialization::checkpoint open_model(const prediction_settings& settings) {
+  auto model = value_or_throw(serialization::checkpoint::open(settings.checkpoint));
+  auto digest = value_or_throw(serialization::state_sha256(model));
+  if (digest != settings.model_sha256)
+    throw failure{errc::mismatch, settings.checkpoint + " holds another state here (" + digest.substr(0, 16) +
+                                      ") than at the driver (" + settings.model_sha256.substr(0, 16) +
+                                      "): copy the same checkpoint to all hosts"};
+  return model;
+}
+
+class block_predictions {
+ public:
+  block_predictions(train_context& ctx, prediction_settings settings, prediction_job job)
+      : ctx_(ctx),
+        settings_(std::move(settings)),
+        job_(std::move(job)),
+        outputs_(job_.model->outputs().size()),
+        all_(job_.rows->size() * outputs_) {
+    ctx_.state().values()[outputs_value] = job_.model->outputs();
+    ctx_.state().track(predictions_tensor, all_, {job_.rows->size(), outputs_});
+  }
+
+  void run() {
+    auto rows = job_.rows->size();
+    step_plan plan;
+    plan.data = {rows, job_.rows->fingerprint()};
+    // Each number is one shard's, and the others add zero; a mean over one sample divides by one.
+    plan.batch_samples = 1;
+    plan.steps = block_count(rows, settings_.block_rows);
+    plan.gradient_elements = std::min(settings_.block_rows, rows) * outputs_;
+    plan.metrics = {"rows"};
+    ctx_.for_each_step(plan, [this](step& step) { predict_block(step); });
+  }
+
+ private:
+  void predict_block(step& step) {
+    auto block = rows_of_block(job_.rows->size(), settings_.block_rows, step.number() - 1);
+    for (auto& shard : step.shards()) {
+      auto mine = rows_of_shard(block, ctx_.shards(), shard.id().value);
+      if (mine.size() == 0)
+        continue;
+      numbers_.resize(mine.size());
+      std::iota(numbers_.begin(), numbers_.end(), mine.first);
+      value_or_throw(job_.rows->fetch(numbers_, samples_));
+      auto out = shard.gradient().subspan((mine.first - block.first) * outputs_, mine.size() * outputs_);
+      value_or_throw(job_.model->predict(samples_, out));
+      shard.add("rows", static_cast<double>(mine.size()));
+    }
+    auto found = step.all_reduce();
+    if (step.mean("rows") != static_cast<double>(block.size()))
+      throw failure{errc::internal, "block " + std::to_string(step.number()) + " has predictions for " +
+                                        std::to_string(step.mean("rows")) + " of its " + std::to_string(block.size()) +
+                                        " rows: an invariant of Troupe is broken"};
+    std::ranges::copy(found.first(block.size() * outputs_),
+                      all_.begin() + static_cast<std::ptrdiff_t>(block.first * outputs_));
+    step.report({{"rows", static_cast<double>(block.last)}, {"rows_of_all", static_cast<double>(job_.rows->size())}});
+  }
+
+  train_context& ctx_;
+  prediction_settings settings_;
+  prediction_job job_;
+  std::uint64_t outputs_;
+  /// What is known by now; what is not yet is 0.
+  std::vector<float> all_;
+  std::vector<std::uint64_t> numbers_;
+  data::batch samples_;
+};
+
+void predict(train_context& ctx, const std::function<prediction_job(const prediction_request&)>& make) {
+  auto settings = value_or_throw(read_settings(ctx.config(), ctx.options()));
+  auto model = open_model(settings);
+  auto job = make({model, settings.user_config, settings.user_options});
+  if (job.rows == nullptr || job.model == nullptr || job.model->outputs().empty())
+    throw failure{errc::user_error, "a prediction job has no rows, no predictor, or one without outputs"};
+  if (!settings.preprocessor.empty())
+    job.model =
+        preprocessed(value_or_throw(data::load_preprocessor(model, settings.preprocessor)), std::move(job.model));
+  block_predictions{ctx, std::move(settings), std::move(job)}.run();
+}
+
+} // namespace
+
+named_function prediction_function(std::string name, std::function<prediction_job(const prediction_request&)> make) {
+  named_function result;
+  result.name = std::move(name);
+  result.function = [make = std::move(make)](train_context& ctx) { predict(ctx, make); };
+  return result;
+}
+
+} // namespace troupe::inference

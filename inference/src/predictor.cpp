@@ -1,0 +1,44 @@
+#include <troupe/inference/predictor.hpp>
+
+#include <utility>
+
+namespace troupe::inference {
+
+namespace {
+
+class preprocessed_predictor final : public predictor {
+ public:
+  preprocessed_predictor(std::shared_ptr<const data::preprocessor> how, predictor_ptr model)
+      : how_(std::move(how)), model_(std::move(model)) {}
+
+  const std::vector<std::string>& outputs() const noexcept override { return model_->outputs(); }
+
+  expected<void> predict(data::batch& rows, std::span<float> out) override {
+    if (auto changed = how_->transform(rows); !changed)
+      return changed;
+    return model_->predict(rows, out);
+  }
+
+ private:
+  std::shared_ptr<const data::preprocessor> how_;
+  predictor_ptr model_;
+};
+
+} // namespace
+
+predictor_ptr preprocessed(std::shared_ptr<const data::preprocessor> how, predictor_ptr model) {
+  return std::make_unique<preprocessed_predictor>(std::move(how), std::move(model));
+}
+
+expected<std::vector<float>> predict_rows(predictor& model, const data::data_set& set,
+                                          std::span<const std::uint64_t> rows) {
+  data::batch samples;
+  if (auto fetched = set.fetch(rows, samples); !fetched)
+    return fail(std::move(fetched.error()));
+  std::vector<float> result(rows.size() * model.outputs().size());
+  if (auto predicted = model.predict(samples, result); !predicted)
+    return fail(std::move(predicted.error()));
+  return result;
+}
+
+} // namespace troupe::inference

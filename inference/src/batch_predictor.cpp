@@ -13,9 +13,7 @@ namespace fs = std::filesystem;
 class batch_predictor::impl {
  public:
   impl(const app& program, std::string function, batch_prediction_config config)
-      : config_(checked(std::move(config))),
-        trainer_(program, std::move(function), trainer_configuration()),
-        callbacks_() {}
+      : config_(checked(std::move(config))), trainer_(program, std::move(function), trainer_configuration()) {}
 
   static batch_prediction_config checked(batch_prediction_config config) {
     if (config.block_rows == 0)

@@ -64,8 +64,8 @@ struct prediction_result {
 /// order, whatever dies on the way, and the same bytes on any number of workers.
 class batch_predictor {
  public:
-  /// `function` is the name of one that `prediction_function` has made. Throws `failure` for another, and for an output
-  /// of no known kind or one that is there already.
+  /// `function` is the name of one that `prediction_function` has made. Throws `failure` for a name that the app does
+  /// not have, for an output of no known kind or one that is there already, and for a checkpoint that cannot be read.
   batch_predictor(const app& program, std::string function, batch_prediction_config config);
   ~batch_predictor();
   batch_predictor(const batch_predictor&) = delete;

@@ -1,0 +1,91 @@
+// Predicts with a checkpoint, for a whole file, over as many processes as you like: of charlm for a text, of trees for
+// a CSV table. Writes a line, or a row of an array, for each row of the file.
+#include "jobs.hpp"
+
+#include <command_line.hpp>
+
+#include <troupe/inference/batch_predictor.hpp>
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/troupe.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <unistd.h>
+#include <utility>
+
+namespace {
+
+using namespace troupe;
+
+inference::prediction_job make_job(const inference::prediction_request& request) {
+  return request.model.find("xgboost/model") ? predict::make_trees_job(request) : predict::make_charlm_job(request);
+}
+
+/// A run's directory stands for its latest checkpoint.
+std::filesystem::path checkpoint_in(const std::filesystem::path& path) {
+  auto all = path / "checkpoints";
+  return std::filesystem::is_directory(all) ? value_or_throw(serialization::open_latest(all)).found.directory() : path;
+}
+
+int run(const app& program, inference::batch_prediction_config config) {
+  config.checkpoint = checkpoint_in(config.checkpoint);
+  auto predictor = inference::batch_predictor{program, "predict", std::move(config)};
+  if (::isatty(STDERR_FILENO) == 1)
+    predictor.set_progress([](std::uint64_t done, std::uint64_t all) {
+      std::fprintf(stderr, "\r%llu of %llu rows%s", static_cast<unsigned long long>(done),
+                   static_cast<unsigned long long>(all), done == all ? "\n" : "");
+    });
+  auto result = predictor.run();
+  if (!result) {
+    std::fprintf(stderr, "predict: %s\n", result.error().message.c_str());
+    return 1;
+  }
+  if (result->run.status == run_status::completed)
+    std::printf("%llu rows in %.1f s\n", static_cast<unsigned long long>(result->rows), result->run.seconds_total);
+  else
+    std::printf("stopped; the same command goes on\n");
+  return predictor.exit_code();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  auto program = app{argc, argv, {inference::prediction_function("predict", make_job)}};
+  inference::batch_prediction_config config;
+  config.trainer.run.name = "predict";
+  config.trainer.checkpoint.every_steps = 16;
+  auto workers = std::uint32_t{2};
+  std::string checkpoint;
+  std::string output;
+  std::string file;
+  std::string storage = "runs";
+  auto replace = false;
+  CLI::App cli{"Predicts for every row of a file with a checkpoint of charlm or trees.", "predict"};
+  cli.add_option("--checkpoint", checkpoint, "A checkpoint, or a run's directory")->required();
+  cli.add_option("--file", file, "A text for charlm, a CSV table for trees")->required();
+  cli.add_option("--output", output, "What to write: a name that ends in .csv or .npy")->required();
+  cli.add_flag("--replace", replace, "Replaces an output that is there");
+  cli.add_option("--block", config.block_rows, "Rows between two points of agreement")->capture_default_str();
+  cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
+  cli.add_option("--nodes", config.trainer.cluster.nodes, "HOST:PORT of each caf-node; this machine without")
+      ->delimiter(',');
+  cli.add_flag("--trusted-network", config.trainer.cluster.trusted_network, "Off loopback: the network is private");
+  cli.add_option("--storage", storage, "Where the run's directory is made")->capture_default_str();
+  cli.add_option("--name", config.trainer.run.name, "Name of the run's directory")->capture_default_str();
+  if (auto code = apps::parse_command_line(cli, argc, argv))
+    return *code;
+  config.checkpoint = checkpoint;
+  config.output = output;
+  config.existing = replace ? serialization::existing_file::replace : serialization::existing_file::keep;
+  config.trainer.scaling.num_workers = workers;
+  config.trainer.run.storage_path = storage;
+  try {
+    config.trainer.options = {{"file", std::filesystem::absolute(file).string()}};
+    return run(program, std::move(config));
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "predict: %s\n", x.what());
+    return 1;
+  }
+}

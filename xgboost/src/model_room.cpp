@@ -1,0 +1,49 @@
+#include "model_room.hpp"
+#include "settings.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace troupe::xgboost {
+
+namespace {
+
+constexpr std::size_t length_bytes = 8;
+
+} // namespace
+
+expected<void> put_model(std::span<const std::byte> model, std::span<std::byte> room) {
+  if (room.size() < length_bytes || model.size() > room.size() - length_bytes)
+    return fail(errc::unsatisfiable, "the model has " + std::to_string(model.size()) + " bytes, and checkpoints have " +
+                                         std::to_string(room.size()) +
+                                         " for it: begin a new run with a larger training_config::model_bytes");
+  for (std::size_t i = 0; i < length_bytes; ++i)
+    room[i] = static_cast<std::byte>(std::uint64_t{model.size()} >> (8 * i) & 0xff);
+  std::ranges::copy(model, room.begin() + length_bytes);
+  std::ranges::fill(room.subspan(length_bytes + model.size()), std::byte{0});
+  return {};
+}
+
+expected<std::span<const std::byte>> get_model(std::span<const std::byte> room) {
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < std::min(length_bytes, room.size()); ++i)
+    length |= static_cast<std::uint64_t>(room[i]) << (8 * i);
+  if (room.size() < length_bytes || length > room.size() - length_bytes)
+    return fail(errc::damaged, "a model of " + std::to_string(length) + " bytes in " + std::to_string(room.size()));
+  return room.subspan(length_bytes, length);
+}
+
+expected<std::vector<std::byte>> read_model(const serialization::checkpoint& source) {
+  auto index = source.find(model_tensor);
+  if (!index)
+    return fail(errc::not_found, source.directory().string() + " holds no model of XGBoost's");
+  std::vector<std::byte> room(source.content().tensors[*index].spec.size_bytes());
+  if (auto read = source.read_tensor(*index, room); !read)
+    return fail(std::move(read.error()));
+  auto model = get_model(room);
+  if (!model)
+    return fail(model.error().code, source.directory().string() + ": " + model.error().message);
+  return std::vector<std::byte>{model->begin(), model->end()};
+}
+
+} // namespace troupe::xgboost

@@ -7,6 +7,7 @@
 #include <troupe/serialization/checkpoint_directory.hpp>
 #include <troupe/serialization/checkpoint_part.hpp>
 #include <troupe/serialization/chunk_plan.hpp>
+#include <troupe/serialization/reusing_writer.hpp>
 
 #include <algorithm>
 #include <array>
@@ -69,6 +70,14 @@ class state {
   }
 
   [[nodiscard]] const std::vector<troupe::tensor_spec>& specs() const noexcept { return specs_; }
+
+  /// Changes the last tenth, as training does that leaves the rest frozen.
+  void train_last_tenth() {
+    auto left = words_.size() * words_[0].size() / 10;
+    for (auto tensor = words_.rbegin(); left > 0; ++tensor)
+      for (auto word = tensor->rbegin(); word != tensor->rend() && left > 0; ++word, --left)
+        ++*word;
+  }
 
   [[nodiscard]] std::vector<std::span<std::byte>> places() {
     auto result = std::vector<std::span<std::byte>>{};
@@ -237,6 +246,60 @@ void measure_writing(const settings& s, state& values) {
   result.print();
 }
 
+/// Saves in one part, as one worker does checkpoint after checkpoint.
+fs::path save_again(const fs::path& directory, state& values, std::uint64_t step, ser::reusing_writer& writer,
+                    std::vector<std::byte>& staged) {
+  auto content = ser::manifest{};
+  content.step = {step};
+  auto attempt = directory / ser::temporary_name(content.step, {1}, 1);
+  auto plan = ser::plan_chunks(values.specs(), 1);
+  auto* next = staged.data();
+  for (auto place : values.places())
+    next = std::ranges::copy(place, next).out;
+  auto report = troupe::value_or_throw(writer.write(attempt, 0, plan, staged));
+  troupe::value_or_throw(ser::add_parts(content, values.specs(), plan, std::vector{report}));
+  auto path = troupe::value_or_throw(ser::commit_checkpoint(directory, attempt, content));
+  writer.committed(path);
+  return path;
+}
+
+/// Eight checkpoints in a row, so that one is among them in which the frozen part is written afresh.
+void measure_reuse(const settings& s, state& values) {
+  constexpr auto checkpoints = std::uint64_t{8};
+  auto result = table{"A checkpoint of " + std::to_string(s.mebibytes) +
+                          " MiB of which nine tenths are frozen, mean of " + std::to_string(checkpoints),
+                      s.mebibytes};
+  auto staged = std::vector<std::byte>(s.mebibytes << 20);
+  struct row {
+    std::string name;
+    ser::reuse_policy policy;
+  };
+  for (int run = 0; run < s.runs; ++run)
+    for (const auto& [name, policy] : {row{"all is written", ser::reuse_policy::none()}, row{"links", {}}}) {
+      auto place = scratch{s.directory};
+      auto writer = ser::reusing_writer{policy};
+      auto step = std::uint64_t{0};
+      auto stored = std::vector<fs::path>{};
+      auto save_next = [&] {
+        values.train_last_tenth();
+        stored.push_back(save_again(place.path(), values, ++step, writer, staged));
+        if (stored.size() > 2) {
+          troupe::value_or_throw(ser::remove_checkpoint(stored.front()));
+          stored.erase(stored.begin());
+        }
+      };
+      // The first two are written in any case.
+      save_next();
+      save_next();
+      ::sync();
+      result.add(name, seconds_of([&] {
+                         for (std::uint64_t i = 0; i < checkpoints; ++i)
+                           save_next();
+                       }) / static_cast<double>(checkpoints));
+    }
+  result.print();
+}
+
 void measure_reading(const settings& s, state& values) {
   auto place = scratch{s.directory};
   auto path = save(place.path(), values, 1);
@@ -282,6 +345,7 @@ int main(int argc, char** argv) {
     s.mebibytes = std::max<std::uint64_t>(s.mebibytes / 16 * 16, 16);
     auto values = state{s.mebibytes << 20};
     measure_writing(s, values);
+    measure_reuse(s, values);
     measure_reading(s, values);
     return 0;
   } catch (const std::exception& x) {

@@ -2,6 +2,7 @@
 
 #include <troupe/serialization/checkpoint.hpp>
 #include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/reusing_writer.hpp>
 #include <troupe/serialization/safetensors.hpp>
 
 #include "../../serialization/plain_reader.hpp"
@@ -418,4 +419,38 @@ TEST_CASE("the checkpoint command explains itself") {
   auto misspelt = here.troupe({"verfy", "x"});
   CHECK(misspelt.code == 2);
   CHECK(has(misspelt.err, "did you mean 'verify'"));
+}
+
+TEST_CASE("checkpoints that share files are listed, shown, verified and removed as any others") {
+  auto here = bench{{}};
+  auto writer = reusing_writer{{4096, 8}};
+  auto plan = plan_chunks(bench::specs(), 1, 4096);
+  auto state = sample_state{bench::specs()};
+  auto bytes = std::vector<std::byte>{};
+  for (std::size_t i = 0; i < bench::specs().size(); ++i)
+    bytes.insert(bytes.end(), state.bytes(i).begin(), state.bytes(i).end());
+  for (std::uint64_t step : {10, 20, 30}) {
+    auto attempt = here.checkpoints() / temporary_name({step}, {7}, 1);
+    auto content = sample_manifest({step});
+    auto report = value_or_throw(writer.write(attempt, 0, plan, bytes));
+    value_or_throw(add_parts(content, bench::specs(), plan, std::vector{report}));
+    writer.committed(value_or_throw(commit_checkpoint(here.checkpoints(), attempt, content)));
+  }
+  auto shared = chunk_file_name(0, 0);
+  REQUIRE(fs::equivalent(here.at(20) / shared, here.at(30) / shared));
+  auto shown = here.troupe({"show", here.at(30).string()});
+  CHECK(shown.code == 0);
+  CHECK_MESSAGE(has(shown.out, sha256_of(here.at(10))), shown.out);
+  CHECK(has(here.troupe({"show", here.at(30).string(), "--json"}).json().dump(), shared));
+  CHECK(here.troupe({"verify", here.run().string()}).code == 0);
+  flip_bit(here.at(20) / shared, 77);
+  auto verified = here.troupe({"verify", here.run().string()});
+  CHECK(verified.code != 0);
+  CHECK_FALSE(has(verified.out + verified.err, (here.at(10) / shared).string()));
+  for (std::uint64_t step : {20, 30})
+    CHECK_MESSAGE(has(verified.out + verified.err, (here.at(step) / shared).string()), verified.out, verified.err);
+  flip_bit(here.at(20) / shared, 77);
+  CHECK(here.troupe({"rm", here.run().string(), "--keep", "1"}).code == 0);
+  CHECK_FALSE(fs::exists(here.at(20)));
+  CHECK(here.troupe({"verify", here.at(30).string()}).code == 0);
 }

@@ -218,3 +218,39 @@ TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor th
   CHECK(result["checkpoints"]["failed"].get<int>() > 0);
   CHECK(stored_state(result["latest_checkpoint"].get<std::string>()) == wanted);
 }
+
+TEST_CASE("a disk that becomes read-only costs checkpoints, and serves again when it can be written") {
+  trial t;
+  auto arguments = [&](const std::string& name, const std::string& workers) {
+    return t.here.charlm(name, {"--workers", workers, "--checkpoint-every", "5", "--steps", "3000"});
+  };
+  auto checkpoints = t.here.run_directory("frozen") / "checkpoints";
+  fs::create_directories(checkpoints);
+  auto disk = mounted{checkpoints, "size=64m"};
+  if (!disk) {
+    MESSAGE("skipped: no right to mount a disk");
+    return;
+  }
+  // While a file is being written it cannot become read-only.
+  auto remount = [&](const std::string& mode) {
+    auto done = [&] {
+      return t.here.run({"/usr/bin/mount", "-o", "remount," + mode, checkpoints.string()}).status == exit_status{0, {}};
+    };
+    return becomes_true(done);
+  };
+  auto driver = t.here.start(arguments("frozen", "2"));
+  playground::await(driver, [&] { return !fs::is_empty(checkpoints); });
+  t.here.await_step(driver, "frozen", 20);
+  REQUIRE(remount("ro"));
+  playground::await(driver, [&] { return contains(driver.err(), "failed, training goes on"); });
+  CHECK(contains(driver.err(), "Read-only file system"));
+  REQUIRE(remount("rw"));
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  auto result = t.here.result("frozen");
+  REQUIRE(t.here.run(arguments("undisturbed", "1")).status == exit_status{0, {}});
+  CHECK(result["state_sha256"] == t.here.result("undisturbed")["state_sha256"]);
+  CHECK(result["checkpoints"]["failed"].get<int>() > 0);
+  CHECK(stored_state(result["latest_checkpoint"].get<std::string>()) == result["state_sha256"]);
+}

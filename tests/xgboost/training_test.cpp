@@ -125,9 +125,12 @@ TEST_CASE("a run that goes on, on as many workers, has the bits of one that was 
   (void)with.trained("halves", "2", drawn);
   CHECK(with.here.result("halves")["resumed_from_step"] == 5);
   CHECK(with.state("halves") == with.state("whole"));
+  // On others it goes on, too, with the model as it is.
+  (void)with.trained("halves", "3", drawn, "nobody", "14");
+  CHECK(with.here.result("halves")["resumed_from_step"] == 12);
 }
 
-TEST_CASE("a killed worker is survived from the last round kept, with the same bits") {
+TEST_CASE("a killed or frozen worker is survived from the last round kept, with the same bits") {
   runs with;
   (void)with.trained("whole", "3", drawn);
   // Rank 0 is the one that the others ask where to dial.
@@ -142,8 +145,8 @@ TEST_CASE("a killed worker is survived from the last round kept, with the same b
   }
   // Rounds that take a while: the death comes in the middle of one.
   (void)with.trained("long", "3", drawn, "nobody", "60", "", 20'000);
-  for (const auto* who : {"0 while training", "2 while training"}) {
-    auto name = std::string{"killed-"} + who[0];
+  for (const auto* who : {"0 while training", "2 while training", "1 frozen while training"}) {
+    auto name = std::string{"lost-"} + who[0];
     (void)with.trained(name, "3", drawn, who, "60", "", 20'000);
     CHECK(with.here.result(name)["restarts"] == 1);
     CHECK(with.state(name) == with.state("long"));

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -49,11 +50,11 @@ xgboost::training_sets make_sets(const train_context& ctx) {
     std::raise(SIGKILL);
   if (is_to_end(ctx, "while reading"))
     rows = std::make_shared<const deadly_rows>(rows);
-  if (is_to_end(ctx, "while training"))
-    std::thread{[first = ctx.run_directory() / "checkpoints" / "step-00000005"] {
+  if (auto freeze = is_to_end(ctx, "frozen while training"); freeze || is_to_end(ctx, "while training"))
+    std::thread{[first = ctx.run_directory() / "checkpoints" / "step-00000005", signal = freeze ? SIGSTOP : SIGKILL] {
       while (!std::filesystem::exists(first))
         std::this_thread::sleep_for(std::chrono::milliseconds{1});
-      std::raise(SIGKILL);
+      ::kill(::getpid(), signal);
     }}.detach();
   if (ctx.rank() == 1 && xgboost::user_options(ctx).at("kill") == "other data")
     rows = testing::example_rows(rows->size(), 8);

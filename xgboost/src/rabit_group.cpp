@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -51,6 +52,12 @@ std::string own_address() {
   return found == nullptr ? "127.0.0.1" : found;
 }
 
+/// Drops the line by which each worker tells its task id, the secret in it (of no use any more by then).
+void print_log(const char* line) {
+  if (std::strstr(line, "got new rank") == nullptr)
+    std::fprintf(stderr, "%s\n", line);
+}
+
 void check_version() {
   int major = 0;
   int minor = 0;
@@ -90,6 +97,7 @@ rabit_group::rabit_group(train_context& ctx, std::chrono::seconds deadline) {
                             {"rabit_timeout_sec", deadline.count()},
                             // Its ring does not end when a peer is gone; its tree does.
                             {"rabit_reduce_ring_mincount", 2'147'483'647}};
+  check(XGBRegisterLogCallback(print_log));
   auto limit = watchdog{deadline + std::chrono::seconds{5}, "XGBoost's workers have not found each other"};
   try {
     check(XGCommunicatorInit(how.dump().c_str()));

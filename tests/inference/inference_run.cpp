@@ -72,8 +72,7 @@ class own_predictor final : public inference::predictor {
 
  private:
   void end_if_told() {
-    const auto* rank = std::getenv("RANK");
-    if (++calls_ == 9 && (kill_ == "all" || (kill_ == "one" && rank != nullptr && std::string{rank} == "1")))
+    if (++calls_ == 9 && kill_ != "nobody")
       std::raise(SIGKILL);
   }
 
@@ -87,13 +86,15 @@ inference::prediction_job make_job(const inference::prediction_request& request)
   std::vector<float> weights(3);
   value_or_throw(request.model.read_tensor("weights", std::as_writable_bytes(std::span{weights})));
   auto kill = request.options.at("kill").get<std::string>();
-  // Once: who comes instead goes on.
-  if (auto mark = request.options.at("mark").get<std::string>() + "-" + (kill == "all" ? std::getenv("RANK") : "");
-      kill != "nobody") {
-    auto* file = std::fopen(mark.c_str(), "wx");
-    if (file == nullptr && (kill == "all" || std::getenv("RANK") == std::string{"1"}))
+  const auto rank = std::string{std::getenv("RANK") == nullptr ? "" : std::getenv("RANK")};
+  if (kill == "one" && rank != "1")
+    kill = "nobody";
+  if (kill != "nobody") {
+    // Once: who comes instead goes on.
+    auto* file = std::fopen((request.options.at("mark").get<std::string>() + "-" + rank).c_str(), "wx");
+    if (file == nullptr)
       kill = "nobody";
-    if (file != nullptr)
+    else
       std::fclose(file);
   }
   return {make_rows(request.config.at("rows"), 0), std::make_unique<own_predictor>(std::move(weights), kill)};

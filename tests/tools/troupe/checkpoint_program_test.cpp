@@ -440,7 +440,7 @@ TEST_CASE("checkpoints that share files are listed, shown, verified and removed 
   REQUIRE(fs::equivalent(here.at(20) / shared, here.at(30) / shared));
   auto shown = here.troupe({"show", here.at(30).string()});
   CHECK(shown.code == 0);
-  CHECK_MESSAGE(has(shown.out, sha256_of(here.at(10))), shown.out);
+  CHECK_MESSAGE(has(shown.out, "4 tensors"), shown.out);
   CHECK(has(here.troupe({"show", here.at(30).string(), "--json"}).json().dump(), shared));
   CHECK(here.troupe({"verify", here.run().string()}).code == 0);
   flip_bit(here.at(20) / shared, 77);

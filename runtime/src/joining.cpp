@@ -167,8 +167,13 @@ void train_context::impl::open_staging() {
 
 void train_context::impl::close_staging() {
   frame_.reset();
-  auto lock = std::lock_guard{communicator_mutex_};
-  followed_.reset();
+  auto over = std::unique_ptr<runtime::staged_state>{};
+  {
+    auto lock = std::lock_guard{communicator_mutex_};
+    over = std::move(followed_);
+  }
+  // Closing its connections takes a while, and the others may be waiting.
+  closing_ = std::async(std::launch::async, [over = std::move(over)]() mutable { over.reset(); });
 }
 
 expected<runtime::staged_frame*> train_context::impl::look_at_frame() {

@@ -507,6 +507,8 @@ step_driver::step_driver(train_context::impl& context, const step_plan& plan)
     : context_(context),
       plan_(plan),
       order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
+      // Of a body that has been looked at elsewhere, nothing new is to be learned.
+      check_(!context.is_newcomer() || context.begin_.check_every_step),
       step_(*this) {}
 
 step_driver::~step_driver() {

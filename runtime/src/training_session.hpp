@@ -20,6 +20,7 @@
 
 #include <array>
 #include <atomic>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -87,6 +88,8 @@ class train_context::impl {
   /// On a newcomer that follows the others: the reduced bucket of the step that it repeats, or what is wrong. Valid
   /// until the next frame is looked at.
   [[nodiscard]] expected<std::span<const std::byte>> gradient_of_others(step_id step);
+  /// Whether the others have done steps of this run, and this worker none yet.
+  [[nodiscard]] bool is_newcomer() const noexcept { return !has_state_; }
   /// Whether the others do not say any more what they do.
   [[nodiscard]] bool has_lost_others() const noexcept { return has_lost_others_; }
 
@@ -207,6 +210,8 @@ class train_context::impl {
   std::unique_ptr<runtime::staged_state> followed_;
   /// The others have the loop behind them that this newcomer has come to.
   bool skips_loop_ = false;
+  /// The end of the group before.
+  std::future<void> closing_;
   /// What comes next from the others, if it is here.
   std::optional<runtime::staged_frame> frame_;
   bool has_lost_others_ = false;
@@ -308,7 +313,7 @@ class step_driver {
   bool interrupted_ = false;
   /// Of what lies here; none at first.
   generation_id generation_;
-  bool check_ = true;
+  bool check_;
   /// Of the parts of the tracked state when the step began.
   std::vector<std::uint64_t> digests_before_;
   step step_;

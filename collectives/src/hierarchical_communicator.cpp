@@ -212,7 +212,8 @@ class hierarchical_communicator final : public transport_communicator {
     group_->next_posting().words[0] = bucket.result().own_offset();
     const tree_reduction inside{plan.inside, part_sums, part_sums, op, 1, operand_kind::sums, root_kind::partial_sum};
     // A host may own no shards; its ranks meet all the same.
-    auto reduced = host_sums->empty() ? group_->post(call_) : reducer_.reduce(call_, inside, host_operands_, 0, *host_sums);
+    auto reduced =
+        host_sums->empty() ? group_->post(call_) : reducer_.reduce(call_, inside, host_operands_, 0, *host_sums);
     if (!reduced)
       return checked(std::move(reduced));
     const auto result_offset = group_->posting_of(0).words[0];

@@ -146,7 +146,8 @@ void state_stager::push(staging_kind kind, step_id step, std::span<const std::by
     if (!takes_frames())
       return;
     queued_bytes_ += bytes.size();
-    if (queued_bytes_ > std::max<std::uint64_t>(settings_.queue_limit_bytes, settings_.queue_limit_gradients * bytes.size())) {
+    if (queued_bytes_ >
+        std::max<std::uint64_t>(settings_.queue_limit_bytes, settings_.queue_limit_gradients * bytes.size())) {
       lock.unlock();
       return abort({errc::aborted, "the newcomers are more than " + std::to_string(settings_.queue_limit_bytes) +
                                        " bytes of gradients behind: they are slower than training"});

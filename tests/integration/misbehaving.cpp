@@ -56,6 +56,38 @@ void train_plain(troupe::train_context& ctx) {
   }
 }
 
+/// A loop for each epoch, and an evaluation between them. An epoch is shorter than a worker's start.
+void train_epochs(troupe::train_context& ctx) {
+  std::vector<float> weights(16, 1.0f);
+  ctx.state().track("weights", weights);
+  constexpr std::uint64_t steps_of_epoch = 4;
+  troupe::step_plan plan;
+  plan.data = {64, "sixty-four samples of nothing"};
+  plan.batch_samples = 16;
+  plan.gradient_elements = weights.size();
+  auto rate = 1.0;
+  for (std::uint64_t epoch = 1; epoch <= 60; ++epoch) {
+    plan.steps = epoch * steps_of_epoch;
+    ctx.for_each_step(plan, [&](troupe::step& step) {
+      if (epoch == 2 && ctx.rank() == 1 && ctx.generation() == 1)
+        std::raise(SIGKILL);
+      for (auto& shard : step.shards()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+        for (auto sample : shard.samples())
+          shard.gradient()[sample % 16] += static_cast<float>(sample);
+      }
+      auto gradient = step.all_reduce();
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        weights[i] += static_cast<float>(rate) * gradient[i];
+    });
+    // What is found between two loops decides the next: who comes later has to know it, too.
+    rate = ctx.evaluate(64, 1, [&](std::span<const std::uint64_t> samples, std::span<double> sums) {
+      for (auto sample : samples)
+        sums[0] += weights[sample % 16] / static_cast<float>(1000 * epoch);
+    })[0];
+  }
+}
+
 void train(troupe::train_context& ctx) {
   auto heals = ctx.config().at("heal").get<bool>();
   auto how = ctx.config().at("how").get<std::string>();
@@ -93,7 +125,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "this worker has better things to do\n");
     return 7;
   }
-  auto app = troupe::app{argc, argv, {{"train", train}, {"plain", train_plain}}};
+  auto app = troupe::app{argc, argv, {{"train", train}, {"plain", train_plain}, {"epochs", train_epochs}}};
   if (argc < 5)
     return 2;
   troupe::trainer_config config;
@@ -101,6 +133,10 @@ int main(int argc, char** argv) {
   auto heals = how.starts_with("heal ");
   if (heals)
     how.erase(0, 5);
+  if (how == "epochs staged") {
+    how = "epochs";
+    config.failure.stage_above_bytes = 0;
+  }
   config.config = {{"how", how}, {"heal", heals}};
   config.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
   config.scaling.placement = troupe::placement_strategy::spread;
@@ -119,7 +155,7 @@ int main(int argc, char** argv) {
   if (std::string{argv[1]} == "end-at-once")
     config.arguments = {"end-at-once"};
   try {
-    auto trainer = troupe::trainer{app, how == "plain" ? "plain" : "train", std::move(config)};
+    auto trainer = troupe::trainer{app, how == "plain" || how == "epochs" ? how : "train", std::move(config)};
     if (heals) {
       troupe::run_callbacks callbacks;
       callbacks.notice = [](const troupe::run_notice& x) { std::fprintf(stderr, "%s\n", x.text.c_str()); };

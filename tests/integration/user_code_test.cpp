@@ -97,3 +97,26 @@ TEST_CASE("a function with a loop of its own begins again from the latest checkp
   CHECK(result["failures"][0]["code"] == "worker_lost");
   CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
 }
+
+TEST_CASE("a newcomer comes into a run of many short loops, and knows what was found between them") {
+  trial t;
+  // The one that is to be killed is not there.
+  t.run("heal epochs", "1");
+  auto wanted = t.result("heal epochs")["state_sha256"];
+  for (const std::string how : {"heal epochs", "heal epochs staged"}) {
+    std::filesystem::remove_all(t.here.run_directory(trial::name_of(how)));
+    auto ran = t.run(how);
+    INFO(ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+    auto result = t.result(how);
+    INFO(result.dump(2));
+    CHECK(result["state_sha256"] == wanted);
+    CHECK(result["steps"] == 240);
+    CHECK(result["restarts"] == 0);
+    REQUIRE(result["failures"].size() == 1);
+    REQUIRE(!result["generations"].empty());
+    CHECK(result["generations"].back()["workers"] == 3);
+    // One for who is lost.
+    CHECK(result["workers"].size() == 4);
+  }
+}

@@ -5,8 +5,6 @@
 #include <troupe/serialization/chunk_plan.hpp>
 #include <troupe/serialization/digest.hpp>
 
-#include <charconv>
-
 namespace troupe::actors {
 
 namespace {
@@ -33,28 +31,15 @@ serialization::manifest describe(const checkpoint_facts& facts, const checkpoint
   return result;
 }
 
-/// Reads `prefix` and a number off the front of `text`.
-std::optional<std::uint64_t> take_number(std::string_view& text, std::string_view prefix) {
-  if (!text.starts_with(prefix))
-    return std::nullopt;
-  std::uint64_t result = 0;
-  auto [end, code] = std::from_chars(text.data() + prefix.size(), text.data() + text.size(), result);
-  if (code != std::errc{})
-    return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return result;
-}
-
 } // namespace
 
 bool may_be_in_use(std::string_view name, generation_id generation, step_id over) {
-  if (name.ends_with(".removed"))
+  if (serialization::is_removed_name(name))
     return false;
-  auto step = take_number(name, ".step-");
-  auto its_generation = step ? take_number(name, ".g") : std::nullopt;
-  if (!its_generation || *its_generation > generation.value)
+  const auto its = serialization::parse_temporary_name(name);
+  if (!its || its->generation > generation)
     return true;
-  return *its_generation == generation.value && *step > over.value;
+  return its->generation == generation && its->step > over;
 }
 
 std::optional<expected<complete_checkpoint>>

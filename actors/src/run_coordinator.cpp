@@ -55,6 +55,7 @@ run_coordinator::run_coordinator(settings config)
       wanted_(config_.workers.is_elastic() ? config_.workers.max : static_cast<std::uint32_t>(config_.places.size())),
       furthest_(config_.first_step),
       attempt_began_(config_.first_step),
+      grown_at_(config_.first_step),
       final_step_(config_.first_step) {
   on_started(config_.places);
 }
@@ -460,7 +461,7 @@ void run_coordinator::on_restarted(const std::vector<worker_place>& places, std:
                                    step_id first_step) {
   if (resumed)
     config_.resumed = std::move(resumed);
-  attempt_began_ = first_step;
+  attempt_began_ = grown_at_ = first_step;
   // What was reached once is reached again: it is measured from here.
   furthest_ = first_step;
   on_started(places);
@@ -531,10 +532,16 @@ bool run_coordinator::takes_state_in_generation(const member& who) const {
          count([](const member& x) { return x.is_left() && x.leaving; }) > 0;
 }
 
+std::string run_coordinator::describe_joining(const std::vector<member*>& newcomers) {
+  auto result = std::string{};
+  for (const auto* each : newcomers)
+    result += (result.empty() ? "" : ", ") + name_of(each->place);
+  return result + (newcomers.size() == 1 ? " joins" : " join");
+}
+
 /// Newcomers that ask for a place get it at the next boundary, once they have the state; for those that will be there
 /// in a moment they wait.
 run_actions run_coordinator::let_newcomers_in(time now) {
-  auto names = std::string{};
   auto others_come = false;
   auto waits_long = false;
   auto without_staging = false;
@@ -546,14 +553,13 @@ run_actions run_coordinator::let_newcomers_in(time now) {
       others_come = true;
       continue;
     }
-    names += (names.empty() ? "" : ", ") + name_of(who.place);
     waits_long = waits_long || now - who.since > newcomer_patience;
     without_staging = without_staging || takes_state_in_generation(who);
     waiting.push_back(&who);
   }
   if (waiting.empty() || (others_come && !waits_long))
     return {};
-  names += waiting.size() == 1 ? " joins" : " join";
+  const auto names = describe_joining(waiting);
   return without_staging ? ask_for_regroup(names) : stage(waiting, names);
 }
 
@@ -606,15 +612,15 @@ run_actions run_coordinator::on_level(const newcomer_level& message) {
     return {};
   who->level = true;
   who->applied = std::max(who->applied, message.step);
-  auto names = std::string{};
-  for (const auto& [id, each] : members_) {
+  std::vector<member*> all_level;
+  for (auto& [id, each] : members_) {
     if (!each.is_coming() || each.stands != standing::following)
       continue;
     if (!each.level)
       return {};
-    names += (names.empty() ? "" : ", ") + name_of(each.place);
+    all_level.push_back(&each);
   }
-  return ask_for_regroup(names + (names.find(',') == std::string::npos ? " joins" : " join"));
+  return ask_for_regroup(describe_joining(all_level));
 }
 
 /// It has come to the boundary at which the others stand, or will in a moment, and is one of them from here; or its
@@ -845,6 +851,9 @@ run_actions run_coordinator::form_when_all_have_reported() {
     if (report.in_step && report.passed == decision->settled)
       about.steps_redone = 1;
   }
+  if (std::ranges::any_of(next, [](const member* x) { return !x->has_place || !x->report->has_state; }))
+    grown_at_ = decision->settled;
+  result.has_grown = decision->settled <= grown_at_;
   result.places = give_places(next);
   for (auto* who : next) {
     if (!who->report->has_state)

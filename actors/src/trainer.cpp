@@ -840,7 +840,6 @@ class trainer_state : public trainer_backend::base {
   }
 
   void begin_all_workers() {
-    grown_at_ = state_.step;
     caf::anon_send(collectives_, generation_now());
     auto message = begin_message();
     if (parts_ && !state_.restore_from.empty())
@@ -919,6 +918,11 @@ class trainer_state : public trainer_backend::base {
       waiting.mapped().deliver(to_caf(reason));
   }
 
+  void answer_report(worker_id worker, const next_generation& what) {
+    if (auto waiting = reports_.extract(worker); !waiting.empty())
+      waiting.mapped().deliver(what);
+  }
+
   void abort_workers(const error& reason) {
     tell_workers(abort_training{result_.run, coordinator_->generation(), reason});
     answer_plans([&](plan_promise& promise) { promise.deliver(to_caf(reason)); });
@@ -932,10 +936,6 @@ class trainer_state : public trainer_backend::base {
   }
 
   void form(const form_generation& next) {
-    const auto before = layout_.places();
-    auto is_new = [&](const worker_place& x) {
-      return std::ranges::find(before, x.worker, &worker_place::worker) == before.end();
-    };
     if (auto fit = lay_out(next.places); !fit)
       return conclude_run(run_status::failed, std::move(fit.error()));
     // Before any worker hears of it.
@@ -946,9 +946,7 @@ class trainer_state : public trainer_backend::base {
     message.commands_agreed = next.decision.commands_agreed;
     message.evaluations = next.decision.evaluations;
     message.evaluations_differ = next.decision.evaluations_differ;
-    if (std::ranges::any_of(layout_.places(), is_new))
-      grown_at_ = next.decision.settled;
-    message.has_grown = next.decision.settled <= grown_at_;
+    message.has_grown = next.has_grown;
     for (const auto& place : layout_.places()) {
       if (place.worker == next.decision.evaluation_source)
         message.evaluation_source = place.rank;
@@ -958,14 +956,12 @@ class trainer_state : public trainer_backend::base {
     for (const auto& place : layout_.places()) {
       message.place = place_of(place, next.record.reason);
       result_.workers[place.worker.value].rank = place.rank;
-      if (auto waiting = reports_.extract(place.worker); !waiting.empty())
-        waiting.mapped().deliver(message);
+      answer_report(place.worker, message);
     }
     for (auto worker : next.released) {
       next_generation farewell;
       farewell.released = true;
-      if (auto waiting = reports_.extract(worker); !waiting.empty())
-        waiting.mapped().deliver(farewell);
+      answer_report(worker, farewell);
       release(worker);
     }
     standing_->clear();
@@ -983,8 +979,7 @@ class trainer_state : public trainer_backend::base {
       auto node = node_of(worker);
       message.staging.rank = rank;
       message.staging.data_address = group.across_nodes && node ? nodes_[*node].offer.address : "127.0.0.1";
-      if (auto waiting = reports_.extract(worker); !waiting.empty())
-        waiting.mapped().deliver(message);
+      answer_report(worker, message);
     }
   }
 
@@ -1228,8 +1223,7 @@ class trainer_state : public trainer_backend::base {
                 next_generation message;
                 message.skips_loop = true;
                 message.next_evaluations = x.evaluations;
-                if (auto waiting = reports_.extract(x.worker); !waiting.empty())
-                  waiting.mapped().deliver(message);
+                answer_report(x.worker, message);
               },
               [&](const end_staging& x) {
                 anon_send(collectives_, exchange_ended{result_.run, coordinator_->generation(), x.number});
@@ -1321,8 +1315,10 @@ class trainer_state : public trainer_backend::base {
 
   /// A training function with a loop of its own leaves its state in checkpoints only.
   static std::string state_of(const std::string& checkpoint) {
+    if (checkpoint.empty())
+      return {};
     auto stored = serialization::checkpoint::open(checkpoint);
-    if (!stored || checkpoint.empty())
+    if (!stored)
       return {};
     return serialization::state_sha256(*stored).value_or(std::string{});
   }
@@ -1354,8 +1350,6 @@ class trainer_state : public trainer_backend::base {
   caf::typed_response_promise<run_result> answer_;
   run_result result_;
   clock::time_point started_;
-  /// The step after which somebody came last.
-  step_id grown_at_;
   std::optional<run_directory> directory_;
   starting_state state_;
   std::vector<used_node> nodes_;

@@ -136,6 +136,27 @@ std::string temporary_name(step_id step, generation_id generation, std::uint32_t
          std::string{temporary_suffix};
 }
 
+std::optional<attempt_name> parse_temporary_name(std::string_view name) {
+  auto rest = name;
+  auto take = [&rest](std::string_view prefix, auto& number) {
+    if (!rest.starts_with(prefix))
+      return false;
+    rest.remove_prefix(prefix.size());
+    auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    return code == std::errc{};
+  };
+  auto result = attempt_name{};
+  if (!take(temporary_prefix, result.step.value) || !take(".g", result.generation.value) ||
+      !take(".a", result.attempt) || temporary_name(result.step, result.generation, result.attempt) != name)
+    return std::nullopt;
+  return result;
+}
+
+bool is_removed_name(std::string_view name) {
+  return name.starts_with(temporary_prefix) && name.ends_with(removed_suffix);
+}
+
 expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, const fs::path& temporary_directory,
                                      const manifest& content, file_system& files) {
   auto target = checkpoints_directory / checkpoint_name(content.step);

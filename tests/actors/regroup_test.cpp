@@ -403,6 +403,29 @@ TEST_CASE("a lost worker is replaced: the others go on without it, and let the n
   CHECK(group.failures().back().step == step_id{9});
 }
 
+TEST_CASE("all compare their whole state until a step counts for whoever came last") {
+  auto group = in_loop(3);
+  auto grown_after = [&](const run_actions& actions) {
+    REQUIRE(find<form_generation>(actions));
+    return find<form_generation>(actions)->has_grown;
+  };
+  // Nobody has passed a step yet: some may have left the first comparison, and others not.
+  static_cast<void>(group.on_ended(killed(2)));
+  static_cast<void>(group.on_report(in_step(0, 0)));
+  CHECK(grown_after(group.on_report(in_step(1, 0))));
+  static_cast<void>(group.on_ended(killed(1)));
+  CHECK_FALSE(grown_after(group.on_report(in_step(0, 4, 2))));
+  prepare(group, 3, 0);
+  CHECK(asks_for_regroup(group.on_report(asks_for_place(3)), 3));
+  CHECK(grown_after(group.on_report(at_boundary(0, 6, 3))));
+  static_cast<void>(group.on_ended(killed(3)));
+  CHECK(grown_after(group.on_report(in_step(0, 6, 4))));
+  CHECK(asks_for_regroup(group.on_resize(1)) == false);
+  static_cast<void>(group.on_pause());
+  static_cast<void>(group.on_resume());
+  CHECK_FALSE(grown_after(group.on_report(at_boundary(0, 7, 5))));
+}
+
 TEST_CASE("a newcomer takes its rank beside the workers of its node, and nobody before it moves back") {
   auto group = in_loop(4);
   static_cast<void>(group.on_ended(killed(1)));

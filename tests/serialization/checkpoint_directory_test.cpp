@@ -33,6 +33,18 @@ using steps = std::vector<std::uint64_t>;
 
 } // namespace
 
+TEST_CASE("the name of an attempt says which it is, and no other name does") {
+  CHECK(parse_temporary_name(temporary_name({100}, {7}, 2)) == attempt_name{{100}, {7}, 2});
+  CHECK(parse_temporary_name(temporary_name({123'456'789'012}, {1}, 1)) == attempt_name{{123'456'789'012}, {1}, 1});
+  for (const auto* name : {"", "notes", "step-00000100", ".step-1", ".step-00000001.gx.a1.tmp", ".step-1.g1.a1.tmp",
+                           ".step-00000100.g7.a2.tmp.tmp", ".step-00000050.removed"}) {
+    CAPTURE(name);
+    CHECK_FALSE(parse_temporary_name(name).has_value());
+  }
+  CHECK(is_removed_name(".step-00000050.removed"));
+  CHECK_FALSE(is_removed_name(temporary_name({50}, {1}, 1)));
+}
+
 TEST_CASE("names of checkpoints are read back, other names are none") {
   CHECK(checkpoint_name({100}) == "step-00000100");
   CHECK(temporary_name({100}, {1}, 1) == ".step-00000100.g1.a1.tmp");

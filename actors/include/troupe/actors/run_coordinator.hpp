@@ -125,6 +125,8 @@ struct form_generation {
   regroup_decision decision;
   /// Those of `places` that get the state from the others.
   std::vector<worker_id> newcomers;
+  /// Whether some have come since the last step that counts: all compare their whole state.
+  bool has_grown = false;
   /// Who has reported and is not needed any more.
   std::vector<worker_id> released;
   generation_record record;
@@ -366,6 +368,8 @@ class run_coordinator {
   [[nodiscard]] bool takes_state_in_generation(const member& who) const;
   /// Whether the training function has a loop of its own, without boundaries that the coordinator could use.
   [[nodiscard]] bool has_own_loop() const { return !accepted_.empty() && accepted_.back().batch_samples == 0; }
+  /// "worker 3 (rank 3), worker 4 (rank 4) join", for people.
+  [[nodiscard]] static std::string describe_joining(const std::vector<member*>& newcomers);
   run_actions stage(const std::vector<member*>& newcomers, const std::string& names);
   run_actions give_up_staging(const member& lost);
   run_actions wait_for_place(member& who, time now);
@@ -416,6 +420,8 @@ class run_coordinator {
   std::uint64_t commands_ = 0;
   /// The checkpoint behind which all leave, as the number of its command; 0 if that was not asked for.
   std::uint64_t farewell_ = 0;
+  /// The step after which somebody came last.
+  step_id grown_at_;
   /// The last staging group; number 0 before the first.
   stage_newcomers staging_;
   /// Since when the others stand at a boundary and wait for newcomers that are about to come there.

@@ -27,6 +27,21 @@ namespace troupe::serialization {
 /// takes part computes the same name, and no two attempts share one.
 [[nodiscard]] std::string temporary_name(step_id step, generation_id generation, std::uint32_t attempt);
 
+/// What `temporary_name` was made of.
+struct attempt_name {
+  step_id step;
+  generation_id generation;
+  std::uint32_t attempt = 0;
+
+  bool operator==(const attempt_name&) const = default;
+};
+
+/// Takes a name that `temporary_name` makes apart; nothing for any other name.
+[[nodiscard]] std::optional<attempt_name> parse_temporary_name(std::string_view name);
+
+/// Whether a removal has left this name: nobody uses what it stands for.
+[[nodiscard]] bool is_removed_name(std::string_view name);
+
 /// A committed checkpoint, by its name.
 struct checkpoint_entry {
   step_id step;

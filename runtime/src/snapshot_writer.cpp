@@ -16,6 +16,24 @@ void give_way() noexcept {
   ::setpriority(PRIO_PROCESS, 0, niceness);
 }
 
+/// Copies `part`'s share to `target`, neighbouring chunks of one tensor at once: the C library leaves the caches aside
+/// only for copies far longer than a chunk, and is half as fast again when it does.
+void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, std::span<const tensor_view> tensors,
+                std::byte* target) {
+  auto chunks = plan.chunks_of(part);
+  for (auto first = chunks.begin(); first != chunks.end();) {
+    auto length = first->length_bytes;
+    auto next = first + 1;
+    for (; next != chunks.end() && next->tensor == first->tensor &&
+           next->tensor_offset_bytes == first->tensor_offset_bytes + length;
+         ++next)
+      length += next->length_bytes;
+    std::memcpy(target, tensors[first->tensor].data + first->tensor_offset_bytes, length);
+    target += length;
+    first = next;
+  }
+}
+
 error abandoned() {
   return {errc::aborted, "the generation of this checkpoint is over: it is taken again"};
 }
@@ -65,10 +83,7 @@ void snapshot_writer::begin(checkpoint_part head, serialization::chunk_plan plan
   if (auto ready = next.memory.reserve(next.size_bytes); !ready)
     head.reason = std::move(ready.error());
   else
-    for (auto* target = next.memory.bytes().data(); const auto& chunk : plan.chunks_of(head.rank.value)) {
-      std::memcpy(target, tensors[chunk.tensor].data + chunk.tensor_offset_bytes, chunk.length_bytes);
-      target += chunk.length_bytes;
-    }
+    copy_share(plan, head.rank.value, tensors, next.memory.bytes().data());
   next.head = std::move(head);
   next.plan = std::move(plan);
   {

@@ -22,7 +22,14 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
     result.restore_step = true;
     result.step = content.step;
     result.resumed = plan_of(content);
-    result.passed_over = latest->passed_over;
+    for (const auto& each : latest->passed_over) {
+      auto text = each.text();
+      if (each.why.code != errc::damaged) {
+        auto aside = serialization::set_aside(each.directory);
+        text += aside ? " (it is now " + aside->filename().string() + ")" : "; " + aside.error().message;
+      }
+      result.passed_over.push_back(std::move(text));
+    }
     return result;
   }
   if (latest.error().code != errc::not_found)

@@ -24,7 +24,8 @@ struct starting_state {
 };
 
 /// Looks for the latest good checkpoint of the run, else for the one whose state is lent. Removes what writers that
-/// crashed have left. Fails where a checkpoint is there but must not, or cannot, be gone on from.
+/// crashed have left, and sets newer checkpoints aside that cannot be read. Fails where a checkpoint is there but must
+/// not, or cannot, be gone on from.
 [[nodiscard]] expected<starting_state> find_starting_state(const run_directory& directory, const trainer_config& config,
                                                            const run_identity& identity);
 

@@ -321,15 +321,18 @@ expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory, f
     return fail(std::move(candidates.error()));
   if (candidates->empty())
     return fail(errc::not_found, "there is no checkpoint in " + checkpoints_directory.string());
-  auto passed_over = std::vector<std::string>{};
+  auto passed_over = std::vector<unusable_checkpoint>{};
   std::ranges::reverse(*candidates);
   for (const auto& candidate : *candidates) {
     auto opened = open_verified(candidate.path, files);
     if (opened)
       return latest_checkpoint{std::move(*opened), std::move(passed_over)};
-    passed_over.push_back(candidate.path.filename().string() + ": " + opened.error().message);
+    passed_over.push_back({candidate.path, std::move(opened.error())});
   }
-  return fail(errc::damaged, "no checkpoint in " + checkpoints_directory.string() + " is good: " + joined(passed_over));
+  auto texts = std::vector<std::string>{};
+  for (const auto& each : passed_over)
+    texts.push_back(each.text());
+  return fail(errc::damaged, "no checkpoint in " + checkpoints_directory.string() + " is good: " + joined(texts));
 }
 
 } // namespace troupe::serialization

@@ -19,6 +19,7 @@ constexpr std::string_view final_prefix = "step-";
 constexpr std::string_view temporary_prefix = ".step-";
 constexpr std::string_view temporary_suffix = ".tmp";
 constexpr std::string_view removed_suffix = ".removed";
+constexpr std::string_view unreadable_suffix = ".unreadable";
 
 /// The paths of the directories inside of `directory`, none if it does not exist.
 expected<std::vector<fs::path>> directories_in(const fs::path& directory, file_system& files) {
@@ -217,6 +218,22 @@ expected<std::vector<fs::path>> remove_abandoned(const fs::path& checkpoints_dir
     if (auto removed = remove_tree(path, files); !removed)
       return fail(std::move(removed.error()));
   return paths;
+}
+
+expected<fs::path> set_aside(const fs::path& path, file_system& files) {
+  auto target = path.parent_path() / (path.filename().string() + std::string{unreadable_suffix});
+  for (auto number = 2;; ++number) {
+    auto renamed = files.rename(path, target, if_taken::refuse);
+    if (!renamed && renamed.error().code == errc::already_exists) {
+      target.replace_extension(std::string{unreadable_suffix} + "-" + std::to_string(number));
+      continue;
+    }
+    if (!renamed)
+      return fail(std::move(renamed.error()));
+    if (auto synced = files.sync_directory(path.parent_path()); !synced)
+      return fail(std::move(synced.error()));
+    return target;
+  }
 }
 
 expected<void> remove_checkpoint(const fs::path& path, file_system& files) {

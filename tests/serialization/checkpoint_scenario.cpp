@@ -147,6 +147,10 @@ expected<void> checkpoint_scenario::go_on() {
   auto latest = open_latest(directory(), files_);
   if (!latest && latest.error().code != errc::not_found)
     return fail(std::move(latest.error()));
+  if (latest)
+    for (const auto& each : latest->passed_over)
+      if (auto aside = set_aside(each.directory, files_); !aside)
+        return fail(std::move(aside.error()));
   auto last = latest ? latest->found.content().step : step_id{0};
   // The newest that is found may be one that was on its way; now the world has seen it.
   if (last.value != 0)
@@ -163,7 +167,7 @@ std::optional<std::string> checkpoint_scenario::find_flaw() const {
   if (!latest)
     return std::nullopt;
   if (!latest->passed_over.empty())
-    return "a checkpoint was found that is not whole: " + latest->passed_over.front();
+    return "a checkpoint was found that is not whole: " + latest->passed_over.front().text();
   if (promises_.newest && latest->found.content().step < *promises_.newest)
     return "the newest checkpoint is gone";
   auto entries = list_checkpoints(directory(), files_);

@@ -216,8 +216,8 @@ TEST_CASE("the newest good checkpoint is opened, and the damaged ones are named"
   REQUIRE(latest);
   CHECK(latest->found.content().step == step_id{2});
   REQUIRE(latest->passed_over.size() == 2);
-  CHECK(latest->passed_over[0].starts_with("step-00000004: "));
-  CHECK(latest->passed_over[1].starts_with("step-00000003: "));
+  CHECK(latest->passed_over[0].text().starts_with("step-00000004: "));
+  CHECK(latest->passed_over[1].text().starts_with("step-00000003: "));
   fs::remove(scratch.path() / "step-00000002" / "part-0001.bin");
   flip_bit(scratch.path() / "step-00000001" / "manifest.snapshot", 60);
   auto none = open_latest(scratch.path());

@@ -47,7 +47,7 @@ class two_checkpoints {
       return "nothing is found: " + latest.error().message;
     if (latest->found.content().step != step_id{10})
       return "the damage is not found";
-    if (latest->passed_over.size() != 1 || latest->passed_over[0].find("step-00000020") == std::string::npos)
+    if (latest->passed_over.size() != 1 || latest->passed_over[0].text().find("step-00000020") == std::string::npos)
       return "the damage is not told";
     auto stored = checkpoint::open(newest(), disk);
     if (!stored)

@@ -77,11 +77,21 @@ class checkpoint {
   std::map<std::string, std::size_t, std::less<>> index_by_name_;
 };
 
+/// A checkpoint that could not be used. `why` has `errc::damaged` if its bytes are wrong; with anything else they could
+/// not be read, and may be good.
+struct unusable_checkpoint {
+  std::filesystem::path directory;
+  error why;
+
+  /// "step-00000020: ..."
+  [[nodiscard]] std::string text() const { return directory.filename().string() + ": " + why.message; }
+};
+
 /// What `open_latest` found.
 struct latest_checkpoint {
   checkpoint found;
-  /// The newer ones that were not good, newest first: which, and why.
-  std::vector<std::string> passed_over;
+  /// The newer ones that were not good, newest first.
+  std::vector<unusable_checkpoint> passed_over;
 };
 
 /// The newest checkpoint under `checkpoints_directory` that verifies. Fails with `errc::not_found` if there is none at

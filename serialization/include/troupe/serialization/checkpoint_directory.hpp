@@ -76,6 +76,11 @@ remove_abandoned(const std::filesystem::path& checkpoints_directory,
 /// `remove_abandoned`. Fails with `errc::not_found` or `errc::io_error`.
 [[nodiscard]] expected<void> remove_checkpoint(const std::filesystem::path& path, file_system& files = local_files());
 
+/// Gives a checkpoint that could not be read a name under which it is none, `step-00000020.unreadable`, and returns its
+/// path: a run that goes on from an older one comes to its step again. Nothing is removed. Fails with `errc::io_error`.
+[[nodiscard]] expected<std::filesystem::path> set_aside(const std::filesystem::path& path,
+                                                        file_system& files = local_files());
+
 /// Removes the checkpoints that do not stay by `decide_retention`, and returns them, oldest first; the newest and the
 /// best are never among them. Before that the newest is read back from the device: if it does not verify, nothing is
 /// removed and the error says why (`errc::damaged`, `errc::unsupported_version`, `errc::io_error`). Reads nothing when

@@ -219,6 +219,31 @@ TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor th
   CHECK(stored_state(result["latest_checkpoint"].get<std::string>()) == wanted);
 }
 
+#ifdef TROUPE_SLOW_DISK
+TEST_CASE("a disk that is 100 times too slow costs checkpoints, but not the training") {
+  trial t;
+  auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
+  // A state of 100 KB takes a second, and five seconds of syncs.
+  auto slow =
+      std::map<std::string, std::string>{{"LD_PRELOAD", TROUPE_SLOW_DISK},
+                                         {"TROUPE_SLOW_DIRECTORY", t.here.run_directory("slow") / "checkpoints"},
+                                         {"TROUPE_SLOW_BYTES_PER_SECOND", "100000"},
+                                         {"TROUPE_SLOW_SYNC_MS", "300"}};
+  auto driver = t.here.start(t.arguments("slow", {"--workers", "2", "--checkpoint-every", "5"}), slow);
+  auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  CHECK(contains(driver.err(), "skipped"));
+  auto result = t.here.result("slow");
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["checkpoints"]["failed"] == 0);
+  // Those that were due while one was on its way.
+  auto due = all_steps / 5;
+  CHECK(result["checkpoints"]["skipped"].get<std::uint64_t>() > due / 2);
+  t.check_files("slow", result);
+}
+#endif
+
 TEST_CASE("a disk that becomes read-only costs checkpoints, and serves again when it can be written") {
   trial t;
   auto arguments = [&](const std::string& name, const std::string& workers) {

@@ -49,10 +49,10 @@ class playground {
     return result;
   }
 
-  [[nodiscard]] child_process start(std::vector<std::string> argv,
-                                    std::map<std::string, std::string> environment = {}) {
+  [[nodiscard]] child_process start(std::vector<std::string> argv, std::map<std::string, std::string> environment = {},
+                                    const std::filesystem::path& input = "/dev/null") {
     environment.emplace("TROUPE_KEYS", keys());
-    return {{std::move(argv), std::move(environment)}, path("output-" + std::to_string(++started_))};
+    return {{std::move(argv), std::move(environment), input}, path("output-" + std::to_string(++started_))};
   }
 
   [[nodiscard]] outcome run(std::vector<std::string> argv, std::map<std::string, std::string> environment = {}) {
@@ -97,19 +97,22 @@ class playground {
     return nlohmann::json::parse(read_file(run_directory(name) / "result.json"));
   }
 
+  /// The last step of a run that is known to be applied; 0 before the first.
+  [[nodiscard]] std::uint64_t last_step(const std::string& name) const {
+    auto text = read_file(run_directory(name) / "metrics.jsonl");
+    // The last line that is whole.
+    auto end = text.rfind('\n');
+    if (end == std::string::npos)
+      return 0;
+    auto begin = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
+    begin = begin == std::string::npos ? 0 : begin + 1;
+    auto row = nlohmann::json::parse(text.substr(begin, end - begin), nullptr, false);
+    return row.is_discarded() ? 0 : row["step"].get<std::uint64_t>();
+  }
+
   /// Waits for a run to apply a step beyond `after`, and throws for one that ends before.
   void await_step(child_process& driver, const std::string& name, std::uint64_t after = 0) const {
-    await(driver, [&] {
-      auto text = read_file(run_directory(name) / "metrics.jsonl");
-      // The last line that is whole.
-      auto end = text.rfind('\n');
-      if (end == std::string::npos)
-        return false;
-      auto begin = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
-      begin = begin == std::string::npos ? 0 : begin + 1;
-      auto row = nlohmann::json::parse(text.substr(begin, end - begin), nullptr, false);
-      return !row.is_discarded() && row["step"].get<std::uint64_t>() > after;
-    });
+    await(driver, [&] { return last_step(name) > after; });
   }
 
   /// Waits for what a driver is to bring about, and throws for one that ends before.

@@ -164,10 +164,11 @@ inline std::ostream& operator<<(std::ostream& out, const exit_status& status) {
   return status.code ? out << "exit code " << *status.code : out << "signal " << status.signal.value_or(0);
 }
 
-/// A program with its arguments and what its environment has beside ours.
+/// A program with its arguments, what its environment has beside ours, and the file it reads as its input.
 struct command {
   std::vector<std::string> argv;
   std::map<std::string, std::string> environment = {};
+  std::filesystem::path input = "/dev/null";
 };
 
 /// A process of the test's own, leader of a process group. It dies with the test, and with this object.
@@ -187,7 +188,7 @@ class child_process {
       assignments.push_back(name + "=" + value);
     auto argv = pointers(what.argv);
     auto env = pointers(assignments);
-    auto in = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    auto in = ::open(what.input.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
     auto out = ::open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     auto err = ::open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (in < 0 || out < 0 || err < 0)

@@ -101,6 +101,7 @@ struct load {
   std::int64_t step_us = 0;
   std::uint64_t steps = 0;
   std::uint64_t every = 0;
+  std::uint32_t in_flight = 1;
 };
 
 troupe::run_result fit(const troupe::app& app, const settings& s, const load& what) {
@@ -111,6 +112,7 @@ troupe::run_result fit(const troupe::app& app, const settings& s, const load& wh
   config.run.storage_path = storage;
   config.run.steps = what.steps;
   config.checkpoint.every_steps = what.every;
+  config.checkpoint.max_in_flight = what.in_flight;
   config.config = {{"bytes", what.bytes}, {"step_us", what.step_us}, {"shards", shards}};
   config.options = {{"every", what.every}};
   auto trainer = troupe::trainer{app, "state", config};
@@ -144,10 +146,11 @@ void measure_blocking(const troupe::app& app, const settings& s) {
 
 void measure_steps(const troupe::app& app, const settings& s) {
   std::printf("\nThe same steps with checkpoints and without (seconds), and what that is for each step\n");
-  std::printf("%8s %8s %8s %8s %10s %10s %8s %8s %10s\n", "workers", "MiB", "step ms", "every", "with", "without",
-              "cost %", "skipped", "2 % every");
-  auto loads =
-      std::vector<load>{{1, std::size_t{1'873'152}, 5'000, 401, 10}, {2, std::size_t{1'873'152}, 5'000, 401, 10}};
+  std::printf("%8s %8s %8s %8s %9s %10s %10s %8s %8s %10s\n", "workers", "MiB", "step ms", "every", "in flight", "with",
+              "without", "cost %", "skipped", "2 % every");
+  auto loads = std::vector<load>{{1, std::size_t{1'873'152}, 5'000, 401, 10},
+                                 {2, std::size_t{1'873'152}, 5'000, 401, 10},
+                                 {2, std::size_t{1'873'152}, 5'000, 401, 10, 2}};
   if (!s.quick) {
     loads.push_back({1, std::size_t{1} << 30, 50'000, 401, 200});
     loads.push_back({2, std::size_t{1} << 30, 50'000, 401, 200});
@@ -167,9 +170,9 @@ void measure_steps(const troupe::app& app, const settings& s) {
     auto checkpoints = static_cast<double>((what.steps - 1) / what.every);
     auto cost = (median(with) - median(without)) / checkpoints;
     auto step = median(without) / static_cast<double>(what.steps - 1);
-    std::printf("%8u %8.1f %8.1f %8llu %10.3f %10.3f %8.1f %8llu %10.0f\n", what.workers,
+    std::printf("%8u %8.1f %8.1f %8llu %9u %10.3f %10.3f %8.1f %8llu %10.0f\n", what.workers,
                 static_cast<double>(what.bytes) / mebibyte, step * 1000, static_cast<unsigned long long>(what.every),
-                median(with), median(without), 100 * (median(with) / median(without) - 1),
+                what.in_flight, median(with), median(without), 100 * (median(with) / median(without) - 1),
                 static_cast<unsigned long long>(skipped), std::max(1.0, cost / (0.02 * step)));
     std::fflush(stdout);
   }

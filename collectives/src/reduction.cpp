@@ -184,6 +184,9 @@ bool with_element(dtype type, F f) {
   case dtype::bf16:
   case dtype::i8:
   case dtype::i16:
+  case dtype::u16:
+  case dtype::u32:
+  case dtype::u64:
   case dtype::boolean:
     return false;
   }

@@ -72,6 +72,12 @@ decltype(auto) with_numbers(dtype type, std::span<const std::byte> bytes, F&& f)
     return with_numbers_of<std::int8_t>(bytes, f);
   case dtype::u8:
     return with_numbers_of<std::uint8_t>(bytes, f);
+  case dtype::u16:
+    return with_numbers_of<std::uint16_t>(bytes, f);
+  case dtype::u32:
+    return with_numbers_of<std::uint32_t>(bytes, f);
+  case dtype::u64:
+    return with_numbers_of<std::uint64_t>(bytes, f);
   case dtype::f32:
   case dtype::f16:
   case dtype::bf16:

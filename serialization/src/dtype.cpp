@@ -7,7 +7,7 @@ namespace troupe {
 
 namespace {
 
-constexpr std::array<std::pair<dtype, std::string_view>, 10> names{{
+constexpr std::array<std::pair<dtype, std::string_view>, 13> names{{
     {dtype::f32, "f32"},
     {dtype::f64, "f64"},
     {dtype::f16, "f16"},
@@ -18,6 +18,9 @@ constexpr std::array<std::pair<dtype, std::string_view>, 10> names{{
     {dtype::i8, "i8"},
     {dtype::i16, "i16"},
     {dtype::boolean, "bool"},
+    {dtype::u16, "u16"},
+    {dtype::u32, "u32"},
+    {dtype::u64, "u64"},
 }};
 
 } // namespace
@@ -26,13 +29,16 @@ std::size_t size_of(dtype type) noexcept {
   switch (type) {
   case dtype::f64:
   case dtype::i64:
+  case dtype::u64:
     return 8;
   case dtype::f32:
   case dtype::i32:
+  case dtype::u32:
     return 4;
   case dtype::f16:
   case dtype::bf16:
   case dtype::i16:
+  case dtype::u16:
     return 2;
   case dtype::u8:
   case dtype::i8:

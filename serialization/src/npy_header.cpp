@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view magic{"\x93NUMPY", 6};
 
-constexpr std::array<std::pair<dtype, std::string_view>, 9> codes{{
+constexpr std::array<std::pair<dtype, std::string_view>, 12> codes{{
     {dtype::f64, "f8"},
     {dtype::f32, "f4"},
     {dtype::f16, "f2"},
@@ -22,6 +22,9 @@ constexpr std::array<std::pair<dtype, std::string_view>, 9> codes{{
     {dtype::i32, "i4"},
     {dtype::i16, "i2"},
     {dtype::i8, "i1"},
+    {dtype::u64, "u8"},
+    {dtype::u32, "u4"},
+    {dtype::u16, "u2"},
     {dtype::u8, "u1"},
     {dtype::boolean, "b1"},
 }};

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view metadata_key = "__metadata__";
 
-constexpr std::array<std::pair<dtype, std::string_view>, 10> dtype_names{{
+constexpr std::array<std::pair<dtype, std::string_view>, 13> dtype_names{{
     {dtype::f64, "F64"},
     {dtype::f32, "F32"},
     {dtype::f16, "F16"},
@@ -24,6 +24,9 @@ constexpr std::array<std::pair<dtype, std::string_view>, 10> dtype_names{{
     {dtype::i32, "I32"},
     {dtype::i16, "I16"},
     {dtype::i8, "I8"},
+    {dtype::u64, "U64"},
+    {dtype::u32, "U32"},
+    {dtype::u16, "U16"},
     {dtype::u8, "U8"},
     {dtype::boolean, "BOOL"},
 }};

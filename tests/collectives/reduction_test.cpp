@@ -323,7 +323,7 @@ TEST_CASE("16-bit floats are combined in f32, the others in their own type") {
 }
 
 TEST_CASE("types that cannot be reduced are refused by name") {
-  for (auto type : {dtype::i8, dtype::i16, dtype::boolean}) {
+  for (auto type : {dtype::i8, dtype::i16, dtype::u16, dtype::u32, dtype::u64, dtype::boolean}) {
     const auto result = check_reducible(type);
     REQUIRE(!result);
     CHECK(result.error().code == errc::invalid_argument);

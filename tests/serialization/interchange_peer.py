@@ -17,7 +17,8 @@ import numpy
 import safetensors
 import safetensors.numpy
 
-NUMPY_TYPES = ["float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"]
+NUMPY_TYPES = ["float32", "float64", "float16", "int8", "int16", "int32", "int64",
+               "uint8", "uint16", "uint32", "uint64", "bool"]
 SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (2, 3, 5)]
 
 

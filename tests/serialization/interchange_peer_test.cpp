@@ -81,6 +81,12 @@ std::string numpy_name(dtype type) {
     return "int8";
   case dtype::i16:
     return "int16";
+  case dtype::u16:
+    return "uint16";
+  case dtype::u32:
+    return "uint32";
+  case dtype::u64:
+    return "uint64";
   case dtype::boolean:
     return "bool";
   }
@@ -108,7 +114,7 @@ TEST_CASE("files that Python's safetensors and NumPy write are read, and those t
   }
   SUBCASE("theirs") {
     auto files = python.tell({"write", scratch.path().string()});
-    CHECK(files.size() == 2 + 9 * 6 * 4);
+    CHECK(files.size() == 2 + 12 * 6 * 4);
     for (const auto& [name, tensors] : files.items()) {
       CAPTURE(name);
       if (name.ends_with(".npy")) {
@@ -135,6 +141,9 @@ TEST_CASE("files that Python's safetensors and NumPy write are read, and those t
     specs.push_back({"a\"b\n\u5f35", dtype::i16, {3}});
     specs.push_back({"small", dtype::i8, {2, 0}});
     specs.push_back({"middle", dtype::i32, {5}});
+    specs.push_back({"u16", dtype::u16, {5}});
+    specs.push_back({"u32", dtype::u32, {1, 7}});
+    specs.push_back({"u64", dtype::u64, {3}});
     auto state = booleans_that_are{specs};
     auto all = (scratch.path() / "ours.safetensors").string();
     REQUIRE(write_safetensors(all, state.views(), {{"note", "\u00e9\n"}}, existing_file::keep));

@@ -17,8 +17,8 @@ namespace {
 manifest full_manifest() {
   auto result = sample_manifest();
   result.parts = {{"part-0000.bin", 12288}, {"own-chunk.bin", 4096}};
-  auto types = {dtype::f32, dtype::f64, dtype::f16, dtype::bf16, dtype::i32,
-                dtype::i64, dtype::u8,  dtype::i8,  dtype::i16,  dtype::boolean};
+  auto types = {dtype::f32, dtype::f64, dtype::f16,     dtype::bf16, dtype::i32, dtype::i64, dtype::u8,
+                dtype::i8,  dtype::i16, dtype::boolean, dtype::u16,  dtype::u32, dtype::u64};
   for (auto type : types)
     result.tensors.push_back({{std::string{to_string(type)}, type, {0, 3}}, {}});
   result.tensors.push_back({{"w", dtype::f32, {2, 1025}}, {{0, 4096, 8192, 0xffffffffffffffff}, {1, 0, 8, 3}}});

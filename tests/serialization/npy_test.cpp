@@ -35,7 +35,8 @@ std::string text_of(const std::vector<std::byte>& bytes) {
 
 const std::map<dtype, std::string> codes{{dtype::f32, "<f4"}, {dtype::f64, "<f8"}, {dtype::f16, "<f2"},
                                          {dtype::i32, "<i4"}, {dtype::i64, "<i8"}, {dtype::u8, "|u1"},
-                                         {dtype::i8, "|i1"},  {dtype::i16, "<i2"}, {dtype::boolean, "|b1"}};
+                                         {dtype::i8, "|i1"},  {dtype::i16, "<i2"}, {dtype::boolean, "|b1"},
+                                         {dtype::u16, "<u2"}, {dtype::u32, "<u4"}, {dtype::u64, "<u8"}};
 
 } // namespace
 
@@ -162,9 +163,6 @@ TEST_CASE("a malformed NPY file is refused, and the message says what is wrong")
       {shaped(many), "more than 64 dimensions"},
       {typed("'|O'"), "Python objects", errc::invalid_argument},
       {typed("[('a', '<f4')]"), "records", errc::invalid_argument},
-      {typed("'<u2'"), "\"<u2\"", errc::invalid_argument},
-      {typed("'<u4'"), "\"<u4\"", errc::invalid_argument},
-      {typed("'<u8'"), "\"<u8\"", errc::invalid_argument},
       {typed("'<c8'"), "\"<c8\"", errc::invalid_argument},
       {typed("'<U2'"), "\"<U2\"", errc::invalid_argument},
       {typed("'|S8'"), "\"|S8\"", errc::invalid_argument},

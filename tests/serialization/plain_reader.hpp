@@ -50,6 +50,12 @@ inline std::string safetensors_dtype_name(dtype type) {
     return "I8";
   case dtype::i16:
     return "I16";
+  case dtype::u16:
+    return "U16";
+  case dtype::u32:
+    return "U32";
+  case dtype::u64:
+    return "U64";
   case dtype::boolean:
     return "BOOL";
   }

@@ -68,7 +68,7 @@ inline std::vector<tensor_spec> assorted_specs() {
       {"weights", dtype::f32, {3, 1001}}, {"empty", dtype::f64, {0, 7}},
       {"scalar", dtype::i64, {}},         {"one", dtype::u8, {1}},
       {"page", dtype::f32, {1024}},       {"huge", dtype::bf16, {9, 5003}},
-      {"flags", dtype::boolean, {13}},
+      {"flags", dtype::boolean, {13}},    {"counts", dtype::u64, {257}},
   };
 }
 

@@ -19,6 +19,9 @@ enum class dtype : std::uint8_t {
   i8 = 8,
   i16 = 9,
   boolean = 10,
+  u16 = 11,
+  u32 = 12,
+  u64 = 13,
 };
 
 /// The size of one element in bytes.
@@ -62,6 +65,18 @@ struct dtype_of_impl<std::int8_t> {
 template <>
 struct dtype_of_impl<std::int16_t> {
   static constexpr dtype value = dtype::i16;
+};
+template <>
+struct dtype_of_impl<std::uint16_t> {
+  static constexpr dtype value = dtype::u16;
+};
+template <>
+struct dtype_of_impl<std::uint32_t> {
+  static constexpr dtype value = dtype::u32;
+};
+template <>
+struct dtype_of_impl<std::uint64_t> {
+  static constexpr dtype value = dtype::u64;
 };
 template <>
 struct dtype_of_impl<bool> {

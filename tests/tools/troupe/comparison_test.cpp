@@ -79,5 +79,11 @@ TEST_CASE("integers are subtracted without overflow") {
   CHECK(compared(dtype::i16, std::vector<std::int16_t>{-7}, std::vector<std::int16_t>{3}).max_absolute == 10);
   CHECK(compared(dtype::i8, std::vector<std::int8_t>{-128}, std::vector<std::int8_t>{127}).max_absolute == 255);
   CHECK(compared(dtype::u8, std::vector<std::uint8_t>{255}, std::vector<std::uint8_t>{0}).max_absolute == 255);
+  CHECK(compared(dtype::u16, std::vector<std::uint16_t>{65535}, std::vector<std::uint16_t>{0}).max_absolute == 65535);
+  CHECK(compared(dtype::u32, std::vector<std::uint32_t>{0}, std::vector<std::uint32_t>{4294967295}).max_absolute ==
+        4294967295.0);
+  CHECK(compared(dtype::u64, std::vector<std::uint64_t>{std::numeric_limits<std::uint64_t>::max()},
+                 std::vector<std::uint64_t>{0})
+            .max_absolute == std::ldexp(1.0, 64));
   CHECK(compared(dtype::boolean, std::vector<std::uint8_t>{1}, std::vector<std::uint8_t>{0}).differing == 1);
 }

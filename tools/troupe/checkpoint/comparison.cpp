@@ -27,6 +27,10 @@ long double value_of(std::int64_t x) {
   return static_cast<long double>(x);
 }
 
+long double value_of(std::uint64_t x) {
+  return static_cast<long double>(x);
+}
+
 double value_of(half x) {
   auto sign = (x.bits & 0x8000) != 0 ? -1.0 : 1.0;
   auto exponent = (x.bits >> 10) & 0x1f;
@@ -103,6 +107,12 @@ tensor_difference compare(dtype type, std::span<const std::byte> left, std::span
   case dtype::u8:
   case dtype::boolean:
     return compare_as<std::uint8_t>(left, right);
+  case dtype::u16:
+    return compare_as<std::uint16_t>(left, right);
+  case dtype::u32:
+    return compare_as<std::uint32_t>(left, right);
+  case dtype::u64:
+    return compare_as<std::uint64_t>(left, right);
   }
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include "down.hpp"
 #include "group_layout.hpp"
+#include "node_roster.hpp"
 #include "progress_meter.hpp"
 #include "starting_state.hpp"
 
@@ -65,34 +66,11 @@ struct overloaded : Ts... {
 template <class... Ts>
 overloaded(Ts...) -> overloaded<Ts...>;
 
-enum class node_state {
-  /// Nobody answers there, or it was lost.
-  away,
-  /// It was asked for its offer.
-  asked,
-  offered,
-  /// It opens the program.
-  opening,
-  /// It can take workers.
-  open,
-  /// It will not take this run.
-  refused,
-  /// It takes no more workers, and goes.
-  leaving,
-};
-
-/// One node of the run, as the trainer sees it.
-struct used_node {
-  /// As configured; empty for the driver's own.
-  std::string address;
+/// The way to one node, if there is one.
+struct node_link {
   std::unique_ptr<connected_node> connection = nullptr;
-  std::uint64_t connection_number = 0;
-  node_offer offer = {};
-  node_state state = node_state::away;
-  /// It was given up while it was silent: should it speak again, it is told that its workers are not wanted any more.
-  bool condemned = false;
-  clock::time_point tried = {};
-  bool dialling = false;
+  /// Tells it from those before.
+  std::uint64_t number = 0;
 };
 
 /// What a thread that dials brings back.
@@ -146,7 +124,7 @@ class trainer_state : public trainer_backend::base {
     // Before the store, which removes what was not finished.
     parts_.reset();
     observers_.clear();
-    nodes_.clear();
+    links_.clear();
     workers_.clear();
     send_exit(collectives_, caf::exit_reason::user_shutdown);
     send_exit(store_, caf::exit_reason::user_shutdown);
@@ -199,10 +177,13 @@ class trainer_state : public trainer_backend::base {
     auto addresses = config_.cluster.nodes;
     if (addresses.empty())
       addresses.emplace_back();
+    roster_.emplace(
+        node_roster::settings{config_.scaling, [this](const auto& x) { return is_private(x); }, dial_interval});
+    links_.resize(addresses.size());
     for (auto& address : addresses)
-      nodes_.push_back({std::move(address)});
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-      auto connection = services_.connect_node(config_.cluster, nodes_[i].address);
+      roster_->add(std::move(address));
+    for (std::uint32_t i = 0; i < links_.size(); ++i) {
+      auto connection = services_.connect_node(config_.cluster, node(i).address);
       // A range of workers takes what is there.
       if (!connection && (!config_.scaling.num_workers.is_elastic() || config_.cluster.nodes.empty()))
         return fail(std::move(connection.error()));
@@ -294,19 +275,18 @@ class trainer_state : public trainer_backend::base {
   }
 
   std::string part_stream_for(worker_id worker) const {
-    return parts_ ? parts_->address_towards(nodes_[where_.at(worker)].offer.address) : std::string{};
+    return parts_ ? parts_->address_towards(node(where_.at(worker)).offer.address) : std::string{};
   }
 
   // -- nodes ----------------------------------------------------------------------------------------------------------
 
   /// A node can be reached: asks what it has.
   void take_in(std::uint32_t index, std::unique_ptr<connected_node> connection) {
-    auto& node = nodes_[index];
-    node.connection = std::move(connection);
-    node.offer = {};
-    node.connection_number = ++connections_;
+    auto& link = links_[index];
+    link = {std::move(connection), ++connections_};
+    node(index).offer = {};
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
-    when_down(node.connection->handle(), [self, index, number = connections_] {
+    when_down(link.connection->handle(), [self, index, number = connections_] {
       if (auto strong = self.lock())
         caf::anon_send(caf::actor_cast<trainer_backend>(strong), peer_down{index, {}, number});
     });
@@ -314,12 +294,12 @@ class trainer_state : public trainer_backend::base {
   }
 
   void ask_for_offer(std::uint32_t index) {
-    nodes_[index].state = node_state::asked;
-    request(nodes_[index].connection->handle(), node_timeout, offer_request{result_.run})
+    node(index).state = node_state::asked;
+    request(links_[index].connection->handle(), node_timeout, offer_request{result_.run})
         .then(
             [this, index](node_offer& offer) {
-              nodes_[index].offer = std::move(offer);
-              nodes_[index].state = node_state::offered;
+              node(index).offer = std::move(offer);
+              node(index).state = node_state::offered;
               if (coordinator_)
                 open_on(index);
               else
@@ -334,12 +314,12 @@ class trainer_state : public trainer_backend::base {
     auto text = "node " + name_of(index) + ": " + ours.message;
     if (!begun_ && (!coordinator_ || is_used(index)))
       return conclude_run(run_status::failed, {ours.code, text});
-    if (nodes_[index].state == node_state::away)
+    if (node(index).state == node_state::away)
       return;
     // One that did not answer may do so later.
     auto is_late = ours.code == errc::timed_out;
-    nodes_[index].state = is_late ? node_state::away : node_state::refused;
-    nodes_[index].tried = clock::now();
+    node(index).state = is_late ? node_state::away : node_state::refused;
+    node(index).tried = clock::now();
     notify(true, text + (is_late ? "; it is asked again" : "; it gets no workers"));
   }
 
@@ -348,16 +328,16 @@ class trainer_state : public trainer_backend::base {
   }
 
   [[nodiscard]] std::string name_of(std::uint32_t index) const {
-    const auto& node = nodes_[index];
-    return node.connection ? node.connection->address() : node.address;
+    const auto& connection = links_[index].connection;
+    return connection ? connection->address() : node(index).address;
   }
 
   /// Has the node open the program; from then on it can take workers.
   void open_on(std::uint32_t index) {
-    nodes_[index].state = node_state::opening;
+    node(index).state = node_state::opening;
     auto self = caf::actor_cast<run_control>(caf::actor_cast<trainer_backend>(ctrl()));
     auto timeout = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
-    request(nodes_[index].connection->handle(), node_timeout,
+    request(links_[index].connection->handle(), node_timeout,
             open_run{result_.run, result_.name, services_.program_path, services_.build_id, secret_, timeout}, self,
             collectives_, store_)
         .then([this, index](const run_opened&) { opened(index); },
@@ -365,17 +345,16 @@ class trainer_state : public trainer_backend::base {
   }
 
   void opened(std::uint32_t index) {
-    auto& node = nodes_[index];
-    if (concluding_ || node.state != node_state::opening)
+    if (concluding_ || node(index).state != node_state::opening)
       return;
-    node.state = node_state::open;
-    node.condemned = false;
+    node(index).state = node_state::open;
+    node(index).condemned = false;
     monitor_->add(index, clock::now());
     if (begun_) {
       notify(false, "node " + name_of(index) + " has joined");
       return there_is_room();
     }
-    auto waits = [this](const worker_place& x) { return nodes_[x.node].state != node_state::open; };
+    auto waits = [this](const worker_place& x) { return node(x.node).state != node_state::open; };
     if (std::ranges::none_of(layout_.places(), waits)) {
       begun_ = true;
       start(layout_.places());
@@ -391,11 +370,10 @@ class trainer_state : public trainer_backend::base {
 
   /// Connects in a thread of its own: that may take seconds.
   void dial(std::uint32_t index) {
-    auto& node = nodes_[index];
-    node.dialling = true;
-    node.tried = clock::now();
+    node(index).dialling = true;
+    node(index).tried = clock::now();
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
-    system().spawn<caf::detached>([self, index, address = node.address, connect = services_.connect_node,
+    system().spawn<caf::detached>([self, index, address = node(index).address, connect = services_.connect_node,
                                    cluster = config_.cluster, into = dialled_] {
       auto connection = connect(cluster, address);
       {
@@ -415,7 +393,7 @@ class trainer_state : public trainer_backend::base {
       found.swap(dialled_->found);
     }
     for (auto& [index, connection] : found) {
-      nodes_[index].dialling = false;
+      node(index).dialling = false;
       if (connection)
         take_in(index, std::move(*connection));
     }
@@ -427,20 +405,16 @@ class trainer_state : public trainer_backend::base {
     remind_me(deadline::tick, tick_interval);
     auto now = clock::now();
     for (const auto& [index, silent_for] : monitor_->silent(now)) {
-      nodes_[index].condemned = true;
+      node(index).condemned = true;
       lose_node(index, "node " + name_of(index) + " has said nothing for " +
                            std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silent_for).count()) +
                            " ms: it is frozen, or the network is cut");
     }
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-      auto& node = nodes_[i];
-      if (node.state != node_state::away || node.dialling || node.condemned || now - node.tried <= dial_interval)
-        continue;
-      if (node.connection)
+    for (auto i : roster_->to_try(now))
+      if (links_[i].connection)
         ask_for_offer(i);
-      else if (!node.address.empty())
+      else if (!node(i).address.empty())
         dial(i);
-    }
     if (!coordinator_)
       place_when_all_have_answered();
     else
@@ -464,10 +438,12 @@ class trainer_state : public trainer_backend::base {
   }
 
   void fence(worker_id worker, const std::string& why) {
-    auto node = node_of(worker);
-    if (node && nodes_[*node].connection)
-      anon_send(nodes_[*node].connection->handle(), kill_worker{result_.run, worker, why});
+    if (auto index = node_of(worker); index && links_[*index].connection)
+      anon_send(links_[*index].connection->handle(), kill_worker{result_.run, worker, why});
   }
+
+  [[nodiscard]] known_node& node(std::uint32_t index) { return (*roster_)[index]; }
+  [[nodiscard]] const known_node& node(std::uint32_t index) const { return (*roster_)[index]; }
 
   [[nodiscard]] std::optional<std::uint32_t> node_of(worker_id worker) const {
     auto i = where_.find(worker);
@@ -475,9 +451,9 @@ class trainer_state : public trainer_backend::base {
   }
 
   [[nodiscard]] std::optional<std::uint32_t> sending_node() {
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].connection && caf::actor_cast<caf::actor_addr>(current_sender()) ==
-                                      caf::actor_cast<caf::actor_addr>(nodes_[i].connection->handle()))
+    for (std::uint32_t i = 0; i < links_.size(); ++i)
+      if (links_[i].connection && caf::actor_cast<caf::actor_addr>(current_sender()) ==
+                                      caf::actor_cast<caf::actor_addr>(links_[i].connection->handle()))
         return i;
     return std::nullopt;
   }
@@ -487,7 +463,7 @@ class trainer_state : public trainer_backend::base {
     if (!index || beat.run != result_.run || !coordinator_ || concluding_)
       return;
     auto now = clock::now();
-    if (std::exchange(nodes_[*index].condemned, false))
+    if (std::exchange(node(*index).condemned, false))
       return readmit(*index);
     monitor_->heard(*index, now);
     for (const auto& each : beat.workers) {
@@ -503,29 +479,28 @@ class trainer_state : public trainer_backend::base {
   /// A node that was given up speaks again: what it has of this run is of no use any more, but there is room.
   void readmit(std::uint32_t index) {
     notify(true, "node " + name_of(index) + " answers again: its workers end, and it takes new ones");
-    nodes_[index].state = node_state::asked;
-    request(nodes_[index].connection->handle(), node_timeout, end_run{result_.run})
+    node(index).state = node_state::asked;
+    request(links_[index].connection->handle(), node_timeout, end_run{result_.run})
         .then([this, index] { ask_for_offer(index); },
               [this, index](const caf::error& reason) { node_failed(index, reason); });
   }
 
   void node_is_gone(std::uint32_t index, std::uint64_t connection) {
-    if (concluding_ || nodes_[index].connection_number != connection)
+    if (concluding_ || links_[index].number != connection)
       return;
     auto text = "the connection to node " + name_of(index) + " is gone";
     if (!begun_ && (!coordinator_ || is_used(index)))
       return conclude_run(run_status::failed, {errc::node_lost, text});
-    auto& node = nodes_[index];
-    node.condemned = false;
-    node.tried = clock::now();
-    auto was_leaving = node.state == node_state::leaving;
+    node(index).condemned = false;
+    node(index).tried = clock::now();
+    auto was_leaving = node(index).state == node_state::leaving;
     lose_node(index, text + (was_leaving ? "" : ": look at that host and at its caf-node's output"));
-    nodes_[index].connection.reset();
+    links_[index].connection.reset();
   }
 
   void lose_node(std::uint32_t index, const std::string& why) {
     monitor_->remove(index);
-    nodes_[index].state = node_state::away;
+    node(index).state = node_state::away;
     if (coordinator_)
       act(coordinator_->on_node_lost(index, why, clock::now()));
   }
@@ -535,7 +510,7 @@ class trainer_state : public trainer_backend::base {
     if (!index || message.run != result_.run || !coordinator_ || concluding_)
       return;
     notify(true, "node " + name_of(*index) + " is going away in " + std::to_string(message.grace_ms / 1000) + " s");
-    nodes_[*index].state = node_state::leaving;
+    node(*index).state = node_state::leaving;
     remind_me(deadline::drain, std::chrono::milliseconds{message.grace_ms / 2});
     leave_node(*index);
   }
@@ -544,39 +519,25 @@ class trainer_state : public trainer_backend::base {
     act(coordinator_->on_node_leaving(index, !place_more(config_.scaling, rooms(), 1).empty()));
   }
 
-  /// Whether gradients may travel between this node and others.
-  [[nodiscard]] bool is_trusted(std::uint32_t index) const {
-    return config_.cluster.trusted_network || services_.is_loopback == nullptr ||
-           services_.is_loopback(nodes_[index].offer.address);
+  /// What Gloo sends is clear text.
+  [[nodiscard]] bool is_private(const std::string& address) const {
+    return config_.cluster.trusted_network || services_.is_loopback == nullptr || services_.is_loopback(address);
   }
 
   [[nodiscard]] std::vector<node_room> rooms() const {
-    std::vector<node_room> result;
-    for (const auto& node : nodes_)
-      result.push_back({node.offer.free, 0, node.state == node_state::open});
-    if (coordinator_)
-      for (const auto& place : coordinator_->occupied())
-        ++result[place.node].workers;
-    // In clear text nothing leaves a host: workers stay where the others are.
-    for (std::uint32_t i = 0; i < result.size(); ++i)
-      for (std::uint32_t other = 0; other < result.size(); ++other)
-        if (other != i && result[other].workers > 0 && (!is_trusted(i) || !is_trusted(other)))
-          result[i].usable = false;
-    return result;
+    return roster_->rooms(coordinator_ ? coordinator_->occupied() : std::vector<worker_place>{});
   }
 
   // -- who starts where -----------------------------------------------------------------------------------------------
 
   void place_when_all_have_answered() {
-    auto is_pending = [](const used_node& x) { return x.state == node_state::asked || x.dialling; };
-    if (concluding_ || coordinator_ || std::ranges::any_of(nodes_, is_pending))
+    if (concluding_ || coordinator_ || roster_->awaits_answers())
       return;
-    auto decision = place_on([](const used_node& x) { return x.state == node_state::offered; });
-    auto is_missing = [](const used_node& x) { return x.state == node_state::away; };
+    auto decision = roster_->place(node_state::offered, next_worker());
+    auto all_are_there = roster_->in_state(node_state::away).empty();
     auto waited = clock::now() - started_;
     if (!decision) {
-      if (!config_.scaling.num_workers.is_elastic() || std::ranges::none_of(nodes_, is_missing) ||
-          waited > config_.scaling.wait_for_workers)
+      if (!config_.scaling.num_workers.is_elastic() || all_are_there || waited > config_.scaling.wait_for_workers)
         return conclude_run(run_status::failed, std::move(decision.error()));
       if (!std::exchange(told_to_wait_, true))
         notify(true, "waits for nodes: " + decision.error().message);
@@ -584,37 +545,20 @@ class trainer_state : public trainer_backend::base {
     }
     // There may be room for more in a moment.
     if (decision->places.size() < config_.scaling.num_workers.max && waited < config_.scaling.gather_window &&
-        std::ranges::any_of(nodes_, is_missing))
+        !all_are_there)
       return;
     if (!decision->warning.empty())
       notify(true, decision->warning);
     begin_with(std::move(decision->places));
   }
 
-  /// As `place_workers`, over some of the nodes.
-  template <class Predicate>
-  expected<placement_decision> place_on(Predicate is_usable) {
-    std::vector<node_offer> offers;
-    std::vector<std::uint32_t> indices;
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-      if (is_usable(nodes_[i])) {
-        offers.push_back(nodes_[i].offer);
-        indices.push_back(i);
-      }
-    auto decision = place_workers(config_.scaling, offers);
-    if (decision)
-      for (auto& place : decision->places) {
-        place.node = indices[place.node];
-        place.worker.value += static_cast<std::uint32_t>(result_.workers.size());
-      }
-    return decision;
-  }
+  [[nodiscard]] worker_id next_worker() const { return worker_id{static_cast<std::uint32_t>(result_.workers.size())}; }
 
   void begin_with(std::vector<worker_place> places) {
     if (auto fit = lay_out(std::move(places)); !fit)
       return conclude_run(run_status::failed, std::move(fit.error()));
     warn_of_uneven_shards();
-    if (auto trusted = check_data_plane(); !trusted)
+    if (auto trusted = roster_->check_data_plane(layout_.places()); !trusted)
       return conclude_run(run_status::failed, std::move(trusted.error()));
     if (auto claimed = claim_directory(); !claimed)
       return conclude_run(run_status::failed, std::move(claimed.error()));
@@ -623,9 +567,8 @@ class trainer_state : public trainer_backend::base {
         run_coordinator::settings{result_.run, services_.build_id, layout_.places(), config_.run.allow_mixed_hosts,
                                   state_.resumed, services_.compare_numerics, config_.failure,
                                   config_.scaling.num_workers, state_.step, config_.run.start_timeout});
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].state == node_state::offered)
-        open_on(i);
+    for (auto i : roster_->in_state(node_state::offered))
+      open_on(i);
   }
 
   /// Who is where from now on, and what carries the gradients between them.
@@ -639,15 +582,8 @@ class trainer_state : public trainer_backend::base {
     if (choice->backend != backend_kind::self && choice->backend != backend_)
       notify(false, "gradients go over " + choice->reason);
     backend_ = choice->backend;
-    layout_ = {std::move(places), node_addresses(), config_.scaling.shards, backend_};
+    layout_ = {std::move(places), roster_->data_addresses(), config_.scaling.shards, backend_};
     return {};
-  }
-
-  [[nodiscard]] std::vector<std::string> node_addresses() const {
-    std::vector<std::string> result;
-    for (const auto& node : nodes_)
-      result.push_back(node.offer.address);
-    return result;
   }
 
   void warn_of_uneven_shards() {
@@ -661,33 +597,10 @@ class trainer_state : public trainer_backend::base {
                        " % of what they could (a multiple of the number of workers, such as 24 or 64, suits better)");
   }
 
-  /// What Gloo sends is clear text.
-  expected<void> check_data_plane() const {
-    if (config_.cluster.trusted_network || services_.is_loopback == nullptr)
-      return {};
-    std::set<std::uint32_t> used;
-    for (const auto& place : layout_.places())
-      used.insert(place.node);
-    // Later, workers may come to any of them.
-    if (config_.scaling.num_workers.is_elastic())
-      for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-        if (nodes_[i].connection)
-          used.insert(i);
-    if (used.size() < 2)
-      return {};
-    for (auto i : used)
-      if (!services_.is_loopback(nodes_[i].offer.address))
-        return fail(errc::invalid_argument,
-                    "gradients travel between hosts in clear text, and " + nodes_[i].offer.address +
-                        " is not this machine: if the network is private or a tunnel, say so with "
-                        "cluster.trusted_network (--trusted-network)");
-    return {};
-  }
-
   /// Starts the processes of these workers; the coordinator knows of them.
   void start(const std::vector<worker_place>& places) {
     remind_me(deadline::start, config_.run.start_timeout);
-    auto layout = group_layout{places, node_addresses(), config_.scaling.shards, backend_};
+    auto layout = group_layout{places, roster_->data_addresses(), config_.scaling.shards, backend_};
     std::map<std::uint32_t, start_workers> messages;
     for (const auto& place : places) {
       auto& message = messages[place.node];
@@ -695,14 +608,14 @@ class trainer_state : public trainer_backend::base {
       message.arguments = config_.arguments;
       message.workers.push_back({place.worker, layout.environment_of(place)});
       result_.workers.resize(std::max<std::size_t>(result_.workers.size(), place.worker.value + 1));
-      result_.workers[place.worker.value] = {place.worker, place.rank, nodes_[place.node].offer.host,
-                                             name_of(place.node), 0};
+      result_.workers[place.worker.value] = {place.worker, place.rank, node(place.node).offer.host, name_of(place.node),
+                                             0};
       where_[place.worker] = place.node;
       living_.insert(place.worker);
     }
     for (auto& [node, message] : messages) {
       auto workers = message.workers;
-      request(nodes_[node].connection->handle(), node_timeout, std::move(message))
+      request(links_[node].connection->handle(), node_timeout, std::move(message))
           .then([](const workers_started&) {},
                 [this, node = node, workers](const caf::error& reason) { not_started(node, workers, reason); });
     }
@@ -769,7 +682,7 @@ class trainer_state : public trainer_backend::base {
   }
 
   void place_again() {
-    auto decision = place_on([](const used_node& x) { return x.state == node_state::open; });
+    auto decision = roster_->place(node_state::open, next_worker());
     if (!decision) {
       if (!std::exchange(told_to_wait_, true))
         notify(true, "waits for nodes: " + decision.error().message);
@@ -778,7 +691,7 @@ class trainer_state : public trainer_backend::base {
     awaiting_room_ = false;
     if (auto fit = lay_out(std::move(decision->places)); !fit)
       return conclude_run(run_status::failed, std::move(fit.error()));
-    if (auto trusted = check_data_plane(); !trusted)
+    if (auto trusted = roster_->check_data_plane(layout_.places()); !trusted)
       return conclude_run(run_status::failed, std::move(trusted.error()));
     coordinator_->on_restarted(layout_.places(), state_.resumed, state_.step);
     start(layout_.places());
@@ -851,9 +764,8 @@ class trainer_state : public trainer_backend::base {
       anon_send(workers_[place.worker], message);
     }
     // A node that was about to leave while they were started is to be left now.
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].state == node_state::leaving)
-        leave_node(i);
+    for (auto i : roster_->in_state(node_state::leaving))
+      leave_node(i);
     result_.exact = result_.exact && coordinator_->exact_hosts();
     meter_.begin(result_.run, started_, state_.step.value);
     if (coordinator_->attempt() == 1)
@@ -976,9 +888,9 @@ class trainer_state : public trainer_backend::base {
     message.staging.sources = group.sources;
     message.staging.newcomers = group.newcomers;
     for (auto [rank, worker] : group.told) {
-      auto node = node_of(worker);
+      auto index = node_of(worker);
       message.staging.rank = rank;
-      message.staging.data_address = group.across_nodes && node ? nodes_[*node].offer.address : "127.0.0.1";
+      message.staging.data_address = group.across_nodes && index ? node(*index).offer.address : "127.0.0.1";
       answer_report(worker, message);
     }
   }
@@ -1290,26 +1202,28 @@ class trainer_state : public trainer_backend::base {
       result_.steps = std::max({result_.steps, meter_.latest().step, coordinator_->final_step().value});
     }
     result_.metrics = meter_.latest().metrics;
-    for (auto& node : nodes_)
-      if (node.connection && node.state != node_state::away)
-        ++ending_nodes_;
+    end_on_nodes();
+  }
+
+  void end_on_nodes() {
+    // A node that is given up is not waited for.
+    auto is_waited_for = [this](std::uint32_t i) { return node(i).state != node_state::away; };
+    for (std::uint32_t i = 0; i < links_.size(); ++i)
+      ending_nodes_ += links_[i].connection && is_waited_for(i) ? 1 : 0;
     if (ending_nodes_ == 0)
       return deliver();
-    for (auto& node : nodes_) {
-      if (!node.connection)
-        continue;
-      // A node that is given up is not waited for.
-      if (node.state == node_state::away) {
-        anon_send(node.connection->handle(), end_run{result_.run});
-        continue;
-      }
-      auto done = [this] {
-        if (--ending_nodes_ == 0)
-          deliver();
-      };
-      request(node.connection->handle(), grace_period, end_run{result_.run}).then(done, [done](const caf::error&) {
-        done();
-      });
+    auto done = [this] {
+      if (--ending_nodes_ == 0)
+        deliver();
+    };
+    for (std::uint32_t i = 0; i < links_.size(); ++i) {
+      const auto& connection = links_[i].connection;
+      if (connection && is_waited_for(i))
+        request(connection->handle(), grace_period, end_run{result_.run}).then(done, [done](const caf::error&) {
+          done();
+        });
+      else if (connection)
+        anon_send(connection->handle(), end_run{result_.run});
     }
   }
 
@@ -1352,7 +1266,9 @@ class trainer_state : public trainer_backend::base {
   clock::time_point started_;
   std::optional<run_directory> directory_;
   starting_state state_;
-  std::vector<used_node> nodes_;
+  std::optional<node_roster> roster_;
+  /// Of each node of the roster.
+  std::vector<node_link> links_;
   std::uint64_t connections_ = 0;
   std::shared_ptr<dial_result> dialled_ = std::make_shared<dial_result>();
   std::optional<heartbeat_monitor<std::uint32_t>> monitor_;

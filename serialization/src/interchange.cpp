@@ -8,6 +8,7 @@
 #include <troupe/serialization/safetensors.hpp>
 
 #include "exported_manifest.hpp"
+#include "file_place.hpp"
 #include "in_quotes.hpp"
 #include "new_file.hpp"
 #include "reserved_memory.hpp"
@@ -24,11 +25,6 @@ namespace {
 
 /// What one part's bytes may take in memory.
 constexpr std::uint64_t part_bytes = 4 * max_chunk_bytes;
-
-error of_file(const fs::path& path, error reason) {
-  reason.message = path.string() + ": " + reason.message;
-  return reason;
-}
 
 /// Hands on what it is given, and counts it.
 byte_sink counted(const byte_sink& sink, const byte_counter& progress) {

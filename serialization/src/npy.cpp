@@ -4,6 +4,7 @@
 #include <troupe/serialization/digest.hpp>
 
 #include "booleans.hpp"
+#include "file_place.hpp"
 #include "in_quotes.hpp"
 #include "new_file.hpp"
 
@@ -16,11 +17,6 @@ namespace troupe::serialization {
 namespace fs = std::filesystem;
 
 namespace {
-
-error of_file(const fs::path& path, error reason) {
-  reason.message = path.string() + ": " + reason.message;
-  return reason;
-}
 
 void swap_bytes(std::span<std::byte> bytes, std::size_t element_bytes) {
   for (std::size_t i = 0; i < bytes.size(); i += element_bytes)

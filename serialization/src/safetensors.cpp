@@ -4,6 +4,7 @@
 #include <troupe/serialization/digest.hpp>
 
 #include "booleans.hpp"
+#include "file_place.hpp"
 #include "in_quotes.hpp"
 #include "new_file.hpp"
 
@@ -16,11 +17,6 @@ namespace troupe::serialization {
 namespace fs = std::filesystem;
 
 namespace {
-
-error of_file(const fs::path& path, error reason) {
-  reason.message = path.string() + ": " + reason.message;
-  return reason;
-}
 
 expected<std::uint64_t> read_header_length(const file& source, std::uint64_t file_bytes) {
   auto refuse = [&](const std::string& why) {

@@ -1,5 +1,7 @@
 // Measures what a user waits for, each beside its peer in the same run. See README.md.
 
+#include "timing.hpp"
+
 #include <charlm/corpus.hpp>
 #include <charlm/model.hpp>
 #include <charlm/optimizer.hpp>
@@ -24,16 +26,7 @@ extern char** environ;
 namespace {
 
 namespace fs = std::filesystem;
-using clock_type = std::chrono::steady_clock;
-
-double seconds_since(clock_type::time_point start) {
-  return std::chrono::duration<double>(clock_type::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
+using namespace troupe::bench;
 
 /// One step that costs nothing but the way to it.
 void train_nothing(troupe::train_context& ctx) {

@@ -1,6 +1,8 @@
 // Measures how fast checkpoints are written until they are on the device, verified and loaded, each beside its peer in
 // the same run. See README.md.
 
+#include "timing.hpp"
+
 #include <command_line.hpp>
 
 #include <troupe/serialization/checkpoint.hpp>
@@ -30,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace ser = troupe::serialization;
-using clock_type = std::chrono::steady_clock;
+using namespace troupe::bench;
 
 struct settings {
   std::uint64_t mebibytes = 512;
@@ -44,11 +46,6 @@ double seconds_of(const std::function<void()>& work) {
   auto start = clock_type::now();
   work();
   return std::chrono::duration<double>(clock_type::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 [[noreturn]] void give_up(const std::string& why) {

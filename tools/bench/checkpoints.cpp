@@ -1,5 +1,7 @@
 // Measures what checkpoints cost while training goes on. See README.md.
 
+#include "timing.hpp"
+
 #include <command_line.hpp>
 
 #include <troupe/troupe.hpp>
@@ -16,18 +18,7 @@
 namespace {
 
 namespace fs = std::filesystem;
-using clock_type = std::chrono::steady_clock;
-
-double seconds_since(clock_type::time_point start) {
-  return std::chrono::duration<double>(clock_type::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  if (values.empty())
-    return 0;
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
+using namespace troupe::bench;
 
 /// Occupies the processor, as a step's arithmetic does.
 void compute(std::chrono::microseconds how_long) {

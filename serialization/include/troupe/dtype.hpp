@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 namespace troupe {
 
@@ -37,54 +38,35 @@ enum class dtype : std::uint8_t {
 [[nodiscard]] bool is_dtype(std::uint8_t value) noexcept;
 
 template <class T>
-struct dtype_of_impl;
-template <>
-struct dtype_of_impl<float> {
-  static constexpr dtype value = dtype::f32;
-};
-template <>
-struct dtype_of_impl<double> {
-  static constexpr dtype value = dtype::f64;
-};
-template <>
-struct dtype_of_impl<std::int32_t> {
-  static constexpr dtype value = dtype::i32;
-};
-template <>
-struct dtype_of_impl<std::int64_t> {
-  static constexpr dtype value = dtype::i64;
-};
-template <>
-struct dtype_of_impl<std::uint8_t> {
-  static constexpr dtype value = dtype::u8;
-};
-template <>
-struct dtype_of_impl<std::int8_t> {
-  static constexpr dtype value = dtype::i8;
-};
-template <>
-struct dtype_of_impl<std::int16_t> {
-  static constexpr dtype value = dtype::i16;
-};
-template <>
-struct dtype_of_impl<std::uint16_t> {
-  static constexpr dtype value = dtype::u16;
-};
-template <>
-struct dtype_of_impl<std::uint32_t> {
-  static constexpr dtype value = dtype::u32;
-};
-template <>
-struct dtype_of_impl<std::uint64_t> {
-  static constexpr dtype value = dtype::u64;
-};
-template <>
-struct dtype_of_impl<bool> {
-  static constexpr dtype value = dtype::boolean;
-};
+consteval dtype find_dtype_of() {
+  if constexpr (std::is_same_v<T, float>)
+    return dtype::f32;
+  else if constexpr (std::is_same_v<T, double>)
+    return dtype::f64;
+  else if constexpr (std::is_same_v<T, std::int8_t>)
+    return dtype::i8;
+  else if constexpr (std::is_same_v<T, std::int16_t>)
+    return dtype::i16;
+  else if constexpr (std::is_same_v<T, std::int32_t>)
+    return dtype::i32;
+  else if constexpr (std::is_same_v<T, std::int64_t>)
+    return dtype::i64;
+  else if constexpr (std::is_same_v<T, std::uint8_t>)
+    return dtype::u8;
+  else if constexpr (std::is_same_v<T, std::uint16_t>)
+    return dtype::u16;
+  else if constexpr (std::is_same_v<T, std::uint32_t>)
+    return dtype::u32;
+  else if constexpr (std::is_same_v<T, std::uint64_t>)
+    return dtype::u64;
+  else {
+    static_assert(std::is_same_v<T, bool>, "no tensor has elements of this type");
+    return dtype::boolean;
+  }
+}
 
 /// The dtype of a C++ element type.
 template <class T>
-inline constexpr dtype dtype_of = dtype_of_impl<T>::value;
+inline constexpr dtype dtype_of = find_dtype_of<T>();
 
 } // namespace troupe

@@ -5,6 +5,7 @@
 #include "rank_link.hpp"
 
 #include <command_line.hpp>
+#include <timing.hpp>
 
 #include <algorithm>
 #include <array>
@@ -21,7 +22,6 @@
 namespace {
 
 using namespace troupe::bench;
-using clock_type = std::chrono::steady_clock;
 
 struct options {
   std::uint32_t ranks = 2;
@@ -75,11 +75,6 @@ std::uint64_t iterations_for(contender& x, rank_link& link, double seconds) {
     if (each * static_cast<double>(iterations) >= seconds / 2)
       return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(seconds / each));
   }
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 void measure_size(contender_factory& factory, rank_link& link, const options& wanted, std::uint64_t bytes) {

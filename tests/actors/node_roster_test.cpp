@@ -1,0 +1,116 @@
+#include "node_roster.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace troupe;
+using namespace troupe::actors;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Nodes of two CPUs: the driver's own, and others in a network that nobody vouches for.
+node_roster roster_of(std::uint32_t nodes, worker_range workers = {2, 2}) {
+  auto scaling = scaling_config{};
+  scaling.num_workers = workers;
+  scaling.resources_per_worker.cpus = 1;
+  auto result = node_roster{{scaling, [](const std::string& address) { return address.starts_with("127."); }, 1s}};
+  for (std::uint32_t i = 0; i < nodes; ++i) {
+    result.add("host-" + std::to_string(i) + ":5150");
+    result[i].offer = {
+        "host-" + std::to_string(i), (i == 0 ? "127.0.0." : "10.0.0.") + std::to_string(i + 1), 1, {2, 0}};
+  }
+  return result;
+}
+
+worker_place on_node(std::uint32_t worker, std::uint32_t node) {
+  return {worker_id{worker}, rank_id{worker}, node, 0, 1};
+}
+
+const auto start = known_node::clock::time_point{} + 1h;
+
+} // namespace
+
+TEST_CASE("a node that is away is tried again, but not too often, and not one that was given up") {
+  auto nodes = roster_of(4);
+  nodes[1].state = node_state::open;
+  nodes[2].condemned = true;
+  nodes[3].dialling = true;
+  CHECK(nodes.to_try(start) == std::vector<std::uint32_t>{0});
+  nodes[0].tried = start;
+  CHECK(nodes.to_try(start + 1s).empty());
+  CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0});
+  nodes[2].condemned = false;
+  nodes[3].dialling = false;
+  CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0, 2, 3});
+}
+
+TEST_CASE("answers are awaited of nodes that were asked or are being dialled") {
+  auto nodes = roster_of(2);
+  CHECK_FALSE(nodes.awaits_answers());
+  nodes[1].dialling = true;
+  CHECK(nodes.awaits_answers());
+  nodes[1].dialling = false;
+  nodes[0].state = node_state::asked;
+  CHECK(nodes.awaits_answers());
+  for (auto state : {node_state::offered, node_state::opening, node_state::open, node_state::refused,
+                     node_state::leaving, node_state::away}) {
+    nodes[0].state = state;
+    CHECK_FALSE(nodes.awaits_answers());
+  }
+}
+
+TEST_CASE("places name the roster's nodes, whichever of them are asked for") {
+  auto nodes = roster_of(3);
+  nodes[0].state = node_state::refused;
+  nodes[2].state = node_state::open;
+  auto decision = nodes.place(node_state::open, worker_id{7});
+  REQUIRE(decision);
+  REQUIRE(decision->places.size() == 2);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    CHECK(decision->places[i].node == 2);
+    CHECK(decision->places[i].worker == worker_id{7 + i});
+  }
+  auto none = nodes.place(node_state::offered, worker_id{0});
+  REQUIRE_FALSE(none);
+  CHECK(none.error().code == errc::unsatisfiable);
+}
+
+TEST_CASE("there is room on open nodes, beside those that are there") {
+  auto nodes = roster_of(1);
+  CHECK_FALSE(nodes.rooms({})[0].usable);
+  nodes[0].state = node_state::open;
+  auto places = std::vector{on_node(0, 0)};
+  auto rooms = nodes.rooms(places);
+  CHECK(rooms[0].usable);
+  CHECK(rooms[0].workers == 1);
+  CHECK(rooms[0].capacity.cpus == 2);
+}
+
+TEST_CASE("where gradients may not leave a host, workers stay where the others are") {
+  auto nodes = roster_of(3);
+  for (std::uint32_t i = 0; i < 3; ++i)
+    nodes[i].state = node_state::open;
+  for (const auto& room : nodes.rooms({}))
+    CHECK(room.usable);
+  auto first = std::vector{on_node(0, 1)};
+  auto rooms = nodes.rooms(first);
+  CHECK_FALSE(rooms[0].usable);
+  CHECK(rooms[1].usable);
+  CHECK_FALSE(rooms[2].usable);
+
+  CHECK(nodes.check_data_plane(first));
+  auto both = std::vector{on_node(0, 0), on_node(1, 1)};
+  auto refused = nodes.check_data_plane(both);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::invalid_argument);
+  CHECK(refused.error().message.find("10.0.0.2") != std::string::npos);
+  CHECK(refused.error().message.find("--trusted-network") != std::string::npos);
+}
+
+TEST_CASE("workers of an elastic run may come to every node that has made an offer") {
+  auto nodes = roster_of(2, {1, 4});
+  auto places = std::vector{on_node(0, 0)};
+  CHECK_FALSE(nodes.check_data_plane(places));
+  nodes[1].offer = {};
+  CHECK(nodes.check_data_plane(places));
+}

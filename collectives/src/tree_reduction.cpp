@@ -16,7 +16,36 @@ bool is_narrow(const tree_reduction& what) noexcept {
 
 } // namespace
 
-/// Joins additions to steps as far as their trees are balanced. Mostly for the plan of the last call.
+/// Joins additions to steps as far as their trees are balanced.
+std::vector<tree_step> plan_tree_steps(const finish_plan& plan) {
+  std::vector<tree_step> steps;
+  // By operand: what was added to it and is in no step yet.
+  std::vector<tree_step> open;
+  for (std::uint32_t i = 0; i < plan.operands.size(); ++i)
+    open.push_back({{i}, 1, tree_step::none});
+  const auto close = [&](std::uint32_t operand, std::uint32_t output) {
+    auto& x = open[operand];
+    x.output = output;
+    if (x.count > 1)
+      steps.push_back(x);
+    x = {{operand}, 1, tree_step::none};
+  };
+  for (const auto& [target, source] : plan.additions) {
+    auto& left = open[target];
+    const auto& right = open[source];
+    if (left.count != right.count || left.count == tree_step::max_operands) {
+      close(target, tree_step::none);
+      close(source, tree_step::none);
+    }
+    std::copy_n(right.operands, right.count, left.operands + left.count);
+    left.count += right.count;
+  }
+  for (std::uint32_t k = 0; k < plan.outputs.size(); ++k)
+    close(plan.outputs[k].operand, k);
+  return steps;
+}
+
+/// Mostly for the plan of the last call.
 void slice_reducer::plan_steps(const finish_plan& plan) {
   if (planned_operands_ == plan.operands.size() && planned_.additions == plan.additions &&
       planned_.outputs == plan.outputs)
@@ -24,30 +53,7 @@ void slice_reducer::plan_steps(const finish_plan& plan) {
   planned_operands_ = plan.operands.size();
   planned_.additions = plan.additions;
   planned_.outputs = plan.outputs;
-  steps_.clear();
-  open_.clear();
-  for (std::uint32_t i = 0; i < plan.operands.size(); ++i)
-    open_.push_back({{i}, 1, step::none});
-  for (const auto& [target, source] : plan.additions) {
-    auto& left = open_[target];
-    const auto& right = open_[source];
-    if (left.count != right.count || left.count == step::max_operands) {
-      close_step(target);
-      close_step(source);
-    }
-    std::copy_n(right.operands, right.count, left.operands + left.count);
-    left.count += right.count;
-  }
-  for (std::uint32_t k = 0; k < plan.outputs.size(); ++k)
-    close_step(plan.outputs[k].operand, k);
-}
-
-void slice_reducer::close_step(std::uint32_t operand, std::uint32_t output) {
-  auto& x = open_[operand];
-  x.output = output;
-  if (x.count > 1)
-    steps_.push_back(x);
-  x = {{operand}, 1, step::none};
+  steps_ = plan_tree_steps(plan);
 }
 
 void slice_reducer::run(const tree_reduction& what, std::span<const std::byte* const> operands, std::uint64_t origin,
@@ -84,9 +90,9 @@ void slice_reducer::run_block(const tree_reduction& what, byte_range block) {
   // Straight into its place where nothing is left to be done to it.
   const auto is_stored_as_is = !is_narrow(what) || what.root == root_kind::partial_sum;
   for (const auto& x : steps_) {
-    const std::byte* operands[step::max_operands];
+    const std::byte* operands[tree_step::max_operands];
     std::transform(x.operands, x.operands + x.count, operands, [this](auto i) { return at_[i]; });
-    auto* target = x.output != step::none && is_stored_as_is ? out_[x.output] : scratch(x.operands[0]);
+    auto* target = x.output != tree_step::none && is_stored_as_is ? out_[x.output] : scratch(x.operands[0]);
     combine_balanced(what.sums, in_sums, what.op, target, {operands, x.count});
     at_[x.operands[0]] = target;
   }

@@ -35,6 +35,22 @@ struct tree_reduction {
   root_kind root = root_kind::final_result;
 };
 
+/// Additions of a plan that are done in one pass: a balanced tree over 2, 4 or 8 operands, whose sum takes the place of
+/// the first.
+struct tree_step {
+  static constexpr std::uint32_t max_operands = 8;
+  static constexpr std::uint32_t none = UINT32_MAX;
+
+  std::uint32_t operands[max_operands] = {};
+  std::uint32_t count = 0;
+  /// The output that this step completes, or `none`.
+  std::uint32_t output = none;
+};
+
+/// The additions of a plan as steps, in an order in which they can be done. Outputs that are operands as they came have
+/// none.
+[[nodiscard]] std::vector<tree_step> plan_tree_steps(const finish_plan& plan);
+
 /// Reduces one slice (of `layout`, on element boundaries) after the other in blocks that stay in the cache.
 class slice_reducer {
  public:
@@ -44,29 +60,14 @@ class slice_reducer {
            byte_range slice, std::span<std::byte* const> outs);
 
  private:
-  /// Additions of a plan that are done in one pass: a balanced tree over 2, 4 or 8 operands, whose sum takes the place
-  /// of the first.
-  struct step {
-    static constexpr std::uint32_t max_operands = 8;
-    static constexpr std::uint32_t none = UINT32_MAX;
-
-    std::uint32_t operands[max_operands] = {};
-    std::uint32_t count = 0;
-    /// The output that this step completes, or `none`.
-    std::uint32_t output = none;
-  };
-
   void plan_steps(const finish_plan& plan);
-  void close_step(std::uint32_t operand, std::uint32_t output = step::none);
   void run_block(const tree_reduction& what, byte_range block);
   void store(const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out);
 
   /// What `steps_` were made of, without the names of operands.
   std::size_t planned_operands_ = 0;
   finish_plan planned_;
-  /// By operand: what was added to it and is in no step yet.
-  std::vector<step> open_;
-  std::vector<step> steps_;
+  std::vector<tree_step> steps_;
   /// Where the block of each operand is, or what it has become; and of each output.
   std::vector<const std::byte*> at_;
   std::vector<std::byte*> out_;

@@ -49,6 +49,8 @@ std::string_view to_string(errc code) noexcept {
     return "stopped";
   case errc::internal:
     return "internal";
+  case errc::device_error:
+    return "device_error";
   }
   return "unknown";
 }

@@ -52,6 +52,8 @@ enum class errc : std::uint8_t {
   stopped = 19,
   /// An invariant of Troupe is broken: report it.
   internal = 20,
+  /// A GPU, its driver or NCCL refused a call: the message names device, call and cause.
+  device_error = 21,
 };
 
 /// The enumerator's name.
@@ -62,7 +64,7 @@ bool inspect(Inspector& f, errc& x) {
   auto get = [&x] { return static_cast<std::uint8_t>(x); };
   auto set = [&x](std::uint8_t value) {
     x = static_cast<errc>(value);
-    return value <= static_cast<std::uint8_t>(errc::internal);
+    return value <= static_cast<std::uint8_t>(errc::device_error);
   };
   return f.apply(get, set);
 }

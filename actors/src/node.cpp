@@ -2,6 +2,7 @@
 
 #include "down.hpp"
 
+#include <troupe/actors/device_ledger.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/heartbeat_monitor.hpp>
 #include <troupe/actors/join_handshake.hpp>
@@ -61,7 +62,7 @@ struct hosted_run {
 class node_state : public node_backend::base {
  public:
   node_state(caf::actor_config& cfg, node_config config, const launcher_factory& make_launcher)
-      : node_backend::base(cfg), config_(std::move(config)) {
+      : node_backend::base(cfg), config_(std::move(config)), devices_(devices_of(config_)) {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     auto tell = [self](auto event) {
       if (auto strong = self.lock())
@@ -73,7 +74,7 @@ class node_state : public node_backend::base {
 
   behavior_type make_behavior() override {
     return {
-        [this](const offer_request&) { return offer(); },
+        [this](const offer_request& request) { return offer(request.run); },
         [this](const open_run& request, const run_control& control, const collectives_actor& collectives,
                const checkpoint_store& store) { return open(request, control, collectives, store); },
         [this](const start_workers& request) { return start(request); },
@@ -102,6 +103,13 @@ class node_state : public node_backend::base {
   const char* name() const override { return "troupe.node"; }
 
  private:
+  static std::vector<std::string> devices_of(const node_config& config) {
+    auto result = config.devices;
+    while (result.size() < config.capacity.gpus)
+      result.push_back(std::to_string(result.size()));
+    return result;
+  }
+
   void log(const std::string& line) const {
     if (config_.log)
       config_.log(line);
@@ -117,8 +125,9 @@ class node_state : public node_backend::base {
         {errc::stale_generation, "this node has no run " + run.value + " (it has ended, or never began here)"});
   }
 
-  node_offer offer() const {
-    return {config_.host, config_.address, static_cast<std::uint32_t>(::getpid()), config_.capacity};
+  node_offer offer(const run_id& run) const {
+    auto free = resources{config_.capacity.cpus, static_cast<double>(devices_.open_to(run))};
+    return {config_.host, config_.address, static_cast<std::uint32_t>(::getpid()), free};
   }
 
   caf::result<run_opened> open(const open_run& request, const run_control& control,
@@ -158,20 +167,33 @@ class node_state : public node_backend::base {
     return run_opened{request.run, std::move(*path)};
   }
 
+  static std::string on_devices(const std::vector<std::string>& devices) {
+    auto text = std::string{};
+    for (const auto& each : devices)
+      text += (text.empty() ? " on GPU " : ", ") + each;
+    return text;
+  }
+
   caf::result<workers_started> start(const start_workers& request) {
     auto* run = find(request.run);
     if (run == nullptr)
       return unknown_run(request.run);
     workers_started result{request.run, {}};
     for (const auto& each : request.workers) {
-      auto pid = launcher_->start({request.run, each.worker, run->what.secret, request.arguments, each.environment});
-      if (!pid)
+      auto devices = devices_.take(request.run, each.worker, each.gpus);
+      if (!devices)
+        return to_caf(devices.error());
+      auto pid =
+          launcher_->start({request.run, each.worker, run->what.secret, request.arguments, each.environment, *devices});
+      if (!pid) {
+        devices_.give_back(request.run, each.worker);
         return to_caf(pid.error());
+      }
       run->started.insert(each.worker);
       run->living.insert(each.worker);
       result.pids.push_back(*pid);
       log("worker " + std::to_string(each.worker.value) + " of run " + run->what.run_name + " is process " +
-          std::to_string(*pid));
+          std::to_string(*pid) + on_devices(*devices));
     }
     return result;
   }
@@ -316,6 +338,7 @@ class node_state : public node_backend::base {
   }
 
   void worker_has_ended(worker_ended event) {
+    devices_.give_back(event.run, event.worker);
     auto i = runs_.find(event.run);
     if (i == runs_.end())
       return;
@@ -360,6 +383,7 @@ class node_state : public node_backend::base {
   }
 
   node_config config_;
+  device_ledger devices_;
   std::unique_ptr<process_launcher> launcher_;
   std::map<run_id, hosted_run> runs_;
   bool beating_ = false;

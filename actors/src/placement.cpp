@@ -1,5 +1,9 @@
 #include <troupe/actors/placement.hpp>
 
+#include "plural.hpp"
+
+#include <troupe/actors/device_ledger.hpp>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -17,12 +21,8 @@ std::uint32_t capacity(const resources& each, const resources& free) {
   if (each.cpus > 0)
     result = std::min(result, free.cpus / each.cpus);
   if (each.gpus > 0)
-    result = std::min(result, free.gpus / each.gpus);
+    result = std::min(result, workers_on_gpus(each.gpus, static_cast<std::uint32_t>(free.gpus)));
   return result;
-}
-
-std::string plural(std::uint64_t n, const std::string& noun) {
-  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
 }
 
 std::string describe(const resources& x) {
@@ -35,9 +35,9 @@ std::string describe(const resources& x) {
 }
 
 error unsatisfiable(const scaling_config& request, std::span<const node_offer> offers) {
-  const auto& each = request.resources_per_worker;
+  const auto each = resources_of_worker(request);
   auto total = resources{};
-  auto fitting = std::uint64_t{0};
+  auto fitting = 0.0;
   auto list = std::string{};
   for (const auto& offer : offers) {
     total.cpus += offer.free.cpus;
@@ -47,17 +47,18 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
             plural(offer.free.gpus, "GPU");
   }
   const auto least = request.num_workers.min;
+  auto needed = resources{each.cpus * least, each.gpus > 0 ? gpus_for_workers(each.gpus, least) : 0.0};
   auto nodes = " (" + list + "), which is room for " + plural(fitting, "worker") +
                ". Ask for fewer workers, reserve less for each, or add nodes";
   if (request.placement == placement_strategy::strict_spread)
     return {errc::unsatisfiable, plural(least, "worker") + " are to be on nodes of their own (strict_spread), and " +
-                                     plural(offers.size(), "node") + " can take one" + nodes};
+                                     plural(static_cast<double>(offers.size()), "node") + " can take one" + nodes};
   if (request.placement == placement_strategy::strict_pack && fitting >= least)
     return {errc::unsatisfiable,
             plural(least, "worker") + " are to be on one node (strict_pack), and none has room for all" + nodes};
-  return {errc::unsatisfiable, plural(least, "worker") + " with " + describe(each) + " each need " +
-                                   describe({each.cpus * least, each.gpus * least}) + "; the nodes offer " +
-                                   plural(total.cpus, "CPU") + " and " + plural(total.gpus, "GPU") + nodes};
+  return {errc::unsatisfiable, plural(least, "worker") + " with " + describe(each) + " each need " + describe(needed) +
+                                   "; the nodes offer " + plural(total.cpus, "CPU") + " and " +
+                                   plural(total.gpus, "GPU") + nodes};
 }
 
 /// How many workers may be on each node, and how many fit without sharing CPUs.
@@ -68,8 +69,9 @@ struct limits {
 
 limits limits_of(const scaling_config& request, std::span<const node_room> nodes) {
   limits result;
+  const auto each = resources_of_worker(request);
   for (const auto& node : nodes) {
-    auto hard = node.usable ? capacity(request.resources_per_worker, node.capacity) : 0;
+    auto hard = node.usable ? capacity(each, node.capacity) : 0;
     if (request.placement == placement_strategy::strict_spread)
       hard = std::min(hard, 1u);
     result.hard.push_back(hard);

@@ -606,7 +606,8 @@ class trainer_state : public trainer_backend::base {
       auto& message = messages[place.node];
       message.run = result_.run;
       message.arguments = config_.arguments;
-      message.workers.push_back({place.worker, layout.environment_of(place)});
+      message.workers.push_back(
+          {place.worker, layout.environment_of(place), resources_of_worker(config_.scaling).gpus});
       result_.workers.resize(std::max<std::size_t>(result_.workers.size(), place.worker.value + 1));
       result_.workers[place.worker.value] = {place.worker, place.rank, node(place.node).offer.host, name_of(place.node),
                                              0};
@@ -681,7 +682,15 @@ class trainer_state : public trainer_backend::base {
     place_again();
   }
 
+  /// Until a process has ended, its GPU is not free for another.
+  [[nodiscard]] bool awaits_gpus() const {
+    auto holds_one = [this](worker_id x) { return node(where_.at(x)).state == node_state::open; };
+    return resources_of_worker(config_.scaling).gpus > 0 && std::ranges::any_of(living_, holds_one);
+  }
+
   void place_again() {
+    if (awaits_gpus())
+      return;
     auto decision = roster_->place(node_state::open, next_worker());
     if (!decision) {
       if (!std::exchange(told_to_wait_, true))
@@ -741,6 +750,7 @@ class trainer_state : public trainer_backend::base {
     message.keep_ledger = config_.run.keep_ledger;
     message.check_every_step = config_.run.check_every_step;
     message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
+    message.gpus = resources_of_worker(config_.scaling).gpus;
     return message;
   }
 
@@ -1002,6 +1012,8 @@ class trainer_state : public trainer_backend::base {
     standing_->remove(message.worker);
     answer_report(message.worker, {errc::worker_lost, "its process has ended"});
     act(coordinator_->on_ended(message, clock::now()));
+    if (awaiting_room_ && !concluding_)
+      place_again();
   }
 
   void show(const worker_output& output) {

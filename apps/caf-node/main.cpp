@@ -58,7 +58,8 @@ int main(int argc, char** argv) {
   app.add_option("--listen", listen, "Address to listen on, as HOST:PORT; port 0 takes a free one")
       ->capture_default_str();
   app.add_option("--cpus", options.cpus, "CPUs to offer (default: those this process may use)");
-  app.add_option("--gpus", options.gpus, "GPUs to offer (default: those of this host)");
+  app.add_option("--gpus", options.gpus,
+                 "GPUs to offer (default: those of this host that CUDA_VISIBLE_DEVICES leaves)");
   app.add_option("--program-dir", options.program_directory,
                  "Take programs from this directory, by file name (default: from the driver's path)")
       ->check(CLI::ExistingDirectory);
@@ -89,8 +90,8 @@ int main(int argc, char** argv) {
   }
   std::printf("caf-node: listening on %s\n", troupe::to_string(node->address()).c_str());
   std::fflush(stdout);
-  log_line("offers " + std::to_string(node->offered().cpus) + " CPUs and " + std::to_string(node->offered().gpus) +
-           " GPUs; Ctrl-C ends it and its workers");
+  log_line("offers " + std::to_string(node->offered().cpus) + " CPUs and " +
+           std::to_string(static_cast<unsigned>(node->offered().gpus)) + " GPUs; Ctrl-C ends it and its workers");
   auto signal = 0;
   sigwait(&ends, &signal);
   if (signal == SIGTERM && grace.count() > 0)

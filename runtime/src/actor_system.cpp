@@ -3,6 +3,7 @@
 #include "connection.hpp"
 #include "local_launcher.hpp"
 #include "part_stream.hpp"
+#include "visible_gpus.hpp"
 
 #include <troupe/actors/node.hpp>
 #include <troupe/actors/trainer.hpp>
@@ -42,7 +43,12 @@ class embedded_node : public actors::connected_node {
  public:
   static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system) {
     auto entry = std::make_shared<runtime::worker_entry>(runtime::keys_of(system));
-    auto node = actors::spawn_node(system, {runtime::local_host_name(), "127.0.0.1", runtime::local_resources(), {}},
+    auto node = actors::spawn_node(system,
+                                   {runtime::local_host_name(),
+                                    "127.0.0.1",
+                                    runtime::local_resources(),
+                                    {},
+                                    value_or_throw(runtime::gpus_to_offer({}))},
                                    runtime::make_local_launcher({{}, true}, entry));
     auto port = runtime::publish(node, {"127.0.0.1", 0});
     if (!port) {

@@ -19,10 +19,14 @@ namespace {
 /// Libraries that would take their number of threads from the machine give results that depend on it.
 constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
 
-std::vector<std::string> make_environment(const std::map<std::string, std::string>& additions) {
+std::vector<std::string> make_environment(const std::map<std::string, std::string>& additions,
+                                          const std::vector<std::string>& devices) {
   std::map<std::string, std::string> variables;
   for (const auto* name : thread_variables)
     variables[name] = "1";
+  // With a workspace of its own choice cuBLAS may give other bits each time.
+  if (!devices.empty())
+    variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8";
   for (auto** entry = environ; *entry != nullptr; ++entry) {
     auto text = std::string{*entry};
     if (auto mark = text.find('='); mark != std::string::npos && mark > 0)
@@ -30,6 +34,8 @@ std::vector<std::string> make_environment(const std::map<std::string, std::strin
   }
   for (const auto& [name, value] : additions)
     variables[name] = value;
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    variables["CUDA_VISIBLE_DEVICES"] = (i == 0 ? "" : variables["CUDA_VISIBLE_DEVICES"] + ",") + devices[i];
   variables[worker_variable] = "1";
   std::vector<std::string> result;
   for (const auto& [name, value] : variables)
@@ -96,8 +102,9 @@ class local_launcher : public actors::process_launcher {
     spec.program = program.identity().path;
     spec.argv = {program.identity().path};
     spec.argv.insert(spec.argv.end(), request.arguments.begin(), request.arguments.end());
-    spec.env = make_environment(request.environment);
-    spec.bootstrap = to_text({request.run, request.worker, request.secret, entry_->node(), entry_->keys()});
+    spec.env = make_environment(request.environment, request.devices);
+    spec.bootstrap =
+        to_text({request.run, request.worker, request.secret, entry_->node(), entry_->keys(), request.devices});
     auto socket = descriptors_->add(request.run, request.worker);
     if (!socket)
       return fail(std::move(socket.error()));
@@ -202,7 +209,8 @@ std::string to_text(const worker_bootstrap& bootstrap) {
   nlohmann::json out{{"run", bootstrap.run.value},
                      {"worker", bootstrap.worker.value},
                      {"secret", bootstrap.secret},
-                     {"node", to_string(bootstrap.node)}};
+                     {"node", to_string(bootstrap.node)},
+                     {"devices", bootstrap.devices}};
   if (bootstrap.keys)
     out["keys"] = {{"certificate", bootstrap.keys->certificate.string()},
                    {"key", bootstrap.keys->key.string()},
@@ -223,6 +231,7 @@ expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
   result.worker.value = in.value("worker", 0u);
   result.secret = in.value("secret", "");
   result.node = *node;
+  result.devices = in.value("devices", std::vector<std::string>{});
   if (in.contains("keys"))
     result.keys =
         tls_files{in["keys"].value("certificate", ""), in["keys"].value("key", ""), in["keys"].value("ca", "")};

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace troupe::runtime {
 
@@ -54,6 +55,8 @@ struct worker_bootstrap {
   std::string secret;
   endpoint node;
   std::optional<tls_files> keys;
+  /// The GPUs that this node has given to the worker.
+  std::vector<std::string> devices;
 };
 
 [[nodiscard]] std::string to_text(const worker_bootstrap& bootstrap);

@@ -2,6 +2,7 @@
 
 #include "connection.hpp"
 #include "local_launcher.hpp"
+#include "visible_gpus.hpp"
 
 #include <troupe/actor_system.hpp>
 #include <troupe/actors/node.hpp>
@@ -23,8 +24,7 @@ resources local_resources() {
   cpu_set_t set;
   CPU_ZERO(&set);
   result.cpus = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<std::uint32_t>(CPU_COUNT(&set)) : 1;
-  while (std::filesystem::exists("/dev/nvidia" + std::to_string(result.gpus)))
-    ++result.gpus;
+  result.gpus = static_cast<double>(value_or_throw(gpus_to_offer({})).size());
   return result;
 }
 
@@ -41,13 +41,14 @@ class node_host::impl {
     return host == "0.0.0.0" || host == "::" ? local_host_name() : host;
   }
 
-  explicit impl(const node_options& options, const std::optional<tls_files>& keys)
+  impl(const node_options& options, const std::optional<tls_files>& keys, std::vector<std::string> devices)
       : config_(make_config(keys)), system_(*config_), entry_(std::make_shared<worker_entry>(keys)) {
     offered_ = local_resources();
     offered_.cpus = options.cpus.value_or(offered_.cpus);
-    offered_.gpus = options.gpus.value_or(offered_.gpus);
-    node_ = actors::spawn_node(system_, {local_host_name(), reachable_name(options.listen.host), offered_, options.log},
-                               make_local_launcher({options.program_directory, false}, entry_));
+    offered_.gpus = static_cast<double>(devices.size());
+    node_ = actors::spawn_node(
+        system_, {local_host_name(), reachable_name(options.listen.host), offered_, options.log, std::move(devices)},
+        make_local_launcher({options.program_directory, false}, entry_));
   }
 
   ~impl() {
@@ -112,8 +113,11 @@ expected<node_host> node_host::start(const node_options& options) {
       return fail(std::move(found.error()));
     keys = std::move(*found);
   }
+  auto devices = gpus_to_offer(options.gpus);
+  if (!devices)
+    return fail(std::move(devices.error()));
   init_meta_objects();
-  auto state = std::make_unique<impl>(options, keys);
+  auto state = std::make_unique<impl>(options, keys, std::move(*devices));
   if (auto opened = state->open(options.listen); !opened)
     return fail(std::move(opened.error()));
   return node_host{std::move(state)};

@@ -139,7 +139,7 @@ std::uint32_t train_context::shards() const noexcept {
 }
 
 std::string train_context::device() const {
-  return "cpu";
+  return impl_->begin_.gpus > 0 ? "cuda:0" : "cpu";
 }
 
 std::uint64_t train_context::seed() const noexcept {

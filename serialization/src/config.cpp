@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <string_view>
 
@@ -14,7 +15,21 @@ bool is_file_name(const std::string& name) {
   return !name.empty() && name.size() <= 128 && name.front() != '.' && std::ranges::all_of(name, allowed);
 }
 
+/// So many workers on one GPU are more than any use of it wants.
+constexpr double least_gpu_share = 0.01;
+
+bool is_gpu_number(double gpus) {
+  return gpus == 0 || (gpus >= least_gpu_share && gpus < 1) || (gpus >= 1 && gpus <= 1024 && gpus == std::floor(gpus));
+}
+
 } // namespace
+
+resources resources_of_worker(const scaling_config& scaling) {
+  auto result = scaling.resources_per_worker;
+  if (scaling.use_gpu && result.gpus == 0)
+    result.gpus = 1;
+  return result;
+}
 
 expected<void> validate(const trainer_config& config) {
   const auto& scaling = config.scaling;
@@ -33,10 +48,12 @@ expected<void> validate(const trainer_config& config) {
                 std::to_string(scaling.num_workers.max) + " workers cannot share " + std::to_string(scaling.shards) +
                     " shards: set scaling.shards to at least the number of workers (it belongs to the program like the "
                     "batch size: another number gives another result), or ask for fewer workers");
-  if (scaling.use_gpu && scaling.resources_per_worker.gpus == 0)
-    return fail(
-        errc::invalid_argument,
-        "scaling.use_gpu is set but scaling.resources_per_worker.gpus is 0: say how many GPUs each worker takes");
+  if (auto gpus = scaling.resources_per_worker.gpus; !is_gpu_number(gpus))
+    return fail(errc::invalid_argument,
+                "scaling.resources_per_worker.gpus is " + nlohmann::json(gpus).dump() +
+                    ": a worker takes whole GPUs (1, 2, ...), or shares one with others of its run (0.5, 0.25, ... "
+                    "down to " +
+                    nlohmann::json(least_gpu_share).dump() + ")");
   if (!is_file_name(config.run.name))
     return fail(errc::invalid_argument, "run.name '" + config.run.name +
                                             "' cannot name a directory: use letters, digits, '.', '_' and '-', at most "

@@ -128,6 +128,36 @@ TEST_CASE_FIXTURE(host, "a node says what it has") {
   CHECK(offer->pid == static_cast<std::uint32_t>(::getpid()));
 }
 
+TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered those that no other has") {
+  const auto other = run_id{"4567"};
+  auto offered = [this](const run_id& id) { return ask<node_offer>(node, offer_request{id})->free.gpus; };
+  auto launch = [this](const run_id& id, std::uint32_t worker, double gpus) {
+    return ask<workers_started>(node, start_workers{id, {}, {{{worker}, {}, gpus}}});
+  };
+  REQUIRE(open());
+  REQUIRE(open(other));
+  REQUIRE(launch(run, 0, 0.5));
+  REQUIRE(launch(run, 1, 0.5));
+  REQUIRE(launch(run, 2, 0));
+  CHECK(processes->started.all()[0].devices == std::vector<std::string>{"0"});
+  CHECK(processes->started.all()[1].devices == std::vector<std::string>{"1"});
+  CHECK(processes->started.all()[2].devices.empty());
+  CHECK(offered(run) == 2);
+  CHECK(offered(other) == 0);
+  auto refused = launch(other, 10, 1);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::unsatisfiable);
+  CHECK(refused.error().message.find("1: worker 1 of another run") != std::string::npos);
+  // Who ends makes room, and a replacement gets what it had.
+  processes->end({1}, 0, "exit code 0");
+  heard->ended.wait_for(1);
+  CHECK(offered(other) == 1);
+  REQUIRE(launch(other, 10, 1));
+  CHECK(processes->started.all()[3].devices == std::vector<std::string>{"1"});
+  REQUIRE(launch(run, 3, 0.5));
+  CHECK(processes->started.all()[4].devices == std::vector<std::string>{"0"});
+}
+
 TEST_CASE_FIXTURE(host, "a run is opened once, and says where its program is") {
   CHECK(open().value() == run_opened{run, "/there/opt/train"});
   CHECK(open().value() == run_opened{run, "/there/opt/train"});

@@ -11,7 +11,7 @@ using namespace troupe::actors;
 
 namespace {
 
-node_offer offer(std::uint32_t cpus, std::uint32_t gpus = 0) {
+node_offer offer(std::uint32_t cpus, double gpus = 0) {
   static auto port = 4000;
   return {"host", "10.0.0.1:" + std::to_string(port++), 1, {cpus, gpus}};
 }
@@ -99,6 +99,34 @@ TEST_CASE("reserved CPUs and GPUs are not shared") {
   CHECK(placed(ask(3, spreaded, {2, 0}), {offer(2), offer(8)}) == counts{1, 2});
   CHECK(placed(ask(3, packed, {0, 1}), {offer(8, 1), offer(8, 2)}) == counts{1, 2});
   CHECK(placed(ask(2, packed, {4, 1}), {offer(4, 8), offer(64, 1)}) == counts{1, 1});
+}
+
+TEST_CASE("workers that take a fraction of a GPU share one with as many as fit") {
+  CHECK(placed(ask(4, packed, {0, 0.25}), {offer(8, 1)}) == counts{4});
+  CHECK(placed(ask(5, packed, {0, 0.25}), {offer(8, 1), offer(8, 1)}) == counts{4, 1});
+  CHECK(placed(ask(4, spreaded, {0, 0.5}), {offer(8, 2), offer(8, 1)}) == counts{2, 2});
+  // Three times 0.3 leaves a rest that nobody gets.
+  CHECK(placed(ask(6, packed, {0, 0.3}), {offer(8, 1), offer(8, 1)}) == counts{3, 3});
+  CHECK(placed(ask(10, packed, {0, 0.1}), {offer(16, 1)}) == counts{10});
+  CHECK(placed(ask(3, packed, {0, 1.0 / 3}), {offer(8, 1)}) == counts{3});
+  auto reason = refused(ask(9, packed, {0, 0.25}), {offer(8, 2)});
+  CAPTURE(reason.message);
+  CHECK(says(reason.message, "9 workers with 0.25 GPU each need 3 GPUs; the nodes offer 8 CPUs and 2 GPUs"));
+  CHECK(says(reason.message, "room for 8 workers"));
+}
+
+TEST_CASE("use_gpu without a number means one GPU for each") {
+  auto request = ask(4, packed);
+  request.use_gpu = true;
+  CHECK(placed(request, {offer(8, 1), offer(8, 3)}) == counts{1, 3});
+  auto reason = refused(request, {offer(8)});
+  CHECK(reason.code == errc::unsatisfiable);
+  CAPTURE(reason.message);
+  CHECK(says(reason.message, "4 workers with 1 GPU each need 4 GPUs; the nodes offer 8 CPUs and 0 GPUs"));
+  request.resources_per_worker.gpus = 0.5;
+  CHECK(placed(request, {offer(8, 2)}) == counts{4});
+  using rooms = std::vector<node_room>;
+  CHECK(place_more(request, rooms{{{8, 1}, 1, true}, {{8, 1}, 2, true}}, 3) == counts{0});
 }
 
 TEST_CASE("what cannot be satisfied says what is missing, and what to do") {

@@ -704,6 +704,52 @@ TEST_CASE_FIXTURE(theatre, "when nobody is left the run starts again from its la
   CHECK(is_said("starts again from its latest checkpoint"));
 }
 
+TEST_CASE_FIXTURE(theatre,
+                  "each worker gets a GPU, its replacement the one that is free, and so does a second attempt") {
+  open(part::waits_for_help);
+  capacity = {4, 2};
+  config.scaling.use_gpu = true;
+  config.scaling.resources_per_worker.gpus = 0.5;
+  config.scaling.placement = placement_strategy::strict_pack;
+  config.scaling.num_workers = 2;
+  auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
+  CHECK(result.status == run_status::completed);
+  auto started = nodes[0]->started.all();
+  REQUIRE(started.size() == 3);
+  CHECK(started[0].devices == std::vector<std::string>{"0"});
+  CHECK(started[1].devices == std::vector<std::string>{"1"});
+  CHECK(started[2].devices == std::vector<std::string>{"1"});
+  for (const auto& each : nodes[0]->begun.all())
+    CHECK(each.gpus == 0.5);
+}
+
+TEST_CASE_FIXTURE(theatre, "a run that starts again does so on the GPU that its dead worker had") {
+  open(part::trains);
+  capacity = {4, 1};
+  config.scaling.use_gpu = true;
+  config.scaling.num_workers = 1;
+  std::ignore = fit();
+  config.run.steps = 10;
+  cast(0, part::waits_for_others);
+  auto result = fit_and([&](const trainer_actor&) { kill(0, 0); });
+  CHECK(result.status == run_status::completed);
+  CHECK(result.restarts == 1);
+  for (const auto& each : nodes[0]->started.all())
+    CHECK(each.devices == std::vector<std::string>{"0"});
+}
+
+TEST_CASE_FIXTURE(theatre, "more GPUs than there are fail at once, with what is asked for and what is offered") {
+  open(part::trains);
+  config.scaling.use_gpu = true;
+  config.scaling.num_workers = 4;
+  auto reason = fit().reason;
+  CHECK(reason.code == errc::unsatisfiable);
+  CAPTURE(reason.message);
+  CHECK(says(reason.message, "4 workers with 1 GPU each need 4 GPUs; the nodes offer"));
+  CHECK(says(reason.message, "0 GPUs"));
+  CHECK(nodes[0]->opened.all().empty());
+}
+
 TEST_CASE_FIXTURE(theatre, "a worker that is killed before it has joined has the run started again") {
   open(part::trains);
   cast(1, part::silent);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -52,8 +53,14 @@ const std::vector<mistake>& mistakes() {
       {"too many shards", [](auto& x) { x.scaling.shards = 65537; }, "scaling.shards", "at most 65536"},
       {"more workers than shards", [](auto& x) { x.scaling.num_workers = 9; }, "scaling.shards",
        "ask for fewer workers"},
-      {"a GPU without a number", [](auto& x) { x.scaling.use_gpu = true; }, "resources_per_worker.gpus",
-       "say how many"},
+      {"one and a half GPUs", [](auto& x) { x.scaling.resources_per_worker.gpus = 1.5; }, "resources_per_worker.gpus",
+       "whole GPUs"},
+      {"less than no GPU", [](auto& x) { x.scaling.resources_per_worker.gpus = -1; }, "resources_per_worker.gpus",
+       "whole GPUs"},
+      {"a crumb of a GPU", [](auto& x) { x.scaling.resources_per_worker.gpus = 0.001; }, "resources_per_worker.gpus",
+       "down to 0.01"},
+      {"no number of GPUs", [](auto& x) { x.scaling.resources_per_worker.gpus = std::nan(""); },
+       "resources_per_worker.gpus", "whole GPUs"},
       {"no name", [](auto& x) { x.run.name = ""; }, "run.name", "use letters"},
       {"a hidden name", [](auto& x) { x.run.name = ".hidden"; }, "run.name", "use letters"},
       {"a name that leaves the storage path", [](auto& x) { x.run.name = "a/b"; }, "run.name", "use letters"},
@@ -107,6 +114,17 @@ TEST_CASE("what is at the edge of the allowed is good") {
   config.scaling.use_gpu = true;
   config.scaling.resources_per_worker.gpus = 1;
   CHECK(validate(config));
+  config.scaling.resources_per_worker.gpus = 0.25;
+  CHECK(validate(config));
+}
+
+TEST_CASE("a worker that is to use a GPU takes one where nothing else is said") {
+  scaling_config scaling;
+  CHECK(resources_of_worker(scaling).gpus == 0);
+  scaling.use_gpu = true;
+  CHECK(resources_of_worker(scaling) == resources{0, 1});
+  scaling.resources_per_worker = {2, 0.5};
+  CHECK(resources_of_worker(scaling) == resources{2, 0.5});
 }
 
 TEST_CASE("every mistake in a configuration is told with its field and its remedy") {

@@ -110,6 +110,7 @@ inline begin_training sample_begin() {
   result.keep_ledger = true;
   result.check_every_step = true;
   result.collective_timeout_ms = 300'000;
+  result.gpus = 0.5;
   return result;
 }
 
@@ -191,7 +192,7 @@ void for_each_message(Visitor visit) {
   visit("open_run", open_run{sample_run, "digits", "/opt/train", "c0ffee", std::string(64, '5'), 1'200});
   visit("run_opened", run_opened{sample_run, "/opt/train"});
   visit("start_workers",
-        start_workers{sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}}}});
+        start_workers{sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}}});
   visit("workers_started", workers_started{sample_run, {4711, 4712}});
   visit("end_run", end_run{sample_run});
   visit("join_request", join_request{sample_run, {3}, "aa"});

@@ -191,7 +191,7 @@ class train_context {
   [[nodiscard]] const std::filesystem::path& run_directory() const noexcept;
   /// V, the logical shards that every step's batch is cut into (`scaling_config::shards`).
   [[nodiscard]] std::uint32_t shards() const noexcept;
-  /// "cpu".
+  /// What to compute on: "cpu", or "cuda:0", the first of the GPUs that the node lets this worker's process see.
   [[nodiscard]] std::string device() const;
   [[nodiscard]] std::uint64_t seed() const noexcept;
   /// The trainer's `config`.

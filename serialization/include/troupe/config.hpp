@@ -52,8 +52,11 @@ struct scaling_config {
   /// V: the number of logical shards that every step's batch is cut into. It belongs to the program, like the batch
   /// size: the result depends on it. Never fewer than workers.
   std::uint32_t shards = 8;
+  /// Each worker computes on a GPU of its own, or on as many (or such a fraction of one) as `resources_per_worker`
+  /// says.
   bool use_gpu = false;
-  /// CPUs that each worker reserves; 0 (the default) reserves none and lets workers share.
+  /// What each worker reserves. 0 CPUs (the default) reserve none and let workers share. GPUs below one are shared by
+  /// workers of this run: 0.25 for four on each; others are whole numbers.
   resources resources_per_worker = {};
   placement_strategy placement = placement_strategy::pack;
   /// How long a run with a range waits at its start for more room than `min` needs.
@@ -61,6 +64,9 @@ struct scaling_config {
   /// How long a run waits for room for its least number of workers, at its start and later, before it ends.
   std::chrono::milliseconds wait_for_workers{600'000};
 };
+
+/// `resources_per_worker`, with one GPU where `use_gpu` is set without a number.
+[[nodiscard]] resources resources_of_worker(const scaling_config& scaling);
 
 /// What to do when the run's directory holds a checkpoint, or does not.
 enum class resume_mode : std::uint8_t {

@@ -22,7 +22,8 @@ using metric_map = std::map<std::string, double>;
 /// What a worker wants of a node, or what a node has. 0 CPUs in a request: takes part in no accounting.
 struct resources {
   std::uint32_t cpus = 0;
-  std::uint32_t gpus = 0;
+  /// A worker may take a fraction: with 0.25, up to four of one run share a GPU. Above one, and on a node, whole ones.
+  double gpus = 0;
 
   auto operator<=>(const resources&) const = default;
 };
@@ -46,7 +47,7 @@ bool inspect(Inspector& f, offer_request& x) {
   return f.object(x).fields(f.field("run", x.run));
 }
 
-/// What a node has to give.
+/// What a node has to give to a run. A GPU that another run's workers have is not among it.
 struct node_offer {
   /// The host's name, for people.
   std::string host;
@@ -107,13 +108,16 @@ struct worker_launch {
   worker_id worker;
   /// Variables added to the node's own environment: torchrun's (RANK, WORLD_SIZE, ...) as they are at the start.
   std::map<std::string, std::string> environment;
+  /// The GPUs that it takes, or the fraction of one; the node chooses which.
+  double gpus = 0;
 
   bool operator==(const worker_launch&) const = default;
 };
 
 template <class Inspector>
 bool inspect(Inspector& f, worker_launch& x) {
-  return f.object(x).fields(f.field("worker", x.worker), f.field("environment", x.environment));
+  return f.object(x).fields(f.field("worker", x.worker), f.field("environment", x.environment),
+                            f.field("gpus", x.gpus));
 }
 
 /// Starts worker processes. Answered by `workers_started` once each is executing the program. Not idempotent.
@@ -667,6 +671,8 @@ struct begin_training {
   bool check_every_step = false;
   /// Limit of one collective operation, in milliseconds.
   std::uint64_t collective_timeout_ms = 0;
+  /// The GPUs that this worker has, or the fraction of one; 0: it computes on the CPU.
+  double gpus = 0;
 
   bool operator==(const begin_training&) const = default;
 };
@@ -683,7 +689,8 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("checkpoints_in_flight", x.checkpoints_in_flight), f.field("sync", x.sync),
       f.field("reuse_unchanged", x.reuse_unchanged), f.field("part_stream", x.part_stream), f.field("load", x.load),
       f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
-      f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms));
+      f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms),
+      f.field("gpus", x.gpus));
 }
 
 /// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace troupe::actors {
 
@@ -17,6 +18,9 @@ struct node_config {
   resources capacity;
   /// Lines for the node's own log; may be empty.
   std::function<void(const std::string&)> log;
+  /// Its GPUs, as many as `capacity` has, by the names that CUDA_VISIBLE_DEVICES has for them; numbered from 0 where
+  /// left out.
+  std::vector<std::string> devices = {};
 };
 
 /// Spawns a node actor. Whoever spawns it owns it; when it ends, its launcher ends all processes.

@@ -20,6 +20,9 @@ struct launch_request {
   std::string secret;
   std::vector<std::string> arguments;
   std::map<std::string, std::string> environment;
+  /// The GPUs that are to be visible to it, by the names that CUDA_VISIBLE_DEVICES has for them; without any it is to
+  /// compute on the CPU.
+  std::vector<std::string> devices;
 };
 
 /// What a launcher tells its node; called from a thread of the launcher's.

@@ -17,7 +17,7 @@ namespace troupe::runtime {
 /// What caf-node is told.
 struct node_options {
   endpoint listen{"127.0.0.1", 0};
-  /// CPUs and GPUs to offer; found by itself where left out.
+  /// CPUs and GPUs to offer; found by itself where left out. CUDA_VISIBLE_DEVICES says which GPUs.
   std::optional<std::uint32_t> cpus;
   std::optional<std::uint32_t> gpus;
   /// Where the programs of runs lie, by file name; empty: at the driver's path.
@@ -54,7 +54,8 @@ class node_host {
   std::unique_ptr<impl> impl_;
 };
 
-/// What this machine has: CPUs that this process may use, and GPUs by their device files.
+/// What this machine has: CPUs that this process may use, and GPUs by their device files, as far as
+/// CUDA_VISIBLE_DEVICES leaves them.
 [[nodiscard]] resources local_resources();
 
 /// This machine's name.

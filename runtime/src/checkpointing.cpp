@@ -78,7 +78,7 @@ void train_context::impl::prepare_checkpoints() {
   if (begin_.checkpoint_every_steps == 0 && !plain_)
     return;
   auto plan = serialization::plan_chunks(state_.specs(), begin_.place.world_size);
-  snapshots_->prepare(runtime::share_bytes(plan, begin_.place.rank.value));
+  snapshots_->prepare(runtime::share_bytes(plan, begin_.place.rank.value), state_.distant_memory());
 }
 
 std::array<std::uint64_t, 2> train_context::impl::checkpoint_words() {
@@ -133,7 +133,7 @@ void train_context::impl::begin_checkpoint(step_id step) {
   part.metrics = last_metrics_;
   part.values_json = state_.values().dump();
   auto plan = serialization::plan_chunks(part.tensors, part.world_size);
-  snapshots_->begin(std::move(part), std::move(plan), state_.tensors());
+  snapshots_->begin(std::move(part), std::move(plan), state_);
   checkpoint_owed_ = false;
 }
 

@@ -1,7 +1,6 @@
 #include "snapshot_writer.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <sys/resource.h>
 #include <utility>
 
@@ -18,8 +17,8 @@ void give_way() noexcept {
 
 /// Copies `part`'s share to `target`, neighbouring chunks of one tensor at once: the C library leaves the caches aside
 /// only for copies far longer than a chunk, and is half as fast again when it does.
-void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, std::span<const tensor_view> tensors,
-                std::byte* target) {
+void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, const tracked_state& state,
+                std::span<std::byte> target) {
   auto chunks = plan.chunks_of(part);
   for (auto first = chunks.begin(); first != chunks.end();) {
     auto length = first->length_bytes;
@@ -28,8 +27,8 @@ void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, std::
            next->tensor_offset_bytes == first->tensor_offset_bytes + length;
          ++next)
       length += next->length_bytes;
-    std::memcpy(target, tensors[first->tensor].data + first->tensor_offset_bytes, length);
-    target += length;
+    state.copy_out(first->tensor, first->tensor_offset_bytes, target.first(length));
+    target = target.subspan(length);
     first = next;
   }
 }
@@ -62,16 +61,16 @@ snapshot_writer::~snapshot_writer() {
   thread_.join();
 }
 
-void snapshot_writer::prepare(std::size_t size_bytes) {
+void snapshot_writer::prepare(std::size_t size_bytes, std::shared_ptr<tensor_memory> from) {
   {
     auto lock = std::lock_guard{mutex_};
     wanted_bytes_ = size_bytes;
+    wanted_for_ = std::move(from);
   }
   changed_.notify_all();
 }
 
-void snapshot_writer::begin(checkpoint_part head, serialization::chunk_plan plan,
-                            std::span<const tensor_view> tensors) {
+void snapshot_writer::begin(checkpoint_part head, serialization::chunk_plan plan, const tracked_state& state) {
   auto next = job{};
   {
     auto lock = std::unique_lock{mutex_};
@@ -80,10 +79,12 @@ void snapshot_writer::begin(checkpoint_part head, serialization::chunk_plan plan
     free_.pop_back();
   }
   next.size_bytes = share_bytes(plan, head.rank.value);
-  if (auto ready = next.memory.reserve(next.size_bytes); !ready)
-    head.reason = std::move(ready.error());
-  else
-    copy_share(plan, head.rank.value, tensors, next.memory.bytes().data());
+  try {
+    value_or_throw(next.memory.reserve(next.size_bytes, state.distant_memory()));
+    copy_share(plan, head.rank.value, state, next.memory.bytes());
+  } catch (const failure& x) {
+    head.reason = x.reason();
+  }
   next.head = std::move(head);
   next.plan = std::move(plan);
   {
@@ -168,8 +169,9 @@ void snapshot_writer::loop() {
       auto memory = std::move(*small);
       free_.erase(small);
       auto wanted = wanted_bytes_;
+      auto from = wanted_for_;
       lock.unlock();
-      auto ready = memory.reserve(wanted);
+      auto ready = memory.reserve(wanted, from);
       lock.lock();
       // It is tried again, and told, when a copy needs it.
       if (!ready)

@@ -5,7 +5,7 @@
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 #include <troupe/serialization/chunk_plan.hpp>
-#include <troupe/tensor.hpp>
+#include <troupe/tracked_state.hpp>
 
 #include <condition_variable>
 #include <cstdint>
@@ -48,13 +48,13 @@ class snapshot_writer {
   snapshot_writer(const snapshot_writer&) = delete;
   snapshot_writer& operator=(const snapshot_writer&) = delete;
 
-  /// Has memory for copies of `size_bytes` made ready, without waiting for it.
-  void prepare(std::size_t size_bytes);
+  /// Has memory for copies of `size_bytes` made ready, without waiting for it: for copies out of `from`, if not null.
+  void prepare(std::size_t size_bytes, std::shared_ptr<tensor_memory> from = nullptr);
 
-  /// Copies the chunks of part `head.rank` out of `tensors`, which are those that `head` names, and returns: they may
-  /// change from here on. Waits first while all copies are in use. `head` lacks its report, which the writer fills in;
-  /// what goes wrong is told to the store instead.
-  void begin(checkpoint_part head, serialization::chunk_plan plan, std::span<const tensor_view> tensors);
+  /// Copies the chunks of part `head.rank` out of `state`, whose tensors are those that `head` names, and returns: they
+  /// may change from here on. Waits first while all copies are in use. `head` lacks its report, which the writer fills
+  /// in; what goes wrong is told to the store instead.
+  void begin(checkpoint_part head, serialization::chunk_plan plan, const tracked_state& state);
 
   /// How many have begun, and are neither durable nor given up.
   [[nodiscard]] std::uint32_t in_flight() const;
@@ -90,6 +90,7 @@ class snapshot_writer {
   std::list<job> jobs_;
   std::vector<staging_memory> free_;
   std::size_t wanted_bytes_ = 0;
+  std::shared_ptr<tensor_memory> wanted_for_;
   std::optional<expected<checkpoint_outcome>> last_;
   bool lost_ = false;
   bool stop_ = false;

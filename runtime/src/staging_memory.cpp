@@ -28,14 +28,26 @@ staging_memory::~staging_memory() {
 }
 
 void staging_memory::release() noexcept {
+  prepared_.reset();
+  from_.reset();
   if (!bytes_.empty())
     ::munmap(bytes_.data(), bytes_.size());
   bytes_ = {};
 }
 
-expected<void> staging_memory::reserve(std::size_t size_bytes) {
-  if (size_bytes <= bytes_.size())
-    return {};
+expected<void> staging_memory::reserve(std::size_t size_bytes, const std::shared_ptr<tensor_memory>& from) {
+  if (size_bytes > bytes_.size())
+    if (auto got = map(size_bytes); !got)
+      return got;
+  if (from != from_) {
+    prepared_.reset();
+    prepared_ = from ? from->prepare(bytes_) : nullptr;
+    from_ = from;
+  }
+  return {};
+}
+
+expected<void> staging_memory::map(std::size_t size_bytes) {
   release();
   constexpr auto granule = std::size_t{2} << 20;
   auto rounded =

@@ -1,4 +1,5 @@
 #include "state_stager.hpp"
+#include "state_chunks.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +10,6 @@
 namespace troupe::runtime {
 
 namespace {
-
-constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
 
 /// What goes ahead of a frame's bytes. Behind them goes the last step that was passed: the bytes of a small message
 /// leave when the receiver asks for them, so that it tells what is so now, and not before the newcomer computed a step.
@@ -34,23 +33,12 @@ std::span<std::byte> writable_bytes_of(T& x) {
 template <class Byte, class F>
 expected<void> for_each_chunk(std::span<Byte> bytes, F f) {
   while (!bytes.empty()) {
-    auto size = std::min(bytes.size(), chunk_bytes);
+    auto size = std::min<std::size_t>(bytes.size(), state_chunk_bytes);
     if (auto done = f(bytes.first(size)); !done)
       return done;
     bytes = bytes.subspan(size);
   }
   return {};
-}
-
-/// The tensors' memory as chunks, in order. Chunk c is the share of source c mod N.
-std::vector<std::span<std::byte>> chunks_of(const tracked_state& state) {
-  auto result = std::vector<std::span<std::byte>>{};
-  for (const auto& tensor : state.tensors())
-    static_cast<void>(for_each_chunk(std::span{tensor.data, tensor.spec.size_bytes()}, [&](auto chunk) {
-      result.push_back(chunk);
-      return expected<void>{};
-    }));
-  return result;
 }
 
 std::uint64_t size_bytes_of(const tracked_state& state) {
@@ -105,18 +93,20 @@ void state_stager::begin(staging_settings settings, const tracked_state& state, 
   }
 }
 
+/// Chunk c is the share of source c mod N.
 void state_stager::stage_share(const tracked_state& state, const transferred_facts& facts) {
   auto chunks = chunks_of(state);
   auto size = std::size_t{0};
   for (std::size_t i = settings_.rank.value; i < chunks.size(); i += settings_.sources)
-    size += chunks[i].size();
+    size += chunks[i].size_bytes;
   share_.reserve(size);
   auto rest = share_.bytes();
   staged_chunks_.clear();
   for (std::size_t i = settings_.rank.value; i < chunks.size(); i += settings_.sources) {
-    std::ranges::copy(chunks[i], rest.begin());
-    staged_chunks_.push_back(rest.first(chunks[i].size()));
-    rest = rest.subspan(chunks[i].size());
+    auto copy = rest.first(chunks[i].size_bytes);
+    state.copy_out(chunks[i].tensor, chunks[i].offset_bytes, copy);
+    staged_chunks_.push_back(copy);
+    rest = rest.subspan(copy.size());
   }
   if (is_first())
     snapshot_ = {staging_kind::snapshot, settings_.step, describe(state, facts)};
@@ -330,9 +320,10 @@ expected<step_id> staged_state::receive(tracked_state& state, transferred_facts&
   if (auto mine = size_bytes_of(state); mine != theirs)
     return fail(errc::mismatch, "this worker tracks tensors of " + std::to_string(mine) + " bytes, the others of " +
                                     std::to_string(theirs) + "; track the same tensors on all workers");
+  auto carrier = chunk_carrier{state};
   auto chunks = chunks_of(state);
   for (std::size_t i = 0; i < chunks.size(); ++i)
-    if (auto got = group_->receive(rank_id{static_cast<std::uint32_t>(i % sources_)}, chunks[i]); !got)
+    if (auto got = carrier.receive(*group_, rank_id{static_cast<std::uint32_t>(i % sources_)}, chunks[i]); !got)
       return fail(std::move(got.error()));
   state.values() = std::move(beside.at("values"));
   facts.last_metrics = beside.at("metrics").get<metric_map>();

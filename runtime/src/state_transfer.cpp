@@ -1,4 +1,5 @@
 #include "state_transfer.hpp"
+#include "state_chunks.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,29 +10,13 @@ namespace troupe::runtime {
 
 namespace {
 
-constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
-
-/// The tensors' memory as chunks, in order.
-std::vector<std::span<std::byte>> chunks_of(const tracked_state& state) {
-  std::vector<std::span<std::byte>> result;
-  for (const auto& tensor : state.tensors()) {
-    auto rest = std::span{tensor.data, tensor.spec.size_bytes()};
-    while (!rest.empty()) {
-      auto size = std::min(rest.size(), chunk_bytes);
-      result.push_back(rest.first(size));
-      rest = rest.subspan(size);
-    }
-  }
-  return result;
-}
-
 /// As CBOR: a metric may be no number, which JSON text cannot say.
 std::vector<std::uint8_t> describe(const tracked_state& state, const transferred_facts& facts) {
   return nlohmann::json::to_cbor({{"values", state.values()}, {"metrics", facts.last_metrics}});
 }
 
 expected<void> give(collectives::communicator& group, rank_id newcomer, std::size_t mine, std::size_t sources,
-                    const std::vector<std::span<std::byte>>& chunks, const std::vector<std::uint8_t>& text) {
+                    tracked_state& state, const std::vector<std::uint8_t>& text) {
   if (mine == 0) {
     auto size = std::uint64_t{text.size()};
     if (auto sent = group.send(newcomer, std::as_bytes(std::span{&size, 1})); !sent)
@@ -39,22 +24,26 @@ expected<void> give(collectives::communicator& group, rank_id newcomer, std::siz
     if (auto sent = group.send(newcomer, std::as_bytes(std::span{text})); !sent)
       return sent;
   }
+  auto carrier = chunk_carrier{state};
+  auto chunks = chunks_of(state);
   for (auto i = mine; i < chunks.size(); i += sources)
-    if (auto sent = group.send(newcomer, chunks[i]); !sent)
+    if (auto sent = carrier.send(group, newcomer, chunks[i]); !sent)
       return sent;
   return {};
 }
 
-expected<void> take(collectives::communicator& group, const std::vector<rank_id>& sources,
-                    const std::vector<std::span<std::byte>>& chunks, tracked_state& state, transferred_facts& facts) {
+expected<void> take(collectives::communicator& group, const std::vector<rank_id>& sources, tracked_state& state,
+                    transferred_facts& facts) {
   std::uint64_t size = 0;
   if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{&size, 1})); !got)
     return got;
   std::vector<std::uint8_t> text(size);
   if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{text})); !got)
     return got;
+  auto carrier = chunk_carrier{state};
+  auto chunks = chunks_of(state);
   for (std::size_t i = 0; i < chunks.size(); ++i)
-    if (auto got = group.receive(sources[i % sources.size()], chunks[i]); !got)
+    if (auto got = carrier.receive(group, sources[i % sources.size()], chunks[i]); !got)
       return got;
   auto beside = nlohmann::json::from_cbor(text, true, false);
   if (beside.is_discarded())
@@ -72,14 +61,13 @@ expected<void> transfer_state(collectives::communicator& group, std::span<const 
   for (std::uint32_t rank = 0; rank < group.world_size(); ++rank)
     if (std::ranges::find(newcomers, rank_id{rank}) == newcomers.end())
       sources.push_back(rank_id{rank});
-  auto chunks = chunks_of(state);
   auto mine = std::ranges::find(sources, group.rank());
   if (mine == sources.end())
-    return take(group, sources, chunks, state, facts);
+    return take(group, sources, state, facts);
   auto text = describe(state, facts);
   for (auto newcomer : newcomers)
     if (auto given =
-            give(group, newcomer, static_cast<std::size_t>(mine - sources.begin()), sources.size(), chunks, text);
+            give(group, newcomer, static_cast<std::size_t>(mine - sources.begin()), sources.size(), state, text);
         !given)
       return given;
   return {};

@@ -11,9 +11,8 @@ namespace {
 
 constexpr std::uint64_t slice_bytes = 64 << 10;
 
-std::span<const std::byte> bytes_of(const tensor_view& tensor) {
-  return {tensor.data, tensor.spec.size_bytes()};
-}
+/// What is copied at a time from memory that no pointer leads to.
+constexpr std::uint64_t piece_bytes = 4 << 20;
 
 std::string describe(const tensor_spec& spec) {
   auto text = std::string{to_string(spec.type)} + " [";
@@ -40,13 +39,29 @@ class stored_state : public state_source {
 } // namespace
 
 void tracked_state::add(tensor_view tensor, std::size_t size_bytes) {
-  const auto& spec = tensor.spec;
+  check_new(tensor.spec, size_bytes);
+  keep(std::move(tensor), nullptr);
+}
+
+void tracked_state::track(std::string name, dtype type, std::vector<std::uint64_t> shape,
+                          std::shared_ptr<tensor_memory> memory) {
+  auto tensor = tensor_view{{std::move(name), type, std::move(shape)}, nullptr};
+  check_new(tensor.spec, memory->size_bytes());
+  keep(std::move(tensor), std::move(memory));
+}
+
+void tracked_state::check_new(const tensor_spec& spec, std::uint64_t size_bytes) const {
   if (spec.size_bytes() != size_bytes)
     throw failure{errc::invalid_argument, "tensor '" + spec.name + "' is tracked as " + describe(spec) +
                                               ", which are " + std::to_string(spec.size_bytes()) +
                                               " bytes, but its memory has " + std::to_string(size_bytes)};
   if (std::ranges::any_of(tensors_, [&](const tensor_view& x) { return x.spec.name == spec.name; }))
     throw failure{errc::invalid_argument, "tensor '" + spec.name + "' is tracked twice: names must be unique"};
+}
+
+/// And fills it in, if there is what to begin with.
+void tracked_state::keep(tensor_view tensor, std::shared_ptr<tensor_memory> memory) {
+  const auto& spec = tensor.spec;
   if (source_) {
     auto found = find_in_source(spec.name);
     const auto* stored = found ? &source_->content().tensors[*found].spec : nullptr;
@@ -55,11 +70,55 @@ void tracked_state::add(tensor_view tensor, std::size_t size_bytes) {
         missing_.push_back("'" + spec.name + "' " + describe(spec));
     } else if (stored->type != spec.type || stored->shape != spec.shape) {
       different_.push_back("'" + spec.name + "' is " + describe(*stored) + ", but tracked as " + describe(spec));
+    } else if (memory == nullptr) {
+      value_or_throw(source_->read_tensor(*found, {tensor.data, spec.size_bytes()}));
     } else {
-      value_or_throw(source_->read_tensor(*found, {tensor.data, size_bytes}));
+      // Verified here, before any of it gets there.
+      auto copy = std::vector<std::byte>(spec.size_bytes());
+      value_or_throw(source_->read_tensor(*found, copy));
+      value_or_throw(memory->write(0, copy));
     }
   }
   tensors_.push_back(std::move(tensor));
+  memories_.push_back(std::move(memory));
+}
+
+std::span<std::byte> tracked_state::in_place(std::size_t index, std::uint64_t offset_bytes,
+                                             std::uint64_t size_bytes) const noexcept {
+  auto* data = tensors_[index].data;
+  return data == nullptr ? std::span<std::byte>{} : std::span{data + offset_bytes, size_bytes};
+}
+
+void tracked_state::copy_out(std::size_t index, std::uint64_t offset_bytes, std::span<std::byte> target) const {
+  if (const auto& memory = memories_[index])
+    value_or_throw(memory->read(offset_bytes, target));
+  else
+    std::ranges::copy(in_place(index, offset_bytes, target.size()), target.begin());
+}
+
+void tracked_state::copy_in(std::size_t index, std::uint64_t offset_bytes, std::span<const std::byte> source) {
+  if (const auto& memory = memories_[index])
+    value_or_throw(memory->write(offset_bytes, source));
+  else
+    std::ranges::copy(source, in_place(index, offset_bytes, source.size()).begin());
+}
+
+void tracked_state::look_at(std::size_t index, std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                            const byte_sink& look) const {
+  const auto& memory = memories_[index];
+  if (memory == nullptr)
+    return look(in_place(index, offset_bytes, size_bytes));
+  auto piece = std::vector<std::byte>(std::min<std::uint64_t>(size_bytes, piece_bytes));
+  for (std::uint64_t done = 0; done < size_bytes; done += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(piece.size(), size_bytes - done));
+    value_or_throw(memory->read(offset_bytes + done, piece));
+    look(piece);
+  }
+}
+
+std::shared_ptr<tensor_memory> tracked_state::distant_memory() const noexcept {
+  auto found = std::ranges::find_if(memories_, [](const auto& x) { return x != nullptr; });
+  return found == memories_.end() ? nullptr : *found;
 }
 
 std::vector<tensor_spec> tracked_state::specs() const {
@@ -139,6 +198,14 @@ void tracked_state::check(bool is_complete) const {
                                     "\n(the state of another run can be taken in part: load_options)"};
 }
 
+std::uint64_t tracked_state::digest_of(std::size_t index, std::uint64_t offset_bytes, std::uint64_t size_bytes) const {
+  if (memories_[index] == nullptr)
+    return serialization::xxh3(in_place(index, offset_bytes, size_bytes));
+  auto digest = serialization::xxh3_stream{};
+  look_at(index, offset_bytes, size_bytes, [&](std::span<const std::byte> bytes) { digest.update(bytes); });
+  return digest.digest();
+}
+
 std::uint64_t tracked_state::digest() const {
   auto parts = digests();
   return serialization::xxh3(std::as_bytes(std::span{parts}));
@@ -151,11 +218,11 @@ std::uint64_t tracked_state::digest_of_slice(std::uint64_t number) const {
   for (const auto& each : tensors_)
     total += slices_of(each);
   auto index = number % total;
-  for (const auto& each : tensors_) {
-    auto n = slices_of(each);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    auto n = slices_of(tensors_[i]);
     if (index < n) {
-      auto bytes = bytes_of(each).subspan(index * slice_bytes);
-      return serialization::xxh3(bytes.first(std::min<std::size_t>(bytes.size(), slice_bytes)));
+      auto first = index * slice_bytes;
+      return digest_of(i, first, std::min(tensors_[i].spec.size_bytes() - first, slice_bytes));
     }
     index -= n;
   }
@@ -164,8 +231,8 @@ std::uint64_t tracked_state::digest_of_slice(std::uint64_t number) const {
 
 std::vector<std::uint64_t> tracked_state::digests() const {
   std::vector<std::uint64_t> result;
-  for (const auto& each : tensors_)
-    result.push_back(serialization::xxh3(bytes_of(each)));
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    result.push_back(digest_of(i, 0, tensors_[i].spec.size_bytes()));
   result.push_back(serialization::xxh3(serialization::bytes_of(values_.dump())));
   return result;
 }
@@ -177,7 +244,8 @@ std::string tracked_state::name_of_part(std::size_t index) const {
 std::string tracked_state::sha256() const {
   if (tensors_.empty() && values_.empty())
     return {};
-  return serialization::state_sha256(tensors_, values_.dump());
+  auto read = [this](std::size_t i, const byte_sink& sink) { look_at(i, 0, tensors_[i].spec.size_bytes(), sink); };
+  return serialization::state_sha256(specs(), read, values_.dump());
 }
 
 } // namespace troupe

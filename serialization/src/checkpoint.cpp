@@ -5,7 +5,6 @@
 
 #include "directory_scan.hpp"
 #include "parallel.hpp"
-#include "xxh3_stream.hpp"
 
 #include <algorithm>
 #include <iterator>

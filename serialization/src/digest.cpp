@@ -19,6 +19,8 @@ static_assert(std::endian::native == std::endian::little, "checkpoints hold litt
 
 namespace {
 
+using byte_sink = std::function<void(std::span<const std::byte>)>;
+
 void require(bool success, const char* what) {
   if (!success)
     throw failure{errc::internal, std::string{"OpenSSL fails at "} + what + "; see its configuration on this machine"};
@@ -61,6 +63,24 @@ std::uint64_t xxh3(std::span<const std::byte> bytes) noexcept {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+xxh3_stream::xxh3_stream() : state_(XXH3_createState()) {
+  if (!state_)
+    throw std::bad_alloc{};
+  XXH3_64bits_reset(state_.get());
+}
+
+void xxh3_stream::update(std::span<const std::byte> bytes) noexcept {
+  XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
+}
+
+std::uint64_t xxh3_stream::digest() const noexcept {
+  return XXH3_64bits_digest(state_.get());
+}
+
+void xxh3_stream::release::operator()(XXH3_state_s* state) const noexcept {
+  XXH3_freeState(state);
+}
+
 sha256::sha256() : context_(EVP_MD_CTX_new()) {
   require(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1, "SHA-256");
 }
@@ -94,11 +114,20 @@ std::string sha256_hex(std::span<const std::byte> bytes) {
 }
 
 std::string state_sha256(std::span<const tensor_view> tensors, std::string_view values_json) {
+  auto specs = std::vector<tensor_spec>{};
+  for (const auto& each : tensors)
+    specs.push_back(each.spec);
+  auto read = [&](std::size_t i, const byte_sink& sink) { sink({tensors[i].data, tensors[i].spec.size_bytes()}); };
+  return state_sha256(specs, read, values_json);
+}
+
+std::string state_sha256(std::span<const tensor_spec> tensors,
+                         const std::function<void(std::size_t, const byte_sink&)>& read, std::string_view values_json) {
   auto digest = sha256{};
-  auto name_of = [&](std::size_t i) -> const std::string& { return tensors[i].spec.name; };
+  auto name_of = [&](std::size_t i) -> const std::string& { return tensors[i].name; };
   for (auto i : order_by_name(tensors.size(), name_of)) {
-    update_spec(digest, tensors[i].spec);
-    digest.update({tensors[i].data, tensors[i].spec.size_bytes()});
+    update_spec(digest, tensors[i]);
+    read(i, [&](std::span<const std::byte> bytes) { digest.update(bytes); });
   }
   update_values(digest, values_json);
   return digest.hex_digest();

@@ -5,7 +5,6 @@
 
 #include "manifest_flaw.hpp"
 #include "snapshot.capnp.h"
-#include "xxh3_stream.hpp"
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>

@@ -1,8 +1,7 @@
 #include <troupe/serialization/part_writer.hpp>
 
+#include <troupe/serialization/digest.hpp>
 #include <troupe/serialization/durable_file.hpp>
-
-#include "xxh3_stream.hpp"
 
 #include <algorithm>
 #include <array>

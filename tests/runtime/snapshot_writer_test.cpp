@@ -3,6 +3,7 @@
 #include <troupe/serialization/digest.hpp>
 
 #include <doctest/doctest.h>
+#include <hidden_memory.hpp>
 
 #include <atomic>
 #include <cstring>
@@ -18,10 +19,11 @@ namespace {
 struct sample {
   std::vector<float> weights = std::vector<float>(5000, 1.0f);
   std::vector<double> momentum = std::vector<double>(3000, 2.0);
+  tracked_state state;
 
-  std::vector<tensor_view> views() {
-    return {{{"weights", dtype::f32, {5000}}, reinterpret_cast<std::byte*>(weights.data())},
-            {{"momentum", dtype::f64, {3000}}, reinterpret_cast<std::byte*>(momentum.data())}};
+  sample() {
+    state.track("weights", weights);
+    state.track("momentum", momentum);
   }
 
   checkpoint_part head(step_id step, std::uint32_t rank = 0, std::uint32_t world_size = 1) {
@@ -31,15 +33,14 @@ struct sample {
     result.attempt = 1;
     result.rank = {rank};
     result.world_size = world_size;
-    for (const auto& each : views())
-      result.tensors.push_back(each.spec);
+    result.tensors = state.specs();
     return result;
   }
 
   void begin(snapshot_writer& writer, step_id step, std::uint32_t rank = 0, std::uint32_t world_size = 1) {
     auto part = head(step, rank, world_size);
     auto plan = serialization::plan_chunks(part.tensors, world_size);
-    writer.begin(std::move(part), std::move(plan), views());
+    writer.begin(std::move(part), std::move(plan), state);
   }
 };
 
@@ -215,6 +216,37 @@ TEST_CASE("what the store has been told of is the store's to decide") {
     CHECK(outcome.has_value() == !refused);
     CHECK(writer.take_lost() == refused);
   }
+}
+
+TEST_CASE("a share of memory that no pointer leads to is copied through its door, into memory that was made ready") {
+  played there;
+  sample plain;
+  auto hidden = std::make_shared<testing::hidden_memory>(5000 * 4);
+  hidden->assign(plain.weights);
+  tracked_state state;
+  state.track("weights", dtype::f32, {5000}, hidden);
+  state.track("momentum", plain.momentum);
+  auto begin = [&](snapshot_writer& writer) {
+    auto part = plain.head({7});
+    auto plan = serialization::plan_chunks(part.tensors, 1);
+    writer.begin(std::move(part), std::move(plan), state);
+  };
+  {
+    snapshot_writer writer{there.destination(), 1};
+    begin(writer);
+    REQUIRE(writer.wait());
+    CHECK(hidden->prepared_bytes >= 5000 * 4 + 3000 * 8);
+    REQUIRE(there.written.size() == 1);
+    CHECK(std::memcmp(there.written[0].data(), plain.weights.data(), 5000 * 4) == 0);
+    CHECK(std::memcmp(there.written[0].data() + 5000 * 4, plain.momentum.data(), 3000 * 8) == 0);
+    // What cannot be copied is told to the store, and written by nobody.
+    hidden->trouble = {errc::io_error, "GPU 0: no such luck"};
+    begin(writer);
+    REQUIRE(writer.wait());
+    CHECK(there.written.size() == 1);
+    CHECK(there.delivered.back().reason == hidden->trouble);
+  }
+  CHECK(hidden->prepared_bytes == 0);
 }
 
 } // namespace troupe::runtime

@@ -3,6 +3,7 @@
 #include <troupe/collectives/gloo_communicator.hpp>
 
 #include <doctest/doctest.h>
+#include <hidden_memory.hpp>
 #include <rank_group.hpp>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 namespace troupe::runtime {
 
@@ -25,12 +27,21 @@ using collectives::testing::meeting;
 
 constexpr auto boundary = step_id{7};
 
+/// Where the tensors of a worker lie.
+enum class residence { here, hidden };
+
 /// The tensors and values of one worker.
 struct replica {
-  explicit replica(const std::vector<std::size_t>& sizes) {
+  explicit replica(const std::vector<std::size_t>& sizes, residence where = residence::here) {
     for (auto size : sizes) {
       tensors.emplace_back(size);
-      state.track("tensor " + std::to_string(tensors.size()), tensors.back());
+      auto name = "tensor " + std::to_string(tensors.size());
+      if (where == residence::here) {
+        state.track(name, tensors.back());
+        continue;
+      }
+      hidden.push_back(std::make_shared<testing::hidden_memory>(size));
+      state.track(name, dtype::u8, {size}, hidden.back());
     }
   }
 
@@ -39,11 +50,14 @@ struct replica {
     for (auto& tensor : tensors)
       for (auto& x : tensor)
         x = static_cast<std::uint8_t>((seed = seed * 1664525u + 1013904223u) >> 24);
+    for (auto from = tensors.begin(); const auto& each : hidden)
+      each->assign(*from++);
     state.values() = {{"seed", seed}, {"name", "k\xc3\xb6ln"}, {"rate", 0.1}, {"list", {1, nullptr, "x"}}};
     facts.last_metrics = {{"loss", 1.0 / 3 + seed}};
   }
 
   std::list<std::vector<std::uint8_t>> tensors;
+  std::vector<std::shared_ptr<testing::hidden_memory>> hidden;
   tracked_state state;
   transferred_facts facts;
 };
@@ -115,9 +129,10 @@ struct joined {
   std::vector<std::uint64_t> steps;
 };
 
-joined join(staging_group& group, std::uint32_t which, const std::vector<std::size_t>& sizes) {
+joined join(staging_group& group, std::uint32_t which, const std::vector<std::size_t>& sizes,
+            residence where = residence::here) {
   auto result = joined{};
-  auto mine = replica{sizes};
+  auto mine = replica{sizes, where};
   auto newcomer = group.newcomer(which);
   result.snapshot = value_or_throw(newcomer.receive(mine.state, mine.facts));
   result.sha256 = mine.state.sha256();
@@ -136,19 +151,19 @@ joined join(staging_group& group, std::uint32_t which, const std::vector<std::si
 
 /// `sources` incumbents and `newcomers` go through one group; the state changes as soon as it was staged.
 void check_staging(std::list<state_stager>& stagers, std::uint32_t newcomers, const std::vector<std::size_t>& sizes,
-                   std::uint32_t seed) {
+                   std::uint32_t seed, residence from = residence::here, residence to = residence::here) {
   auto sources = static_cast<std::uint32_t>(stagers.size());
   CAPTURE(sources);
   CAPTURE(newcomers);
   auto group = staging_group{sources, newcomers};
-  auto incumbent = replica{sizes};
+  auto incumbent = replica{sizes, from};
   incumbent.fill(seed);
   auto sha256 = incumbent.state.sha256();
   auto values = incumbent.state.values();
   auto metrics = incumbent.facts.last_metrics;
   auto results = std::vector<std::future<joined>>{};
   for (std::uint32_t i = 0; i < newcomers; ++i)
-    results.push_back(std::async(std::launch::async, [&, i] { return join(group, i, sizes); }));
+    results.push_back(std::async(std::launch::async, [&, i] { return join(group, i, sizes, to); }));
   for (std::uint32_t rank = 0; auto& stager : stagers)
     stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
   incumbent.fill(seed + 1);
@@ -179,6 +194,45 @@ TEST_CASE("newcomers get the state of the boundary, however many give it and wha
     for (std::uint32_t newcomers : {1, 2}) {
       auto stagers = std::list<state_stager>(sources);
       check_staging(stagers, newcomers, odd_sizes, sources * 10 + newcomers);
+    }
+}
+
+TEST_CASE("a state that no pointer leads to is staged, and comes to newcomers, like any other") {
+  for (auto from : {residence::here, residence::hidden})
+    for (auto to : {residence::here, residence::hidden}) {
+      auto stagers = std::list<state_stager>(2);
+      check_staging(stagers, 2, odd_sizes, 5, from, to);
+    }
+}
+
+TEST_CASE("a state whose copy fails is not staged, and training goes on") {
+  auto group = staging_group{1, 1};
+  auto incumbent = replica{{100}, residence::hidden};
+  incumbent.hidden[0]->trouble = {errc::io_error, "GPU 0: no such luck"};
+  auto stager = state_stager{};
+  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  CHECK_FALSE(stager.is_active());
+  CHECK(stager.last_error().message.find("GPU 0: no such luck") != std::string::npos);
+}
+
+TEST_CASE("a state is transferred from and to memory that no pointer leads to") {
+  using collectives::testing::backend;
+  for (auto from : {residence::here, residence::hidden})
+    for (auto to : {residence::here, residence::hidden}) {
+      auto ranks = collectives::testing::rank_group{backend::shm, 3};
+      auto expected = replica{odd_sizes};
+      expected.fill(9);
+      std::ignore = ranks.run([&](communicator& group) {
+        auto is_newcomer = group.rank() == rank_id{1};
+        auto mine = replica{odd_sizes, is_newcomer ? to : from};
+        if (!is_newcomer)
+          mine.fill(9);
+        const auto newcomers = std::vector{rank_id{1}};
+        value_or_throw(transfer_state(group, newcomers, mine.state, mine.facts));
+        CHECK(mine.state.sha256() == expected.state.sha256());
+        CHECK(mine.facts.last_metrics == expected.facts.last_metrics);
+        return 0;
+      });
     }
 }
 

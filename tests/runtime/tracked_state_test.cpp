@@ -6,6 +6,7 @@
 #include <troupe/tracked_state.hpp>
 
 #include <doctest/doctest.h>
+#include <hidden_memory.hpp>
 #include <scratch_directory.hpp>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <functional>
 #include <numeric>
 #include <stdexcept>
+#include <tuple>
 
 namespace troupe {
 
@@ -348,6 +350,83 @@ TEST_CASE("the identity is that of the stored state, and empty when nothing is t
   scratch place;
   auto stored = open(save(place.path(), state, 3));
   CHECK(state.sha256() == value_or_throw(serialization::state_sha256(*stored)));
+}
+
+/// The same tensors as `sample`, at no address.
+struct hidden_sample {
+  std::shared_ptr<testing::hidden_memory> weights = std::make_shared<testing::hidden_memory>(12 * sizeof(float));
+  std::shared_ptr<testing::hidden_memory> none = std::make_shared<testing::hidden_memory>(0);
+  std::shared_ptr<testing::hidden_memory> large =
+      std::make_shared<testing::hidden_memory>(40'000 * sizeof(std::int64_t));
+
+  void fill(const sample& from) const {
+    weights->assign(from.weights);
+    large->assign(from.large);
+  }
+
+  void track(tracked_state& state) const {
+    state.track("weights", dtype::f32, {3, 4}, weights);
+    state.track("none", dtype::f64, {0}, none);
+    state.track("large", dtype::i64, {40'000}, large);
+  }
+};
+
+TEST_CASE("a state that no pointer leads to has the digests and the identity of one that lies here") {
+  tracked_state here;
+  tracked_state there;
+  sample mine;
+  hidden_sample theirs;
+  theirs.fill(mine);
+  mine.track(here);
+  theirs.track(there);
+  CHECK(there.specs() == here.specs());
+  CHECK(there.tensors()[0].data == nullptr);
+  CHECK(there.distant_memory() == theirs.weights);
+  CHECK(here.distant_memory() == nullptr);
+  CHECK(there.digests() == here.digests());
+  CHECK(there.digest() == here.digest());
+  CHECK(there.sha256() == here.sha256());
+  for (std::uint64_t number = 0; number < 9; ++number)
+    CHECK(there.digest_of_slice(number) == here.digest_of_slice(number));
+  // And follows what is written there.
+  mine.large[39'999] = 5;
+  theirs.large->assign(mine.large);
+  CHECK(there.digests() == here.digests());
+  std::vector<std::byte> range(16);
+  there.copy_out(2, 39'998 * 8, range);
+  CHECK(std::equal(range.begin(), range.end(), here.in_place(2, 39'998 * 8, 16).begin()));
+  there.copy_in(2, 8, range);
+  CHECK(theirs.large->values<std::int64_t>()[2] == 5);
+}
+
+TEST_CASE("a state that no pointer leads to is restored from what is stored") {
+  scratch place;
+  sample saved;
+  tracked_state before;
+  saved.track(before);
+  auto path = save(place.path(), before, 3);
+  tracked_state after;
+  after.restore_from(open(path));
+  hidden_sample loaded;
+  loaded.track(after);
+  after.check_restored();
+  CHECK(loaded.weights->values<float>() == saved.weights);
+  CHECK(loaded.large->values<std::int64_t>() == saved.large);
+  CHECK(after.sha256() == before.sha256());
+}
+
+TEST_CASE("what the door to a tensor fails with comes out, and a door of another size is refused") {
+  tracked_state state;
+  hidden_sample mine;
+  mine.track(state);
+  mine.large->trouble = {errc::io_error, "GPU 0: no such luck"};
+  CHECK(thrown_by([&] { std::ignore = state.digest(); }) == mine.large->trouble);
+  CHECK(thrown_by([&] { std::ignore = state.sha256(); }) == mine.large->trouble);
+  auto wrong = thrown_by([&] { state.track("short", dtype::f32, {5}, mine.weights); });
+  CHECK(wrong.code == errc::invalid_argument);
+  CHECK(contains(wrong.message, "20 bytes"));
+  CHECK(contains(wrong.message, "48"));
+  CHECK(thrown_by([&] { state.track("none", dtype::f64, {0}, mine.none); }).code == errc::invalid_argument);
 }
 
 } // namespace

@@ -6,6 +6,7 @@
 #include <troupe/serialization/digest.hpp>
 
 #include <doctest/doctest.h>
+#include <hidden_memory.hpp>
 #include <scratch_directory.hpp>
 
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include <stdexcept>
 #include <sys/stat.h>
 #include <thread>
+#include <tuple>
 
 namespace troupe {
 
@@ -483,6 +485,44 @@ outcome train_on(worker_group& group, const settings& config, std::uint64_t batc
         result.models[ctx.rank()] = mine;
       },
       meanwhile);
+  return result;
+}
+
+/// The tensors of a model in memory that no pointer leads to, as on a device.
+struct hidden_model {
+  std::shared_ptr<testing::hidden_memory> weights = std::make_shared<testing::hidden_memory>(sizeof(vector));
+  std::shared_ptr<testing::hidden_memory> momentum = std::make_shared<testing::hidden_memory>(sizeof(vector));
+
+  [[nodiscard]] model load() const {
+    model result{0};
+    std::ranges::copy(weights->values<float>(), result.weights.begin());
+    std::ranges::copy(momentum->values<float>(), result.momentum.begin());
+    return result;
+  }
+  void store(const model& from) const {
+    weights->assign(std::vector(from.weights.begin(), from.weights.end()));
+    momentum->assign(std::vector(from.momentum.begin(), from.momentum.end()));
+  }
+  void track(train_context& ctx) const {
+    ctx.state().track("weights", dtype::f32, {dimensions}, weights);
+    ctx.state().track("momentum", dtype::f32, {dimensions}, momentum);
+  }
+};
+
+outcome train_hidden_on(worker_group& group, const settings& config, std::uint64_t batch) {
+  outcome result;
+  result.models.assign(config.workers, model{0});
+  result.finished = group.run([&](train_context& ctx) {
+    hidden_model mine;
+    mine.store(model{ctx.seed()});
+    mine.track(ctx);
+    ctx.for_each_step(plan_with(batch), [&](step& step) {
+      auto copy = mine.load();
+      ordinary_step(step, copy);
+      mine.store(copy);
+    });
+    result.models[ctx.rank()] = mine.load();
+  });
   return result;
 }
 
@@ -1179,6 +1219,75 @@ TEST_CASE("a run that goes on from a checkpoint on another number of workers end
       CHECK(each == undisturbed.models[0]);
     CHECK(second_group.checkpoint_steps() == std::vector<std::uint64_t>{12});
   }
+}
+
+TEST_CASE("a run whose state no pointer leads to ends, resumes and stores with the bits of one whose state lies here") {
+  settings config;
+  config.workers = 2;
+  config.steps = 8;
+  config.checkpoint_every = 3;
+  config.check_every_step = true;
+  worker_group here{config};
+  auto plain = train_on(here, config, 24);
+  worker_group there{config};
+  auto hidden = train_hidden_on(there, config, 24);
+  check_completed(hidden.finished, 8);
+  CHECK(hidden.finished[0].state_sha256 == plain.finished[0].state_sha256);
+  for (const auto& each : hidden.models)
+    CHECK(each == plain.models[0]);
+  REQUIRE(there.checkpoint_steps() == here.checkpoint_steps());
+  for (auto step : there.checkpoint_steps()) {
+    auto identity = [&](const worker_group& of) {
+      auto path = of.checkpoints() / serialization::checkpoint_name({step});
+      return value_or_throw(serialization::state_sha256(value_or_throw(serialization::checkpoint::open(path))));
+    };
+    CHECK(identity(there) == identity(here));
+  }
+  // Each goes on from what the other has stored, on another number of workers.
+  settings longer = config;
+  longer.workers = 3;
+  longer.steps = 12;
+  longer.restore_from = here.checkpoints() / serialization::checkpoint_name({6});
+  worker_group third{longer};
+  auto resumed = train_hidden_on(third, longer, 24);
+  longer.restore_from = there.checkpoints() / serialization::checkpoint_name({8});
+  worker_group fourth{longer};
+  auto other = train_on(fourth, longer, 24);
+  check_completed(resumed.finished, 12);
+  CHECK(resumed.finished[0].state_sha256 == other.finished[0].state_sha256);
+}
+
+TEST_CASE("replicas that differ in memory that no pointer leads to are found") {
+  settings config;
+  config.workers = 2;
+  worker_group group{config};
+  auto finished = group.run([&](train_context& ctx) {
+    hidden_model mine;
+    mine.store(model{ctx.seed() + (ctx.rank() == 1 ? 1 : 0)});
+    mine.track(ctx);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      compute(step, mine.load());
+      std::ignore = step.all_reduce();
+    });
+  });
+  CHECK(std::ranges::any_of(finished, [](const worker_finished& x) {
+    return x.reason.code == errc::mismatch && contains(x.reason.message, "tensor 'weights' on rank 1");
+  }));
+}
+
+TEST_CASE("a body that writes memory that no pointer leads to before all_reduce is found") {
+  auto reason = reason_of([](train_context& ctx) {
+    hidden_model mine;
+    mine.store(model{ctx.seed()});
+    mine.track(ctx);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      compute(step, mine.load());
+      mine.store(model{7});
+      std::ignore = step.all_reduce();
+    });
+  });
+  CHECK(reason.code == errc::user_error);
+  CHECK(contains(reason.message, "tensor 'weights'"));
 }
 
 TEST_CASE("a new run from another's state begins with its tensors and values, at step 1") {

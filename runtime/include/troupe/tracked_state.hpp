@@ -4,8 +4,10 @@
 #include <troupe/error.hpp>
 #include <troupe/load_options.hpp>
 #include <troupe/tensor.hpp>
+#include <troupe/tensor_memory.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -60,13 +62,34 @@ class tracked_state {
   /// Tracks a tensor of any type. `size_bytes` is what the caller's memory has.
   void add(tensor_view tensor, std::size_t size_bytes);
 
+  /// Tracks a tensor whose bytes lie behind `memory`, on a GPU for example (see <troupe/device_state.hpp>). The same
+  /// promises: restored when this returns, and left as it is otherwise. Throws `failure` as `track` does, and what
+  /// `memory` fails with.
+  void track(std::string name, dtype type, std::vector<std::uint64_t> shape, std::shared_ptr<tensor_memory> memory);
+
   /// Small values that are saved with the state and are part of its identity: an object. Restored before the training
   /// function begins.
   [[nodiscard]] nlohmann::json& values() noexcept { return values_; }
   [[nodiscard]] const nlohmann::json& values() const noexcept { return values_; }
 
+  /// `data` is null where the bytes lie behind a `tensor_memory`.
   [[nodiscard]] std::span<const tensor_view> tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::vector<tensor_spec> specs() const;
+
+  // -- the bytes, wherever they lie. Throw `failure` with what a `tensor_memory` fails with.
+
+  /// Copies a range of tensor `index` to `target`.
+  void copy_out(std::size_t index, std::uint64_t offset_bytes, std::span<std::byte> target) const;
+  /// Copies `source` over a range of tensor `index`.
+  void copy_in(std::size_t index, std::uint64_t offset_bytes, std::span<const std::byte> source);
+  using byte_sink = std::function<void(std::span<const std::byte>)>;
+  /// Hands a range of tensor `index` to `look`, in order: at once and in place where it can, else in pieces.
+  void look_at(std::size_t index, std::uint64_t offset_bytes, std::uint64_t size_bytes, const byte_sink& look) const;
+  /// The memory of a range of tensor `index`, to be read or filled in place; empty where no pointer leads to it.
+  [[nodiscard]] std::span<std::byte> in_place(std::size_t index, std::uint64_t offset_bytes,
+                                              std::uint64_t size_bytes) const noexcept;
+  /// Some tensor's memory that is not in place; null if all are.
+  [[nodiscard]] std::shared_ptr<tensor_memory> distant_memory() const noexcept;
 
   /// Begins with a checkpoint's state instead of what `track` finds. Called by the runtime before the training
   /// function.
@@ -99,7 +122,13 @@ class tracked_state {
   [[nodiscard]] std::string sha256() const;
 
  private:
+  void check_new(const tensor_spec& spec, std::uint64_t size_bytes) const;
+  [[nodiscard]] std::uint64_t digest_of(std::size_t index, std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
+  void keep(tensor_view tensor, std::shared_ptr<tensor_memory> memory);
+
   std::vector<tensor_view> tensors_;
+  /// Of each tensor; null where it has `data`.
+  std::vector<std::shared_ptr<tensor_memory>> memories_;
   nlohmann::json values_ = nlohmann::json::object();
   [[nodiscard]] std::optional<std::size_t> find_in_source(const std::string& name) const;
   void check(bool is_complete) const;

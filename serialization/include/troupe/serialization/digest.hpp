@@ -6,12 +6,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 struct evp_md_ctx_st;
+struct XXH3_state_s;
 
 namespace troupe::serialization {
 
@@ -24,6 +26,22 @@ class checkpoint;
 
 /// XXH3-64 with seed 0: tells damage, not forgery.
 [[nodiscard]] std::uint64_t xxh3(std::span<const std::byte> bytes) noexcept;
+
+/// `xxh3()` over bytes that come in pieces.
+class xxh3_stream {
+ public:
+  xxh3_stream();
+
+  void update(std::span<const std::byte> bytes) noexcept;
+  [[nodiscard]] std::uint64_t digest() const noexcept;
+
+ private:
+  struct release {
+    void operator()(XXH3_state_s* state) const noexcept;
+  };
+
+  std::unique_ptr<XXH3_state_s, release> state_;
+};
 
 /// SHA-256 over bytes that come in pieces. Throws `failure` if OpenSSL cannot provide it.
 class sha256 {
@@ -53,6 +71,12 @@ class sha256 {
 /// dtype's number (u8), the number of dimensions (u64), the dimensions (u64 each) and the elements; then the length
 /// (u64) and bytes of `values_json`, unless it is empty or "{}"; and nothing else. All little-endian.
 [[nodiscard]] std::string state_sha256(std::span<const tensor_view> tensors, std::string_view values_json);
+
+/// The same for tensors whose bytes come in pieces: `read(i, sink)` hands those of tensor i to `sink`, in order.
+[[nodiscard]] std::string
+state_sha256(std::span<const tensor_spec> tensors,
+             const std::function<void(std::size_t, const std::function<void(std::span<const std::byte>)>&)>& read,
+             std::string_view values_json);
 
 /// The identity of a stored state, the same as of the state that was stored. Reads the files once, chunk by chunk, and
 /// verifies every chunk; fails as `checkpoint::read_chunks` does.

@@ -1,0 +1,41 @@
+#include "playground.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+/// The result of a run of the program; its state's identity is checked against that of the stored one.
+nlohmann::json run(playground& there, const std::string& name, const std::string& where, const std::string& fate,
+                   const std::string& stage_above, const std::string& workers, const std::string& steps) {
+  auto done =
+      there.run({TROUPE_HIDDEN_STATE, where, fate, stage_above, workers, steps, there.path("runs").string(), name});
+  CAPTURE(done.err);
+  CHECK(done.status.code == 0);
+  auto result = there.result(name);
+  CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("a state that no pointer leads to is healed, staged, stored and resumed like any other") {
+  playground there;
+  const auto wanted = run(there, "plain", "here", "lives", "0", "1", "600")["state_sha256"];
+  CHECK(run(there, "two", "hidden", "lives", "0", "2", "600")["state_sha256"] == wanted);
+  // 16 MiB is more than there is, so that the others wait; 0 is less, so that they do not.
+  for (const std::string stage_above : {"16777216", "0"}) {
+    CAPTURE(stage_above);
+    auto result = run(there, "healed-" + stage_above, "hidden", "dies", stage_above, "3", "600");
+    CHECK(result["state_sha256"] == wanted);
+    REQUIRE_FALSE(result["generations"].empty());
+    CHECK(result["generations"].back()["workers"] == 3);
+    CHECK(result["failures"].size() == 1);
+  }
+  CHECK(run(there, "resumed", "hidden", "lives", "0", "3", "100")["steps"] == 100);
+  CHECK(run(there, "resumed", "hidden", "lives", "0", "2", "600")["state_sha256"] == wanted);
+}

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/error.hpp>
+#include <troupe/types.hpp>
+
+#include <string>
+#include <vector>
+
+namespace troupe::collectives {
+
+/// What one rank tells the others of its device, before it is decided how the gradients go between them.
+struct device_offer {
+  /// The GPU's UUID: equal for ranks that share one.
+  std::string device;
+  /// "NCCL 2.28.9"; empty where it cannot be opened.
+  std::string nccl;
+
+  bool operator==(const device_offer&) const = default;
+};
+
+/// An all-gather of offers among the ranks of a generation, in rank order. Fails with the exchange's error, and with
+/// `errc::mismatch` if a blob is of another generation.
+[[nodiscard]] expected<std::vector<device_offer>>
+exchange_device_offers(generation_id generation, const device_offer& mine, const address_exchange& exchange);
+
+} // namespace troupe::collectives

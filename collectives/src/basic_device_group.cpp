@@ -1,0 +1,257 @@
+#include "basic_device_group.hpp"
+
+#include "call_checks.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace troupe::collectives {
+
+namespace {
+
+/// What is looked at again and again is mostly there within microseconds, or not for long.
+constexpr int looks_without_sleep = 200;
+constexpr auto pause_between_looks = std::chrono::microseconds{50};
+
+/// Kernels and copies of ours end by themselves; a device that takes longer than this is not going to.
+constexpr auto longest_settling = std::chrono::seconds{5};
+
+} // namespace
+
+basic_device_group::basic_device_group(std::shared_ptr<device> where, rank_id rank, std::uint32_t world_size,
+                                       generation_id generation, std::chrono::milliseconds deadline, std::string name)
+    : where_(where),
+      rank_(rank),
+      world_size_(world_size),
+      generation_(generation),
+      deadline_(deadline),
+      name_(std::move(name)),
+      arithmetic_(std::move(where)) {}
+
+expected<void> basic_device_group::open() {
+  // Communication goes before the rest of backward: others wait for it.
+  auto stream = device_stream::make(where_, device::stream_priority::high);
+  if (!stream)
+    return fail(std::move(stream.error()));
+  auto gate = device_stream::make(where_, device::stream_priority::high);
+  if (!gate)
+    return fail(std::move(gate.error()));
+  stream_ = std::move(*stream);
+  gate_ = std::move(*gate);
+  return {};
+}
+
+std::string basic_device_group::named() const {
+  return "rank " + std::to_string(rank_.value) + " of " + std::to_string(world_size_) + ", generation " +
+         std::to_string(generation_.value) + ", " + to_string(where_->info());
+}
+
+expected<std::unique_ptr<device_bucket>> basic_device_group::make_bucket(const bucket_layout& layout,
+                                                                         std::vector<byte_range> parts) {
+  if (auto valid = check_parts(layout, parts); !valid)
+    return fail(std::move(valid.error()));
+  auto memory = allocate(std::max<std::uint64_t>(layout.size_bytes(), alignment_bytes));
+  if (!memory)
+    return fail(std::move(memory.error()));
+  return std::make_unique<own_device_bucket>(std::move(*memory), layout.size_bytes(), std::move(parts));
+}
+
+expected<void> basic_device_group::check_result(device_bucket& result, const bucket_layout& layout,
+                                                std::size_t part) const {
+  if (dynamic_cast<own_device_bucket*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
+    return fail(errc::invalid_argument, "the result has " + std::to_string(result.bytes().size()) +
+                                            " bytes and the layout " + std::to_string(layout.size_bytes()) +
+                                            ", or another kind of group made it; make it with make_bucket");
+  if (part >= result.parts().size())
+    return fail(errc::invalid_argument, "there is no part " + std::to_string(part) + " of a bucket in " +
+                                            std::to_string(result.parts().size()) + " parts");
+  return {};
+}
+
+expected<void> basic_device_group::reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
+                                                 std::span<const shard_range> ownership,
+                                                 std::span<const leaf_partial> partials, device_bucket& result,
+                                                 const device_event& ready, std::uint64_t divisor, std::size_t part) {
+  if (!plan_ || planned_shards_ != shards || !std::ranges::equal(planned_ownership_, ownership)) {
+    if (ownership.size() != world_size_)
+      return fail(errc::invalid_argument, "reduce_leaves: the ownership names " + std::to_string(ownership.size()) +
+                                              " ranks and the group has " + std::to_string(world_size_) +
+                                              "; give one range for each rank");
+    auto plan = plan_finish(shards, ownership);
+    if (!plan)
+      return fail(std::move(plan.error()));
+    plan_ = std::make_shared<const finish_plan>(std::move(*plan));
+    planned_shards_ = shards;
+    planned_ownership_.assign(ownership.begin(), ownership.end());
+  }
+  if (auto valid = check_partials(layout, *plan_, rank_.value, partials, divisor); !valid)
+    return valid;
+  if (auto valid = check_result(result, layout, part); !valid)
+    return valid;
+  reduction what;
+  what.call = "reduce_leaves #" + std::to_string(++sequence_) + " (part " + std::to_string(part) + ")";
+  what.layout = layout;
+  what.shards = shards;
+  what.ownership = planned_ownership_;
+  what.plan = plan_;
+  what.operands.assign(partials.begin(), partials.end());
+  what.result = static_cast<own_device_bucket*>(&result);
+  what.divisor = divisor;
+  what.part = part;
+  return begin(std::move(what), ready, &basic_device_group::reduce_exactly);
+}
+
+expected<void> basic_device_group::all_reduce_fast(const bucket_layout& layout, const std::byte* contribution,
+                                                   device_bucket& result, const device_event& ready,
+                                                   std::uint64_t divisor, std::size_t part) {
+  if (auto valid = check_contribution(layout, {contribution, layout.size_bytes()}, divisor); !valid)
+    return valid;
+  if (auto valid = check_result(result, layout, part); !valid)
+    return valid;
+  reduction what;
+  what.call = "all_reduce_fast #" + std::to_string(++sequence_) + " (part " + std::to_string(part) + ")";
+  what.layout = layout;
+  what.operands = {{tree_node{}, contribution}};
+  what.result = static_cast<own_device_bucket*>(&result);
+  what.divisor = divisor;
+  what.part = part;
+  return begin(std::move(what), ready, &basic_device_group::reduce_fast);
+}
+
+expected<void> basic_device_group::begin(reduction what, const device_event& ready,
+                                         expected<void> (basic_device_group::*job)(const reduction&)) {
+  if (auto fine = state(); !fine)
+    return fine;
+  what.ends_at = clock::now() + deadline_.load();
+  // The caller may record its event anew as soon as this returns.
+  if (auto held = ready.hold(gate_); !held)
+    return fail_with(std::move(held.error()));
+  auto own = record_event(gate_.handle());
+  if (!own)
+    return fail_with(std::move(own.error()));
+  what.ready = *own;
+  if (auto prepared = prepare(what); !prepared)
+    return fail_with(std::move(prepared.error()));
+  is_begun_ = true;
+  static_cast<void>(start([this, job, what = std::move(what)]() -> expected<void> {
+    if (auto fine = state(); !fine)
+      return fine;
+    if (auto done = (this->*job)(what); !done)
+      return fail_with({done.error().code, named() + ", " + what.call + ": " + done.error().message});
+    return {};
+  }));
+  return {};
+}
+
+expected<void> basic_device_group::finish() {
+  if (std::exchange(is_begun_, false))
+    static_cast<void>(start([this] { return end_all(); }).wait());
+  const std::lock_guard lock{events_mutex_};
+  // Completed, or never waited for again.
+  std::ranges::move(used_events_, std::back_inserter(free_events_));
+  used_events_.clear();
+  return state();
+}
+
+/// On the group's thread: everything before has been put on streams, or has failed.
+expected<void> basic_device_group::end_all() {
+  for (const auto& x : expected_) {
+    if (has_failed())
+      break;
+    static_cast<void>(wait_for(*x.event, x.call, x.ends_at));
+  }
+  expected_.clear();
+  if (has_failed())
+    let_go();
+  return state();
+}
+
+expected<void> basic_device_group::poll(const std::function<expected<bool>()>& is_done, const std::string& what,
+                                        clock::time_point ends_at) {
+  for (int looks = 0;; ++looks) {
+    auto done = is_done();
+    if (!done)
+      return fail_with({done.error().code, named() + ", " + what + ": " + done.error().message});
+    if (*done)
+      return {};
+    if (auto fine = look_around(); !fine)
+      return fail_with(std::move(fine.error()));
+    if (clock::now() > ends_at)
+      return fail_with({errc::timed_out, named() + ": " + what + " did not end within " +
+                                             std::to_string(deadline_.load().count()) +
+                                             " ms: a peer is late or gone, or the device hangs; see the other ranks"});
+    if (looks < looks_without_sleep)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(pause_between_looks);
+  }
+}
+
+expected<void> basic_device_group::wait_for(const device_event& event, const std::string& what,
+                                            clock::time_point ends_at) {
+  return poll([&event] { return event.has_completed(); }, what, ends_at);
+}
+
+expected<void> basic_device_group::expect(stream_handle stream, const reduction& what) {
+  auto event = record_event(stream);
+  if (!event)
+    return fail(std::move(event.error()));
+  expected_.push_back({*event, what.call, what.ends_at});
+  return {};
+}
+
+expected<device_event*> basic_device_group::record_event(stream_handle stream) {
+  const std::lock_guard lock{events_mutex_};
+  if (free_events_.empty()) {
+    auto made = device_event::make(where_);
+    if (!made)
+      return fail(std::move(made.error()));
+    free_events_.push_back(std::make_unique<device_event>(std::move(*made)));
+  }
+  if (auto recorded = free_events_.back()->record(stream); !recorded)
+    return fail(std::move(recorded.error()));
+  used_events_.push_back(std::move(free_events_.back()));
+  free_events_.pop_back();
+  return used_events_.back().get();
+}
+
+expected<void> basic_device_group::state() const {
+  if (!has_failed())
+    return {};
+  const std::lock_guard lock{failure_mutex_};
+  return fail(failure_);
+}
+
+expected<void> basic_device_group::fail_with(error reason) {
+  {
+    const std::lock_guard lock{failure_mutex_};
+    if (!has_failed_) {
+      failure_ = std::move(reason);
+      has_failed_ = true;
+    }
+  }
+  wake();
+  return state();
+}
+
+void basic_device_group::abort(error reason) noexcept {
+  static_cast<void>(fail_with(std::move(reason)));
+}
+
+void basic_device_group::settle(const device_stream& stream) noexcept {
+  auto event = record_event(stream.handle());
+  if (!event)
+    return;
+  for (const auto ends_at = clock::now() + longest_settling; clock::now() < ends_at;) {
+    if (const auto done = (*event)->has_completed(); !done || *done)
+      return;
+    std::this_thread::sleep_for(pause_between_looks);
+  }
+}
+
+void basic_device_group::stop() noexcept {
+  static_cast<void>(finish());
+  jobs_.stop();
+}
+
+} // namespace troupe::collectives

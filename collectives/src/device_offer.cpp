@@ -1,0 +1,28 @@
+#include <troupe/collectives/device_offer.hpp>
+
+#include <sstream>
+
+namespace troupe::collectives {
+
+expected<std::vector<device_offer>> exchange_device_offers(generation_id generation, const device_offer& mine,
+                                                           const address_exchange& exchange) {
+  const auto head = "device1 " + std::to_string(generation.value);
+  auto blobs = exchange(head + '\n' + mine.device + '\n' + mine.nccl + '\n');
+  if (!blobs)
+    return fail(std::move(blobs.error()));
+  std::vector<device_offer> result;
+  for (std::size_t rank = 0; rank < blobs->size(); ++rank) {
+    std::istringstream lines{(*blobs)[rank]};
+    std::string first;
+    device_offer offer;
+    if (!std::getline(lines, first) || first != head || !std::getline(lines, offer.device) ||
+        !std::getline(lines, offer.nccl))
+      return fail(errc::mismatch, "what rank " + std::to_string(rank) +
+                                      " says of its device is of another generation than " +
+                                      std::to_string(generation.value));
+    result.push_back(std::move(offer));
+  }
+  return result;
+}
+
+} // namespace troupe::collectives

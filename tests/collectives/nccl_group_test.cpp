@@ -1,0 +1,324 @@
+#include "device_cases.hpp"
+#include "nccl_group.hpp"
+#include "played_nccl.hpp"
+#include "rank_group.hpp"
+
+#include <doctest/doctest.h>
+#include <thread>
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+/// Ranks as threads, each with a played device of its own, over the played library.
+class nccl_ranks {
+ public:
+  using options_function = std::function<void(std::uint32_t rank, nccl_options&)>;
+
+  explicit nccl_ranks(std::uint32_t world_size, options_function adjust = {}, int version = 22809,
+                      std::uint64_t generation = 1)
+      : library_(played_nccl::table(version)), errors(world_size), groups(world_size), devices(world_size) {
+    for (std::uint32_t rank = 0; rank < world_size; ++rank)
+      devices[rank] = std::make_shared<played_device>(
+          played_device::options{.seed = rank + 1, .uuid = "GPU-" + std::to_string(rank)});
+    form(adjust, generation);
+  }
+
+  ~nccl_ranks() {
+    in_threads([this](std::uint32_t rank) { groups[rank].reset(); });
+  }
+
+  void form(const options_function& adjust, std::uint64_t generation) {
+    meeting<std::string> first{size()};
+    meeting<std::string> second{size()};
+    in_threads([&](std::uint32_t rank) {
+      int calls = 0;
+      nccl_options options;
+      options.rank = rank_id{rank};
+      options.world_size = size();
+      options.generation = generation_id{generation};
+      options.deadline = std::chrono::seconds{120};
+      if (adjust)
+        adjust(rank, options);
+      auto made = make_nccl_group(library_, devices[rank], std::move(options),
+                                  [&](std::string mine) -> expected<std::vector<std::string>> {
+                                    return (calls++ == 0 ? first : second).exchange(rank, std::move(mine));
+                                  });
+      if (made)
+        groups[rank] = std::move(*made);
+      else
+        errors[rank] = made.error();
+    });
+  }
+
+  template <class F>
+  auto run(F f) {
+    std::vector<decltype(f(*groups[0]))> results(size());
+    in_threads([&](std::uint32_t rank) { results[rank] = f(*groups[rank]); });
+    return results;
+  }
+
+  void in_threads(const std::function<void(std::uint32_t)>& f) {
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < size(); ++rank)
+      threads.emplace_back(f, rank);
+    for (auto& x : threads)
+      x.join();
+  }
+
+  std::uint32_t size() const { return static_cast<std::uint32_t>(groups.size()); }
+
+ private:
+  std::shared_ptr<const nccl::library> library_;
+
+ public:
+  std::vector<error> errors;
+  std::vector<std::unique_ptr<device_group>> groups;
+  std::vector<std::shared_ptr<device>> devices;
+};
+
+void check_bits(nccl_ranks& ranks, const device_case& x) {
+  INFO("ranks ", ranks.size(), ", shards ", x.shards, ", bytes ", x.layout.size_bytes());
+  const auto wanted = reference_root(x.layout, x.shards, x.divisor);
+  for (const auto& found : ranks.run([&](device_group& group) { return reduce_on_device(group, x); }))
+    CHECK(found == wanted);
+}
+
+/// All of rank `lost`'s peers begin a reduction which it does not come to.
+std::vector<error> reduce_without(nccl_ranks& ranks, std::uint32_t lost, const error& reason) {
+  const bucket_layout layout{{{dtype::f32, 40000}}};
+  std::vector<error> result(ranks.size());
+  ranks.in_threads([&](std::uint32_t rank) {
+    if (rank == lost)
+      return;
+    auto& group = *ranks.groups[rank];
+    auto ready = value_or_throw(device_event::make(group.where()));
+    auto bucket = value_or_throw(group.make_bucket(layout));
+    auto memory = value_or_throw(group.allocate(layout.size_bytes()));
+    value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+    std::thread control{[&] { group.abort(reason); }};
+    if (auto done = group.finish(); !done)
+      result[rank] = done.error();
+    control.join();
+  });
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("every world size and ownership gives the bits of the plain recursive sum, by slices between devices") {
+  std::mt19937 random{3};
+  const auto layouts = device_layouts();
+  for (std::uint32_t world_size : {1u, 2u, 3u, 8u}) {
+    nccl_ranks ranks{world_size};
+    for (const auto& x : ranks.errors)
+      REQUIRE(x == error{});
+    // Each pause of a played stream is a wait for a core where there are few.
+    for (std::size_t i = world_size % 2; i < layouts.size(); i += 2) {
+      const std::uint32_t shards = i % 2 == 0 ? 16 : 13;
+      check_bits(ranks, {layouts[i], shards, even_ownership(shards, world_size), 1 + i % 3, 16384, 1});
+      check_bits(ranks, {layouts[i], shards, random_ownership(shards, world_size, random), 1, UINT64_MAX, 1});
+    }
+  }
+  CHECK(played_nccl::violations == 0);
+  CHECK(played_nccl::living == 0);
+}
+
+TEST_CASE("the fast mode sums one contribution for each rank by the library") {
+  for (std::uint32_t world_size : {1u, 2u, 3u}) {
+    nccl_ranks ranks{world_size};
+    for (const auto& layout : device_layouts()) {
+      INFO("ranks ", world_size, ", bytes ", layout.size_bytes());
+      const auto wanted = reference_fast(layout, world_size);
+      for (const auto& found : ranks.run([&](device_group& group) { return reduce_fast_on_device(group, layout); }))
+        CHECK(found == wanted);
+    }
+  }
+  CHECK(played_nccl::violations == 0);
+}
+
+TEST_CASE("buffers are registered once for each communicator, and live on") {
+  const auto before = played_nccl::registrations.load();
+  nccl_ranks ranks{2};
+  const bucket_layout layout{{{dtype::f32, 30000}}};
+  std::vector<device_memory> memory(2);
+  std::vector<std::unique_ptr<device_bucket>> buckets(2);
+  const auto reduce = [&](std::uint32_t rank) {
+    auto& group = *ranks.groups[rank];
+    auto ready = value_or_throw(device_event::make(group.where()));
+    if (!buckets[rank]) {
+      memory[rank] = value_or_throw(group.allocate(layout.size_bytes()));
+      buckets[rank] = value_or_throw(group.make_bucket(layout));
+      std::fill_n(memory[rank].data(), layout.size_bytes(), std::byte{0});
+    }
+    for (int step = 0; step < 3; ++step) {
+      value_or_throw(group.all_reduce_fast(layout, memory[rank].data(), *buckets[rank], ready));
+      value_or_throw(group.finish());
+    }
+  };
+  ranks.in_threads(reduce);
+  CHECK(played_nccl::registrations - before == 4);
+  ranks.in_threads([&](std::uint32_t rank) { ranks.groups[rank].reset(); });
+  ranks.form({}, 2);
+  ranks.in_threads(reduce);
+  CHECK(played_nccl::registrations - before == 8);
+  CHECK(played_nccl::violations == 0);
+}
+
+TEST_CASE("a library without registration, shrinking and revoking does as well") {
+  nccl_ranks ranks{3, {}, 21400};
+  check_bits(ranks, {bucket_layout{{{dtype::bf16, 20000}}}, 8, even_ownership(8, 3)});
+}
+
+TEST_CASE("an abort ends what waits for a lost rank, and the group goes on without it: by shrinking, or a new id") {
+  struct variant {
+    const char* what;
+    int version;
+    bool fails;
+    int shrunk;
+  };
+  for (const auto& [what, version, fails, shrunk] :
+       {variant{"2.28.9", 22809, false, 3}, variant{"2.28.9, shrinking fails on one rank", 22809, true, 2},
+        variant{"2.28.3, which cannot revoke", 22803, false, 0}}) {
+    INFO(what);
+    nccl_ranks ranks{4, {}, version};
+    check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 4)});
+    const auto told = reduce_without(ranks, 1, {errc::aborted, "worker 1 is lost"});
+    for (std::uint32_t rank : {0u, 2u, 3u})
+      CHECK(told[rank] == error{errc::aborted, "worker 1 is lost"});
+    const auto shrunk_before = played_nccl::shrunk.load();
+    played_nccl::shrink_fails = fails;
+    std::vector<std::unique_ptr<device_group>> old;
+    for (std::uint32_t rank : {0u, 2u, 3u})
+      old.push_back(std::move(ranks.groups[rank]));
+    ranks.groups.resize(3);
+    for (auto& group : ranks.groups)
+      group.reset();
+    ranks.devices.erase(ranks.devices.begin() + 1);
+    ranks.errors.resize(3);
+    ranks.form([&](std::uint32_t rank, nccl_options& options) { options.predecessor = std::move(old[rank]); }, 2);
+    for (const auto& x : ranks.errors)
+      REQUIRE(x == error{});
+    CHECK(played_nccl::shrunk - shrunk_before == shrunk);
+    check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 3)});
+    played_nccl::shrink_fails = false;
+  }
+  CHECK(played_nccl::violations == 0);
+}
+
+TEST_CASE("a newcomer among the ranks means a new id") {
+  nccl_ranks ranks{3};
+  reduce_without(ranks, 2, {errc::aborted, "lost"});
+  const auto shrunk_before = played_nccl::shrunk.load();
+  ranks.groups[2].reset();
+  ranks.form(
+      [&](std::uint32_t rank, nccl_options& options) {
+        if (rank != 2)
+          options.predecessor = std::move(ranks.groups[rank]);
+      },
+      2);
+  for (const auto& x : ranks.errors)
+    REQUIRE(x == error{});
+  CHECK(played_nccl::shrunk == shrunk_before);
+  check_bits(ranks, {bucket_layout{{{dtype::f64, 3000}}}, 8, even_ownership(8, 3)});
+}
+
+TEST_CASE("when NCCL never comes back, the process asks for leave, copies the state out if it is the last, and ends") {
+  struct told {
+    std::mutex mutex;
+    std::vector<std::string> steps;
+    void add(std::string x) {
+      const std::lock_guard lock{mutex};
+      steps.push_back(std::move(x));
+    }
+  };
+  told of[2];
+  {
+    nccl_ranks ranks{2, [&](std::uint32_t rank, nccl_options& options) {
+                       options.on_hang.abort_deadline = std::chrono::milliseconds{20};
+                       options.on_hang.ask_leave = [&, rank]() -> expected<hang_policy::leave> {
+                         of[rank].add("leave");
+                         return hang_policy::leave{rank == 1};
+                       };
+                       options.on_hang.copy_out = [&, rank]() -> expected<void> {
+                         of[rank].add("copy");
+                         return {};
+                       };
+                       options.on_hang.end_process = [&, rank](const error& why) {
+                         of[rank].add("end: " + why.message);
+                       };
+                     }};
+    played_nccl::hangs = true;
+    reduce_without(ranks, 2, {errc::aborted, "lost"});
+    // A process would have ended; here its threads may.
+    played_nccl::hangs = false;
+  }
+  REQUIRE(of[0].steps.size() == 2);
+  CHECK(of[0].steps[0] == "leave");
+  CHECK(of[0].steps[1].find("others have the state") != std::string::npos);
+  REQUIRE(of[1].steps.size() == 3);
+  CHECK(of[1].steps[0] == "leave");
+  CHECK(of[1].steps[1] == "copy");
+  CHECK(of[1].steps[2].find("end: ") == 0);
+}
+
+TEST_CASE("a rank that is late is told by the deadline, with call, rank and device") {
+  nccl_ranks ranks{2, [](std::uint32_t, nccl_options& options) { options.deadline = std::chrono::milliseconds{100}; }};
+  const bucket_layout layout{{{dtype::f32, 40000}}};
+  auto& group = *ranks.groups[0];
+  auto ready = value_or_throw(device_event::make(group.where()));
+  auto bucket = value_or_throw(group.make_bucket(layout));
+  auto memory = value_or_throw(group.allocate(layout.size_bytes()));
+  value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+  const auto done = group.finish();
+  REQUIRE(!done);
+  INFO(done.error().message);
+  CHECK(done.error().code == errc::timed_out);
+  for (const char* part : {"rank 0 of 2", "GPU 0 (played)", "all_reduce_fast #1"})
+    CHECK(done.error().message.find(part) != std::string::npos);
+  ranks.groups[1]->abort({errc::aborted, "enough"});
+}
+
+TEST_CASE("two ranks on one GPU are refused by name") {
+  nccl_ranks ranks{2};
+  ranks.devices[1] = ranks.devices[0];
+  for (auto& group : ranks.groups)
+    group->abort({errc::stale_generation, "over"});
+  ranks.form({}, 2);
+  for (const auto& x : ranks.errors) {
+    CHECK(x.code == errc::invalid_argument);
+    CHECK(x.message.find("ranks 0 and 1 are on one GPU") != std::string::npos);
+  }
+}
+
+TEST_CASE("a group is not formed with another generation's ranks, nor after it was cancelled") {
+  const auto library = played_nccl::table();
+  const auto where = std::make_shared<played_device>();
+  nccl_options options;
+  options.world_size = 2;
+  options.generation = generation_id{7};
+  auto made = make_nccl_group(library, where, std::move(options), [](std::string mine) {
+    return expected<std::vector<std::string>>{{mine, "nccl1 6 2 22809 0 0 0 GPU-1"}};
+  });
+  CHECK(made.error().code == errc::mismatch);
+  std::stop_source cancelled;
+  cancelled.request_stop();
+  nccl_options again;
+  again.cancelled = cancelled.get_token();
+  made = make_nccl_group(library, where, std::move(again),
+                         [](std::string mine) { return expected<std::vector<std::string>>{{mine}}; });
+  CHECK(made.error().code == errc::aborted);
+  nccl_options wrong;
+  wrong.rank = rank_id{1};
+  CHECK(make_nccl_group(library, where, std::move(wrong), {}).error().code == errc::invalid_argument);
+}
+
+TEST_CASE("NCCL is found, or missed in words") {
+  if (const auto found = find_nccl())
+    CHECK(found->starts_with("NCCL 2."));
+  else
+    CHECK((found.error().code == errc::unsatisfiable &&
+           found.error().message.find("LD_LIBRARY_PATH") != std::string::npos));
+}

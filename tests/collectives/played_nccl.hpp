@@ -1,0 +1,393 @@
+#pragma once
+
+#include "nccl_library.hpp"
+#include "played_device.hpp"
+
+#include <troupe/collectives/reduction.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+/// A table of functions in NCCL's place, for ranks that are threads and devices that are played: a test double for a
+/// library that does not run without GPUs. It drives the group's own code from end to end, with what NCCL promises of
+/// non-blocking communicators: calls return at once, their work stands on the stream only when the state is success
+/// again, an operation whose peer is gone never ends by itself. It shows nothing of NCCL itself; tests labelled `gpu`
+/// do.
+struct ncclComm {
+  struct world;
+
+  struct operation {
+    enum class kind { send, receive, all_gather, all_reduce };
+    kind what;
+    int peer;
+    const std::byte* from;
+    std::byte* to;
+    std::size_t count;
+    troupe::collectives::nccl::data_type type;
+    void* stream;
+  };
+
+  std::shared_ptr<world> members;
+  int rank = 0;
+  int size = 0;
+  std::uint64_t id = 0;
+
+  std::mutex mutex;
+  /// In progress until then.
+  std::chrono::steady_clock::time_point ready_at;
+  std::vector<operation> pending;
+  ncclComm** made = nullptr;
+  ncclComm* child = nullptr;
+  int violations = 0;
+  troupe::collectives::nccl::result failure = troupe::collectives::nccl::success;
+  std::atomic<bool> is_given_up = false;
+  std::set<void*> registered;
+};
+
+namespace troupe::collectives::testing {
+
+class played_nccl {
+ public:
+  /// Whether calls that give up never come back, until this is false again.
+  static inline std::atomic<bool> hangs = false;
+  static inline std::atomic<bool> shrink_fails = false;
+  static inline std::atomic<int> living = 0;
+  static inline std::atomic<int> shrunk = 0;
+  static inline std::atomic<int> formed = 0;
+  static inline std::atomic<int> registrations = 0;
+  /// Calls that real NCCL forbids.
+  static inline std::atomic<int> violations = 0;
+
+  static std::shared_ptr<const nccl::library> table(int version = 22809) {
+    auto x = std::make_shared<nccl::library>();
+    x->version = version;
+    x->get_unique_id = [](nccl::unique_id* id) {
+      static std::atomic<std::uint64_t> last = 0;
+      const std::uint64_t number = ++last;
+      std::memset(id, 0, sizeof(*id));
+      std::memcpy(id, &number, sizeof(number));
+      return nccl::success;
+    };
+    x->comm_init_rank_config = [](nccl::comm* made, int size, nccl::unique_id id, int rank, nccl::config* how) {
+      if (how->blocking != 0 || how->magic != 0xcafebeef)
+        ++violations;
+      std::uint64_t number = 0;
+      std::memcpy(&number, &id, sizeof(number));
+      *made = join({number, 0}, size, rank);
+      ++formed;
+      return nccl::in_progress;
+    };
+    x->comm_finalize = [](nccl::comm group) {
+      const std::lock_guard lock{group->mutex};
+      group->ready_at = soon();
+      return nccl::in_progress;
+    };
+    x->comm_destroy = [](nccl::comm group) {
+      leave(group);
+      return nccl::success;
+    };
+    x->comm_abort = [](nccl::comm group) {
+      wait_while_hanging();
+      give_up(group);
+      leave(group);
+      return nccl::success;
+    };
+    x->comm_get_async_error = &get_async_error;
+    x->get_error_string = [](nccl::result code) { return code == nccl::remote_error ? "remote error" : "an error"; };
+    x->get_last_error = [](nccl::comm) { return ""; };
+    x->group_start = [] {
+      ++depth();
+      return nccl::success;
+    };
+    x->group_end = [] { return --depth() == 0 ? flush() : nccl::success; };
+    using kind = ncclComm::operation::kind;
+    x->send = [](const void* data, std::size_t count, nccl::data_type type, int peer, nccl::comm group, void* stream) {
+      return add(group, {kind::send, peer, static_cast<const std::byte*>(data), nullptr, count, type, stream});
+    };
+    x->receive = [](void* data, std::size_t count, nccl::data_type type, int peer, nccl::comm group, void* stream) {
+      return add(group, {kind::receive, peer, nullptr, static_cast<std::byte*>(data), count, type, stream});
+    };
+    x->all_gather = [](const void* from, void* to, std::size_t count, nccl::data_type type, nccl::comm group,
+                       void* stream) {
+      return add(group, {kind::all_gather, -1, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), count,
+                         type, stream});
+    };
+    x->all_reduce = [](const void* from, void* to, std::size_t count, nccl::data_type type, nccl::operation,
+                       nccl::comm group, void* stream) {
+      return add(group, {kind::all_reduce, -1, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), count,
+                         type, stream});
+    };
+    if (version >= 21900) {
+      x->mem_alloc = [](void** data, std::size_t size) {
+        *data = std::aligned_alloc(256, (size + 255) / 256 * 256);
+        return nccl::success;
+      };
+      x->mem_free = [](void* data) {
+        std::free(data);
+        return nccl::success;
+      };
+      x->comm_register = [](nccl::comm group, void* data, std::size_t, void** handle) {
+        const std::lock_guard lock{group->mutex};
+        *handle = data;
+        violations += group->registered.insert(data).second ? 0 : 1;
+        ++registrations;
+        return nccl::success;
+      };
+      x->comm_deregister = [](nccl::comm group, void* handle) {
+        const std::lock_guard lock{group->mutex};
+        violations += group->registered.erase(handle) == 1 ? 0 : 1;
+        return nccl::success;
+      };
+    }
+    if (version >= 22703)
+      x->comm_shrink = [](nccl::comm parent, int* lost, int count, nccl::comm* made, nccl::config*, int) {
+        if (shrink_fails && parent->rank == 0)
+          return nccl::system_error;
+        const std::set<int> excluded{lost, lost + count};
+        int rank = 0;
+        for (int r = 0; r < parent->rank; ++r)
+          rank += excluded.contains(r) ? 0 : 1;
+        auto* child = join({parent->id, 1}, parent->size - count, rank);
+        const std::lock_guard lock{parent->mutex};
+        parent->made = made;
+        parent->child = child;
+        parent->ready_at = soon();
+        ++shrunk;
+        return nccl::in_progress;
+      };
+    if (version >= 22807)
+      x->comm_revoke = [](nccl::comm group, int) {
+        wait_while_hanging();
+        give_up(group);
+        const std::lock_guard lock{group->mutex};
+        group->ready_at = soon();
+        return nccl::in_progress;
+      };
+    return x;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  using operation = ncclComm::operation;
+
+  static clock::time_point soon() { return clock::now() + std::chrono::microseconds{300}; }
+
+  static void wait_while_hanging() {
+    while (hangs)
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
+
+  static int& depth() {
+    thread_local int x = 0;
+    return x;
+  }
+  static std::set<nccl::comm>& grouped() {
+    thread_local std::set<nccl::comm> x;
+    return x;
+  }
+
+  static nccl::comm join(std::pair<std::uint64_t, int> id, int size, int rank);
+  static void leave(nccl::comm group);
+  static void give_up(nccl::comm group);
+  static nccl::result get_async_error(nccl::comm group, nccl::result* state);
+
+  static nccl::result add(nccl::comm group, operation what) {
+    {
+      const std::lock_guard lock{group->mutex};
+      // Another operation while the last is not on its stream yet.
+      if (clock::now() < group->ready_at)
+        ++violations;
+      group->pending.push_back(what);
+    }
+    grouped().insert(group);
+    return depth() == 0 ? flush() : nccl::success;
+  }
+
+  static nccl::result flush() {
+    for (auto* group : grouped()) {
+      const std::lock_guard lock{group->mutex};
+      group->ready_at = soon();
+    }
+    grouped().clear();
+    return nccl::in_progress;
+  }
+
+  static void run(nccl::comm group, const std::vector<operation>& all);
+};
+
+} // namespace troupe::collectives::testing
+
+/// Messages between the ranks of a communicator, by sender and receiver, first in, first out.
+struct ncclComm::world {
+  struct message {
+    const std::byte* data;
+    std::size_t size;
+    std::shared_ptr<bool> is_taken = std::make_shared<bool>(false);
+  };
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::pair<int, int>, std::deque<message>> mail;
+  int arrived = 0;
+};
+
+namespace troupe::collectives::testing {
+
+inline nccl::comm played_nccl::join(std::pair<std::uint64_t, int> id, int size, int rank) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::uint64_t, int>, std::shared_ptr<ncclComm::world>> worlds;
+  static std::atomic<std::uint64_t> ids = 1'000'000;
+  auto* made = new ncclComm;
+  {
+    const std::lock_guard lock{mutex};
+    auto& world = worlds[id];
+    if (!world)
+      world = std::make_shared<ncclComm::world>();
+    made->members = world;
+  }
+  {
+    const std::lock_guard lock{made->members->mutex};
+    ++made->members->arrived;
+  }
+  made->rank = rank;
+  made->size = size;
+  // A child of this world is another one.
+  made->id = id.first * 2 + static_cast<std::uint64_t>(id.second) + (id.first < 1'000'000 ? 1'000'000 : 0);
+  made->ready_at = soon();
+  ++living;
+  return made;
+}
+
+inline void played_nccl::leave(nccl::comm group) {
+  --living;
+  // What stands on streams may still look at it; a few bytes that a test leaves behind.
+  give_up(group);
+}
+
+inline void played_nccl::give_up(nccl::comm group) {
+  const std::lock_guard lock{group->members->mutex};
+  group->is_given_up = true;
+  group->members->changed.notify_all();
+}
+
+inline nccl::result played_nccl::get_async_error(nccl::comm group, nccl::result* state) {
+  const std::lock_guard lock{group->mutex};
+  *state = nccl::success;
+  if (group->failure != nccl::success) {
+    *state = group->failure;
+    return nccl::success;
+  }
+  {
+    const std::lock_guard world_lock{group->members->mutex};
+    if (group->members->arrived < group->size)
+      *state = nccl::in_progress;
+  }
+  if (clock::now() < group->ready_at)
+    *state = nccl::in_progress;
+  if (*state == nccl::in_progress)
+    return nccl::success;
+  if (group->made != nullptr) {
+    *group->made = group->child;
+    group->made = nullptr;
+  }
+  if (!group->pending.empty()) {
+    auto* stream = group->pending.front().stream;
+    static_cast<void>(
+        played_device::run_on(stream, [group, all = std::exchange(group->pending, {})] { run(group, all); }));
+  }
+  return nccl::success;
+}
+
+/// On a stream: all of a group at once, as one kernel.
+inline void played_nccl::run(nccl::comm group, const std::vector<operation>& all) {
+  using kind = operation::kind;
+  auto& world = *group->members;
+  const auto size_of_type = [](nccl::data_type type) -> std::size_t {
+    return type == nccl::int8 || type == nccl::uint8         ? 1
+           : type == nccl::float16 || type == nccl::bfloat16 ? 2
+           : type == nccl::int64 || type == nccl::float64    ? 8
+                                                             : 4;
+  };
+  std::vector<std::shared_ptr<bool>> sent;
+  {
+    const std::lock_guard lock{world.mutex};
+    for (const auto& x : all)
+      for (int peer = 0; peer < group->size; ++peer)
+        if (peer != group->rank && x.what != kind::receive && (x.peer < 0 || x.peer == peer)) {
+          ncclComm::world::message mail{x.from, x.count * size_of_type(x.type)};
+          sent.push_back(mail.is_taken);
+          world.mail[{group->rank, peer}].push_back(std::move(mail));
+        }
+    world.changed.notify_all();
+  }
+  const auto take = [&](int peer, std::byte* to, std::size_t size) {
+    std::unique_lock lock{world.mutex};
+    auto& mail = world.mail[{peer, group->rank}];
+    world.changed.wait(lock, [&] { return !mail.empty() || group->is_given_up; });
+    if (group->is_given_up)
+      return false;
+    if (mail.front().size != size)
+      ++violations;
+    std::memcpy(to, mail.front().data, std::min(size, mail.front().size));
+    *mail.front().is_taken = true;
+    mail.pop_front();
+    world.changed.notify_all();
+    return true;
+  };
+  std::vector<std::pair<std::byte*, std::vector<std::byte>>> results;
+  for (const auto& x : all) {
+    const auto bytes = x.count * size_of_type(x.type);
+    if (x.what == kind::receive && !take(x.peer, x.to, bytes))
+      return;
+    for (int peer = 0; x.what == kind::all_gather && peer < group->size; ++peer) {
+      auto* to = x.to + static_cast<std::size_t>(peer) * bytes;
+      if (peer != group->rank && !take(peer, to, bytes))
+        return;
+      if (peer == group->rank && to != x.from)
+        std::memcpy(to, x.from, bytes);
+    }
+    if (x.what == kind::all_reduce) {
+      const auto type = x.type == nccl::float32    ? dtype::f32
+                        : x.type == nccl::float64  ? dtype::f64
+                        : x.type == nccl::float16  ? dtype::f16
+                        : x.type == nccl::bfloat16 ? dtype::bf16
+                        : x.type == nccl::int64    ? dtype::i64
+                        : x.type == nccl::int32    ? dtype::i32
+                                                   : dtype::u8;
+      const auto wide = sum_type(type);
+      std::vector<std::byte> sum(x.count * size_of(wide));
+      std::vector<std::byte> other(bytes);
+      std::vector<std::byte> other_wide(sum.size());
+      widen(type, sum.data(), x.from, x.count);
+      for (int peer = 0; peer < group->size; ++peer)
+        if (peer != group->rank) {
+          if (!take(peer, other.data(), bytes))
+            return;
+          widen(type, other_wide.data(), other.data(), x.count);
+          combine(wide, reduce_op::sum, sum.data(), sum.data(), other_wide.data(), x.count);
+        }
+      narrow(type, other.data(), sum.data(), x.count);
+      results.emplace_back(x.to, std::move(other));
+    }
+  }
+  std::unique_lock lock{world.mutex};
+  world.changed.wait(lock,
+                     [&] { return group->is_given_up || std::ranges::all_of(sent, [](const auto& x) { return *x; }); });
+  // In place: not before everybody has read it.
+  if (!group->is_given_up)
+    for (const auto& [to, result] : results)
+      std::memcpy(to, result.data(), result.size());
+}
+
+} // namespace troupe::collectives::testing

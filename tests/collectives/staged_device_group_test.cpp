@@ -1,0 +1,97 @@
+#include "device_cases.hpp"
+#include "played_device.hpp"
+#include "rank_group.hpp"
+
+#include <troupe/collectives/staged_device_group.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+/// All ranks on one device, as they share a GPU.
+std::shared_ptr<played_device> shared_device() {
+  return std::make_shared<played_device>(played_device::options{.seed = 9});
+}
+
+void check_bits(backend kind, std::uint32_t world_size, const std::shared_ptr<device>& where, const device_case& x) {
+  INFO(to_string(kind), ", ranks ", world_size, ", shards ", x.shards, ", bytes ", x.layout.size_bytes());
+  const auto wanted = reference_root(x.layout, x.shards, x.divisor);
+  const auto results = group_of(kind, world_size).run([&](communicator& host) {
+    auto group = value_or_throw(make_staged_device_group(where, host));
+    return reduce_on_device(*group, x);
+  });
+  for (const auto& found : results)
+    CHECK(found == wanted);
+}
+
+} // namespace
+
+TEST_CASE("ranks that share a device give the bits of the plain recursive sum, over every communicator of the host") {
+  std::mt19937 random{23};
+  const auto where = shared_device();
+  for (const auto& layout : device_layouts())
+    for (auto kind : all_backends)
+      for (std::uint32_t world_size : {2u, 3u, 4u}) {
+        check_bits(kind, world_size, where, {layout, 13, random_ownership(13, world_size, random), 1, 8192, 2});
+        check_bits(kind, world_size, where, {layout, 8, even_ownership(8, world_size), 3, UINT64_MAX, 1});
+      }
+}
+
+TEST_CASE("results that the device cannot fetch in place come up in chunks") {
+  const auto where = shared_device();
+  where->pins_read_only = false;
+  // More than two chunks.
+  check_bits(backend::shm, 2, where, {bucket_layout{{{dtype::f32, 2'700'000}}}, 2, even_ownership(2, 2)});
+}
+
+TEST_CASE("the fast mode stages, too") {
+  const auto where = shared_device();
+  for (const auto& layout : device_layouts()) {
+    const auto wanted = reference_fast(layout, 3);
+    const auto results = group_of(backend::shm, 3).run([&](communicator& host) {
+      auto group = value_or_throw(make_staged_device_group(where, host));
+      CHECK(group->name() == "staged (shm)");
+      return reduce_fast_on_device(*group, layout);
+    });
+    for (const auto& found : results)
+      CHECK(found == wanted);
+  }
+}
+
+TEST_CASE("an abort ends what waits for a rank that does not come, and the host's group with it") {
+  const auto where = shared_device();
+  rank_group hosts{backend::shm, 2};
+  const bucket_layout layout{{{dtype::f32, 40000}}};
+  auto group = value_or_throw(make_staged_device_group(where, hosts[0]));
+  auto ready = value_or_throw(device_event::make(where));
+  auto bucket = value_or_throw(group->make_bucket(layout));
+  auto memory = value_or_throw(group->allocate(layout.size_bytes()));
+  value_or_throw(group->all_reduce_fast(layout, memory.data(), *bucket, ready));
+  group->abort({errc::aborted, "worker 1 is lost"});
+  const auto done = group->finish();
+  REQUIRE(!done);
+  CHECK(done.error() == error{errc::aborted, "worker 1 is lost"});
+  CHECK(hosts[0].barrier().error() == error{errc::aborted, "worker 1 is lost"});
+}
+
+TEST_CASE("a host group that fails names call and rank of the device's") {
+  const auto where = shared_device();
+  rank_group hosts{backend::shm, 2};
+  const bucket_layout layout{{{dtype::f32, 40000}}};
+  auto group = value_or_throw(make_staged_device_group(where, hosts[0]));
+  auto ready = value_or_throw(device_event::make(where));
+  auto bucket = value_or_throw(group->make_bucket(layout));
+  auto memory = value_or_throw(group->allocate(layout.size_bytes()));
+  value_or_throw(group->all_reduce_fast(layout, memory.data(), *bucket, ready));
+  hosts.leave(1);
+  const auto done = group->finish();
+  REQUIRE(!done);
+  INFO(done.error().message);
+  CHECK(done.error().code == errc::aborted);
+  CHECK(done.error().message.find("rank 0 of 2") != std::string::npos);
+  CHECK(done.error().message.find("all_reduce_fast #1") != std::string::npos);
+}

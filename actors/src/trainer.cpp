@@ -749,6 +749,7 @@ class trainer_state : public trainer_backend::base {
     message.fast_reduction = config_.run.reduction == reduction_mode::fast;
     message.keep_ledger = config_.run.keep_ledger;
     message.check_every_step = config_.run.check_every_step;
+    message.verify_determinism = config_.run.verify_determinism;
     message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
     message.gpus = resources_of_worker(config_.scaling).gpus;
     return message;

@@ -97,6 +97,7 @@ void describe(CLI::App& app, options& o) {
   run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: who computed which shards");
   run->add_flag("--check-every-step", t.run.check_every_step,
                 "Look around every step whether its body writes state too early");
+  troupe::apps::add_verify_determinism(*run, t.run.verify_determinism);
   run->add_flag("--allow-mixed-hosts", t.run.allow_mixed_hosts, "Let processors of different kinds work together");
 
   auto* cluster = app.add_option_group("Cluster");

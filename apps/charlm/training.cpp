@@ -45,6 +45,12 @@ void train(troupe::train_context& ctx) {
   for (auto& tensor : squares.tensors("adam.v."))
     ctx.state().track(tensor.name, tensor.values, tensor.shape);
 
+  std::vector<troupe::gradient_tensor> parts;
+  for (const auto& tensor : network.tensors())
+    parts.push_back({tensor.name, static_cast<std::uint64_t>(tensor.values.data() - network.parameters().data()),
+                     tensor.values.size()});
+  ctx.name_gradient(std::move(parts));
+
   troupe::step_plan plan;
   plan.data = {text.training_samples(), text.fingerprint()};
   plan.batch_samples = config.at("batch");

@@ -80,4 +80,11 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   }
 }
 
+void add_verify_determinism(CLI::App& app, std::uint64_t& every) {
+  app.add_flag(
+      "--verify-determinism{10}", every,
+      "In every so many steps (10 without a number: --verify-determinism=3) compute a shard a second time, on "
+      "another worker, and end the run, naming the tensor, if one bit differs. Costs one shard in such a step");
+}
+
 } // namespace troupe::apps

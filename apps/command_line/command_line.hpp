@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,9 @@ inline constexpr int exit_usage = 2;
 /// or `--version`, `exit_usage` after a mistake, which has been told on standard error, an unknown option together with
 /// the nearest that exists.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
+
+/// Adds `--verify-determinism` for `run_config::verify_determinism`: in every tenth step without a number.
+void add_verify_determinism(CLI::App& app, std::uint64_t& every);
 
 /// The candidate that takes the fewest insertions, deletions and replacements to make from `word` (Levenshtein); empty
 /// when none is near.

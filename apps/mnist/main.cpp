@@ -64,6 +64,7 @@ void describe(CLI::App& cli, options& o) {
       ->capture_default_str();
   cli.add_flag("--check-every-step", run.check_every_step,
                "Look around every step whether its body writes state too early");
+  troupe::apps::add_verify_determinism(cli, run.verify_determinism);
   cli.add_option("--nodes", o.trainer.cluster.nodes,
                  "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
       ->delimiter(',');

@@ -44,6 +44,18 @@ std::vector<std::shared_ptr<backend>> backends_of(const std::vector<named_functi
   return result;
 }
 
+std::string describe_backends(const named_function& function) {
+  std::string result;
+  for (const auto& each : function.backends) {
+    std::string text;
+    for (const auto& [key, value] : each->numerics())
+      text += (text.empty() ? ": " : ", ") + key + " " + value;
+    if (!text.empty())
+      result += (result.empty() ? "" : "; ") + each->name() + text;
+  }
+  return result;
+}
+
 void run_with_backends(const named_function& function, train_context& ctx) {
   begun_backends begun;
   for (const auto& each : function.backends)

@@ -57,8 +57,11 @@ void shard::add(std::string_view metric, double sum) {
   metrics_[index_of(owner_->driver_->plan_.metrics, metric)] += sum;
 }
 
-shard& shard_list::take(std::uint32_t id) {
-  owner_->driver_->open_shard(current_, shard_id{id});
+shard& shard_list::take(std::uint32_t place) {
+  if (place < range_.size())
+    owner_->driver_->open_shard(current_, shard_id{range_.first + place});
+  else
+    owner_->driver_->open_shard_again(current_);
   return current_;
 }
 
@@ -164,6 +167,10 @@ bool train_context::stop_requested() const noexcept {
 
 std::uint64_t train_context::restored_step() const noexcept {
   return impl_->restored_step_;
+}
+
+void train_context::name_gradient(std::vector<gradient_tensor> tensors) {
+  impl_->gradient_tensors_ = std::move(tensors);
 }
 
 tracked_state& train_context::state() noexcept {

@@ -8,8 +8,11 @@
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 
+#include <troupe/serialization/digest.hpp>
+
 #include <algorithm>
 #include <array>
+#include <cstdio>
 
 namespace troupe {
 
@@ -293,6 +296,12 @@ void train_context::impl::for_each_step(step_plan plan, const std::function<void
   }
   in_loop_ = false;
   stager_.abort({errc::aborted, "the others have done their last step"});
+  if (begin_.verify_determinism > 0 && begin_.place.rank == rank_id{0})
+    std::fprintf(stderr,
+                 "determinism: %llu shards were computed twice, %llu of them by another worker, with equal bits%s%s\n",
+                 static_cast<unsigned long long>(driver.checked_shards()),
+                 static_cast<unsigned long long>(driver.checked_elsewhere()), frameworks_.empty() ? "" : "; ",
+                 frameworks_.c_str());
   // What is tracked belongs to the training function, and is gone when that has returned.
   state_sha256_ = state_.sha256();
 }
@@ -557,7 +566,12 @@ void step_driver::try_body(const std::function<void(step&)>& body) {
   step_.shards_.owner_ = &step_;
   step_.shards_.range_ = range_;
   next_shard_ = range_.first;
-  reduced_ = false;
+  reduced_ = computed_again_ = false;
+  first_result_open_ = {};
+  const auto& place = context_.begin_.place;
+  twice_ = runtime::choose_double_check(step_.id_, context_.begin_.verify_determinism, context_.begin_.shards,
+                                        place.ownership);
+  step_.shards_.again_ = computes_again() ? std::optional{twice_->shard} : std::nullopt;
   if (check_)
     digests_before_ = context_.state_.digests();
   complete_.assign(result_->parts().size(), 0);
@@ -582,6 +596,8 @@ bool step_driver::repeat(step_id id, const std::function<void(step&)>& body) {
   step_.id_ = id;
   step_.shards_.owner_ = &step_;
   step_.shards_.range_ = range_ = {};
+  step_.shards_.again_.reset();
+  twice_.reset();
   next_shard_ = 0;
   reduced_ = interrupted_ = false;
   // It may have had a place in a generation that was never formed.
@@ -635,8 +651,15 @@ void step_driver::open_shard(shard& target, shard_id id) {
                                         std::to_string(id.value) + " when shard " + std::to_string(next_shard_) +
                                         " is due: go through step.shards() once"};
   ++next_shard_;
-  context_.activity_.touch();
+  keep_first_result();
   auto bucket = sums_->next(id);
+  if (twice_ && twice_->shard == id)
+    first_result_open_ = bucket;
+  fill(target, id, bucket);
+}
+
+void step_driver::fill(shard& target, shard_id id, std::span<std::byte> bucket) {
+  context_.activity_.touch();
   order_.samples_of(step_.id_, id, samples_);
   target.owner_ = &step_;
   target.id_ = id;
@@ -667,6 +690,11 @@ std::span<const float> step_driver::all_reduce() {
                                         " shards before all_reduce: go through all of step.shards()"};
   if (repeating_)
     return take_gradient();
+  if (computes_again() && !computed_again_)
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " did not compute shard " +
+                                        std::to_string(twice_->shard.value) +
+                                        " again before all_reduce: go through all of step.shards()"};
+  keep_first_result();
   if (check_)
     check_untouched();
   try {
@@ -689,6 +717,8 @@ std::span<const float> step_driver::all_reduce() {
 /// On return the step has passed.
 void step_driver::reduce() {
   auto scope = runtime::activity::scope{context_.activity_, activity_kind::collective};
+  if (twice_)
+    compare_results();
   if (started_.empty()) {
     // Nothing is under way: this thread does it itself.
     sums_->end();
@@ -717,7 +747,8 @@ void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_
                                         " elements, and is complete before all_reduce"};
   auto parts = result_->parts();
   auto is_last_shard = which.id_.value + 1 == range_.last;
-  if (!is_last_shard || parts.size() == 1)
+  // What is computed twice is compared before anything is reduced.
+  if (!is_last_shard || parts.size() == 1 || twice_)
     return;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     auto from = std::max(first, parts[part].first / sizeof(float));
@@ -725,6 +756,104 @@ void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_
     complete_[part] += from < to ? to - from : 0;
   }
   start_complete_parts();
+}
+
+// -- shards that are computed twice -----------------------------------------------------------------------------------
+
+bool step_driver::computes_again() const {
+  return twice_ && twice_->other == context_.begin_.place.rank;
+}
+
+void step_driver::open_shard_again(shard& target) {
+  leave_if_regrouped();
+  if (reduced_ || computed_again_ || next_shard_ != range_.last)
+    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
+                                        " goes through step.shards() out of order: once, before all_reduce"};
+  keep_first_result();
+  auto size = sums_->layout().size_bytes();
+  second_result_.reserve(size);
+  auto bucket = second_result_.bytes().first(size);
+  std::ranges::fill(bucket, std::byte{0});
+  fill(target, twice_->shard, bucket);
+  computed_again_ = true;
+}
+
+/// The owner's contribution, before others are added to it.
+void step_driver::keep_first_result() {
+  if (first_result_open_.data() == nullptr)
+    return;
+  first_result_.reserve(first_result_open_.size());
+  std::ranges::copy(first_result_open_, first_result_.bytes().begin());
+  first_result_open_ = {};
+}
+
+std::span<const std::byte> step_driver::result_part(std::span<const std::byte> bucket, std::size_t part) const {
+  if (part < compared_parts_.size())
+    return bucket.subspan(compared_parts_[part].first * sizeof(float), compared_parts_[part].elements * sizeof(float));
+  return bucket.subspan(sums_->layout().offset_bytes(1), plan_.metrics.size() * sizeof(double));
+}
+
+/// What is taken of the results that this rank has, the owner's first.
+std::vector<std::byte>
+step_driver::both_results(const std::function<void(std::span<const std::byte>, std::vector<std::byte>&)>& take) const {
+  std::vector<std::byte> result;
+  auto size = sums_->layout().size_bytes();
+  if (twice_->owner == context_.begin_.place.rank)
+    take(std::span{first_result_.bytes()}.first(size), result);
+  if (computes_again())
+    take(std::span{second_result_.bytes()}.first(size), result);
+  return result;
+}
+
+void step_driver::compare_results() {
+  compared_parts_ = runtime::parts_of_gradient(context_.gradient_tensors_, plan_.gradient_elements);
+  // The metrics are the last part.
+  auto parts = compared_parts_.size() + 1;
+  auto exchange = [&](std::size_t bytes, const auto& take) {
+    auto all = value_or_throw(context_.group().all_gather_bytes(both_results(take)));
+    auto& first = all[twice_->owner.value];
+    auto& second = all[twice_->other.value];
+    if (first.size() < bytes || second.size() < bytes)
+      throw failure{errc::mismatch, "the ranks disagree about which shard is computed twice: an invariant of Troupe is "
+                                    "broken"};
+    return std::pair{std::vector(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(bytes)),
+                     std::vector(second.end() - static_cast<std::ptrdiff_t>(bytes), second.end())};
+  };
+  auto [first, second] = exchange(parts * sizeof(std::uint64_t), [&](auto bucket, auto& out) {
+    for (std::size_t part = 0; part < parts; ++part) {
+      auto digest = serialization::xxh3(result_part(bucket, part));
+      auto bytes = std::as_bytes(std::span{&digest, 1});
+      out.insert(out.end(), bytes.begin(), bytes.end());
+    }
+  });
+  if (first == second) {
+    ++checked_shards_;
+    checked_elsewhere_ += twice_->owner == twice_->other ? 0 : 1;
+    return;
+  }
+  std::vector<std::string> names;
+  auto worst = std::optional<std::size_t>{};
+  for (std::size_t part = 0; part < parts; ++part) {
+    auto at = static_cast<std::ptrdiff_t>(part * sizeof(std::uint64_t));
+    if (std::equal(first.begin() + at, first.begin() + at + sizeof(std::uint64_t), second.begin() + at))
+      continue;
+    worst = worst.value_or(part);
+    names.push_back(part < compared_parts_.size() ? compared_parts_[part].name : "the sums of the metrics");
+  }
+  auto bytes = *worst < compared_parts_.size() ? compared_parts_[*worst].elements * sizeof(float)
+                                               : plan_.metrics.size() * sizeof(double);
+  auto [mine, theirs] = exchange(bytes, [&](auto bucket, auto& out) {
+    auto values = result_part(bucket, *worst);
+    out.insert(out.end(), values.begin(), values.end());
+  });
+  auto numbers = [](const std::vector<std::byte>& values, auto type) {
+    using number = decltype(type);
+    return std::span{reinterpret_cast<const number*>(values.data()), values.size() / sizeof(number)};
+  };
+  auto apart = *worst < compared_parts_.size()
+                   ? runtime::difference_of(numbers(mine, float{}), numbers(theirs, float{}))
+                   : runtime::difference_of(numbers(mine, double{}), numbers(theirs, double{}));
+  throw failure{errc::mismatch, runtime::describe_disagreement(step_.id_, *twice_, names, apart, context_.frameworks_)};
 }
 
 /// All ranks reduce the parts in the same order: the gradient's from its end to its begin, then the metrics.

@@ -4,6 +4,7 @@
 #include "checkpoint_decision.hpp"
 #include "command_inbox.hpp"
 #include "control_link.hpp"
+#include "double_check.hpp"
 #include "metrics_pusher.hpp"
 #include "snapshot_writer.hpp"
 #include "state_stager.hpp"
@@ -109,6 +110,9 @@ class train_context::impl {
   step_id reduced_;
   std::unique_ptr<runtime::metrics_pusher> pusher_;
   runtime::activity activity_;
+  /// What the gradient consists of, and what the frameworks' arithmetic depends on: for messages.
+  std::vector<gradient_tensor> gradient_tensors_;
+  std::string frameworks_;
   /// Gives the state to newcomers.
   runtime::state_stager stager_;
 
@@ -266,9 +270,15 @@ class step_driver {
   // -- for step and shard
   // -----------------------------------------------------------------------------------------------
   void open_shard(shard& target, shard_id id);
+  /// The shard that this rank computes only to be compared.
+  void open_shard_again(shard& target);
   void complete(const shard& which, std::uint64_t first, std::uint64_t count);
   std::span<const float> all_reduce();
   [[nodiscard]] double metric(std::size_t index) const;
+
+  /// How many shards were computed twice, with equal bits, and how many of them by another rank.
+  [[nodiscard]] std::uint64_t checked_shards() const noexcept { return checked_shards_; }
+  [[nodiscard]] std::uint64_t checked_elsewhere() const noexcept { return checked_elsewhere_; }
 
   train_context::impl& context_;
   const step_plan& plan_;
@@ -287,6 +297,15 @@ class step_driver {
   void reduce();
   void end_started_calls();
   void check_untouched() const;
+  // -- shards that are computed twice
+  void fill(shard& target, shard_id id, std::span<std::byte> bucket);
+  void keep_first_result();
+  [[nodiscard]] bool computes_again() const;
+  /// Every rank compares what the two have found. Throws `failure` with `errc::mismatch` where it differs.
+  void compare_results();
+  [[nodiscard]] std::span<const std::byte> result_part(std::span<const std::byte> bucket, std::size_t part) const;
+  [[nodiscard]] std::vector<std::byte>
+  both_results(const std::function<void(std::span<const std::byte>, std::vector<std::byte>&)>& take) const;
   /// Starts the reduction of the parts whose contributions are in, from the last part to the first.
   void start_complete_parts();
   void start_next_part();
@@ -306,6 +325,16 @@ class step_driver {
   /// What the others have reduced, while their steps are repeated.
   collectives::aligned_buffer repeated_{*std::pmr::new_delete_resource()};
   bool repeating_ = false;
+  /// The shard of this step that is computed twice; what its owner has found, while it is written and then as a copy,
+  /// and what the other has.
+  std::optional<runtime::double_check> twice_;
+  std::span<const std::byte> first_result_open_;
+  collectives::aligned_buffer first_result_{*std::pmr::new_delete_resource()};
+  collectives::aligned_buffer second_result_{*std::pmr::new_delete_resource()};
+  bool computed_again_ = false;
+  std::vector<gradient_tensor> compared_parts_;
+  std::uint64_t checked_shards_ = 0;
+  std::uint64_t checked_elsewhere_ = 0;
   std::vector<std::uint64_t> samples_;
   shard_range range_;
   std::uint32_t next_shard_ = 0;

@@ -212,6 +212,7 @@ class process_host : public actors::training_host {
       if (found == functions_.end())
         throw failure{errc::invalid_argument,
                       "the program has no training function '" + name + "' in its worker processes"};
+      session.frameworks_ = describe_backends(*found);
       run_with_backends(*found, ctx);
     });
     std::fflush(nullptr);

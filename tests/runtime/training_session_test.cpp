@@ -54,6 +54,7 @@ struct settings {
   bool fast = false;
   bool keep_ledger = false;
   bool check_every_step = false;
+  std::uint64_t verify_determinism = 0;
   fs::path restore_from;
   bool restore_step = true;
 };
@@ -306,6 +307,7 @@ class worker_group {
     result.fast_reduction = config_.fast;
     result.keep_ledger = config_.keep_ledger;
     result.check_every_step = config_.check_every_step;
+    result.verify_determinism = config_.verify_determinism;
     result.collective_timeout_ms = 60'000;
     return result;
   }
@@ -1547,6 +1549,131 @@ TEST_CASE("replicas that differ are found, with tensor and rank") {
     if (step == 3 && rank == 2)
       mine.momentum[6] = std::nextafter(mine.momentum[6], 100.0f);
   });
+}
+
+// -- shards that are computed twice -----------------------------------------------------------------------------------
+
+TEST_CASE("a run that computes shards a second time ends with the same bits") {
+  auto config = settings{};
+  config.steps = 10;
+  const auto whole = train_in_parts(config, 1 << 20, completion::never);
+  for (auto workers : {1u, 2u, 3u})
+    for (auto every : {std::uint64_t{1}, std::uint64_t{3}})
+      for (auto how : {completion::never, completion::backward}) {
+        INFO("workers ", workers, ", every ", every);
+        config.workers = workers;
+        config.verify_determinism = every;
+        CHECK(train_in_parts(config, 4096, how) == whole);
+      }
+}
+
+TEST_CASE("the shard that is computed twice is another rank's, with the same samples, and is one more in its list") {
+  auto config = settings{};
+  config.workers = 3;
+  config.verify_determinism = 2;
+  auto group = worker_group{config};
+  std::mutex mutex;
+  // By step and shard: who, and of what.
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<std::pair<std::uint32_t, std::uint64_t>>> computed;
+  check_completed(group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      std::uint32_t shards = 0;
+      for (auto& shard : step.shards()) {
+        ++shards;
+        auto samples = std::accumulate(shard.samples().begin(), shard.samples().end(), std::uint64_t{0});
+        auto lock = std::lock_guard{mutex};
+        computed[{step.number(), shard.id().value}].emplace_back(ctx.rank(), samples);
+      }
+      CHECK(shards == step.shards().size());
+      mine.apply(step.all_reduce(), step.number());
+    });
+  }),
+                  config.steps);
+  std::uint64_t twice = 0;
+  for (const auto& [where, by] : computed) {
+    CHECK(by.size() <= 2);
+    if (by.size() < 2)
+      continue;
+    ++twice;
+    CHECK(where.first % 2 == 0);
+    CHECK(where.second == where.first / 2 - 1);
+    CHECK(by[0].first != by[1].first);
+    CHECK(by[0].second == by[1].second);
+  }
+  CHECK(computed.size() == config.steps * config.shards);
+  CHECK(twice == config.steps / 2);
+}
+
+TEST_CASE("a gradient that depends on the rank is found, with tensor, ranks, shard and step") {
+  auto config = settings{};
+  config.workers = 3;
+  auto body = [](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.name_gradient({{"inner", 0, 5}, {"outer", 5, 2}});
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      for (auto& shard : step.shards()) {
+        for (auto index : shard.samples())
+          shard.add("loss", mine.add_gradient(data()[index], 1, shard.gradient()));
+        // Nobody sees it in the sum.
+        if (ctx.rank() == 2)
+          shard.gradient()[6] += 0.25f;
+      }
+      mine.apply(step.all_reduce(), step.number());
+    });
+  };
+  {
+    auto group = worker_group{config};
+    check_completed(group.run(body), config.steps);
+  }
+  // Shards 0 and 1 are rank 0's and computed again by rank 1; the first that rank 2 computes again is shard 2.
+  config.verify_determinism = 2;
+  auto group = worker_group{config};
+  for (const auto& each : group.run(body)) {
+    CAPTURE(each.reason.message);
+    // The first to say so may cut off the others.
+    CHECK((each.reason.code == errc::mismatch || each.reason.code == errc::aborted));
+    CHECK(contains(each.reason.message, "step 6, shard 2: rank 1, whose it is, and rank 2 have computed it"));
+    CHECK(contains(each.reason.message, "differ in the gradient of 'outer' (1 of 2 numbers, by 0.25 at most). "));
+    CHECK(each.step.value == 5);
+  }
+}
+
+TEST_CASE("a lonely worker that computes differently each time is found, also in its metrics alone") {
+  auto config = settings{};
+  config.verify_determinism = 1;
+  auto calls = 0;
+  auto wrong = reason_of_body(
+      [&](step& step, model& mine) {
+        for (auto& shard : step.shards())
+          shard.add("loss", ++calls > 20 ? calls : 1);
+        mine.apply(step.all_reduce(), step.number());
+      },
+      config);
+  CHECK(wrong.code == errc::mismatch);
+  CHECK(contains(wrong.message, "step 3, shard 2: rank 0 has computed it twice"));
+  CHECK(contains(wrong.message, "differ in the sums of the metrics (1 of 1 numbers, by 6 at most)"));
+  CHECK(reason_of_body(ordinary_step, config) == error{});
+}
+
+TEST_CASE("a body that leaves out the shard that is to be computed again is told so") {
+  auto config = settings{};
+  config.verify_determinism = 1;
+  auto wrong = reason_of_body(
+      [](step& step, model& mine) {
+        auto left = 8;
+        for (auto& shard : step.shards()) {
+          static_cast<void>(shard.id());
+          if (--left == 0)
+            break;
+        }
+        mine.apply(step.all_reduce(), step.number());
+      },
+      config);
+  CHECK(wrong.code == errc::user_error);
+  CHECK(contains(wrong.message, "did not compute shard 0 again before all_reduce"));
 }
 
 TEST_CASE("replicas whose values differ are found") {

@@ -109,6 +109,7 @@ inline begin_training sample_begin() {
   result.fast_reduction = true;
   result.keep_ledger = true;
   result.check_every_step = true;
+  result.verify_determinism = 25;
   result.collective_timeout_ms = 300'000;
   result.gpus = 0.5;
   return result;

@@ -16,6 +16,9 @@ TEST_CASE("a network with batch norm and dropout has the same bits on any number
     CHECK(here.trained("on-" + std::to_string(workers), {{"workers", workers}}) == one);
   CHECK(here.trained("killed", {{"workers", 3}, {"options", {{"kill_at", 9}}}}) == one);
   CHECK(here.trained("afterwards", {{"options", {{"overlap", false}}}}) == one);
+  CHECK(here.trained("verified", {{"workers", 3}, {"verify", 1}}) == one);
+  CHECK(here.last_err.find("determinism: 24 shards were computed twice, 24 of them by another worker") !=
+        std::string::npos);
   // What is not the same is found.
   CHECK(here.trained("no-dropout", {{"config", {{"dropout", 0.0}}}}).first != one.first);
 }

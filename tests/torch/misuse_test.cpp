@@ -31,6 +31,21 @@ TEST_CASE("what would make replicas differ is refused, with what to do") {
   }
 }
 
+TEST_CASE("a gradient that depends on the rank is found, with the parameter's name and LibTorch's kernels") {
+  torch_runs here;
+  auto wanted = json{{"workers", 2}, {"steps", 8}, {"options", {{"misuse", "rank"}, {"overlap", false}}}};
+  CHECK(here.run("unseen", wanted).status == exit_status{0, {}});
+  wanted["verify"] = 2;
+  auto seen = here.run("seen", wanted);
+  INFO(seen.err);
+  CHECK(seen.status == exit_status{1, {}});
+  CHECK(seen.result["error"]["code"] == "mismatch");
+  CHECK(seen.err.find("step 2, shard 0: rank 0, whose it is, and rank 1 have computed it, and the results differ in "
+                      "the gradient of 'hidden.bias' (32 of 32 numbers, by 0.001 at most). ") != std::string::npos);
+  CHECK(seen.err.find("libtorch: blas ") != std::string::npos);
+  CHECK(seen.err.find("threads 1") != std::string::npos);
+}
+
 TEST_CASE("several backward passes for a shard are fine where the reduction waits for them") {
   torch_runs here;
   CHECK(here.run("twice", {{"workers", 2}, {"options", {{"misuse", "two backwards"}, {"overlap", false}}}}).status ==

@@ -156,6 +156,8 @@ void train(train_context& ctx) {
         loss.backward();
       if (misuse == "new gradients")
         model.output->bias.mutable_grad() = torch::zeros({3});
+      if (misuse == "rank" && ctx.rank() == 1)
+        model.hidden->bias.mutable_grad().add_(1e-3);
       shard.add("loss", loss.item<double>());
       if (step.number() == kill_at && ctx.rank() == 1 && ctx.generation() == 1)
         std::raise(SIGKILL);
@@ -188,6 +190,7 @@ int main(int argc, char** argv) {
   config.run.storage_path = wanted.at("storage").get<std::string>();
   config.run.name = wanted.at("name");
   config.run.steps = wanted.value("steps", std::uint64_t{24});
+  config.run.verify_determinism = wanted.value("verify", std::uint64_t{0});
   try {
     auto trainer = troupe::trainer{app, wanted.value("function", "train"), std::move(config)};
     auto result = trainer.fit();

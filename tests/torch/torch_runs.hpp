@@ -42,12 +42,14 @@ struct torch_runs {
     REQUIRE(status == exit_status{0, {}});
     CHECK(result["failures"].size() == (kills ? 1 : 0));
     last = result;
+    last_err = err;
     // JSON keeps every bit of a double.
     return {result["state_sha256"].get<std::string>(),
             result["metrics"]["loss"].dump() + " " + result["metrics"]["drawn"].dump()};
   }
 
   nlohmann::json last;
+  std::string last_err;
 
  private:
   int started_ = 0;

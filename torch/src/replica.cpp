@@ -51,6 +51,7 @@ class replica::impl {
     add_buffers(model);
     auto names = add_parameters(model);
     add_optimizer(names);
+    name_gradient();
   }
 
   ~impl() { drop_gradients(); }
@@ -174,6 +175,18 @@ class replica::impl {
     store_counts();
     ctx_.state().track("optimizer/steps", steps_);
     load();
+  }
+
+  void name_gradient() {
+    std::vector<gradient_tensor> tensors;
+    auto add = [&](const std::string& name, std::size_t part) {
+      tensors.push_back({name, layout_[part].first, layout_[part].elements});
+    };
+    for (const auto& each : buffers_)
+      add(tracked_[each.tensor].name(), each.part);
+    for (const auto& each : parameters_)
+      add(each.name, each.part);
+    ctx_.name_gradient(std::move(tensors));
   }
 
   void load() {

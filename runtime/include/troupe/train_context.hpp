@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,14 @@ struct step_plan {
   /// A longer gradient is reduced in parts of about this size, from its end to its begin, each as soon as all workers
   /// have said that it is complete (`shard::complete`). Does not change the result.
   std::uint64_t bucket_bytes = std::uint64_t{25} << 20;
+};
+
+/// A tensor among those that a gradient consists of.
+struct gradient_tensor {
+  std::string name;
+  /// In elements of the gradient.
+  std::uint64_t first = 0;
+  std::uint64_t elements = 0;
 };
 
 class step;
@@ -84,35 +93,38 @@ class shard {
   std::span<double> metrics_;
 };
 
-/// The shards of a step that are this worker's now, one after the other.
+/// The shards of a step that are this worker's now, one after the other; behind them, where the run verifies its
+/// determinism, one that is computed a second time.
 class shard_list {
  public:
   class iterator {
    public:
-    iterator(shard_list* list, std::uint32_t id) : list_(list), id_(id) {}
-    shard& operator*() const { return list_->take(id_); }
+    iterator(shard_list* list, std::uint32_t place) : list_(list), place_(place) {}
+    shard& operator*() const { return list_->take(place_); }
     iterator& operator++() {
-      ++id_;
+      ++place_;
       return *this;
     }
-    bool operator==(const iterator& other) const noexcept { return id_ == other.id_; }
+    bool operator==(const iterator& other) const noexcept { return place_ == other.place_; }
 
    private:
     shard_list* list_;
-    std::uint32_t id_;
+    std::uint32_t place_;
   };
 
-  [[nodiscard]] iterator begin() noexcept { return {this, range_.first}; }
-  [[nodiscard]] iterator end() noexcept { return {this, range_.last}; }
-  [[nodiscard]] std::uint32_t size() const noexcept { return range_.size(); }
+  [[nodiscard]] iterator begin() noexcept { return {this, 0}; }
+  [[nodiscard]] iterator end() noexcept { return {this, size()}; }
+  [[nodiscard]] std::uint32_t size() const noexcept { return range_.size() + (again_ ? 1 : 0); }
 
  private:
   friend class step_driver;
 
-  shard& take(std::uint32_t id);
+  shard& take(std::uint32_t place);
 
   step* owner_ = nullptr;
   shard_range range_;
+  /// Computed here to be compared only (`run_config::verify_determinism`), after the others.
+  std::optional<shard_id> again_;
   shard current_;
 };
 
@@ -206,6 +218,10 @@ class train_context {
   [[nodiscard]] std::uint64_t restored_step() const noexcept;
 
   [[nodiscard]] tracked_state& state() noexcept;
+
+  /// Says what tensors the gradient consists of, for messages (`run_config::verify_determinism`). `libtorch::replica`
+  /// does.
+  void name_gradient(std::vector<gradient_tensor> tensors);
 
   /// Random numbers for what is drawn once, the same on every rank.
   [[nodiscard]] random_stream random(std::string_view name) const noexcept;

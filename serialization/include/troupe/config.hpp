@@ -118,6 +118,12 @@ struct run_config {
   /// Digests the tracked state around the body of every step (of the first step only, otherwise) to find a body that
   /// writes tracked state before `all_reduce`.
   bool check_every_step = false;
+  /// In every so many steps (0: in none) one shard is computed a second time, by another worker, and both results are
+  /// compared, bit by bit; shards and workers take turns. What differs ends the run with `errc::mismatch`, and is named
+  /// with its tensor, ranks, shard and step. Changes no result. Costs, in such a step, the time of one more shard, the
+  /// reduction that would overlap with backward, and memory for two gradients at most. With one worker it computes the
+  /// shard twice itself.
+  std::uint64_t verify_determinism = 0;
   /// Limit for starting worker processes until all have joined.
   std::chrono::milliseconds start_timeout{30'000};
   /// Limit of one collective operation.

@@ -669,6 +669,8 @@ struct begin_training {
   bool keep_ledger = false;
   /// Digest the tracked state around the body of every step, not only of the first.
   bool check_every_step = false;
+  /// In every so many steps one shard is computed a second time, by another worker, and compared; 0: in none.
+  std::uint64_t verify_determinism = 0;
   /// Limit of one collective operation, in milliseconds.
   std::uint64_t collective_timeout_ms = 0;
   /// The GPUs that this worker has, or the fraction of one; 0: it computes on the CPU.
@@ -689,8 +691,8 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("checkpoints_in_flight", x.checkpoints_in_flight), f.field("sync", x.sync),
       f.field("reuse_unchanged", x.reuse_unchanged), f.field("part_stream", x.part_stream), f.field("load", x.load),
       f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
-      f.field("check_every_step", x.check_every_step), f.field("collective_timeout_ms", x.collective_timeout_ms),
-      f.field("gpus", x.gpus));
+      f.field("check_every_step", x.check_every_step), f.field("verify_determinism", x.verify_determinism),
+      f.field("collective_timeout_ms", x.collective_timeout_ms), f.field("gpus", x.gpus));
 }
 
 /// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who

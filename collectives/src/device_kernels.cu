@@ -167,6 +167,9 @@ int launch(const tree_pass& what, void* stream) noexcept {
     return launch_for_operation<std::uint8_t, std::uint8_t>(what, on);
   case dtype::i8:
   case dtype::i16:
+  case dtype::u16:
+  case dtype::u32:
+  case dtype::u64:
   case dtype::boolean:
     break;
   }

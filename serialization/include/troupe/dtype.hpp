@@ -38,7 +38,7 @@ enum class dtype : std::uint8_t {
 [[nodiscard]] bool is_dtype(std::uint8_t value) noexcept;
 
 template <class T>
-consteval dtype find_dtype_of() {
+constexpr dtype find_dtype_of() {
   if constexpr (std::is_same_v<T, float>)
     return dtype::f32;
   else if constexpr (std::is_same_v<T, double>)

@@ -63,4 +63,24 @@ expected<backend_choice> choose_backend(backend_mode mode, std::span<const worke
                                           std::to_string(most_sharing) + "): set run.backend to gloo");
 }
 
+device_backend_choice choose_device_backend(backend_mode mode, std::span<const collectives::device_offer> ranks) {
+  if (ranks.size() <= 1)
+    return {device_backend::self, "nothing: there is one worker"};
+  if (mode != backend_mode::automatic)
+    return {device_backend::staged, "the host's memory, as run.backend asks for"};
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    for (std::size_t k = 0; k < i; ++k)
+      if (ranks[i].device == ranks[k].device)
+        return {device_backend::staged,
+                "the host's memory: ranks " + std::to_string(k) + " and " + std::to_string(i) + " share a GPU"};
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].nccl.empty())
+      return {device_backend::staged, "the host's memory: rank " + std::to_string(i) + " has no NCCL"};
+    if (ranks[i].nccl != ranks[0].nccl)
+      return {device_backend::staged, "the host's memory: rank 0 has " + ranks[0].nccl + " and rank " +
+                                          std::to_string(i) + " " + ranks[i].nccl};
+  }
+  return {device_backend::nccl, ranks[0].nccl + ": " + std::to_string(ranks.size()) + " workers with a GPU each"};
+}
+
 } // namespace troupe::actors

@@ -2,11 +2,13 @@
 
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/exchange_table.hpp>
+#include <troupe/actors/leave_table.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
 
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace troupe::actors {
@@ -22,12 +24,16 @@ class collectives_state : public collectives_actor::base {
         [this](const generation_started& message) { begin(message); },
         [this](const exchange_request& message) { return exchange(message); },
         [this](const exchange_ended& message) { end(message); },
+        [this](const leave_request& message) { return ask_leave(message); },
+        [this](const worker_gone& message) { grant(leaves_.gone(message)); },
     };
   }
 
   void on_exit() override {
     // Whoever holds a handle keeps this object, and with it the promises: they are not broken by themselves.
     fail_all(to_caf({errc::aborted, "the run is ending"}));
+    for (auto& [worker, waiting] : asking_)
+      waiting.deliver(to_caf({errc::aborted, "the run is ending"}));
   }
 
   const char* name() const override { return "troupe.collectives"; }
@@ -36,6 +42,7 @@ class collectives_state : public collectives_actor::base {
   using promise = caf::typed_response_promise<exchange_result>;
 
   void begin(const generation_started& message) {
+    leaves_.begin(message);
     if (!table_.begin(message))
       return;
     fail_all(to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) + " has begun"}));
@@ -47,6 +54,26 @@ class collectives_state : public collectives_actor::base {
     if (auto waiting = waiting_.extract(message.sequence); !waiting.empty())
       for (auto& each : waiting.mapped())
         each.deliver(to_caf({errc::aborted, "exchange " + std::to_string(message.sequence) + " was given up"}));
+  }
+
+  caf::result<leave_granted> ask_leave(const leave_request& message) {
+    auto outcome = leaves_.ask(message);
+    if (!outcome)
+      return to_caf(outcome.error());
+    // Who asks again takes the place of its earlier question.
+    if (auto earlier = asking_.extract(message.worker); !earlier.empty())
+      earlier.mapped().deliver(to_caf({errc::aborted, "leave was asked for again"}));
+    auto promise = make_response_promise<leave_granted>();
+    asking_.emplace(message.worker, promise);
+    grant(*outcome);
+    return promise;
+  }
+
+  void grant(const std::optional<leave_table::grant>& due) {
+    if (!due)
+      return;
+    if (auto asking = asking_.extract(due->worker); !asking.empty())
+      asking.mapped().deliver(due->answer);
   }
 
   void fail_all(const caf::error& reason) {
@@ -70,6 +97,8 @@ class collectives_state : public collectives_actor::base {
   }
 
   exchange_table table_;
+  leave_table leaves_;
+  std::map<worker_id, caf::typed_response_promise<leave_granted>> asking_;
   std::map<std::uint64_t, std::vector<promise>> waiting_;
 };
 

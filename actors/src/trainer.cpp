@@ -1011,6 +1011,9 @@ class trainer_state : public trainer_backend::base {
     workers_.erase(message.worker);
     living_.erase(message.worker);
     standing_->remove(message.worker);
+    const auto holders =
+        std::ranges::count_if(layout_.places(), [this](const auto& x) { return living_.contains(x.worker); });
+    anon_send(collectives_, worker_gone{result_.run, message.worker, static_cast<std::uint32_t>(holders)});
     answer_report(message.worker, {errc::worker_lost, "its process has ended"});
     act(coordinator_->on_ended(message, clock::now()));
     if (awaiting_room_ && !concluding_)

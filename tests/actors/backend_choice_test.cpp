@@ -48,3 +48,23 @@ TEST_CASE("a backend can be asked for where it can be had") {
   refused(backend_mode::hierarchical, {0, 0}, "shm");
   refused(backend_mode::shm, std::vector<std::uint32_t>(65), "gloo");
 }
+
+TEST_CASE("gradients go from GPU to GPU where each rank has one to itself, and through the host where not") {
+  using collectives::device_offer;
+  const auto chosen = [](const std::vector<device_offer>& ranks, backend_mode mode = backend_mode::automatic) {
+    const auto choice = choose_device_backend(mode, ranks);
+    CHECK_FALSE(choice.reason.empty());
+    return choice.backend;
+  };
+  const std::string nccl = "NCCL 2.28.9";
+  CHECK(chosen({{"GPU-a", nccl}}) == device_backend::self);
+  CHECK(chosen({{"GPU-a", nccl}, {"GPU-b", nccl}}) == device_backend::nccl);
+  CHECK(chosen({{"GPU-a", nccl}, {"GPU-b", nccl}, {"GPU-a", nccl}}) == device_backend::staged);
+  CHECK(chosen({{"GPU-a", nccl}, {"GPU-b", ""}}) == device_backend::staged);
+  CHECK(chosen({{"GPU-a", nccl}, {"GPU-b", "NCCL 2.27.3"}}) == device_backend::staged);
+  for (auto mode : {backend_mode::gloo, backend_mode::shm, backend_mode::hierarchical})
+    CHECK(chosen({{"GPU-a", nccl}, {"GPU-b", nccl}}, mode) == device_backend::staged);
+  const std::vector<device_offer> sharing = {{"GPU-a", nccl}, {"GPU-b", nccl}, {"GPU-a", nccl}};
+  CHECK(choose_device_backend(backend_mode::automatic, sharing).reason.find("ranks 0 and 2 share a GPU") !=
+        std::string::npos);
+}

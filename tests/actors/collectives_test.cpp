@@ -86,3 +86,18 @@ TEST_CASE_FIXTURE(ranks, "who waits for an exchange that is given up is told, an
   first.rank = {1};
   CHECK(ask<exchange_result>(actor, first).error().code == errc::aborted);
 }
+
+TEST_CASE_FIXTURE(
+    ranks, "of workers that hang, the second has leave when the first is gone, and is told that it is the last") {
+  REQUIRE(ask<void>(actor, generation_started{run, {1}, 2}));
+  const auto first = ask<leave_granted>(actor, leave_request{run, {1}, {0}, "NCCL hangs"});
+  REQUIRE(first);
+  CHECK_FALSE(first->is_last_holder);
+  auto asked = self()->request(actor, patience, leave_request{run, {1}, {1}, "NCCL hangs"});
+  REQUIRE(ask<void>(actor, worker_gone{run, {0}, 1}));
+  expected<leave_granted> second = fail(errc::internal, "no answer");
+  asked.receive([&](leave_granted& x) { second = x; },
+                [&](const caf::error& reason) { second = fail(from_caf(reason)); });
+  REQUIRE(second);
+  CHECK(second->is_last_holder);
+}

@@ -250,6 +250,9 @@ void for_each_message(Visitor visit) {
   visit("storage_probe", storage_probe{sample_run, {3}, ".probe-3", "c0ffee"});
   visit("storage_view", storage_view{true, ".store", "facade"});
   visit("checkpoint_failed", checkpoint_failed{sample_run, {100}, reason});
+  visit("leave_request", leave_request{sample_run, {7}, {3}, "NCCL has not come back from its abort"});
+  visit("leave_granted", leave_granted{true});
+  visit("worker_gone", worker_gone{sample_run, {3}, 2});
 }
 
 } // namespace troupe

@@ -869,6 +869,53 @@ bool inspect(Inspector& f, exchange_ended& x) {
                             f.field("sequence", x.sequence));
 }
 
+/// A worker's device does not let go of a group that was given up, so that the process has to end: it asks for leave.
+/// Answered by `leave_granted`, when it is its turn. From a worker to the collectives actor.
+struct leave_request {
+  run_id run;
+  generation_id generation;
+  worker_id worker;
+  /// What hangs, for the log.
+  std::string reason;
+
+  bool operator==(const leave_request&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, leave_request& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
+                            f.field("reason", x.reason));
+}
+
+/// The worker may end itself.
+struct leave_granted {
+  /// Nobody else has the state of the run: it is to be copied out first.
+  bool is_last_holder = false;
+
+  bool operator==(const leave_granted&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, leave_granted& x) {
+  return f.object(x).fields(f.field("is_last_holder", x.is_last_holder));
+}
+
+/// A worker's process has ended. From the driver to the collectives actor.
+struct worker_gone {
+  run_id run;
+  worker_id worker;
+  /// Members of the last generation that live: they have the state.
+  std::uint32_t holders_left = 0;
+
+  bool operator==(const worker_gone&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, worker_gone& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker),
+                            f.field("holders_left", x.holders_left));
+}
+
 /// The blobs of all ranks, by rank.
 struct exchange_result {
   generation_id generation;

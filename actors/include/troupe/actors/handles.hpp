@@ -91,7 +91,12 @@ using collectives_actor = caf::typed_actor<
     // Repeating it is harmless.
     caf::result<exchange_result>(exchange_request),
     // Gives up an exchange: who waits for it, and whoever comes to it later, is told. Idempotent.
-    caf::result<void>(exchange_ended)>;
+    caf::result<void>(exchange_ended),
+    // A worker that has to end itself asks for leave: answers when no other has leave that still lives. Fails with
+    // `errc::stale_generation` for another run. Repeating it is harmless.
+    caf::result<leave_granted>(leave_request),
+    // A worker is gone. From the trainer. Idempotent.
+    caf::result<void>(worker_gone)>;
 
 /// Commits the checkpoints of a run, and decides which stay. Owned by the trainer; runs on a thread of its own.
 using checkpoint_store = caf::typed_actor<

@@ -62,5 +62,8 @@ CAF_ADD_TYPE_ID(troupe_messages, (troupe::checkpoint_skipped))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::checkpoint_failed))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::storage_probe))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::storage_view))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::leave_request))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::leave_granted))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::worker_gone))
 
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

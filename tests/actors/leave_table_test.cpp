@@ -1,0 +1,105 @@
+#include <troupe/actors/leave_table.hpp>
+
+#include <doctest/doctest.h>
+#include <random>
+
+using namespace troupe;
+using namespace troupe::actors;
+
+namespace {
+
+const run_id run{"cafe"};
+
+leave_request asks(std::uint32_t worker) {
+  return {run, {1}, {worker}, "hangs"};
+}
+
+worker_gone goes(std::uint32_t worker, std::uint32_t holders_left) {
+  return {run, {worker}, holders_left};
+}
+
+leave_table of_size(std::uint32_t world_size) {
+  leave_table table;
+  table.begin({run, {1}, world_size});
+  return table;
+}
+
+} // namespace
+
+TEST_CASE("workers that hang together go one at a time, and the last is told that it is the last") {
+  auto table = of_size(3);
+  CHECK(table.ask(asks(0)).value() == leave_table::grant{{0}, {false}});
+  CHECK_FALSE(table.ask(asks(2)).value());
+  CHECK_FALSE(table.ask(asks(1)).value());
+  // A generation that was lost changes nothing; who has the state is told with each end.
+  table.begin({run, {2}, 0});
+  CHECK(table.gone(goes(0, 2)) == leave_table::grant{{2}, {false}});
+  CHECK(table.gone(goes(2, 1)) == leave_table::grant{{1}, {true}});
+  CHECK_FALSE(table.gone(goes(1, 0)));
+}
+
+TEST_CASE("to ask again is harmless, and so is the end of somebody else") {
+  auto table = of_size(4);
+  CHECK(table.ask(asks(0)).value());
+  CHECK(table.ask(asks(0)).value() == leave_table::grant{{0}, {false}});
+  CHECK_FALSE(table.ask(asks(1)).value());
+  CHECK_FALSE(table.ask(asks(1)).value());
+  CHECK_FALSE(table.gone(goes(3, 3)));
+  CHECK(table.gone(goes(0, 2)) == leave_table::grant{{1}, {false}});
+  CHECK_FALSE(table.gone(goes(1, 1)));
+}
+
+TEST_CASE("one that dies while it waits is not waited for") {
+  auto table = of_size(3);
+  CHECK(table.ask(asks(0)).value());
+  CHECK_FALSE(table.ask(asks(1)).value());
+  CHECK_FALSE(table.ask(asks(2)).value());
+  CHECK_FALSE(table.gone(goes(1, 2)));
+  CHECK(table.gone(goes(0, 1)) == leave_table::grant{{2}, {true}});
+}
+
+TEST_CASE("another run's workers have no leave to ask for, and their ends count for nothing") {
+  auto table = of_size(1);
+  auto stranger = asks(0);
+  stranger.run = run_id{"beef"};
+  CHECK(table.ask(stranger).error().code == errc::stale_generation);
+  CHECK(table.ask(asks(0)).value() == leave_table::grant{{0}, {true}});
+  CHECK_FALSE(table.ask(asks(1)).value());
+  CHECK_FALSE(table.gone({run_id{"beef"}, {0}, 5}));
+}
+
+TEST_CASE(
+    "in any order of questions and ends, never two have leave, everybody gets it, and only the last is the last") {
+  const auto seed = std::random_device{}();
+  INFO("seed ", seed);
+  std::mt19937 random{seed};
+  for (int round = 0; round < 200; ++round) {
+    const auto workers = 1 + random() % 6;
+    auto table = of_size(workers);
+    std::vector<std::uint32_t> silent;
+    for (std::uint32_t i = 0; i < workers; ++i)
+      silent.push_back(i);
+    std::optional<worker_id> leaving;
+    std::uint32_t living = workers;
+    std::uint32_t left_as_last = 0;
+    const auto take = [&](const std::optional<leave_table::grant>& due) {
+      if (!due)
+        return;
+      REQUIRE_FALSE(leaving);
+      leaving = due->worker;
+      CHECK(due->answer.is_last_holder == (living == 1));
+      left_as_last += due->answer.is_last_holder ? 1 : 0;
+    };
+    while (living != 0) {
+      if (!silent.empty() && (!leaving || random() % 2 == 0)) {
+        const auto at = silent.begin() + static_cast<std::ptrdiff_t>(random() % silent.size());
+        take(table.ask(asks(*at)).value());
+        silent.erase(at);
+      } else {
+        REQUIRE(leaving);
+        take(table.gone(goes(std::exchange(leaving, std::nullopt)->value, --living)));
+      }
+    }
+    CHECK(left_as_last == 1);
+  }
+}

@@ -752,6 +752,7 @@ class trainer_state : public trainer_backend::base {
     message.verify_determinism = config_.run.verify_determinism;
     message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
     message.gpus = resources_of_worker(config_.scaling).gpus;
+    message.gpu_gradients_by_host = config_.run.backend != backend_mode::automatic;
     return message;
   }
 

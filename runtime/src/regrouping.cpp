@@ -42,6 +42,16 @@ error train_context::impl::why_it_ends(error otherwise) {
   return abort_reason_ && otherwise.code == errc::aborted ? *abort_reason_ : otherwise;
 }
 
+/// Returns once nothing of it writes to this worker's memory any more.
+void train_context::impl::end_gpu_group(std::unique_ptr<collectives::device_group> group) {
+  if (!group)
+    return;
+  static_cast<void>(group->finish());
+  // The next may be made of what is left of it. One that goes by the communicator ends with that.
+  if (group->name().starts_with("nccl"))
+    gpu_predecessor_ = std::move(group);
+}
+
 void train_context::impl::regroup(error reason) {
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
   // What is said to newcomers at a boundary that all have come to stays true.
@@ -54,11 +64,14 @@ void train_context::impl::regroup(error reason) {
   for (;;) {
     word_.freeze();
     auto old = std::unique_ptr<collectives::communicator>{};
+    auto old_on_gpu = std::unique_ptr<collectives::device_group>{};
     {
       auto lock = std::lock_guard{communicator_mutex_};
       old = std::move(communicator_);
+      old_on_gpu = std::move(gpu_group_);
     }
-    // Its threads end here: only then may this worker report.
+    // Their threads and streams end here: only then may this worker report.
+    end_gpu_group(std::move(old_on_gpu));
     old.reset();
     regroup_report report;
     report.run = begin_.run;
@@ -128,6 +141,7 @@ bool train_context::impl::adopt(const next_generation& next) {
   staging_ = {};
   level_ = false;
   begin_.place = next.place;
+  gpu_exchanges_ = 0;
   generation_ = next.place.generation;
   cancel_forming_ = {};
   word_.restart(generation_, passed_);

@@ -41,6 +41,8 @@ random_stream shard::random(std::uint32_t index) const noexcept {
 }
 
 void shard::contribute(std::span<const float> gradient) {
+  if (owner_->driver_->plan_.on_gpu)
+    throw failure{errc::user_error, "shard.contribute() of a plan that is on_gpu: write to shard.gpu_gradient()"};
   if (gradient.size() != gradient_.size())
     throw failure{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size()) +
                                               " elements to a gradient of " + std::to_string(gradient_.size()) +
@@ -53,7 +55,17 @@ void shard::complete(std::uint64_t first, std::uint64_t count) {
   owner_->driver_->complete(*this, first, count);
 }
 
+double* shard::gpu_metric(std::string_view metric) const {
+  const auto& plan = owner_->driver_->plan_;
+  if (!plan.on_gpu)
+    throw failure{errc::user_error, "shard.gpu_metric() of a plan that is not on_gpu: shard.add() adds to its metrics"};
+  return metrics_.data() + index_of(plan.metrics, metric);
+}
+
 void shard::add(std::string_view metric, double sum) {
+  if (owner_->driver_->plan_.on_gpu)
+    throw failure{errc::user_error,
+                  "shard.add() of a plan that is on_gpu: its metrics are added to where shard.gpu_metric() says"};
   metrics_[index_of(owner_->driver_->plan_.metrics, metric)] += sum;
 }
 
@@ -79,6 +91,10 @@ bool step::last() const noexcept {
 
 std::span<const float> step::all_reduce() {
   return driver_->all_reduce();
+}
+
+std::span<const float> step::all_reduce_on_gpu() {
+  return driver_->all_reduce_on_gpu();
 }
 
 double step::mean(std::string_view metric) const {
@@ -175,6 +191,19 @@ void train_context::name_gradient(std::vector<gradient_tensor> tensors) {
 
 tracked_state& train_context::state() noexcept {
   return impl_->state_;
+}
+
+const std::shared_ptr<collectives::device>& train_context::gpu() {
+  return impl_->gpu().device;
+}
+
+const collectives::device_stream& train_context::gpu_stream() {
+  return impl_->gpu().stream;
+}
+
+void train_context::track_on_gpu(std::string name, dtype type, std::vector<std::uint64_t> shape,
+                                 std::span<std::byte> memory) {
+  impl_->state_.track(std::move(name), type, std::move(shape), impl_->gpu().door->tensor(memory));
 }
 
 random_stream train_context::random(std::string_view name) const noexcept {

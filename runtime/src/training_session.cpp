@@ -1,10 +1,14 @@
 #include "training_session.hpp"
 #include "part_stream.hpp"
 
+#include <troupe/actors/backend_choice.hpp>
 #include <troupe/actors/run_directory.hpp>
+#include <troupe/collectives/device_offer.hpp>
 #include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/hierarchical_communicator.hpp>
+#include <troupe/collectives/nccl_group.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
+#include <troupe/collectives/staged_device_group.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 
@@ -13,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <tuple>
 
 namespace troupe {
 
@@ -22,6 +27,9 @@ using namespace std::chrono_literals;
 
 /// How long a rank waits for a command that another rank has already seen.
 constexpr auto command_limit = 10s;
+
+/// Exchanges of groups of GPUs are numbered from here; those below belong to staging groups.
+constexpr auto first_gpu_exchange = std::uint64_t{1} << 63;
 
 } // namespace
 
@@ -131,6 +139,72 @@ std::unique_ptr<collectives::communicator> train_context::impl::make_communicato
   throw failure{errc::internal, "no such backend"};
 }
 
+train_context::impl::opened_gpu& train_context::impl::gpu() {
+  if (gpu_)
+    return *gpu_;
+  if (begin_.gpus == 0)
+    throw failure{errc::invalid_argument, "this worker has no GPU: set scaling.use_gpu, or "
+                                          "scaling.resources_per_worker.gpus"};
+  opened_gpu opened;
+  opened.device = value_or_throw(open_gpu_());
+  opened.stream = value_or_throw(collectives::device_stream::make(opened.device));
+  opened.door = value_or_throw(runtime::gpu_door::open(opened.device, opened.stream.handle()));
+  gpu_ = std::move(opened);
+  return *gpu_;
+}
+
+collectives::device_group& train_context::impl::gpu_group() {
+  if (gpu_group_)
+    return *gpu_group_;
+  std::ignore = group();
+  auto formed = make_gpu_group();
+  formed->set_deadline(std::chrono::milliseconds{begin_.collective_timeout_ms});
+  auto lock = std::lock_guard{communicator_mutex_};
+  gpu_group_ = std::move(formed);
+  if (aborted_ >= generation_)
+    gpu_group_->abort(*abort_reason_);
+  return *gpu_group_;
+}
+
+/// All ranks tell what they have, and choose alike.
+std::unique_ptr<collectives::device_group> train_context::impl::make_gpu_group() {
+  const auto& place = begin_.place;
+  auto& device = gpu().device;
+  auto before = std::move(gpu_predecessor_);
+  if (place.world_size == 1)
+    return value_or_throw(collectives::make_self_device_group(device, place.generation));
+  auto exchange = [this](std::string mine) -> expected<std::vector<std::string>> {
+    const auto number = first_gpu_exchange + gpu_exchanges_++;
+    auto all = link_.exchange({begin_.run, begin_.place.generation, number, begin_.place.rank, std::move(mine)});
+    if (!all)
+      return fail(std::move(all.error()));
+    return std::move(all->blobs);
+  };
+  auto nccl = collectives::find_nccl();
+  auto offers = value_or_throw(collectives::exchange_device_offers(
+      place.generation, {device->info().uuid, nccl ? *nccl : std::string{}}, exchange));
+  auto mode = begin_.gpu_gradients_by_host ? backend_mode::shm : backend_mode::automatic;
+  auto choice = actors::choose_device_backend(mode, offers);
+  if (place.rank == rank_id{})
+    std::fprintf(stderr, "gradients of GPUs go over %s\n", choice.reason.c_str());
+  if (choice.backend == actors::device_backend::staged)
+    return value_or_throw(collectives::make_staged_device_group(device, *communicator_));
+  collectives::nccl_options options;
+  options.rank = place.rank;
+  options.world_size = place.world_size;
+  options.generation = place.generation;
+  options.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
+  options.cancelled = cancel_forming_.get_token();
+  options.predecessor = std::move(before);
+  options.on_hang.ask_leave = [this, generation = place.generation]() -> expected<collectives::hang_policy::leave> {
+    auto granted = link_.ask_leave({begin_.run, generation, begin_.worker, "NCCL does not let go of its group"});
+    if (!granted)
+      return fail(std::move(granted.error()));
+    return collectives::hang_policy::leave{granted->is_last_holder};
+  };
+  return value_or_throw(collectives::make_nccl_group(device, std::move(options), exchange));
+}
+
 std::string train_context::impl::describe() {
   auto lock = std::lock_guard{communicator_mutex_};
   auto step = word_.load().step;
@@ -214,6 +288,8 @@ void train_context::impl::abort(const abort_training& message) {
   cancel_forming_.request_stop();
   if (communicator_)
     communicator_->abort(message.reason);
+  if (gpu_group_)
+    gpu_group_->abort(message.reason);
 }
 
 std::uint64_t train_context::impl::micros() const {
@@ -309,7 +385,10 @@ void train_context::impl::for_each_step(step_plan plan, const std::function<void
 void train_context::impl::pass_barrier(step_id step) {
   auto scope = runtime::activity::scope{activity_, activity_kind::collective};
   // Each word becomes its maximum over the ranks; a digest and its complement become maximum and minimum.
-  auto digest = first_barrier_ ? state_.digest() : state_.digest_of_slice(step.value);
+  // Who is alone has nobody to differ from.
+  auto digest = begin_.place.world_size == 1 ? 0
+                : first_barrier_             ? state_.digest()
+                                             : state_.digest_of_slice(step.value);
   auto [in_flight, owed] = checkpoint_words();
   std::array<std::uint64_t, 7> words{commands_.highest(), digest, ~digest, step.value, ~step.value, in_flight, owed};
   value_or_throw(communicator_->barrier(words));
@@ -505,8 +584,7 @@ std::vector<collectives::byte_range> parts_of(const step_plan& plan, const colle
   return parts;
 }
 
-std::size_t gradient_parts_of(const step_plan& plan, const collectives::reduced_bucket& bucket) {
-  auto parts = bucket.parts().size();
+std::size_t gradient_parts_of(const step_plan& plan, std::size_t parts) {
   return parts == 1 || plan.metrics.empty() ? parts : parts - 1;
 }
 
@@ -518,18 +596,27 @@ step_driver::step_driver(train_context::impl& context, const step_plan& plan)
       order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
       // Of a body that has been looked at elsewhere, nothing new is to be learned.
       check_(!context.is_newcomer() || context.begin_.check_every_step),
-      step_(*this) {}
+      step_(*this) {
+  if (plan.on_gpu && context.begin_.verify_determinism > 0)
+    throw failure{errc::invalid_argument, "verify_determinism compares contributions in host memory, and this plan is "
+                                          "on_gpu: leave it out, or run the program once on CPUs with it"};
+}
 
 step_driver::~step_driver() {
   // What was started uses this object's memory, and may wait for ranks that do not come any more.
-  if (std::ranges::all_of(started_, &collectives::pending_call::is_done))
+  if (std::ranges::all_of(started_, &collectives::pending_call::is_done) && (!on_gpu_ || on_gpu_->is_settled()))
     return;
-  context_.group().abort({errc::aborted, "the training function left step " + std::to_string(step_.id_.value) +
-                                             " while its gradient was being reduced"});
+  auto reason = error{errc::aborted, "the training function left step " + std::to_string(step_.id_.value) +
+                                         " while its gradient was being reduced"};
+  if (on_gpu_)
+    context_.gpu_group().abort(reason);
+  context_.group().abort(std::move(reason));
   end_started_calls();
 }
 
 void step_driver::end_started_calls() {
+  if (on_gpu_)
+    on_gpu_->settle();
   for (const auto& call : started_)
     (void)call.wait();
 }
@@ -539,8 +626,9 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
   do {
     while (!context_.word_.begin(context_.begin_.place.generation, id))
       context_.regroup({});
-    if (generation_ != context_.begin_.place.generation)
-      adopt_generation();
+    interrupted_ = true;
+    if (generation_ != context_.begin_.place.generation && !try_to_adopt())
+      continue;
     interrupted_ = false;
     try_body(body);
     // A handler of the user's for everything may have kept the interruption to itself.
@@ -551,12 +639,34 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
     context_.pusher_->record(ledger_row{id, generation_, range_});
 }
 
+/// Forming a group for a GPU's memory may find a peer lost.
+bool step_driver::try_to_adopt() {
+  try {
+    adopt_generation();
+    return true;
+  } catch (const failure& x) {
+    generation_ = {};
+    if (!plan_.on_gpu || !context_.is_loss_of_group(x.reason()))
+      throw;
+    context_.regroup(x.reason());
+    return false;
+  }
+}
+
 void step_driver::adopt_generation() {
   generation_ = context_.begin_.place.generation;
   range_ = context_.begin_.place.ownership[context_.begin_.place.rank.value];
   // The old ones first: they may be large.
   result_.reset();
   sums_.reset();
+  on_gpu_.reset();
+  if (plan_.on_gpu) {
+    auto layout = layout_of(plan_);
+    auto cut = parts_of(plan_, layout);
+    on_gpu_ = std::make_unique<runtime::gpu_reduction>(context_.gpu_group(), context_.gpu().stream, layout,
+                                                       context_.begin_.shards, std::move(cut));
+    return;
+  }
   sums_.emplace(value_or_throw(
       collectives::leaf_accumulator::make(layout_of(plan_), context_.begin_.shards, context_.group().memory())));
   result_ = value_or_throw(context_.group().make_bucket(sums_->layout(), parts_of(plan_, sums_->layout())));
@@ -574,9 +684,9 @@ void step_driver::try_body(const std::function<void(step&)>& body) {
   step_.shards_.again_ = computes_again() ? std::optional{twice_->shard} : std::nullopt;
   if (check_)
     digests_before_ = context_.state_.digests();
-  complete_.assign(result_->parts().size(), 0);
+  complete_.assign(parts().size(), 0);
   started_.clear();
-  sums_->begin(range_);
+  on_gpu_ ? on_gpu_->begin(range_) : sums_->begin(range_);
   run_body(body);
 }
 
@@ -611,22 +721,41 @@ bool step_driver::repeat(step_id id, const std::function<void(step&)>& body) {
   return reduced_ && !interrupted_ && !context_.has_lost_others();
 }
 
-std::span<const float> step_driver::take_gradient() {
+/// The parts of the bucket that are reduced by a call each.
+std::vector<collectives::byte_range> step_driver::parts() const {
+  auto all = on_gpu_ ? on_gpu_->parts() : std::span{result_->parts()};
+  return {all.begin(), all.end()};
+}
+
+std::size_t step_driver::started() const {
+  return on_gpu_ ? on_gpu_->started() : started_.size();
+}
+
+/// What the others have reduced in the step that this newcomer repeats.
+void step_driver::take_from_others() {
   auto bytes = context_.gradient_of_others(step_.id_);
   if (!bytes)
     throw step_interrupted{};
-  auto size = layout_of(plan_).size_bytes();
+  auto layout = layout_of(plan_);
+  auto size = layout.size_bytes();
   if (bytes->size() != size)
     throw failure{errc::mismatch, "the others have reduced " + std::to_string(bytes->size()) + " bytes in step " +
                                       std::to_string(step_.id_.value) + ", this worker's plan has " +
                                       std::to_string(size)};
   repeated_.reserve(size);
   std::ranges::copy(*bytes, repeated_.bytes().begin());
+  if (plan_.on_gpu) {
+    auto& gpu = context_.gpu();
+    if (gpu_repeated_.size_bytes() < size)
+      gpu_repeated_ = value_or_throw(collectives::device_memory::make(gpu.device, size));
+    value_or_throw(gpu.door->write(gpu_repeated_.data(), repeated_.bytes().first(size)));
+  }
   reduced_ = true;
-  return {reinterpret_cast<const float*>(repeated_.bytes().data()), plan_.gradient_elements};
 }
 
 double step_driver::metric(std::size_t index) const {
+  if (on_gpu_ && !repeating_)
+    return gpu_metrics_[index];
   auto bytes = repeating_ ? std::span<const std::byte>{repeated_.bytes()} : std::span{result_->bytes()};
   // The root has divided it.
   return reinterpret_cast<const double*>(bytes.data() + layout_of(plan_).offset_bytes(1))[index];
@@ -652,7 +781,7 @@ void step_driver::open_shard(shard& target, shard_id id) {
                                         " is due: go through step.shards() once"};
   ++next_shard_;
   keep_first_result();
-  auto bucket = sums_->next(id);
+  auto bucket = on_gpu_ ? on_gpu_->next(id) : sums_->next(id);
   if (twice_ && twice_->shard == id)
     first_result_open_ = bucket;
   fill(target, id, bucket);
@@ -664,8 +793,9 @@ void step_driver::fill(shard& target, shard_id id, std::span<std::byte> bucket) 
   target.owner_ = &step_;
   target.id_ = id;
   target.samples_ = samples_;
-  target.gradient_ = {reinterpret_cast<float*>(bucket.data()), plan_.gradient_elements};
-  target.metrics_ = {reinterpret_cast<double*>(bucket.data() + sums_->layout().offset_bytes(1)), plan_.metrics.size()};
+  auto gradient = std::span{reinterpret_cast<float*>(bucket.data()), plan_.gradient_elements};
+  (plan_.on_gpu ? target.gpu_gradient_ : target.gradient_) = gradient;
+  target.metrics_ = {reinterpret_cast<double*>(bucket.data() + layout_of(plan_).offset_bytes(1)), plan_.metrics.size()};
 }
 
 void step_driver::check_untouched() const {
@@ -680,6 +810,22 @@ void step_driver::check_untouched() const {
 }
 
 std::span<const float> step_driver::all_reduce() {
+  if (plan_.on_gpu)
+    throw failure{errc::user_error, "step.all_reduce() of a plan that is on_gpu: call step.all_reduce_on_gpu()"};
+  settle_step();
+  auto bytes = repeating_ ? std::span<const std::byte>{repeated_.bytes()} : std::span{result_->bytes()};
+  return {reinterpret_cast<const float*>(bytes.data()), plan_.gradient_elements};
+}
+
+std::span<const float> step_driver::all_reduce_on_gpu() {
+  if (!plan_.on_gpu)
+    throw failure{errc::user_error, "step.all_reduce_on_gpu() of a plan that is not: set step_plan.on_gpu"};
+  settle_step();
+  const auto* data = repeating_ ? gpu_repeated_.data() : on_gpu_->result().data();
+  return {reinterpret_cast<const float*>(data), plan_.gradient_elements};
+}
+
+void step_driver::settle_step() {
   leave_if_regrouped();
   if (reduced_)
     throw failure{errc::user_error, "step.all_reduce() was called twice in step " + std::to_string(step_.id_.value)};
@@ -689,7 +835,7 @@ std::span<const float> step_driver::all_reduce() {
                                         std::to_string(range_.size()) +
                                         " shards before all_reduce: go through all of step.shards()"};
   if (repeating_)
-    return take_gradient();
+    return take_from_others();
   if (computes_again() && !computed_again_)
     throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " did not compute shard " +
                                         std::to_string(twice_->shard.value) +
@@ -711,7 +857,6 @@ std::span<const float> step_driver::all_reduce() {
     // Somebody has passed: what was reduced counts, and lies where the old generation left it.
   }
   reduced_ = true;
-  return {reinterpret_cast<const float*>(result_->bytes().data()), plan_.gradient_elements};
 }
 
 /// On return the step has passed.
@@ -719,7 +864,14 @@ void step_driver::reduce() {
   auto scope = runtime::activity::scope{context_.activity_, activity_kind::collective};
   if (twice_)
     compare_results();
-  if (started_.empty()) {
+  if (on_gpu_) {
+    while (started() < parts().size())
+      start_next_part();
+    on_gpu_->finish();
+    gpu_metrics_.resize(plan_.metrics.size());
+    auto metrics = on_gpu_->result().subspan(layout_of(plan_).offset_bytes(1));
+    value_or_throw(context_.gpu().door->read(metrics.data(), std::as_writable_bytes(std::span{gpu_metrics_})));
+  } else if (started_.empty()) {
     // Nothing is under way: this thread does it itself.
     sums_->end();
     for (std::size_t turn = 0; turn < result_->parts().size(); ++turn)
@@ -734,7 +886,19 @@ void step_driver::reduce() {
     throw failure{errc::aborted, "the group was given up in step " + std::to_string(step_.id_.value)};
   context_.reduced_ = step_.id_;
   context_.pass_barrier(step_.id_);
-  context_.stager_.push_gradient(step_.id_, result_->bytes());
+  hand_to_newcomers();
+}
+
+void step_driver::hand_to_newcomers() {
+  if (!on_gpu_)
+    return context_.stager_.push_gradient(step_.id_, result_->bytes());
+  if (!context_.stager_.is_active() || context_.begin_.place.rank != rank_id{})
+    return;
+  auto reduced = on_gpu_->result();
+  repeated_.reserve(reduced.size());
+  auto copy = repeated_.bytes().first(reduced.size());
+  value_or_throw(context_.gpu().door->read(reduced.data(), copy));
+  context_.stager_.push_gradient(step_.id_, copy);
 }
 
 void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_t count) {
@@ -745,7 +909,7 @@ void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_
                                         ") in step " + std::to_string(step_.id_.value) + ": the gradient has " +
                                         std::to_string(plan_.gradient_elements) +
                                         " elements, and is complete before all_reduce"};
-  auto parts = result_->parts();
+  auto parts = this->parts();
   auto is_last_shard = which.id_.value + 1 == range_.last;
   // What is computed twice is compared before anything is reduced.
   if (!is_last_shard || parts.size() == 1 || twice_)
@@ -858,18 +1022,19 @@ void step_driver::compare_results() {
 
 /// All ranks reduce the parts in the same order: the gradient's from its end to its begin, then the metrics.
 std::size_t step_driver::part_at(std::size_t turn) const {
-  auto gradient_parts = gradient_parts_of(plan_, *result_);
+  auto gradient_parts = gradient_parts_of(plan_, parts().size());
   return turn < gradient_parts ? gradient_parts - 1 - turn : turn;
 }
 
 void step_driver::start_complete_parts() {
-  while (started_.size() < gradient_parts_of(plan_, *result_)) {
-    auto part = part_at(started_.size());
-    auto range = result_->parts()[part];
+  auto parts = this->parts();
+  while (started() < gradient_parts_of(plan_, parts.size())) {
+    auto part = part_at(started());
+    auto range = parts[part];
     auto wanted = std::min(range.last / sizeof(float), plan_.gradient_elements) - range.first / sizeof(float);
     if (complete_[part] < wanted)
       return;
-    if (check_ && started_.empty())
+    if (check_ && started() == 0)
       check_untouched();
     start_next_part();
   }
@@ -877,7 +1042,11 @@ void step_driver::start_complete_parts() {
 
 /// The part of the last shard's contribution joins the sums of the others, and then those of the other ranks.
 void step_driver::start_next_part() {
-  auto part = part_at(started_.size());
+  auto part = part_at(started());
+  if (on_gpu_) {
+    const auto& begin = context_.begin_;
+    return on_gpu_->start(part, {begin.shards, begin.place.ownership, plan_.batch_samples, begin.fast_reduction});
+  }
   if (started_.empty())
     sums_->close();
   sums_->finish(result_->parts()[part]);

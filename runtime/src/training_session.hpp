@@ -5,6 +5,8 @@
 #include "command_inbox.hpp"
 #include "control_link.hpp"
 #include "double_check.hpp"
+#include "gpu_door.hpp"
+#include "gpu_reduction.hpp"
 #include "metrics_pusher.hpp"
 #include "snapshot_writer.hpp"
 #include "state_stager.hpp"
@@ -12,6 +14,8 @@
 
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/communicator.hpp>
+#include <troupe/collectives/device.hpp>
+#include <troupe/collectives/device_group.hpp>
 #include <troupe/collectives/leaf_accumulator.hpp>
 #include <troupe/collectives/shared_pool.hpp>
 #include <troupe/data_order.hpp>
@@ -61,6 +65,22 @@ class train_context::impl {
   void report(metric_map values, save_checkpoint checkpoint);
   /// Throws `failure` where there is none: the last was lost, in a function that has a loop of its own.
   [[nodiscard]] collectives::communicator& group();
+
+  /// What a worker that has a GPU opens of it.
+  struct opened_gpu {
+    std::shared_ptr<collectives::device> device;
+    collectives::device_stream stream;
+    std::shared_ptr<runtime::gpu_door> door;
+  };
+  /// Throws `failure` where there is none.
+  [[nodiscard]] opened_gpu& gpu();
+  /// Where it comes from.
+  std::function<expected<std::shared_ptr<collectives::device>>()> open_gpu_ = [] {
+    return collectives::open_device(0);
+  };
+  /// The group of this generation for buckets in device memory. Formed by the first call, which all ranks make alike.
+  /// Throws `failure`.
+  [[nodiscard]] collectives::device_group& gpu_group();
 
   /// A collective operation of a training function with a loop of its own. Throws what it returns.
   template <class Call>
@@ -118,6 +138,8 @@ class train_context::impl {
 
  private:
   void form_communicator();
+  [[nodiscard]] std::unique_ptr<collectives::device_group> make_gpu_group();
+  void end_gpu_group(std::unique_ptr<collectives::device_group> group);
   /// Takes the place in a new generation; false if that is over already.
   [[nodiscard]] bool adopt(const next_generation& next);
   [[nodiscard]] error why_it_ends(error otherwise);
@@ -176,6 +198,13 @@ class train_context::impl {
   std::shared_ptr<collectives::shared_pool> pool_;
   std::mutex communicator_mutex_;
   std::unique_ptr<collectives::communicator> communicator_;
+  std::optional<opened_gpu> gpu_;
+  /// Of the same generation; null until it is needed.
+  std::unique_ptr<collectives::device_group> gpu_group_;
+  /// That of the generation before, if it had connections of its own.
+  std::unique_ptr<collectives::device_group> gpu_predecessor_;
+  /// The exchanges over the control plane that groups of GPUs have made in this generation.
+  std::uint64_t gpu_exchanges_ = 0;
   /// Set where parts are streamed: used from the snapshot writer's thread.
   std::shared_ptr<runtime::part_stream> part_stream_;
   /// Set from the beginning, and used from the same thread.
@@ -274,6 +303,7 @@ class step_driver {
   void open_shard_again(shard& target);
   void complete(const shard& which, std::uint64_t first, std::uint64_t count);
   std::span<const float> all_reduce();
+  std::span<const float> all_reduce_on_gpu();
   [[nodiscard]] double metric(std::size_t index) const;
 
   /// How many shards were computed twice, with equal bits, and how many of them by another rank.
@@ -290,10 +320,16 @@ class step_driver {
 
   /// What depends on the membership.
   void adopt_generation();
+  [[nodiscard]] bool try_to_adopt();
+  [[nodiscard]] std::vector<collectives::byte_range> parts() const;
+  [[nodiscard]] std::size_t started() const;
+  /// Throws `failure` unless the body may reduce now. Returns once the step counts.
+  void settle_step();
+  void take_from_others();
+  void hand_to_newcomers();
   void leave_if_regrouped();
   void try_body(const std::function<void(step&)>& body);
   void run_body(const std::function<void(step&)>& body);
-  std::span<const float> take_gradient();
   void reduce();
   void end_started_calls();
   void check_untouched() const;
@@ -321,6 +357,11 @@ class step_driver {
   /// Of the last shard, the elements that are complete, by part.
   std::vector<std::uint64_t> complete_;
   std::vector<collectives::pending_call> started_;
+  /// Instead of the above, where the plan is on the GPU.
+  std::unique_ptr<runtime::gpu_reduction> on_gpu_;
+  collectives::device_memory gpu_repeated_;
+  /// The metrics of what was reduced there.
+  std::vector<double> gpu_metrics_;
   collectives::aligned_buffer added_{*std::pmr::new_delete_resource()};
   /// What the others have reduced, while their steps are repeated.
   collectives::aligned_buffer repeated_{*std::pmr::new_delete_resource()};

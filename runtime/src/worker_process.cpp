@@ -10,6 +10,7 @@
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/join_handshake.hpp>
 #include <troupe/actors/worker.hpp>
+#include <troupe/collectives/device.hpp>
 #include <troupe/runtime/descriptor_link.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/runtime/node_host.hpp>
@@ -25,6 +26,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unistd.h>
 
@@ -63,6 +65,7 @@ class actor_link : public control_link {
         staging_(system),
         metrics_(system),
         snapshots_(system),
+        leaving_(system),
         handles_(std::move(handles)),
         descriptors_(collectives::unique_fd{descriptor_fd}),
         worker_(worker),
@@ -109,6 +112,10 @@ class actor_link : public control_link {
     return std::make_shared<part_stream>(secret_, worker_, std::move(*where));
   }
 
+  expected<leave_granted> ask_leave(const leave_request& message) override {
+    return ask<leave_granted>(leaving_, handles_.collectives, message);
+  }
+
   expected<void> push(const metrics_batch& batch) override {
     expected<void> result;
     metrics_->request(handles_.control, push_limit, batch)
@@ -137,6 +144,7 @@ class actor_link : public control_link {
   caf::scoped_actor staging_;
   caf::scoped_actor metrics_;
   caf::scoped_actor snapshots_;
+  caf::scoped_actor leaving_;
   run_handles handles_;
   descriptor_link descriptors_;
   worker_id worker_;
@@ -280,13 +288,37 @@ std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bo
   return config;
 }
 
+/// What a worker computes on that has been given these GPUs.
+collectives::device_info first_of(const std::vector<std::string>& gpus) {
+  auto found = collectives::find_devices();
+  if (!found)
+    end_with({found.error().code, "this worker is to compute on GPU " + gpus.front() + " of host " + local_host_name() +
+                                      ": " + found.error().message});
+  if (found->empty())
+    end_with({errc::unsatisfiable, "this worker is to compute on GPU " + gpus.front() + " of host " +
+                                       local_host_name() + ", and finds no GPU there"});
+  return found->front();
+}
+
+/// What the arithmetic of a GPU's libraries depends on.
+void add_gpu(numerics_fingerprint& fingerprint, const collectives::device_info& gpu) {
+  fingerprint.values["device.capability"] = std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
+  for (const auto* name : {"CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"}) {
+    const auto* value = std::getenv(name);
+    fingerprint.values[std::string{"env."} + name] = value == nullptr ? "" : value;
+  }
+}
+
 /// What the arithmetic of this process and of the frameworks in it depends on.
-std::string start_backends(const std::vector<named_function>& functions) {
+std::string start_backends(const std::vector<named_function>& functions, const std::vector<std::string>& gpus) {
+  auto gpu = gpus.empty() ? std::nullopt : std::optional{first_of(gpus)};
   auto all = backends_of(functions);
   for (const auto& each : all)
     each->on_start();
   prepare_arithmetic_thread();
-  auto fingerprint = take_fingerprint();
+  auto fingerprint = take_fingerprint(gpu ? gpu->name : "cpu");
+  if (gpu)
+    add_gpu(fingerprint, *gpu);
   for (const auto& each : all)
     for (auto& [key, value] : each->numerics())
       fingerprint.values[each->name() + "." + key] = value;
@@ -324,7 +356,7 @@ void live(const std::vector<named_function>& functions) {
   ready.pid = static_cast<std::uint32_t>(::getpid());
   ready.host = local_host_name();
   ready.build_id = value_or_throw(own_program()).build_id;
-  ready.numerics = start_backends(functions);
+  ready.numerics = start_backends(functions, bootstrap->devices);
   self->request(handles.control, join_limit, ready, worker)
       .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
   host->wait_for_release();

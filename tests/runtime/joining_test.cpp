@@ -5,15 +5,18 @@
 #include <troupe/collectives/summation_tree.hpp>
 
 #include <doctest/doctest.h>
+#include <played_device.hpp>
 #include <rank_group.hpp>
 #include <scratch_directory.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <random>
 #include <thread>
+#include <utility>
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -78,10 +81,59 @@ step_plan plan_of(std::uint64_t steps) {
   return result;
 }
 
-void add_to(std::vector<float>& weights, std::span<const float> gradient) {
-  for (std::size_t i = 0; i < gradient.size(); ++i)
-    weights[i] += gradient[i];
+using collectives::testing::played_device;
+
+expected<std::shared_ptr<collectives::device>> played_gpu(std::uint32_t seed) {
+  played_device::options options;
+  options.seed = seed;
+  return std::make_shared<played_device>(options);
 }
+
+/// Tracked weights in host memory or in that of a played GPU, and work on them.
+class placed_weights {
+ public:
+  placed_weights(train_context& ctx, std::size_t elements, bool on_gpu)
+      : ctx_(ctx), on_gpu_(on_gpu), host_(on_gpu ? 0 : elements) {
+    if (!on_gpu) {
+      ctx.state().track("weights", host_);
+      return;
+    }
+    gpu_ = value_or_throw(collectives::device_memory::make(ctx.gpu(), elements * sizeof(float)));
+    std::ranges::fill(values(), 0.0f);
+    ctx.track_on_gpu("weights", values());
+  }
+
+  void run(std::function<void()> work) {
+    on_gpu_ ? value_or_throw(played_device::run_on(ctx_.gpu_stream().handle(), std::move(work))) : work();
+  }
+
+  void add(step& step) {
+    auto gradient = on_gpu_ ? step.all_reduce_on_gpu() : step.all_reduce();
+    run([weights = values(), gradient] {
+      for (std::size_t i = 0; i < gradient.size(); ++i)
+        weights[i] += gradient[i];
+    });
+  }
+
+  /// Once all work is done.
+  [[nodiscard]] std::vector<float> copy() {
+    if (on_gpu_)
+      value_or_throw(ctx_.gpu()->synchronize());
+    auto all = values();
+    return {all.begin(), all.end()};
+  }
+
+ private:
+  std::span<float> values() {
+    return on_gpu_ ? std::span{reinterpret_cast<float*>(gpu_.data()), gpu_.size_bytes() / sizeof(float)}
+                   : std::span{host_};
+  }
+
+  train_context& ctx_;
+  bool on_gpu_;
+  std::vector<float> host_;
+  collectives::device_memory gpu_;
+};
 
 /// A driver of two workers that both live: every regroup is of the same two, as `decide_regroup` decides.
 class two_survivors {
@@ -101,7 +153,7 @@ class two_survivors {
   expected<exchange_result> exchange(const exchange_request& message) {
     auto lock = std::unique_lock{mutex_};
     auto generation = message.generation.value;
-    auto& blobs = blobs_[generation];
+    auto& blobs = blobs_[{generation, message.sequence}];
     blobs[message.rank.value] = message.blob;
     changed_.notify_all();
     changed_.wait(lock, [&] { return generation_ > generation || blobs.size() == 2; });
@@ -156,10 +208,64 @@ class two_survivors {
   std::uint64_t generation_ = 3;
   int plans_ = 0;
   bool somebody_has_finished_ = false;
-  std::map<std::uint64_t, std::map<std::uint32_t, std::string>> blobs_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::map<std::uint32_t, std::string>> blobs_;
   std::map<std::uint32_t, regroup_report> reports_;
   std::map<std::uint32_t, next_generation> answers_;
 };
+
+/// Two sessions whose group is lost once, after `pause`, when both have begun; what they end with, and their weights.
+struct ended {
+  worker_finished result;
+  std::vector<float> weights;
+};
+
+std::vector<ended> lose_once(const std::filesystem::path& directory, std::chrono::microseconds pause, bool on_gpu,
+                             std::size_t elements, std::uint64_t steps) {
+  two_survivors driver;
+  std::vector<std::unique_ptr<two_survivors::link>> links;
+  std::vector<std::unique_ptr<train_context::impl>> sessions;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    auto begin = begin_at(directory, rank);
+    begin.place = place_of(rank, 3);
+    begin.gpus = on_gpu ? 0.5 : 0;
+    links.push_back(std::make_unique<two_survivors::link>(driver, rank));
+    sessions.push_back(std::make_unique<train_context::impl>(begin, *links.back()));
+    sessions.back()->open_gpu_ = [rank] { return played_gpu(rank + 1); };
+  }
+  std::atomic<int> bodies{0};
+  std::vector<ended> results(2);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      results[rank].result = sessions[rank]->run([&](train_context& ctx) {
+        placed_weights weights{ctx, elements, on_gpu};
+        auto plan = plan_of(steps);
+        plan.on_gpu = on_gpu;
+        ctx.for_each_step(plan, [&](step& step) {
+          for (auto& shard : step.shards())
+            weights.run([gradient = on_gpu ? shard.gpu_gradient() : shard.gradient()] { gradient[0] += 1; });
+          ++bodies;
+          weights.add(step);
+        });
+        results[rank].weights = weights.copy();
+      });
+      driver.finished();
+      // The other is not to wait for it.
+      if (results[rank].result.reason.code != errc::none)
+        for (auto& each : sessions)
+          each->abort({{}, {1'000}, {errc::aborted, "the run is ending"}});
+    });
+  while (bodies < 2)
+    std::this_thread::yield();
+  const auto instant = std::chrono::steady_clock::now() + pause;
+  while (std::chrono::steady_clock::now() < instant) {
+  }
+  for (auto& each : sessions)
+    each->abort({{}, {3}, {errc::aborted, "a loss"}});
+  for (auto& each : threads)
+    each.join();
+  return results;
+}
 
 } // namespace
 
@@ -167,52 +273,37 @@ TEST_CASE("a loss at any instant of the first steps leaves replicas that are com
   testing::scratch_directory scratch;
   auto random = std::mt19937{1};
   for (auto trial = 0; trial < 25; ++trial) {
-    two_survivors driver;
-    std::vector<std::unique_ptr<two_survivors::link>> links;
-    std::vector<std::unique_ptr<train_context::impl>> sessions;
-    for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      auto begin = begin_at(scratch.path(), rank);
-      begin.place = place_of(rank, 3);
-      links.push_back(std::make_unique<two_survivors::link>(driver, rank));
-      sessions.push_back(std::make_unique<train_context::impl>(begin, *links.back()));
-    }
-    std::atomic<int> bodies{0};
-    std::vector<worker_finished> results(2);
-    std::vector<std::thread> threads;
-    for (std::uint32_t rank = 0; rank < 2; ++rank)
-      threads.emplace_back([&, rank] {
-        results[rank] = sessions[rank]->run([&](train_context& ctx) {
-          // So large that the digests take a while.
-          auto weights = std::vector<float>(1 << 18);
-          ctx.state().track("weights", weights);
-          ctx.for_each_step(plan_of(2), [&](step& step) {
-            for (auto& shard : step.shards())
-              shard.gradient()[0] += 1;
-            ++bodies;
-            add_to(weights, step.all_reduce());
-          });
-        });
-        driver.finished();
-        // The other is not to wait for it.
-        if (results[rank].reason.code != errc::none)
-          for (auto& each : sessions)
-            each->abort({{}, {1'000}, {errc::aborted, "the run is ending"}});
-      });
-    while (bodies < 2)
-      std::this_thread::yield();
-    const auto instant = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 1500);
-    while (std::chrono::steady_clock::now() < instant) {
-    }
-    for (auto& each : sessions)
-      each->abort({{}, {3}, {errc::aborted, "a loss"}});
-    for (auto& each : threads)
-      each.join();
-    for (const auto& each : results) {
-      CAPTURE(trial);
-      INFO(each.reason.message);
-      CHECK(each.reason.code != errc::mismatch);
+    CAPTURE(trial);
+    // So large that the digests take a while.
+    for (const auto& each :
+         lose_once(scratch.path(), std::chrono::microseconds(random() % 1500), false, std::size_t{1} << 18, 2)) {
+      INFO(each.result.reason.message);
+      CHECK(each.result.reason.code != errc::mismatch);
     }
   }
+}
+
+TEST_CASE("a loss at any instant costs a run on GPUs no step, and no step counts twice") {
+  testing::scratch_directory scratch;
+  auto random = std::mt19937{2};
+  constexpr std::uint64_t steps = 6;
+  auto completed = 0;
+  for (auto trial = 0; trial < 25; ++trial) {
+    CAPTURE(trial);
+    for (const auto& each : lose_once(scratch.path(), std::chrono::microseconds(random() % 6000), true, 64, steps)) {
+      INFO(each.result.reason.message);
+      // Who comes late to the other's end is cut off, and nothing worse.
+      if (each.result.reason.code != errc::none) {
+        CHECK(each.result.reason.code == errc::aborted);
+        continue;
+      }
+      ++completed;
+      REQUIRE(each.weights.size() == 64);
+      CHECK(each.weights[0] == static_cast<float>(steps));
+      CHECK(each.weights[1] == 0.0f);
+    }
+  }
+  CHECK(completed >= 25);
 }
 
 namespace {
@@ -302,21 +393,26 @@ struct newcomer {
   std::vector<std::uint64_t> applied;
   std::vector<double> evaluated;
 
-  worker_finished follow(newcomers_link& link, const std::function<void(step&)>& before = {}) {
+  worker_finished follow(newcomers_link& link, const std::function<void(step&)>& before = {}, bool on_gpu = false) {
     auto begin = begin_at(scratch.path(), 1);
+    begin.gpus = on_gpu ? 1 : 0;
     begin.place.rank = {1};
     begin.place.world_size = 2;
     begin.place.local_world_size = 1;
     train_context::impl session{begin, link};
+    session.open_gpu_ = [] { return played_gpu(1); };
     return session.run([&](train_context& ctx) {
-      ctx.state().track("weights", weights);
-      ctx.for_each_step(plan_of(100), [&](step& step) {
+      placed_weights placed{ctx, weights.size(), on_gpu};
+      auto plan = plan_of(100);
+      plan.on_gpu = on_gpu;
+      ctx.for_each_step(plan, [&](step& step) {
         if (before)
           before(step);
         for (auto& shard : step.shards())
-          shard.gradient()[0] += 1;
-        add_to(weights, step.all_reduce());
+          placed.run([gradient = on_gpu ? shard.gpu_gradient() : shard.gradient()] { gradient[0] += 1; });
+        placed.add(step);
         applied.push_back(step.number());
+        weights = placed.copy();
         if (step.number() == 9)
           evaluated = ctx.evaluate(8, 1, [](std::span<const std::uint64_t>, std::span<double>) {
             FAIL("a newcomer computes no evaluation");
@@ -329,8 +425,9 @@ struct newcomer {
 } // namespace
 
 TEST_CASE("a newcomer repeats what the others have reduced, and comes to the boundary that they name") {
-  for (auto fails_first : {false, true}) {
+  for (auto [fails_first, on_gpu] : {std::pair{false, false}, {true, false}, {false, true}}) {
     CAPTURE(fails_first);
+    CAPTURE(on_gpu);
     collectives::testing::meeting<std::string> addresses{2};
     auto answers = std::vector{staged_in(6)};
     if (fails_first)
@@ -343,7 +440,7 @@ TEST_CASE("a newcomer repeats what the others have reduced, and comes to the bou
     other.reduce(10);
     other.stager.push_end({10}, 17, 3);
     newcomer joins;
-    auto end = joins.follow(link);
+    auto end = joins.follow(link, {}, on_gpu);
     CHECK(end.reason.code == errc::aborted);
     CHECK(joins.weights == std::vector<float>(4, 1 + 8 + 9 + 10));
     CHECK(joins.applied == std::vector<std::uint64_t>{8, 9, 10});

@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 #include <hidden_memory.hpp>
+#include <played_device.hpp>
 #include <scratch_directory.hpp>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include <future>
 #include <latch>
 #include <map>
+#include <new>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -55,6 +57,8 @@ struct settings {
   bool keep_ledger = false;
   bool check_every_step = false;
   std::uint64_t verify_determinism = 0;
+  /// Each worker has a played GPU.
+  bool has_gpus = false;
   fs::path restore_from;
   bool restore_step = true;
 };
@@ -71,13 +75,14 @@ class played_driver {
   expected<exchange_result> exchange(const exchange_request& message) {
     auto lock = std::unique_lock{mutex_};
     ++exchanges_;
-    blobs_[message.rank.value] = message.blob;
+    auto& blobs = blobs_[message.sequence];
+    blobs[message.rank.value] = message.blob;
     changed_.notify_all();
-    changed_.wait(lock, [this] { return aborted_ || blobs_.size() == workers_; });
-    if (blobs_.size() < workers_)
+    changed_.wait(lock, [&] { return aborted_ || blobs.size() == workers_; });
+    if (blobs.size() < workers_)
       return fail(errc::aborted, "the run is ending");
     exchange_result result{message.generation, {}};
-    for (const auto& [rank, blob] : blobs_)
+    for (const auto& [rank, blob] : blobs)
       result.blobs.push_back(blob);
     return result;
   }
@@ -179,7 +184,7 @@ class played_driver {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool aborted_ = false;
-  std::map<std::uint32_t, std::string> blobs_;
+  std::map<std::uint64_t, std::map<std::uint32_t, std::string>> blobs_;
   std::map<std::uint32_t, std::vector<collectives::unique_fd>> descriptors_;
   actors::checkpoint_attempts attempts_;
 };
@@ -217,6 +222,11 @@ class worker_group {
     for (std::uint32_t rank = 0; rank < config_.workers; ++rank) {
       links_.push_back(std::make_unique<played_link>(driver_));
       sessions_.push_back(std::make_unique<train_context::impl>(begin_of(rank), *links_.back()));
+      sessions_.back()->open_gpu_ = [rank]() -> expected<std::shared_ptr<collectives::device>> {
+        collectives::testing::played_device::options options;
+        options.seed = rank + 1;
+        return std::make_shared<collectives::testing::played_device>(options);
+      };
     }
   }
 
@@ -308,6 +318,7 @@ class worker_group {
     result.keep_ledger = config_.keep_ledger;
     result.check_every_step = config_.check_every_step;
     result.verify_determinism = config_.verify_determinism;
+    result.gpus = config_.has_gpus ? 0.5 : 0;
     result.collective_timeout_ms = 60'000;
     return result;
   }
@@ -1290,6 +1301,162 @@ TEST_CASE("a body that writes memory that no pointer leads to before all_reduce 
   });
   CHECK(reason.code == errc::user_error);
   CHECK(contains(reason.message, "tensor 'weights'"));
+}
+
+using collectives::testing::played_device;
+
+/// The same training with everything in memory of a GPU: the same arithmetic, as work on the context's stream.
+outcome train_on_gpus(worker_group& group, const settings& config, std::uint64_t batch) {
+  outcome result;
+  result.models.assign(config.workers, model{0});
+  result.finished = group.run([&](train_context& ctx) {
+    auto memory = value_or_throw(collectives::device_memory::make(ctx.gpu(), sizeof(model)));
+    auto& mine = *new (memory.data()) model{ctx.seed()};
+    ctx.track_on_gpu("weights", std::span<float>{mine.weights});
+    ctx.track_on_gpu("momentum", std::span<float>{mine.momentum});
+    auto* stream = ctx.gpu_stream().handle();
+    auto plan = plan_with(batch);
+    plan.on_gpu = true;
+    ctx.for_each_step(plan, [&](step& step) {
+      for (auto& shard : step.shards()) {
+        auto work = [&mine, samples = std::vector(shard.samples().begin(), shard.samples().end()),
+                     random = shard.random(), gradient = shard.gpu_gradient(),
+                     loss = shard.gpu_metric("loss")]() mutable {
+          for (auto index : samples)
+            *loss += mine.add_gradient(data()[index], static_cast<float>(random.uniform()), gradient);
+        };
+        value_or_throw(played_device::run_on(stream, work));
+      }
+      auto gradient = step.all_reduce_on_gpu();
+      value_or_throw(
+          played_device::run_on(stream, [&mine, gradient, number = step.number()] { mine.apply(gradient, number); }));
+      step.report({{"loss", step.mean_loss()}});
+    });
+    value_or_throw(ctx.gpu()->synchronize());
+    result.models[ctx.rank()] = mine;
+  });
+  return result;
+}
+
+TEST_CASE("a run on a GPU ends, stores and resumes with the bits of the same arithmetic on the CPU") {
+  for (auto [workers, fast] : {std::pair{1u, false}, {1u, true}, {2u, false}, {3u, false}}) {
+    CAPTURE(workers);
+    CAPTURE(fast);
+    settings config;
+    config.workers = workers;
+    config.steps = 8;
+    config.checkpoint_every = 3;
+    config.check_every_step = true;
+    config.fast = fast;
+    worker_group here{config};
+    auto plain = train_on(here, config, 24);
+    config.has_gpus = true;
+    worker_group there{config};
+    auto on_gpu = train_on_gpus(there, config, 24);
+    check_completed(on_gpu.finished, 8);
+    for (const auto& each : on_gpu.models)
+      CHECK(each == plain.models[0]);
+    CHECK(on_gpu.finished[0].state_sha256 == plain.finished[0].state_sha256);
+    REQUIRE(there.checkpoint_steps() == here.checkpoint_steps());
+    config.steps = 12;
+    config.restore_from = here.checkpoints() / serialization::checkpoint_name({6});
+    worker_group third{config};
+    auto resumed = train_on_gpus(third, config, 24);
+    config.restore_from = there.checkpoints() / serialization::checkpoint_name({6});
+    config.has_gpus = false;
+    worker_group fourth{config};
+    auto other = train_on(fourth, config, 24);
+    CHECK(resumed.finished[0].state_sha256 == other.finished[0].state_sha256);
+    CHECK(resumed.finished[0].step == step_id{12});
+  }
+}
+
+TEST_CASE("a gradient on a GPU that is reduced in parts while it is computed has the bits of one that is not") {
+  constexpr std::size_t elements = 5000;
+  auto train_with = [&](bool on_gpu, std::uint64_t bucket_bytes) {
+    settings config;
+    config.steps = 3;
+    config.has_gpus = on_gpu;
+    worker_group group{config};
+    auto finished = group.run([&](train_context& ctx) {
+      std::vector<float> host(elements);
+      auto memory = on_gpu ? value_or_throw(collectives::device_memory::make(ctx.gpu(), elements * sizeof(float)))
+                           : collectives::device_memory{};
+      auto weights = on_gpu ? std::span{reinterpret_cast<float*>(memory.data()), elements} : std::span{host};
+      std::ranges::fill(weights, 1.0f);
+      on_gpu ? ctx.track_on_gpu("weights", weights) : ctx.state().track("weights", weights);
+      auto run = [&](std::function<void()> work) {
+        on_gpu ? value_or_throw(played_device::run_on(ctx.gpu_stream().handle(), std::move(work))) : work();
+      };
+      auto plan = plan_with(24);
+      plan.gradient_elements = elements;
+      plan.bucket_bytes = bucket_bytes;
+      plan.on_gpu = on_gpu;
+      ctx.for_each_step(plan, [&](step& step) {
+        for (auto& shard : step.shards()) {
+          auto gradient = on_gpu ? shard.gpu_gradient() : shard.gradient();
+          for (auto first : {3000u, 700u, 0u}) {
+            auto last = first == 3000 ? 5000u : first == 700 ? 3000u : 700u;
+            run([=, v = shard.id().value] {
+              for (auto i = first; i < last; ++i)
+                gradient[i] += weights[i] / static_cast<float>(i + v + 1);
+            });
+            shard.complete(first, last - first);
+          }
+        }
+        auto mean = on_gpu ? step.all_reduce_on_gpu() : step.all_reduce();
+        run([=] {
+          for (std::size_t i = 0; i < elements; ++i)
+            weights[i] -= mean[i];
+        });
+      });
+      if (on_gpu)
+        value_or_throw(ctx.gpu()->synchronize());
+    });
+    CHECK(finished[0].reason == error{});
+    return finished[0].state_sha256;
+  };
+  const auto wanted = train_with(false, 1 << 20);
+  CHECK(wanted.size() == 64);
+  for (std::uint64_t bucket_bytes : {4096u, 8192u, 1u << 20})
+    CHECK(train_with(true, bucket_bytes) == wanted);
+}
+
+TEST_CASE("a plan on a GPU and one on the CPU are not mixed up, and a worker without a GPU has none") {
+  settings config;
+  auto on_gpu = [&](bool is, const std::function<void(step&)>& body) {
+    config.has_gpus = true;
+    return reason_of(
+        [&](train_context& ctx) {
+          auto plan = plan_with(24);
+          plan.on_gpu = is;
+          ctx.for_each_step(plan, body);
+        },
+        config);
+  };
+  auto all_shards = [](step& step, const std::function<void(shard&)>& f) {
+    for (auto& shard : step.shards())
+      f(shard);
+  };
+  auto wrong = on_gpu(true, [&](step& step) {
+    all_shards(step, [](shard& x) { CHECK(x.gradient().empty()); });
+    std::ignore = step.all_reduce();
+  });
+  CHECK(contains(wrong.message, "all_reduce_on_gpu"));
+  wrong = on_gpu(false, [&](step& step) {
+    all_shards(step, [](shard& x) { CHECK(x.gpu_gradient().empty()); });
+    std::ignore = step.all_reduce_on_gpu();
+  });
+  CHECK(contains(wrong.message, "step_plan.on_gpu"));
+  CHECK(contains(on_gpu(true, [&](step& step) { all_shards(step, [](shard& x) { x.add("loss", 1); }); }).message,
+                 "shard.gpu_metric()"));
+  CHECK(contains(on_gpu(false, [&](step& step) { all_shards(step, [](shard& x) { x.gpu_metric("loss"); }); }).message,
+                 "shard.add()"));
+  CHECK(contains(on_gpu(true, [&](step& step) { all_shards(step, [](shard& x) { x.gpu_metric("gain"); }); }).message,
+                 "gain"));
+  auto none = reason_of([](train_context& ctx) { std::ignore = ctx.gpu(); });
+  CHECK(none.code == errc::invalid_argument);
+  CHECK(contains(none.message, "scaling.use_gpu"));
 }
 
 TEST_CASE("a new run from another's state begins with its tensors and values, at step 1") {

@@ -112,6 +112,7 @@ inline begin_training sample_begin() {
   result.verify_determinism = 25;
   result.collective_timeout_ms = 300'000;
   result.gpus = 0.5;
+  result.gpu_gradients_by_host = true;
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/collectives/device.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 #include <troupe/random.hpp>
@@ -15,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -43,6 +45,9 @@ struct step_plan {
   /// A longer gradient is reduced in parts of about this size, from its end to its begin, each as soon as all workers
   /// have said that it is complete (`shard::complete`). Does not change the result.
   std::uint64_t bucket_bytes = std::uint64_t{25} << 20;
+  /// The gradient and the metrics are written by work on `train_context::gpu_stream`, in memory of the worker's GPU
+  /// (`shard::gpu_gradient`, `shard::gpu_metric`), and reduced there (`step::all_reduce_on_gpu`).
+  bool on_gpu = false;
 };
 
 /// A tensor among those that a gradient consists of.
@@ -71,16 +76,25 @@ class shard {
   /// until the next shard is taken.
   [[nodiscard]] std::span<float> gradient() const noexcept { return gradient_; }
 
+  /// The same of a plan that is `on_gpu`: addresses of the GPU, on a 256-byte boundary, for work on the context's
+  /// stream. `gradient()` is empty then.
+  [[nodiscard]] std::span<float> gpu_gradient() const noexcept { return gpu_gradient_; }
+
+  /// Where a metric's sum over samples is to be added, in the GPU's memory. Throws `failure` for a name that the plan
+  /// does not have, and where the plan is not `on_gpu`.
+  [[nodiscard]] double* gpu_metric(std::string_view metric) const;
+
   /// Adds a gradient, summed over the shard's samples, that lies elsewhere. Throws `failure` for another length.
   void contribute(std::span<const float> gradient);
 
   /// Says that `count` elements of this shard's gradient, from element `first`, are written to the end. On the worker's
   /// last shard their reduction begins while the rest is computed, if they are the end of the gradient or what follows
   /// them is complete: as a backward pass goes. Each element once; what is left out counts as complete at
-  /// `all_reduce`. Throws `failure` for elements that there are not.
+  /// `all_reduce`. On a GPU: written by what stands on the stream. Throws `failure` for elements that there are not.
   void complete(std::uint64_t first, std::uint64_t count);
 
-  /// Adds to a metric's sum over samples. Throws `failure` for a name that the plan does not have.
+  /// Adds to a metric's sum over samples. Throws `failure` for a name that the plan does not have, and where the plan
+  /// is `on_gpu`.
   void add(std::string_view metric, double sum);
 
  private:
@@ -90,6 +104,8 @@ class shard {
   shard_id id_;
   std::span<const std::uint64_t> samples_;
   std::span<float> gradient_;
+  std::span<float> gpu_gradient_;
+  /// Of the plan's metrics; addresses of the GPU where the plan is `on_gpu`.
   std::span<double> metrics_;
 };
 
@@ -150,6 +166,10 @@ class step {
   /// `catch (...)` catches. Throws `failure`: `errc::user_error` when the body has written tracked state before, and
   /// where the run cannot go on.
   std::span<const float> all_reduce();
+
+  /// The same of a plan that is `on_gpu`: addresses of the GPU, for work on the context's stream. The sums are reduced
+  /// on the GPU, while the rest of the backward pass goes on.
+  std::span<const float> all_reduce_on_gpu();
 
   /// After `all_reduce`: a metric's mean over the global batch, the same on every worker.
   [[nodiscard]] double mean(std::string_view metric) const;
@@ -222,6 +242,24 @@ class train_context {
   /// Says what tensors the gradient consists of, for messages (`run_config::verify_determinism`). `libtorch::replica`
   /// does.
   void name_gradient(std::vector<gradient_tensor> tensors);
+  // -- the GPU of a worker that has one (`scaling_config::use_gpu`). They throw `failure` where it has none, where the
+  // program was built without CUDA or there is no driver, and with what the driver fails with.
+
+  /// The first of the GPUs that this process sees. Opened by the first call.
+  [[nodiscard]] const std::shared_ptr<collectives::device>& gpu();
+
+  /// The stream on which the training function works: what it writes there to contributions and tracked tensors is what
+  /// the runtime waits for, reduces, compares and saves. Work on other streams is to be joined to it by events.
+  [[nodiscard]] const collectives::device_stream& gpu_stream();
+
+  /// Tracks memory of the GPU, as `tracked_state::track` does host memory: restored when this returns, copied through
+  /// pinned memory on a stream of its own. `values` are addresses of the GPU.
+  template <class T>
+  void track_on_gpu(std::string name, std::span<T> values, std::vector<std::uint64_t> shape = {}) {
+    if (shape.empty())
+      shape = {values.size()};
+    track_on_gpu(std::move(name), dtype_of<T>, std::move(shape), std::as_writable_bytes(values));
+  }
 
   /// Random numbers for what is drawn once, the same on every rank.
   [[nodiscard]] random_stream random(std::string_view name) const noexcept;
@@ -268,6 +306,7 @@ class train_context {
   void report(metric_map values, save_checkpoint checkpoint = save_checkpoint::no);
 
  private:
+  void track_on_gpu(std::string name, dtype type, std::vector<std::uint64_t> shape, std::span<std::byte> memory);
   void all_reduce(dtype type, reduction op, std::span<std::byte> data);
   void reduce_scatter(dtype type, reduction op, std::span<const std::byte> input, std::span<std::byte> output);
   void all_gather(std::span<const std::byte> input, std::span<std::byte> output);

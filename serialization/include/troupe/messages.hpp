@@ -675,6 +675,8 @@ struct begin_training {
   std::uint64_t collective_timeout_ms = 0;
   /// The GPUs that this worker has, or the fraction of one; 0: it computes on the CPU.
   double gpus = 0;
+  /// Gradients in the memory of GPUs go through the host's, as the backend was asked for by name.
+  bool gpu_gradients_by_host = false;
 
   bool operator==(const begin_training&) const = default;
 };
@@ -692,7 +694,8 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("reuse_unchanged", x.reuse_unchanged), f.field("part_stream", x.part_stream), f.field("load", x.load),
       f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
       f.field("check_every_step", x.check_every_step), f.field("verify_determinism", x.verify_determinism),
-      f.field("collective_timeout_ms", x.collective_timeout_ms), f.field("gpus", x.gpus));
+      f.field("collective_timeout_ms", x.collective_timeout_ms), f.field("gpus", x.gpus),
+      f.field("gpu_gradients_by_host", x.gpu_gradients_by_host));
 }
 
 /// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <troupe/collectives/bucket_layout.hpp>
+#include <troupe/collectives/device.hpp>
+#include <troupe/collectives/device_group.hpp>
+#include <troupe/error.hpp>
+#include <troupe/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace troupe::runtime {
+
+/// What a step's reduction is told beside its contributions.
+struct reduction_terms {
+  std::uint32_t shards = 1;
+  std::span<const shard_range> ownership;
+  /// The batch's samples, by which sums are divided.
+  std::uint64_t divisor = 1;
+  /// Leaves the order of sums to the backend.
+  bool is_fast = false;
+};
+
+/// The reduction of a step's gradient in the memory of a worker's GPU, for one generation: the contributions of its
+/// shards, written by work on one stream; the sums of all, on the group's. Throws `failure` with what the group and the
+/// device fail with. All on the training thread.
+class gpu_reduction {
+ public:
+  /// `group` outlives every call but `result`'s and the destructor.
+  gpu_reduction(collectives::device_group& group, const collectives::device_stream& written_on,
+                const collectives::bucket_layout& layout, std::uint32_t shards,
+                std::vector<collectives::byte_range> parts);
+  /// Waits for what stands on the stream: it may still look at what was reduced.
+  ~gpu_reduction();
+  gpu_reduction(const gpu_reduction&) = delete;
+  gpu_reduction& operator=(const gpu_reduction&) = delete;
+
+  [[nodiscard]] std::span<const collectives::byte_range> parts() const noexcept { return result_->parts(); }
+
+  void begin(shard_range range);
+  /// The bucket for this shard's contribution; zero, once the stream comes there.
+  [[nodiscard]] std::span<std::byte> next(shard_id shard);
+
+  /// Begins the reduction of a part: its contributions are what stands on the stream. All ranks begin all parts of a
+  /// step, in the same order. Returns at once.
+  void start(std::size_t part, const reduction_terms& terms);
+  /// How many parts have been begun since `begin`.
+  [[nodiscard]] std::size_t started() const noexcept { return started_; }
+
+  /// Returns once all that was begun is reduced, and nothing of it writes any more.
+  void finish();
+  /// The same, whatever has become of it.
+  void settle() noexcept;
+  /// Whether nothing is under way.
+  [[nodiscard]] bool is_settled() const noexcept { return is_settled_; }
+
+  /// The reduced bucket, in device memory; until the next step's first part is begun.
+  [[nodiscard]] std::span<const std::byte> result() const noexcept { return result_->bytes(); }
+
+ private:
+  [[nodiscard]] const std::byte* add_up_partials(collectives::byte_range part);
+
+  collectives::device_group& group_;
+  const collectives::device_stream& stream_;
+  collectives::device_leaf_accumulator sums_;
+  std::unique_ptr<collectives::device_bucket> result_;
+  /// By part: its contributions are written.
+  std::vector<collectives::device_event> ready_;
+  std::size_t started_ = 0;
+  bool is_settled_ = true;
+  /// The sum of this rank's shards, where the order does not matter.
+  collectives::device_memory added_;
+};
+
+} // namespace troupe::runtime

@@ -1,16 +1,31 @@
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+
+// Also compiled by nvcc, as C++17: for the device these are device functions, for the host plain ones.
+#if defined(__CUDACC__)
+#define CHARLM_HOST_DEVICE __host__ __device__
+#else
+#define CHARLM_HOST_DEVICE
+#endif
 
 /// Elementary functions made of additions and multiplications in a written order. The C library's change their last
 /// bits with its version and with the processor's features; these do not, and the compiler can vectorise them.
 namespace charlm {
 
+template <class To, class From>
+[[nodiscard]] CHARLM_HOST_DEVICE inline To bits_as(From x) noexcept {
+  static_assert(sizeof(To) == sizeof(From), "bits of another size");
+  To result;
+  std::memcpy(&result, &x, sizeof(result));
+  return result;
+}
+
 /// e^x for x <= 0, within 2 units in the last place; at most e^-87 below -87. NaN gives NaN. The polynomial is Cephes'
 /// (expf).
-[[nodiscard]] inline float exp_of_nonpositive(float x) noexcept {
+[[nodiscard]] CHARLM_HOST_DEVICE inline float exp_of_nonpositive(float x) noexcept {
   const float round_shift = 12582912.0F; // 1.5 * 2^23: adding it rounds to an integer that stands in the low bits
   x = x < -87.0F ? -87.0F : x;
   const float shifted = x * 1.44269504F + round_shift;
@@ -23,24 +38,26 @@ namespace charlm {
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   const float power = (p * (r * r) + r) + 1.0F;
-  const std::uint32_t exponent =
-      std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(round_shift) + 127U;
-  return power * std::bit_cast<float>(exponent << 23U);
+  const std::uint32_t exponent = bits_as<std::uint32_t>(shifted) - bits_as<std::uint32_t>(round_shift) + 127U;
+  return power * bits_as<float>(exponent << 23U);
 }
 
 /// tanh(x) with an absolute error below 2e-7, odd in x. NaN gives NaN.
-[[nodiscard]] inline float tanh_of(float x) noexcept {
+[[nodiscard]] CHARLM_HOST_DEVICE inline float tanh_of(float x) noexcept {
   const float t = exp_of_nonpositive(-2.0F * std::fabs(x));
   return std::copysign((1.0F - t) / (1.0F + t), x);
 }
 
 /// The natural logarithm of a positive normal number, within 1e-15 relative to max(1, |log x|); other values come back
 /// unchanged.
-[[nodiscard]] inline double log_of_positive(double x) noexcept {
-  if (!std::isnormal(x) || x < 0.0)
+[[nodiscard]] CHARLM_HOST_DEVICE inline double log_of_positive(double x) noexcept {
+  const auto bits = bits_as<std::uint64_t>(x);
+  // With the sign, which makes it too large.
+  const auto biased = static_cast<std::uint32_t>(bits >> 52U);
+  if (biased == 0 || biased >= 0x7ffU)
     return x;
-  int exponent = 0;
-  double mantissa = std::frexp(x, &exponent); // exact
+  int exponent = static_cast<int>(biased) - 1022;
+  double mantissa = bits_as<double>((bits & ((std::uint64_t{1} << 52U) - 1)) | (std::uint64_t{1022} << 52U));
   if (mantissa < 0.70710678118654752) {
     mantissa *= 2.0;
     --exponent;

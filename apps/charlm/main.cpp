@@ -30,6 +30,7 @@ struct options {
   std::string workers = "2";
   std::string backend = "auto";
   std::string sync = "auto";
+  bool use_gpu = false;
   troupe::trainer_config trainer;
 };
 
@@ -113,6 +114,11 @@ void describe(CLI::App& app, options& o) {
       ->add_option("--cpus-per-worker", t.scaling.resources_per_worker.cpus,
                    "CPUs that each worker reserves; 0: shared")
       ->capture_default_str();
+  cluster->add_flag("--use-gpu", o.use_gpu, "Train on GPUs: each worker on one of its own");
+  cluster
+      ->add_option("--gpus-per-worker", t.scaling.resources_per_worker.gpus,
+                   "With --use-gpu: 0.25 lets four workers share a GPU")
+      ->check(CLI::PositiveNumber);
   cluster->add_option("--keys", t.cluster.keys,
                       "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   cluster->add_flag("--insecure", t.cluster.insecure, "Connect to nodes without TLS");
@@ -135,6 +141,7 @@ void apply_words(options& o) {
                               : o.sync == "stream" ? troupe::checkpoint_sync::stream
                                                    : troupe::checkpoint_sync::automatic;
   auto& scaling = o.trainer.scaling;
+  scaling.use_gpu = o.use_gpu;
   scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(o.workers));
   scaling.placement = o.placement == "spread"          ? troupe::placement_strategy::spread
                       : o.placement == "strict_pack"   ? troupe::placement_strategy::strict_pack
@@ -177,6 +184,9 @@ int run(const troupe::app& app, options& o) {
     throw troupe::failure{std::move(valid.error())};
   auto text = troupe::value_or_throw(charlm::load_corpus(o.text, shape.context));
   o.trainer.config = {{"embedding", o.embedding}, {"hidden", o.hidden}, {"batch", o.batch}};
+  // A state that was trained on another kind of processor is another run's.
+  if (o.use_gpu)
+    o.trainer.config["device"] = "gpu";
   o.trainer.options = {{"text", std::filesystem::absolute(o.text).string()}, {"evaluate_every", o.evaluate_every}};
   if (!o.quiet)
     std::printf("charlm: %zu bytes of text from %s, %llu samples to train on, %llu held out; %zu parameters\n",

@@ -35,22 +35,24 @@ double learning_rate(troupe::step_id step, const adam_options& options) noexcept
   return k <= decay_from ? options.learning_rate : options.learning_rate * std::sqrt(decay_from / k);
 }
 
+adam_factors factors_of(troupe::step_id step, const adam_options& options) noexcept {
+  adam_factors result;
+  result.beta1 = static_cast<float>(options.beta1);
+  result.beta2 = static_cast<float>(options.beta2);
+  result.rest1 = static_cast<float>(1.0 - options.beta1);
+  result.rest2 = static_cast<float>(1.0 - options.beta2);
+  result.rate = static_cast<float>(learning_rate(step, options) / (1.0 - power(options.beta1, step.value)));
+  result.scale2 = static_cast<float>(1.0 / (1.0 - power(options.beta2, step.value)));
+  result.epsilon = static_cast<float>(options.epsilon);
+  return result;
+}
+
 void adam_update(std::span<float> parameters, std::span<float> m, std::span<float> v,
                  std::span<const float> mean_gradient, troupe::step_id step, const adam_options& options) {
   check(parameters.size(), m.size(), v.size(), mean_gradient.size(), step);
-  const auto beta1 = static_cast<float>(options.beta1);
-  const auto beta2 = static_cast<float>(options.beta2);
-  const auto rest1 = static_cast<float>(1.0 - options.beta1);
-  const auto rest2 = static_cast<float>(1.0 - options.beta2);
-  const auto rate = static_cast<float>(learning_rate(step, options) / (1.0 - power(options.beta1, step.value)));
-  const auto scale2 = static_cast<float>(1.0 / (1.0 - power(options.beta2, step.value)));
-  const auto epsilon = static_cast<float>(options.epsilon);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const float g = mean_gradient[i];
-    m[i] = beta1 * m[i] + rest1 * g;
-    v[i] = beta2 * v[i] + rest2 * (g * g);
-    parameters[i] -= rate * m[i] / (std::sqrt(v[i] * scale2) + epsilon);
-  }
+  const auto factors = factors_of(step, options);
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    adam_element(factors, parameters[i], m[i], v[i], mean_gradient[i]);
 }
 
 } // namespace charlm

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <charlm/element_steps.hpp>
+
 #include <troupe/types.hpp>
 
 #include <cstdint>
@@ -21,6 +23,9 @@ struct adam_options {
 
 /// The rate of a step: a function of its number alone, never of how many are planned, so that a run can be made longer.
 [[nodiscard]] double learning_rate(troupe::step_id step, const adam_options& options) noexcept;
+
+/// What an update of this step multiplies with, from 1.
+[[nodiscard]] adam_factors factors_of(troupe::step_id step, const adam_options& options = {}) noexcept;
 
 /// One update of Adam (Kingma and Ba, 2015, algorithm 1, with bias correction). The four spans have the same length;
 /// `mean_gradient` is the gradient of the mean loss of the batch; `step` counts from 1. Elements are independent of

@@ -1,43 +1,68 @@
 #include <charlm/corpus.hpp>
+#include <charlm/gpu_network.hpp>
 #include <charlm/model.hpp>
 #include <charlm/optimizer.hpp>
 #include <charlm/training.hpp>
 
+#include <algorithm>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace charlm {
 
 namespace {
 
-/// The mean held-out loss in nats per byte, computed by all workers together.
-double held_out_loss(troupe::train_context& ctx, const model& network, const corpus& text) {
-  std::vector<std::uint64_t> positions;
-  auto sums =
-      ctx.evaluate(text.held_out_samples(), 1, [&](std::span<const std::uint64_t> indices, std::span<double> sum) {
-        positions.clear();
-        for (auto index : indices)
-          positions.push_back(text.held_out_position(index));
-        sum[0] = network.loss(text.bytes(), positions);
-      });
-  return sums[0] / static_cast<double>(text.held_out_samples());
-}
+/// What a training function reads before it begins.
+struct language {
+  model_shape shape;
+  corpus text;
+  model network;
 
-} // namespace
+  explicit language(troupe::train_context& ctx)
+      : shape{.embedding = ctx.config().at("embedding").get<std::size_t>(),
+              .hidden = ctx.config().at("hidden").get<std::size_t>()},
+        text{troupe::value_or_throw(
+            load_corpus(std::filesystem::path{ctx.options().at("text").get<std::string>()}, shape.context))},
+        network{shape} {
+    auto normal = ctx.random("parameters");
+    network.initialise([&](std::uint64_t) { return static_cast<float>(normal.normal()); });
+  }
 
-void train(troupe::train_context& ctx) {
-  const auto& config = ctx.config();
-  auto shape = model_shape{};
-  shape.embedding = config.at("embedding");
-  shape.hidden = config.at("hidden");
-  auto text = troupe::value_or_throw(
-      load_corpus(std::filesystem::path{ctx.options().at("text").get<std::string>()}, shape.context));
+  [[nodiscard]] troupe::step_plan plan(const troupe::train_context& ctx) const {
+    troupe::step_plan result;
+    result.data = {text.training_samples(), text.fingerprint()};
+    result.batch_samples = ctx.config().at("batch");
+    result.gradient_elements = shape.parameter_elements();
+    return result;
+  }
 
-  auto network = model{shape};
-  auto normal = ctx.random("parameters");
-  network.initialise([&](std::uint64_t) { return static_cast<float>(normal.normal()); });
-  auto moments = model{shape};
-  auto squares = model{shape};
+  /// The mean held-out loss in nats per byte, computed by all workers together; `loss_of(indices)` is that of some.
+  template <class F>
+  double held_out_loss(troupe::train_context& ctx, F loss_of) const {
+    auto sums =
+        ctx.evaluate(text.held_out_samples(), 1,
+                     [&](std::span<const std::uint64_t> indices, std::span<double> sum) { sum[0] = loss_of(indices); });
+    return sums[0] / static_cast<double>(text.held_out_samples());
+  }
+
+  /// What a step reports.
+  template <class F>
+  void report(troupe::train_context& ctx, troupe::step& step, F loss_of) const {
+    troupe::metric_map metrics{{"loss", step.mean_loss()}};
+    auto evaluate_every = ctx.options().at("evaluate_every").get<std::uint64_t>();
+    if (step.last() || step.number() % evaluate_every == 0)
+      metrics["held_out_loss"] = held_out_loss(ctx, loss_of);
+    step.report(std::move(metrics));
+  }
+};
+
+void train_on_cpu(troupe::train_context& ctx) {
+  language all{ctx};
+  const auto& text = all.text;
+  auto& network = all.network;
+  auto moments = model{all.shape};
+  auto squares = model{all.shape};
   for (auto& tensor : network.tensors())
     ctx.state().track(tensor.name, tensor.values, tensor.shape);
   for (auto& tensor : moments.tensors("adam.m."))
@@ -51,14 +76,14 @@ void train(troupe::train_context& ctx) {
                      tensor.values.size()});
   ctx.name_gradient(std::move(parts));
 
-  troupe::step_plan plan;
-  plan.data = {text.training_samples(), text.fingerprint()};
-  plan.batch_samples = config.at("batch");
-  plan.gradient_elements = network.parameters().size();
-  auto evaluate_every = ctx.options().at("evaluate_every").get<std::uint64_t>();
   std::vector<std::uint64_t> positions;
-
-  ctx.for_each_step(plan, [&](troupe::step& step) {
+  auto loss_of = [&](std::span<const std::uint64_t> indices) {
+    positions.clear();
+    for (auto index : indices)
+      positions.push_back(text.held_out_position(index));
+    return network.loss(text.bytes(), positions);
+  };
+  ctx.for_each_step(all.plan(ctx), [&](troupe::step& step) {
     for (auto& shard : step.shards()) {
       positions.clear();
       for (auto sample : shard.samples())
@@ -67,11 +92,39 @@ void train(troupe::train_context& ctx) {
     }
     auto gradient = step.all_reduce();
     adam_update(network.parameters(), moments.parameters(), squares.parameters(), gradient, step.id());
-    troupe::metric_map metrics{{"loss", step.mean_loss()}};
-    if (step.last() || step.number() % evaluate_every == 0)
-      metrics["held_out_loss"] = held_out_loss(ctx, network, text);
-    step.report(std::move(metrics));
+    all.report(ctx, step, loss_of);
   });
+}
+
+void train_on_gpu(troupe::train_context& ctx) {
+  language all{ctx};
+  auto plan = all.plan(ctx);
+  plan.on_gpu = true;
+  // So that the reduction of the output layer goes on beside the rest of the backward pass.
+  plan.bucket_bytes = std::max<std::uint64_t>(plan.gradient_elements * sizeof(float) / 4, 1 << 16);
+  gpu_network network{ctx.gpu(), ctx.gpu_stream(), all.shape, all.text, plan.batch_samples};
+  network.initialise(all.network);
+  for (auto& tensor : tensors_of(all.shape, network.parameters()))
+    ctx.track_on_gpu(tensor.name, tensor.values, tensor.shape);
+  for (auto& tensor : tensors_of(all.shape, network.moments(), "adam.m."))
+    ctx.track_on_gpu(tensor.name, tensor.values, tensor.shape);
+  for (auto& tensor : tensors_of(all.shape, network.squares(), "adam.v."))
+    ctx.track_on_gpu(tensor.name, tensor.values, tensor.shape);
+  auto loss_of = [&](std::span<const std::uint64_t> indices) { return network.held_out_loss(indices); };
+  ctx.for_each_step(plan, [&](troupe::step& step) {
+    network.begin_step();
+    for (auto& shard : step.shards())
+      network.forward_backward(shard.samples(), shard.gpu_gradient().data(), shard.gpu_metric("loss"),
+                               [&](std::size_t first, std::size_t count) { shard.complete(first, count); });
+    network.update(step.id(), step.all_reduce_on_gpu().data());
+    all.report(ctx, step, loss_of);
+  });
+}
+
+} // namespace
+
+void train(troupe::train_context& ctx) {
+  ctx.device() == "cpu" ? train_on_cpu(ctx) : train_on_gpu(ctx);
 }
 
 } // namespace charlm

@@ -1,5 +1,6 @@
 #include "playground.hpp"
 
+#include <troupe/collectives/device.hpp>
 #include <troupe/runtime/program.hpp>
 
 #include <arpa/inet.h>
@@ -221,4 +222,29 @@ TEST_CASE("a node with another build of the program, or without it, is refused")
   auto ran = here.run(here.charlm("same", {"--nodes", node.address, "--workers", "2"}));
   INFO(ran.err);
   CHECK(ran.status == exit_status{0, {}});
+}
+
+TEST_CASE("a run that wants GPUs where there are none fails at once, with what it asks for and what is offered") {
+  playground here;
+  // Whatever this machine has.
+  auto ran = here.run(here.charlm("gpus", {"--use-gpu", "--workers", "4"}), {{"CUDA_VISIBLE_DEVICES", ""}});
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "4 workers with 1 GPU each need 4 GPUs; the nodes offer"));
+  CHECK(contains(ran.err, "0 GPUs"));
+  CHECK_FALSE(std::filesystem::exists(here.run_directory("gpus")));
+}
+
+TEST_CASE("a worker whose node promises a GPU that it has not says so, and the run ends") {
+  playground here;
+  auto node = here.start_node({"--gpus", "1"});
+  auto argv = here.charlm("promised", {"--use-gpu", "--workers", "1", "--nodes", node.address});
+  // The node's environment is its workers'.
+  auto devices = troupe::collectives::find_devices();
+  if (devices && !devices->empty())
+    return;
+  auto ran = here.run(argv);
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, devices ? "no GPU" : devices.error().message));
 }

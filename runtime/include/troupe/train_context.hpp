@@ -242,6 +242,7 @@ class train_context {
   /// Says what tensors the gradient consists of, for messages (`run_config::verify_determinism`). `libtorch::replica`
   /// does.
   void name_gradient(std::vector<gradient_tensor> tensors);
+
   // -- the GPU of a worker that has one (`scaling_config::use_gpu`). They throw `failure` where it has none, where the
   // program was built without CUDA or there is no driver, and with what the driver fails with.
 

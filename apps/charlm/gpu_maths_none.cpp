@@ -1,0 +1,12 @@
+#include <charlm/gpu_maths.hpp>
+
+namespace charlm {
+
+troupe::expected<std::unique_ptr<device_maths>> open_gpu_maths(std::shared_ptr<troupe::collectives::device>,
+                                                               troupe::collectives::stream_handle) {
+  return troupe::fail(
+      troupe::errc::unsatisfiable,
+      "charlm was built without CUDA: install the CUDA Toolkit and build again, or leave out --use-gpu");
+}
+
+} // namespace charlm

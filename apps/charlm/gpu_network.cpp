@@ -1,0 +1,107 @@
+#include <charlm/gpu_network.hpp>
+
+#include <charlm/gpu_maths.hpp>
+#include <charlm/optimizer.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace charlm {
+
+namespace {
+
+using troupe::value_or_throw;
+using troupe::collectives::device_memory;
+using troupe::collectives::pinned_memory;
+
+/// Held-out samples that are looked at at a time.
+constexpr std::size_t evaluation_samples = 2 * device_model::block_samples;
+
+constexpr std::size_t rounded(std::size_t size_bytes) {
+  return (size_bytes + 255) / 256 * 256;
+}
+
+} // namespace
+
+gpu_network::gpu_network(std::shared_ptr<troupe::collectives::device> where,
+                         const troupe::collectives::device_stream& stream, const model_shape& shape, const corpus& text,
+                         std::size_t batch)
+    : where_(std::move(where)),
+      stream_(stream),
+      text_(text),
+      capacity_(std::max(batch, evaluation_samples)),
+      state_(value_or_throw(device_memory::make(where_, 3 * rounded(shape.parameter_elements() * sizeof(float))))),
+      bytes_(value_or_throw(device_memory::make(where_, text.bytes().size()))),
+      workspace_(value_or_throw(device_memory::make(where_, device_model::workspace_bytes(shape, capacity_)))),
+      device_positions_(value_or_throw(device_memory::make(where_, capacity_ * sizeof(std::uint64_t)))),
+      evaluated_(value_or_throw(device_memory::make(where_, sizeof(double)))),
+      host_positions_(value_or_throw(pinned_memory::make(where_, capacity_ * sizeof(std::uint64_t)))),
+      maths_(value_or_throw(open_gpu_maths(where_, stream.handle()))),
+      model_(shape, *maths_, workspace_.data(), capacity_) {
+  auto part = [&](std::size_t index) {
+    auto* begin = state_.data() + index * rounded(shape.parameter_elements() * sizeof(float));
+    return std::span{reinterpret_cast<float*>(begin), shape.parameter_elements()};
+  };
+  parameters_ = part(0);
+  moments_ = part(1);
+  squares_ = part(2);
+  model_.set_corpus(reinterpret_cast<const std::uint8_t*>(bytes_.data()));
+  auto host = std::as_bytes(text.bytes());
+  value_or_throw(where_->copy(bytes_.data(), host.data(), host.size(), stream_.handle()));
+  value_or_throw(where_->clear(state_.data(), state_.size_bytes(), stream_.handle()));
+  value_or_throw(where_->synchronize_stream(stream_.handle()));
+}
+
+gpu_network::~gpu_network() {
+  static_cast<void>(where_->synchronize_stream(stream_.handle()));
+}
+
+void gpu_network::initialise(const model& from) {
+  auto host = std::as_bytes(from.parameters());
+  value_or_throw(where_->clear(state_.data(), state_.size_bytes(), stream_.handle()));
+  value_or_throw(
+      where_->copy(reinterpret_cast<std::byte*>(parameters_.data()), host.data(), host.size(), stream_.handle()));
+  value_or_throw(where_->synchronize_stream(stream_.handle()));
+}
+
+const std::uint64_t* gpu_network::upload(std::size_t first, std::size_t count) {
+  constexpr auto size = sizeof(std::uint64_t);
+  value_or_throw(where_->copy(device_positions_.data() + first * size, host_positions_.data() + first * size,
+                              count * size, stream_.handle()));
+  return reinterpret_cast<const std::uint64_t*>(device_positions_.data()) + first;
+}
+
+const std::uint64_t* gpu_network::take_positions(std::span<const std::uint64_t> samples) {
+  if (samples.size() > capacity_ - used_)
+    throw troupe::failure{troupe::errc::internal, "charlm: more samples in a step than its batch has"};
+  auto* host = reinterpret_cast<std::uint64_t*>(host_positions_.data()) + used_;
+  for (auto sample : samples)
+    *host++ = text_.training_position(sample);
+  return upload(std::exchange(used_, used_ + samples.size()), samples.size());
+}
+
+void gpu_network::update(troupe::step_id step, const float* mean_gradient) {
+  maths_->adam(factors_of(step), parameters_.data(), moments_.data(), squares_.data(), mean_gradient,
+               parameters_.size());
+}
+
+double gpu_network::held_out_loss(std::span<const std::uint64_t> samples) {
+  auto* sum = reinterpret_cast<double*>(evaluated_.data());
+  auto* host = reinterpret_cast<std::uint64_t*>(host_positions_.data());
+  value_or_throw(where_->clear(evaluated_.data(), sizeof(double), stream_.handle()));
+  while (!samples.empty()) {
+    auto part = samples.first(std::min(samples.size(), evaluation_samples));
+    samples = samples.subspan(part.size());
+    // The positions before have been read.
+    value_or_throw(where_->synchronize_stream(stream_.handle()));
+    std::ranges::transform(part, host, [this](std::uint64_t i) { return text_.held_out_position(i); });
+    model_.loss(parameters_.data(), upload(0, part.size()), part.size(), sum);
+  }
+  double result = 0.0;
+  value_or_throw(
+      where_->copy(reinterpret_cast<std::byte*>(&result), evaluated_.data(), sizeof(result), stream_.handle()));
+  value_or_throw(where_->synchronize_stream(stream_.handle()));
+  return result;
+}
+
+} // namespace charlm

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <charlm/corpus.hpp>
+#include <charlm/device_model.hpp>
+#include <charlm/model.hpp>
+
+#include <troupe/collectives/device.hpp>
+#include <troupe/types.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace charlm {
+
+/// The language model with all that it needs on a GPU: parameters, Adam's moments, the text. Everything is put on one
+/// stream, in the order of the calls, which return at once unless they say otherwise. They throw `troupe::failure`.
+class gpu_network {
+ public:
+  /// `batch` bounds the samples between two calls of `begin_step`. Stream and text outlive it.
+  gpu_network(std::shared_ptr<troupe::collectives::device> where, const troupe::collectives::device_stream& stream,
+              const model_shape& shape, const corpus& text, std::size_t batch);
+  /// Waits for what is on the stream.
+  ~gpu_network();
+  gpu_network(const gpu_network&) = delete;
+  gpu_network& operator=(const gpu_network&) = delete;
+
+  /// Copies the parameters, and clears the moments.
+  void initialise(const model& from);
+
+  /// Addresses of the GPU, laid out as those of `model`.
+  [[nodiscard]] std::span<float> parameters() const noexcept { return parameters_; }
+  [[nodiscard]] std::span<float> moments() const noexcept { return moments_; }
+  [[nodiscard]] std::span<float> squares() const noexcept { return squares_; }
+
+  /// What was begun before this has been done: its samples' memory is used again.
+  void begin_step() noexcept { used_ = 0; }
+
+  /// `device_model::forward_backward` over training samples by their numbers.
+  template <class Completed>
+  void forward_backward(std::span<const std::uint64_t> samples, float* gradient, double* loss, Completed completed) {
+    const auto* positions = take_positions(samples);
+    model_.forward_backward(parameters_.data(), positions, samples.size(), gradient, loss, std::move(completed));
+  }
+
+  /// One update of Adam by the mean gradient.
+  void update(troupe::step_id step, const float* mean_gradient);
+
+  /// The summed loss over held-out samples by their numbers. Waits for it.
+  [[nodiscard]] double held_out_loss(std::span<const std::uint64_t> samples);
+
+ private:
+  [[nodiscard]] const std::uint64_t* take_positions(std::span<const std::uint64_t> samples);
+  [[nodiscard]] const std::uint64_t* upload(std::size_t first, std::size_t count);
+
+  std::shared_ptr<troupe::collectives::device> where_;
+  const troupe::collectives::device_stream& stream_;
+  const corpus& text_;
+  std::size_t capacity_;
+  troupe::collectives::device_memory state_;
+  troupe::collectives::device_memory bytes_;
+  troupe::collectives::device_memory workspace_;
+  troupe::collectives::device_memory device_positions_;
+  troupe::collectives::device_memory evaluated_;
+  /// Where each sample of a step begins in the text.
+  troupe::collectives::pinned_memory host_positions_;
+  std::span<float> parameters_;
+  std::span<float> moments_;
+  std::span<float> squares_;
+  std::unique_ptr<device_maths> maths_;
+  device_model model_;
+  std::size_t used_ = 0;
+};
+
+} // namespace charlm

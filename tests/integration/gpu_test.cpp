@@ -1,0 +1,93 @@
+#include "playground.hpp"
+
+#include <gpu.hpp>
+
+#include <csignal>
+#include <cstdint>
+#include <doctest/doctest.h>
+#include <string>
+#include <vector>
+
+using namespace troupe::testing;
+
+namespace {
+
+/// charlm on workers that share one GPU.
+std::vector<std::string> on_gpu(const playground& here, const std::string& name, std::uint32_t workers,
+                                std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"--use-gpu", "--workers", std::to_string(workers)});
+  if (workers > 1)
+    more.insert(more.end(), {"--gpus-per-worker", std::to_string(1.0 / workers)});
+  return here.charlm(name, std::move(more));
+}
+
+nlohmann::json run(playground& here, const std::string& name, std::uint32_t workers,
+                   std::vector<std::string> more = {}) {
+  auto ran = here.run(on_gpu(here, name, workers, std::move(more)));
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  auto result = here.result(name);
+  CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers that share it, and after a kill") {
+  if (!has_gpu())
+    return;
+  playground here;
+  const std::vector<std::string> steps{"--steps", "1500"};
+  const auto wanted = run(here, "one", 1, steps)["state_sha256"];
+  CHECK(run(here, "two", 2, steps)["state_sha256"] == wanted);
+  CHECK(run(here, "four", 4, steps)["state_sha256"] == wanted);
+  // Small states are handed over while the others wait, large ones while they go on.
+  for (const std::string stage_above : {"1000000000", "0"}) {
+    CAPTURE(stage_above);
+    auto name = "killed-" + stage_above;
+    auto more = steps;
+    more.insert(more.end(), {"--stage-above", stage_above});
+    auto driver = here.start(on_gpu(here, name, 4, more));
+    here.await_step(driver, name, 20);
+    ::kill(here.worker_of_rank(2), SIGKILL);
+    auto status = driver.wait();
+    INFO(driver.err());
+    REQUIRE(status == exit_status{0, {}});
+    auto result = here.result(name);
+    CHECK(result["state_sha256"] == wanted);
+    CHECK(result["failures"].size() == 1);
+  }
+}
+
+TEST_CASE("a run on a GPU that was stopped goes on with the same bits on another number of workers") {
+  if (!has_gpu())
+    return;
+  playground here;
+  const auto wanted = run(here, "whole", 1, {"--steps", "60"})["state_sha256"];
+  CHECK(run(here, "parts", 2, {"--steps", "30", "--checkpoint-every", "10"})["steps"] == 30);
+  CHECK(run(here, "parts", 1, {"--steps", "45"})["steps"] == 45);
+  CHECK(run(here, "parts", 4, {"--steps", "60"})["state_sha256"] == wanted);
+}
+
+TEST_CASE("a run on a GPU learns what one on the CPU learns, and does not go on from its checkpoints") {
+  if (!has_gpu())
+    return;
+  playground here;
+  auto gpu = run(here, "gpu", 1, {"--steps", "200"})["metrics"]["loss"].get<double>();
+  auto cpu = here.run(here.charlm("cpu", {"--steps", "200"}));
+  REQUIRE(cpu.status == exit_status{0, {}});
+  CHECK(here.result("cpu")["metrics"]["loss"].get<double>() == doctest::Approx(gpu).epsilon(0.02));
+  auto mixed = here.run(on_gpu(here, "cpu", 1, {"--steps", "300"}));
+  CHECK(mixed.status == exit_status{1, {}});
+  CHECK(contains(mixed.err, "config"));
+}
+
+TEST_CASE("more workers than a GPU has room for are refused") {
+  if (!has_gpu())
+    return;
+  playground here;
+  auto argv = here.charlm("many", {"--use-gpu", "--workers", "3", "--gpus-per-worker", "0.5", "--shards", "8"});
+  auto ran = here.run(argv, {{"CUDA_VISIBLE_DEVICES", "0"}});
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "3 workers with 0.5 GPU each need 2 GPUs"));
+}

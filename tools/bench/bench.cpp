@@ -3,6 +3,7 @@
 #include "timing.hpp"
 
 #include <charlm/corpus.hpp>
+#include <charlm/gpu_network.hpp>
 #include <charlm/model.hpp>
 #include <charlm/optimizer.hpp>
 #include <command_line.hpp>
@@ -12,6 +13,7 @@
 #include <troupe/troupe.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -45,14 +47,14 @@ void train_nothing(troupe::train_context& ctx) {
 }
 
 struct language_model {
-  charlm::model_shape shape;
+  charlm::model_shape shape = {};
   charlm::corpus text;
   charlm::model network{shape};
   charlm::model moments{shape};
   charlm::model squares{shape};
 
-  explicit language_model(const std::string& path)
-      : text(troupe::value_or_throw(charlm::load_corpus(path, shape.context))) {
+  explicit language_model(const std::string& path, const charlm::model_shape& size = {})
+      : shape(size), text(troupe::value_or_throw(charlm::load_corpus(path, shape.context))) {
     auto normal = troupe::random_stream{1, "parameters"};
     network.initialise([&](std::uint64_t) { return static_cast<float>(normal.normal()); });
   }
@@ -114,7 +116,97 @@ double bare_loop(const std::string& text, std::uint64_t steps) {
   return seconds_since(start);
 }
 
+/// What a GPU has to do in a step: as much as makes the start of its kernels cheap.
+struct gpu_load {
+  std::uint64_t batch = 16384;
+  std::uint64_t hidden = 1024;
+
+  [[nodiscard]] charlm::model_shape shape() const { return {.context = 16, .embedding = 64, .hidden = hidden}; }
+};
+
+/// charlm's steps on a GPU under Troupe; reports as `train_language` does.
+void train_language_on_gpu(troupe::train_context& ctx) {
+  const auto load =
+      gpu_load{ctx.options().at("batch").get<std::uint64_t>(), ctx.options().at("hidden").get<std::uint64_t>()};
+  auto model = language_model{ctx.options().at("text"), load.shape()};
+  charlm::gpu_network network{ctx.gpu(), ctx.gpu_stream(), model.shape, model.text, load.batch};
+  network.initialise(model.network);
+  for (auto& tensor : charlm::tensors_of(model.shape, network.parameters()))
+    ctx.track_on_gpu(tensor.name, tensor.values, tensor.shape);
+  for (auto& tensor : charlm::tensors_of(model.shape, network.moments(), "adam.m."))
+    ctx.track_on_gpu(tensor.name, tensor.values, tensor.shape);
+  for (auto& tensor : charlm::tensors_of(model.shape, network.squares(), "adam.v."))
+    ctx.track_on_gpu(tensor.name, tensor.values, tensor.shape);
+  auto now = [&] {
+    troupe::value_or_throw(ctx.gpu()->synchronize());
+    return clock_type::now();
+  };
+  troupe::step_plan plan;
+  plan.data = {model.text.training_samples(), "bench"};
+  plan.batch_samples = load.batch;
+  plan.steps = ctx.steps();
+  plan.gradient_elements = model.shape.parameter_elements();
+  plan.on_gpu = true;
+  clock_type::time_point start;
+  ctx.for_each_step(plan, [&](troupe::step& step) {
+    network.begin_step();
+    for (auto& shard : step.shards())
+      network.forward_backward(shard.samples(), shard.gpu_gradient().data(), shard.gpu_metric("loss"),
+                               [&](std::size_t first, std::size_t count) { shard.complete(first, count); });
+    network.update(step.id(), step.all_reduce_on_gpu().data());
+    if (step.number() == 1)
+      start = now();
+    if (step.last())
+      step.report({{"seconds", std::chrono::duration<double>(now() - start).count()}});
+  });
+}
+
+/// The same steps in a plain loop of CUDA: one gradient buffer, shard after shard, and the loss read at each step's
+/// end.
+double bare_gpu_loop(const std::string& text, std::uint64_t steps, const gpu_load& load) {
+  using namespace troupe::collectives;
+  auto model = language_model{text, load.shape()};
+  auto gpu = troupe::value_or_throw(open_device(0));
+  auto stream = troupe::value_or_throw(device_stream::make(gpu));
+  charlm::gpu_network network{gpu, stream, model.shape, model.text, load.batch};
+  network.initialise(model.network);
+  auto order = troupe::data_order{model.text.training_samples(), load.batch, shards, 1};
+  const auto elements = model.shape.parameter_elements();
+  auto gradient = troupe::value_or_throw(device_memory::make(gpu, elements * sizeof(float)));
+  auto loss = troupe::value_or_throw(device_memory::make(gpu, sizeof(double)));
+  auto loss_here = troupe::value_or_throw(pinned_memory::make(gpu, sizeof(double)));
+  auto* values = reinterpret_cast<float*>(gradient.data());
+  const std::array<const std::byte*, 1> operand{gradient.data()};
+  device_reduction mean;
+  mean.elements = elements;
+  mean.operands = operand;
+  mean.out = gradient.data();
+  mean.is_final = true;
+  mean.divisor = load.batch;
+  std::vector<std::uint64_t> samples;
+  clock_type::time_point start;
+  for (std::uint64_t k = 1; k <= steps; ++k) {
+    network.begin_step();
+    troupe::value_or_throw(stream.clear(gradient.data(), gradient.size_bytes()));
+    troupe::value_or_throw(stream.clear(loss.data(), loss.size_bytes()));
+    for (std::uint32_t v = 0; v < shards; ++v) {
+      order.samples_of(troupe::step_id{k}, troupe::shard_id{v}, samples);
+      network.forward_backward(samples, values, reinterpret_cast<double*>(loss.data()),
+                               [](std::size_t, std::size_t) {});
+    }
+    troupe::value_or_throw(gpu->reduce(mean, stream.handle()));
+    network.update(troupe::step_id{k}, values);
+    troupe::value_or_throw(stream.copy(loss_here.data(), loss.data(), sizeof(double)));
+    troupe::value_or_throw(stream.synchronize());
+    if (k == 1)
+      start = clock_type::now();
+  }
+  return seconds_since(start);
+}
+
 struct settings {
+  bool on_gpu = false;
+  gpu_load gpu;
   std::string text = "/usr/share/common-licenses";
   std::uint64_t steps = 200;
   unsigned runs = 5;
@@ -124,11 +216,11 @@ troupe::run_result fit(const troupe::app& app, const std::string& function, cons
                        std::uint64_t steps, troupe::reduction_mode mode) {
   auto storage = fs::temp_directory_path() / ("troupe-bench-" + std::to_string(::getpid()));
   troupe::trainer_config config;
-  config.scaling = {.num_workers = workers, .shards = shards};
+  config.scaling = {.num_workers = workers, .shards = shards, .use_gpu = s.on_gpu};
   config.run.storage_path = storage;
   config.run.steps = steps;
   config.run.reduction = mode;
-  config.options = {{"text", s.text}};
+  config.options = {{"text", s.text}, {"batch", s.gpu.batch}, {"hidden", s.gpu.hidden}};
   auto trainer = troupe::trainer{app, function, config};
   auto result = trainer.fit();
   fs::remove_all(storage);
@@ -202,12 +294,32 @@ void measure_steps(const troupe::app& app, const settings& s) {
   }
 }
 
+void measure_gpu_steps(const troupe::app& app, const settings& s) {
+  std::printf(
+      "charlm's steps per second on a GPU (%zu parameters, batch %llu, %u shards, %llu steps): one worker beside "
+      "a plain loop of CUDA\n",
+      s.gpu.shape().parameter_elements(), static_cast<unsigned long long>(s.gpu.batch), shards,
+      static_cast<unsigned long long>(s.steps));
+  std::printf("%12s %12s %16s\n", "exact", "plain loop", "time exact/loop");
+  std::vector<double> exact;
+  std::vector<double> bare;
+  for (auto i = 0u; i < s.runs; ++i) {
+    exact.push_back(fit(app, "language on a GPU", s, 1, s.steps, troupe::reduction_mode::exact).metrics.at("seconds"));
+    bare.push_back(bare_gpu_loop(s.text, s.steps, s.gpu));
+  }
+  auto rate = [&](const std::vector<double>& seconds) { return static_cast<double>(s.steps - 1) / median(seconds); };
+  std::printf("%12.1f %12.1f %16.3f\n", rate(exact), rate(bare), median(exact) / median(bare));
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::string{argv[1]} == "--exit-at-once")
     return 0;
-  auto app = troupe::app{argc, argv, {{"nothing", train_nothing}, {"language", train_language}}};
+  auto app = troupe::app{
+      argc,
+      argv,
+      {{"nothing", train_nothing}, {"language", train_language}, {"language on a GPU", train_language_on_gpu}}};
   settings s;
   CLI::App cli{"Measures Troupe on this machine: the way to the first step, and steps per second.", "troupe-bench"};
   cli.add_option("--text", s.text, "Text to train on")->capture_default_str();
@@ -217,9 +329,17 @@ int main(int argc, char** argv) {
   cli.add_option("--runs", s.runs, "Runs of each; medians are shown")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  cli.add_flag("--gpu", s.on_gpu, "Measures charlm's steps on a GPU instead, beside the same loop without Troupe");
+  cli.add_option("--batch", s.gpu.batch, "With --gpu: samples in a batch")->capture_default_str();
+  cli.add_option("--hidden", s.gpu.hidden, "With --gpu: units of the hidden layer, a multiple of 16")
+      ->capture_default_str();
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
     return *code;
   try {
+    if (s.on_gpu) {
+      measure_gpu_steps(app, s);
+      return 0;
+    }
     measure_start(app, s);
     measure_steps(app, s);
     return 0;

@@ -112,6 +112,13 @@ class nccl_device_group final : public basic_device_group {
 
   // -- forming
 
+  /// What NCCL reads and writes in the background. Left behind where it was not waited for to the end.
+  struct request {
+    nccl::comm made = nullptr;
+    nccl::config config;
+    std::vector<int> lost = {};
+  };
+
   expected<std::vector<introduction>> introduce(const nccl_options& options, nccl_device_group* predecessor,
                                                 const address_exchange& exchange) const;
   expected<void> await(nccl::comm group, const char* what, const nccl_options& options, clock::time_point ends_at);
@@ -228,41 +235,42 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
   auto* parent = predecessor.take();
   if (parent == nullptr)
     return fail(errc::aborted, "the group before is gone");
+  memory_->leave(parent, false);
   const auto ends_at = clock::now() + options.connect_deadline;
-  nccl::comm made = nullptr;
-  nccl::config config;
-  auto code = library_->comm_shrink(parent, lost.data(), static_cast<int>(lost.size()), &made, &config, 0);
+  auto asked = std::make_unique<request>();
+  asked->lost = std::move(lost);
+  auto code = library_->comm_shrink(parent, asked->lost.data(), static_cast<int>(asked->lost.size()), &asked->made,
+                                    &asked->config, 0);
   expected<void> done;
   if (code != nccl::success && code != nccl::in_progress)
     done = refused("ncclCommShrink", code);
   // The new one is there when the old one is done with it.
   if (done)
     done = await(parent, "ncclCommShrink", options, ends_at);
-  if (done && made == nullptr)
+  if (done && asked->made == nullptr)
     done = fail(errc::device_error, "ncclCommShrink: gave no communicator");
   if (done)
-    done = await(made, "ncclCommShrink", options, ends_at);
-  memory_->leave(parent, false);
+    done = await(asked->made, "ncclCommShrink", options, ends_at);
   abort_beside(parent);
   if (done)
-    return made;
-  if (made != nullptr)
+    return asked->made;
+  if (auto* made = asked.release()->made; made != nullptr)
     abort_beside(made);
   return fail(std::move(done.error()));
 }
 
 expected<nccl::comm> nccl_device_group::connect_by(const nccl::unique_id& id, const nccl_options& options) {
-  nccl::comm made = nullptr;
-  nccl::config config;
-  const auto code =
-      library_->comm_init_rank_config(&made, static_cast<int>(world_size_), id, static_cast<int>(rank_.value), &config);
+  auto asked = std::make_unique<request>();
+  const auto code = library_->comm_init_rank_config(&asked->made, static_cast<int>(world_size_), id,
+                                                    static_cast<int>(rank_.value), &asked->config);
   if (code != nccl::success && code != nccl::in_progress)
     return refused("ncclCommInitRankConfig", code);
-  if (auto done = await(made, "ncclCommInitRankConfig", options, clock::now() + options.connect_deadline); !done) {
-    abort_beside(made);
+  if (auto done = await(asked->made, "ncclCommInitRankConfig", options, clock::now() + options.connect_deadline);
+      !done) {
+    abort_beside(asked.release()->made);
     return fail(std::move(done.error()));
   }
-  return made;
+  return asked->made;
 }
 
 expected<void> nccl_device_group::connect(nccl_options& options, const address_exchange& exchange) {
@@ -274,8 +282,11 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
   if (predecessor != nullptr) {
     // What it still does ends here.
     static_cast<void>(predecessor->finish());
+    if (predecessor->has_failed())
+      predecessor->let_go();
     const std::lock_guard lock{predecessor->watch_mutex_};
-    if (!library_->can_shrink() || !predecessor->is_revoked_ || predecessor->library_ != library_)
+    const auto is_quiet = predecessor->is_revoked_ || !predecessor->has_failed();
+    if (!library_->can_shrink() || !is_quiet || predecessor->library_ != library_)
       predecessor = nullptr;
   }
   auto ranks = introduce(options, predecessor, exchange);
@@ -587,6 +598,8 @@ void nccl_device_group::climb() {
   }
   if (is_reachable && group == nullptr)
     return;
+  // From now on nobody gives memory back to it.
+  memory_->leave(group, false);
   abort_ladder ladder{library_->can_shrink(),
                       {on_hang_.abort_deadline, on_hang_.leave_deadline, on_hang_.copy_deadline}};
   auto what = rung::none;
@@ -644,8 +657,6 @@ void nccl_device_group::climb() {
           const std::scoped_lock locks{comm_mutex_, watch_mutex_};
           comm_ = group;
           is_revoked_ = true;
-        } else {
-          memory_->leave(group, false);
         }
         return;
       }

@@ -64,7 +64,7 @@ nccl::result nccl_memory::use(nccl::comm group, const std::byte* data) {
 void nccl_memory::leave(nccl::comm group, bool is_alive) noexcept {
   const std::lock_guard lock{mutex_};
   for (auto& [begin, block] : blocks_) {
-    if (block.group != group)
+    if (group == nullptr || block.group != group)
       continue;
     if (is_alive)
       static_cast<void>(library_->comm_deregister(group, block.handle));

@@ -35,16 +35,14 @@ class staged_bucket final : public own_device_bucket {
   /// Room for partial sum `i`, pinned. On the caller's thread.
   [[nodiscard]] expected<std::byte*> stage(std::size_t i, std::uint64_t size_bytes) {
     while (stages_.size() <= i) {
-      auto memory =
-          std::make_unique<aligned_buffer>(std::max<std::uint64_t>(size_bytes, alignment_bytes), memory_of_group_);
-      auto pinned = pinned_registration::make(where_, memory->bytes());
-      if (!pinned)
-        return fail(std::move(pinned.error()));
-      stages_.push_back({std::move(memory), std::move(*pinned)});
+      auto made = make_stage(std::max<std::uint64_t>(size_bytes, alignment_bytes));
+      if (!made)
+        return fail(std::move(made.error()));
+      stages_.push_back(std::move(*made));
     }
-    return stages_[i].memory->data();
+    return stages_[i].data;
   }
-  [[nodiscard]] const std::byte* stage(std::size_t i) const noexcept { return stages_[i].memory->data(); }
+  [[nodiscard]] const std::byte* stage(std::size_t i) const noexcept { return stages_[i].data; }
 
   /// Whether the device can fetch `part` of the result where it is. Parts of it are others' memory, mapped by the first
   /// reduction: to be called after that, and the mapping stays. On the group's thread.
@@ -64,9 +62,33 @@ class staged_bucket final : public own_device_bucket {
 
  private:
   struct stage_memory {
-    std::unique_ptr<aligned_buffer> memory;
+    std::byte* data = nullptr;
+    std::unique_ptr<aligned_buffer> shared;
+    /// After `shared`: given back before it.
     pinned_registration pinned;
+    pinned_memory own;
   };
+
+  /// Memory of the group's that the peers can read; where there is no such, pages of the driver's.
+  [[nodiscard]] expected<stage_memory> make_stage(std::uint64_t size_bytes) {
+    stage_memory result;
+    if (memory_of_group_ == *std::pmr::new_delete_resource()) {
+      auto own = pinned_memory::make(where_, size_bytes);
+      if (!own)
+        return fail(std::move(own.error()));
+      result.own = std::move(*own);
+      result.data = result.own.data();
+      return result;
+    }
+    result.shared = std::make_unique<aligned_buffer>(size_bytes, memory_of_group_);
+    auto pinned = pinned_registration::make(where_, result.shared->bytes());
+    if (!pinned)
+      return fail(std::move(pinned.error()));
+    result.pinned = std::move(*pinned);
+    result.data = result.shared->data();
+    return result;
+  }
+
   struct view_of_part {
     bool is_tried = false;
     bool is_pinned = false;
@@ -127,7 +149,7 @@ class staged_device_group final : public basic_device_group {
       return fail(errc::invalid_argument, what.call + ": another kind of group made the bucket");
     const auto is_exact = what.plan != nullptr;
     const auto range = what.range();
-    const auto size_bytes = is_exact ? what.layout.offset_in_sums(what.layout.size_bytes()) : what.layout.size_bytes();
+    const auto size_bytes = what.layout.offset_in_sums(what.layout.size_bytes());
     const auto first = is_exact ? what.layout.offset_in_sums(range.first) : range.first;
     const auto last = is_exact ? what.layout.offset_in_sums(range.last) : range.last;
     if (auto held = what.ready->hold(down_); !held)

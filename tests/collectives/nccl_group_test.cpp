@@ -208,6 +208,22 @@ TEST_CASE("an abort ends what waits for a lost rank, and the group goes on witho
   CHECK(played_nccl::violations == 0);
 }
 
+TEST_CASE("a rank that leaves while nothing is wrong leaves the others a group to shrink") {
+  nccl_ranks ranks{3};
+  check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 3), 1, UINT64_MAX, 1});
+  const auto shrunk_before = played_nccl::shrunk.load();
+  std::vector<std::unique_ptr<device_group>> old;
+  for (std::uint32_t rank : {0u, 1u})
+    old.push_back(std::move(ranks.groups[rank]));
+  const auto leaving = std::move(ranks.groups[2]);
+  ranks.groups.resize(2);
+  ranks.form([&](std::uint32_t rank, nccl_options& options) { options.predecessor = std::move(old[rank]); }, 2);
+  for (std::uint32_t rank : {0u, 1u})
+    REQUIRE(ranks.errors[rank] == error{});
+  CHECK(played_nccl::shrunk - shrunk_before == 2);
+  check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 2), 1, UINT64_MAX, 1});
+}
+
 TEST_CASE("a newcomer among the ranks means a new id") {
   nccl_ranks ranks{3};
   reduce_without(ranks, 2, {errc::aborted, "lost"});

@@ -53,9 +53,9 @@ struct nccl_options {
 
   hang_policy on_hang = {};
 
-  /// The group of the generation before, finished and failed or aborted, if this process was in it. If all ranks hand
-  /// in theirs, in the same order, and NCCL is 2.28.7 or later, the new one is the old one without the lost ranks; if
-  /// that fails, and else, it is formed from a new id.
+  /// The group of the generation before, if this process was in it: finished, mostly failed or aborted. If all ranks
+  /// hand in theirs, in the same order, and NCCL is 2.28.7 or later, the new one is the old one without those that are
+  /// gone; if that fails, and else, it is formed from a new id.
   std::unique_ptr<device_group> predecessor = {};
 };
 
@@ -64,7 +64,8 @@ struct nccl_options {
 [[nodiscard]] expected<std::string> find_nccl();
 
 /// Forms the group: every rank of the generation calls it, each with a GPU of its own, and it returns once all are
-/// connected. Calls `exchange` twice. What NCCL sends off a host is clear text, and it checks nobody.
+/// connected. Calls `exchange` twice. What NCCL sends off a host is clear text, and it checks nobody; it listens on the
+/// interfaces that NCCL_SOCKET_IFNAME names, or on one that it picks.
 ///
 /// Fails with the exchange's error, `errc::unsatisfiable` (no NCCL), `errc::invalid_argument` (two ranks on one GPU),
 /// `errc::mismatch` (a blob is of another generation or group), `errc::timed_out`, `errc::aborted` (cancelled),

@@ -1,0 +1,290 @@
+// Measures sums on a GPU beside the device's own copies, and staging through the host beside pinned copies. See
+// README.md.
+
+#include <command_line.hpp>
+
+#include <troupe/collectives/communicator.hpp>
+#include <troupe/collectives/device_group.hpp>
+#include <troupe/collectives/nccl_group.hpp>
+#include <troupe/collectives/shm_communicator.hpp>
+#include <troupe/collectives/staged_device_group.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <fcntl.h>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::collectives;
+
+struct options {
+  std::uint64_t megabytes = 256;
+  int runs = 9;
+};
+
+/// Medians of `runs` calls of each, in turn, in seconds; the first warms up.
+std::vector<double> medians(int runs, const std::vector<std::function<void()>>& sides) {
+  std::vector<std::vector<double>> times(sides.size());
+  for (int i = 0; i <= runs; ++i)
+    for (std::size_t s = 0; s < sides.size(); ++s) {
+      const auto begin = std::chrono::steady_clock::now();
+      sides[s]();
+      if (i > 0)
+        times[s].push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+  std::vector<double> result;
+  for (auto& each : times) {
+    std::ranges::nth_element(each, each.begin() + static_cast<std::ptrdiff_t>(each.size() / 2));
+    result.push_back(each[each.size() / 2]);
+  }
+  return result;
+}
+
+void show(const std::string& what, double bytes, double seconds, double peer_bytes, double peer_seconds, double aim) {
+  const auto own = bytes / 1e9 / seconds;
+  const auto peer = peer_bytes / 1e9 / peer_seconds;
+  std::printf("%-44s %10.1f %10.1f %8.3f %8.2f\n", what.c_str(), own, peer, own / peer, aim);
+  std::fflush(stdout);
+}
+
+/// Each call has this much work enqueued, so that its start does not count.
+constexpr int repetitions = 10;
+
+void measure_kernels(const std::shared_ptr<device>& where, const options& x) {
+  const auto size_bytes = x.megabytes << 20;
+  auto stream = value_or_throw(device_stream::make(where));
+  std::vector<device_memory> operands;
+  for (int i = 0; i < 8; ++i) {
+    operands.push_back(value_or_throw(device_memory::make(where, size_bytes)));
+    value_or_throw(stream.clear(operands.back().data(), size_bytes));
+  }
+  auto out = value_or_throw(device_memory::make(where, size_bytes));
+  const auto copy = [&] {
+    for (int i = 0; i < repetitions; ++i)
+      value_or_throw(stream.copy(out.data(), operands[0].data(), size_bytes));
+    value_or_throw(stream.synchronize());
+  };
+  const auto sum = [&](dtype type, std::size_t count, bool is_final) {
+    std::vector<const std::byte*> pointers;
+    for (std::size_t i = 0; i < count; ++i)
+      pointers.push_back(operands[i].data());
+    device_reduction pass;
+    pass.type = type;
+    pass.elements = size_bytes / size_of(sum_type(type));
+    pass.operands = pointers;
+    pass.out = out.data();
+    pass.is_final = is_final;
+    pass.divisor = is_final ? 7 : 1;
+    for (int i = 0; i < repetitions; ++i)
+      value_or_throw(where->reduce(pass, stream.handle()));
+    value_or_throw(stream.synchronize());
+  };
+  const auto bytes = static_cast<double>(size_bytes) * repetitions;
+  for (auto type : {dtype::f32, dtype::f64, dtype::bf16})
+    for (std::size_t count : {2u, 4u, 8u}) {
+      const auto times = medians(x.runs, {[&] { sum(type, count, true); }, copy});
+      const auto written = bytes * static_cast<double>(size_of(type)) / static_cast<double>(size_of(sum_type(type)));
+      show("sum of " + std::to_string(count) + ", " + std::string{to_string(type)} + ", divided",
+           bytes * static_cast<double>(count) + written, times[0], 2 * bytes, times[1], 0.8);
+    }
+}
+
+/// An all-gather of descriptors among threads.
+class descriptor_meeting {
+ public:
+  explicit descriptor_meeting(std::size_t size) : mine_(size) {}
+
+  std::vector<std::vector<unique_fd>> exchange(std::uint32_t rank, std::span<const int> descriptors) {
+    std::unique_lock lock{mutex_};
+    mine_[rank].assign(descriptors.begin(), descriptors.end());
+    meet(lock, arrived_);
+    std::vector<std::vector<unique_fd>> result(mine_.size());
+    for (std::uint32_t r = 0; r < mine_.size(); ++r)
+      for (auto fd : mine_[r])
+        if (r != rank)
+          result[r].emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    meet(lock, copied_);
+    return result;
+  }
+
+ private:
+  void meet(std::unique_lock<std::mutex>& lock, std::size_t& count) {
+    if (++count == mine_.size())
+      changed_.notify_all();
+    changed_.wait(lock, [&] { return count == mine_.size(); });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::vector<int>> mine_;
+  std::size_t arrived_ = 0;
+  std::size_t copied_ = 0;
+};
+
+/// What one rank has: its host group, its device group, a partial sum and a result.
+struct staged_rank {
+  std::unique_ptr<communicator> host;
+  std::unique_ptr<device_group> group;
+  device_memory partial;
+  std::unique_ptr<device_bucket> result;
+  device_stream stream;
+  device_event ready;
+};
+
+void in_threads(std::uint32_t n, const std::function<void(std::uint32_t)>& f) {
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < n; ++rank)
+    threads.emplace_back(f, rank);
+  for (auto& x : threads)
+    x.join();
+}
+
+/// Gradients of ranks that share the device, reduced on the host, beside the same bytes moved by bare copies both ways
+/// at once.
+void measure_staging(const std::shared_ptr<device>& where, const options& x, std::uint32_t n) {
+  const auto size_bytes = (x.megabytes << 20) / n;
+  const bucket_layout layout{{{dtype::f32, size_bytes / 4}}};
+  const auto ownership = even_ownership(n, n);
+  descriptor_meeting descriptors{n};
+  std::vector<staged_rank> ranks(n);
+  in_threads(n, [&](std::uint32_t rank) {
+    auto& mine = ranks[rank];
+    if (n == 1)
+      mine.host = make_self_communicator(generation_id{1});
+    else
+      mine.host = value_or_throw(make_shm_communicator(
+          {rank_id{rank}, n, generation_id{1}, std::chrono::seconds{60}, value_or_throw(shared_pool::make())},
+          [&](std::span<const int> own) {
+            return expected<std::vector<std::vector<unique_fd>>>{descriptors.exchange(rank, own)};
+          }));
+    mine.group = value_or_throw(make_staged_device_group(where, *mine.host));
+    mine.partial = value_or_throw(mine.group->allocate(layout.size_bytes()));
+    mine.result = value_or_throw(mine.group->make_bucket(layout, cut_bucket(layout, 4 << 20)));
+    mine.stream = value_or_throw(device_stream::make(where));
+    mine.ready = value_or_throw(device_event::make(where));
+    value_or_throw(mine.stream.clear(mine.partial.data(), layout.size_bytes()));
+    value_or_throw(mine.ready.record(mine.stream));
+  });
+  const auto staged = [&] {
+    in_threads(n, [&](std::uint32_t rank) {
+      auto& mine = ranks[rank];
+      const auto nodes = maximal_nodes(n, ownership[rank]);
+      const leaf_partial partial{nodes[0], mine.partial.data()};
+      for (std::size_t part = 0; part < mine.result->parts().size(); ++part)
+        value_or_throw(
+            mine.group->reduce_leaves(layout, n, ownership, {&partial, 1}, *mine.result, mine.ready, 1, part));
+      value_or_throw(mine.group->finish());
+    });
+  };
+  auto down = value_or_throw(device_stream::make(where));
+  auto up = value_or_throw(device_stream::make(where));
+  auto from = value_or_throw(pinned_memory::make(where, size_bytes));
+  auto to = value_or_throw(pinned_memory::make(where, size_bytes));
+  const auto bare = [&] {
+    for (std::uint32_t i = 0; i < n; ++i) {
+      value_or_throw(down.copy(to.data(), ranks[i].partial.data(), size_bytes));
+      value_or_throw(up.copy(ranks[n - 1 - i].partial.data(), from.data(), size_bytes));
+    }
+    value_or_throw(down.synchronize());
+    value_or_throw(up.synchronize());
+  };
+  std::fill_n(from.data(), size_bytes, std::byte{0});
+  const auto times = medians(x.runs, {staged, bare});
+  const auto bytes = 2.0 * static_cast<double>(size_bytes) * n;
+  show("staged sum of " + std::to_string(n) + (n == 1 ? " rank" : " ranks") + ", down and up", bytes, times[0], bytes,
+       times[1], 0.9);
+  in_threads(n, [&](std::uint32_t rank) {
+    auto& mine = ranks[rank];
+    mine.result.reset();
+    mine.group.reset();
+    mine.host.reset();
+  });
+}
+
+/// The price of the group's own work around NCCL, where there is one rank and nothing to send.
+void measure_nccl(const std::shared_ptr<device>& where, const options& x) {
+  const auto library = find_nccl();
+  if (!library) {
+    std::printf("without NCCL: %s\n", library.error().message.c_str());
+    return;
+  }
+  nccl_options place;
+  place.generation = generation_id{1};
+  auto group = value_or_throw(make_nccl_group(
+      where, std::move(place), [](std::string mine) { return expected<std::vector<std::string>>{{std::move(mine)}}; }));
+  const auto size_bytes = x.megabytes << 20;
+  const bucket_layout layout{{{dtype::f32, size_bytes / 4}}};
+  auto stream = value_or_throw(device_stream::make(where));
+  auto ready = value_or_throw(device_event::make(where));
+  auto partial = value_or_throw(group->allocate(size_bytes));
+  auto result = value_or_throw(group->make_bucket(layout, cut_bucket(layout, 16 << 20)));
+  auto copy = value_or_throw(device_memory::make(where, size_bytes));
+  value_or_throw(stream.clear(partial.data(), size_bytes));
+  value_or_throw(ready.record(stream));
+  const std::vector<shard_range> ownership = {{0, 1}};
+  const leaf_partial mine{maximal_nodes(1, {0, 1})[0], partial.data()};
+  const auto times = medians(
+      x.runs, {[&] {
+                 for (int i = 0; i < repetitions; ++i)
+                   for (std::size_t part = 0; part < result->parts().size(); ++part)
+                     value_or_throw(group->reduce_leaves(layout, 1, ownership, {&mine, 1}, *result, ready, 3, part));
+                 value_or_throw(group->finish());
+               },
+               [&] {
+                 for (int i = 0; i < repetitions; ++i)
+                   value_or_throw(stream.copy(copy.data(), partial.data(), size_bytes));
+                 value_or_throw(stream.synchronize());
+               }});
+  const auto bytes = 2.0 * static_cast<double>(size_bytes) * repetitions;
+  show("1 rank over " + *library + ", 16 MB parts", bytes, times[0], bytes, times[1], 0.8);
+}
+
+void run(const options& x) {
+  const auto where = value_or_throw(open_device(0));
+  std::printf("%s, %.1f GB, %s\n", to_string(where->info()).c_str(),
+              static_cast<double>(where->info().total_bytes) / 1e9, device_support().c_str());
+  std::printf("%-44s %10s %10s %8s %8s\n", "what", "GB/s", "copy GB/s", "ratio", "aim");
+  measure_kernels(where, x);
+  for (std::uint32_t n : {1u, 2u, 4u})
+    measure_staging(where, x, n);
+  measure_nccl(where, x);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  options x;
+  CLI::App cli{
+      "Measures sums on a GPU beside its own copies, and staging through the host beside pinned copies. Exit code 3: "
+      "there is no GPU.",
+      "troupe-gpu"};
+  cli.add_option("--megabytes", x.megabytes, "Of a buffer; the kernels need nine of them")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  cli.add_option("--runs", x.runs, "Runs of each; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  if (auto code = apps::parse_command_line(cli, argc, argv))
+    return *code;
+  const auto devices = find_devices();
+  if (!devices || devices->empty()) {
+    std::fprintf(stderr, "troupe-gpu: %s\n", devices ? "there is no GPU here" : devices.error().message.c_str());
+    return 3;
+  }
+  try {
+    run(x);
+  } catch (const std::exception& reason) {
+    std::fprintf(stderr, "troupe-gpu: %s\n", reason.what());
+    return 1;
+  }
+  return 0;
+}

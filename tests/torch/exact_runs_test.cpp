@@ -23,6 +23,27 @@ TEST_CASE("a network with batch norm and dropout has the same bits on any number
   CHECK(here.trained("no-dropout", {{"config", {{"dropout", 0.0}}}}).first != one.first);
 }
 
+TEST_CASE("a checkpoint's values make a module of the same kind a predictor, and no other") {
+  torch_runs here;
+  (void)here.trained("one", {{"workers", 2}});
+  auto predicted = [&](const char* how) { return here.run("one", {{"predict", how}}); };
+  auto good = predicted("same");
+  INFO(good.err);
+  CHECK(good.status == exit_status{0, {}});
+  auto right = good.err.find("right: ");
+  REQUIRE(right != std::string::npos);
+  // Dropout of nine tenths would leave little, guessing a third.
+  CHECK(std::stoi(good.err.substr(right + 7)) > 150);
+  auto other = predicted("other");
+  CHECK(other.status == exit_status{1, {}});
+  CHECK_MESSAGE(other.err.find("of another model: tensor 'weight' is not there; 'bias' is not there") !=
+                    std::string::npos,
+                other.err);
+  auto columns = predicted("columns");
+  CHECK(columns.status == exit_status{1, {}});
+  CHECK_MESSAGE(columns.err.find("shape [200, 6], expected [200, 3]") != std::string::npos, columns.err);
+}
+
 TEST_CASE("tensors whose memory is not in the order of their dimensions are tracked by copies") {
   torch_runs here;
   auto one = here.trained("one", {{"config", {{"channels_last", true}}}});

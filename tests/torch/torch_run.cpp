@@ -1,13 +1,20 @@
 #include <troupe/data/data_set.hpp>
 #include <troupe/data/loader.hpp>
+#include <troupe/inference/predictor.hpp>
+#include <troupe/serialization/checkpoint.hpp>
 #include <troupe/torch.hpp>
 #include <troupe/troupe.hpp>
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -173,6 +180,32 @@ void train(train_context& ctx) {
   });
 }
 
+/// Says on standard error what share of the images the latest checkpoint's model knows.
+int predict(const nlohmann::json& wanted) {
+  auto run = std::filesystem::path{wanted.at("storage").get<std::string>()} / wanted.at("name").get<std::string>();
+  auto latest = value_or_throw(serialization::open_latest(run / "checkpoints"));
+  auto model = std::make_shared<network>(0.9);
+  std::shared_ptr<torch::nn::Module> given = model;
+  if (wanted.at("predict") == "other")
+    given = std::make_shared<torch::nn::LinearImpl>(2, 3);
+  auto forward = [model, more = wanted.at("predict") == "columns"](const data::batch& rows) {
+    auto scores = model->forward(libtorch::tensor_of(rows, "image"));
+    return more ? torch::cat({scores, scores}, 1) : scores;
+  };
+  auto images = make_images();
+  auto predictor = value_or_throw(libtorch::load_predictor(latest.found, given, {"a", "b", "c"}, forward));
+  std::vector<std::uint64_t> all(images->size());
+  std::iota(all.begin(), all.end(), std::uint64_t{0});
+  auto scores = value_or_throw(inference::predict_rows(*predictor, *images, all));
+  std::size_t right = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    auto row = std::span{scores}.subspan(3 * i, 3);
+    right += static_cast<std::size_t>(std::ranges::max_element(row) - row.begin()) == i % 3 ? 1 : 0;
+  }
+  std::fprintf(stderr, "right: %zu of %zu\n", right, all.size());
+  return 0;
+}
+
 } // namespace
 
 // torch_run JSON
@@ -192,6 +225,8 @@ int main(int argc, char** argv) {
   config.run.steps = wanted.value("steps", std::uint64_t{24});
   config.run.verify_determinism = wanted.value("verify", std::uint64_t{0});
   try {
+    if (wanted.contains("predict"))
+      return predict(wanted);
     auto trainer = troupe::trainer{app, wanted.value("function", "train"), std::move(config)};
     auto result = trainer.fit();
     if (result.status == troupe::run_status::failed)

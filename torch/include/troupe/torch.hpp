@@ -2,6 +2,9 @@
 
 #include <troupe/backend.hpp>
 #include <troupe/data/batch.hpp>
+#include <troupe/error.hpp>
+#include <troupe/inference/predictor.hpp>
+#include <troupe/serialization/checkpoint.hpp>
 #include <troupe/train_context.hpp>
 
 #include <cstdint>
@@ -135,5 +138,19 @@ class replica::shard_sequence {
 /// What this worker computes on: the GPU of its local rank where LibTorch has GPUs, else the CPU. Rank and group may
 /// change later; a model stays where it was put.
 [[nodiscard]] c10::Device device_of(const train_context& ctx);
+
+/// Gives a module the parameters and buffers of a checkpoint that a `replica` was part of, by their names. What else
+/// the checkpoint holds is passed over. Fails with `errc::mismatch`, naming each tensor that it does not have, or has
+/// of another type or shape, and the module is then as it was; and as `checkpoint::read_tensor` does.
+[[nodiscard]] expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model);
+
+/// A module as a predictor: filled as by `load_module`, and set to `eval()`. `forward` returns a tensor of one row of
+/// `outputs.size()` numbers for each sample of the batch, from any device; it runs without gradients. Products of
+/// matrices may round otherwise in another batch and with another number of threads: a worker's are what
+/// `make_backend` says, and a batch predictor cuts rows in the same way on any number of workers. Fails as
+/// `load_module` does.
+[[nodiscard]] expected<inference::predictor_ptr>
+load_predictor(const serialization::checkpoint& source, std::shared_ptr<torch::nn::Module> model,
+               std::vector<std::string> outputs, std::function<at::Tensor(const data::batch& rows)> forward);
 
 } // namespace troupe::libtorch

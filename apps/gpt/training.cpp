@@ -1,0 +1,120 @@
+#include <gpt/training.hpp>
+
+#include <gpt/network.hpp>
+#include <gpt/schedule.hpp>
+#include <gpt/text.hpp>
+
+#include <troupe/data/evaluation.hpp>
+#include <troupe/data/loader.hpp>
+#include <troupe/torch.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+namespace {
+
+using namespace troupe;
+
+network_shape shape_of(const nlohmann::json& config, const vocabulary& characters) {
+  network_shape result;
+  result.vocabulary = static_cast<std::int64_t>(characters.size());
+  result.block = config.at("block_size");
+  result.layers = config.at("layers");
+  result.heads = config.at("heads");
+  result.embedding = config.at("embedding");
+  return result;
+}
+
+schedule schedule_of(const nlohmann::json& config) {
+  return {config.at("learning_rate"), config.at("min_learning_rate"), config.at("warmup_steps"),
+          config.at("decay_steps")};
+}
+
+/// Matrices decay, scales do not.
+torch::optim::AdamW make_optimizer(network& model, const nlohmann::json& config) {
+  std::vector<torch::Tensor> matrices;
+  std::vector<torch::Tensor> scales;
+  for (const auto& each : model.parameters())
+    (each.dim() > 1 ? matrices : scales).push_back(each);
+  auto options = torch::optim::AdamWOptions{config.at("learning_rate").get<double>()};
+  options.betas({0.9, config.at("beta2").get<double>()});
+  auto group = [&](std::vector<torch::Tensor> parameters, double decay) {
+    auto own = std::make_unique<torch::optim::AdamWOptions>(options);
+    own->weight_decay(decay);
+    return torch::optim::OptimizerParamGroup{std::move(parameters), std::move(own)};
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.push_back(group(std::move(matrices), config.at("weight_decay")));
+  groups.push_back(group(std::move(scales), 0));
+  return torch::optim::AdamW{std::move(groups), options};
+}
+
+void set_learning_rate(torch::optim::AdamW& optimizer, double rate) {
+  for (auto& group : optimizer.param_groups())
+    static_cast<torch::optim::AdamWOptions&>(group.options()).lr(rate);
+}
+
+/// The sum over the samples of each one's mean loss over its tokens.
+torch::Tensor loss_of(network& model, const data::batch& samples, torch::Device device) {
+  auto tokens = libtorch::tensor_of(samples, "tokens").to(device, torch::kLong);
+  auto block = tokens.size(1) - 1;
+  auto scores = model.forward(tokens.narrow(1, 0, block));
+  auto targets = tokens.narrow(1, 1, block).reshape({-1});
+  auto sum = torch::cross_entropy_loss(scores.view({-1, scores.size(2)}), targets, {}, torch::Reduction::Sum);
+  return sum / static_cast<double>(block);
+}
+
+double validation_loss(train_context& ctx, network& model, const data::data_set& validation, torch::Device device) {
+  auto no_gradients = torch::NoGradGuard{};
+  model.eval();
+  auto sums = data::evaluate(
+      ctx, validation, 1,
+      [&](const data::batch& samples, auto sum) { sum[0] += loss_of(model, samples, device).template item<double>(); },
+      64);
+  model.train();
+  return sums[0] / static_cast<double>(validation.size());
+}
+
+} // namespace
+
+void train(train_context& ctx) {
+  const auto& config = ctx.config();
+  auto path = std::filesystem::path{ctx.options().at("text").get<std::string>()};
+  auto text = value_or_throw(read_windows(path, config.at("block_size").get<std::uint64_t>()));
+  auto shape = shape_of(config, text.characters);
+  ctx.state().values()[description_value] = describe(shape, text.characters.characters());
+
+  auto device = libtorch::device_of(ctx);
+  auto model = network{shape, config.at("dropout").get<double>()};
+  model.to(device);
+  auto optimizer = make_optimizer(model, config);
+  auto replica = libtorch::replica{ctx, model, optimizer};
+
+  auto rates = schedule_of(config);
+  auto clip = config.at("gradient_clip").get<double>();
+  auto evaluate_every = ctx.options().at("evaluate_every").get<std::uint64_t>();
+  auto batches = data::loader{ctx, text.training, {.batch_samples = config.at("batch")}};
+  ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](step& step) {
+    for (auto& shard : replica.shards(step)) {
+      auto loss = loss_of(model, batches(step, shard), device);
+      loss.backward();
+      shard.add("loss", loss.item<double>());
+    }
+    auto rate = learning_rate(rates, step.number());
+    replica.apply(step, [&] {
+      if (clip > 0)
+        torch::nn::utils::clip_grad_norm_(model.parameters(), clip);
+      set_learning_rate(optimizer, rate);
+    });
+    metric_map metrics{{"loss", step.mean_loss()}, {"learning_rate", rate}};
+    if (step.last() || step.number() % evaluate_every == 0)
+      metrics["validation_loss"] = validation_loss(ctx, model, *text.validation, device);
+    step.report(std::move(metrics));
+  });
+}
+
+} // namespace gpt

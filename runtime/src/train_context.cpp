@@ -233,6 +233,10 @@ void train_context::all_gather(std::span<const std::byte> input, std::span<std::
   impl_->call_group([&](auto& group) { return group.all_gather(input, output); });
 }
 
+void train_context::all_to_all(std::span<const std::byte> input, std::span<std::byte> output) {
+  impl_->call_group([&](auto& group) { return group.all_to_all(input, output); });
+}
+
 void train_context::broadcast(std::span<std::byte> data, std::uint32_t root) {
   impl_->call_group([&](auto& group) { return group.broadcast(data, rank_id{root}); });
 }

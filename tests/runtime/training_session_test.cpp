@@ -2024,6 +2024,7 @@ TEST_CASE("code with a loop of its own has the rank collectives") {
     std::vector<float> product{0};
     std::vector<std::int32_t> all;
     std::vector<float> part;
+    std::vector<std::int32_t> dealt;
     std::vector<float> from_two;
   };
   std::vector<seen> ranks(workers);
@@ -2047,6 +2048,9 @@ TEST_CASE("code with a loop of its own has the rank collectives") {
          std::vector<float> blocks{1, 2, 3};
          mine.part.resize(1);
          ctx.reduce_scatter(std::span<const float>{blocks}, std::span{mine.part});
+         std::vector<std::int32_t> dealt{10 * rank, 10 * rank + 1, 10 * rank + 2};
+         mine.dealt.resize(workers);
+         ctx.all_to_all(std::span<const std::int32_t>{dealt}, std::span{mine.dealt});
          mine.from_two.assign(2, static_cast<float>(rank));
          ctx.broadcast(std::span{mine.from_two}, 2);
          ctx.barrier();
@@ -2061,6 +2065,8 @@ TEST_CASE("code with a loop of its own has the rank collectives") {
     CHECK(mine.product == std::vector<float>{24});
     CHECK(mine.all == std::vector<std::int32_t>{0, 0, 1, 100, 2, 200});
     CHECK(mine.part == std::vector<float>{3.0f * static_cast<float>(rank + 1)});
+    auto own = static_cast<std::int32_t>(rank);
+    CHECK(mine.dealt == std::vector<std::int32_t>{own, 10 + own, 20 + own});
     CHECK(mine.from_two == std::vector<float>{2, 2});
   }
 }

@@ -2,6 +2,7 @@
 #include "example_rows.hpp"
 #include "playground.hpp"
 
+#include <troupe/data/feature_rows.hpp>
 #include <troupe/inference/predictor.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 #include <troupe/xgboost.hpp>
@@ -70,8 +71,8 @@ std::vector<float> predicted_alone() {
   auto label = std::vector<std::string>{"y"};
   data::batch samples;
   value_or_throw(example_rows(all_rows, 7)->fetch(numbers(all_rows), samples));
-  auto training = xgboost::matrix{value_or_throw(xgboost::features_of(samples, features)), all_rows, 1};
-  training.set("label", value_or_throw(xgboost::features_of(samples, label)));
+  auto training = xgboost::matrix{value_or_throw(data::feature_rows(samples, features)), all_rows, 1};
+  training.set("label", value_or_throw(data::feature_rows(samples, label)));
   void* handles[] = {training.handle()};
   auto model = xgboost::booster{handles};
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
@@ -80,7 +81,7 @@ std::vector<float> predicted_alone() {
   for (std::uint64_t round = 0; round < 12; ++round)
     model.update(round, training);
   value_or_throw(example_rows(500, 9)->fetch(numbers(500), samples));
-  auto found = model.predict(xgboost::matrix{value_or_throw(xgboost::features_of(samples, features)), 500, 1});
+  auto found = model.predict(xgboost::matrix{value_or_throw(data::feature_rows(samples, features)), 500, 1});
   return {found.values.begin(), found.values.end()};
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <troupe/data/batch.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 
@@ -79,9 +78,5 @@ class booster {
 
 /// Reads "[7]\ttrain-rmse:0.25\tvalid-rmse:0.5". What is no number is left out.
 [[nodiscard]] metric_map parse_evaluation(std::string_view text);
-
-/// The features of a batch's samples, row after row. Fails with `errc::not_found` for a column that is not there.
-[[nodiscard]] expected<std::vector<float>> features_of(const data::batch& samples,
-                                                       std::span<const std::string> columns);
 
 } // namespace troupe::xgboost

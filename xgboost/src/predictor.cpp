@@ -1,7 +1,8 @@
 #include "booster.hpp"
-#include "model_room.hpp"
 #include "settings.hpp"
 
+#include <troupe/data/feature_rows.hpp>
+#include <troupe/inference/model_room.hpp>
 #include <troupe/serialization/durable_file.hpp>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ class booster_predictor final : public inference::predictor {
   const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
 
   expected<void> predict(data::batch& rows, std::span<float> out) override {
-    auto values = features_of(rows, features_);
+    auto values = data::feature_rows(rows, features_);
     if (!values)
       return fail(std::move(values.error()));
     try {
@@ -76,7 +77,7 @@ expected<std::vector<std::string>> feature_names(const serialization::checkpoint
 }
 
 expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source) {
-  auto model = read_model(source);
+  auto model = inference::read_model(source, model_tensor);
   if (!model)
     return fail(std::move(model.error()));
   auto features = feature_names(source);
@@ -98,7 +99,7 @@ expected<void> export_model(const serialization::checkpoint& source, const std::
                 path.string() + ": XGBoost's models are .ubj or .json: give a name that ends so");
   if (existing == serialization::existing_file::keep && std::filesystem::exists(path))
     return fail(errc::already_exists, path.string() + " is there already: choose another name, or have it replaced");
-  auto stored = read_model(source);
+  auto stored = inference::read_model(source, model_tensor);
   if (!stored)
     return fail(std::move(stored.error()));
   try {

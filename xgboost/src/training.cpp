@@ -1,8 +1,9 @@
 #include "booster.hpp"
-#include "model_room.hpp"
 #include "rabit_group.hpp"
 #include "settings.hpp"
 
+#include <troupe/data/feature_rows.hpp>
+#include <troupe/inference/model_room.hpp>
 #include <troupe/serialization/digest.hpp>
 #include <troupe/train_context.hpp>
 
@@ -31,12 +32,12 @@ matrix part_of(const train_context& ctx, const settings& how, const data::data_s
   data::batch samples;
   value_or_throw(set.fetch(numbers, samples));
   auto column = [&](const std::string& name) {
-    auto values = value_or_throw(features_of(samples, std::span{&name, 1}));
+    auto values = value_or_throw(data::feature_rows(samples, std::span{&name, 1}));
     if (values.size() != numbers.size())
       throw failure{errc::mismatch, "column '" + name + "' is no single number"};
     return values;
   };
-  auto result = matrix{value_or_throw(features_of(samples, how.features)), numbers.size(), threads};
+  auto result = matrix{value_or_throw(data::feature_rows(samples, how.features)), numbers.size(), threads};
   result.set("label", column(how.label));
   if (!how.weight.empty())
     result.set("weight", column(how.weight));
@@ -116,7 +117,7 @@ class boosting {
       handles.push_back(part.handle());
     model_.emplace(handles);
     if (rounds > 0)
-      model_->load(value_or_throw(get_model(std::as_bytes(std::span{room_}))));
+      model_->load(value_or_throw(inference::get_model(std::as_bytes(std::span{room_}))));
     for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::string>>{
              {"tree_method", "hist"}, {"nthread", "1"}, {"verbosity", "1"}})
       if (!how_.parameters.contains(name))
@@ -153,7 +154,7 @@ class boosting {
     std::array<std::uint64_t, 1> fits{1};
     auto written = expected<void>{};
     if (ctx_.rank() == 0) {
-      written = put_model(model_->save(), std::as_writable_bytes(std::span{room_}));
+      written = inference::put_model(model_->save(), std::as_writable_bytes(std::span{room_}));
       fits[0] = written ? 1 : 0;
     }
     ctx_.broadcast(std::span<std::uint64_t>{fits});

@@ -293,6 +293,12 @@ class train_context {
     all_gather(std::as_bytes(input), std::as_writable_bytes(output));
   }
 
+  /// Both have one block for each rank: my block r of `input` becomes r's block `rank()` of `output`.
+  template <class T>
+  void all_to_all(std::span<const T> input, std::span<T> output) {
+    all_to_all(std::as_bytes(input), std::as_writable_bytes(output));
+  }
+
   template <class T>
   void broadcast(std::span<T> data, std::uint32_t root = 0) {
     broadcast(std::as_writable_bytes(data), root);
@@ -311,6 +317,7 @@ class train_context {
   void all_reduce(dtype type, reduction op, std::span<std::byte> data);
   void reduce_scatter(dtype type, reduction op, std::span<const std::byte> input, std::span<std::byte> output);
   void all_gather(std::span<const std::byte> input, std::span<std::byte> output);
+  void all_to_all(std::span<const std::byte> input, std::span<std::byte> output);
   void broadcast(std::span<std::byte> data, std::uint32_t root);
 
   impl* impl_;

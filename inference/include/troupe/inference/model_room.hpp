@@ -5,9 +5,12 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <vector>
 
-namespace troupe::xgboost {
+/// Models in a framework's own format, whose size changes, in tracked tensors, whose size does not: the length (8
+/// bytes, little-endian), the bytes, zeros.
+namespace troupe::inference {
 
 /// Writes a model, its length in front, into memory of a fixed size; the rest becomes zeros. Fails with
 /// `errc::unsatisfiable` where there is not enough.
@@ -16,7 +19,9 @@ namespace troupe::xgboost {
 /// The model in such memory: a part of it. Fails with `errc::damaged` for a length that cannot be.
 [[nodiscard]] expected<std::span<const std::byte>> get_model(std::span<const std::byte> room);
 
-/// The model that a checkpoint holds. Fails with `errc::not_found` where it holds none, and as reading does.
-[[nodiscard]] expected<std::vector<std::byte>> read_model(const serialization::checkpoint& source);
+/// The model that a checkpoint holds in the tensor of this name. Fails with `errc::not_found` where there is none, and
+/// as reading does.
+[[nodiscard]] expected<std::vector<std::byte>> read_model(const serialization::checkpoint& source,
+                                                          std::string_view tensor);
 
-} // namespace troupe::xgboost
+} // namespace troupe::inference

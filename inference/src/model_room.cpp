@@ -1,10 +1,10 @@
-#include "model_room.hpp"
-#include "settings.hpp"
+#include <troupe/inference/model_room.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
-namespace troupe::xgboost {
+namespace troupe::inference {
 
 namespace {
 
@@ -33,10 +33,11 @@ expected<std::span<const std::byte>> get_model(std::span<const std::byte> room) 
   return room.subspan(length_bytes, length);
 }
 
-expected<std::vector<std::byte>> read_model(const serialization::checkpoint& source) {
-  auto index = source.find(model_tensor);
+expected<std::vector<std::byte>> read_model(const serialization::checkpoint& source, std::string_view tensor) {
+  auto index = source.find(tensor);
   if (!index)
-    return fail(errc::not_found, source.directory().string() + " holds no model of XGBoost's");
+    return fail(errc::not_found,
+                source.directory().string() + " holds no model: there is no tensor '" + std::string{tensor} + "'");
   std::vector<std::byte> room(source.content().tensors[*index].spec.size_bytes());
   if (auto read = source.read_tensor(*index, room); !read)
     return fail(std::move(read.error()));
@@ -46,4 +47,4 @@ expected<std::vector<std::byte>> read_model(const serialization::checkpoint& sou
   return std::vector<std::byte>{model->begin(), model->end()};
 }
 
-} // namespace troupe::xgboost
+} // namespace troupe::inference

@@ -1,0 +1,82 @@
+#pragma once
+
+#include "exchange.hpp"
+#include "library.hpp"
+
+#include <troupe/messages.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+/// LightGBM's sets and boosters as values that clean up behind them. What it refuses is thrown as `failure`.
+namespace troupe::lightgbm {
+
+/// Throws unless its argument is 0: `library::check`, or `exchange::check`.
+using checker = std::function<void(int result)>;
+
+/// Samples with their features, binned.
+class binned_set {
+ public:
+  /// Of `rows` times as many features each, row after row. Cuts are those of `reference`, or found in these rows.
+  binned_set(library_ptr functions, std::span<const float> values, std::uint64_t rows, const std::string& parameters,
+             const binned_set* reference = nullptr);
+  binned_set(binned_set&& other) noexcept
+      : library_(std::move(other.library_)), handle_(std::exchange(other.handle_, nullptr)) {}
+  binned_set& operator=(binned_set&&) = delete;
+  ~binned_set();
+
+  /// "label" or "weight": a number for each row.
+  void set(const char* field, std::span<const float> values);
+  /// Where boosting starts: for each output the scores of all rows.
+  void set_initial_scores(std::span<const double> scores);
+
+  [[nodiscard]] void* handle() const noexcept { return handle_; }
+
+ private:
+  library_ptr library_;
+  void* handle_ = nullptr;
+};
+
+class booster {
+ public:
+  /// For training; `check` is asked about each call that may talk to other ranks. The set outlives it.
+  booster(library_ptr functions, const binned_set& training, const std::string& parameters, checker check);
+  /// A trained model.
+  booster(library_ptr functions, const std::string& model);
+  booster(booster&& other) noexcept
+      : library_(std::move(other.library_)),
+        check_(std::move(other.check_)),
+        handle_(std::exchange(other.handle_, nullptr)) {}
+  booster& operator=(booster&&) = delete;
+  ~booster();
+
+  /// The set outlives it.
+  void add_evaluation(const binned_set& set);
+  /// One round. A round that finds nothing to split adds nothing.
+  void update();
+  /// The metrics of the evaluation sets, as "NAME-METRIC".
+  [[nodiscard]] metric_map evaluate(std::span<const std::string> names) const;
+  /// Puts the trees of an earlier model in front.
+  void put_in_front(const booster& earlier);
+  /// LightGBM's own text.
+  [[nodiscard]] std::string save() const;
+  [[nodiscard]] std::uint64_t features() const;
+  /// `outputs` numbers for each row, row after row; raw scores before the objective's transformation where asked for.
+  struct predictions {
+    std::uint64_t outputs = 0;
+    std::vector<double> values;
+  };
+  [[nodiscard]] predictions predict(std::span<const float> values, std::uint64_t rows, bool raw_scores) const;
+
+ private:
+  library_ptr library_;
+  checker check_;
+  void* handle_ = nullptr;
+};
+
+} // namespace troupe::lightgbm

@@ -1,0 +1,181 @@
+#include "booster.hpp"
+#include "example_rows.hpp"
+#include "playground.hpp"
+#include "settings.hpp"
+
+#include <troupe/data/feature_rows.hpp>
+#include <troupe/inference/predictor.hpp>
+#include <troupe/lightgbm.hpp>
+#include <troupe/serialization/checkpoint.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr std::uint64_t all_rows = 3000;
+const std::string plain = R"({"num_leaves": 15, "learning_rate": 0.3})";
+const std::string drawn = R"({"num_leaves": 15, "learning_rate": 0.3, "bagging_fraction": 0.7, "bagging_freq": 1,
+                             "feature_fraction": 0.8})";
+
+struct runs {
+  playground here;
+
+  outcome run(const std::string& name, const std::string& workers, const std::string& parameters,
+              const std::string& kill = "nobody", const std::string& rounds = "12", const std::string& nodes = "",
+              std::uint64_t rows = all_rows) {
+    return here.run({TROUPE_LIGHTGBM_RUN, here.path("runs").string(), name, workers, nodes, rounds,
+                     std::to_string(rows), parameters, kill});
+  }
+
+  /// The checkpoint of a run that must complete.
+  std::string trained(const std::string& name, const std::string& workers, const std::string& parameters,
+                      const std::string& kill = "nobody", const std::string& rounds = "12",
+                      const std::string& nodes = "", std::uint64_t rows = all_rows) {
+    auto ran = run(name, workers, parameters, kill, rounds, nodes, rows);
+    INFO(name << ": " << ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+    auto result = here.result(name);
+    CHECK(result["steps"].get<int>() == std::stoi(rounds));
+    return ran.out.substr(0, ran.out.find('\n'));
+  }
+
+  [[nodiscard]] std::string state(const std::string& name) const {
+    return here.result(name)["state_sha256"].get<std::string>();
+  }
+};
+
+std::vector<std::uint64_t> numbers(std::uint64_t count) {
+  std::vector<std::uint64_t> result(count);
+  std::iota(result.begin(), result.end(), 0);
+  return result;
+}
+
+/// What a checkpoint's model says of other rows.
+std::vector<float> predicted(const std::string& checkpoint) {
+  auto stored = value_or_throw(serialization::checkpoint::open(checkpoint));
+  auto model = value_or_throw(lightgbm::load_predictor(stored));
+  CHECK(model->outputs() == std::vector<std::string>{"prediction"});
+  return value_or_throw(inference::predict_rows(*model, *example_rows(500, 9), numbers(500)));
+}
+
+/// The same model by LightGBM alone, in this thread: with cuts of its own, in one go.
+std::vector<float> predicted_alone(std::uint64_t rounds) {
+  auto functions = value_or_throw(lightgbm::library::open(value_or_throw(lightgbm::find_library())));
+  auto features = std::vector<std::string>{"x"};
+  auto label = std::vector<std::string>{"y"};
+  data::batch samples;
+  value_or_throw(example_rows(all_rows, 7)->fetch(numbers(all_rows), samples));
+  auto how = lightgbm::parameter_text(nlohmann::json::parse(plain), 1, 1);
+  auto training = lightgbm::binned_set{functions, value_or_throw(data::feature_rows(samples, features)), all_rows, how};
+  training.set("label", value_or_throw(data::feature_rows(samples, label)));
+  auto model = lightgbm::booster{functions, training, how, [&](int result) { functions->check(result); }};
+  for (std::uint64_t round = 0; round < rounds; ++round)
+    model.update();
+  value_or_throw(example_rows(500, 9)->fetch(numbers(500), samples));
+  auto found = model.predict(value_or_throw(data::feature_rows(samples, features)), 500, false);
+  return {found.values.begin(), found.values.end()};
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double result = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    result = std::max(result, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("one worker gives LightGBM's own bits; two and four, over two nodes too, agree with it up to rounding") {
+  runs with;
+  // Up to the first checkpoint; from there on a new booster adds to sums that were rounded otherwise.
+  CHECK(predicted(with.trained("short", "1", plain, "nobody", "5")) == predicted_alone(5));
+  auto alone = predicted_alone(12);
+  auto one = predicted(with.trained("one", "1", plain));
+  CHECK(largest_difference(one, alone) < 1e-4);
+  auto metrics = with.here.result("one")["metrics"];
+  data::batch validation;
+  value_or_throw(example_rows(500, 9)->fetch(numbers(500), validation));
+  double squares = 0;
+  for (std::size_t i = 0; i < one.size(); ++i)
+    squares += std::pow(one[i] - validation.values<float>("y")[i], 2) / 500;
+  CHECK(metrics["validation-l2"].get<double>() == doctest::Approx(squares).epsilon(1e-5));
+  // The same cuts, and the same histograms but for the order of their double sums: the same splits unless two gains are
+  // equal up to that.
+  CHECK(largest_difference(predicted(with.trained("two", "2", plain)), alone) < 1e-4);
+  auto a = with.here.start_node();
+  auto b = with.here.start_node();
+  CHECK(largest_difference(predicted(with.trained("four", "4", plain, "nobody", "12", a.address + "," + b.address)),
+                           alone) < 1e-4);
+  // Every round's metrics are there, of all ranks.
+  CHECK(read_lines(with.here.run_directory("two") / "metrics.jsonl").size() == 2 * 12);
+}
+
+TEST_CASE("a run that goes on, on as many workers, has the bits of one that was not interrupted") {
+  runs with;
+  (void)with.trained("whole", "2", drawn);
+  (void)with.trained("halves", "2", drawn, "nobody", "5");
+  (void)with.trained("halves", "2", drawn);
+  CHECK(with.here.result("halves")["resumed_from_step"] == 5);
+  CHECK(with.state("halves") == with.state("whole"));
+  // On others it goes on, too, with the model as it is.
+  (void)with.trained("halves", "3", drawn, "nobody", "14");
+  CHECK(with.here.result("halves")["resumed_from_step"] == 12);
+}
+
+TEST_CASE("a killed or frozen worker is survived from the last round kept, with the same bits") {
+  runs with;
+  (void)with.trained("whole", "3", drawn);
+  for (const auto* who : {"1 while making", "0 while reading"}) {
+    auto name = std::string{who};
+    std::ranges::replace(name, ' ', '-');
+    (void)with.trained(name, "3", drawn, who);
+    auto result = with.here.result(name);
+    CHECK(result["restarts"] == 1);
+    CHECK(!result["failures"].empty());
+    CHECK(with.state(name) == with.state("whole"));
+  }
+  // Rounds that take a while: the death comes in the middle of one.
+  (void)with.trained("long", "3", drawn, "nobody", "60", "", 20'000);
+  for (const auto* who : {"0 while training", "2 while training", "1 frozen while training"}) {
+    auto name = std::string{"lost-"} + who[0];
+    (void)with.trained(name, "3", drawn, who, "60", "", 20'000);
+    CHECK(with.here.result(name)["restarts"] == 1);
+    CHECK(with.state(name) == with.state("long"));
+  }
+}
+
+TEST_CASE("what LightGBM refuses, and other data, ends the run with the reason") {
+  runs with;
+  auto refused = [&](const outcome& ran, const std::string& text) {
+    CHECK(ran.status == exit_status{1, {}});
+    CHECK_MESSAGE(contains(ran.err, text), ran.err);
+  };
+  refused(with.run("objective", "2", R"({"objective": "nonsense"})"), "nonsense");
+  refused(with.run("data", "2", plain, "other data"), "rank 1 has other data than rank 0");
+  refused(with.run("few", "2", plain, "nobody", "3", "", 1), "each of LightGBM's workers needs one");
+  refused(with.run("seed", "2", R"({"seed": 3})"), "run.seed");
+}
+
+TEST_CASE("a model is exported as LightGBM's own text, and never over another") {
+  runs with;
+  auto checkpoint = with.trained("model", "1", plain, "nobody", "3");
+  auto stored = value_or_throw(serialization::checkpoint::open(checkpoint));
+  CHECK(lightgbm::feature_names(stored) == std::vector<std::string>{"x"});
+  auto file = with.here.path("model.txt");
+  value_or_throw(lightgbm::export_model(stored, file));
+  auto text = read_file(file);
+  CHECK(text.starts_with("tree\n"));
+  CHECK(contains(text, "\nTree=2\n"));
+  CHECK(!contains(text, "\nTree=3\n"));
+  CHECK(lightgbm::export_model(stored, file).error().code == errc::already_exists);
+}

@@ -95,6 +95,9 @@ data_type type_of(dtype type) noexcept {
     return int8;
   case dtype::u8:
   case dtype::i16:
+  case dtype::u16:
+  case dtype::u32:
+  case dtype::u64:
   case dtype::boolean:
     break;
   }

@@ -42,6 +42,12 @@ expected<void> scatter_column(const batch& samples, std::size_t index, std::vect
     return add(std::int64_t{});
   case dtype::u8:
     return add(std::uint8_t{});
+  case dtype::u16:
+    return add(std::uint16_t{});
+  case dtype::u32:
+    return add(std::uint32_t{});
+  case dtype::u64:
+    return add(std::uint64_t{});
   case dtype::f16:
   case dtype::bf16:
   case dtype::boolean:

@@ -236,7 +236,7 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
   if (parent == nullptr)
     return fail(errc::aborted, "the group before is gone");
   memory_->leave(parent, false);
-  const auto ends_at = clock::now() + options.connect_deadline;
+  const auto ends_at = clock::now() + options.shrink_deadline;
   auto asked = std::make_unique<request>();
   asked->lost = std::move(lost);
   auto code = library_->comm_shrink(parent, asked->lost.data(), static_cast<int>(asked->lost.size()), &asked->made,

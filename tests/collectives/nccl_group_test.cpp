@@ -198,7 +198,13 @@ TEST_CASE("an abort ends what waits for a lost rank, and the group goes on witho
       group.reset();
     ranks.devices.erase(ranks.devices.begin() + 1);
     ranks.errors.resize(3);
-    ranks.form([&](std::uint32_t rank, nccl_options& options) { options.predecessor = std::move(old[rank]); }, 2);
+    ranks.form(
+        [&](std::uint32_t rank, nccl_options& options) {
+          options.predecessor = std::move(old[rank]);
+          if (fails)
+            options.shrink_deadline = std::chrono::milliseconds{300};
+        },
+        2);
     for (const auto& x : ranks.errors)
       REQUIRE(x == error{});
     CHECK(played_nccl::shrunk - shrunk_before == shrunk);

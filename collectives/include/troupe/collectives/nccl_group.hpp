@@ -48,6 +48,10 @@ struct nccl_options {
   /// The longest that the group's forming may take once ids are exchanged.
   std::chrono::milliseconds connect_deadline = std::chrono::seconds{60};
 
+  /// The longest that a group may take to shrink before it is formed from a new id. What fails on one rank costs the
+  /// others this long.
+  std::chrono::milliseconds shrink_deadline = std::chrono::seconds{5};
+
   /// Ends `make_nccl_group` early, once an exchange has returned.
   std::stop_token cancelled = {};
 

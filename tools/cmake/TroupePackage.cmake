@@ -13,6 +13,9 @@ install(EXPORT troupeTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR
 if(TROUPE_TORCH_FOUND)
   install(EXPORT troupeTorchTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR})
 endif()
+if(TROUPE_XGBOOST_FOUND)
+  install(EXPORT troupeXgboostTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR})
+endif()
 install(FILES
     ${PROJECT_BINARY_DIR}/package/troupeConfig.cmake
     ${PROJECT_BINARY_DIR}/package/troupeConfigVersion.cmake

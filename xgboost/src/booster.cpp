@@ -16,6 +16,14 @@ void check(int result) {
   throw library_error{"XGBoost: " + text.substr(0, text.find("\nStack trace"))};
 }
 
+std::string version_text() {
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  XGBoostVersion(&major, &minor, &patch);
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+}
+
 // -- matrix -----------------------------------------------------------------------------------------------------------
 
 matrix::matrix(std::span<const float> values, std::uint64_t rows, int threads) {

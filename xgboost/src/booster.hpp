@@ -25,6 +25,9 @@ class library_error : public failure {
 /// Throws what XGBoost has said last unless `result` is 0.
 void check(int result);
 
+/// The library's version: "1.7.4".
+[[nodiscard]] std::string version_text();
+
 /// Samples with their features, row after row; NaN is a missing value.
 class matrix {
  public:

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -192,11 +194,19 @@ class boosting {
   std::optional<booster> model_;
 };
 
+/// Workers with other versions of XGBoost do not train together.
+class xgboost_backend final : public backend {
+ public:
+  [[nodiscard]] std::string name() const override { return "xgboost"; }
+  [[nodiscard]] std::map<std::string, std::string> numerics() const override { return {{"version", version_text()}}; }
+};
+
 } // namespace
 
 named_function training_function(std::string name, make_training_sets make) {
   named_function result;
   result.name = std::move(name);
+  result.backends.push_back(std::make_shared<xgboost_backend>());
   result.function = [make = std::move(make)](train_context& ctx) { boosting{ctx, make}.run(); };
   return result;
 }

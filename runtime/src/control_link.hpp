@@ -64,8 +64,8 @@ class control_link {
     return fail(errc::invalid_argument, "there is no driver to stream to");
   }
 
-  /// Asks for leave to end this process, which a GPU's library does not let go, and waits for its turn. From a thread of
-  /// the group's.
+  /// Asks for leave to end this process, which a GPU's library does not let go, and waits for its turn. From a thread
+  /// of the group's.
   [[nodiscard]] virtual expected<leave_granted> ask_leave(const leave_request&) {
     return fail(errc::invalid_argument, "there is nobody to ask");
   }

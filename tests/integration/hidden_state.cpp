@@ -37,7 +37,7 @@ void train(troupe::train_context& ctx) {
     if (dies && step.number() == 4 && ctx.rank() == 1 && ctx.generation() == 1)
       std::raise(SIGKILL);
     if (dies && step.number() > 4 && ctx.world_size() < 3)
-      std::this_thread::sleep_for(std::chrono::milliseconds{step.number() < 100 ? 10 : 1'000});
+      std::this_thread::sleep_for(std::chrono::milliseconds{step.number() < 30 ? 10 : 500});
     if (is_hidden)
       weights = hidden->values<float>();
     for (auto& shard : step.shards())

@@ -25,17 +25,17 @@ nlohmann::json run(playground& there, const std::string& name, const std::string
 
 TEST_CASE("a state that no pointer leads to is healed, staged, stored and resumed like any other") {
   playground there;
-  const auto wanted = run(there, "plain", "here", "lives", "0", "1", "150")["state_sha256"];
-  CHECK(run(there, "two", "hidden", "lives", "0", "2", "150")["state_sha256"] == wanted);
+  const auto wanted = run(there, "plain", "here", "lives", "0", "1", "60")["state_sha256"];
+  CHECK(run(there, "two", "hidden", "lives", "0", "2", "60")["state_sha256"] == wanted);
   // 16 MiB is more than there is, so that the others wait; 0 is less, so that they do not.
   for (const std::string stage_above : {"16777216", "0"}) {
     CAPTURE(stage_above);
-    auto result = run(there, "healed-" + stage_above, "hidden", "dies", stage_above, "3", "150");
+    auto result = run(there, "healed-" + stage_above, "hidden", "dies", stage_above, "3", "60");
     CHECK(result["state_sha256"] == wanted);
     REQUIRE_FALSE(result["generations"].empty());
     CHECK(result["generations"].back()["workers"] == 3);
     CHECK(result["failures"].size() == 1);
   }
-  CHECK(run(there, "resumed", "hidden", "lives", "0", "3", "70")["steps"] == 70);
-  CHECK(run(there, "resumed", "hidden", "lives", "0", "2", "150")["state_sha256"] == wanted);
+  CHECK(run(there, "resumed", "hidden", "lives", "0", "3", "30")["steps"] == 30);
+  CHECK(run(there, "resumed", "hidden", "lives", "0", "2", "60")["state_sha256"] == wanted);
 }

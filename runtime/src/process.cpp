@@ -79,7 +79,12 @@ struct launch_plan {
 TROUPE_IN_CHILD void reset_signals() {
   // As large as the kernel's struct sigaction on any machine; all zero it is SIG_DFL without flags.
   static const unsigned long default_action[8] = {};
+  static const unsigned long ignore[8] = {1};
   constexpr std::size_t mask_bytes = 8;
+  // What a terminal sent to the parent's process group before this one had left it is pending, and forgotten so.
+  static constexpr int from_terminal[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+  for (auto signal : from_terminal)
+    syscall(SYS_rt_sigaction, signal, ignore, nullptr, mask_bytes);
   for (int i = 1; i <= 64; ++i)
     syscall(SYS_rt_sigaction, i, default_action, nullptr, mask_bytes);
   syscall(SYS_rt_sigprocmask, SIG_SETMASK, default_action, nullptr, mask_bytes);

@@ -1,0 +1,38 @@
+# Sourced by tools/test: what the tests use and no Debian package has, from the Python package index into the cache, once. Where there is
+# no pip or no network the tests go on without.
+# shellcheck shell=bash
+
+# fetch_wheels NAME WHAT FOR-WHAT REQUIREMENT...: into the cache's directory NAME.
+fetch_wheels() {
+  local name=$1 what=$2 for_what=$3 directory log
+  shift 3
+  directory=$(troupe_cache)/$name
+  log=$(troupe_cache)/logs/$name.log
+  [[ ! -e $directory/.complete ]] || return 0
+  say "Fetching $what into $directory"
+  mkdir -p "$(troupe_cache)/logs"
+  rm -rf "$directory"
+  if ! timeout 120 python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target "$directory" \
+    "$@" >"$log" 2>&1; then
+    say "Without $what: pip has not fetched it ($log). $for_what"
+    return 1
+  fi
+  touch "$directory/.complete"
+}
+
+# Names LightGBM's library in TROUPE_LIGHTGBM.
+offer_lightgbm() {
+  [[ -z ${TROUPE_LIGHTGBM:-} ]] || return 0
+  fetch_wheels lightgbm "LightGBM's library (4 MB)" "The tests that train with it are left out." 'lightgbm>=4.3,<5' || return 0
+  TROUPE_LIGHTGBM=$(troupe_cache)/lightgbm/lightgbm/lib/lib_lightgbm.so
+  export TROUPE_LIGHTGBM
+}
+
+# Lets python3 find numpy and safetensors, which read what Troupe writes, and write what it reads.
+offer_python_peers() {
+  python3 -c 'import numpy, safetensors' 2>/dev/null && return 0
+  fetch_wheels python "numpy and safetensors (20 MB)" "The test that exchanges files with them is skipped." \
+    'numpy>=1.24,<3' 'safetensors>=0.4,<1' || return 0
+  PYTHONPATH=$(troupe_cache)/python${PYTHONPATH:+:$PYTHONPATH}
+  export PYTHONPATH
+}

@@ -181,6 +181,7 @@ int main(int argc, char** argv) {
   cli.add_option("--label", o.label, "The column that says what is to be learned")->capture_default_str();
   cli.add_option("--batch", o.batch, "Samples in a step")->capture_default_str();
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
+  apps::add_verify_determinism(cli, o.trainer.run.verify_determinism);
   cli.add_option("--steps", o.trainer.run.steps, "The last step")->capture_default_str();
   cli.add_option("--storage", storage, "Where the run's directory is made")->capture_default_str();
   cli.add_option("--name", o.trainer.run.name, "Name of the run's directory")->capture_default_str();

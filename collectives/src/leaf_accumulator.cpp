@@ -51,46 +51,28 @@ expected<leaf_accumulator> leaf_accumulator::make(bucket_layout layout, std::uin
 }
 
 leaf_accumulator::leaf_accumulator(bucket_layout layout, std::uint32_t shards, std::pmr::memory_resource& memory)
-    : layout_(std::move(layout)), sums_(layout_.sums()), shards_(shards), memory_(&memory) {}
+    : layout_(std::move(layout)), sums_(layout_.sums()), memory_(&memory), plan_(shards, is_narrow()) {}
 
 void leaf_accumulator::begin(shard_range range) {
-  if (range.first > range.last || range.last > shards_)
-    throw std::logic_error{"leaf_accumulator: the range [" + std::to_string(range.first) + ", " +
-                           std::to_string(range.last) + ") is not inside the " + std::to_string(shards_) + " shards"};
-  range_ = range;
-  cursor_ = range.first;
-  contributed_ = closed_ = false;
-  plan_.clear();
+  plan_.begin(range);
   finished_.clear();
-  stack_.clear();
   partials_.clear();
-  free_.clear();
-  for (std::size_t i = 0; i < buffers_.size(); ++i)
-    free_.push_back(i);
 }
 
 std::span<std::byte> leaf_accumulator::next(shard_id shard) {
-  if (closed_)
-    throw std::logic_error{"leaf_accumulator: shard " + std::to_string(shard.value) +
-                           " comes after the step was closed; call begin first"};
-  if (!range_.contains(shard) || shard.value < cursor_)
-    throw std::logic_error{"leaf_accumulator: shard " + std::to_string(shard.value) +
-                           " is outside the range or out of order; the next is " + std::to_string(cursor_) + " of [" +
-                           std::to_string(range_.first) + ", " + std::to_string(range_.last) + ")"};
-  plan_contribution();
-  plan_zeros_until(shard.value);
+  plan_.advance_to(shard);
+  make_buffers();
   run({0, layout_.size_bytes()});
-  plan_.clear();
-  stack_.push_back({{0, cursor_++}, take_buffer()});
-  contributed_ = true;
-  auto& bucket = is_narrow() ? contribution_ : buffers_[stack_.back().buffer];
+  auto leaf = plan_.open_contribution();
+  make_buffers();
+  auto& bucket = is_narrow() ? contribution_ : buffers_[leaf];
   bucket.reserve(layout_.size_bytes());
   std::fill_n(bucket.data(), layout_.size_bytes(), std::byte{0});
   return bucket.bytes().first(layout_.size_bytes());
 }
 
 void leaf_accumulator::end() {
-  if (!closed_)
+  if (!plan_.is_closed())
     close();
   std::uint64_t next = 0;
   for (const auto& done : finished_) {
@@ -102,17 +84,14 @@ void leaf_accumulator::end() {
 }
 
 void leaf_accumulator::close() {
-  if (closed_)
-    throw std::logic_error{"leaf_accumulator: the step is closed already; call begin first"};
-  closed_ = true;
-  plan_contribution();
-  plan_zeros_until(range_.last);
-  for (const auto& x : stack_)
+  plan_.close();
+  make_buffers();
+  for (const auto& x : plan_.sums())
     partials_.push_back({x.node, buffers_[x.buffer].data()});
 }
 
 void leaf_accumulator::finish(byte_range range) {
-  if (!closed_)
+  if (!plan_.is_closed())
     throw std::logic_error{"leaf_accumulator: bytes " + to_text(range) +
                            " are finished before the step is closed; call close first"};
   if (range.first > range.last || range.last > layout_.size_bytes() || range.first % alignment_bytes != 0 ||
@@ -127,59 +106,21 @@ void leaf_accumulator::finish(byte_range range) {
   run(range);
 }
 
-/// Plans what has waited for the contribution on top of the stack.
-void leaf_accumulator::plan_contribution() {
-  if (!std::exchange(contributed_, false))
-    return;
-  if (is_narrow())
-    plan_.push_back({operation::kind::widen, stack_.back().buffer, 0});
-  plan_joins();
-}
-
-void leaf_accumulator::plan_zeros_until(std::uint32_t shard) {
-  while (cursor_ < shard) {
-    stack_.push_back({{0, cursor_++}, take_buffer()});
-    plan_.push_back({operation::kind::clear, stack_.back().buffer, 0});
-    plan_joins();
-  }
-}
-
-void leaf_accumulator::plan_joins() {
-  while (!stack_.empty() && stack_.back().node.level < root_level(shards_)) {
-    auto& top = stack_.back();
-    const auto parent = tree_node{top.node.level + 1, top.node.index / 2};
-    if (top.node.index % 2 == 0) {
-      if (covered_shards(shards_, {top.node.level, top.node.index + 1}).size() != 0)
-        return;
-      top.node = parent;
-      continue;
-    }
-    if (stack_.size() < 2 || stack_[stack_.size() - 2].node != tree_node{top.node.level, top.node.index - 1})
-      return;
-    auto& left = stack_[stack_.size() - 2];
-    plan_.push_back({operation::kind::add, left.buffer, top.buffer});
-    left.node = parent;
-    // Whoever takes it next is planned, or run, after this addition.
-    free_.push_back(top.buffer);
-    stack_.pop_back();
-  }
-}
-
 /// Does what is planned to the part `range` of a contribution, and the sums that correspond to it.
 void leaf_accumulator::run(byte_range range) noexcept {
-  for (auto first = range.first; first < range.last && !plan_.empty();) {
+  for (auto first = range.first; first < range.last && !plan_.operations().empty();) {
     const byte_range block{first, std::min(first + block_bytes, range.last)};
     const byte_range sums{layout_.offset_in_sums(block.first), layout_.offset_in_sums(block.last)};
-    for (const auto& x : plan_) {
+    for (const auto& x : plan_.operations()) {
       auto* target = buffers_[x.target].data() + sums.first;
       switch (x.what) {
-      case operation::kind::widen:
+      case accumulation_plan::operation::kind::widen:
         widen(layout_, block, target, contribution_.data() + block.first);
         break;
-      case operation::kind::clear:
+      case accumulation_plan::operation::kind::clear:
         std::fill_n(target, sums.size_bytes(), std::byte{0});
         break;
-      case operation::kind::add:
+      case accumulation_plan::operation::kind::add:
         combine(sums_, sums, reduce_op::sum, target, target, buffers_[x.source].data() + sums.first);
         break;
       }
@@ -188,15 +129,10 @@ void leaf_accumulator::run(byte_range range) noexcept {
   }
 }
 
-std::size_t leaf_accumulator::take_buffer() {
-  if (free_.empty()) {
-    // At least one line, so that even an empty bucket's partial sums are distinct addresses.
+void leaf_accumulator::make_buffers() {
+  // At least one line, so that even an empty bucket's partial sums are distinct addresses.
+  while (buffers_.size() < plan_.buffers())
     buffers_.emplace_back(std::max<std::size_t>(sums_.size_bytes(), alignment_bytes), *memory_);
-    return buffers_.size() - 1;
-  }
-  const auto result = free_.back();
-  free_.pop_back();
-  return result;
 }
 
 } // namespace troupe::collectives

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/collectives/accumulation_plan.hpp>
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/bucket_layout.hpp>
 #include <troupe/collectives/summation_tree.hpp>
@@ -63,53 +64,27 @@ class leaf_accumulator {
   [[nodiscard]] std::span<const leaf_partial> partials() const noexcept { return partials_; }
 
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
-  [[nodiscard]] std::uint32_t shards() const noexcept { return shards_; }
+  [[nodiscard]] std::uint32_t shards() const noexcept { return plan_.shards(); }
 
   /// The number of buckets of sums allocated so far.
   [[nodiscard]] std::size_t buffers() const noexcept { return buffers_.size(); }
 
  private:
-  struct entry {
-    tree_node node;
-    std::size_t buffer;
-  };
-
-  /// One operation on buckets of sums, to be done for some bytes or all: take over the contribution, become +0, or add
-  /// `source` from the right.
-  struct operation {
-    enum class kind : std::uint8_t { widen, clear, add };
-    kind what;
-    std::size_t target;
-    std::size_t source;
-  };
-
   leaf_accumulator(bucket_layout layout, std::uint32_t shards, std::pmr::memory_resource& memory);
 
   [[nodiscard]] bool is_narrow() const noexcept { return sums_.size_bytes() != layout_.size_bytes(); }
-  void plan_contribution();
-  void plan_zeros_until(std::uint32_t shard);
-  void plan_joins();
   void run(byte_range range) noexcept;
-  std::size_t take_buffer();
+  /// All that the plan speaks of.
+  void make_buffers();
 
   bucket_layout layout_;
   bucket_layout sums_;
-  std::uint32_t shards_ = 0;
   std::pmr::memory_resource* memory_;
-  shard_range range_;
-  /// The shard whose leaf is on top of the stack is `cursor_ - 1`.
-  std::uint32_t cursor_ = 0;
-  /// Whether that leaf is a contribution that is not joined, nor widened, yet.
-  bool contributed_ = false;
-  bool closed_ = false;
-  /// What completes the last contribution and the zeros that follow it; in this order, for any part of the bucket.
-  std::vector<operation> plan_;
+  accumulation_plan plan_;
   /// What is finished after `close`: disjoint, ascending, never touching.
   std::vector<byte_range> finished_;
   aligned_buffer contribution_;
   std::vector<aligned_buffer> buffers_;
-  std::vector<std::size_t> free_;
-  std::vector<entry> stack_;
   std::vector<leaf_partial> partials_;
 };
 

@@ -47,4 +47,14 @@ expected<std::vector<std::byte>> read_model(const serialization::checkpoint& sou
   return std::vector<std::byte>{model->begin(), model->end()};
 }
 
+std::optional<std::uint64_t> room_of_latest(const run_config& run, std::string_view tensor) {
+  if (run.resume == resume_mode::never)
+    return std::nullopt;
+  auto latest = serialization::open_latest(run.storage_path / run.name / "checkpoints");
+  auto index = latest ? latest->found.find(tensor) : std::nullopt;
+  if (!index)
+    return std::nullopt;
+  return latest->found.content().tensors[*index].spec.size_bytes();
+}
+
 } // namespace troupe::inference

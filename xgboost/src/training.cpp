@@ -211,24 +211,9 @@ named_function training_function(std::string name, make_training_sets make) {
   return result;
 }
 
-namespace {
-
-/// A run that goes on has the room for its model that it was begun with, whatever its number of rounds is now.
-std::optional<std::uint64_t> room_of_latest(const run_config& run) {
-  if (run.resume == resume_mode::never)
-    return std::nullopt;
-  auto latest = serialization::open_latest(run.storage_path / run.name / "checkpoints");
-  auto index = latest ? latest->found.find(model_tensor) : std::nullopt;
-  if (!index)
-    return std::nullopt;
-  return latest->found.content().tensors[*index].spec.size_bytes();
-}
-
-} // namespace
-
 trainer make_trainer(const app& program, std::string function, const training_config& config) {
   auto how = value_or_throw(settings_of(config));
-  how.model_bytes = room_of_latest(config.trainer.run).value_or(how.model_bytes);
+  how.model_bytes = inference::room_of_latest(config.trainer.run, model_tensor).value_or(how.model_bytes);
   auto all = config.trainer;
   all.run.steps = config.rounds;
   all.config = config_of(how, config.trainer.config);

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -23,5 +26,9 @@ namespace troupe::inference {
 /// as reading does.
 [[nodiscard]] expected<std::vector<std::byte>> read_model(const serialization::checkpoint& source,
                                                           std::string_view tensor);
+
+/// The size of that tensor in the latest checkpoint that a run goes on from, if it does: it has the room that it was
+/// begun with, whatever its number of rounds is now.
+[[nodiscard]] std::optional<std::uint64_t> room_of_latest(const run_config& run, std::string_view tensor);
 
 } // namespace troupe::inference

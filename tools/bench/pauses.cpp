@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <mutex>
@@ -101,7 +102,8 @@ class run_watch {
 };
 
 struct settings {
-  unsigned events = 30;
+  unsigned events = 40;
+  std::vector<std::uint32_t> workers = {2, 4, 8};
   std::uint64_t seed = 1;
   std::uint64_t state_bytes = std::uint64_t{256} << 20;
 };
@@ -207,7 +209,7 @@ void measure_restarts(const troupe::app& app, const settings& s, std::uint32_t w
 }
 
 /// Two nodes in turn go away and come back.
-void measure_drains(const troupe::app& app, const settings& s) {
+void measure_drains(const troupe::app& app, const settings& s, std::uint32_t workers) {
   auto options = troupe::runtime::node_options{};
   options.listen = {"127.0.0.1", 0};
   auto make_node = [&](const troupe::endpoint& where) {
@@ -218,13 +220,13 @@ void measure_drains(const troupe::app& app, const settings& s) {
   std::vector<std::unique_ptr<troupe::runtime::node_host>> nodes;
   nodes.push_back(make_node({"127.0.0.1", 0}));
   nodes.push_back(make_node({"127.0.0.1", 0}));
-  auto config = make_config(4, 1 << 20);
+  auto config = make_config(workers, 1 << 20);
   config.scaling.placement = troupe::placement_strategy::spread;
   for (const auto& node : nodes)
     config.cluster.nodes.push_back(to_string(node->address()));
   auto drain = [&](run_watch& watch) {
     for (auto i = 0u; i < s.events; ++i) {
-      if (!watch.wait_for(4))
+      if (!watch.wait_for(workers))
         throw troupe::failure{troupe::errc::timed_out, "the run does not come back to its number of workers"};
       auto& node = nodes[i % 2];
       auto where = node->address();
@@ -236,12 +238,27 @@ void measure_drains(const troupe::app& app, const settings& s) {
       // It is dialled again once a second.
       std::this_thread::sleep_for(1500ms);
     }
-    watch.wait_for(4);
+    watch.wait_for(workers);
   };
   summary drains;
   for (const auto& each : disturbed_run(app, config, drain))
     drains.add(each);
-  drains.print("a node is drained", 4);
+  drains.print("a node is drained", workers);
+}
+
+/// What a newcomer's state costs at least: a copy of it, in the median.
+void print_copy(std::uint64_t bytes) {
+  std::vector<char> from(bytes, 1);
+  std::vector<char> to(bytes, 2);
+  std::vector<double> ms;
+  for (int i = 0; i < 9; ++i) {
+    auto begin = std::chrono::steady_clock::now();
+    std::memcpy(to.data(), from.data(), bytes);
+    ms.push_back(std::chrono::duration<double, std::milli>{std::chrono::steady_clock::now() - begin}.count());
+    from[static_cast<std::size_t>(i)] = to[bytes / 2];
+  }
+  std::ranges::sort(ms);
+  std::printf("%-28s %8s %7zu %9.1f\n", "  a copy of that state", "", ms.size(), ms[ms.size() / 2]);
 }
 
 } // namespace
@@ -253,6 +270,10 @@ int main(int argc, char** argv) {
   CLI::App cli{"Measures how long a run stands still: from the last step before a loss to the first step after it.",
                "troupe-pauses"};
   cli.add_option("--events", s.events, "Of each kind")->capture_default_str()->check(CLI::Range(1, 100000));
+  cli.add_option("--workers", s.workers, "Numbers of workers")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::Range(2u, shards));
   cli.add_option("--seed", s.seed, "Decides who is hit, and when")->capture_default_str();
   cli.add_option("--state-bytes", s.state_bytes, "Of the state that a newcomer gets, in the last row")
       ->capture_default_str();
@@ -267,16 +288,21 @@ int main(int argc, char** argv) {
                 static_cast<long long>((shards * shard_time).count()));
     std::printf("%-28s %8s %7s %9s %9s %9s %9s\n", "", "workers", "events", "p50", "p99", "max", "redone");
     if (wanted("kill"))
-      for (auto workers : {2u, 4u, 8u})
+      for (auto workers : s.workers)
         measure_hits(app, s, "one killed", workers, SIGKILL, 1 << 20);
     if (wanted("freeze"))
-      measure_hits(app, s, "one frozen", 4, SIGSTOP, 1 << 20);
+      for (auto workers : s.workers)
+        measure_hits(app, s, "one frozen", workers, SIGSTOP, 1 << 20);
     if (wanted("restart"))
       measure_restarts(app, s, 4);
     if (wanted("drain"))
-      measure_drains(app, s);
+      for (auto workers : s.workers)
+        measure_drains(app, s, workers);
     if (wanted("join"))
-      measure_hits(app, s, "one killed, large state", 2, SIGKILL, s.state_bytes);
+      for (auto workers : s.workers)
+        measure_hits(app, s, "one killed, large state", workers, SIGKILL, s.state_bytes);
+    if (wanted("join"))
+      print_copy(s.state_bytes);
     return 0;
   } catch (const std::exception& x) {
     std::fprintf(stderr, "troupe-pauses: %s\n", x.what());

@@ -42,6 +42,8 @@ struct known_node {
   bool condemned = false;
   clock::time_point tried = {};
   bool dialling = false;
+  /// It goes away, and has said so before its workers had begun.
+  bool leaves_soon = false;
 };
 
 /// The nodes of a run: who can take workers, whom to try again, between whom gradients may travel. A plain class; the
@@ -57,6 +59,9 @@ class node_roster {
   };
 
   explicit node_roster(settings how) : how_(std::move(how)) {}
+
+  /// How many workers the next placement is for.
+  void resize_run(worker_range workers) { how_.scaling.num_workers = workers; }
 
   void add(std::string address) { nodes_.push_back({std::move(address)}); }
 

@@ -40,7 +40,10 @@ bool is_cause(const failure_record& x) {
 }
 
 /// Whether somebody else has ended the process (SIGKILL, SIGTERM), or it never began: it is no fault of the program's.
+/// What took more memory than there is would do so again.
 bool was_killed(const worker_ended& x) {
+  if (x.out_of_memory)
+    return false;
   return x.exit_status == 128 + 9 || x.exit_status == 128 + 15 || x.exit_status == never_started;
 }
 
@@ -190,6 +193,7 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
   if (!all([](const member& x) { return x.stands == standing::ready || x.ended; }))
     return {};
   phase_ = phase::training;
+  joined_too_late_ = false;
   for (auto& [id, each] : members_)
     if (!each.ended) {
       each.stands = standing::member;
@@ -249,7 +253,11 @@ run_actions run_coordinator::accept(const run_plan& plan) {
   accepted_.push_back(plan);
   run_actions actions{{accept_plans{plan}, "all workers have the same plan"}};
   for (auto& [id, each] : members_)
-    if (each.stands == standing::ready && each.is_coming()) {
+    if (has_own_loop() && each.is_coming()) {
+      each.finished = each.let_go = true;
+      actions.push_back({fence_worker{id, "nobody can join a loop of the training function's own"},
+                         "the training function has a loop of its own"});
+    } else if (each.stands == standing::ready && each.is_coming()) {
       each.stands = standing::preparing;
       actions.push_back({begin_newcomer{id}, name_of(each.place) + " has joined"});
     } else if (is_next_loop && each.is_coming() && each.stands == standing::waiting) {
@@ -275,7 +283,7 @@ run_actions run_coordinator::on_plan_of_newcomer(member& who, const run_plan& me
   return {{accept_plan_of{who.place.worker}, name_of(who.place) + " has the plan of the others"}};
 }
 
-run_actions run_coordinator::on_start_timeout() {
+run_actions run_coordinator::on_start_timeout(time now) {
   auto is_missing = [](const member& x) { return x.stands == standing::started && !x.ended; };
   auto missing = std::string{};
   const member* first = nullptr;
@@ -286,10 +294,13 @@ run_actions run_coordinator::on_start_timeout() {
     }
   if (first == nullptr || phase_ != phase::starting)
     return {};
-  return fail_run(
-      record(*first, {errc::timed_out, missing + " did not join in time after the start of the process: see the "
-                                                 "worker's output, or raise run.start_timeout"}),
-      "workers did not join in time");
+  auto what = record(*first, {errc::timed_out, missing + " did not join in time after the start of the process: see "
+                                                         "the worker's output, or raise run.start_timeout"});
+  const auto why = missing + " did not join in time";
+  // A process that was frozen, or its host, is no sign that another would not join. One that hangs would do so again.
+  if (!std::exchange(joined_too_late_, true) && within_budget(now))
+    return restart(std::move(what), why);
+  return fail_run(std::move(what), why);
 }
 
 // -- who is lost ------------------------------------------------------------------------------------------------------
@@ -423,7 +434,8 @@ run_actions run_coordinator::with_replacement(run_actions actions) {
 }
 
 run_actions run_coordinator::replace_missing() {
-  if (!goes_on() || end_known_ || stop_sent_ || !config_.failure.replace_lost ||
+  // Into a loop of the training function's own nobody can be let: those that are there at the next attempt are in it.
+  if (!goes_on() || end_known_ || stop_sent_ || has_own_loop() || !config_.failure.replace_lost ||
       failed_newcomers_ >= most_failed_newcomers)
     return {};
   auto there = count([](const member& x) { return (x.is_left() || x.is_coming()) && !x.leaving; });
@@ -691,8 +703,9 @@ run_actions run_coordinator::on_tick(time now) {
     if (who.stands == standing::preparing && who.since != time{} && failure.standstill == standstill_mode::replace &&
         now - who.since > failure.replace_after) {
       auto what = record(who, {errc::timed_out, name_of(who.place) + " did not come to its first loop in time: what "
-                                                                     "does the training function do before it? "
-                                                                     "(failure.replace_after)"});
+                                                                     "does the training function do before it? (It may "
+                                                                     "take failure.replace_after, or longer where it "
+                                                                     "calls alive())"});
       actions.push_back({fence_worker{id, "it did not come to its first loop in time"}, what.reason.message});
       append(actions, lose_newcomer(who, std::move(what), false));
     } else if (who.stands == standing::started && now - who.since > config_.start_timeout) {
@@ -803,8 +816,9 @@ run_actions run_coordinator::form_when_all_have_reported() {
       who->finished = who->let_go = true;
     return all_finished();
   }
+  // Whose loss that was is told already.
   if (reports.empty())
-    return restart(record(*left.front(), {errc::worker_lost, "nobody is left who has the state: " + cause_}), cause_);
+    return restart(std::nullopt, "nobody is left who has the state: " + cause_);
   auto decision = decide_regroup(reports);
   if (!decision)
     return fail_run(record(*left.front(), decision.error()), "the reports contradict each other");
@@ -938,6 +952,9 @@ run_actions run_coordinator::on_node_leaving(std::uint32_t node, bool room_elsew
   auto is_there = [node](const member& x) { return x.place.node == node && (x.is_left() || x.is_coming()); };
   if (!goes_on() || count(is_there) == 0)
     return {};
+  if (has_own_loop())
+    return {{warn{}, "a node is going away, and the training function has a loop of its own, which nobody leaves: with "
+                     "the node its workers are lost, and the run starts again from its latest checkpoint"}};
   run_actions actions;
   for (auto& [id, who] : members_) {
     if (!is_there(who))
@@ -950,6 +967,8 @@ run_actions run_coordinator::on_node_leaving(std::uint32_t node, bool room_elsew
       append(actions, give_up_staging(who));
     }
   }
+  // Who was to go because fewer are wanted stays instead.
+  keep_who_is_needed();
   auto others = count([](const member& x) { return x.is_left() && !x.leaving; });
   if (room_elsewhere && config_.failure.replace_lost) {
     // They go when their replacements are there, or when the time for that is over.
@@ -1165,6 +1184,28 @@ run_actions run_coordinator::on_grace_timeout() {
     return conclude_run(stopped_ ? run_status::stopped : run_status::completed, {},
                         "workers did not end within the grace period");
   return {};
+}
+
+run_actions run_coordinator::on_group_stands_still(const std::string& why, time now) {
+  // Who waits for the others to report, or for a newcomer, waits for the driver.
+  if (phase_ != phase::training)
+    return {};
+  auto who = std::ranges::find_if(members_, [](const auto& x) { return x.second.is_left(); });
+  if (who == members_.end())
+    return {};
+  auto reason = error{errc::timed_out, why};
+  // A connection may have died without a word. What stands where it stood before is the program's doing.
+  auto again = std::exchange(stood_after_, furthest_) == furthest_;
+  if (again || !within_budget(now))
+    return fail_run(record(who->second, std::move(reason)), again ? "no rank moves, as in the generation before" : why);
+  failures_.push_back(record(who->second, reason));
+  return regroup(why, reason);
+}
+
+void run_coordinator::on_sign_of_life(worker_id worker, std::uint64_t progress, time now) {
+  auto* who = find(worker);
+  if (who != nullptr && who->stands == standing::preparing && std::exchange(who->progress, progress) != progress)
+    who->since = now;
 }
 
 void run_coordinator::on_applied(worker_id worker, step_id step) {

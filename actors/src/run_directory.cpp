@@ -147,9 +147,13 @@ void run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
   if (!ledger_.is_open())
     ledger_.open(root_ / "ledger.jsonl", std::ios::app);
   for (const auto& row : batch.ledger)
-    ledger_ << nlohmann::ordered_json{{"step", row.step.value},          {"generation", row.generation.value},
-                                      {"rank", batch.rank.value},        {"pid", pid},
-                                      {"first_shard", row.shards.first}, {"last_shard", row.shards.last}}
+    ledger_ << nlohmann::ordered_json{{"step", row.step.value},
+                                      {"generation", row.generation.value},
+                                      {"rank", batch.rank.value},
+                                      {"pid", pid},
+                                      {"first_shard", row.shards.first},
+                                      {"last_shard", row.shards.last},
+                                      {"samples_digest", row.samples_digest}}
                    .dump()
             << '\n';
   ledger_.flush();

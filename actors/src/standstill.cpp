@@ -61,6 +61,7 @@ void standstill_watch::observe(activity_observation beat, clock::time_point now)
 void standstill_watch::clear() {
   ranks_.clear();
   report_all_at_ = {};
+  regroup_asked_ = false;
 }
 
 std::vector<standstill_finding> standstill_watch::check() {
@@ -89,14 +90,26 @@ std::optional<standstill_finding> standstill_watch::check_all() {
   auto stood = clock::duration::max();
   for (const auto& [worker, x] : ranks_)
     stood = std::min(stood, x.last.activity == activity_kind::user_code ? clock::duration::zero() : x.stood);
-  if (ranks_.empty() || stood < settings_.report_after) {
+  if (ranks_.empty() || stood < std::min<clock::duration>(settings_.report_after, regroup_after())) {
     report_all_at_ = settings_.report_after;
+    regroup_asked_ = false;
     return std::nullopt;
   }
-  if (stood < report_all_at_)
+  auto stands_in = [this](activity_kind kind) {
+    return std::ranges::any_of(ranks_, [kind](const auto& x) { return x.second.last.activity == kind; });
+  };
+  auto regroup = stood >= regroup_after() && !regroup_asked_ && stands_in(activity_kind::collective) &&
+                 !stands_in(activity_kind::checkpoint);
+  if (!regroup && stood < report_all_at_)
     return std::nullopt;
   report_all_at_ = 2 * stood;
-  return standstill_finding{standstill_finding::action::report, std::nullopt, describe_all(stood)};
+  regroup_asked_ = regroup_asked_ || regroup;
+  using action = standstill_finding::action;
+  return standstill_finding{regroup ? action::regroup : action::report, std::nullopt, describe_all(stood)};
+}
+
+clock::duration standstill_watch::regroup_after() const {
+  return settings_.regroup_after.count() > 0 ? clock::duration{settings_.regroup_after} : clock::duration::max();
 }
 
 std::string standstill_watch::describe(const rank_state& culprit, bool replaced) const {

@@ -51,6 +51,9 @@ constexpr auto node_timeout = 10s;
 /// How long survivors may take to report before somebody is told whom they wait for.
 constexpr auto report_patience = 3s;
 
+/// How long a worker may take to say what it does.
+constexpr auto answer_patience = 1s;
+
 /// How often nodes and standing workers are looked after.
 constexpr auto tick_interval = 200ms;
 
@@ -92,10 +95,10 @@ class trainer_state : public trainer_backend::base {
         [this](const fit_request&) { return fit(); },
         [this](const run_observer& observer) { observers_.push_back(observer); },
         [this](const stop_request& request) { stop(request); },
-        [this](const checkpoint_request&) { act_on(&run_coordinator::on_checkpoint_request); },
+        [this](const checkpoint_request&) { return grant(&run_coordinator::on_checkpoint_request); },
         [this](const resize_request& request) { return resize(request); },
-        [this](const pause_request&) { act_on(&run_coordinator::on_pause); },
-        [this](const resume_request&) { act_on(&run_coordinator::on_resume); },
+        [this](const pause_request&) { return grant(&run_coordinator::on_pause); },
+        [this](const resume_request&) { return grant(&run_coordinator::on_resume); },
         [this](const worker_ready& message, const worker_actor& worker) { return ready(message, worker); },
         [this](const run_plan& plan) { return agree(plan); },
         [this](const regroup_report& message) { return report(message); },
@@ -170,10 +173,11 @@ class trainer_state : public trainer_backend::base {
     if (auto valid = validate(config_); !valid)
       return valid;
     monitor_.emplace(config_.failure.heartbeat_timeout);
-    standing_.emplace(
-        standstill_settings{config_.failure.report_after, config_.failure.standstill == standstill_mode::replace
-                                                              ? config_.failure.replace_after
-                                                              : std::chrono::milliseconds{0}});
+    if (replaces_who_stands())
+      standing_.emplace(standstill_settings{config_.failure.report_after, config_.failure.replace_after,
+                                            config_.run.collective_timeout});
+    else
+      standing_.emplace(standstill_settings{config_.failure.report_after, {}, {}});
     auto addresses = config_.cluster.nodes;
     if (addresses.empty())
       addresses.emplace_back();
@@ -312,12 +316,12 @@ class trainer_state : public trainer_backend::base {
   void node_failed(std::uint32_t index, const caf::error& reason) {
     auto ours = from_caf(reason);
     auto text = "node " + name_of(index) + ": " + ours.message;
-    if (!begun_ && (!coordinator_ || is_used(index)))
+    // One that did not answer may do so later.
+    auto is_late = ours.code == errc::timed_out;
+    if (!begun_ && (is_used(index) || (!coordinator_ && !(is_late && config_.scaling.num_workers.is_elastic()))))
       return conclude_run(run_status::failed, {ours.code, text});
     if (node(index).state == node_state::away)
       return;
-    // One that did not answer may do so later.
-    auto is_late = ours.code == errc::timed_out;
     node(index).state = is_late ? node_state::away : node_state::refused;
     node(index).tried = clock::now();
     notify(true, text + (is_late ? "; it is asked again" : "; it gets no workers"));
@@ -429,12 +433,28 @@ class trainer_state : public trainer_backend::base {
         deal_with(finding);
   }
 
+  [[nodiscard]] bool replaces_who_stands() const { return config_.failure.standstill == standstill_mode::replace; }
+
   void deal_with(const standstill_finding& finding) {
     notify(true, finding.reason);
+    ask_what_they_do(finding.at_fault);
+    if (finding.what == standstill_finding::action::regroup)
+      return act(coordinator_->on_group_stands_still(finding.reason, clock::now()));
     // Once one has returned, nobody else could do the rest.
     if (!coordinator_->somebody_has_finished() && finding.what == standstill_finding::action::replace &&
         finding.at_fault)
       fence(*finding.at_fault, finding.reason);
+  }
+
+  /// One worker, or all where nobody is at fault: their calls, and whom these wait for.
+  void ask_what_they_do(std::optional<worker_id> one) {
+    for (const auto& place : layout_.places())
+      if (auto found = workers_.find(place.worker); found != workers_.end() && (!one || *one == place.worker))
+        request(found->second, answer_patience, activity_question{result_.run})
+            .then([this, rank = place.rank](
+                      const activity_answer& x) { notify(true, "rank " + std::to_string(rank.value) + ": " + x.text); },
+                  // Then there is less to be told.
+                  [](const caf::error&) {});
   }
 
   void fence(worker_id worker, const std::string& why) {
@@ -468,6 +488,7 @@ class trainer_state : public trainer_backend::base {
     monitor_->heard(*index, now);
     for (const auto& each : beat.workers) {
       coordinator_->on_applied(each.worker, each.passed);
+      coordinator_->on_sign_of_life(each.worker, each.progress, now);
       auto counts = each.generation == coordinator_->generation() || coordinator_->follows(each.worker);
       if (counts && each.worker.value < result_.workers.size())
         standing_->observe({each.worker, result_.workers[each.worker.value].rank, each.progress, each.activity,
@@ -489,7 +510,7 @@ class trainer_state : public trainer_backend::base {
     if (concluding_ || links_[index].number != connection)
       return;
     auto text = "the connection to node " + name_of(index) + " is gone";
-    if (!begun_ && (!coordinator_ || is_used(index)))
+    if (!begun_ && (is_used(index) || (!coordinator_ && !config_.scaling.num_workers.is_elastic())))
       return conclude_run(run_status::failed, {errc::node_lost, text});
     node(index).condemned = false;
     node(index).tried = clock::now();
@@ -510,8 +531,13 @@ class trainer_state : public trainer_backend::base {
     if (!index || message.run != result_.run || !coordinator_ || concluding_)
       return;
     notify(true, "node " + name_of(*index) + " is going away in " + std::to_string(message.grace_ms / 1000) + " s");
-    node(*index).state = node_state::leaving;
     remind_me(deadline::drain, std::chrono::milliseconds{message.grace_ms / 2});
+    // Its workers are placed: the run begins with them, and moves on from there.
+    if (!begun_) {
+      node(*index).leaves_soon = true;
+      return;
+    }
+    node(*index).state = node_state::leaving;
     leave_node(*index);
   }
 
@@ -751,6 +777,7 @@ class trainer_state : public trainer_backend::base {
     message.check_every_step = config_.run.check_every_step;
     message.verify_determinism = config_.run.verify_determinism;
     message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
+    message.driver_ends_waits = replaces_who_stands();
     message.gpus = resources_of_worker(config_.scaling).gpus;
     message.gpu_gradients_by_host = config_.run.backend != backend_mode::automatic;
     return message;
@@ -776,6 +803,9 @@ class trainer_state : public trainer_backend::base {
       anon_send(workers_[place.worker], message);
     }
     // A node that was about to leave while they were started is to be left now.
+    for (std::uint32_t i = 0; i < roster_->size(); ++i)
+      if (std::exchange(node(i).leaves_soon, false) && node(i).state == node_state::open)
+        node(i).state = node_state::leaving;
     for (auto i : roster_->in_state(node_state::leaving))
       leave_node(i);
     result_.exact = result_.exact && coordinator_->exact_hosts();
@@ -1070,8 +1100,26 @@ class trainer_state : public trainer_backend::base {
     auto& range = config_.scaling.num_workers;
     range = range.is_elastic() ? worker_range{std::min(range.min, request.workers), request.workers}
                                : worker_range{request.workers};
+    roster_->resize_run(range);
+    auto granted = caf::result<void>{caf::unit};
     if (coordinator_ && !concluding_)
-      act(coordinator_->on_resize(request.workers));
+      granted = do_or_refuse(coordinator_->on_resize(request.workers));
+    if (awaiting_room_ && !concluding_)
+      place_again();
+    return granted;
+  }
+
+  caf::result<void> grant(run_actions (run_coordinator::*decide)()) {
+    if (!coordinator_ || concluding_)
+      return caf::unit;
+    return do_or_refuse(((*coordinator_).*decide)());
+  }
+
+  /// What the coordinator only warns of is told to whoever has asked for it, too.
+  caf::result<void> do_or_refuse(const run_actions& actions) {
+    act(actions);
+    if (actions.size() == 1 && std::holds_alternative<warn>(actions.front().what))
+      return to_caf({errc::invalid_argument, actions.front().why});
     return caf::unit;
   }
 
@@ -1084,7 +1132,9 @@ class trainer_state : public trainer_backend::base {
     case deadline::dialled:
       return take_in_who_was_dialled();
     case deadline::start:
-      return act_on(&run_coordinator::on_start_timeout);
+      if (coordinator_ && !concluding_)
+        act(coordinator_->on_start_timeout(clock::now()));
+      return;
     case deadline::grace:
       return act_on(&run_coordinator::on_grace_timeout);
     case deadline::drain:

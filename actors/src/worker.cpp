@@ -29,6 +29,7 @@ class worker_state : public worker_backend::base {
         [this](const control_command& message) { host_->command(message); },
         [this](const abort_training& message) { host_->abort(message); },
         [this](const release_worker&) { host_->release(); },
+        [this](const activity_question&) { return activity_answer{host_->describe()}; },
     };
   }
 

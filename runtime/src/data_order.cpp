@@ -67,4 +67,10 @@ void data_order::samples_of(step_id step, shard_id shard, std::vector<std::uint6
   }
 }
 
+std::uint64_t digest_of_samples(std::uint64_t before, std::span<const std::uint64_t> samples) noexcept {
+  for (auto sample : samples)
+    before = mix((before ^ sample) + 0x9e3779b97f4a7c15u);
+  return before;
+}
+
 } // namespace troupe

@@ -49,6 +49,7 @@ worker_ended describe_end(const run_id& run, worker_id worker, const exit_report
   result.worker = worker;
   result.exit_status = report.exit_code ? *report.exit_code : 128 + report.signal.value_or(0);
   result.description = report.describe();
+  result.out_of_memory = !report.evidence.empty();
   if (auto library = missing_library(report.last_lines))
     result.description += "; host " + local_host_name() + " has no shared library " + *library +
                           ": install the package that has it there";

@@ -28,6 +28,9 @@ using namespace std::chrono_literals;
 /// How long a rank waits for a command that another rank has already seen.
 constexpr auto command_limit = 10s;
 
+/// Long enough to be none, and short enough to be added to a point in time.
+constexpr auto no_deadline = std::chrono::milliseconds{std::chrono::hours{24 * 365}};
+
 /// Exchanges of groups of GPUs are numbered from here; those below belong to staging groups.
 constexpr auto first_gpu_exchange = std::uint64_t{1} << 63;
 
@@ -102,13 +105,18 @@ void train_context::impl::form_communicator() {
     communicator_->abort(*abort_reason_);
 }
 
+/// A rank that waits for a slow one does not end the wait by itself, where the driver tells who is at fault.
+std::chrono::milliseconds train_context::impl::group_deadline() const {
+  return begin_.driver_ends_waits ? no_deadline : std::chrono::milliseconds{begin_.collective_timeout_ms};
+}
+
 std::unique_ptr<collectives::communicator> train_context::impl::make_communicator() {
   collectives::gloo_options place;
   place.rank = begin_.place.rank;
   place.world_size = begin_.place.world_size;
   place.generation = begin_.place.generation;
   place.host = begin_.place.data_address;
-  place.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
+  place.deadline = group_deadline();
   place.cancelled = cancel_forming_.get_token();
   auto addresses = [this](std::string mine) -> expected<std::vector<std::string>> {
     auto all = link_.exchange({begin_.run, begin_.place.generation, 0, begin_.place.rank, std::move(mine)});
@@ -158,7 +166,7 @@ collectives::device_group& train_context::impl::gpu_group() {
     return *gpu_group_;
   std::ignore = group();
   auto formed = make_gpu_group();
-  formed->set_deadline(std::chrono::milliseconds{begin_.collective_timeout_ms});
+  formed->set_deadline(group_deadline());
   auto lock = std::lock_guard{communicator_mutex_};
   gpu_group_ = std::move(formed);
   if (aborted_ >= generation_)
@@ -193,7 +201,7 @@ std::unique_ptr<collectives::device_group> train_context::impl::make_gpu_group()
   options.rank = place.rank;
   options.world_size = place.world_size;
   options.generation = place.generation;
-  options.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
+  options.deadline = group_deadline();
   options.cancelled = cancel_forming_.get_token();
   options.predecessor = std::move(before);
   options.on_hang.ask_leave = [this, generation = place.generation]() -> expected<collectives::hang_policy::leave> {
@@ -636,7 +644,7 @@ void step_driver::run(step_id id, const std::function<void(step&)>& body) {
   check_ = context_.begin_.check_every_step;
   // What counts was computed in the generation of `range_`, even if another has begun since.
   if (context_.begin_.keep_ledger)
-    context_.pusher_->record(ledger_row{id, generation_, range_});
+    context_.pusher_->record(ledger_row{id, generation_, range_, samples_digest_});
 }
 
 /// Forming a group for a GPU's memory may find a peer lost.
@@ -676,6 +684,7 @@ void step_driver::try_body(const std::function<void(step&)>& body) {
   step_.shards_.owner_ = &step_;
   step_.shards_.range_ = range_;
   next_shard_ = range_.first;
+  samples_digest_ = 0;
   reduced_ = computed_again_ = false;
   first_result_open_ = {};
   const auto& place = context_.begin_.place;
@@ -785,6 +794,8 @@ void step_driver::open_shard(shard& target, shard_id id) {
   if (twice_ && twice_->shard == id)
     first_result_open_ = bucket;
   fill(target, id, bucket);
+  if (context_.begin_.keep_ledger)
+    samples_digest_ = digest_of_samples(samples_digest_, samples_);
 }
 
 void step_driver::fill(shard& target, shard_id id, std::span<std::byte> bucket) {

@@ -161,6 +161,7 @@ class train_context::impl {
   [[nodiscard]] std::vector<double>
   evaluate_once(std::uint64_t samples, std::size_t number_of_sums,
                 const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function);
+  [[nodiscard]] std::chrono::milliseconds group_deadline() const;
   [[nodiscard]] std::unique_ptr<collectives::communicator> make_communicator();
   void open_checkpoint();
   void agree_on(const step_plan& plan);
@@ -377,6 +378,8 @@ class step_driver {
   std::uint64_t checked_shards_ = 0;
   std::uint64_t checked_elsewhere_ = 0;
   std::vector<std::uint64_t> samples_;
+  /// Of what the shards of this try were given, for the ledger.
+  std::uint64_t samples_digest_ = 0;
   shard_range range_;
   std::uint32_t next_shard_ = 0;
   bool reduced_ = false;

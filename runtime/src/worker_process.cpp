@@ -197,7 +197,7 @@ class process_host : public actors::training_host {
     changed_.notify_all();
   }
 
-  std::string describe() {
+  std::string describe() override {
     auto session = current();
     return session ? session->describe() : "training has not begun";
   }

@@ -75,6 +75,14 @@ TEST_CASE("places name the roster's nodes, whichever of them are asked for") {
   CHECK(none.error().code == errc::unsatisfiable);
 }
 
+TEST_CASE("places are for as many workers as the run is to have now") {
+  auto nodes = roster_of(1);
+  nodes[0].state = node_state::open;
+  CHECK(nodes.place(node_state::open, {})->places.size() == 2);
+  nodes.resize_run(1);
+  CHECK(nodes.place(node_state::open, {})->places.size() == 1);
+}
+
 TEST_CASE("there is room on open nodes, beside those that are there") {
   auto nodes = roster_of(1);
   CHECK_FALSE(nodes.rooms({})[0].usable);

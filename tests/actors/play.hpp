@@ -363,6 +363,7 @@ class played_worker : public worker_actor::base {
             report(message.reason);
         },
         [this](const release_worker&) { stage_->end(request_.worker, 0, "exit code 0"); },
+        [](const activity_question&) { return activity_answer{"plays"}; },
     };
   }
 

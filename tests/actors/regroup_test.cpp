@@ -892,6 +892,40 @@ TEST_CASE("what a training function with a loop of its own cannot do is told, an
   CHECK(group.training());
 }
 
+TEST_CASE("nobody is started for, or asked to leave, a loop of the training function's own") {
+  auto group = run_coordinator{settings_for(2, {1, 4})};
+  for (std::uint32_t i = 0; i < 2; ++i)
+    static_cast<void>(group.on_ready(ready_of(i)));
+  // It was started before anybody knew.
+  group.on_started({{{2}, {2}, 1, 0, 1}});
+  run_plan plan;
+  plan.run = run;
+  plan.generation = {1};
+  plan.worker = {0};
+  static_cast<void>(group.on_plan(plan));
+  plan.worker = {1};
+  const auto accepted = group.on_plan(plan);
+  REQUIRE(find<fence_worker>(accepted));
+  CHECK(find<fence_worker>(accepted)->worker == worker_id{2});
+  CHECK(asked_for(accepted) == 0);
+  CHECK(group.on_room().empty());
+  const auto leaving = group.on_node_leaving(0, true);
+  REQUIRE(leaving.size() == 1);
+  CHECK(std::holds_alternative<warn>(leaving[0].what));
+  CHECK(asked_for(group.on_ended(killed(1))) == 0);
+}
+
+TEST_CASE("who was to go because fewer are wanted stays when the others go with their node") {
+  auto group = in_loop(4);
+  CHECK(asks_for_regroup(group.on_resize(2)));
+  // Workers 0 and 1, who were to stay, are there.
+  static_cast<void>(group.on_node_leaving(0, false));
+  const auto formed = gather(group, {0, 1, 2, 3}, 5);
+  REQUIRE(find<form_generation>(formed));
+  CHECK(workers_of(*find<form_generation>(formed)) == ids{2, 3});
+  CHECK(find<restart_run>(formed) == nullptr);
+}
+
 TEST_CASE("a run that is to have more workers starts them, and lets them in") {
   auto group = in_loop(2);
   CHECK(asked_for(group.on_resize(4)) == 2);
@@ -1147,6 +1181,97 @@ TEST_CASE("a worker that is killed while the processes start has the run started
   CHECK(count<restart_run>(lost.on_node_lost(1, "10.0.0.2:4000")) == 1);
   auto crashed = run_coordinator{settings_for(2, 2)};
   CHECK(find<conclude>(crashed.on_ended({run, {1}, 1, "exit code 1", {}})));
+}
+
+TEST_CASE("workers that do not join in time are tried once more, and end the run if they do not come then") {
+  auto group = run_coordinator{settings_for(2, 2)};
+  static_cast<void>(group.on_ready(ready_of(0)));
+  CHECK(find<restart_run>(group.on_start_timeout()));
+  CHECK(says(group.failures()[0].reason.message, "worker 1 (rank 1) did not join in time"));
+  group.on_restarted({{{2}, {0}, 0, 0, 1}, {{3}, {1}, 0, 1, 1}}, std::nullopt, {});
+  const auto again = group.on_start_timeout();
+  REQUIRE(find<conclude>(again));
+  CHECK(find<conclude>(again)->reason.code == errc::timed_out);
+  // Those who have come in between make up for it.
+  auto other = in_loop(1);
+  static_cast<void>(other.on_ended(killed(0)));
+  other.on_restarted({{{1}, {0}, 0, 0, 1}}, std::nullopt, {});
+  CHECK(find<restart_run>(other.on_start_timeout()));
+  other.on_restarted({{{2}, {0}, 0, 0, 1}}, std::nullopt, {});
+  begin(other, {2}, other.generation().value);
+  CHECK(find<restart_run>(other.on_ended(killed(2))));
+  other.on_restarted({{{3}, {0}, 0, 0, 1}}, std::nullopt, {});
+  CHECK(find<restart_run>(other.on_start_timeout()));
+}
+
+TEST_CASE("attempts that end for want of memory before anything is done end the run, although the kernel kills them") {
+  auto group = in_loop(1);
+  for (std::uint32_t attempt = 1;; ++attempt) {
+    auto ended = killed(attempt - 1);
+    ended.out_of_memory = true;
+    const auto actions = group.on_ended(ended);
+    if (find<conclude>(actions)) {
+      CHECK(attempt == 5);
+      break;
+    }
+    REQUIRE(attempt < 5);
+    group.on_restarted({{{attempt}, {0}, 0, 0, 1}}, std::nullopt, {});
+    begin(group, {attempt}, attempt + 1);
+  }
+}
+
+TEST_CASE("a group of which no rank moves is formed anew, and ends the run if it stands there again") {
+  auto group = in_loop(2);
+  const auto stands = group.on_group_stands_still("no rank has moved for 300 s");
+  REQUIRE(find<abort_generation>(stands));
+  REQUIRE(group.failures().size() == 1);
+  CHECK(group.failures()[0].reason.code == errc::timed_out);
+  // While they report there is nothing to be done.
+  CHECK(group.on_group_stands_still("no rank has moved for 600 s").empty());
+  static_cast<void>(group.on_report(in_step(0, 3)));
+  REQUIRE(find<form_generation>(group.on_report(in_step(1, 3))));
+  group.on_applied({0}, {4});
+  CHECK(find<abort_generation>(group.on_group_stands_still("no rank has moved for 300 s")));
+  static_cast<void>(group.on_report(in_step(0, 4, 2)));
+  REQUIRE(find<form_generation>(group.on_report(in_step(1, 4, 2))));
+  const auto again = group.on_group_stands_still("no rank has moved for 300 s");
+  CHECK(find<abort_all>(again));
+  CHECK(says(again[0].why, "as in the generation before"));
+  auto config = settings_for(2, 2);
+  config.failure.max_failures = 0;
+  CHECK(find<abort_all>(in_loop(config).on_group_stands_still("no rank has moved for 300 s")));
+}
+
+TEST_CASE("a newcomer that says that it is alive may take its time before its first loop") {
+  using time = run_coordinator::time;
+  auto group = in_loop(2);
+  static_cast<void>(group.on_ended(killed(1)));
+  static_cast<void>(group.on_report(in_step(0, 3)));
+  group.on_started({{{2}, {1}, 0, 0, 1}}, time{1s});
+  REQUIRE(find<begin_newcomer>(group.on_ready(ready_of(2))));
+  for (auto now = time{500s}; now < time{5000s}; now += 500s) {
+    group.on_sign_of_life({2}, static_cast<std::uint64_t>(now.time_since_epoch().count()), now);
+    CHECK(find<fence_worker>(group.on_tick(now + 499s)) == nullptr);
+  }
+  group.on_sign_of_life({2}, 7, time{5000s});
+  group.on_sign_of_life({2}, 7, time{5500s});
+  CHECK(find<fence_worker>(group.on_tick(time{5601s})));
+}
+
+TEST_CASE("nobody is told to have failed who only has no state to go on with") {
+  auto group = in_loop(2);
+  static_cast<void>(group.on_ended(killed(1)));
+  REQUIRE(find<form_generation>(group.on_report(in_step(0, 3))));
+  prepare(group, 2, 0);
+  static_cast<void>(group.on_report(asks_for_place(2)));
+  REQUIRE(find<form_generation>(group.on_report(at_boundary(0, 5, 2))));
+  // It is lost before the newcomer has the state.
+  static_cast<void>(group.on_ended(killed(0)));
+  auto without_state = report_of(2, 0, false, 3);
+  without_state.has_state = false;
+  REQUIRE(find<restart_run>(group.on_report(without_state)));
+  REQUIRE(group.failures().size() == 2);
+  CHECK(group.failures()[1].worker == worker_id{0});
 }
 
 TEST_CASE("a lost node that all workers were on has the run started again, once") {

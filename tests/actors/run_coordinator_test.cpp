@@ -499,6 +499,7 @@ TEST_CASE("a checkpoint is asked for in training only") {
 TEST_CASE("workers that do not join in time are named") {
   auto run = starting(3);
   CHECK(run.on_ready(ready_of(1)).empty());
+  // Settings of these tests allow no failure: there is no second try.
   auto actions = run.on_start_timeout();
   auto reason = conclusion(actions).reason;
   CHECK(reason.code == errc::timed_out);

@@ -216,8 +216,8 @@ TEST_CASE("metrics and ledger are one line for each report") {
       metrics ==
       "{\"step\":4,\"rank\":1,\"seconds\":4.0,\"loss\":0.25}\n{\"step\":5,\"rank\":1,\"seconds\":5.0,\"loss\":0.2}\n");
   auto ledger = read_file(directory->root() / "ledger.jsonl");
-  CHECK(
-      ledger.starts_with("{\"step\":4,\"generation\":1,\"rank\":1,\"pid\":4711,\"first_shard\":1,\"last_shard\":2}\n"));
+  CHECK(ledger.starts_with("{\"step\":4,\"generation\":1,\"rank\":1,\"pid\":4711,\"first_shard\":1,\"last_shard\":2,"
+                           "\"samples_digest\":0}\n"));
 }
 
 TEST_CASE("a run without a ledger has no file of it") {

@@ -193,6 +193,32 @@ TEST_CASE("when all wait and nobody is in user code, nobody is at fault") {
   CHECK(found[0].what == action::report);
 }
 
+TEST_CASE("where all wait for each other in a collective operation, the group is to be formed anew, once") {
+  auto ranks = group{{collective, control}, {30s, 600s, 100s}};
+  auto found = ranks.pass(99s);
+  REQUIRE(found.size() == 2);
+  CHECK(found[1].what == action::report);
+  found = ranks.pass(1s);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].what == action::regroup);
+  CHECK_FALSE(found[0].at_fault);
+  CHECK(found[0].reason.starts_with("no rank has moved for 100 s: rank 0 stands in a collective operation"));
+  for (const auto& each : ranks.pass(300s))
+    CHECK(each.what == action::report);
+  ranks.move(1, collective);
+  found = ranks.pass(100s);
+  REQUIRE(!found.empty());
+  CHECK(found.back().what == action::regroup);
+}
+
+TEST_CASE("where one computes, stands at a checkpoint, or nobody needs another, the group stays") {
+  for (const auto& others : {std::vector{user_code, collective}, {checkpoint, collective}, {control, control}}) {
+    auto ranks = group{others, {30s, 0s, 60s}};
+    for (const auto& each : ranks.pass(200s))
+      CHECK(each.what == action::report);
+  }
+}
+
 TEST_CASE("while one of them moves, nothing is said about those who wait") {
   auto ranks = group{{collective, collective}};
   for (int i = 0; i < 10; ++i) {

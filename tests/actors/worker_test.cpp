@@ -24,6 +24,8 @@ struct played_host : training_host {
     return result;
   }
 
+  std::string describe() override { return "plays"; }
+
   std::vector<std::string> calls;
   std::uint64_t beats = 0;
 };
@@ -67,6 +69,7 @@ TEST_CASE_FIXTURE(stage_house, "a worker hands on what it is told, in order, and
   CHECK(ask<void>(worker, control_command{{}, 5, command_kind::stop, {1}}));
   CHECK(ask<void>(worker, abort_training{{}, {1}, {errc::aborted, "why"}}));
   CHECK(ask<void>(worker, release_worker{}));
+  CHECK(ask<activity_answer>(worker, activity_question{})->text == "plays");
   caf::anon_send_exit(worker, caf::exit_reason::user_shutdown);
   CHECK(has_ended(worker));
   CHECK(host->calls == std::vector<std::string>{"begin train", "command 5", "abort why", "release"});

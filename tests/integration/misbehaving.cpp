@@ -30,6 +30,9 @@ void dawdle(troupe::train_context& ctx) {
 void misbehave(troupe::train_context& ctx, const std::string& how) {
   if (how == "dawdle")
     dawdle(ctx);
+  // Longer than a collective operation may take, and not as long as a rank may compute.
+  if (how == "linger")
+    std::this_thread::sleep_for(std::chrono::milliseconds{800});
   if (how == "throw" || how == "throw always")
     throw std::runtime_error{"the gradient is on holiday"};
   if (how == "exit")
@@ -147,7 +150,8 @@ int main(int argc, char** argv) {
   config.checkpoint.max_in_flight = 0;
   if (heals) {
     config.failure.report_after = std::chrono::milliseconds{500};
-    config.failure.replace_after = std::chrono::milliseconds{1'000};
+    config.failure.replace_after = std::chrono::milliseconds{how == "linger" ? 60'000 : 1'000};
+    config.run.collective_timeout = std::chrono::milliseconds{200};
   } else {
     config.failure.max_failures = 0;
   }

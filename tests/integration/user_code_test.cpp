@@ -82,6 +82,14 @@ TEST_CASE("a rank that takes its time and says that it is alive is left in peace
   CHECK(t.result("heal dawdle")["failures"].empty());
 }
 
+TEST_CASE("others wait for a slow rank for longer than a collective operation may take") {
+  trial t;
+  auto ran = t.run("heal linger");
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  CHECK(t.result("heal linger")["failures"].empty());
+}
+
 TEST_CASE("a function with a loop of its own begins again from the latest checkpoint when a peer is lost") {
   trial t;
   auto ran = t.run("heal plain");

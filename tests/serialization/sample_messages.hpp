@@ -108,6 +108,7 @@ inline begin_training sample_begin() {
   result.load = {true, true, {{"old", "new"}}};
   result.fast_reduction = true;
   result.keep_ledger = true;
+  result.driver_ends_waits = true;
   result.check_every_step = true;
   result.verify_determinism = 25;
   result.collective_timeout_ms = 300'000;
@@ -200,7 +201,7 @@ void for_each_message(Visitor visit) {
   visit("join_request", join_request{sample_run, {3}, "aa"});
   visit("join_challenge", join_challenge{"bb", "cc"});
   visit("join_proof", join_proof{sample_run, {3}, "dd"});
-  visit("worker_ended", worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}});
+  visit("worker_ended", worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}, true});
   visit("worker_output", worker_output{sample_run, {3}, {"a line", "\xff\x01"}});
   visit("worker_ready", worker_ready{sample_run, {3}, 4711, "host-a", "c0ffee", R"({"cpu":"x86-64-v3"})"});
   visit("run_plan",
@@ -212,7 +213,7 @@ void for_each_message(Visitor visit) {
                                        {41},
                                        9,
                                        {{{40}, 1'000'000, {{"loss", 0.5}}}, {{41}, 2'000'000, {{"loss", 0.25}}}},
-                                       {{{41}, {7}, {2, 4}}},
+                                       {{{41}, {7}, {2, 4}, 77}},
                                        {{{8}, {42}, 62'500}},
                                        {{40}}});
   visit("worker_finished", sample_finished());
@@ -222,6 +223,8 @@ void for_each_message(Visitor visit) {
   visit("control_command", control_command{sample_run, 5, command_kind::stage, {7}, 2, true, 3});
   visit("abort_training", abort_training{sample_run, {7}, reason});
   visit("release_worker", release_worker{sample_run});
+  visit("activity_question", activity_question{sample_run});
+  visit("activity_answer", activity_answer{"step 17, all_reduce"});
   visit("exchange_request", exchange_request{sample_run, {7}, 1, {2}, std::string("\0blob", 5), 6});
   visit("exchange_result", exchange_result{{7}, {"", "blob"}});
   visit("generation_started", generation_started{sample_run, {7}, 4});

@@ -826,6 +826,9 @@ void simulation::restarts() {
       continue;
     if (!driver_->is_sent_away(who.id()))
       violate("the run goes back to a checkpoint, and " + name_of(who) + " lives and has the state");
+    // Who was to go because fewer are wanted stays when the others go.
+    if (!nodes_[who.node()].leaves)
+      violate("all are sent away, and the node of " + name_of(who) + " stays");
     // All go with their nodes: nothing that was done is lost.
     counts_.count(branch::all_left_with_their_nodes);
     const auto& saved = std::as_const(*driver_).store().latest();
@@ -866,8 +869,7 @@ void simulation::check_failures() {
       violate("worker " + text(each.worker.value) + " is told to have failed twice");
     told.push_back(each.worker);
     auto* who = find(each.worker);
-    // One without the state ends with those that had it.
-    if (who != nullptr && who->model.has_state() && each.reason.code == errc::worker_lost)
+    if (who != nullptr && each.reason.code == errc::worker_lost)
       violate(name_of(who->model) + " lives, and is told to have failed: " + each.reason.message);
   }
 }

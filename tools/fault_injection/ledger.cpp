@@ -22,8 +22,8 @@ std::optional<ledger_entry> parse(const std::string& line) {
   if (!row.is_object())
     return std::nullopt;
   try {
-    return ledger_entry{row.at("step"), row.at("generation"), row.at("pid"), row.at("first_shard"),
-                        row.at("last_shard")};
+    return ledger_entry{row.at("step"),        row.at("generation"), row.at("pid"),
+                        row.at("first_shard"), row.at("last_shard"), row.at("samples_digest")};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -161,16 +161,23 @@ ledger_account account(const std::vector<ledger_entry>& entries, std::uint32_t s
 }
 
 sample_account account_samples(const data_order& order, std::uint64_t samples, std::uint32_t shards,
-                               std::uint64_t steps) {
+                               std::uint64_t steps, const std::vector<ledger_entry>& entries) {
   sample_account result;
+  auto problem = [&](std::string text) {
+    if (result.problems.size() < most_problems)
+      result.problems.push_back(std::move(text));
+  };
+  std::multimap<std::uint64_t, const ledger_entry*> by_step;
+  for (const auto& entry : entries)
+    if (entry.first_shard < entry.last_shard && entry.last_shard <= shards)
+      by_step.emplace(entry.step, &entry);
   // An epoch ends inside of a batch: the first `filling` samples that come belong to the epoch that has begun.
   auto seen = std::vector<bool>(samples);
   auto filling = std::uint64_t{0};
   auto take = [&](std::uint64_t step, std::uint64_t sample) {
     if (sample >= samples || seen[sample]) {
-      if (result.problems.size() < most_problems)
-        result.problems.push_back("step " + std::to_string(step) + ", epoch " + std::to_string(result.whole_epochs) +
-                                  ": sample " + std::to_string(sample) + " comes twice, or does not exist");
+      problem("step " + std::to_string(step) + ", epoch " + std::to_string(result.whole_epochs) + ": sample " +
+              std::to_string(sample) + " comes twice, or does not exist");
       return;
     }
     seen[sample] = true;
@@ -180,13 +187,23 @@ sample_account account_samples(const data_order& order, std::uint64_t samples, s
       seen.assign(samples, false);
     }
   };
-  std::vector<std::uint64_t> drawn;
-  for (std::uint64_t step = 1; step <= steps; ++step)
+  std::vector<std::vector<std::uint64_t>> drawn(shards);
+  for (std::uint64_t step = 1; step <= steps; ++step) {
     for (std::uint32_t v = 0; v < shards; ++v) {
-      order.samples_of(step_id{step}, shard_id{v}, drawn);
-      for (auto sample : drawn)
+      order.samples_of(step_id{step}, shard_id{v}, drawn[v]);
+      for (auto sample : drawn[v])
         take(step, sample);
     }
+    for (auto [i, end] = by_step.equal_range(step); i != end; ++i) {
+      const auto& entry = *i->second;
+      auto digest = std::uint64_t{0};
+      for (auto v = entry.first_shard; v < entry.last_shard; ++v)
+        digest = digest_of_samples(digest, drawn[v]);
+      if (digest != entry.samples_digest)
+        problem("step " + std::to_string(step) + ", process " + std::to_string(entry.pid) +
+                ": was given other samples");
+    }
+  }
   return result;
 }
 

@@ -17,6 +17,8 @@ struct ledger_entry {
   std::uint32_t pid = 0;
   std::uint32_t first_shard = 0;
   std::uint32_t last_shard = 0;
+  /// Of the samples that its training function was given in them.
+  std::uint64_t samples_digest = 0;
 
   bool operator==(const ledger_entry&) const = default;
 };
@@ -55,12 +57,13 @@ using victim_steps = std::map<std::uint32_t, std::uint64_t>;
                                      std::uint64_t steps, const victim_steps& victims);
 
 /// Turns steps and shards into samples: over every epoch, each of the data set's samples exactly once; in the last,
-/// unfinished one none twice. Gives what contradicts that, and how many epochs are whole.
+/// unfinished one none twice; and each process was given those of its shards. Gives what contradicts that, and how many
+/// epochs are whole.
 struct sample_account {
   std::vector<std::string> problems;
   std::uint64_t whole_epochs = 0;
 };
 [[nodiscard]] sample_account account_samples(const data_order& order, std::uint64_t samples, std::uint32_t shards,
-                                             std::uint64_t steps);
+                                             std::uint64_t steps, const std::vector<ledger_entry>& entries);
 
 } // namespace troupe::chaos

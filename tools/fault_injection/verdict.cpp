@@ -161,6 +161,8 @@ finding inside_a_step(const evidence& facts) {
     if (auto next = interrupted.upper_bound(number_of(failure, "generation").value_or(~std::uint64_t{0}));
         next != interrupted.end())
       losses.insert(*next);
+  if (facts.result.is_object() && facts.result.contains("failures") && facts.result["failures"].empty())
+    return {question, answer::not_asked, "nobody was lost"};
   if (losses.empty())
     return {question, answer::not_told, "no loss of which result.json tells whether a step was under way"};
   auto all = static_cast<int>(losses.size());
@@ -202,10 +204,12 @@ finding whole_epochs(const evidence& facts) {
   auto steps = number_of(facts.result, "steps");
   auto config = facts.run.is_object() ? facts.run.value("config", json::object()) : json::object();
   auto batch = number_of(config, "batch").value_or(0);
-  if (!shards || !seed || !steps || facts.samples.value_or(0) == 0 || batch == 0)
-    return {question, answer::not_told, "only charlm's runs say how many samples there are"};
+  if (!facts.samples)
+    return {question, answer::not_asked, "only charlm's runs say how many samples there are"};
+  if (!shards || !seed || !steps || *facts.samples == 0 || batch == 0)
+    return {question, answer::not_told, "run.json or result.json does not say what is drawn"};
   auto order = data_order{*facts.samples, batch, static_cast<std::uint32_t>(*shards), *seed};
-  auto told = account_samples(order, *facts.samples, static_cast<std::uint32_t>(*shards), *steps);
+  auto told = account_samples(order, *facts.samples, static_cast<std::uint32_t>(*shards), *steps, facts.ledger);
   return made(question, told.problems.empty(),
               told.problems.empty() ? std::to_string(*facts.samples) + " samples, " +
                                           count(told.whole_epochs, "whole epoch") + " and a part"

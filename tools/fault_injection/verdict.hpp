@@ -49,6 +49,8 @@ enum class answer : std::uint8_t {
   no = 2,
   /// This build does not tell what it takes to answer.
   not_told = 3,
+  /// It is no question for this trial.
+  not_asked = 4,
 };
 
 /// One condition of the verdict.

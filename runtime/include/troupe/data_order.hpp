@@ -3,6 +3,7 @@
 #include <troupe/types.hpp>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace troupe {
@@ -52,5 +53,8 @@ class data_order {
   std::uint32_t shards_;
   std::uint64_t seed_;
 };
+
+/// A digest of samples in the order in which they were drawn. `before` is that of those before them, 0 for none.
+[[nodiscard]] std::uint64_t digest_of_samples(std::uint64_t before, std::span<const std::uint64_t> samples) noexcept;
 
 } // namespace troupe

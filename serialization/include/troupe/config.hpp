@@ -126,7 +126,9 @@ struct run_config {
   std::uint64_t verify_determinism = 0;
   /// Limit for starting worker processes until all have joined.
   std::chrono::milliseconds start_timeout{30'000};
-  /// Limit of one collective operation.
+  /// Limit of one collective operation. Where `failure.standstill` is `replace`, ranks wait for a slow one as long as
+  /// that is not replaced; when all of them have waited for each other for so long, the group is formed anew, once, and
+  /// the run ends if they do so again. Where it is `report`, a rank that has waited for so long ends the run.
   std::chrono::milliseconds collective_timeout{300'000};
 };
 
@@ -172,7 +174,7 @@ struct failure_config {
   std::chrono::milliseconds heartbeat_timeout{1'200};
   standstill_mode standstill = standstill_mode::replace;
   /// A rank whose training thread does nothing for so long is named. `train_context::alive` says that it does
-  /// something.
+  /// something; before its first loop, too.
   std::chrono::milliseconds report_after{30'000};
   std::chrono::milliseconds replace_after{600'000};
   /// A tracked state of more bytes is given to a newcomer while the others train on; it then applies what they have

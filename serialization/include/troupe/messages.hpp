@@ -301,6 +301,8 @@ struct worker_ended {
   /// "exit code 3", "killed by signal 9 (SIGKILL), out of memory".
   std::string description;
   std::vector<std::string> last_lines;
+  /// The kernel seems to have killed it for want of memory.
+  bool out_of_memory = false;
 
   bool operator==(const worker_ended&) const = default;
 };
@@ -308,7 +310,8 @@ struct worker_ended {
 template <class Inspector>
 bool inspect(Inspector& f, worker_ended& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("exit_status", x.exit_status),
-                            f.field("description", x.description), f.field("last_lines", x.last_lines));
+                            f.field("description", x.description), f.field("last_lines", x.last_lines),
+                            f.field("out_of_memory", x.out_of_memory));
 }
 
 /// What a worker process wrote to its standard output or error, in whole lines.
@@ -470,13 +473,16 @@ struct ledger_row {
   step_id step;
   generation_id generation;
   shard_range shards;
+  /// `digest_of_samples` of what the training function was given in them; 0 for no shards.
+  std::uint64_t samples_digest = 0;
 
   bool operator==(const ledger_row&) const = default;
 };
 
 template <class Inspector>
 bool inspect(Inspector& f, ledger_row& x) {
-  return f.object(x).fields(f.field("step", x.step), f.field("generation", x.generation), f.field("shards", x.shards));
+  return f.object(x).fields(f.field("step", x.step), f.field("generation", x.generation), f.field("shards", x.shards),
+                            f.field("samples_digest", x.samples_digest));
 }
 
 /// How long a rank did not get on because its group was formed anew.
@@ -673,6 +679,8 @@ struct begin_training {
   std::uint64_t verify_determinism = 0;
   /// Limit of one collective operation, in milliseconds.
   std::uint64_t collective_timeout_ms = 0;
+  /// The driver finds who stands still and ends what waits for it: the gradients' group waits without a limit.
+  bool driver_ends_waits = false;
   /// The GPUs that this worker has, or the fraction of one; 0: it computes on the CPU.
   double gpus = 0;
   /// Gradients in the memory of GPUs go through the host's, as the backend was asked for by name.
@@ -694,8 +702,8 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("reuse_unchanged", x.reuse_unchanged), f.field("part_stream", x.part_stream), f.field("load", x.load),
       f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
       f.field("check_every_step", x.check_every_step), f.field("verify_determinism", x.verify_determinism),
-      f.field("collective_timeout_ms", x.collective_timeout_ms), f.field("gpus", x.gpus),
-      f.field("gpu_gradients_by_host", x.gpu_gradients_by_host));
+      f.field("collective_timeout_ms", x.collective_timeout_ms), f.field("driver_ends_waits", x.driver_ends_waits),
+      f.field("gpus", x.gpus), f.field("gpu_gradients_by_host", x.gpu_gradients_by_host));
 }
 
 /// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who
@@ -832,6 +840,30 @@ struct release_worker {
 template <class Inspector>
 bool inspect(Inspector& f, release_worker& x) {
   return f.object(x).fields(f.field("run", x.run));
+}
+
+/// What does the training thread do, and whom does it wait for? For people; answered by `activity_answer`.
+struct activity_question {
+  run_id run;
+
+  bool operator==(const activity_question&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, activity_question& x) {
+  return f.object(x).fields(f.field("run", x.run));
+}
+
+struct activity_answer {
+  /// "step 17, all_reduce of 4 MB, call 51, under way for 2.1 s; waits for rank 3".
+  std::string text;
+
+  bool operator==(const activity_answer&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, activity_answer& x) {
+  return f.object(x).fields(f.field("text", x.text));
 }
 
 // -- worker to collectives actor ------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ TEST_CASE("who only follows, to join, has no shards and counts for nothing") {
 TEST_CASE("epochs that run on across batches have every sample once") {
   for (auto [samples, batch] : {std::pair{100u, 32u}, {97u, 10u}, {10u, 64u}, {64u, 64u}}) {
     auto order = troupe::data_order{samples, batch, shards, 3};
-    auto told = account_samples(order, samples, shards, 50);
+    auto told = account_samples(order, samples, shards, 50, {});
     CHECK(told.problems.empty());
     CHECK(told.whole_epochs == 50u * batch / samples);
   }
@@ -130,9 +130,9 @@ TEST_CASE("epochs that run on across batches have every sample once") {
 TEST_CASE("samples that come twice are found") {
   // An order over fewer samples begins its second epoch too early.
   auto order = troupe::data_order{90, 10, shards, 3};
-  CHECK(!account_samples(order, 100, shards, 50).problems.empty());
-  CHECK(account_samples(order, 100, shards, 9).problems.empty());
-  CHECK(!account_samples(troupe::data_order{100, 10, shards, 3}, 90, shards, 50).problems.empty());
+  CHECK(!account_samples(order, 100, shards, 50, {}).problems.empty());
+  CHECK(account_samples(order, 100, shards, 9, {}).problems.empty());
+  CHECK(!account_samples(troupe::data_order{100, 10, shards, 3}, 90, shards, 50, {}).problems.empty());
 }
 
 TEST_CASE("a ledger is read while it is written, a line when it is whole, and again when it was cut") {
@@ -141,20 +141,20 @@ TEST_CASE("a ledger is read while it is written, a line when it is whole, and ag
   auto tail = ledger_tail{path};
   CHECK(tail.read().empty());
   auto out = std::ofstream{path};
-  out << R"({"step":1,"generation":1,"rank":0,"pid":10,"first_shard":0,"last_shard":8})"
+  out << R"({"step":1,"generation":1,"rank":0,"pid":10,"first_shard":0,"last_shard":8,"samples_digest":18446744073709551615})"
       << "\n"
       << R"({"step":2,)";
   out.flush();
-  CHECK(tail.read() == std::vector<ledger_entry>{{1, 1, 10, 0, 8}});
+  CHECK(tail.read() == std::vector<ledger_entry>{{1, 1, 10, 0, 8, ~std::uint64_t{0}}});
   CHECK(tail.read().empty());
-  out << R"("generation":1,"rank":0,"pid":10,"first_shard":0,"last_shard":8})"
+  out << R"("generation":1,"rank":0,"pid":10,"first_shard":0,"last_shard":8,"samples_digest":18446744073709551615})"
       << "\nnot a line\n";
   out.flush();
-  CHECK(tail.read() == std::vector<ledger_entry>{{2, 1, 10, 0, 8}});
+  CHECK(tail.read() == std::vector<ledger_entry>{{2, 1, 10, 0, 8, ~std::uint64_t{0}}});
   out.close();
   out.open(path, std::ios::trunc);
-  out << R"({"step":1,"generation":2,"rank":0,"pid":11,"first_shard":0,"last_shard":8})"
+  out << R"({"step":1,"generation":2,"rank":0,"pid":11,"first_shard":0,"last_shard":8,"samples_digest":18446744073709551615})"
       << "\n";
   out.flush();
-  CHECK(tail.read() == std::vector<ledger_entry>{{1, 2, 11, 0, 8}});
+  CHECK(tail.read() == std::vector<ledger_entry>{{1, 2, 11, 0, 8, ~std::uint64_t{0}}});
 }

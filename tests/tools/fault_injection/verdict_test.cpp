@@ -12,6 +12,18 @@ using nlohmann::json;
 
 namespace {
 
+/// Of the samples of some shards of a step of that run.
+std::uint64_t digest(std::uint64_t step, std::uint32_t first, std::uint32_t last) {
+  const auto order = troupe::data_order{40, 16, 8, 1};
+  auto result = std::uint64_t{0};
+  std::vector<std::uint64_t> samples;
+  for (auto v = first; v < last; ++v) {
+    order.samples_of({step}, {v}, samples);
+    result = troupe::digest_of_samples(result, samples);
+  }
+  return result;
+}
+
 /// Two workers, of which one is killed in step 3 of 6 and replaced by nobody: a run with which all is well.
 evidence good() {
   evidence facts;
@@ -42,11 +54,11 @@ evidence good() {
   facts.planned_faults = 1;
   facts.samples = 40;
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    facts.ledger.push_back({step, 1, 10, 0, 4});
-    facts.ledger.push_back({step, 1, 20, 4, 8});
+    facts.ledger.push_back({step, 1, 10, 0, 4, digest(step, 0, 4)});
+    facts.ledger.push_back({step, 1, 20, 4, 8, digest(step, 4, 8)});
   }
   for (std::uint64_t step = 4; step <= 6; ++step)
-    facts.ledger.push_back({step, 2, 10, 0, 8});
+    facts.ledger.push_back({step, 2, 10, 0, 8, digest(step, 0, 8)});
   return facts;
 }
 
@@ -170,7 +182,7 @@ TEST_CASE("losses between steps do not count as a test of steps, where they are 
       }
       x.ledger.clear();
       for (std::uint64_t step = 1; step <= 6; ++step)
-        x.ledger.push_back({step, 1, 10, 0, 8});
+        x.ledger.push_back({step, 1, 10, 0, 8, digest(step, 0, 8)});
     };
   };
   CHECK(broken_by(losses(20, 4)).empty());
@@ -188,10 +200,15 @@ TEST_CASE("a ledger with a gap is found") {
   CHECK(broken_by([](evidence& x) { x.ledger.pop_back(); }) == once);
 }
 
+TEST_CASE("a process that was given other samples than those of its shards is found") {
+  CHECK(broken_by([](evidence& x) { ++x.ledger[2].samples_digest; }) == epochs);
+}
+
 TEST_CASE("what a build does not tell is not taken for granted") {
   CHECK(broken_by([](evidence& x) { x.result.erase("restarts"); }, answer::not_told) == restarts);
   CHECK(broken_by([](evidence& x) { x.ledger.clear(); }, answer::not_told) == once);
-  CHECK(broken_by([](evidence& x) { x.samples.reset(); }, answer::not_told) == epochs);
+  CHECK(broken_by([](evidence& x) { x.samples.reset(); }, answer::not_asked) == epochs);
+  CHECK(broken_by([](evidence& x) { x.run.erase("seed"); }, answer::not_told) == epochs);
   CHECK(broken_by([](evidence& x) { x.result.erase("generations"); }, answer::not_told) == "several");
   CHECK(broken_by([](evidence& x) { x.result.erase("failures"); }, answer::not_told) == "several");
 }

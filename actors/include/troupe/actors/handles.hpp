@@ -55,7 +55,9 @@ using worker_actor = caf::typed_actor<
     // Makes pending and later collective operations of that generation fail. Answers at once. Idempotent.
     caf::result<void>(abort_training),
     // Lets the process end. Answers at once, the process ends after it. Idempotent.
-    caf::result<void>(release_worker)>;
+    caf::result<void>(release_worker),
+    // Answers at once, whatever the training thread does.
+    caf::result<activity_answer>(activity_question)>;
 
 /// What nodes and workers tell the driver of a run. Played by the trainer.
 using run_control = caf::typed_actor<

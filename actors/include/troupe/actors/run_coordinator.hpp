@@ -226,6 +226,8 @@ class run_coordinator {
   [[nodiscard]] run_actions on_level(const newcomer_level& message);
   /// Notes how far a worker is, for failure records.
   void on_applied(worker_id worker, step_id step);
+  /// What the beat of a worker says: one that changes `progress` on the way to its first loop is not given up.
+  void on_sign_of_life(worker_id worker, std::uint64_t progress, time now);
 
   // -- what nodes say -------------------------------------------------------------------------------------------------
   [[nodiscard]] run_actions on_ended(const worker_ended& message, time now = {});
@@ -251,7 +253,7 @@ class run_coordinator {
 
   // -- what the clock says --------------------------------------------------------------------------------------------
   /// Not all workers have joined within the limit.
-  [[nodiscard]] run_actions on_start_timeout();
+  [[nodiscard]] run_actions on_start_timeout(time now = {});
   /// The survivors of a failure, or released workers, took longer than the grace period.
   [[nodiscard]] run_actions on_grace_timeout();
   /// To be called several times a second: newcomers that come about the same time are let in together, and one that
@@ -259,6 +261,8 @@ class run_coordinator {
   [[nodiscard]] run_actions on_tick(time now);
   /// There have been too few workers for too long.
   [[nodiscard]] run_actions on_hold_timeout();
+  /// All ranks have waited in collective operations, or for the driver, for too long: `why` says which and where.
+  [[nodiscard]] run_actions on_group_stands_still(const std::string& why, time now = {});
 
   /// In the order in which they were told. Those that ended the run are last, their cause first among them.
   [[nodiscard]] const std::vector<failure_record>& failures() const noexcept { return failures_; }
@@ -291,6 +295,8 @@ class run_coordinator {
   [[nodiscard]] std::vector<worker_place> occupied() const;
   /// The plans that were accepted, one for each loop: newcomers are compared with them.
   [[nodiscard]] const std::vector<run_plan>& accepted() const noexcept { return accepted_; }
+  /// Whether the training function has a loop of its own, without boundaries that the coordinator could use.
+  [[nodiscard]] bool has_own_loop() const { return !accepted_.empty() && accepted_.back().batch_samples == 0; }
   /// Whether something has gone wrong or all is done, so that only a grace period is left.
   [[nodiscard]] bool in_grace() const noexcept { return phase_ == phase::failing || phase_ == phase::releasing; }
 
@@ -314,8 +320,9 @@ class run_coordinator {
   struct member {
     worker_place place;
     standing stands = standing::started;
-    /// When its process was started, or it asked for a place.
+    /// When its process was started, it last did something on the way to its first loop, or it asked for a place.
     time since = {};
+    std::uint64_t progress = 0;
     std::string host;
     std::uint32_t pid = 0;
     std::string numerics;
@@ -366,8 +373,6 @@ class run_coordinator {
   run_actions with_replacement(run_actions actions);
   run_actions let_newcomers_in(time now);
   [[nodiscard]] bool takes_state_in_generation(const member& who) const;
-  /// Whether the training function has a loop of its own, without boundaries that the coordinator could use.
-  [[nodiscard]] bool has_own_loop() const { return !accepted_.empty() && accepted_.back().batch_samples == 0; }
   /// "worker 3 (rank 3), worker 4 (rank 4) join", for people.
   [[nodiscard]] static std::string describe_joining(const std::vector<member*>& newcomers);
   run_actions stage(const std::vector<member*>& newcomers, const std::string& names);
@@ -411,6 +416,10 @@ class run_coordinator {
   std::uint32_t failed_newcomers_ = 0;
   /// Attempts in a row in which no step was applied.
   std::uint32_t fruitless_attempts_ = 0;
+  /// Whether the attempt before ended because workers did not join.
+  bool joined_too_late_ = false;
+  /// After which step no rank has moved, the last time that happened.
+  std::optional<step_id> stood_after_;
   /// The furthest step that anybody has applied, and where this attempt began.
   step_id furthest_;
   step_id attempt_began_;

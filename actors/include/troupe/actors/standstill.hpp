@@ -22,6 +22,8 @@ struct standstill_settings {
   std::chrono::milliseconds report_after{30'000};
   /// Who is at fault is to be replaced after so long; 0: never.
   std::chrono::milliseconds replace_after{600'000};
+  /// Where all wait for each other, so that nobody is at fault, the group is to be formed anew after so long; 0: never.
+  std::chrono::milliseconds regroup_after{300'000};
 };
 
 /// What a worker's beat says about its training thread.
@@ -42,6 +44,8 @@ struct standstill_finding {
     report = 1,
     /// Say it, and replace `at_fault`.
     replace = 2,
+    /// Say it, and form the group anew.
+    regroup = 3,
   };
 
   action what = action::report;
@@ -57,7 +61,8 @@ struct standstill_finding {
 ///
 /// At fault is who stands in user code, whoever else stands still waits for others: in a collective operation, at a
 /// checkpoint, or for the driver's actors. When all stand still and nobody in user code, nobody can be told apart: that
-/// is said, and the deadlines of what they wait for decide.
+/// is said; and where some stand in a collective operation and none at a checkpoint, which has deadlines of its own,
+/// the group has to be formed anew.
 ///
 /// A standstill is as long as it was watched: of a gap between two beats a few seconds count at most, so that a driver
 /// that was stopped or cut off does not hold the time in which it heard nothing against the workers. A run that waits
@@ -76,8 +81,8 @@ class standstill_watch {
   /// Forgets all: another generation begins, or a pause ends.
   void clear();
 
-  /// What is due now. Each standstill is told after `report_after`, then at doubled intervals, and a replacement asked
-  /// for once.
+  /// What is due now. Each standstill is told after `report_after`, then at doubled intervals; a replacement and
+  /// another group are asked for once.
   [[nodiscard]] std::vector<standstill_finding> check();
 
  private:
@@ -92,12 +97,14 @@ class standstill_watch {
 
   [[nodiscard]] std::optional<standstill_finding> check_one(rank_state& x) const;
   [[nodiscard]] std::optional<standstill_finding> check_all();
+  [[nodiscard]] clock::duration regroup_after() const;
   [[nodiscard]] std::string describe(const rank_state& culprit, bool replaced) const;
   [[nodiscard]] std::string describe_all(clock::duration stood) const;
 
   standstill_settings settings_;
   std::map<worker_id, rank_state> ranks_;
   clock::duration report_all_at_{};
+  bool regroup_asked_ = false;
 };
 
 } // namespace troupe::actors

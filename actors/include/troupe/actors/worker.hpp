@@ -21,6 +21,9 @@ class training_host {
 
   /// What the training thread does, for the beats. Never waits for it.
   [[nodiscard]] virtual worker_beat beat() = 0;
+
+  /// The same for people, with the call that it is in and the ranks that it waits for. Never waits for it either.
+  [[nodiscard]] virtual std::string describe() = 0;
 };
 
 /// Spawns the actor of a worker process, which tells `node` several times a second that the process lives.

@@ -1,36 +1,28 @@
 #pragma once
 
+#include <troupe/boosting/settings.hpp>
 #include <troupe/lightgbm.hpp>
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace troupe::lightgbm {
 
-/// In checkpoints: the model's length (8 bytes, little-endian), its text, zeros.
-inline constexpr const char* model_tensor = "lightgbm/model";
-/// What the state's values say about it.
-inline constexpr const char* description_value = "lightgbm";
+/// Its models are LightGBM's text.
+inline constexpr boosting::framework this_framework{"LightGBM", "lightgbm"};
 
 /// What the workers are told.
-struct settings {
-  nlohmann::json parameters;
-  std::vector<std::string> features;
-  std::string label;
-  std::string weight;
-  std::uint64_t checkpoint_every = 0;
+struct settings : boosting::settings {
   std::uint64_t bin_rows = 0;
-  std::uint64_t model_bytes = 0;
   std::string library;
 };
 
 /// Fails with `errc::invalid_argument` for what cannot be meant.
 [[nodiscard]] expected<settings> settings_of(const training_config& config);
 
-[[nodiscard]] nlohmann::json config_of(const settings& what, const nlohmann::json& user);
-[[nodiscard]] nlohmann::json options_of(const settings& what, const nlohmann::json& user);
+/// What is not in `boosting::settings`.
+[[nodiscard]] boosting::own_settings own_settings_of(const settings& what);
 
 /// Fails with `errc::invalid_argument` for a run that `make_trainer` has not made.
 [[nodiscard]] expected<settings> read_settings(const nlohmann::json& config, const nlohmann::json& options);

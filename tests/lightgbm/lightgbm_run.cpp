@@ -1,98 +1,11 @@
-#include "example_rows.hpp"
+#include "boosting_run.hpp"
 
 #include <troupe/lightgbm.hpp>
-#include <troupe/troupe.hpp>
-
-#include <chrono>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <sstream>
-#include <string>
-#include <thread>
-#include <unistd.h>
-#include <utility>
-#include <vector>
-
-/// Trains on rows that it makes up, as a user would. A rank ends itself in its first attempt where it is told to: "1
-/// while reading".
-namespace {
 
 using namespace troupe;
 
-bool is_to_end(const train_context& ctx, const char* place) {
-  return lightgbm::user_options(ctx).at("kill") == std::to_string(ctx.rank()) + " " + place && ctx.attempt() == 1;
-}
-
-/// Rows whose reader ends its process: others then wait for it inside LightGBM.
-class deadly_rows final : public data::data_set {
- public:
-  explicit deadly_rows(data::data_set_ptr rows) : rows_(std::move(rows)) {}
-
-  std::uint64_t size() const noexcept override { return rows_->size(); }
-  std::span<const data::column_spec> columns() const noexcept override { return rows_->columns(); }
-  std::string fingerprint() const override { return rows_->fingerprint(); }
-
- protected:
-  expected<void> read(std::span<const std::uint64_t>, data::batch&) const override {
-    std::raise(SIGKILL);
-    return {};
-  }
-
- private:
-  data::data_set_ptr rows_;
-};
-
-lightgbm::training_sets make_sets(const train_context& ctx) {
-  auto rows = testing::example_rows(lightgbm::user_config(ctx).at("rows"), 7);
-  if (is_to_end(ctx, "while making"))
-    std::raise(SIGKILL);
-  if (is_to_end(ctx, "while reading"))
-    rows = std::make_shared<const deadly_rows>(rows);
-  if (auto freeze = is_to_end(ctx, "frozen while training"); freeze || is_to_end(ctx, "while training"))
-    std::thread{[first = ctx.run_directory() / "checkpoints" / "step-00000005", signal = freeze ? SIGSTOP : SIGKILL] {
-      while (!std::filesystem::exists(first))
-        std::this_thread::sleep_for(std::chrono::milliseconds{1});
-      ::kill(::getpid(), signal);
-    }}.detach();
-  if (ctx.rank() == 1 && lightgbm::user_options(ctx).at("kill") == "other data")
-    rows = testing::example_rows(rows->size(), 8);
-  return {rows, {{"validation", testing::example_rows(500, 9)}}};
-}
-
-} // namespace
-
-// lightgbm_run STORAGE NAME WORKERS NODES ROUNDS ROWS PARAMETERS KILL
 int main(int argc, char** argv) {
-  auto program = app{argc, argv, {lightgbm::training_function("train", make_sets)}};
-  if (argc != 9)
-    return 2;
-  lightgbm::training_config config;
-  config.features = {"x"};
-  config.label = "y";
-  config.rounds = static_cast<std::uint64_t>(std::atoi(argv[5]));
-  config.checkpoint_every = 5;
-  config.model_bytes = std::uint64_t{1} << 20;
-  config.trainer.run.storage_path = argv[1];
-  config.trainer.run.name = argv[2];
-  config.trainer.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[3]));
-  config.trainer.scaling.placement = placement_strategy::spread;
-  auto nodes = std::istringstream{argv[4]};
-  for (std::string node; std::getline(nodes, node, ',');)
-    config.trainer.cluster.nodes.push_back(node);
-  try {
-    config.parameters = nlohmann::json::parse(argv[7]);
-    config.trainer.config = {{"rows", std::atoi(argv[6])}};
-    config.trainer.options = {{"kill", argv[8]}};
-    auto trainer = lightgbm::make_trainer(program, "train", config);
-    auto result = trainer.fit();
-    if (result.status == run_status::failed)
-      std::fprintf(stderr, "%s\n", result.reason.message.c_str());
-    std::printf("%s\n", result.latest_checkpoint.c_str());
-    return trainer.exit_code();
-  } catch (const std::exception& x) {
-    std::fprintf(stderr, "%s\n", x.what());
-    return 1;
-  }
+  auto program = app{argc, argv, {lightgbm::training_function("train", testing::make_sets)}};
+  return testing::run_boosting(argc, argv, lightgbm::training_config{},
+                               [&](const auto& config) { return lightgbm::make_trainer(program, "train", config); });
 }

@@ -34,8 +34,6 @@ TEST_CASE("a configuration that cannot be meant is refused, by name") {
     CHECK_MESSAGE(result.error().message.find(name) != std::string::npos, result.error().message);
   };
   refused([](auto& c) { c.features.clear(); }, "features");
-  refused([](auto& c) { c.label.clear(); }, "label");
-  refused([](auto& c) { c.features.push_back("y"); }, "label 'y'");
   refused([](auto& c) { c.rounds = 0; }, "rounds");
   refused([](auto& c) { c.bin_rows = 0; }, "bin_rows");
   refused([](auto& c) { c.parameters = nlohmann::json::array(); }, "parameters");
@@ -56,7 +54,10 @@ TEST_CASE("settings arrive at the workers as they were") {
   config.model_bytes = 123'456;
   config.library = "/opt/lib_lightgbm.so";
   auto sent = settings_of(config).value();
-  auto got = read_settings(config_of(sent, {{"mine", 1}}), options_of(sent, {{"file", "x"}})).value();
+  auto own = own_settings_of(sent);
+  auto got = read_settings(config_of(this_framework, sent, own, {{"mine", 1}}),
+                           options_of(this_framework, sent, own, {{"file", "x"}}))
+                 .value();
   CHECK(got.parameters == config.parameters);
   CHECK(got.features == config.features);
   CHECK(got.label == "y");

@@ -1,96 +1,40 @@
+#include "boosted_runs.hpp"
 #include "booster.hpp"
-#include "example_rows.hpp"
-#include "playground.hpp"
 #include "settings.hpp"
 
-#include <troupe/data/feature_rows.hpp>
-#include <troupe/inference/predictor.hpp>
 #include <troupe/lightgbm.hpp>
 #include <troupe/serialization/checkpoint.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <string>
-#include <vector>
 
 using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
 
-constexpr std::uint64_t all_rows = 3000;
 const std::string plain = R"({"num_leaves": 15, "learning_rate": 0.3})";
 const std::string drawn = R"({"num_leaves": 15, "learning_rate": 0.3, "bagging_fraction": 0.7, "bagging_freq": 1,
                              "feature_fraction": 0.8})";
 
-struct runs {
-  playground here;
-
-  outcome run(const std::string& name, const std::string& workers, const std::string& parameters,
-              const std::string& kill = "nobody", const std::string& rounds = "12", const std::string& nodes = "",
-              std::uint64_t rows = all_rows) {
-    return here.run({TROUPE_LIGHTGBM_RUN, here.path("runs").string(), name, workers, nodes, rounds,
-                     std::to_string(rows), parameters, kill});
-  }
-
-  /// The checkpoint of a run that must complete.
-  std::string trained(const std::string& name, const std::string& workers, const std::string& parameters,
-                      const std::string& kill = "nobody", const std::string& rounds = "12",
-                      const std::string& nodes = "", std::uint64_t rows = all_rows) {
-    auto ran = run(name, workers, parameters, kill, rounds, nodes, rows);
-    INFO(name << ": " << ran.err);
-    REQUIRE(ran.status == exit_status{0, {}});
-    auto result = here.result(name);
-    CHECK(result["steps"].get<int>() == std::stoi(rounds));
-    return ran.out.substr(0, ran.out.find('\n'));
-  }
-
-  [[nodiscard]] std::string state(const std::string& name) const {
-    return here.result(name)["state_sha256"].get<std::string>();
-  }
+struct runs : boosted_runs {
+  runs() : boosted_runs{TROUPE_LIGHTGBM_RUN} {}
 };
 
-std::vector<std::uint64_t> numbers(std::uint64_t count) {
-  std::vector<std::uint64_t> result(count);
-  std::iota(result.begin(), result.end(), 0);
-  return result;
-}
-
-/// What a checkpoint's model says of other rows.
 std::vector<float> predicted(const std::string& checkpoint) {
   auto stored = value_or_throw(serialization::checkpoint::open(checkpoint));
-  auto model = value_or_throw(lightgbm::load_predictor(stored));
-  CHECK(model->outputs() == std::vector<std::string>{"prediction"});
-  return value_or_throw(inference::predict_rows(*model, *example_rows(500, 9), numbers(500)));
+  return testing::predicted(*value_or_throw(lightgbm::load_predictor(stored)));
 }
 
 /// The same model by LightGBM alone, in this thread: with cuts of its own, in one go.
 std::vector<float> predicted_alone(std::uint64_t rounds) {
   auto functions = value_or_throw(lightgbm::library::open(value_or_throw(lightgbm::find_library())));
-  auto features = std::vector<std::string>{"x"};
-  auto label = std::vector<std::string>{"y"};
-  data::batch samples;
-  value_or_throw(example_rows(all_rows, 7)->fetch(numbers(all_rows), samples));
+  auto rows = example_table(all_rows, 7);
   auto how = lightgbm::parameter_text(nlohmann::json::parse(plain), 1, 1);
-  auto training = lightgbm::binned_set{functions, value_or_throw(data::feature_rows(samples, features)), all_rows, how};
-  training.set("label", value_or_throw(data::feature_rows(samples, label)));
+  auto training = lightgbm::binned_set{functions, rows.features, all_rows, how};
+  training.set("label", rows.label);
   auto model = lightgbm::booster{functions, training, how, [&](int result) { functions->check(result); }};
   for (std::uint64_t round = 0; round < rounds; ++round)
     model.update();
-  value_or_throw(example_rows(500, 9)->fetch(numbers(500), samples));
-  auto found = model.predict(value_or_throw(data::feature_rows(samples, features)), 500, false);
+  auto found = model.predict(example_table(other_rows, 9).features, other_rows, false);
   return {found.values.begin(), found.values.end()};
-}
-
-double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double result = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    result = std::max(result, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-  return result;
 }
 
 } // namespace
@@ -103,12 +47,7 @@ TEST_CASE("one worker gives LightGBM's own bits; two and four, over two nodes to
   auto one = predicted(with.trained("one", "1", plain));
   CHECK(largest_difference(one, alone) < 1e-4);
   auto metrics = with.here.result("one")["metrics"];
-  data::batch validation;
-  value_or_throw(example_rows(500, 9)->fetch(numbers(500), validation));
-  double squares = 0;
-  for (std::size_t i = 0; i < one.size(); ++i)
-    squares += std::pow(one[i] - validation.values<float>("y")[i], 2) / 500;
-  CHECK(metrics["validation-l2"].get<double>() == doctest::Approx(squares).epsilon(1e-5));
+  CHECK(metrics["validation-l2"].get<double>() == doctest::Approx(squared_error(one)).epsilon(1e-5));
   // The same cuts, and the same histograms but for the order of their double sums: the same splits unless two gains are
   // equal up to that.
   CHECK(largest_difference(predicted(with.trained("two", "2", plain)), alone) < 1e-4);

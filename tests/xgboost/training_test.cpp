@@ -1,78 +1,32 @@
+#include "boosted_runs.hpp"
 #include "booster.hpp"
-#include "example_rows.hpp"
-#include "playground.hpp"
 
-#include <troupe/data/feature_rows.hpp>
-#include <troupe/inference/predictor.hpp>
+#include <troupe/boosting/stored_model.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 #include <troupe/xgboost.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <string>
-#include <vector>
 
 using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
 
-constexpr std::uint64_t all_rows = 3000;
 const std::string plain = R"({"max_depth": 4, "eta": 0.3})";
 const std::string drawn = R"({"max_depth": 4, "eta": 0.3, "subsample": 0.7, "colsample_bytree": 0.8})";
 
-struct runs {
-  playground here;
-
-  outcome run(const std::string& name, const std::string& workers, const std::string& parameters,
-              const std::string& kill = "nobody", const std::string& rounds = "12", const std::string& nodes = "",
-              std::uint64_t rows = all_rows) {
-    return here.run({TROUPE_XGBOOST_RUN, here.path("runs").string(), name, workers, nodes, rounds, std::to_string(rows),
-                     parameters, kill});
-  }
-
-  /// The checkpoint of a run that must complete.
-  std::string trained(const std::string& name, const std::string& workers, const std::string& parameters,
-                      const std::string& kill = "nobody", const std::string& rounds = "12",
-                      const std::string& nodes = "", std::uint64_t rows = all_rows) {
-    auto ran = run(name, workers, parameters, kill, rounds, nodes, rows);
-    INFO(name << ": " << ran.err);
-    REQUIRE(ran.status == exit_status{0, {}});
-    auto result = here.result(name);
-    CHECK(result["steps"].get<int>() == std::stoi(rounds));
-    return ran.out.substr(0, ran.out.find('\n'));
-  }
-
-  [[nodiscard]] std::string state(const std::string& name) const {
-    return here.result(name)["state_sha256"].get<std::string>();
-  }
+struct runs : boosted_runs {
+  runs() : boosted_runs{TROUPE_XGBOOST_RUN} {}
 };
 
-std::vector<std::uint64_t> numbers(std::uint64_t count) {
-  std::vector<std::uint64_t> result(count);
-  std::iota(result.begin(), result.end(), 0);
-  return result;
-}
-
-/// What a checkpoint's model says of other rows.
 std::vector<float> predicted(const std::string& checkpoint) {
   auto stored = value_or_throw(serialization::checkpoint::open(checkpoint));
-  auto model = value_or_throw(xgboost::load_predictor(stored));
-  CHECK(model->outputs() == std::vector<std::string>{"prediction"});
-  return value_or_throw(inference::predict_rows(*model, *example_rows(500, 9), numbers(500)));
+  return testing::predicted(*value_or_throw(xgboost::load_predictor(stored)));
 }
 
 /// The same model by XGBoost alone, in this thread.
 std::vector<float> predicted_alone() {
-  auto features = std::vector<std::string>{"x"};
-  auto label = std::vector<std::string>{"y"};
-  data::batch samples;
-  value_or_throw(example_rows(all_rows, 7)->fetch(numbers(all_rows), samples));
-  auto training = xgboost::matrix{value_or_throw(data::feature_rows(samples, features)), all_rows, 1};
-  training.set("label", value_or_throw(data::feature_rows(samples, label)));
+  auto rows = example_table(all_rows, 7);
+  auto training = xgboost::matrix{rows.features, all_rows, 1};
+  training.set("label", rows.label);
   void* handles[] = {training.handle()};
   auto model = xgboost::booster{handles};
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
@@ -80,17 +34,8 @@ std::vector<float> predicted_alone() {
     model.set(name, value);
   for (std::uint64_t round = 0; round < 12; ++round)
     model.update(round, training);
-  value_or_throw(example_rows(500, 9)->fetch(numbers(500), samples));
-  auto found = model.predict(xgboost::matrix{value_or_throw(data::feature_rows(samples, features)), 500, 1});
+  auto found = model.predict(xgboost::matrix{example_table(other_rows, 9).features, other_rows, 1});
   return {found.values.begin(), found.values.end()};
-}
-
-double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double result = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    result = std::max(result, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-  return result;
 }
 
 } // namespace
@@ -101,12 +46,7 @@ TEST_CASE("one worker gives XGBoost's own bits; two and four, over two nodes too
   auto one = predicted(with.trained("one", "1", plain));
   CHECK(one == alone);
   auto metrics = with.here.result("one")["metrics"];
-  data::batch validation;
-  value_or_throw(example_rows(500, 9)->fetch(numbers(500), validation));
-  double squares = 0;
-  for (std::size_t i = 0; i < one.size(); ++i)
-    squares += std::pow(one[i] - validation.values<float>("y")[i], 2) / 500;
-  CHECK(metrics["validation-rmse"].get<double>() == doctest::Approx(std::sqrt(squares)).epsilon(1e-5));
+  CHECK(metrics["validation-rmse"].get<double>() == doctest::Approx(std::sqrt(squared_error(one))).epsilon(1e-5));
   // The same cuts (fewer values than bins), the same histograms but for the order of their double sums: the same
   // splits unless two gains are equal up to that, and leaves that differ by roundings of f32.
   CHECK(largest_difference(predicted(with.trained("two", "2", plain)), alone) < 1e-4);
@@ -170,6 +110,11 @@ TEST_CASE("a model is exported as XGBoost's own file, and never over another") {
   runs with;
   auto checkpoint = with.trained("model", "1", plain, "nobody", "3");
   auto stored = value_or_throw(serialization::checkpoint::open(checkpoint));
+  CHECK(xgboost::feature_names(stored) == std::vector<std::string>{"x"});
+  // What another library would say of it.
+  auto other = boosting::framework{"LightGBM", "lightgbm"};
+  CHECK(boosting::feature_names(other, stored).error().code == errc::not_found);
+  CHECK(contains(boosting::load_predictor(other, stored, {}).error().message, "no tensor 'lightgbm/model'"));
   auto file = with.here.path("model.json");
   value_or_throw(xgboost::export_model(stored, file));
   auto content = nlohmann::json::parse(read_file(file));

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <troupe/app.hpp>
+#include <troupe/boosting.hpp>
 #include <troupe/config.hpp>
-#include <troupe/data/data_set.hpp>
 #include <troupe/error.hpp>
 #include <troupe/inference/predictor.hpp>
 #include <troupe/serialization/checkpoint.hpp>
@@ -11,10 +11,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 /// Gradient-boosted trees by LightGBM over the workers of a run: a data set, parameters and a number of rounds, and no
@@ -26,16 +24,12 @@ namespace troupe::lightgbm {
 /// site-packages. Otherwise `asked`. Fails with `errc::unsatisfiable`, with what was tried and how to get it.
 [[nodiscard]] expected<std::filesystem::path> find_library(const std::filesystem::path& asked = {});
 
-/// What a run trains on. Each worker fetches its own part of the training samples, a range for each rank, and all of
-/// the evaluation sets: LightGBM's metrics know no other workers.
-struct training_sets {
-  data::data_set_ptr training;
-  /// Evaluated after every round, each under its name: "validation" gives the metric "validation-l2".
-  std::vector<std::pair<std::string, data::data_set_ptr>> evaluations = {};
-};
+/// Evaluation sets are fetched whole by each worker: LightGBM's metrics know no other workers.
+using boosting::training_sets;
 
-/// Makes the data sets, the same in every worker. Throws `failure` for what cannot be read.
-using make_training_sets = std::function<training_sets(const train_context& ctx)>;
+using boosting::make_training_sets;
+using boosting::user_config;
+using boosting::user_options;
 
 /// A function of an app's that trains by LightGBM.
 [[nodiscard]] named_function training_function(std::string name, make_training_sets make);
@@ -71,9 +65,6 @@ struct training_config {
 /// A trainer for a function that `training_function` has made. Each round is a step; evaluation metrics are reported by
 /// name. Throws `failure` for what cannot be meant.
 [[nodiscard]] trainer make_trainer(const app& program, std::string function, const training_config& config);
-
-[[nodiscard]] const nlohmann::json& user_config(const train_context& ctx);
-[[nodiscard]] const nlohmann::json& user_options(const train_context& ctx);
 
 /// Predicts with the model of a checkpoint. It takes the columns that it was trained on, and gives what LightGBM's
 /// `predict` does: one output, "prediction", or one for each class, "prediction_0" and so on. Fails with

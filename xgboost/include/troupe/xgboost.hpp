@@ -1,8 +1,8 @@
 #pragma once
 
 #include <troupe/app.hpp>
+#include <troupe/boosting.hpp>
 #include <troupe/config.hpp>
-#include <troupe/data/data_set.hpp>
 #include <troupe/error.hpp>
 #include <troupe/inference/predictor.hpp>
 #include <troupe/serialization/checkpoint.hpp>
@@ -12,26 +12,20 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 /// Gradient-boosted trees by XGBoost over the workers of a run: a data set, parameters and a number of rounds, and no
 /// loop to write.
 namespace troupe::xgboost {
 
-/// What a run trains on. Each worker fetches its own part of the samples: a range of as many for each rank.
-struct training_sets {
-  data::data_set_ptr training;
-  /// Evaluated after every round, each under its name: "validation" gives the metric "validation-rmse". The training
-  /// set is "train".
-  std::vector<std::pair<std::string, data::data_set_ptr>> evaluations = {};
-};
+/// Of evaluation sets, too, each worker fetches its own part. The training set is evaluated as "train".
+using boosting::training_sets;
 
-/// Makes the data sets, the same in every worker. Throws `failure` for what cannot be read.
-using make_training_sets = std::function<training_sets(const train_context& ctx)>;
+using boosting::make_training_sets;
+using boosting::user_config;
+using boosting::user_options;
 
 /// A function of an app's that trains by XGBoost.
 [[nodiscard]] named_function training_function(std::string name, make_training_sets make);
@@ -63,9 +57,6 @@ struct training_config {
 /// A trainer for a function that `training_function` has made. Each round is a step; evaluation metrics are reported by
 /// name. Throws `failure` for what cannot be meant.
 [[nodiscard]] trainer make_trainer(const app& program, std::string function, const training_config& config);
-
-[[nodiscard]] const nlohmann::json& user_config(const train_context& ctx);
-[[nodiscard]] const nlohmann::json& user_options(const train_context& ctx);
 
 /// Predicts with the model of a checkpoint. It takes the columns that it was trained on, and gives what XGBoost's
 /// `predict` does: one output, "prediction", or one for each class, "prediction_0" and so on. Fails with

@@ -8,8 +8,8 @@
 
 namespace troupe::testing {
 
-/// Rows of four numbers with 64 values each, fewer than XGBoost has bins, so that its cuts do not depend on how the
-/// rows are dealt; and a label that follows from them but for some noise.
+/// Rows of four numbers with 64 values each, fewer than libraries of trees have bins, so that cuts do not depend on how
+/// the rows are dealt; and a label that follows from them but for some noise.
 inline data::data_set_ptr example_rows(std::uint64_t count, std::uint64_t seed) {
   std::vector<float> x(4 * count);
   std::vector<float> y(count);

@@ -1,0 +1,91 @@
+#pragma once
+
+#include "example_rows.hpp"
+#include "playground.hpp"
+
+#include <troupe/boosting/tables.hpp>
+#include <troupe/inference/predictor.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::testing {
+
+inline constexpr std::uint64_t all_rows = 3000;
+inline constexpr std::uint64_t other_rows = 500;
+
+/// Runs of a program of boosting_run.hpp.
+struct boosted_runs {
+  explicit boosted_runs(std::string with) : program(std::move(with)) {}
+
+  std::string program;
+  playground here;
+
+  outcome run(const std::string& name, const std::string& workers, const std::string& parameters,
+              const std::string& kill = "nobody", const std::string& rounds = "12", const std::string& nodes = "",
+              std::uint64_t rows = all_rows) {
+    return here.run(
+        {program, here.path("runs").string(), name, workers, nodes, rounds, std::to_string(rows), parameters, kill});
+  }
+
+  /// The checkpoint of a run that must complete.
+  std::string trained(const std::string& name, const std::string& workers, const std::string& parameters,
+                      const std::string& kill = "nobody", const std::string& rounds = "12",
+                      const std::string& nodes = "", std::uint64_t rows = all_rows) {
+    auto ran = run(name, workers, parameters, kill, rounds, nodes, rows);
+    INFO(name << ": " << ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+    auto result = here.result(name);
+    CHECK(result["steps"].get<int>() == std::stoi(rounds));
+    return ran.out.substr(0, ran.out.find('\n'));
+  }
+
+  [[nodiscard]] std::string state(const std::string& name) const {
+    return here.result(name)["state_sha256"].get<std::string>();
+  }
+};
+
+inline std::vector<std::uint64_t> numbers(std::uint64_t count) {
+  std::vector<std::uint64_t> result(count);
+  std::iota(result.begin(), result.end(), 0);
+  return result;
+}
+
+/// So many of the rows that programs train on, or evaluate.
+inline boosting::feature_table example_table(std::uint64_t count, std::uint64_t seed) {
+  boosting::settings how;
+  how.features = {"x"};
+  how.label = "y";
+  return boosting::fetch_table(how, *example_rows(count, seed), numbers(count));
+}
+
+/// What a model says of rows that it was not trained on.
+inline std::vector<float> predicted(inference::predictor& model) {
+  CHECK(model.outputs() == std::vector<std::string>{"prediction"});
+  return value_or_throw(inference::predict_rows(model, *example_rows(other_rows, 9), numbers(other_rows)));
+}
+
+/// The mean of the squares of what it is wrong by.
+inline double squared_error(const std::vector<float>& predictions) {
+  auto label = example_table(other_rows, 9).label;
+  double result = 0;
+  for (std::size_t i = 0; i < label.size(); ++i)
+    result += std::pow(predictions[i] - label[i], 2) / static_cast<double>(label.size());
+  return result;
+}
+
+inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double result = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    result = std::max(result, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return result;
+}
+
+} // namespace troupe::testing

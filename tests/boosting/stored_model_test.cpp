@@ -1,0 +1,66 @@
+#include <troupe/boosting/stored_model.hpp>
+
+#include <troupe/data/column.hpp>
+#include <troupe/data/data_set.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+
+using namespace troupe;
+using namespace troupe::boosting;
+
+namespace {
+
+/// Says of each row the sum of its numbers, `outputs` times over; of a row of missing values NaN.
+loaded_model sums(std::uint64_t features, std::size_t outputs) {
+  return {features, [features, outputs](std::span<const float> values, std::uint64_t rows) {
+            if (values.size() != rows * features)
+              throw failure{errc::user_error, "so many features are not the model's"};
+            std::vector<float> result;
+            for (std::uint64_t row = 0; row < rows; ++row) {
+              float sum = 0;
+              for (std::uint64_t i = 0; i < features; ++i)
+                sum += values[row * features + i];
+              result.insert(result.end(), outputs, sum);
+            }
+            return result;
+          }};
+}
+
+data::data_set_ptr rows() {
+  return value_or_throw(data::make_table({data::make_column("x", std::vector<float>{1, 2, 3, 4, 5, 6}, {2}),
+                                          data::make_column("z", std::vector<float>{10, 20, 30})}));
+}
+
+constexpr std::array<std::uint64_t, 3> all{0, 1, 2};
+
+} // namespace
+
+TEST_CASE("a predictor takes the model's columns, and names as many outputs as the model has") {
+  auto one = make_predictor({"z", "x"}, sums(3, 1));
+  CHECK(one->outputs() == std::vector<std::string>{"prediction"});
+  CHECK(inference::predict_rows(*one, *rows(), all) == std::vector<float>{13, 27, 41});
+  auto two = make_predictor({"x"}, sums(2, 2));
+  CHECK(two->outputs() == std::vector<std::string>{"prediction_0", "prediction_1"});
+  CHECK(inference::predict_rows(*two, *rows(), all) == std::vector<float>{3, 3, 7, 7, 11, 11});
+}
+
+TEST_CASE("columns that a model cannot take are an error, not a guess") {
+  auto absent = inference::predict_rows(*make_predictor({"y"}, sums(1, 1)), *rows(), all);
+  REQUIRE(!absent);
+  CHECK(absent.error().code == errc::not_found);
+  auto fewer = inference::predict_rows(*make_predictor({"z"}, sums(2, 1)), *rows(), all);
+  REQUIRE(!fewer);
+  CHECK(fewer.error().code == errc::mismatch);
+  CHECK(fewer.error().message == "so many features are not the model's");
+  // A model that does not say as much of a row as it did at first.
+  auto calls = std::make_shared<int>(0);
+  auto fickle = loaded_model{1, [calls](std::span<const float>, std::uint64_t count) {
+                               return std::vector<float>((*calls)++ == 0 ? 1 : count + 1);
+                             }};
+  auto more = inference::predict_rows(*make_predictor({"z"}, fickle), *rows(), all);
+  REQUIRE(!more);
+  CHECK(more.error().code == errc::mismatch);
+}

@@ -1,0 +1,86 @@
+#include <troupe/boosting/tables.hpp>
+
+#include <troupe/data/column.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+
+using namespace troupe;
+using namespace troupe::boosting;
+
+namespace {
+
+data::data_set_ptr rows() {
+  return value_or_throw(data::make_table({data::make_column("pair", std::vector<float>{1, 2, 3, 4, 5, 6}, {2}),
+                                          data::make_column("single", std::vector<std::int32_t>{7, 8, 9}),
+                                          data::make_column("y", std::vector<double>{0.5, 1.5, 2.5}),
+                                          data::make_column("weight", std::vector<float>{10, 20, 30})}));
+}
+
+settings columns() {
+  return {.parameters = {}, .features = {"single", "pair"}, .label = "y", .weight = {}};
+}
+
+template <class Call>
+std::string refused(Call call) {
+  try {
+    call();
+  } catch (const failure& x) {
+    return x.reason().message;
+  }
+  return {};
+}
+
+} // namespace
+
+TEST_CASE("a table has the features of the rows asked for, in the order asked for, with label and weight") {
+  auto how = columns();
+  std::array<std::uint64_t, 2> numbers{2, 0};
+  auto plain = fetch_table(how, *rows(), numbers);
+  CHECK(plain.rows == 2);
+  CHECK(plain.features == std::vector<float>{9, 5, 6, 7, 1, 2});
+  CHECK(plain.label == std::vector<float>{2.5, 0.5});
+  CHECK(plain.weight.empty());
+  how.weight = "weight";
+  CHECK(fetch_table(how, *rows(), numbers).weight == std::vector<float>{30, 10});
+}
+
+TEST_CASE("a column that is not there, or is no single number where one is needed, is named") {
+  auto message = [](auto change) {
+    auto how = columns();
+    change(how);
+    std::array<std::uint64_t, 2> numbers{0, 1};
+    return refused([&] { (void)fetch_table(how, *rows(), numbers); });
+  };
+  CHECK(message([](settings& s) { s.label = "pair"; }) == "column 'pair' is no single number");
+  CHECK(message([](settings& s) { s.weight = "pair"; }) == "column 'pair' is no single number");
+  CHECK(message([](settings& s) { s.features.emplace_back("z"); }).find("no column 'z'") != std::string::npos);
+}
+
+TEST_CASE("every row is one rank's, in the order of ranks, and no rank has two more than another") {
+  for (std::uint64_t count : {0, 1, 7, 100})
+    for (std::uint32_t ranks : {1, 2, 3, 8}) {
+      std::vector<std::uint64_t> all;
+      std::size_t least = count;
+      std::size_t most = 0;
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        auto mine = rows_of_rank(count, rank, ranks);
+        least = std::min(least, mine.size());
+        most = std::max(most, mine.size());
+        all.insert(all.end(), mine.begin(), mine.end());
+      }
+      CHECK(most - least <= 1);
+      REQUIRE(all.size() == count);
+      for (std::uint64_t i = 0; i < count; ++i)
+        CHECK(all[i] == i);
+    }
+}
+
+TEST_CASE("a data set with fewer rows than workers is refused, with both numbers") {
+  auto made_up = framework{"Made Up", "madeup"};
+  CHECK(refused([&] { require_rows(made_up, *rows(), 3); }).empty());
+  CHECK(refused([&] { require_rows(made_up, *rows(), 4); }) ==
+        "a data set of 3 samples for 4 workers: each of Made Up's workers needs one at least");
+}

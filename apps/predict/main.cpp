@@ -1,10 +1,11 @@
-// Predicts with a checkpoint, for a whole file, over as many processes as you like: of charlm for a text, of trees for
-// a CSV table. Writes a line, or a row of an array, for each row of the file.
+// Predicts with a checkpoint, for a whole file, over as many processes as you like: of charlm for a text, of trees, by
+// XGBoost or LightGBM, for a CSV table. Writes a line, or a row of an array, for each row of the file.
 #include "jobs.hpp"
 
 #include <command_line.hpp>
 
 #include <troupe/inference/batch_predictor.hpp>
+#include <troupe/lightgbm.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 #include <troupe/troupe.hpp>
 
@@ -20,7 +21,9 @@ namespace {
 using namespace troupe;
 
 inference::prediction_job make_job(const inference::prediction_request& request) {
-  return request.model.find("xgboost/model") ? predict::make_trees_job(request) : predict::make_charlm_job(request);
+  auto kind = value_or_throw(predict::kind_of(request.model));
+  return kind == predict::model_kind::charlm ? predict::make_charlm_job(request)
+                                             : predict::make_trees_job(request, kind);
 }
 
 /// A run's directory stands for its latest checkpoint.
@@ -29,8 +32,25 @@ std::filesystem::path checkpoint_in(const std::filesystem::path& path) {
   return std::filesystem::is_directory(all) ? value_or_throw(serialization::open_latest(all)).found.directory() : path;
 }
 
+/// What no worker could do anything about; a checkpoint that cannot be read is told by the run. Throws `failure`.
+void check(const inference::batch_prediction_config& config) {
+  auto source = serialization::checkpoint::open(config.checkpoint);
+  if (!source)
+    return;
+  auto kind = value_or_throw(predict::kind_of(*source));
+  auto library = config.trainer.options.at("lightgbm_library").get<std::string>();
+  if (kind != predict::model_kind::lightgbm && !library.empty())
+    throw failure{errc::invalid_argument, "--lightgbm-library: " + config.checkpoint.string() +
+                                              " holds no model of LightGBM's: leave the option out"};
+  // Where the workers are this host's, the error comes at once.
+  if (kind == predict::model_kind::lightgbm && config.trainer.cluster.nodes.empty())
+    if (auto found = lightgbm::find_library(library); !found)
+      throw failure{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
+}
+
 int run(const app& program, inference::batch_prediction_config config) {
   config.checkpoint = checkpoint_in(config.checkpoint);
+  check(config);
   auto predictor = inference::batch_predictor{program, "predict", std::move(config)};
   if (::isatty(STDERR_FILENO) == 1)
     predictor.set_progress([](std::uint64_t done, std::uint64_t all) {
@@ -60,6 +80,7 @@ int main(int argc, char** argv) {
   std::string checkpoint;
   std::string output;
   std::string file;
+  std::string lightgbm_library;
   std::string storage = "runs";
   auto replace = false;
   CLI::App cli{"Predicts for every row of a file with a checkpoint of charlm or trees.", "predict"};
@@ -68,6 +89,9 @@ int main(int argc, char** argv) {
   cli.add_option("--output", output, "What to write: a name that ends in .csv or .npy")->required();
   cli.add_flag("--replace", replace, "Replaces an output that is there");
   cli.add_option("--block", config.block_rows, "Rows between two points of agreement")->capture_default_str();
+  cli.add_option("--lightgbm-library", lightgbm_library,
+                 "For a model of LightGBM's: its library, lib_lightgbm.so, on each host; without, what TROUPE_LIGHTGBM "
+                 "names, or the one of a Python package in the usual places");
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   cli.add_option("--nodes", config.trainer.cluster.nodes, "HOST:PORT of each caf-node; this machine without")
       ->delimiter(',');
@@ -82,7 +106,10 @@ int main(int argc, char** argv) {
   config.trainer.scaling.num_workers = workers;
   config.trainer.run.storage_path = storage;
   try {
-    config.trainer.options = {{"file", std::filesystem::absolute(file).string()}};
+    if (!lightgbm_library.empty())
+      lightgbm_library = std::filesystem::absolute(lightgbm_library).string();
+    config.trainer.options = {{"file", std::filesystem::absolute(file).string()},
+                              {"lightgbm_library", lightgbm_library}};
     return run(program, std::move(config));
   } catch (const std::exception& x) {
     std::fprintf(stderr, "predict: %s\n", x.what());

@@ -1,18 +1,21 @@
-// Trains boosted trees on a CSV table by XGBoost, over as many processes as you like, and tells how well they do on the
-// tenth part that was held out. Without a table it makes one up: rents of flats. `predict` takes the checkpoint.
+// Trains boosted trees on a CSV table by XGBoost or LightGBM, over as many processes as you like, and tells how well
+// they do on the tenth part that was held out. Without a table it makes one up: rents of flats. `predict` takes the
+// checkpoint.
+#include "library.hpp"
+
 #include <command_line.hpp>
 
 #include <troupe/data/csv.hpp>
 #include <troupe/data/data_set.hpp>
+#include <troupe/serialization/checkpoint.hpp>
 #include <troupe/troupe.hpp>
-#include <troupe/xgboost.hpp>
 
 #include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,15 +23,15 @@ namespace {
 
 using namespace troupe;
 
-/// Every worker reads the table, and gives XGBoost its own part of it.
-xgboost::training_sets read_table(const train_context& ctx) {
-  const auto& config = xgboost::user_config(ctx);
+/// Every worker reads the table; the library gets its own part of it.
+boosting::training_sets read_table(const train_context& ctx) {
+  const auto& config = boosting::user_config(ctx);
   auto how = data::csv_options{};
   for (const auto& name : config.at("features"))
     how.columns.push_back({name, data::csv_type::f32, {}, {}});
   how.columns.push_back({config.at("label"), data::csv_type::f32, {}, {}});
   how.missing = data::missing_values::marked;
-  auto file = xgboost::user_options(ctx).at("file").get<std::string>();
+  auto file = boosting::user_options(ctx).at("file").get<std::string>();
   auto table = value_or_throw(data::make_table(value_or_throw(data::read_csv(file, how))));
   auto [training, validation] = value_or_throw(data::split(table, 0.1));
   return {training, {{"validation", validation}}};
@@ -60,12 +63,11 @@ void write_flats(const std::filesystem::path& path) {
 }
 
 struct options {
+  std::string library = "xgboost";
   std::string file;
-  std::string label = "rent";
-  std::vector<std::string> features = flat_columns;
   std::vector<std::string> parameters;
   std::string export_to;
-  xgboost::training_config training;
+  trees::request asked{.features = flat_columns, .label = "rent"};
 };
 
 void add_parameters(options& o) {
@@ -73,8 +75,25 @@ void add_parameters(options& o) {
     auto mark = each.find('=');
     if (mark == std::string::npos)
       throw failure{errc::invalid_argument, "--parameter " + each + ": write NAME=VALUE"};
-    o.training.parameters[each.substr(0, mark)] = each.substr(mark + 1);
+    o.asked.parameters[each.substr(0, mark)] = each.substr(mark + 1);
   }
+}
+
+/// What is wrong about options that are each good alone; before a run, that would come to nothing at its end.
+std::optional<std::string> contradiction(const options& o) {
+  auto end = std::filesystem::path{o.export_to}.extension();
+  auto is_xgboosts = end == ".ubj" || end == ".json";
+  if (o.library == "lightgbm") {
+    if (is_xgboosts)
+      return "--export " + o.export_to + ": " + end.string() +
+             " is XGBoost's; LightGBM's models are text: give another name, as model.txt";
+    return std::nullopt;
+  }
+  if (!o.asked.lightgbm_library.empty())
+    return "--lightgbm-library goes with --library lightgbm alone: add that, or leave it out";
+  if (!o.export_to.empty() && !is_xgboosts)
+    return "--export " + o.export_to + ": XGBoost's models are .ubj or .json: give a name that ends so";
+  return std::nullopt;
 }
 
 void print(const run_result& result) {
@@ -89,19 +108,21 @@ void print(const run_result& result) {
   std::printf("%s\ncheckpoint %s\n", text.c_str(), result.latest_checkpoint.c_str());
 }
 
-int run(const app& program, options& o) {
-  auto& config = o.training.trainer;
-  if (o.file.empty()) {
+int run(const app& program, const trees::library& library, options& o) {
+  auto& config = o.asked.trainer;
+  add_parameters(o);
+  if (!o.asked.lightgbm_library.empty())
+    o.asked.lightgbm_library = std::filesystem::absolute(o.asked.lightgbm_library);
+  auto makes_up = o.file.empty();
+  if (makes_up)
     o.file = (config.run.storage_path / (config.run.name + ".csv")).string();
+  config.config = {{"features", o.asked.features}, {"label", o.asked.label}};
+  config.options = {{"file", std::filesystem::absolute(o.file).string()}};
+  auto trainer = library.make_trainer(program, o.asked);
+  if (makes_up) {
     std::filesystem::create_directories(config.run.storage_path);
     write_flats(o.file);
   }
-  add_parameters(o);
-  o.training.features = o.features;
-  o.training.label = o.label;
-  config.config = {{"features", o.features}, {"label", o.label}};
-  config.options = {{"file", std::filesystem::absolute(o.file).string()}};
-  auto trainer = xgboost::make_trainer(program, "train", o.training);
   auto result = trainer.fit();
   if (result.status == run_status::failed) {
     std::fprintf(stderr, "trees: %s\n", result.reason.message.c_str());
@@ -110,31 +131,42 @@ int run(const app& program, options& o) {
   print(result);
   if (!o.export_to.empty())
     value_or_throw(
-        xgboost::export_model(value_or_throw(serialization::checkpoint::open(result.latest_checkpoint)), o.export_to));
+        library.export_model(value_or_throw(serialization::checkpoint::open(result.latest_checkpoint)), o.export_to));
   return trainer.exit_code();
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-  auto program = app{argc, argv, {xgboost::training_function("train", read_table)}};
+  auto xgboost = trees::xgboost_library(read_table);
+  auto lightgbm = trees::lightgbm_library(read_table);
+  auto functions = std::vector{lightgbm.function};
+  if (xgboost)
+    functions.push_back(xgboost->function);
+  auto program = app{argc, argv, std::move(functions)};
   options o;
-  o.training.rounds = 30;
-  auto& config = o.training.trainer;
+  auto& config = o.asked.trainer;
   config.run.name = "trees";
   auto workers = std::uint32_t{2};
   std::string storage = "runs";
   CLI::App cli{"Trains boosted trees on a CSV table with a header.", "trees"};
+  cli.add_option("--library", o.library, "What trains them")
+      ->check(CLI::IsMember({"xgboost", "lightgbm"}))
+      ->capture_default_str();
+  cli.add_option(
+      "--lightgbm-library", o.asked.lightgbm_library,
+      "LightGBM's library, lib_lightgbm.so, on each host; without, what TROUPE_LIGHTGBM names, or the one of "
+      "a Python package in the usual places");
   cli.add_option("--file", o.file, "The table; one is made up without");
-  cli.add_option("--features", o.features, "The columns of numbers to learn from")
+  cli.add_option("--features", o.asked.features, "The columns of numbers to learn from")
       ->delimiter(',')
       ->capture_default_str();
-  cli.add_option("--label", o.label, "The column of numbers to be learned")->capture_default_str();
-  cli.add_option("--rounds", o.training.rounds, "Rounds of boosting")->capture_default_str();
-  cli.add_option("--parameter", o.parameters, "A parameter of XGBoost's, as NAME=VALUE; several may be given");
-  cli.add_option("--checkpoint-every", o.training.checkpoint_every, "Rounds between checkpoints")
-      ->capture_default_str();
-  cli.add_option("--export", o.export_to, "Writes the model as XGBoost's own file, .ubj or .json");
+  cli.add_option("--label", o.asked.label, "The column of numbers to be learned")->capture_default_str();
+  cli.add_option("--rounds", o.asked.rounds, "Rounds of boosting")->capture_default_str();
+  cli.add_option("--parameter", o.parameters, "A parameter of the library's, as NAME=VALUE; several may be given");
+  cli.add_option("--checkpoint-every", o.asked.checkpoint_every, "Rounds between checkpoints")->capture_default_str();
+  cli.add_option("--export", o.export_to,
+                 "Writes the model as the library's own file: XGBoost's is .ubj or .json, LightGBM's a text");
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   cli.add_option("--nodes", config.cluster.nodes, "HOST:PORT of each caf-node; this machine without")->delimiter(',');
   cli.add_flag("--trusted-network", config.cluster.trusted_network, "Off loopback: the network is private");
@@ -144,8 +176,17 @@ int main(int argc, char** argv) {
     return *code;
   config.scaling.num_workers = workers;
   config.run.storage_path = storage;
+  if (auto wrong = contradiction(o)) {
+    std::fprintf(stderr, "trees: %s; see trees --help\n", wrong->c_str());
+    return apps::exit_usage;
+  }
+  if (o.library == "xgboost" && !xgboost) {
+    std::fprintf(stderr, "trees: this program was built without XGBoost: install libxgboost-dev and build it again, or "
+                         "take --library lightgbm\n");
+    return 1;
+  }
   try {
-    return run(program, o);
+    return run(program, o.library == "xgboost" ? *xgboost : lightgbm, o);
   } catch (const std::exception& x) {
     std::fprintf(stderr, "trees: %s\n", x.what());
     return 1;

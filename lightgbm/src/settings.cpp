@@ -43,7 +43,7 @@ constexpr std::array refused_parameters{
     std::pair{"linear_tree", "its leaves need the rows as they were"},
 };
 
-/// Names that stand for `boosting` and `tree_learner`.
+/// The text that one of several names of a parameter has.
 std::string word_of(const nlohmann::json& parameters, std::initializer_list<const char*> names,
                     const std::string& otherwise) {
   for (const auto* name : names)
@@ -79,7 +79,8 @@ expected<void> check_parameters(const nlohmann::json& parameters) {
 
 std::string parameter_text(const nlohmann::json& parameters, std::uint32_t workers, std::uint64_t seed) {
   auto all = nlohmann::json{{"num_threads", 1}, {"force_col_wise", true}, {"deterministic", true}, {"verbosity", -1}};
-  if (parameters.value("force_row_wise", false))
+  auto by_rows = word_of(parameters, {"force_row_wise"}, "false");
+  if (by_rows == "true" || by_rows == "1")
     all.erase("force_col_wise");
   if (workers > 1)
     all["tree_learner"] = "data";

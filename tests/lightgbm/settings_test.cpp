@@ -83,7 +83,9 @@ TEST_CASE("parameters are LightGBM's text, with what makes it exact and what the
   CHECK(alone.find("tree_learner") == std::string::npos);
   CHECK(has(alone, "num_threads=2"));
   CHECK(has(alone, "seed=0"));
-  CHECK(!has(parameter_text({{"force_row_wise", true}}, 1, 1), "force_col_wise=true"));
+  for (const auto& yes : {nlohmann::json(true), nlohmann::json("true"), nlohmann::json(1)})
+    CHECK(!has(parameter_text({{"force_row_wise", yes}}, 1, 1), "force_col_wise=true"));
+  CHECK(has(parameter_text({{"force_row_wise", "false"}}, 1, 1), "force_col_wise=true"));
 }
 
 TEST_CASE("the room for a model grows with rounds, classes and leaves") {

@@ -19,7 +19,7 @@ expected<void> check_parameters(const nlohmann::json& parameters) {
       return boosting::refuse(
           std::string{"parameters: '"} + taken +
           "' cannot be set: trees are added to those that there are, and the seed is the run's (run.seed)");
-  if (parameters.value("booster", std::string{"gbtree"}) == "gblinear")
+  if (auto booster = parameters.find("booster"); booster != parameters.end() && *booster == "gblinear")
     return boosting::refuse("parameters: the booster is one of trees: 'gbtree' or 'dart'");
   return {};
 }

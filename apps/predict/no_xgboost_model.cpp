@@ -2,7 +2,7 @@
 
 namespace predict {
 
-troupe::inference::prediction_job make_trees_job(const troupe::inference::prediction_request&) {
+trees_model load_xgboost_model(const troupe::serialization::checkpoint&) {
   throw troupe::failure{troupe::errc::unsatisfiable,
                         "this program was built without XGBoost: install libxgboost-dev, and build it again"};
 }

@@ -1,0 +1,22 @@
+#include "jobs.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace predict {
+
+using namespace troupe;
+
+expected<model_kind> kind_of(const serialization::checkpoint& source) {
+  if (source.find("xgboost/model"))
+    return model_kind::xgboost;
+  if (source.find("lightgbm/model"))
+    return model_kind::lightgbm;
+  auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
+  if (values.is_object() && values.contains("gpt"))
+    return fail(errc::invalid_argument, source.directory().string() +
+                                            " is a checkpoint of gpt's, which writes text: gpt --sample-from " +
+                                            source.directory().string());
+  return model_kind::charlm;
+}
+
+} // namespace predict

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <troupe/app.hpp>
+#include <troupe/boosting.hpp>
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/trainer.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trees {
+
+/// What a run is asked for, whichever library it is for.
+struct request {
+  nlohmann::json parameters = nlohmann::json::object();
+  std::vector<std::string> features;
+  std::string label;
+  std::uint64_t rounds = 30;
+  std::uint64_t checkpoint_every = 10;
+  /// The file of LightGBM's library; XGBoost does not look at it.
+  std::filesystem::path lightgbm_library = {};
+  troupe::trainer_config trainer = {};
+};
+
+/// What the program needs of a library of trees.
+struct library {
+  /// One of the app's functions.
+  troupe::named_function function;
+  std::function<troupe::trainer(const troupe::app&, const request&)> make_trainer;
+  std::function<troupe::expected<void>(const troupe::serialization::checkpoint&, const std::filesystem::path&)>
+      export_model;
+};
+
+/// Nothing where this program was built without XGBoost.
+[[nodiscard]] std::optional<library> xgboost_library(troupe::boosting::make_training_sets make);
+[[nodiscard]] library lightgbm_library(troupe::boosting::make_training_sets make);
+
+/// The `training_config` of either library.
+template <class Config>
+[[nodiscard]] Config config_of(const request& asked) {
+  Config result;
+  result.parameters = asked.parameters;
+  result.features = asked.features;
+  result.label = asked.label;
+  result.rounds = asked.rounds;
+  result.checkpoint_every = asked.checkpoint_every;
+  result.trainer = asked.trainer;
+  return result;
+}
+
+} // namespace trees

@@ -1,0 +1,27 @@
+#include "library.hpp"
+
+#include <troupe/lightgbm.hpp>
+
+#include <utility>
+
+namespace trees {
+
+using namespace troupe;
+
+library lightgbm_library(boosting::make_training_sets make) {
+  return {lightgbm::training_function("train-lightgbm", std::move(make)),
+          [](const app& program, const request& asked) {
+            auto config = config_of<lightgbm::training_config>(asked);
+            config.library = asked.lightgbm_library;
+            // Where the workers are this host's, the error comes at once.
+            if (config.trainer.cluster.nodes.empty())
+              if (auto found = lightgbm::find_library(config.library); !found)
+                throw failure{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
+            return lightgbm::make_trainer(program, "train-lightgbm", config);
+          },
+          [](const serialization::checkpoint& source, const std::filesystem::path& path) {
+            return lightgbm::export_model(source, path);
+          }};
+}
+
+} // namespace trees

@@ -18,6 +18,7 @@
 #include <optional>
 #include <ostream>
 #include <poll.h>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -144,6 +145,20 @@ inline pid_t parent_of(pid_t pid) {
   // The name stands in parentheses and may hold anything; state and parent come after the last of them.
   auto mark = text.rfind(')');
   return mark == std::string::npos ? 0 : static_cast<pid_t>(std::strtol(text.c_str() + mark + 4, nullptr, 10));
+}
+
+/// When `pid` was started, in ticks of the kernel's: tells processes of one number apart. 0 for one that is gone.
+inline std::uint64_t start_time_of(pid_t pid) {
+  auto text = read_file("/proc/" + std::to_string(pid) + "/stat");
+  auto mark = text.rfind(')');
+  if (mark == std::string::npos)
+    return 0;
+  auto in = std::istringstream{text.substr(mark + 1)};
+  std::string field;
+  // The state is the third field, this the twenty-second.
+  for (int i = 3; i <= 22; ++i)
+    in >> field;
+  return std::strtoull(field.c_str(), nullptr, 10);
 }
 
 /// The session that `pid` belongs to; 0 for one that is gone.

@@ -48,8 +48,9 @@ struct ledger_account {
   std::uint64_t died_with_writer = 0;
 };
 
-/// Processes that were killed, or given up, and the last step known to have been applied when that was done to them.
-using victim_steps = std::map<std::uint32_t, std::uint64_t>;
+/// Processes that were killed, or given up, and the last step known to have been applied when that was done to them. In
+/// a long trial several have had one number.
+using victim_steps = std::multimap<std::uint32_t, std::uint64_t>;
 
 /// Checks that in the generation that committed a step, the last that computed it, the shards cover all `shards`
 /// exactly once, for steps 1 to `steps`.

@@ -133,11 +133,14 @@ void scene::look() {
   }
 }
 
-std::vector<worker_process> scene::workers() const {
+std::vector<worker_process> scene::workers() {
   std::vector<worker_process> result;
   for (auto pid : testing::processes_with("TROUPE_KEYS", (options_.directory / "keys").string())) {
     if (!testing::environment_of(pid).contains("TROUPE_WORKER"))
       continue;
+    const auto started = testing::start_time_of(pid);
+    if (std::exchange(started_.try_emplace(pid, started).first->second, started) != started)
+      forget_who_had(pid);
     worker_process found{pid, no_node, 0};
     auto parent = testing::parent_of(pid);
     for (std::size_t node = 0; node < nodes_.size(); ++node)
@@ -150,7 +153,14 @@ std::vector<worker_process> scene::workers() const {
   return result;
 }
 
-std::vector<worker_process> scene::sound_workers() const {
+void scene::forget_who_had(pid_t number) {
+  steps_.erase(number);
+  killed_.erase(number);
+  frozen_.erase(number);
+  doubts_.erase(number);
+}
+
+std::vector<worker_process> scene::sound_workers() {
   auto result = workers();
   std::erase_if(result, [this](const worker_process& each) {
     if (each.step == 0 || killed_.contains(each.pid) || frozen_.contains(each.pid) ||

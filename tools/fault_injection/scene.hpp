@@ -71,10 +71,10 @@ class scene {
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
   /// All worker processes that live, those that have not begun included.
-  [[nodiscard]] std::vector<worker_process> workers() const;
+  [[nodiscard]] std::vector<worker_process> workers();
 
   /// Those that have trained, and to which nothing has been done of which they may not have come back.
-  [[nodiscard]] std::vector<worker_process> sound_workers() const;
+  [[nodiscard]] std::vector<worker_process> sound_workers();
 
   /// Whether nothing is done to this node now.
   [[nodiscard]] bool node_is_sound(std::size_t node) const;
@@ -114,6 +114,8 @@ class scene {
   /// From now on it has to show that it has gone on.
   void doubt(pid_t worker);
   void doubt_workers_of(std::size_t node);
+  /// In a long trial the system gives the numbers of dead processes to new ones, of which nothing is known yet.
+  void forget_who_had(pid_t number);
 
   scene_options options_;
   std::unique_ptr<private_network> network_;
@@ -124,6 +126,8 @@ class scene {
   std::uint64_t step_ = 0;
   std::uint64_t generation_ = 0;
   std::map<pid_t, std::uint64_t> steps_;
+  /// When the workers that were found last under these numbers were started.
+  std::map<pid_t, std::uint64_t> started_;
   /// Workers that we have killed: they may be found for a moment longer.
   std::set<pid_t> killed_;
   /// Workers that are stopped.

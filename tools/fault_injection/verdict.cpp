@@ -90,7 +90,18 @@ finding failures_are_injected(const evidence& facts) {
   const auto* question = "its failures are the injected ones, and no others";
   if (!facts.result.is_object() || !facts.result.contains("failures"))
     return {question, answer::not_told, "result.json has no 'failures'"};
-  const auto victims = victims_of(facts.faults);
+  // The system may give the number of a dead process to a new one, which is then hit, too.
+  std::map<std::uint32_t, int> killed;
+  std::map<std::uint32_t, int> hit;
+  for (const auto& fault : facts.faults) {
+    for (auto pid : fault.killed) {
+      ++killed[pid];
+      ++hit[pid];
+    }
+    for (auto pid : fault.endangered)
+      if (std::ranges::find(fault.killed, pid) == fault.killed.end())
+        ++hit[pid];
+  }
   const auto node_faults =
       std::ranges::any_of(facts.faults, [](const injected_fault& each) { return concerns_node(each.kind); });
   const auto& workers = list_of(facts.result, "workers");
@@ -103,16 +114,14 @@ finding failures_are_injected(const evidence& facts) {
       continue;
     auto what = "worker " + std::to_string(number_of(failure, "worker").value_or(0)) + " (process " +
                 std::to_string(pid) + "): " + text_of(failure, "code") + ": " + text_of(failure, "message");
-    if (!victims.contains(pid))
+    if (!hit.contains(pid))
       problems.push_back("not injected: " + what);
-    else if (++told[pid] == 2)
-      problems.push_back("told twice: " + what);
+    else if (++told[pid] > hit[pid])
+      problems.push_back("told more often than it was hit: " + what);
   }
-  for (const auto& fault : facts.faults)
-    for (auto pid : fault.killed)
-      if (!told.contains(pid))
-        problems.push_back("killed, and not among them: process " + std::to_string(pid) + " (" +
-                           std::string{to_string(fault.kind)} + ")");
+  for (auto [pid, times] : killed)
+    if (told[pid] < times)
+      problems.push_back("killed, and not among them: process " + std::to_string(pid));
   return made(question, problems.empty(),
               problems.empty() ? count(list_of(facts.result, "failures").size(), "failure") : joined(problems));
 }
@@ -229,7 +238,7 @@ victim_steps victims_of(const std::vector<injected_fault>& faults) {
   for (const auto& fault : faults)
     for (const auto* pids : {&fault.killed, &fault.endangered})
       for (auto pid : *pids)
-        result[pid] = fault.step;
+        result.emplace(pid, fault.step);
   return result;
 }
 

@@ -117,15 +117,15 @@ TEST_CASE("of a divided run the side with the driver goes on, and nothing of the
   std::uint64_t last = 0;
   auto ledger = ledger_tail{here.run_directory() / "ledger.jsonl"};
   const auto entries = ledger.read();
-  victim_steps victims;
+  std::map<std::uint32_t, std::uint64_t> last_steps;
   for (const auto& each : entries) {
     last = std::max(last, each.step);
     if (far_side.contains(static_cast<pid_t>(each.pid))) {
       CHECK(each.generation <= before);
-      victims[each.pid] = std::max(victims[each.pid], each.step);
+      last_steps[each.pid] = std::max(last_steps[each.pid], each.step);
     }
   }
-  const auto account_of_all = account(entries, 8, last, victims);
+  const auto account_of_all = account(entries, 8, last, {last_steps.begin(), last_steps.end()});
   for (const auto& each : account_of_all.problems)
     FAIL_CHECK(each);
   // Every checkpoint that is there is whole.

@@ -117,6 +117,15 @@ TEST_CASE("a failure that was not injected is found, and one that is missing, an
   CHECK(broken_by([](evidence& x) { x.result["failures"].push_back(x.result["failures"][0]); }) == failures);
 }
 
+TEST_CASE("processes that had one number, one after the other, count each") {
+  CHECK(broken_by([](evidence& x) {
+          x.faults.push_back({fault_kind::kill, 20ms, 5, {20}, {}, false});
+          x.result["failures"].push_back(x.result["failures"][0]);
+          x.result["failures"][1]["worker"] = 2;
+        }).empty());
+  CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, {20}, {}, false}); }) == failures);
+}
+
 TEST_CASE("a failure without a process id is that of the worker of its number") {
   CHECK(broken_by([](evidence& x) { x.result["failures"][0].erase("pid"); }).empty());
   CHECK(broken_by([](evidence& x) {

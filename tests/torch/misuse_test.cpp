@@ -52,6 +52,15 @@ TEST_CASE("several backward passes for a shard are fine where the reduction wait
         exit_status{0, {}});
 }
 
+TEST_CASE("memory of tensors stays with the process from step to step") {
+  torch_runs here;
+  auto [status, result, err] = here.run("memory", {{"function", "use_memory"}, {"shards", 1}, {"steps", 10}});
+  INFO(err);
+  REQUIRE(status == exit_status{0, {}});
+  // The tensors of a step have 30,720 pages.
+  CHECK(result["metrics"]["faults"].get<double>() < 3000);
+}
+
 TEST_CASE("the slow reference BLAS is named, once a host, and no other") {
   torch_runs here;
   const auto directory = std::filesystem::path{"/usr/lib/x86_64-linux-gnu/blas"};

@@ -16,6 +16,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <sys/resource.h>
 #include <thread>
 #include <vector>
 
@@ -124,6 +125,33 @@ class twin {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 
+/// Page faults of this thread so far.
+double page_faults() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return static_cast<double>(usage.ru_minflt);
+}
+
+void use_memory() {
+  std::vector<torch::Tensor> tensors;
+  for (int i = 0; i < 30; ++i)
+    tensors.push_back(torch::ones({1 << 20}));
+}
+
+/// A step that uses 120 MiB in 30 tensors, and reports how many pages it faults in.
+void use_memory_in_steps(train_context& ctx) {
+  std::vector<float> state(1);
+  ctx.state().track("state", state);
+  ctx.for_each_step({.data = {1, "nothing"}, .batch_samples = 1, .gradient_elements = 1}, [&](step& step) {
+    auto before = page_faults();
+    for (auto& shard : step.shards())
+      if (shard.samples().size() == 1)
+        use_memory();
+    (void)step.all_reduce();
+    step.report({{"faults", page_faults() - before}});
+  });
+}
+
 void train(train_context& ctx) {
   const auto& options = ctx.options();
   auto misuse = options.value("misuse", "");
@@ -210,8 +238,11 @@ int predict(const nlohmann::json& wanted) {
 
 // torch_run JSON
 int main(int argc, char** argv) {
-  auto app =
-      troupe::app{argc, argv, {{"train", train, {troupe::libtorch::make_backend()}}, {"without_backend", train}}};
+  auto backend = troupe::libtorch::make_backend();
+  auto app = troupe::app{
+      argc,
+      argv,
+      {{"train", train, {backend}}, {"without_backend", train}, {"use_memory", use_memory_in_steps, {backend}}}};
   if (argc != 2)
     return 2;
   auto wanted = nlohmann::json::parse(argv[1]);

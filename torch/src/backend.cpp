@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <malloc.h>
 #include <system_error>
 
 namespace troupe::libtorch {
@@ -42,6 +43,18 @@ std::string kernels() {
   return text.substr(found, text.find('\n', found) - found);
 }
 
+/// Has the C library keep what tensors have given back. By its own limits it returns the activations' memory to the
+/// system in each step, where it is as large as that of a training step usually is, and the next step faults in every
+/// page anew.
+void keep_freed_memory() {
+  constexpr auto mib = 1 << 20;
+  // The largest that it takes: beyond, memory is mapped and unmapped each time.
+  ::mallopt(M_MMAP_THRESHOLD, 32 * mib);
+  ::mallopt(M_TRIM_THRESHOLD, 1024 * mib);
+  // Threads other than the first allocate from heaps of 64 MiB, which are unmapped unless so much is to stay.
+  ::mallopt(M_TOP_PAD, 64 * mib);
+}
+
 class torch_backend : public backend {
  public:
   explicit torch_backend(backend_options options) : options_(options) {
@@ -53,6 +66,7 @@ class torch_backend : public backend {
   std::string name() const override { return "libtorch"; }
 
   void on_start() override {
+    keep_freed_memory();
     // Read by cuBLAS when it starts; without it deterministic algorithms are refused.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
     at::set_num_threads(options_.threads);

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -154,7 +155,7 @@ TEST_CASE("workers that see another directory at the driver's path stream by the
   auto script = "mount -t tmpfs none " + t.here.path("runs").string() + " 2>/dev/null && exec " TROUPE_CAF_NODE;
   if (t.here.run({"/usr/bin/unshare", "-m", "sh", "-c", "mount -t tmpfs none " + t.here.path("runs").string()})
           .status != exit_status{0, {}}) {
-    MESSAGE("skipped: no right to make a mount namespace");
+    std::puts("SKIP: no right to make a mount namespace");
     return;
   }
   auto apart = t.here.start({"/usr/bin/unshare", "-m", "--propagation", "private", "sh", "-c", script});
@@ -185,7 +186,7 @@ TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor th
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   auto disk = mounted{t.here.path("small"), "size=8m"};
   if (!disk) {
-    MESSAGE("skipped: no right to mount a small disk");
+    std::puts("SKIP: no right to mount a small disk");
     return;
   }
   auto arguments =
@@ -253,7 +254,7 @@ TEST_CASE("a disk that becomes read-only costs checkpoints, and serves again whe
   fs::create_directories(checkpoints);
   auto disk = mounted{checkpoints, "size=64m"};
   if (!disk) {
-    MESSAGE("skipped: no right to mount a disk");
+    std::puts("SKIP: no right to mount a disk");
     return;
   }
   // While a file is being written it cannot become read-only.

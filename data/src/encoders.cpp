@@ -108,7 +108,7 @@ class encoder : public column_preprocessor {
     }
     std::vector<category_set> all(columns().size());
     auto found = reduction.collect_bytes(training.size(), [&](std::span<const std::uint64_t> samples) {
-      return packed(categories_of(training, samples));
+      return packed(categories_of(reduction, training, samples));
     });
     for (const auto& each : found)
       unpack_into(all, each);
@@ -236,10 +236,10 @@ class encoder : public column_preprocessor {
     return show_field((*column.categories)[static_cast<std::size_t>(value)]);
   }
 
-  [[nodiscard]] std::vector<category_set> categories_of(const data_set& training,
+  [[nodiscard]] std::vector<category_set> categories_of(exact_reduction& reduction, const data_set& training,
                                                         std::span<const std::uint64_t> samples) const {
     std::vector<category_set> result(columns().size());
-    for_each_batch(training, samples, piece_samples, [&](const batch& piece) {
+    for_each_batch(reduction, training, samples, piece_samples, [&](const batch& piece) {
       for (std::size_t c = 0; c < columns().size(); ++c) {
         auto index = piece.index_of(columns()[c]);
         const auto& column = piece.columns()[index];

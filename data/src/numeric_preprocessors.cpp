@@ -46,8 +46,9 @@ class numeric_preprocessor : public column_preprocessor {
 
   /// Calls `f(feature, value)` for every number of these samples that is not missing.
   template <class F>
-  void for_each_number(const data_set& training, std::span<const std::uint64_t> samples, F f) const {
-    for_each_batch(training, samples, piece_samples, [&](const batch& piece) {
+  void for_each_number(exact_reduction& reduction, const data_set& training, std::span<const std::uint64_t> samples,
+                       F f) const {
+    for_each_batch(reduction, training, samples, piece_samples, [&](const batch& piece) {
       std::size_t first = 0;
       for (const auto& name : columns()) {
         auto index = piece.index_of(name);
@@ -78,7 +79,7 @@ class numeric_preprocessor : public column_preprocessor {
     auto features = begins.back();
     auto sums = reduction.sum(training.size(), 2 * features,
                               [&](std::span<const std::uint64_t> samples, std::span<double> out) {
-                                for_each_number(training, samples, [&](std::size_t feature, double value) {
+                                for_each_number(reduction, training, samples, [&](std::size_t feature, double value) {
                                   out[feature] += value;
                                   out[features + feature] += 1;
                                 });
@@ -176,7 +177,7 @@ class standard final : public linear_scaler {
     auto mean = means(training, reduction, begins, counts);
     auto deviation =
         reduction.sum(training.size(), mean.size(), [&](std::span<const std::uint64_t> samples, std::span<double> out) {
-          for_each_number(training, samples, [&](std::size_t feature, double value) {
+          for_each_number(reduction, training, samples, [&](std::size_t feature, double value) {
             auto difference = value - mean[feature];
             out[feature] += difference * difference;
           });
@@ -214,7 +215,7 @@ class min_max final : public linear_scaler {
       auto most = out.subspan(features);
       std::ranges::fill(least, infinity);
       std::ranges::fill(most, -infinity);
-      for_each_number(training, samples, [&](std::size_t feature, double value) {
+      for_each_number(reduction, training, samples, [&](std::size_t feature, double value) {
         least[feature] = std::min(least[feature], value);
         most[feature] = std::max(most[feature], value);
       });

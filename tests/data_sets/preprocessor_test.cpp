@@ -49,6 +49,22 @@ batch fitted_and_applied(preprocessor& how, const data_set& set) {
   return result;
 }
 
+/// Counts how often it is told that the work gets on.
+class watched_reduction final : public exact_reduction {
+ public:
+  [[nodiscard]] std::uint32_t shards() const noexcept override { return all_.shards(); }
+  [[nodiscard]] std::vector<double> sum(std::uint64_t samples, std::size_t number_of_sums,
+                                        const contribution& function) override {
+    return all_.sum(samples, number_of_sums, function);
+  }
+  void alive() noexcept override { ++told; }
+
+  int told = 0;
+
+ private:
+  local_reduction all_{2};
+};
+
 template <class T>
 std::vector<T> values(const batch& x, const char* column) {
   auto found = x.values<T>(column);
@@ -430,4 +446,23 @@ TEST_CASE("an evaluation adds over all samples, however they are dealt and fetch
   CHECK_THROWS_AS((void)evaluate(
                       reduction, *set, 1, [](const batch&, std::span<double>) {}, 0),
                   failure);
+}
+
+TEST_CASE("whoever watches is told of each batch that is fitted or evaluated") {
+  std::vector<float> sizes(20'000);
+  std::iota(sizes.begin(), sizes.end(), 0.0f);
+  auto codes = std::vector<std::int64_t>(sizes.begin(), sizes.end());
+  auto table = table_of({make_column("size", std::move(sizes)), make_column("code", std::move(codes))});
+  const std::vector<preprocessor_ptr> all{standard_scaler({"size"}), min_max_scaler({"size"}), mean_imputer({"size"}),
+                                          ordinal_encoder({"code"})};
+  for (const auto& each : all) {
+    watched_reduction reduction;
+    each->fit(*table, reduction);
+    INFO(each->description().dump());
+    CHECK(reduction.told >= 4);
+  }
+  watched_reduction reduction;
+  (void)evaluate(
+      reduction, *table, 1, [](const batch&, std::span<double>) {}, 500);
+  CHECK(reduction.told == 40);
 }

@@ -26,7 +26,12 @@ using batch_evaluation = std::function<void(const batch& samples, std::span<doub
 [[nodiscard]] std::vector<double> evaluate(exact_reduction& reduction, const data_set& set, std::size_t number_of_sums,
                                            const batch_evaluation& function, std::uint64_t batch_samples = 256);
 
-/// Fetches samples in pieces of at most `batch_samples` and hands on each. Throws `failure`.
+/// Fetches samples in pieces of at most `batch_samples` and hands on each. After each of them `reduction` is told that
+/// this worker is alive. Throws `failure`.
+void for_each_batch(exact_reduction& reduction, const data_set& set, std::span<const std::uint64_t> samples,
+                    std::uint64_t batch_samples, const std::function<void(const batch& piece)>& function);
+
+/// The same outside of a reduction.
 void for_each_batch(const data_set& set, std::span<const std::uint64_t> samples, std::uint64_t batch_samples,
                     const std::function<void(const batch& piece)>& function);
 

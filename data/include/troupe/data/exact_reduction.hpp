@@ -30,6 +30,9 @@ class exact_reduction {
   [[nodiscard]] virtual std::vector<double> sum(std::uint64_t samples, std::size_t number_of_sums,
                                                 const contribution& function) = 0;
 
+  /// Says that the work on a shard gets on, where that takes long: after each batch of it.
+  virtual void alive() noexcept {}
+
   /// What each shard that has samples has found, in order of the shards, for what is not to be added. A zero may lose
   /// its sign. Costs a sum of shards() times as many numbers.
   [[nodiscard]] std::vector<std::vector<double>> collect(std::uint64_t samples, std::size_t numbers,
@@ -49,6 +52,7 @@ class context_reduction final : public exact_reduction {
   [[nodiscard]] std::uint32_t shards() const noexcept override { return ctx_.shards(); }
   [[nodiscard]] std::vector<double> sum(std::uint64_t samples, std::size_t number_of_sums,
                                         const contribution& function) override;
+  void alive() noexcept override { ctx_.alive(); }
 
  private:
   train_context& ctx_;

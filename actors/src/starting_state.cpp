@@ -22,6 +22,7 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
     result.restore_step = true;
     result.step = content.step;
     result.resumed = plan_of(content);
+    result.metrics = content.metrics;
     for (const auto& each : latest->passed_over) {
       auto text = each.text();
       if (each.why.code != errc::damaged) {

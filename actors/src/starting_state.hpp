@@ -5,6 +5,7 @@
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ struct starting_state {
   bool restore_step = false;
   step_id step;
   std::optional<resumed_plan> resumed;
+  /// What rank 0 had reported last when it was taken; empty unless it is of this run.
+  std::map<std::string, double> metrics;
   /// Newer checkpoints that could not be used, and why.
   std::vector<std::string> passed_over;
 };

@@ -1269,6 +1269,8 @@ class trainer_state : public trainer_backend::base {
       result_.steps = std::max({result_.steps, meter_.latest().step, coordinator_->final_step().value});
     }
     result_.metrics = meter_.latest().metrics;
+    // What was not reported again is as it was when the run was left.
+    result_.metrics.insert(state_.metrics.begin(), state_.metrics.end());
     end_on_nodes();
   }
 

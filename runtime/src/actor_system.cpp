@@ -146,7 +146,8 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& c
 }
 
 actors::trainer_actor spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
-                                    std::function<void(rank_id, const std::string&)> show_output) {
+                                    std::function<void(rank_id, const std::string&)> show_output,
+                                    const std::filesystem::path& worker_path) {
   actors::trainer_services services;
   services.connect_node = [&system](const cluster_config& cluster, const std::string& address) {
     return connect_node(system, cluster, address);
@@ -159,7 +160,8 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, std::string funct
                                const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
     return runtime::open_part_receiver({run, secret, keys}, checkpoints, near);
   };
-  auto program = value_or_throw(runtime::own_program());
+  auto program = worker_path.empty() ? value_or_throw(runtime::own_program())
+                                     : value_or_throw(runtime::program_file::open(worker_path.string())).identity();
   services.program_path = program.path;
   services.build_id = program.build_id;
   services.compare_numerics = compare_numerics;

@@ -2,6 +2,8 @@
 
 #include "worker_process.hpp"
 
+#include <troupe/runtime/program.hpp>
+
 #include <algorithm>
 
 namespace troupe {
@@ -22,8 +24,15 @@ app::app(int argc, char** argv, std::vector<named_function> functions)
   run_if_worker(functions_);
 }
 
+app::app(int argc, char** argv, worker_program workers) : argc_(argc), argv_(argv) {
+  if (workers.path.empty())
+    throw failure{errc::invalid_argument, "worker_program.path is empty: name the program that the workers run"};
+  auto own = std::filesystem::path{value_or_throw(runtime::own_program()).path};
+  worker_path_ = own.parent_path() / workers.path;
+}
+
 bool app::has(const std::string& function) const noexcept {
-  return std::ranges::find(functions_, function, &named_function::name) != functions_.end();
+  return !worker_path_.empty() || std::ranges::find(functions_, function, &named_function::name) != functions_.end();
 }
 
 } // namespace troupe

@@ -83,6 +83,9 @@ class local_launcher : public actors::process_launcher {
     if (!source_.directory.empty())
       path = source_.directory / path.filename();
     auto program = source_.own_program ? program_file::own() : program_file::open(path.string());
+    // The workers may be processes of another program.
+    if (source_.own_program && program && program->identity().build_id != request.build_id)
+      program = program_file::open(path.string());
     if (!program)
       return fail(program.error().code, program.error().message + " (on host " + local_host_name() +
                                             "): install the driver's program there at the same path, or start caf-node "

@@ -41,7 +41,8 @@ class worker_entry {
 struct program_source {
   /// Programs lie here under their file names; empty: at the same path as on the driver's host.
   std::filesystem::path directory;
-  /// The node runs inside the driver: its program is the driver's own, whatever has become of the file.
+  /// The node runs inside the driver: where the driver's own program is asked for, it is that, whatever has become of
+  /// the file.
   bool own_program = false;
 };
 

@@ -4,6 +4,7 @@
 
 #include <troupe/actor_system.hpp>
 #include <troupe/actors/error_conversion.hpp>
+#include <troupe/runtime/program.hpp>
 
 #include <caf/all.hpp>
 
@@ -47,7 +48,8 @@ class observer_state : public actors::run_observer::base {
 
 class trainer::impl {
  public:
-  impl(std::string function, trainer_config config) : function_(std::move(function)), config_(std::move(config)) {}
+  impl(std::string function, trainer_config config, std::filesystem::path worker_path)
+      : function_(std::move(function)), config_(std::move(config)), worker_path_(std::move(worker_path)) {}
 
   run_result fit() {
     signal_ = 0;
@@ -55,6 +57,9 @@ class trainer::impl {
     caf::actor_system_config system_config;
     system_config.set("caf.scheduler.policy", "sharing");
     system_config.set("caf.scheduler.max-threads", 2);
+    if (!worker_path_.empty())
+      if (auto program = runtime::program_file::open(worker_path_.string()); !program)
+        return failed({program.error().code, program.error().message + ": the workers are processes of it"});
     if (auto ready = prepare(system_config, config_.cluster); !ready)
       return failed(ready.error());
     caf::actor_system system{system_config};
@@ -63,7 +68,7 @@ class trainer::impl {
       show = [this](rank_id rank, const std::string& line) { callbacks_.output(rank.value, line); };
     auto self = caf::scoped_actor{system};
     auto observer = system.spawn<observer_state, caf::detached>(callbacks_);
-    set_current(spawn_trainer(system, function_, config_, std::move(show)));
+    set_current(spawn_trainer(system, function_, config_, std::move(show), worker_path_));
     auto result = failed({errc::internal, "the trainer gave no answer"});
     {
       auto signals = runtime::signal_watch{[this](int signal, int count) { interrupted(signal, count); }};
@@ -88,6 +93,7 @@ class trainer::impl {
 
   std::string function_;
   trainer_config config_;
+  std::filesystem::path worker_path_;
   run_callbacks callbacks_;
   std::atomic<int> signal_{0};
   std::atomic<run_status> status_{run_status::failed};
@@ -124,7 +130,7 @@ class trainer::impl {
 trainer::trainer(const app& program, std::string function, trainer_config config) {
   if (!program.has(function))
     throw failure{errc::invalid_argument, "the app has no training function '" + function + "'"};
-  impl_ = std::make_unique<impl>(std::move(function), std::move(config));
+  impl_ = std::make_unique<impl>(std::move(function), std::move(config), program.worker_path());
 }
 
 trainer::~trainer() = default;

@@ -7,6 +7,7 @@
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -30,9 +31,11 @@ void init_meta_objects();
 [[nodiscard]] expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster);
 
 /// Spawns a trainer in a prepared system. `function` is the name of a function that the program gives to
-/// `run_if_worker`. What workers write goes to `show_output`, or to standard error.
+/// `run_if_worker`. What workers write goes to `show_output`, or to standard error. They are processes of the program
+/// at `worker_path`, or of this one where that is empty. Throws `failure` where the program cannot be opened.
 [[nodiscard]] actors::trainer_actor
 spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
-              std::function<void(rank_id, const std::string& line)> show_output = {});
+              std::function<void(rank_id, const std::string& line)> show_output = {},
+              const std::filesystem::path& worker_path = {});
 
 } // namespace troupe

@@ -3,6 +3,7 @@
 #include <troupe/backend.hpp>
 #include <troupe/train_context.hpp>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +26,13 @@ struct named_function {
 /// otherwise.
 void run_if_worker(const std::vector<named_function>& functions);
 
+/// Another program of the same build, whose processes are a driver's workers: its `main` begins with `app` or
+/// `run_if_worker`, and the functions. `path` is the same on all hosts; a relative one lies beside the driver's
+/// program.
+struct worker_program {
+  std::filesystem::path path;
+};
+
 /// A program that trains. Make it first in `main`: a worker process ends inside the constructor, so that whatever comes
 /// after it runs in the driver only.
 class app {
@@ -32,8 +40,15 @@ class app {
   /// Throws `failure` for two functions of one name, and for a backend that is null.
   app(int argc, char** argv, std::vector<named_function> functions);
 
+  /// A driver whose workers are processes of another program, so that it need not load the libraries that training
+  /// functions use. Which functions there are is found out by the workers. Throws `failure` where its own path cannot
+  /// be told.
+  app(int argc, char** argv, worker_program workers);
+
   [[nodiscard]] const std::vector<named_function>& functions() const noexcept { return functions_; }
   [[nodiscard]] bool has(const std::string& function) const noexcept;
+  /// Of the workers; empty: this program.
+  [[nodiscard]] const std::filesystem::path& worker_path() const noexcept { return worker_path_; }
   [[nodiscard]] int argc() const noexcept { return argc_; }
   [[nodiscard]] char** argv() const noexcept { return argv_; }
 
@@ -41,6 +56,7 @@ class app {
   int argc_;
   char** argv_;
   std::vector<named_function> functions_;
+  std::filesystem::path worker_path_;
 };
 
 } // namespace troupe

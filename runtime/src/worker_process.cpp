@@ -321,7 +321,8 @@ std::string start_backends(const std::vector<named_function>& functions, const s
     add_gpu(fingerprint, *gpu);
   for (const auto& each : all)
     for (auto& [key, value] : each->numerics())
-      fingerprint.values[each->name() + "." + key] = value;
+      if (gpu || !key.starts_with("gpu."))
+        fingerprint.values[each->name() + "." + key] = value;
   return to_json(fingerprint);
 }
 

@@ -1,4 +1,5 @@
 #include "blas.hpp"
+#include "device_choice.hpp"
 
 #include <doctest/doctest.h>
 
@@ -36,4 +37,12 @@ TEST_CASE("the library behind the BLAS interface is named by what is loaded") {
   auto text = warning_of(find_blas(cases.front().first));
   CHECK(text.find("/lib/x86_64-linux-gnu/libblas.so.3") != std::string::npos);
   CHECK(text.find("apt-get install libopenblas0-pthread") != std::string::npos);
+}
+
+TEST_CASE("a GPU is computed on where the run gives one, and not because it is there") {
+  CHECK(choose_device(false, 4) == device_kind::cpu);
+  CHECK(choose_device(true, 1) == device_kind::gpu);
+  auto none = choose_device(true, 0);
+  REQUIRE_FALSE(none);
+  CHECK(none.error().code == troupe::errc::unsatisfiable);
 }

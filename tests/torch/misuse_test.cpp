@@ -1,5 +1,7 @@
 #include "torch_runs.hpp"
 
+#include <troupe/serialization/checkpoint.hpp>
+
 #include <cstdio>
 
 using namespace troupe::testing;
@@ -61,6 +63,28 @@ TEST_CASE("memory of tensors stays with the process from step to step") {
   REQUIRE(status == exit_status{0, {}});
   // The tensors of a step have 30,720 pages.
   CHECK(result["metrics"]["faults"].get<double>() < 3000);
+}
+
+TEST_CASE("a program may make several backends, and what they say of GPUs does not count without one") {
+  torch_runs here;
+  CHECK(here.trained("one", {{"steps", 4}}) == here.trained("other", {{"steps", 4}, {"function", "other_backend"}}));
+  auto latest = troupe::serialization::open_latest(here.scratch.path() / "other" / "checkpoints");
+  REQUIRE(latest);
+  auto numerics = json::parse(latest->found.content().numerics_fingerprint_json);
+  CHECK(numerics.contains("libtorch.version"));
+  CHECK(numerics["talker.kind"] == "a");
+  CHECK_FALSE(numerics.contains("talker.gpu.model"));
+}
+
+TEST_CASE("a weight that two layers share is loaded from a checkpoint, which has it once") {
+  torch_runs here;
+  auto trained = here.run("tied", {{"function", "tied"}, {"workers", 2}, {"steps", 5}});
+  INFO(trained.err);
+  REQUIRE(trained.status == exit_status{0, {}});
+  auto loaded = here.run("tied", {{"predict", "tied"}});
+  INFO(loaded.err);
+  CHECK(loaded.status == exit_status{0, {}});
+  CHECK(std::stod(loaded.err.substr(loaded.err.rfind("sum ") + 4)) == trained.result["metrics"]["sum"].get<double>());
 }
 
 TEST_CASE("the slow reference BLAS is named, once a host, and no other") {

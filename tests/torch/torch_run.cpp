@@ -1,5 +1,6 @@
 #include <troupe/data/data_set.hpp>
 #include <troupe/data/loader.hpp>
+#include <troupe/inference/batch_predictor.hpp>
 #include <troupe/inference/predictor.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 #include <troupe/torch.hpp>
@@ -12,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -152,6 +154,57 @@ void use_memory_in_steps(train_context& ctx) {
   });
 }
 
+/// One matrix under two names, as where a language model's output layer has its embedding's weights.
+struct tied_network : torch::nn::Module {
+  torch::Tensor embedding;
+  torch::Tensor output;
+
+  tied_network() {
+    embedding = register_parameter("embedding", torch::randn({5, 4}));
+    output = register_parameter("output", embedding);
+  }
+
+  torch::Tensor forward(const torch::Tensor& which) {
+    return torch::matmul(embedding.index_select(0, which), output.t());
+  }
+  double sum() const { return embedding.sum().item<double>(); }
+};
+
+void train_tied(train_context& ctx) {
+  tied_network model;
+  auto optimizer = torch::optim::SGD{{model.embedding}, 0.1};
+  auto replica = libtorch::replica{ctx, model, optimizer};
+  step_plan plan;
+  plan.data = {5, "numbers"};
+  plan.batch_samples = 5;
+  plan.gradient_elements = replica.gradient_elements();
+  ctx.for_each_step(plan, [&](step& step) {
+    for (auto& shard : replica.shards(step)) {
+      auto which = torch::empty({static_cast<std::int64_t>(shard.samples().size())}, torch::kLong);
+      std::ranges::copy(shard.samples(), which.data_ptr<std::int64_t>());
+      model.forward(which).square().sum().backward();
+    }
+    replica.apply(step);
+    step.report({{"loss", 0}, {"sum", model.sum()}});
+  });
+}
+
+/// Says on standard error what the weights of a checkpoint of `train_tied` add up to.
+int load_tied(const std::filesystem::path& run) {
+  auto latest = value_or_throw(serialization::open_latest(run / "checkpoints"));
+  tied_network model;
+  value_or_throw(libtorch::load_module(latest.found, model));
+  std::fprintf(stderr, "sum %.17g\n", model.sum());
+  return 0;
+}
+
+/// A backend that has something to say about GPUs.
+class gpu_talker : public backend {
+ public:
+  std::string name() const override { return "talker"; }
+  std::map<std::string, std::string> numerics() const override { return {{"kind", "a"}, {"gpu.model", "b"}}; }
+};
+
 void train(train_context& ctx) {
   const auto& options = ctx.options();
   auto misuse = options.value("misuse", "");
@@ -214,6 +267,8 @@ int predict(const nlohmann::json& wanted) {
   auto latest = value_or_throw(serialization::open_latest(run / "checkpoints"));
   auto model = std::make_shared<network>(0.9);
   std::shared_ptr<torch::nn::Module> given = model;
+  if (wanted.at("predict") == "tied")
+    return load_tied(run);
   if (wanted.at("predict") == "other")
     given = std::make_shared<torch::nn::LinearImpl>(2, 3);
   auto forward = [model, more = wanted.at("predict") == "columns"](const data::batch& rows) {
@@ -234,15 +289,42 @@ int predict(const nlohmann::json& wanted) {
   return 0;
 }
 
+inference::prediction_job make_prediction(const inference::prediction_request& request) {
+  auto model = std::make_shared<network>(0.9);
+  auto forward = [model](const data::batch& rows) { return model->forward(libtorch::tensor_of(rows, "image")); };
+  return {make_images(), value_or_throw(libtorch::load_predictor(request.model, model, {"a", "b", "c"}, forward))};
+}
+
+/// Predicts for all images with the latest checkpoint of the run `from`, over a run's workers.
+int predict_all(const troupe::app& program, const nlohmann::json& wanted, troupe::trainer_config config) {
+  auto runs = config.run.storage_path;
+  inference::batch_prediction_config how;
+  how.checkpoint =
+      value_or_throw(serialization::open_latest(runs / wanted.at("from") / "checkpoints")).found.directory();
+  how.output = runs / (config.run.name + ".csv");
+  how.block_rows = 40;
+  how.trainer = std::move(config);
+  auto predictor = inference::batch_predictor{program, "predict", std::move(how)};
+  auto result = value_or_throw(predictor.run());
+  std::fprintf(stderr, "%llu rows\n", static_cast<unsigned long long>(result.rows));
+  return predictor.exit_code();
+}
+
 } // namespace
 
 // torch_run JSON
 int main(int argc, char** argv) {
   auto backend = troupe::libtorch::make_backend();
-  auto app = troupe::app{
-      argc,
-      argv,
-      {{"train", train, {backend}}, {"without_backend", train}, {"use_memory", use_memory_in_steps, {backend}}}};
+  auto predicting = troupe::inference::prediction_function("predict", make_prediction);
+  predicting.backends = {backend};
+  auto app = troupe::app{argc,
+                         argv,
+                         {{"train", train, {backend}},
+                          {"without_backend", train},
+                          {"other_backend", train, {troupe::libtorch::make_backend(), std::make_shared<gpu_talker>()}},
+                          {"tied", train_tied, {backend}},
+                          {"use_memory", use_memory_in_steps, {backend}},
+                          predicting}};
   if (argc != 2)
     return 2;
   auto wanted = nlohmann::json::parse(argv[1]);
@@ -254,10 +336,13 @@ int main(int argc, char** argv) {
   config.run.storage_path = wanted.at("storage").get<std::string>();
   config.run.name = wanted.at("name");
   config.run.steps = wanted.value("steps", std::uint64_t{24});
+  config.cluster.nodes = wanted.value("nodes", std::vector<std::string>{});
   config.run.verify_determinism = wanted.value("verify", std::uint64_t{0});
   try {
     if (wanted.contains("predict"))
       return predict(wanted);
+    if (wanted.contains("from"))
+      return predict_all(app, wanted, std::move(config));
     auto trainer = troupe::trainer{app, wanted.value("function", "train"), std::move(config)};
     auto result = trainer.fit();
     if (result.status == troupe::run_status::failed)

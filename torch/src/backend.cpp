@@ -1,4 +1,5 @@
 #include "blas.hpp"
+#include "device_choice.hpp"
 
 #include <troupe/torch.hpp>
 
@@ -15,6 +16,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <malloc.h>
+#include <sstream>
+#include <string>
 #include <system_error>
 
 namespace troupe::libtorch {
@@ -41,6 +44,17 @@ std::string kernels() {
     return "unknown";
   found += mark.size();
   return text.substr(found, text.find('\n', found) - found);
+}
+
+/// The versions of CUDA and cuDNN that LibTorch has found, as its configuration names them; empty without.
+std::string gpu_libraries() {
+  auto text = std::istringstream{at::show_config()};
+  std::string result;
+  for (std::string line; std::getline(text, line);)
+    for (const auto* mark : {"CUDA Runtime", "CuDNN", "Magma"})
+      if (auto found = line.find(mark); found != std::string::npos)
+        result += (result.empty() ? "" : ", ") + line.substr(found);
+  return result;
 }
 
 /// Has the C library keep what tensors have given back. By its own limits it returns the activations' memory to the
@@ -70,7 +84,9 @@ class torch_backend : public backend {
     // Read by cuBLAS when it starts; without it deterministic algorithms are refused.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
     at::set_num_threads(options_.threads);
-    at::set_num_interop_threads(1);
+    // LibTorch takes this once in a process, and a program may have several of these objects.
+    static const bool once = (at::set_num_interop_threads(1), true);
+    static_cast<void>(once);
   }
 
   std::map<std::string, std::string> numerics() const override {
@@ -80,6 +96,8 @@ class torch_backend : public backend {
     result["kernels"] = kernels();
     result["onednn"] = at::hasMKLDNN() ? "yes" : "no";
     result["blas"] = loaded_blas().name;
+    if (auto libraries = gpu_libraries(); !libraries.empty())
+      result["gpu.libraries"] = libraries;
     return result;
   }
 
@@ -108,9 +126,10 @@ std::shared_ptr<backend> make_backend(backend_options options) {
 }
 
 c10::Device device_of(const train_context& ctx) {
-  if (!torch::cuda::is_available())
-    return c10::Device{c10::kCPU};
-  return c10::Device{c10::kCUDA, static_cast<c10::DeviceIndex>(ctx.local_rank() % torch::cuda::device_count())};
+  auto given = ctx.device() != "cpu";
+  auto kind = value_or_throw(choose_device(given, given ? torch::cuda::device_count() : 0));
+  // CUDA shows a worker its own GPUs only.
+  return kind == device_kind::gpu ? c10::Device{c10::kCUDA, 0} : c10::Device{c10::kCPU};
 }
 
 } // namespace troupe::libtorch

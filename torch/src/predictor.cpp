@@ -14,6 +14,12 @@ namespace troupe::libtorch {
 
 namespace {
 
+/// A tensor of the module's. One that several parts share has several names.
+struct wanted_tensor {
+  at::Tensor tensor;
+  std::vector<std::string> names;
+};
+
 /// A tensor of the module's, and where a checkpoint has its values.
 struct stored_values {
   at::Tensor tensor;
@@ -45,15 +51,15 @@ class module_loader {
   void add(const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.numel() == 0)
       return;
-    auto index = source_.find(name);
-    auto wrong = index ? difference(source_.content().tensors[*index].spec, tensor) : " is not there";
-    if (wrong.empty())
-      found_.push_back({tensor, *index});
-    else
-      differences_ += (differences_.empty() ? "'" : "; '") + name + "'" + wrong;
+    for (auto& each : wanted_)
+      if (each.tensor.is_same(tensor))
+        return each.names.push_back(name);
+    wanted_.push_back({tensor, {name}});
   }
 
-  [[nodiscard]] expected<void> load() const {
+  [[nodiscard]] expected<void> load() {
+    for (const auto& each : wanted_)
+      find(each);
     if (!differences_.empty())
       return fail(errc::mismatch, source_.directory().string() + " is of another model: tensor " + differences_);
     auto guard = at::NoGradGuard{};
@@ -68,7 +74,20 @@ class module_loader {
   }
 
  private:
+  /// A checkpoint of Troupe's has the first of its names, one of PyTorch's all of them.
+  void find(const wanted_tensor& wanted) {
+    auto known = std::ranges::find_if(wanted.names, [&](const auto& x) { return source_.find(x).has_value(); });
+    const auto& name = known == wanted.names.end() ? wanted.names.front() : *known;
+    auto index = source_.find(name);
+    auto wrong = index ? difference(source_.content().tensors[*index].spec, wanted.tensor) : " is not there";
+    if (wrong.empty())
+      found_.push_back({wanted.tensor, *index});
+    else
+      differences_ += (differences_.empty() ? "'" : "; '") + name + "'" + wrong;
+  }
+
   const serialization::checkpoint& source_;
+  std::vector<wanted_tensor> wanted_;
   std::vector<stored_values> found_;
   std::string differences_;
 };

@@ -29,7 +29,8 @@ class backend {
   virtual void on_start() {}
 
   /// What the bits of the framework's arithmetic depend on: versions, kernels, threads. Asked after `on_start`; becomes
-  /// part of the numerics fingerprint, as "NAME.KEY", by which workers are compared before they work together.
+  /// part of the numerics fingerprint, as "NAME.KEY", by which workers are compared before they work together. Keys
+  /// that begin with "gpu." count in workers that compute on GPUs only.
   [[nodiscard]] virtual std::map<std::string, std::string> numerics() const { return {}; }
 
   /// In the training thread, right before the training function is called.

@@ -135,13 +135,15 @@ class replica::shard_sequence {
 /// memory. Not to be written. Throws `failure` (`errc::not_found`) for a column that there is not.
 [[nodiscard]] at::Tensor tensor_of(const data::batch& samples, std::string_view column);
 
-/// What this worker computes on: the GPU of its local rank where LibTorch has GPUs, else the CPU. Rank and group may
-/// change later; a model stays where it was put.
+/// What this worker computes on: the CPU, or the first of the GPUs that the run has given it
+/// (`scaling_config::use_gpu`). Throws `failure` (`errc::unsatisfiable`) where it was given one and LibTorch finds
+/// none.
 [[nodiscard]] c10::Device device_of(const train_context& ctx);
 
-/// Gives a module the parameters and buffers of a checkpoint that a `replica` was part of, by their names. What else
-/// the checkpoint holds is passed over. Fails with `errc::mismatch`, naming each tensor that it does not have, or has
-/// of another type or shape, and the module is then as it was; and as `checkpoint::read_tensor` does.
+/// Gives a module the parameters and buffers of a checkpoint that a `replica` was part of, by their names; a tensor
+/// that several parts of the module share may be there under any of its names. What else the checkpoint holds is passed
+/// over. Fails with `errc::mismatch`, naming each tensor that it does not have, or has of another type or shape, and
+/// the module is then as it was; and as `checkpoint::read_tensor` does.
 [[nodiscard]] expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model);
 
 /// A module as a predictor: filled as by `load_module`, and set to `eval()`. `forward` returns a tensor of one row of

@@ -1,6 +1,7 @@
 #include "command_line.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -46,6 +47,15 @@ std::vector<std::string> words_of(CLI::App& app) {
 }
 
 } // namespace
+
+std::string metric_text(const std::map<std::string, double>& metrics, const std::string& name, int digits) {
+  auto found = metrics.find(name);
+  if (found == metrics.end())
+    return "not evaluated yet";
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, found->second);
+  return text.data();
+}
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
   auto best = std::string{};

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ inline constexpr int exit_usage = 2;
 
 /// Adds `--verify-determinism` for `run_config::verify_determinism`: in every tenth step without a number.
 void add_verify_determinism(CLI::App& app, std::uint64_t& every);
+
+/// A metric for people, with so many digits behind the point; "not evaluated yet" where it was not reported.
+[[nodiscard]] std::string metric_text(const std::map<std::string, double>& metrics, const std::string& name,
+                                      int digits);
 
 /// The candidate that takes the fewest insertions, deletions and replacements to make from `word` (Levenshtein); empty
 /// when none is near.

@@ -233,7 +233,8 @@ int run(const troupe::app& program, options& o) {
       std::fprintf(stderr, "gpt: no text: %s\n", sample.error().message.c_str());
   }
   show_validation(o, text, result);
-  std::printf("training loss %.4f after step %llu, %.1f s in all\nstate %s\n", result.metrics["loss"],
+  std::printf("training loss %s after step %llu, %.1f s in all\nstate %s\n",
+              troupe::apps::metric_text(result.metrics, "loss", 4).c_str(),
               static_cast<unsigned long long>(result.steps), result.seconds_total, result.state_sha256.c_str());
   return trainer.exit_code();
 }

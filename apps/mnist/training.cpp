@@ -1,5 +1,7 @@
 #include <mnist/training.hpp>
 
+#include <mnist/prediction.hpp>
+
 #include <troupe/data/data_set.hpp>
 #include <troupe/data/evaluation.hpp>
 #include <troupe/data/idx.hpp>
@@ -9,6 +11,7 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 namespace mnist {
@@ -38,24 +41,42 @@ struct network : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& images) { return layers->forward(images); }
 };
 
+/// What the network is given of images.
+torch::Tensor normalised(const data::batch& samples, torch::Device device) {
+  return libtorch::tensor_of(samples, "image").to(device, torch::kFloat).div(255).sub(0.13).div(0.31).unsqueeze(1);
+}
+
 /// A batch where the model is.
 struct images_and_labels {
   torch::Tensor images;
   torch::Tensor labels;
 
   images_and_labels(const data::batch& samples, torch::Device device)
-      : images(
-            libtorch::tensor_of(samples, "image").to(device, torch::kFloat).div(255).sub(0.13).div(0.31).unsqueeze(1)),
-        labels(libtorch::tensor_of(samples, "label").to(device, torch::kLong)) {}
+      : images(normalised(samples, device)), labels(libtorch::tensor_of(samples, "label").to(device, torch::kLong)) {}
 };
 
-data::data_set_ptr load_images(const train_context& ctx) {
-  auto path = [&](const char* name) { return std::filesystem::path{ctx.options().at(name).get<std::string>()}; };
-  auto images = value_or_throw(data::read_idx(path("images"), "image"));
-  auto labels = value_or_throw(data::read_idx(path("labels"), "label"));
-  if (images.spec.shape != std::vector<std::uint64_t>{28, 28})
-    throw failure{errc::invalid_argument, path("images").string() + " holds " + data::describe(images.spec) +
+data::column read_images(const std::filesystem::path& path) {
+  auto images = value_or_throw(data::read_idx(path, "image"));
+  if (images.spec.type != dtype::u8 || images.spec.shape != std::vector<std::uint64_t>{28, 28})
+    throw failure{errc::invalid_argument, path.string() + " holds " + data::describe(images.spec) +
                                               ", expected u8[28, 28]: images of 28 by 28 pixels"};
+  return images;
+}
+
+data::data_set_ptr load_images(const train_context& ctx, const char* image_option, const char* label_option) {
+  auto path = [&](const char* name) { return std::filesystem::path{ctx.options().at(name).get<std::string>()}; };
+  auto images_path = path(image_option);
+  auto labels_path = path(label_option);
+  auto images = read_images(images_path);
+  auto labels = value_or_throw(data::read_idx(labels_path, "label"));
+  if (!labels.spec.shape.empty())
+    throw failure{errc::invalid_argument, labels_path.string() + " holds " + data::describe(labels.spec) +
+                                              ", expected one label for each image"};
+  if (images.samples() != labels.samples())
+    throw failure{errc::invalid_argument, images_path.string() + " has " + std::to_string(images.samples()) +
+                                              " images, and " + labels_path.string() + " " +
+                                              std::to_string(labels.samples()) +
+                                              " labels: take the two files of one set"};
   return value_or_throw(data::make_table({std::move(images), std::move(labels)}));
 }
 
@@ -88,17 +109,27 @@ void add_to(metric_map& metrics, const std::vector<double>& sums, std::uint64_t 
     metrics[confusion_name(i / classes, i % classes)] = sums[i];
 }
 
-} // namespace
+struct image_sets {
+  data::data_set_ptr training;
+  data::data_set_ptr held_out;
+};
 
-void train(train_context& ctx) {
-  auto all = load_images(ctx);
+image_sets load_sets(const train_context& ctx) {
+  auto all = load_images(ctx, "images", "labels");
+  if (ctx.options().contains("test_images"))
+    return {all, load_images(ctx, "test_images", "test_labels")};
   auto held_out_images = ctx.config().at("held_out").get<std::uint64_t>();
   if (held_out_images == 0 || held_out_images >= all->size())
     throw failure{errc::invalid_argument, "--held-out " + std::to_string(held_out_images) + " of " +
                                               std::to_string(all->size()) + " images: leave some for each part"};
-  auto training = value_or_throw(data::slice(all, 0, all->size() - held_out_images));
-  auto held_out = value_or_throw(data::slice(all, all->size() - held_out_images, held_out_images));
+  return {value_or_throw(data::slice(all, 0, all->size() - held_out_images)),
+          value_or_throw(data::slice(all, all->size() - held_out_images, held_out_images))};
+}
 
+} // namespace
+
+void train(train_context& ctx) {
+  auto [training, held_out] = load_sets(ctx);
   auto device = libtorch::device_of(ctx);
   network model;
   model.to(device);
@@ -120,6 +151,17 @@ void train(train_context& ctx) {
       add_to(metrics, evaluate(ctx, model, *held_out, device), held_out->size(), step.last());
     step.report(std::move(metrics));
   });
+}
+
+inference::prediction_job make_prediction_job(const inference::prediction_request& request) {
+  auto path = std::filesystem::path{request.options.at("file").get<std::string>()};
+  auto rows = value_or_throw(data::make_table({read_images(path)}));
+  auto model = std::make_shared<network>();
+  auto forward = [model](const data::batch& samples) {
+    auto [probability, likeliest] = model->forward(normalised(samples, torch::kCPU)).softmax(1).max(1);
+    return torch::stack({likeliest.to(torch::kFloat), probability}, 1);
+  };
+  return {rows, value_or_throw(libtorch::load_predictor(request.model, model, {"class", "probability"}, forward))};
 }
 
 } // namespace mnist

@@ -15,7 +15,8 @@ inline std::string confusion_name(std::size_t is, std::size_t taken_for) {
 }
 
 /// The training function: a small convolutional network. The configuration has "batch", "learning_rate" and "held_out";
-/// the options "images", "labels" (paths of IDX files) and "evaluate_every".
+/// the options "images", "labels" (paths of IDX files) and "evaluate_every", and, where "held_out" is 0, "test_images"
+/// and "test_labels".
 void train(troupe::train_context& ctx);
 
 } // namespace mnist

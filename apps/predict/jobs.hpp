@@ -14,7 +14,7 @@
 namespace predict {
 
 /// Whose checkpoint it is.
-enum class model_kind : std::uint8_t { charlm, xgboost, lightgbm };
+enum class model_kind : std::uint8_t { charlm, xgboost, lightgbm, mnist };
 
 /// By the tensor that holds the model; what is of no known kind is taken for charlm's. Fails with
 /// `errc::invalid_argument` for gpt's, with what to use instead.

@@ -1,5 +1,6 @@
 // Predicts with a checkpoint, for a whole file, over as many processes as you like: of charlm for a text, of trees, by
-// XGBoost or LightGBM, for a CSV table. Writes a line, or a row of an array, for each row of the file.
+// XGBoost or LightGBM, for a CSV table, of mnist for an IDX file of images. Writes a line, or a row of an array, for
+// each row of the file.
 #include "jobs.hpp"
 
 #include <command_line.hpp>
@@ -7,11 +8,17 @@
 #include <troupe/inference/batch_predictor.hpp>
 #include <troupe/lightgbm.hpp>
 #include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/digest.hpp>
 #include <troupe/troupe.hpp>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <string>
 #include <unistd.h>
 #include <utility>
@@ -32,12 +39,9 @@ std::filesystem::path checkpoint_in(const std::filesystem::path& path) {
   return std::filesystem::is_directory(all) ? value_or_throw(serialization::open_latest(all)).found.directory() : path;
 }
 
-/// What no worker could do anything about; a checkpoint that cannot be read is told by the run. Throws `failure`.
-void check(const inference::batch_prediction_config& config) {
-  auto source = serialization::checkpoint::open(config.checkpoint);
-  if (!source)
-    return;
-  auto kind = value_or_throw(predict::kind_of(*source));
+/// What kind of checkpoint it is; throws `failure` for what no worker could do anything about.
+predict::model_kind look_at(const inference::batch_prediction_config& config) {
+  auto kind = value_or_throw(predict::kind_of(value_or_throw(serialization::checkpoint::open(config.checkpoint))));
   auto library = config.trainer.options.at("lightgbm_library").get<std::string>();
   if (kind != predict::model_kind::lightgbm && !library.empty())
     throw failure{errc::invalid_argument, "--lightgbm-library: " + config.checkpoint.string() +
@@ -46,12 +50,31 @@ void check(const inference::batch_prediction_config& config) {
   if (kind == predict::model_kind::lightgbm && config.trainer.cluster.nodes.empty())
     if (auto found = lightgbm::find_library(library); !found)
       throw failure{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
+  return kind;
+}
+
+/// Of a prediction that is told no name: the same command goes on, another model, file or output is another run.
+std::string name_of_run(const inference::batch_prediction_config& config, const std::string& file) {
+  auto name = "predict-" + config.output.stem().string();
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '_' && c != '-'; }, '_');
+  auto all = config.checkpoint.string() + '\n' + file + '\n' + std::filesystem::absolute(config.output).string();
+  std::array<char, 9> digits{};
+  std::snprintf(digits.data(), digits.size(), "%08x",
+                static_cast<unsigned>(serialization::xxh3(std::as_bytes(std::span{all})) & 0xffffffffu));
+  return name.substr(0, 60) + "-" + digits.data();
 }
 
 int run(const app& program, inference::batch_prediction_config config) {
-  config.checkpoint = checkpoint_in(config.checkpoint);
-  check(config);
-  auto predictor = inference::batch_predictor{program, "predict", std::move(config)};
+  config.checkpoint = std::filesystem::absolute(checkpoint_in(config.checkpoint));
+  auto& name = config.trainer.run.name;
+  if (name.empty())
+    name = name_of_run(config, config.trainer.options.at("file").get<std::string>());
+  // Those of mnist need LibTorch, which this program does without.
+  auto is_mnist = look_at(config) == predict::model_kind::mnist;
+  auto with_torch =
+      is_mnist ? std::optional{app{program.argc(), program.argv(), worker_program{"mnist-worker"}}} : std::nullopt;
+  auto predictor = inference::batch_predictor{is_mnist ? *with_torch : program, "predict", std::move(config)};
   if (::isatty(STDERR_FILENO) == 1)
     predictor.set_progress([](std::uint64_t done, std::uint64_t all) {
       std::fprintf(stderr, "\r%llu of %llu rows%s", static_cast<unsigned long long>(done),
@@ -74,7 +97,7 @@ int run(const app& program, inference::batch_prediction_config config) {
 int main(int argc, char** argv) {
   auto program = app{argc, argv, {inference::prediction_function("predict", make_job)}};
   inference::batch_prediction_config config;
-  config.trainer.run.name = "predict";
+  config.trainer.run.name.clear();
   config.trainer.checkpoint.every_steps = 16;
   auto workers = std::uint32_t{2};
   std::string checkpoint;
@@ -83,9 +106,9 @@ int main(int argc, char** argv) {
   std::string lightgbm_library;
   std::string storage = "runs";
   auto replace = false;
-  CLI::App cli{"Predicts for every row of a file with a checkpoint of charlm or trees.", "predict"};
+  CLI::App cli{"Predicts for every row of a file with a checkpoint of charlm, trees or mnist.", "predict"};
   cli.add_option("--checkpoint", checkpoint, "A checkpoint, or a run's directory")->required();
-  cli.add_option("--file", file, "A text for charlm, a CSV table for trees")->required();
+  cli.add_option("--file", file, "A text for charlm, a CSV table for trees, IDX images for mnist")->required();
   cli.add_option("--output", output, "What to write: a name that ends in .csv or .npy")->required();
   cli.add_flag("--replace", replace, "Replaces an output that is there");
   cli.add_option("--block", config.block_rows, "Rows between two points of agreement")->capture_default_str();
@@ -97,7 +120,8 @@ int main(int argc, char** argv) {
       ->delimiter(',');
   cli.add_flag("--trusted-network", config.trainer.cluster.trusted_network, "Off loopback: the network is private");
   cli.add_option("--storage", storage, "Where the run's directory is made")->capture_default_str();
-  cli.add_option("--name", config.trainer.run.name, "Name of the run's directory")->capture_default_str();
+  cli.add_option("--name", config.trainer.run.name,
+                 "Name of the run's directory (default: made of output, checkpoint and file)");
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   config.checkpoint = checkpoint;

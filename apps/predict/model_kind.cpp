@@ -11,6 +11,8 @@ expected<model_kind> kind_of(const serialization::checkpoint& source) {
     return model_kind::xgboost;
   if (source.find("lightgbm/model"))
     return model_kind::lightgbm;
+  if (source.find("layers.4.weight"))
+    return model_kind::mnist;
   auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
   if (values.is_object() && values.contains("gpt"))
     return fail(errc::invalid_argument, source.directory().string() +

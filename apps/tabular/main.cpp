@@ -68,14 +68,35 @@ double held_out_accuracy(train_context& ctx, const model& m, const data::data_se
   return right[0] / static_cast<double>(set.size());
 }
 
-void train(train_context& ctx) {
-  auto file = ctx.options().at("file").get<std::string>();
+struct tables {
+  data::data_set_ptr training;
+  data::data_set_ptr held_out;
+};
+
+tables read_tables(const train_context& ctx) {
+  const auto& given = ctx.options();
   auto how = data::csv_options{};
+  how.delimiter = given.at("delimiter").get<std::string>().front();
+  how.header = given.at("header");
+  how.skip_lines = given.at("skip_lines");
   how.columns = {{"inputs", data::csv_type::f32, ctx.config().at("inputs"), {}},
                  {"label", data::csv_type::categorical, {ctx.config().at("label")}, {}}};
-  auto table = value_or_throw(data::make_table(value_or_throw(data::read_csv(file, how))));
-  auto classes = table->columns().back().categories->size();
-  auto [training, held_out] = value_or_throw(data::split(table, 0.1));
+  auto read = [&](const char* option) {
+    return value_or_throw(data::make_table(value_or_throw(data::read_csv(given.at(option).get<std::string>(), how))));
+  };
+  auto table = read("file");
+  if (!given.contains("validation")) {
+    auto [training, held_out] = value_or_throw(data::split(table, 0.1));
+    return {training, held_out};
+  }
+  // Its labels have the numbers that those of the training file have.
+  how.columns.back().categories = *table->columns().back().categories;
+  return {table, read("validation")};
+}
+
+void train(train_context& ctx) {
+  auto [training, held_out] = read_tables(ctx);
+  auto classes = training->columns().back().categories->size();
 
   // Every rank learns the same, and the checkpoint has it.
   auto scaler = data::standard_scaler({"inputs"});
@@ -137,8 +158,29 @@ void write_flowers(const std::filesystem::path& path) {
     throw failure{errc::io_error, path.string() + ": the table cannot be written"};
 }
 
+/// Numbers of columns may be written as ranges: "0-3" for "0,1,2,3".
+std::vector<std::string> with_ranges(const std::vector<std::string>& columns) {
+  std::vector<std::string> result;
+  for (const auto& text : columns) {
+    unsigned first = 0;
+    unsigned last = 0;
+    auto end = 0;
+    if (std::sscanf(text.c_str(), "%5u-%5u%n", &first, &last, &end) == 2 &&
+        static_cast<std::size_t>(end) == text.size() && first <= last)
+      for (; first <= last; ++first)
+        result.push_back(std::to_string(first));
+    else
+      result.push_back(text);
+  }
+  return result;
+}
+
 struct options {
   std::string file;
+  std::string validation;
+  std::string delimiter = ",";
+  std::uint64_t skip_lines = 0;
+  bool no_header = false;
   std::vector<std::string> inputs = flower_columns;
   std::string label = "species";
   std::uint64_t batch = 64;
@@ -151,16 +193,23 @@ int run(const app& program, options& o) {
     std::filesystem::create_directories(o.trainer.run.storage_path);
     write_flowers(o.file);
   }
-  o.trainer.config = {{"inputs", o.inputs}, {"label", o.label}, {"batch", o.batch}};
-  o.trainer.options = {{"file", std::filesystem::absolute(o.file).string()}};
+  o.trainer.config = {
+      {"inputs", o.no_header ? with_ranges(o.inputs) : o.inputs}, {"label", o.label}, {"batch", o.batch}};
+  o.trainer.options = {{"file", std::filesystem::absolute(o.file).string()},
+                       {"delimiter", o.delimiter == "tab" ? "\t" : o.delimiter},
+                       {"header", !o.no_header},
+                       {"skip_lines", o.skip_lines}};
+  if (!o.validation.empty())
+    o.trainer.options["validation"] = std::filesystem::absolute(o.validation).string();
   auto trainer = troupe::trainer{program, "train", o.trainer};
   auto result = trainer.fit();
   if (result.status == run_status::failed)
     std::fprintf(stderr, "tabular: %s\n", result.reason.message.c_str());
   else
-    std::printf("held-out accuracy %.3f, training loss %.3f after step %llu\nstate %s\n",
-                result.metrics["held_out_accuracy"], result.metrics["loss"],
-                static_cast<unsigned long long>(result.steps), result.state_sha256.c_str());
+    std::printf("held-out accuracy %s, training loss %s after step %llu\nstate %s\n",
+                apps::metric_text(result.metrics, "held_out_accuracy", 3).c_str(),
+                apps::metric_text(result.metrics, "loss", 3).c_str(), static_cast<unsigned long long>(result.steps),
+                result.state_sha256.c_str());
   return trainer.exit_code();
 }
 
@@ -175,8 +224,19 @@ int main(int argc, char** argv) {
   o.trainer.run.steps = 300;
   auto workers = std::uint32_t{2};
   std::string storage = "runs";
-  CLI::App cli{"Trains a softmax regression on a CSV table with a header.", "tabular"};
-  cli.add_option("--file", o.file, "The table; one is made up without");
+  CLI::App cli{"Trains a softmax regression on a CSV table.", "tabular"};
+  auto* file = cli.add_option("--file", o.file, "The table; one is made up without");
+  cli.add_option("--validation", o.validation,
+                 "A table of the same form to evaluate on (default: a tenth of the rows, which are held out)")
+      ->needs(file);
+  cli.add_option("--delimiter", o.delimiter, "What stands between fields: a character, or tab")
+      ->check([](const std::string& text) {
+        return text.size() == 1 || text == "tab" ? std::string{} : "a character, or the word tab, not '" + text + "'";
+      })
+      ->capture_default_str();
+  cli.add_option("--skip-lines", o.skip_lines, "Lines in front of the table that are no part of it")
+      ->capture_default_str();
+  cli.add_flag("--no-header", o.no_header, "The first row is data; columns are numbered from 0, and 0-3 is a range");
   cli.add_option("--inputs", o.inputs, "The columns of numbers to learn from")->delimiter(',')->capture_default_str();
   cli.add_option("--label", o.label, "The column that says what is to be learned")->capture_default_str();
   cli.add_option("--batch", o.batch, "Samples in a step")->capture_default_str();

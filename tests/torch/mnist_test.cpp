@@ -19,7 +19,9 @@ namespace {
 struct mnist_runs {
   scratch_directory scratch;
 
-  explicit mnist_runs(int count = 320) {
+  mnist_runs() { write_set("images", "labels", 320); }
+
+  void write_set(const std::string& images_name, const std::string& labels_name, int count) const {
     std::string images("\0\0\x08\x03", 4);
     std::string labels("\0\0\x08\x01", 4);
     for (auto n : {count, 28, 28})
@@ -36,8 +38,8 @@ struct mnist_runs {
         images += static_cast<char>(noise + (row / 2 == label + 2 ? 180u : 0u));
       }
     }
-    write_file(scratch.path() / "images", images);
-    write_file(scratch.path() / "labels", labels);
+    write_file(scratch.path() / images_name, images);
+    write_file(scratch.path() / labels_name, labels);
   }
 
   static std::string big_endian(int n) {
@@ -51,12 +53,14 @@ struct mnist_runs {
     nlohmann::json result;
   };
 
-  [[nodiscard]] child_process start(const std::string& name, std::vector<std::string> more) {
-    auto file = [this](const char* which) { return (scratch.path() / which).string(); };
-    std::vector<std::string> argv{TROUPE_MNIST, "--storage", file("runs"), "--name", name};
-    for (const auto* which : {"images", "labels"})
-      if (std::ranges::find(more, std::string{"--"} + which) == more.end())
-        argv.insert(argv.end(), {std::string{"--"} + which, file(which)});
+  [[nodiscard]] std::string file(const std::string& which) const { return (scratch.path() / which).string(); }
+
+  [[nodiscard]] child_process start(const std::string& name, std::vector<std::string> more,
+                                    const std::string& program = TROUPE_MNIST) {
+    std::vector<std::string> argv{program, "--storage", file("runs"), "--name", name};
+    for (auto which : {std::string{"images"}, std::string{"labels"}})
+      if (std::ranges::find(more, "--" + which) == more.end())
+        argv.insert(argv.end(), {"--" + which, file(which)});
     argv.insert(argv.end(), more.begin(), more.end());
     return {{std::move(argv), {{"TROUPE_KEYS", file("keys")}}}, scratch.path() / ("output-" + name)};
   }
@@ -137,6 +141,67 @@ TEST_CASE("mnist prints how many held-out images were taken for what, and fails 
   auto missed = here.run("missed", {"--held-out", "64", "--batch", "64", "--steps", "1", "--require-accuracy", "1"});
   CHECK(missed.status == exit_status{1, {}});
   CHECK(missed.err.find("is less than the required 1.0000") != std::string::npos);
+}
+
+TEST_CASE("a run of mnist that is done says again what it has reached") {
+  mnist_runs here;
+  auto wanted = with(small, {"--quiet", "--require-accuracy", "0.9"});
+  auto first = here.run("done", wanted);
+  INFO(first.out << first.err);
+  REQUIRE(first.status == exit_status{0, {}});
+  auto again = here.run("done", wanted);
+  INFO(again.out << again.err);
+  CHECK(again.status == exit_status{0, {}});
+  CHECK(again.out == first.out);
+  CHECK(again.result["metrics"] == first.result["metrics"]);
+}
+
+TEST_CASE("mnist that is stopped before it has evaluated says so, and judges nothing") {
+  mnist_runs here;
+  auto process = here.start("stopped", {"--held-out", "64", "--batch", "64", "--steps", "1000000", "--evaluate-every",
+                                        "1000000", "--require-accuracy", "0.9"});
+  REQUIRE(becomes_true([&] {
+    return !process.running() || !read_file(here.scratch.path() / "runs" / "stopped" / "metrics.jsonl").empty();
+  }));
+  process.signal(SIGINT);
+  auto stopped = here.end("stopped", process);
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.status == exit_status{128 + SIGINT, {}});
+  CHECK(stopped.out.find("held-out accuracy not evaluated yet, training loss ") != std::string::npos);
+}
+
+TEST_CASE("mnist trains on all of one set of files, and evaluates on another") {
+  mnist_runs here;
+  here.write_set("test-images", "test-labels", 50);
+  const std::vector<std::string> both{"--test-images", here.file("test-images"), "--test-labels",
+                                      here.file("test-labels")};
+  auto done = here.run("both", with(both, {"--batch", "64", "--steps", "20", "--require-accuracy", "0.9"}));
+  INFO(done.out << done.err);
+  CHECK(done.status == exit_status{0, {}});
+  double all = 0;
+  for (const auto& [name, value] : done.result["metrics"].items())
+    if (name.starts_with("confusion/"))
+      all += value.get<double>();
+  CHECK(all == 50);
+  CHECK(here.run("held-out", with(both, {"--held-out", "5"})).status == exit_status{2, {}});
+
+  auto apart = here.run("apart", {"--test-images", here.file("images"), "--test-labels", here.file("test-labels")});
+  CHECK(apart.status == exit_status{1, {}});
+  CHECK_MESSAGE(apart.err.find(here.file("images") + " has 320 images, and " + here.file("test-labels") +
+                               " 50 labels") != std::string::npos,
+                apart.err);
+}
+
+TEST_CASE("mnist without the program of its workers says which one is missing") {
+  mnist_runs here;
+  auto alone = here.scratch.path() / "alone";
+  std::filesystem::create_directories(alone);
+  std::filesystem::copy_file(TROUPE_MNIST, alone / "mnist");
+  auto process = here.start("alone", small, (alone / "mnist").string());
+  auto refused = here.end("alone", process);
+  CHECK(refused.status == exit_status{1, {}});
+  CHECK_MESSAGE(refused.err.find("cannot open the program " + (alone / "mnist-worker").string()) != std::string::npos,
+                refused.err);
 }
 
 TEST_CASE("mnist refuses files that are no images of 28 by 28") {

@@ -1,0 +1,18 @@
+// The worker processes of mnist, and those of predict with its checkpoints. A program of its own, so that the drivers
+// are started without LibTorch.
+#include <mnist/prediction.hpp>
+#include <mnist/training.hpp>
+
+#include <troupe/app.hpp>
+#include <troupe/torch.hpp>
+
+#include <cstdio>
+
+int main(int argc, char** argv) {
+  auto backend = troupe::libtorch::make_backend();
+  auto predicting = troupe::inference::prediction_function("predict", mnist::make_prediction_job);
+  predicting.backends = {backend};
+  auto program = troupe::app{argc, argv, {{"train", mnist::train, {backend}}, predicting}};
+  std::fputs("mnist-worker: the workers of mnist and predict, which start it; run one of these\n", stderr);
+  return 2;
+}

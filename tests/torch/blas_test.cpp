@@ -46,3 +46,12 @@ TEST_CASE("a GPU is computed on where the run gives one, and not because it is t
   REQUIRE_FALSE(none);
   CHECK(none.error().code == troupe::errc::unsatisfiable);
 }
+
+TEST_CASE("OpenBLAS is said to be slow where it takes a newer processor for one without AVX") {
+  CHECK(warning_of_kernels("Prescott", vector_unit::avx512).find("OPENBLAS_CORETYPE=SkylakeX") != std::string::npos);
+  CHECK(warning_of_kernels("Nehalem", vector_unit::avx2).find("OPENBLAS_CORETYPE=Haswell") != std::string::npos);
+  CHECK(warning_of_kernels("Nehalem", vector_unit::other).empty());
+  CHECK(warning_of_kernels("Haswell", vector_unit::avx512).empty());
+  CHECK(warning_of_kernels("Zen", vector_unit::avx2).empty());
+  CHECK(warning_of_kernels("", vector_unit::avx2).empty());
+}

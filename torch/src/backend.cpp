@@ -14,6 +14,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <dlfcn.h>
 #include <filesystem>
 #include <malloc.h>
 #include <sstream>
@@ -32,6 +33,38 @@ blas_library loaded_blas() {
     paths.push_back(code ? object.name : path.string());
   }
   return find_blas(paths);
+}
+
+/// The processor that OpenBLAS has chosen its kernels for; empty where it is not what is loaded.
+std::string openblas_core(const blas_library& blas) {
+  auto* handle = blas.path.empty() ? nullptr : ::dlopen(blas.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr)
+    return {};
+  std::string result;
+  if (auto* symbol = ::dlsym(handle, "openblas_get_corename"); symbol != nullptr)
+    result = reinterpret_cast<const char* (*)()>(symbol)();
+  ::dlclose(handle);
+  return result;
+}
+
+vector_unit own_vector_unit() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+      __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0)
+    return vector_unit::avx512;
+  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0)
+    return vector_unit::avx2;
+#endif
+  return vector_unit::other;
+}
+
+/// What is to be said about how matrices are multiplied here.
+std::string warning() {
+  auto blas = loaded_blas();
+  if (auto text = warning_of(blas); !text.empty())
+    return text;
+  // Who has chosen knows.
+  return std::getenv("OPENBLAS_CORETYPE") != nullptr ? "" : warning_of_kernels(openblas_core(blas), own_vector_unit());
 }
 
 /// The instructions that LibTorch's kernels were chosen for, such as "AVX2": the environment may say otherwise than the
@@ -111,8 +144,8 @@ class torch_backend : public backend {
     auto random = ctx.random("libtorch");
     auto high = std::uint64_t{random()};
     torch::manual_seed(high << 32 | random());
-    if (auto warning = warning_of(loaded_blas()); !warning.empty() && ctx.local_rank() == 0)
-      std::fprintf(stderr, "%s\n", warning.c_str());
+    if (auto text = warning(); !text.empty() && ctx.local_rank() == 0)
+      std::fprintf(stderr, "%s\n", text.c_str());
   }
 
  private:

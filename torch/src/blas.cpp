@@ -1,5 +1,6 @@
 #include "blas.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
@@ -39,6 +40,18 @@ blas_library find_blas(std::span<const std::string> loaded_paths) {
     if (auto name = library_at(std::string_view{path}.substr(path.rfind('/') + 1)); !name.empty())
       return {std::string{name}, path};
   return {};
+}
+
+std::string warning_of_kernels(std::string_view core, vector_unit processor) {
+  constexpr std::array<std::string_view, 11> without_avx{"Katmai",  "Coppermine", "Northwood", "Prescott",
+                                                         "Banias",  "Core2",      "Penryn",    "Dunnington",
+                                                         "Nehalem", "Atom",       "Athlon"};
+  if (processor == vector_unit::other || std::ranges::find(without_avx, core) == without_avx.end())
+    return {};
+  return "libtorch: OpenBLAS does not know this processor, and multiplies matrices as on a " + std::string{core} +
+         ": two to three times slower than with OPENBLAS_CORETYPE=" +
+         (processor == vector_unit::avx512 ? "SkylakeX" : "Haswell") +
+         " in the environment. It changes the last bits: set it on all hosts of a run, and for all of its life";
 }
 
 std::string warning_of(const blas_library& blas) {

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace troupe::libtorch {
 
@@ -20,5 +21,12 @@ struct blas_library {
 
 /// What to tell the user about it; empty for a fast one.
 [[nodiscard]] std::string warning_of(const blas_library& blas);
+
+/// The widest arithmetic that a processor has, as far as OpenBLAS has kernels for it.
+enum class vector_unit : unsigned char { other, avx2, avx512 };
+
+/// What to tell the user of OpenBLAS's kernels, by the name of the processor that it took them for; empty where there
+/// is nothing to say. A release knows the processors of its time, and takes later ones for the oldest.
+[[nodiscard]] std::string warning_of_kernels(std::string_view core, vector_unit processor);
 
 } // namespace troupe::libtorch

@@ -26,9 +26,9 @@ struct named_function {
 /// otherwise.
 void run_if_worker(const std::vector<named_function>& functions);
 
-/// Another program of the same build, whose processes are a driver's workers: its `main` begins with `app` or
-/// `run_if_worker`, and the functions. `path` is the same on all hosts; a relative one lies beside the driver's
-/// program.
+/// Another program, whose processes are a driver's workers: its `main` begins with `app` or `run_if_worker`, and the
+/// functions. `path` is the same on all hosts; a relative one lies beside the driver's program. A run that goes on
+/// wants the same program of its workers, and no more of the driver.
 struct worker_program {
   std::filesystem::path path;
 };

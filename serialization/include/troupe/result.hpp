@@ -135,7 +135,7 @@ struct run_result {
   run_status status = run_status::failed;
   /// The last step that was applied, counted over the whole life of the run.
   std::uint64_t steps = 0;
-  /// The last metrics reported by rank 0.
+  /// The last of each metric that rank 0 reported, in this process or before the checkpoint that it went on from.
   metric_map metrics;
   /// Identity of the final tracked state: 64 hexadecimal digits; empty when none was reached or nothing is tracked.
   std::string state_sha256;

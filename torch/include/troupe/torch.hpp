@@ -42,7 +42,8 @@ struct backend_options {
 /// What LibTorch needs in a worker process: deterministic algorithms, a fixed number of threads, generators seeded by
 /// the run's seed (so that a model made in the training function begins with the same parameters everywhere). Its
 /// versions and kernels become part of the numerics fingerprint. Says so on standard error, on the host's first worker,
-/// when matrix products go through the reference BLAS, which is some ten times slower than others.
+/// when matrix products go through the reference BLAS, which is some ten times slower than others, and when OpenBLAS
+/// takes the processor for an old one.
 [[nodiscard]] std::shared_ptr<backend> make_backend(backend_options options = {});
 
 struct replica_options {

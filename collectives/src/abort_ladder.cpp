@@ -10,6 +10,8 @@ std::string text_of(std::chrono::milliseconds x) {
   return std::to_string(x.count()) + " ms";
 }
 
+constexpr auto what_is_lost = "if nobody else has it, the steps since the last checkpoint are lost";
+
 } // namespace
 
 abort_ladder::decision abort_ladder::go_to(rung next, clock::time_point now, std::string reason) {
@@ -41,6 +43,12 @@ abort_ladder::decision abort_ladder::begin(clock::time_point now) {
                      : go_to(rung::abort, now, "the group is given up: its operations are aborted");
 }
 
+abort_ladder::decision abort_ladder::begin_with_leave(const std::string& why, clock::time_point now) {
+  if (current_ != rung::none)
+    return at(now);
+  return go_to(rung::ask_leave, now, why + ": this process has to end, and asks for leave");
+}
+
 abort_ladder::decision abort_ladder::at(clock::time_point now) {
   if (now < ends_at_)
     return {current_, {}};
@@ -59,7 +67,7 @@ abort_ladder::decision abort_ladder::at(clock::time_point now) {
                      ": the state is copied out, in case that nobody else has it");
   case rung::copy_out:
     return go_to(rung::end_process, now,
-                 "the state was not copied out within " + text_of(limits_.copy) + ": the process ends without");
+                 "the state was not copied out within " + text_of(limits_.copy) + ": " + what_is_lost);
   case rung::none:
   case rung::end_process:
   case rung::done:
@@ -103,10 +111,16 @@ abort_ladder::decision abort_ladder::on_leave_refused(const std::string& why, cl
                "leave cannot be asked for (" + why + "): the state is copied out, in case that nobody else has it");
 }
 
+abort_ladder::decision abort_ladder::on_let_go(clock::time_point now) {
+  return current_ == rung::ask_leave ? go_to(rung::done, now, {}) : decision{current_, {}};
+}
+
 abort_ladder::decision abort_ladder::on_copied(bool worked, clock::time_point now) {
   if (current_ != rung::copy_out)
     return {current_, {}};
-  return go_to(rung::end_process, now, worked ? "the state is copied out" : "the state cannot be copied out");
+  return go_to(rung::end_process, now,
+               worked ? std::string{"the state is copied out"}
+                      : std::string{"the state cannot be copied out: "} + what_is_lost);
 }
 
 } // namespace troupe::collectives

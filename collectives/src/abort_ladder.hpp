@@ -9,8 +9,8 @@ namespace troupe::collectives {
 /// What to do about a group of NCCL's that is given up, rung by rung: revoke it where the version can, abort it, each
 /// under a deadline of ours, since both have been seen to hang; if neither comes back, its kernels may write on, and
 /// this process has to end. It asks for leave first, so that not all who hang die at once, and if it is the last that
-/// has the state, the state is copied out on a stream of its own. A plain class: whoever drives it does the work, and
-/// tells it of ends and of the time.
+/// has the state, the state is copied out on a stream of its own. The same from there on for work on a device that does
+/// not end. A plain class: whoever drives it does the work, and tells it of ends and of the time.
 class abort_ladder {
  public:
   using clock = std::chrono::steady_clock;
@@ -33,6 +33,8 @@ class abort_ladder {
   abort_ladder(bool can_revoke, deadlines limits) : can_revoke_(can_revoke), limits_(limits) {}
 
   [[nodiscard]] decision begin(clock::time_point now);
+  /// With nothing left to be tried: leave is asked for. `why` says what does not end.
+  [[nodiscard]] decision begin_with_leave(const std::string& why, clock::time_point now);
   [[nodiscard]] decision at(clock::time_point now);
 
   /// The call of the current rung, `revoke` or `abort`, has come back; `worked` unless it was with an error.
@@ -40,6 +42,8 @@ class abort_ladder {
   /// An answer, or an error in its place: then nobody may know who has the state.
   [[nodiscard]] decision on_leave(bool is_last_holder, clock::time_point now);
   [[nodiscard]] decision on_leave_refused(const std::string& why, clock::time_point now);
+  /// What did not end has ended by itself.
+  [[nodiscard]] decision on_let_go(clock::time_point now);
   [[nodiscard]] decision on_copied(bool worked, clock::time_point now);
 
   [[nodiscard]] rung current() const noexcept { return current_; }

@@ -1,6 +1,7 @@
 #include "basic_device_group.hpp"
 
 #include "call_checks.hpp"
+#include "giving_up.hpp"
 
 #include <algorithm>
 #include <thread>
@@ -13,17 +14,16 @@ namespace {
 constexpr int looks_without_sleep = 200;
 constexpr auto pause_between_looks = std::chrono::microseconds{50};
 
-/// Kernels and copies of ours end by themselves; a device that takes longer than this is not going to.
-constexpr auto longest_settling = std::chrono::seconds{5};
-
 } // namespace
 
 basic_device_group::basic_device_group(std::shared_ptr<device> where, rank_id rank, std::uint32_t world_size,
-                                       generation_id generation, std::chrono::milliseconds deadline, std::string name)
+                                       generation_id generation, std::chrono::milliseconds deadline, std::string name,
+                                       hang_policy on_hang)
     : where_(where),
       rank_(rank),
       world_size_(world_size),
       generation_(generation),
+      on_hang_(std::move(on_hang)),
       deadline_(deadline),
       name_(std::move(name)),
       arithmetic_(std::move(where)) {}
@@ -239,14 +239,27 @@ void basic_device_group::abort(error reason) noexcept {
 }
 
 void basic_device_group::settle(const device_stream& stream) noexcept {
+  if (is_process_ending_)
+    return;
   auto event = record_event(stream.handle());
+  // A device that has failed for good takes no events, and does nothing any more.
   if (!event)
     return;
-  for (const auto ends_at = clock::now() + longest_settling; clock::now() < ends_at;) {
-    if (const auto done = (*event)->has_completed(); !done || *done)
+  const auto is_done = [&event] {
+    const auto done = (*event)->has_completed();
+    return !done || *done;
+  };
+  for (const auto ends_at = clock::now() + on_hang_.settle_deadline; clock::now() < ends_at;) {
+    if (is_done())
       return;
     std::this_thread::sleep_for(pause_between_looks);
   }
+  // Kernels and copies of ours end by themselves. These may write on, so that this worker must not report.
+  abort_ladder ladder{false, limits_of(on_hang_)};
+  const auto why = "work on the device has not ended within " + std::to_string(on_hang_.settle_deadline.count()) +
+                   " ms after the group was given up";
+  is_process_ending_ = climb(ladder, ladder.begin_with_leave(why, clock::now()), on_hang_, named(),
+                             {{}, {}, is_done}) == ladder_end::ends_process;
 }
 
 void basic_device_group::stop() noexcept {

@@ -61,7 +61,7 @@ class basic_device_group : public device_group {
   using clock = std::chrono::steady_clock;
 
   basic_device_group(std::shared_ptr<device> where, rank_id rank, std::uint32_t world_size, generation_id generation,
-                     std::chrono::milliseconds deadline, std::string name);
+                     std::chrono::milliseconds deadline, std::string name, hang_policy on_hang);
 
   /// The group's streams. To be called once, by whoever makes the group.
   [[nodiscard]] expected<void> open();
@@ -114,7 +114,7 @@ class basic_device_group : public device_group {
   /// An event of the group's for the place where `stream` is now; `finish` waits for it.
   [[nodiscard]] expected<void> expect(stream_handle stream, const reduction& what);
   [[nodiscard]] expected<device_event*> record_event(stream_handle stream);
-  /// Waits, not for ever, until all that stands on `stream` is done.
+  /// Returns once all that stands on `stream` is done. If it never is, this process ends meanwhile.
   void settle(const device_stream& stream) noexcept;
   /// Ends the jobs. First thing in a backend's destructor.
   void stop() noexcept;
@@ -124,6 +124,9 @@ class basic_device_group : public device_group {
   const rank_id rank_;
   const std::uint32_t world_size_;
   const generation_id generation_;
+  const hang_policy on_hang_;
+  /// Of the group's thread: the process has been told to end, and nothing is waited for any more.
+  bool is_process_ending_ = false;
   std::atomic<std::chrono::milliseconds> deadline_;
   std::string name_;
   device_stream stream_;

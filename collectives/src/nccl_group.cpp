@@ -3,16 +3,15 @@
 #include "abort_ladder.hpp"
 #include "basic_device_group.hpp"
 #include "device_schedule.hpp"
+#include "giving_up.hpp"
 #include "nccl_memory.hpp"
 
 #include <algorithm>
 #include <condition_variable>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <optional>
 #include <thread>
-#include <unistd.h>
 
 namespace troupe::collectives {
 
@@ -78,19 +77,18 @@ class nccl_device_group final : public basic_device_group {
   nccl_device_group(std::shared_ptr<const nccl::library> library, std::shared_ptr<device> where,
                     const nccl_options& options)
       : basic_device_group(where, options.rank, options.world_size, options.generation, options.deadline,
-                           "nccl " + nccl::version_text(library->version)),
+                           "nccl " + nccl::version_text(library->version), options.on_hang),
         library_(library),
         memory_(nccl_memory::of(std::move(library), where)),
-        on_hang_(options.on_hang),
         received_(where),
         sums_(std::move(where)) {}
 
   ~nccl_device_group() override {
     stop();
-    if (!has_failed())
-      leave();
-    else
+    if (has_failed())
       let_go();
+    else if (!is_replaced_)
+      leave();
     {
       const std::lock_guard lock{watch_mutex_};
       is_ending_ = true;
@@ -98,9 +96,11 @@ class nccl_device_group final : public basic_device_group {
     watch_changed_.notify_all();
     if (watchdog_.joinable())
       watchdog_.join();
-    // Revoked, and nobody has made a new group of it.
-    if (auto* left = take())
+    // Revoked or replaced, and nobody has made a new group of it.
+    if (auto* left = take()) {
+      memory_->leave(left, false);
       abort_beside(left);
+    }
   }
 
   expected<void> connect(nccl_options& options, const address_exchange& exchange);
@@ -108,8 +108,6 @@ class nccl_device_group final : public basic_device_group {
   expected<device_memory> allocate(std::uint64_t size_bytes) override { return memory_->allocate(size_bytes); }
 
  private:
-  using rung = abort_ladder::rung;
-
   // -- forming
 
   /// What NCCL reads and writes in the background. Left behind where it was not waited for to the end.
@@ -121,21 +119,37 @@ class nccl_device_group final : public basic_device_group {
 
   expected<std::vector<introduction>> introduce(const nccl_options& options, nccl_device_group* predecessor,
                                                 const address_exchange& exchange) const;
-  expected<void> await(nccl::comm group, const char* what, const nccl_options& options, clock::time_point ends_at);
+  expected<void> await(nccl::comm group, const char* what, const nccl_options& options, clock::time_point begun_at,
+                       std::chrono::milliseconds limit);
   expected<nccl::comm> shrink(nccl_device_group& predecessor, std::vector<int> lost, const nccl_options& options);
   expected<nccl::comm> connect_by(const nccl::unique_id& id, const nccl_options& options);
+  expected<nccl::comm> agree_on(expected<nccl::comm> shrunk, const nccl_options& options,
+                                const address_exchange& exchange);
 
   // -- reducing
 
   expected<void> reduce_exactly(const reduction& what) override;
   expected<void> reduce_fast(const reduction& what) override;
 
+  /// The first of several calls that has failed.
+  struct outcome {
+    nccl::result code = nccl::success;
+    const char* call = "";
+
+    void note(const char* name, nccl::result x) {
+      if (code == nccl::success && x != nccl::success && x != nccl::in_progress) {
+        code = x;
+        call = name;
+      }
+    }
+  };
+
   /// Makes calls of NCCL, grouped, and waits until they stand on the stream.
   template <class F>
   expected<void> grouped(const std::string& what, clock::time_point ends_at, F calls);
   expected<void> use_memory(const std::byte* data);
   expected<void> look_around() override;
-  [[nodiscard]] tl::unexpected<error> refused(const char* call, nccl::result code) const;
+  [[nodiscard]] tl::unexpected<error> refused(const char* call, nccl::result code, errc loss = errc::aborted) const;
 
   // -- giving up
 
@@ -143,7 +157,7 @@ class nccl_device_group final : public basic_device_group {
   void let_go() noexcept override;
   void leave() noexcept;
   void watch();
-  void climb();
+  void give_up();
   void abort_beside(nccl::comm group) noexcept;
 
   /// The communicator is this object's until somebody takes it to end it. Every call of NCCL holds the mutex: none of
@@ -155,11 +169,12 @@ class nccl_device_group final : public basic_device_group {
 
   const std::shared_ptr<const nccl::library> library_;
   const std::shared_ptr<nccl_memory> memory_;
-  const hang_policy on_hang_;
   std::timed_mutex comm_mutex_;
   nccl::comm comm_ = nullptr;
   device_scratch received_;
   device_scratch sums_;
+  /// All ranks have done with it, and not all of them are there: to finalize it would be to wait for them.
+  bool is_replaced_ = false;
 
   std::mutex watch_mutex_;
   std::condition_variable watch_changed_;
@@ -170,11 +185,14 @@ class nccl_device_group final : public basic_device_group {
   std::thread watchdog_;
 };
 
-tl::unexpected<error> nccl_device_group::refused(const char* call, nccl::result code) const {
+/// Connections that break because a peer has died are remote errors to NCCL, or system errors: whichever it is, the
+/// driver knows who is gone.
+tl::unexpected<error> nccl_device_group::refused(const char* call, nccl::result code, errc loss) const {
   std::string text = std::string{call} + ": " + library_->get_error_string(code);
   if (const auto* last = library_->get_last_error(nullptr); last != nullptr && *last != '\0')
     text.append(" (").append(last).append(")");
-  return fail(code == nccl::remote_error ? errc::aborted : errc::device_error, std::move(text));
+  const auto is_loss = code == nccl::remote_error || code == nccl::system_error;
+  return fail(is_loss ? loss : errc::device_error, std::move(text));
 }
 
 // -- forming ---------------------------------------------------------------------------------------------------------
@@ -209,22 +227,22 @@ expected<std::vector<introduction>> nccl_device_group::introduce(const nccl_opti
   return result;
 }
 
-/// Until NCCL has done in the background what it was asked for.
+/// Until NCCL has done in the background what it was asked for. A peer that cannot be reached may be one that is gone,
+/// and may be one behind a firewall: unlike a loss, that is not tried for ever.
 expected<void> nccl_device_group::await(nccl::comm group, const char* what, const nccl_options& options,
-                                        clock::time_point ends_at) {
+                                        clock::time_point begun_at, std::chrono::milliseconds limit) {
   for (;;) {
     auto code = nccl::success;
     if (const auto asked = library_->comm_get_async_error(group, &code); asked != nccl::success)
-      return refused("ncclCommGetAsyncError", asked);
+      return refused("ncclCommGetAsyncError", asked, errc::unreachable);
     if (code == nccl::success)
       return {};
     if (code != nccl::in_progress)
-      return refused(what, code);
+      return refused(what, code, errc::unreachable);
     if (options.cancelled.stop_requested())
       return fail(errc::aborted, named() + ": the group was given up while it was formed");
-    if (clock::now() > ends_at)
-      return fail(errc::timed_out, named() + ": " + what + " did not end within " +
-                                       std::to_string(options.connect_deadline.count()) +
+    if (clock::now() > begun_at + limit)
+      return fail(errc::timed_out, named() + ": " + what + " did not end within " + std::to_string(limit.count()) +
                                        " ms: a rank is late or gone, or the hosts cannot reach each other");
     std::this_thread::sleep_for(std::chrono::microseconds{200});
   }
@@ -236,7 +254,7 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
   if (parent == nullptr)
     return fail(errc::aborted, "the group before is gone");
   memory_->leave(parent, false);
-  const auto ends_at = clock::now() + options.shrink_deadline;
+  const auto begun_at = clock::now();
   auto asked = std::make_unique<request>();
   asked->lost = std::move(lost);
   auto code = library_->comm_shrink(parent, asked->lost.data(), static_cast<int>(asked->lost.size()), &asked->made,
@@ -246,11 +264,11 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
     done = refused("ncclCommShrink", code);
   // The new one is there when the old one is done with it.
   if (done)
-    done = await(parent, "ncclCommShrink", options, ends_at);
+    done = await(parent, "ncclCommShrink", options, begun_at, options.shrink_deadline);
   if (done && asked->made == nullptr)
     done = fail(errc::device_error, "ncclCommShrink: gave no communicator");
   if (done)
-    done = await(asked->made, "ncclCommShrink", options, ends_at);
+    done = await(asked->made, "ncclCommShrink", options, begun_at, options.shrink_deadline);
   abort_beside(parent);
   if (done)
     return asked->made;
@@ -264,8 +282,8 @@ expected<nccl::comm> nccl_device_group::connect_by(const nccl::unique_id& id, co
   const auto code = library_->comm_init_rank_config(&asked->made, static_cast<int>(world_size_), id,
                                                     static_cast<int>(rank_.value), &asked->config);
   if (code != nccl::success && code != nccl::in_progress)
-    return refused("ncclCommInitRankConfig", code);
-  if (auto done = await(asked->made, "ncclCommInitRankConfig", options, clock::now() + options.connect_deadline);
+    return refused("ncclCommInitRankConfig", code, errc::unreachable);
+  if (auto done = await(asked->made, "ncclCommInitRankConfig", options, clock::now(), options.connect_deadline);
       !done) {
     abort_beside(asked.release()->made);
     return fail(std::move(done.error()));
@@ -273,12 +291,55 @@ expected<nccl::comm> nccl_device_group::connect_by(const nccl::unique_id& id, co
   return asked->made;
 }
 
+/// Whether the old group could be shrunk is settled by all; rank 0's id is there in case that it could not for some, or
+/// why there is none.
+expected<nccl::comm> nccl_device_group::agree_on(expected<nccl::comm> shrunk, const nccl_options& options,
+                                                 const address_exchange& exchange) {
+  const auto is_shrunk = shrunk && *shrunk != nullptr;
+  const auto drop = [&] {
+    if (is_shrunk)
+      abort_beside(*shrunk);
+  };
+  std::string word = is_shrunk ? "1" : "0";
+  expected<void> has_id;
+  if (rank_.value == 0) {
+    nccl::unique_id id{};
+    if (const auto code = library_->get_unique_id(&id); code != nccl::success) {
+      has_id = refused("ncclGetUniqueId", code, errc::unreachable);
+      word.append("e").append(has_id.error().message);
+    } else {
+      word.append("i").append(id.internal, sizeof(id.internal));
+    }
+  }
+  auto words = exchange(std::move(word));
+  if (!words) {
+    drop();
+    return fail(std::move(words.error()));
+  }
+  if (std::ranges::all_of(*words, [](const std::string& x) { return x.starts_with('1'); }))
+    return shrunk;
+  drop();
+  // It has the cause: the others are told of it by the driver.
+  if (!has_id)
+    return fail(std::move(has_id.error()));
+  const auto& first = words->front();
+  nccl::unique_id id{};
+  if (first.size() > 1 && first[1] == 'e')
+    return fail(errc::aborted, named() + ": rank 0 has got no id from NCCL: " + first.substr(2));
+  if (first.size() != 2 + sizeof(id.internal) || first[1] != 'i')
+    return fail(errc::mismatch, named() + ": rank 0 has sent no id of NCCL's");
+  std::memcpy(id.internal, first.data() + 2, sizeof(id.internal));
+  return connect_by(id, options);
+}
+
 expected<void> nccl_device_group::connect(nccl_options& options, const address_exchange& exchange) {
+  auto* predecessor = dynamic_cast<nccl_device_group*>(options.predecessor.get());
+  if (predecessor != nullptr)
+    predecessor->is_replaced_ = true;
   if (auto opened = open(); !opened)
     return opened;
   if (auto current = where_->make_current(); !current)
     return current;
-  auto* predecessor = dynamic_cast<nccl_device_group*>(options.predecessor.get());
   if (predecessor != nullptr) {
     // What it still does ends here.
     static_cast<void>(predecessor->finish());
@@ -293,32 +354,14 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
   if (!ranks)
     return fail(std::move(ranks.error()));
   expected<nccl::comm> made = nccl::comm{nullptr};
-  if (const auto lost = plan_shrink(*ranks))
+  if (const auto lost = plan_shrink(*ranks)) {
     made = shrink(*predecessor, *lost, options);
+    if (!made && options.note)
+      options.note(named() + ": the group before cannot be shrunk (" + made.error().message +
+                   "), and a new one is formed");
+  }
   options.predecessor.reset();
-  // Whether it came to be is settled by all; rank 0's id is there in case that it did not for some.
-  std::string word = made && *made != nullptr ? "1" : "0";
-  if (rank_.value == 0) {
-    nccl::unique_id id{};
-    if (const auto code = library_->get_unique_id(&id); code != nccl::success)
-      return refused("ncclGetUniqueId", code);
-    word.append(id.internal, sizeof(id.internal));
-  }
-  auto words = exchange(std::move(word));
-  if (!words) {
-    if (made && *made != nullptr)
-      abort_beside(*made);
-    return fail(std::move(words.error()));
-  }
-  if (!std::ranges::all_of(*words, [](const std::string& x) { return x.starts_with('1'); })) {
-    if (made && *made != nullptr)
-      abort_beside(*made);
-    nccl::unique_id id{};
-    if (words->front().size() != 1 + sizeof(id.internal))
-      return fail(errc::mismatch, named() + ": rank 0 has sent no id of NCCL's");
-    std::memcpy(id.internal, words->front().data() + 1, sizeof(id.internal));
-    made = connect_by(id, options);
-  }
+  made = agree_on(std::move(made), options, exchange);
   if (!made)
     return fail(std::move(made.error()));
   comm_ = *made;
@@ -338,13 +381,12 @@ expected<void> nccl_device_group::grouped(const std::string& what, clock::time_p
       return state();
     if (const auto code = library_->group_start(); code != nccl::success)
       return refused("ncclGroupStart", code);
-    const auto made = calls(comm_);
+    outcome made;
+    calls(comm_, made);
     // Also after a call that failed: the group has to be closed.
-    const auto ended = library_->group_end();
-    if (made != nccl::success && made != nccl::in_progress)
-      return refused("a call of NCCL", made);
-    if (ended != nccl::success && ended != nccl::in_progress)
-      return refused("ncclGroupEnd", ended);
+    made.note("ncclGroupEnd", library_->group_end());
+    if (made.code != nccl::success)
+      return refused(made.call, made.code);
   }
   // Kernels stand on the stream only once this is over, and no other call may be made before.
   return poll(
@@ -407,19 +449,14 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
   const auto receive = [&](nccl::comm group, std::byte* data, std::uint64_t size_bytes, std::uint32_t peer) {
     return library_->receive(data, size_bytes, nccl::uint8, static_cast<int>(peer), group, stream_.handle());
   };
-  auto code = nccl::success;
-  const auto note = [&code](nccl::result x) {
-    if (x != nccl::success && x != nccl::in_progress)
-      code = x;
-  };
   if (world_size_ > 1)
     if (auto moved = grouped(what.call, what.ends_at,
-                             [&](nccl::comm group) {
+                             [&](nccl::comm group, outcome& made) {
                                for (const auto& x : schedule.sends)
-                                 note(send(group, what.operands[x.index].data + x.offset_bytes, x.size_bytes, x.peer));
+                                 made.note("ncclSend", send(group, what.operands[x.index].data + x.offset_bytes,
+                                                            x.size_bytes, x.peer));
                                for (const auto& x : schedule.receives)
-                                 note(receive(group, *room + x.offset_bytes, x.size_bytes, x.peer));
-                               return code;
+                                 made.note("ncclRecv", receive(group, *room + x.offset_bytes, x.size_bytes, x.peer));
                              });
         !moved)
       return moved;
@@ -433,22 +470,23 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
       !put)
     return put;
   if (schedule.is_spread)
-    if (auto moved = grouped(what.call, what.ends_at,
-                             [&](nccl::comm group) {
-                               if (schedule.is_even)
-                                 return library_->all_gather(result + slice.first, result + range.first,
-                                                             slice.size_bytes(), nccl::uint8, group, stream_.handle());
-                               for (std::uint32_t k = 1; k < world_size_; ++k) {
-                                 const auto to = (rank_.value + k) % world_size_;
-                                 const auto from = (rank_.value + world_size_ - k) % world_size_;
-                                 const auto theirs = schedule.slices[from];
-                                 if (slice.size_bytes() != 0)
-                                   note(send(group, result + slice.first, slice.size_bytes(), to));
-                                 if (theirs.size_bytes() != 0)
-                                   note(receive(group, result + theirs.first, theirs.size_bytes(), from));
-                               }
-                               return code;
-                             });
+    if (auto moved =
+            grouped(what.call, what.ends_at,
+                    [&](nccl::comm group, outcome& made) {
+                      if (schedule.is_even)
+                        return made.note("ncclAllGather", library_->all_gather(result + slice.first,
+                                                                               result + range.first, slice.size_bytes(),
+                                                                               nccl::uint8, group, stream_.handle()));
+                      for (std::uint32_t k = 1; k < world_size_; ++k) {
+                        const auto to = (rank_.value + k) % world_size_;
+                        const auto from = (rank_.value + world_size_ - k) % world_size_;
+                        const auto theirs = schedule.slices[from];
+                        if (slice.size_bytes() != 0)
+                          made.note("ncclSend", send(group, result + slice.first, slice.size_bytes(), to));
+                        if (theirs.size_bytes() != 0)
+                          made.note("ncclRecv", receive(group, result + theirs.first, theirs.size_bytes(), from));
+                      }
+                    });
         !moved)
       return moved;
   return expect(stream_.handle(), what);
@@ -467,18 +505,14 @@ expected<void> nccl_device_group::reduce_fast(const reduction& what) {
   if (auto held = what.ready->hold(stream_); !held)
     return held;
   const auto pieces = what.layout.part(range);
-  auto summed = grouped(what.call, what.ends_at, [&](nccl::comm group) {
-    auto code = nccl::success;
+  auto summed = grouped(what.call, what.ends_at, [&](nccl::comm group, outcome& made) {
     for (std::size_t i = 0; i < pieces.segments().size(); ++i) {
       const auto at = pieces.offset_bytes(i);
       const auto type = pieces.segments()[i].type;
       const auto elements = (pieces.offset_bytes(i + 1) - at) / size_of(type);
-      const auto made = library_->all_reduce(contribution + at, result + at, elements, nccl::type_of(type), nccl::sum,
-                                             group, stream_.handle());
-      if (made != nccl::success && made != nccl::in_progress)
-        code = made;
+      made.note("ncclAllReduce", library_->all_reduce(contribution + at, result + at, elements, nccl::type_of(type),
+                                                      nccl::sum, group, stream_.handle()));
     }
-    return code;
   });
   if (!summed)
     return summed;
@@ -562,7 +596,7 @@ void nccl_device_group::watch() {
     if (!is_given_up_)
       return;
   }
-  climb();
+  give_up();
   {
     const std::lock_guard lock{watch_mutex_};
     is_let_go_ = true;
@@ -570,28 +604,10 @@ void nccl_device_group::watch() {
   watch_changed_.notify_all();
 }
 
-/// Drives the ladder. Whatever may hang is done by a thread of its own, which is left behind if it does.
-void nccl_device_group::climb() {
-  struct report {
-    std::mutex mutex;
-    std::condition_variable changed;
-    /// What has come back, and how.
-    std::optional<std::pair<rung, bool>> ended;
-    bool is_last_holder = false;
-    std::string why;
-
-    void end(rung which, bool worked) {
-      {
-        const std::lock_guard lock{mutex};
-        ended = {which, worked};
-      }
-      changed.notify_all();
-    }
-  };
-  auto shared = std::make_shared<report>();
+void nccl_device_group::give_up() {
   // A call that does not come back keeps the mutex: then there is no communicator to give up, only the process.
   auto* group = nccl::comm{nullptr};
-  auto is_reachable = comm_mutex_.try_lock_for(on_hang_.abort_deadline);
+  const auto is_reachable = comm_mutex_.try_lock_for(on_hang_.abort_deadline);
   if (is_reachable) {
     group = std::exchange(comm_, nullptr);
     comm_mutex_.unlock();
@@ -600,86 +616,45 @@ void nccl_device_group::climb() {
     return;
   // From now on nobody gives memory back to it.
   memory_->leave(group, false);
-  abort_ladder ladder{library_->can_shrink(),
-                      {on_hang_.abort_deadline, on_hang_.leave_deadline, on_hang_.copy_deadline}};
-  auto what = rung::none;
-  auto decision = ladder.begin(clock::now());
-  for (;;) {
-    if (decision.what != what) {
-      what = decision.what;
-      switch (what) {
-      case rung::none:
-        break;
-      case rung::revoke:
-      case rung::abort:
-        if (!is_reachable)
-          break;
-        std::thread{[library = library_, where = where_, group, shared, what] {
-          static_cast<void>(where->make_current());
-          auto code = what == rung::revoke ? library->comm_revoke(group, 0) : library->comm_abort(group);
-          // Revoked once it is quiet. An abort leaves nothing to ask.
-          while (what == rung::revoke && code == nccl::in_progress) {
-            std::this_thread::sleep_for(std::chrono::milliseconds{1});
-            if (library->comm_get_async_error(group, &code) != nccl::success)
-              code = nccl::internal_error;
-          }
-          shared->end(what, code == nccl::success);
-        }}.detach();
-        break;
-      case rung::ask_leave:
-        std::thread{[ask = on_hang_.ask_leave, shared] {
-          auto leave = ask ? ask() : fail(errc::not_found, "nobody is there to ask");
-          {
-            const std::lock_guard lock{shared->mutex};
-            shared->is_last_holder = leave && leave->is_last_holder;
-            shared->why = leave ? std::string{} : leave.error().message;
-          }
-          shared->end(rung::ask_leave, leave.has_value());
-        }}.detach();
-        break;
-      case rung::copy_out:
-        std::thread{[copy = on_hang_.copy_out, shared] {
-          shared->end(rung::copy_out, !copy || copy().has_value());
-        }}.detach();
-        break;
-      case rung::end_process: {
-        const error why{errc::device_error, named() + ": " + decision.reason};
-        if (on_hang_.end_process) {
-          on_hang_.end_process(why);
-          return;
-        }
-        std::fprintf(stderr, "troupe: %s\n", why.message.c_str());
-        ::kill(::getpid(), SIGKILL);
-        return;
+  ladder_calls calls;
+  if (is_reachable) {
+    // An abort frees the communicator: none begins while a call is in NCCL, and no call comes after it.
+    struct turn {
+      std::mutex mutex;
+      bool is_over = false;
+    };
+    const auto turns = std::make_shared<turn>();
+    calls.revoke = [library = library_, where = where_, group, turns] {
+      static_cast<void>(where->make_current());
+      auto code = nccl::in_progress;
+      for (bool has_begun = false; code == nccl::in_progress; has_begun = true) {
+        if (has_begun)
+          std::this_thread::sleep_for(std::chrono::milliseconds{1});
+        const std::lock_guard lock{turns->mutex};
+        if (turns->is_over)
+          return false;
+        // Revoked once it is quiet.
+        if (!has_begun)
+          code = library->comm_revoke(group, 0);
+        else if (library->comm_get_async_error(group, &code) != nccl::success)
+          code = nccl::internal_error;
       }
-      case rung::done:
-        if (ladder.is_revoked()) {
-          const std::scoped_lock locks{comm_mutex_, watch_mutex_};
-          comm_ = group;
-          is_revoked_ = true;
-        }
-        return;
-      }
-    }
-    std::optional<std::pair<rung, bool>> ended;
-    bool is_last_holder = false;
-    std::string why;
-    {
-      std::unique_lock lock{shared->mutex};
-      shared->changed.wait_for(lock, std::chrono::milliseconds{10}, [&] { return shared->ended.has_value(); });
-      ended = std::exchange(shared->ended, std::nullopt);
-      is_last_holder = shared->is_last_holder;
-      why = shared->why;
-    }
-    const auto now = clock::now();
-    if (!ended)
-      decision = ladder.at(now);
-    else if (ended->first == rung::ask_leave)
-      decision = ended->second ? ladder.on_leave(is_last_holder, now) : ladder.on_leave_refused(why, now);
-    else if (ended->first == rung::copy_out)
-      decision = ladder.on_copied(ended->second, now);
-    else
-      decision = ladder.on_call_ended(ended->first, ended->second, now);
+      return code == nccl::success;
+    };
+    calls.abort = [library = library_, where = where_, group, turns] {
+      static_cast<void>(where->make_current());
+      const std::lock_guard lock{turns->mutex};
+      turns->is_over = true;
+      return library->comm_abort(group) == nccl::success;
+    };
+  }
+  abort_ladder ladder{library_->can_shrink(), limits_of(on_hang_)};
+  const auto end = climb(ladder, ladder.begin(clock::now()), on_hang_, named(), calls);
+  const std::scoped_lock locks{comm_mutex_, watch_mutex_};
+  is_process_ending_ = end == ladder_end::ends_process;
+  if (end == ladder_end::revoked) {
+    comm_ = group;
+    is_revoked_ = true;
   }
 }
 

@@ -8,8 +8,8 @@ constexpr auto default_deadline = std::chrono::seconds{300};
 
 class self_device_group final : public basic_device_group {
  public:
-  self_device_group(std::shared_ptr<device> where, generation_id generation)
-      : basic_device_group(std::move(where), rank_id{0}, 1, generation, default_deadline, "self"),
+  self_device_group(std::shared_ptr<device> where, generation_id generation, hang_policy on_hang)
+      : basic_device_group(std::move(where), rank_id{0}, 1, generation, default_deadline, "self", std::move(on_hang)),
         widened_(this->where()) {}
   ~self_device_group() override { stop(); }
 
@@ -52,9 +52,9 @@ class self_device_group final : public basic_device_group {
 
 } // namespace
 
-expected<std::unique_ptr<device_group>> make_self_device_group(std::shared_ptr<device> where,
-                                                               generation_id generation) {
-  auto group = std::make_unique<self_device_group>(std::move(where), generation);
+expected<std::unique_ptr<device_group>> make_self_device_group(std::shared_ptr<device> where, generation_id generation,
+                                                               hang_policy on_hang) {
+  auto group = std::make_unique<self_device_group>(std::move(where), generation, std::move(on_hang));
   if (auto opened = group->open(); !opened)
     return fail(std::move(opened.error()));
   return group;

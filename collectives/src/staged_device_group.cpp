@@ -105,9 +105,9 @@ class staged_bucket final : public own_device_bucket {
 
 class staged_device_group final : public basic_device_group {
  public:
-  staged_device_group(std::shared_ptr<device> where, communicator& host)
+  staged_device_group(std::shared_ptr<device> where, communicator& host, hang_policy on_hang)
       : basic_device_group(std::move(where), host.rank(), host.world_size(), host.generation(), default_deadline,
-                           "staged (" + std::string{host.record().backend} + ")"),
+                           "staged (" + std::string{host.record().backend} + ")", std::move(on_hang)),
         host_(host) {}
 
   ~staged_device_group() override { stop(); }
@@ -258,8 +258,9 @@ class staged_device_group final : public basic_device_group {
 
 } // namespace
 
-expected<std::unique_ptr<device_group>> make_staged_device_group(std::shared_ptr<device> where, communicator& group) {
-  auto made = std::make_unique<staged_device_group>(std::move(where), group);
+expected<std::unique_ptr<device_group>> make_staged_device_group(std::shared_ptr<device> where, communicator& group,
+                                                                 hang_policy on_hang) {
+  auto made = std::make_unique<staged_device_group>(std::move(where), group, std::move(on_hang));
   if (auto opened = made->open_streams(); !opened)
     return fail(std::move(opened.error()));
   return made;

@@ -87,3 +87,26 @@ TEST_CASE("an abort that fails at once is as bad as one that hangs") {
   static_cast<void>(ladder.begin(start));
   CHECK(ladder.on_call_ended(rung::abort, false, start).what == rung::ask_leave);
 }
+
+TEST_CASE("work on a device that does not end asks for leave at once, and spares the process if it ends after all") {
+  abort_ladder spared{true, limits};
+  const auto decision = spared.begin_with_leave("kernels run on", start);
+  CHECK(decision.what == rung::ask_leave);
+  CHECK(decision.reason.find("kernels run on") == 0);
+  CHECK(spared.on_let_go(start + 500ms).what == rung::done);
+  CHECK(!spared.is_revoked());
+
+  abort_ladder told{true, limits};
+  static_cast<void>(told.begin_with_leave("kernels run on", start));
+  CHECK(told.on_leave(false, start + 100ms).what == rung::end_process);
+  // The others have been told that it goes.
+  CHECK(told.on_let_go(start + 200ms).what == rung::end_process);
+}
+
+TEST_CASE("a state that cannot be copied out is said to be lost") {
+  abort_ladder ladder{true, limits};
+  static_cast<void>(ladder.begin_with_leave("kernels run on", start));
+  static_cast<void>(ladder.on_leave(true, start + 100ms));
+  CHECK(ladder.on_copied(false, start + 200ms).reason.find("the steps since the last checkpoint are lost") !=
+        std::string::npos);
+}

@@ -1,4 +1,5 @@
 #include "device_cases.hpp"
+#include "hang_cases.hpp"
 #include "played_device.hpp"
 
 #include <doctest/doctest.h>
@@ -77,6 +78,13 @@ TEST_CASE("after an abort every call gives its reason, and arguments that do not
   group->abort({errc::timed_out, "later"});
   CHECK(group->finish().error() == error{errc::stale_generation, "over"});
   CHECK(group->all_reduce_fast(layout, bucket->bytes().data(), *bucket, ready).error().message == "over");
+}
+
+TEST_CASE("a device that does not end its work ends the process, unless it goes on while leave is waited for") {
+  const auto where = std::make_shared<played_device>();
+  check_hanging_device(where, begins_on::own_thread, [&](hang_policy on_hang) {
+    return value_or_throw(make_self_device_group(where, generation_id{1}, std::move(on_hang)));
+  });
 }
 
 TEST_CASE("a build or a machine without a GPU says so") {

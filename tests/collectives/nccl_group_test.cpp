@@ -1,9 +1,11 @@
 #include "device_cases.hpp"
+#include "hang_cases.hpp"
 #include "nccl_group.hpp"
 #include "played_nccl.hpp"
 #include "rank_group.hpp"
 
 #include <doctest/doctest.h>
+#include <latch>
 #include <thread>
 
 using namespace troupe;
@@ -247,43 +249,154 @@ TEST_CASE("a newcomer among the ranks means a new id") {
   check_bits(ranks, {bucket_layout{{{dtype::f64, 3000}}}, 8, even_ownership(8, 3)});
 }
 
-TEST_CASE("when NCCL never comes back, the process asks for leave, copies the state out if it is the last, and ends") {
-  struct told {
-    std::mutex mutex;
-    std::vector<std::string> steps;
-    void add(std::string x) {
-      const std::lock_guard lock{mutex};
-      steps.push_back(std::move(x));
-    }
-  };
-  told of[2];
+TEST_CASE("a group whose revocation does not end is aborted, and not looked at any more") {
   {
-    nccl_ranks ranks{2, [&](std::uint32_t rank, nccl_options& options) {
+    nccl_ranks ranks{2, [](std::uint32_t, nccl_options& options) {
                        options.on_hang.abort_deadline = std::chrono::milliseconds{20};
-                       options.on_hang.ask_leave = [&, rank]() -> expected<hang_policy::leave> {
-                         of[rank].add("leave");
-                         return hang_policy::leave{rank == 1};
-                       };
-                       options.on_hang.copy_out = [&, rank]() -> expected<void> {
-                         of[rank].add("copy");
-                         return {};
-                       };
-                       options.on_hang.end_process = [&, rank](const error& why) {
-                         of[rank].add("end: " + why.message);
-                       };
+                     }};
+    played_nccl::never_revoked = true;
+    const auto told = reduce_without(ranks, 1, {errc::aborted, "lost"});
+    CHECK(told[0] == error{errc::aborted, "lost"});
+    played_nccl::never_revoked = false;
+  }
+  CHECK(played_nccl::violations == 0);
+  CHECK(played_nccl::living == 0);
+}
+
+TEST_CASE("when NCCL never comes back, the process asks for leave, copies the state out if it is the last, and ends") {
+  hang_diary of[3];
+  {
+    nccl_ranks ranks{3, [&](std::uint32_t rank, nccl_options& options) {
+                       options.on_hang = of[rank].policy([rank] { return hang_policy::leave{rank != 0}; });
+                       if (rank == 2)
+                         options.on_hang.copy_out = {};
                      }};
     played_nccl::hangs = true;
-    reduce_without(ranks, 2, {errc::aborted, "lost"});
+    reduce_without(ranks, 3, {errc::aborted, "lost"});
     // A process would have ended; here its threads may.
     played_nccl::hangs = false;
   }
-  REQUIRE(of[0].steps.size() == 2);
-  CHECK(of[0].steps[0] == "leave");
-  CHECK(of[0].steps[1].find("others have the state") != std::string::npos);
-  REQUIRE(of[1].steps.size() == 3);
-  CHECK(of[1].steps[0] == "leave");
-  CHECK(of[1].steps[1] == "copy");
-  CHECK(of[1].steps[2].find("end: ") == 0);
+  const auto ends_with = [](const std::vector<std::string>& steps, const std::string& text) {
+    INFO(steps.back());
+    CHECK(steps.back().starts_with("end: "));
+    CHECK(steps.back().ends_with(text));
+  };
+  REQUIRE(of[0].steps().size() == 2);
+  CHECK(of[0].steps()[0] == "leave");
+  ends_with(of[0].steps(), "others have the state: this process may end");
+  REQUIRE(of[1].steps().size() == 3);
+  CHECK(of[1].steps()[1] == "copy");
+  ends_with(of[1].steps(), "the state is copied out");
+  // Nothing that could copy is no copy.
+  REQUIRE(of[2].steps().size() == 2);
+  ends_with(of[2].steps(), "the steps since the last checkpoint are lost");
+  CHECK(played_nccl::violations == 0);
+}
+
+TEST_CASE("an abort that comes back late spares the process, which then needs no leave") {
+  hang_diary diary;
+  std::latch is_over{1};
+  {
+    nccl_ranks ranks{2, [&](std::uint32_t rank, nccl_options& options) {
+                       if (rank == 0)
+                         options.on_hang = diary.policy([&is_over]() -> expected<hang_policy::leave> {
+                           played_nccl::hangs = false;
+                           is_over.wait();
+                           return fail(errc::aborted, "the question was withdrawn");
+                         });
+                     }};
+    played_nccl::hangs = true;
+    const auto told = reduce_without(ranks, 1, {errc::aborted, "lost"});
+    CHECK(told[0] == error{errc::aborted, "lost"});
+    CHECK(diary.steps() == std::vector<std::string>{"leave", "withdraw"});
+    is_over.count_down();
+  }
+  CHECK(played_nccl::violations == 0);
+}
+
+TEST_CASE("a call that NCCL refuses is named") {
+  nccl_ranks ranks{2};
+  const bucket_layout layout{{{dtype::f32, 100}}};
+  auto& group = *ranks.groups[0];
+  auto ready = value_or_throw(device_event::make(group.where()));
+  auto bucket = value_or_throw(group.make_bucket(layout));
+  auto memory = value_or_throw(group.allocate(layout.size_bytes()));
+  played_nccl::all_reduce_result = nccl::invalid_usage;
+  value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+  const auto done = group.finish();
+  played_nccl::all_reduce_result = nccl::success;
+  REQUIRE(!done);
+  INFO(done.error().message);
+  CHECK(done.error().code == errc::device_error);
+  CHECK(done.error().message.find("ncclAllReduce: ") != std::string::npos);
+  ranks.groups[1]->abort({errc::aborted, "enough"});
+}
+
+TEST_CASE("connections that break while the group is formed may be a peer's end, and are no error of the device's") {
+  played_nccl::forming_result = nccl::system_error;
+  nccl_ranks ranks{2};
+  played_nccl::forming_result = nccl::success;
+  for (const auto& x : ranks.errors) {
+    CHECK(x.code == errc::unreachable);
+    CHECK(x.message.find("ncclCommInitRankConfig: ") == 0);
+  }
+  CHECK(played_nccl::living == 0);
+}
+
+TEST_CASE("without an id from NCCL nobody waits, and a group that can be shrunk needs none") {
+  played_nccl::id_result = nccl::system_error;
+  {
+    nccl_ranks ranks{2};
+    CHECK(ranks.errors[0].code == errc::unreachable);
+    CHECK(ranks.errors[0].message.find("ncclGetUniqueId: ") == 0);
+    CHECK(ranks.errors[1].code == errc::aborted);
+    CHECK(ranks.errors[1].message.find("rank 0 has got no id from NCCL: ncclGetUniqueId: ") != std::string::npos);
+  }
+  played_nccl::id_result = nccl::success;
+  for (bool can_shrink : {true, false}) {
+    nccl_ranks ranks{3};
+    reduce_without(ranks, 2, {errc::aborted, "lost"});
+    std::vector<std::unique_ptr<device_group>> old;
+    for (std::uint32_t rank : {0u, 1u})
+      old.push_back(std::move(ranks.groups[rank]));
+    ranks.groups.pop_back();
+    std::vector<std::string> notes(2);
+    played_nccl::id_result = nccl::system_error;
+    played_nccl::shrink_fails = !can_shrink;
+    ranks.form(
+        [&](std::uint32_t rank, nccl_options& options) {
+          options.predecessor = std::move(old[rank]);
+          options.shrink_deadline = std::chrono::milliseconds{100};
+          options.note = [&notes, rank](const std::string& text) { notes[rank] = text; };
+        },
+        2);
+    played_nccl::id_result = nccl::success;
+    played_nccl::shrink_fails = false;
+    for (std::uint32_t rank : {0u, 1u}) {
+      CHECK((ranks.errors[rank] == error{}) == can_shrink);
+      CHECK(notes[rank].empty() == can_shrink);
+    }
+    if (can_shrink)
+      check_bits(ranks, {bucket_layout{{{dtype::f32, 900}}}, 8, even_ownership(8, 2)});
+    else
+      CHECK(notes[1].find("ncclCommShrink did not end within 100 ms") != std::string::npos);
+  }
+  CHECK(played_nccl::living == 0);
+  CHECK(played_nccl::violations == 0);
+}
+
+TEST_CASE("a group that is replaced is not finalized, which would wait for those that have left") {
+  nccl_ranks ranks{3, {}, 22803};
+  check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 3), 1, UINT64_MAX, 1});
+  std::vector<std::unique_ptr<device_group>> old;
+  for (std::uint32_t rank : {0u, 1u})
+    old.push_back(std::move(ranks.groups[rank]));
+  const auto leaving = std::move(ranks.groups[2]);
+  ranks.groups.resize(2);
+  const auto before = played_nccl::finalized.load();
+  ranks.form([&](std::uint32_t rank, nccl_options& options) { options.predecessor = std::move(old[rank]); }, 2);
+  CHECK(played_nccl::finalized == before);
+  check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 2), 1, UINT64_MAX, 1});
 }
 
 TEST_CASE("a rank that is late is told by the deadline, with call, rank and device") {

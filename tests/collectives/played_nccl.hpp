@@ -22,8 +22,8 @@
 /// A table of functions in NCCL's place, for ranks that are threads and devices that are played: a test double for a
 /// library that does not run without GPUs. It drives the group's own code from end to end, with what NCCL promises of
 /// non-blocking communicators: calls return at once, their work stands on the stream only when the state is success
-/// again, an operation whose peer is gone never ends by itself. It shows nothing of NCCL itself; tests labelled `gpu`
-/// do.
+/// again, an operation whose peer is gone never ends by itself, an abort frees the communicator. It shows nothing of
+/// NCCL itself; tests labelled `gpu` do.
 struct ncclComm {
   struct world;
 
@@ -39,6 +39,10 @@ struct ncclComm {
   };
 
   std::shared_ptr<world> members;
+  /// Of which this is known to the outside.
+  troupe::collectives::nccl::comm handle = nullptr;
+  /// Calls that have not returned yet.
+  std::atomic<int> calls = 0;
   int rank = 0;
   int size = 0;
   std::uint64_t id = 0;
@@ -49,7 +53,6 @@ struct ncclComm {
   std::vector<operation> pending;
   ncclComm** made = nullptr;
   ncclComm* child = nullptr;
-  int violations = 0;
   troupe::collectives::nccl::result failure = troupe::collectives::nccl::success;
   std::atomic<bool> is_given_up = false;
   std::set<void*> registered;
@@ -61,18 +64,27 @@ class played_nccl {
  public:
   /// Whether calls that give up never come back, until this is false again.
   static inline std::atomic<bool> hangs = false;
+  /// The same of revoking alone: its call comes back, and what it has begun does not end.
+  static inline std::atomic<bool> never_revoked = false;
   static inline std::atomic<bool> shrink_fails = false;
+  /// What NCCL gives for the next id, for the forming of the next communicators, and for all-reduce.
+  static inline std::atomic<nccl::result> all_reduce_result = nccl::success;
+  static inline std::atomic<nccl::result> id_result = nccl::success;
+  static inline std::atomic<nccl::result> forming_result = nccl::success;
   static inline std::atomic<int> living = 0;
   static inline std::atomic<int> shrunk = 0;
   static inline std::atomic<int> formed = 0;
   static inline std::atomic<int> registrations = 0;
-  /// Calls that real NCCL forbids.
+  static inline std::atomic<int> finalized = 0;
+  /// Calls that real NCCL forbids: on a communicator that is freed, or that is freed before they return, among others.
   static inline std::atomic<int> violations = 0;
 
   static std::shared_ptr<const nccl::library> table(int version = 22809) {
     auto x = std::make_shared<nccl::library>();
     x->version = version;
     x->get_unique_id = [](nccl::unique_id* id) {
+      if (const auto code = id_result.load(); code != nccl::success)
+        return code;
       static std::atomic<std::uint64_t> last = 0;
       const std::uint64_t number = ++last;
       std::memset(id, 0, sizeof(*id));
@@ -88,18 +100,27 @@ class played_nccl {
       ++formed;
       return nccl::in_progress;
     };
-    x->comm_finalize = [](nccl::comm group) {
+    x->comm_finalize = [](nccl::comm handle) {
+      const call group{handle};
+      if (!group)
+        return nccl::invalid_argument;
       const std::lock_guard lock{group->mutex};
       group->ready_at = soon();
+      ++finalized;
       return nccl::in_progress;
     };
-    x->comm_destroy = [](nccl::comm group) {
+    x->comm_destroy = [](nccl::comm handle) {
+      const call group{handle};
+      if (!group)
+        return nccl::invalid_argument;
       leave(group);
       return nccl::success;
     };
-    x->comm_abort = [](nccl::comm group) {
+    x->comm_abort = [](nccl::comm handle) {
+      const call group{handle};
+      if (!group)
+        return nccl::invalid_argument;
       wait_while_hanging();
-      give_up(group);
       leave(group);
       return nccl::success;
     };
@@ -125,6 +146,8 @@ class played_nccl {
     };
     x->all_reduce = [](const void* from, void* to, std::size_t count, nccl::data_type type, nccl::operation,
                        nccl::comm group, void* stream) {
+      if (const auto code = all_reduce_result.load(); code != nccl::success)
+        return code;
       return add(group, {kind::all_reduce, -1, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), count,
                          type, stream});
     };
@@ -137,21 +160,30 @@ class played_nccl {
         std::free(data);
         return nccl::success;
       };
-      x->comm_register = [](nccl::comm group, void* data, std::size_t, void** handle) {
+      x->comm_register = [](nccl::comm handle, void* data, std::size_t, void** registration) {
+        const call group{handle};
+        if (!group)
+          return nccl::invalid_argument;
         const std::lock_guard lock{group->mutex};
-        *handle = data;
+        *registration = data;
         violations += group->registered.insert(data).second ? 0 : 1;
         ++registrations;
         return nccl::success;
       };
-      x->comm_deregister = [](nccl::comm group, void* handle) {
+      x->comm_deregister = [](nccl::comm handle, void* registration) {
+        const call group{handle};
+        if (!group)
+          return nccl::invalid_argument;
         const std::lock_guard lock{group->mutex};
-        violations += group->registered.erase(handle) == 1 ? 0 : 1;
+        violations += group->registered.erase(registration) == 1 ? 0 : 1;
         return nccl::success;
       };
     }
     if (version >= 22703)
-      x->comm_shrink = [](nccl::comm parent, int* lost, int count, nccl::comm* made, nccl::config*, int) {
+      x->comm_shrink = [](nccl::comm handle, int* lost, int count, nccl::comm* made, nccl::config*, int) {
+        const call parent{handle};
+        if (!parent)
+          return nccl::invalid_argument;
         if (shrink_fails && parent->rank == 0)
           return nccl::system_error;
         const std::set<int> excluded{lost, lost + count};
@@ -167,9 +199,17 @@ class played_nccl {
         return nccl::in_progress;
       };
     if (version >= 22807)
-      x->comm_revoke = [](nccl::comm group, int) {
+      x->comm_revoke = [](nccl::comm handle, int) {
+        const call group{handle};
+        if (!group)
+          return nccl::invalid_argument;
         wait_while_hanging();
-        give_up(group);
+        if (never_revoked) {
+          const std::lock_guard lock{group->mutex};
+          group->ready_at = clock::time_point::max();
+          return nccl::in_progress;
+        }
+        give_up(*group);
         const std::lock_guard lock{group->mutex};
         group->ready_at = soon();
         return nccl::in_progress;
@@ -197,12 +237,54 @@ class played_nccl {
     return x;
   }
 
-  static nccl::comm join(std::pair<std::uint64_t, int> id, int size, int rank);
-  static void leave(nccl::comm group);
-  static void give_up(nccl::comm group);
-  static nccl::result get_async_error(nccl::comm group, nccl::result* state);
+  /// Communicators that are not freed, by handle. A handle is a number, and never given twice: so a call on one that is
+  /// freed is found out, and not only where a sanitizer looks.
+  static std::map<nccl::comm, std::shared_ptr<ncclComm>>& known() {
+    static std::map<nccl::comm, std::shared_ptr<ncclComm>> x;
+    return x;
+  }
+  static std::mutex& known_mutex() {
+    static std::mutex x;
+    return x;
+  }
 
-  static nccl::result add(nccl::comm group, operation what) {
+  /// A call on a communicator, until it returns.
+  class call {
+   public:
+    explicit call(nccl::comm handle) {
+      const std::lock_guard lock{known_mutex()};
+      const auto found = known().find(handle);
+      if (found == known().end()) {
+        ++violations;
+        return;
+      }
+      group_ = found->second;
+      ++group_->calls;
+    }
+    call(const call&) = delete;
+    call& operator=(const call&) = delete;
+    ~call() {
+      if (group_)
+        --group_->calls;
+    }
+    explicit operator bool() const { return group_ != nullptr; }
+    ncclComm* operator->() const { return group_.get(); }
+    ncclComm& operator*() const { return *group_; }
+    const std::shared_ptr<ncclComm>& get() const { return group_; }
+
+   private:
+    std::shared_ptr<ncclComm> group_;
+  };
+
+  static nccl::comm join(std::pair<std::uint64_t, int> id, int size, int rank);
+  static void leave(const call& group);
+  static void give_up(ncclComm& group);
+  static nccl::result get_async_error(nccl::comm handle, nccl::result* state);
+
+  static nccl::result add(nccl::comm handle, operation what) {
+    const call group{handle};
+    if (!group)
+      return nccl::invalid_argument;
     {
       const std::lock_guard lock{group->mutex};
       // Another operation while the last is not on its stream yet.
@@ -210,12 +292,15 @@ class played_nccl {
         ++violations;
       group->pending.push_back(what);
     }
-    grouped().insert(group);
+    grouped().insert(handle);
     return depth() == 0 ? flush() : nccl::success;
   }
 
   static nccl::result flush() {
-    for (auto* group : grouped()) {
+    for (auto* handle : grouped()) {
+      const call group{handle};
+      if (!group)
+        continue;
       const std::lock_guard lock{group->mutex};
       group->ready_at = soon();
     }
@@ -223,7 +308,7 @@ class played_nccl {
     return nccl::in_progress;
   }
 
-  static void run(nccl::comm group, const std::vector<operation>& all);
+  static void run(ncclComm& group, const std::vector<operation>& all);
 };
 
 } // namespace troupe::collectives::testing
@@ -247,8 +332,8 @@ namespace troupe::collectives::testing {
 inline nccl::comm played_nccl::join(std::pair<std::uint64_t, int> id, int size, int rank) {
   static std::mutex mutex;
   static std::map<std::pair<std::uint64_t, int>, std::shared_ptr<ncclComm::world>> worlds;
-  static std::atomic<std::uint64_t> ids = 1'000'000;
-  auto* made = new ncclComm;
+  static std::atomic<std::uintptr_t> handles = 0;
+  auto made = std::make_shared<ncclComm>();
   {
     const std::lock_guard lock{mutex};
     auto& world = worlds[id];
@@ -265,23 +350,35 @@ inline nccl::comm played_nccl::join(std::pair<std::uint64_t, int> id, int size, 
   // A child of this world is another one.
   made->id = id.first * 2 + static_cast<std::uint64_t>(id.second) + (id.first < 1'000'000 ? 1'000'000 : 0);
   made->ready_at = soon();
+  made->failure = forming_result;
+  made->handle = reinterpret_cast<nccl::comm>(16 * ++handles); // NOLINT(performance-no-int-to-ptr)
   ++living;
-  return made;
+  const std::lock_guard lock{known_mutex()};
+  known()[made->handle] = made;
+  return made->handle;
 }
 
-inline void played_nccl::leave(nccl::comm group) {
+/// Frees it, as far as anybody outside can tell: what stands on streams may still look at it.
+inline void played_nccl::leave(const call& group) {
+  {
+    const std::lock_guard lock{known_mutex()};
+    violations += group->calls == 1 ? 0 : 1;
+    known().erase(group->handle);
+  }
   --living;
-  // What stands on streams may still look at it; a few bytes that a test leaves behind.
-  give_up(group);
+  give_up(*group);
 }
 
-inline void played_nccl::give_up(nccl::comm group) {
-  const std::lock_guard lock{group->members->mutex};
-  group->is_given_up = true;
-  group->members->changed.notify_all();
+inline void played_nccl::give_up(ncclComm& group) {
+  const std::lock_guard lock{group.members->mutex};
+  group.is_given_up = true;
+  group.members->changed.notify_all();
 }
 
-inline nccl::result played_nccl::get_async_error(nccl::comm group, nccl::result* state) {
+inline nccl::result played_nccl::get_async_error(nccl::comm handle, nccl::result* state) {
+  const call group{handle};
+  if (!group)
+    return nccl::invalid_argument;
   const std::lock_guard lock{group->mutex};
   *state = nccl::success;
   if (group->failure != nccl::success) {
@@ -303,16 +400,16 @@ inline nccl::result played_nccl::get_async_error(nccl::comm group, nccl::result*
   }
   if (!group->pending.empty()) {
     auto* stream = group->pending.front().stream;
-    static_cast<void>(
-        played_device::run_on(stream, [group, all = std::exchange(group->pending, {})] { run(group, all); }));
+    static_cast<void>(played_device::run_on(
+        stream, [group = group.get(), all = std::exchange(group->pending, {})] { run(*group, all); }));
   }
   return nccl::success;
 }
 
 /// On a stream: all of a group at once, as one kernel.
-inline void played_nccl::run(nccl::comm group, const std::vector<operation>& all) {
+inline void played_nccl::run(ncclComm& group, const std::vector<operation>& all) {
   using kind = operation::kind;
-  auto& world = *group->members;
+  auto& world = *group.members;
   const auto size_of_type = [](nccl::data_type type) -> std::size_t {
     return type == nccl::int8 || type == nccl::uint8         ? 1
            : type == nccl::float16 || type == nccl::bfloat16 ? 2
@@ -323,19 +420,19 @@ inline void played_nccl::run(nccl::comm group, const std::vector<operation>& all
   {
     const std::lock_guard lock{world.mutex};
     for (const auto& x : all)
-      for (int peer = 0; peer < group->size; ++peer)
-        if (peer != group->rank && x.what != kind::receive && (x.peer < 0 || x.peer == peer)) {
+      for (int peer = 0; peer < group.size; ++peer)
+        if (peer != group.rank && x.what != kind::receive && (x.peer < 0 || x.peer == peer)) {
           ncclComm::world::message mail{x.from, x.count * size_of_type(x.type)};
           sent.push_back(mail.is_taken);
-          world.mail[{group->rank, peer}].push_back(std::move(mail));
+          world.mail[{group.rank, peer}].push_back(std::move(mail));
         }
     world.changed.notify_all();
   }
   const auto take = [&](int peer, std::byte* to, std::size_t size) {
     std::unique_lock lock{world.mutex};
-    auto& mail = world.mail[{peer, group->rank}];
-    world.changed.wait(lock, [&] { return !mail.empty() || group->is_given_up; });
-    if (group->is_given_up)
+    auto& mail = world.mail[{peer, group.rank}];
+    world.changed.wait(lock, [&] { return !mail.empty() || group.is_given_up; });
+    if (group.is_given_up)
       return false;
     if (mail.front().size != size)
       ++violations;
@@ -350,11 +447,11 @@ inline void played_nccl::run(nccl::comm group, const std::vector<operation>& all
     const auto bytes = x.count * size_of_type(x.type);
     if (x.what == kind::receive && !take(x.peer, x.to, bytes))
       return;
-    for (int peer = 0; x.what == kind::all_gather && peer < group->size; ++peer) {
+    for (int peer = 0; x.what == kind::all_gather && peer < group.size; ++peer) {
       auto* to = x.to + static_cast<std::size_t>(peer) * bytes;
-      if (peer != group->rank && !take(peer, to, bytes))
+      if (peer != group.rank && !take(peer, to, bytes))
         return;
-      if (peer == group->rank && to != x.from)
+      if (peer == group.rank && to != x.from)
         std::memcpy(to, x.from, bytes);
     }
     if (x.what == kind::all_reduce) {
@@ -370,8 +467,8 @@ inline void played_nccl::run(nccl::comm group, const std::vector<operation>& all
       std::vector<std::byte> other(bytes);
       std::vector<std::byte> other_wide(sum.size());
       widen(type, sum.data(), x.from, x.count);
-      for (int peer = 0; peer < group->size; ++peer)
-        if (peer != group->rank) {
+      for (int peer = 0; peer < group.size; ++peer)
+        if (peer != group.rank) {
           if (!take(peer, other.data(), bytes))
             return;
           widen(type, other_wide.data(), other.data(), x.count);
@@ -383,9 +480,9 @@ inline void played_nccl::run(nccl::comm group, const std::vector<operation>& all
   }
   std::unique_lock lock{world.mutex};
   world.changed.wait(lock,
-                     [&] { return group->is_given_up || std::ranges::all_of(sent, [](const auto& x) { return *x; }); });
+                     [&] { return group.is_given_up || std::ranges::all_of(sent, [](const auto& x) { return *x; }); });
   // In place: not before everybody has read it.
-  if (!group->is_given_up)
+  if (!group.is_given_up)
     for (const auto& [to, result] : results)
       std::memcpy(to, result.data(), result.size());
 }

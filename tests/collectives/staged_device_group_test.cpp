@@ -1,4 +1,5 @@
 #include "device_cases.hpp"
+#include "hang_cases.hpp"
 #include "played_device.hpp"
 #include "rank_group.hpp"
 
@@ -76,6 +77,15 @@ TEST_CASE("an abort ends what waits for a rank that does not come, and the host'
   REQUIRE(!done);
   CHECK(done.error() == error{errc::aborted, "worker 1 is lost"});
   CHECK(hosts[0].barrier().error() == error{errc::aborted, "worker 1 is lost"});
+}
+
+TEST_CASE("with the host's group, too, a device that does not end its copies ends the process") {
+  const auto where = shared_device();
+  std::vector<std::unique_ptr<rank_group>> hosts;
+  check_hanging_device(where, begins_on::callers_thread, [&](hang_policy on_hang) {
+    hosts.push_back(std::make_unique<rank_group>(backend::shm, 2));
+    return value_or_throw(make_staged_device_group(where, (*hosts.back())[0], std::move(on_hang)));
+  });
 }
 
 TEST_CASE("a host group that fails names call and rank of the device's") {

@@ -2,6 +2,7 @@
 
 #include <troupe/collectives/bucket_layout.hpp>
 #include <troupe/collectives/device.hpp>
+#include <troupe/collectives/hang_policy.hpp>
 #include <troupe/collectives/leaf_accumulator.hpp>
 #include <troupe/collectives/summation_tree.hpp>
 #include <troupe/error.hpp>
@@ -49,7 +50,7 @@ class device_bucket {
 ///
 /// Errors are those of `communicator`, and those of `device`. All but `errc::invalid_argument` are final. After one,
 /// and after an abort, `finish` returns once nothing of the group's writes to the caller's memory any more, so that a
-/// worker may report; where the driver or NCCL does not let go, see `nccl_options::on_hang`.
+/// worker may report; where the device or NCCL does not let go, the process ends as `hang_policy` says.
 class device_group {
  public:
   device_group() = default;
@@ -69,8 +70,8 @@ class device_group {
   /// The longest that one reduction may take from now on, from its `ready` event on.
   virtual void set_deadline(std::chrono::milliseconds deadline) noexcept = 0;
 
-  /// Device memory that spares the backend copies. May outlive the group: partial sums live as long as the process, and
-  /// a later generation's group knows them again.
+  /// Device memory that spares the backend copies. May outlive the group: the group of a later generation knows it
+  /// again.
   [[nodiscard]] virtual expected<device_memory> allocate(std::uint64_t size_bytes) = 0;
 
   /// A place for the sums of buckets of this layout; see `communicator::make_bucket`.
@@ -99,8 +100,8 @@ class device_group {
 };
 
 /// The group of one: the arithmetic alone, on the device.
-[[nodiscard]] expected<std::unique_ptr<device_group>> make_self_device_group(std::shared_ptr<device> where,
-                                                                             generation_id generation);
+[[nodiscard]] expected<std::unique_ptr<device_group>>
+make_self_device_group(std::shared_ptr<device> where, generation_id generation, hang_policy on_hang = {});
 
 /// Adds up the contributions of one worker's shards along the canonical tree, as `leaf_accumulator` does, with buckets
 /// in device memory: every call puts its work on `stream`, which is the same from `begin` to `end`, and returns. Misuse

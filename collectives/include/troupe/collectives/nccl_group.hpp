@@ -2,6 +2,7 @@
 
 #include <troupe/collectives/device_group.hpp>
 #include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/collectives/hang_policy.hpp>
 #include <troupe/error.hpp>
 #include <troupe/types.hpp>
 
@@ -13,28 +14,6 @@
 #include <string>
 
 namespace troupe::collectives {
-
-/// What is done when NCCL does not let go of a group that was given up: its kernels may go on writing, so that this
-/// process must not report, and must not stay. All are called from the group's own threads.
-struct hang_policy {
-  /// What the collectives actor answers who asks for leave to die.
-  struct leave {
-    /// Nobody else has the state: `copy_out` comes before the end.
-    bool is_last_holder = false;
-  };
-
-  /// Returns once this process may end; others that hang, too, wait for it to be gone. An error counts as leave.
-  std::function<expected<leave>()> ask_leave;
-  /// Takes the state off the device, on a stream of its own, to where it outlives the process.
-  std::function<expected<void>()> copy_out;
-  /// Ends the process; `why` is for its log. Default: SIGKILL to itself, which counts as a loss.
-  std::function<void(const error& why)> end_process;
-
-  /// The longest that `revoke` and `abort` of NCCL may take, each; and then leave, and the copy.
-  std::chrono::milliseconds abort_deadline = std::chrono::seconds{5};
-  std::chrono::milliseconds leave_deadline = std::chrono::seconds{30};
-  std::chrono::milliseconds copy_deadline = std::chrono::seconds{60};
-};
 
 /// A place in a group that talks over NCCL.
 struct nccl_options {
@@ -57,6 +36,9 @@ struct nccl_options {
 
   hang_policy on_hang = {};
 
+  /// Told, in words, what was tried in vain and is done in another way; none: nobody is.
+  std::function<void(const std::string&)> note = {};
+
   /// The group of the generation before, if this process was in it: finished, mostly failed or aborted. If all ranks
   /// hand in theirs, in the same order, and NCCL is 2.28.7 or later, the new one is the old one without those that are
   /// gone; if that fails, and else, it is formed from a new id.
@@ -72,8 +54,8 @@ struct nccl_options {
 /// interfaces that NCCL_SOCKET_IFNAME names, or on one that it picks.
 ///
 /// Fails with the exchange's error, `errc::unsatisfiable` (no NCCL), `errc::invalid_argument` (two ranks on one GPU),
-/// `errc::mismatch` (a blob is of another generation or group), `errc::timed_out`, `errc::aborted` (cancelled),
-/// `errc::device_error`.
+/// `errc::mismatch` (a blob is of another generation or group), `errc::timed_out`, `errc::aborted` (cancelled, or rank
+/// 0 has failed), `errc::unreachable` (a connection fails, as when a peer dies meanwhile), `errc::device_error`.
 [[nodiscard]] expected<std::unique_ptr<device_group>>
 make_nccl_group(std::shared_ptr<device> where, nccl_options options, const address_exchange& exchange);
 

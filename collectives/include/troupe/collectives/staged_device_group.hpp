@@ -14,7 +14,7 @@ namespace troupe::collectives {
 ///
 /// `group` outlives what is returned. While reductions are on their way its other calls wait for them, as for calls
 /// that were started; an abort of either ends both. `all_reduce_fast` sums as `group` does.
-[[nodiscard]] expected<std::unique_ptr<device_group>> make_staged_device_group(std::shared_ptr<device> where,
-                                                                               communicator& group);
+[[nodiscard]] expected<std::unique_ptr<device_group>>
+make_staged_device_group(std::shared_ptr<device> where, communicator& group, hang_policy on_hang = {});
 
 } // namespace troupe::collectives

@@ -1,0 +1,126 @@
+#pragma once
+
+#include "played_device.hpp"
+
+#include <troupe/collectives/device_group.hpp>
+#include <troupe/error.hpp>
+
+#include <condition_variable>
+#include <doctest/doctest.h>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+/// What a group does about a device that does not end its work.
+namespace troupe::collectives::testing {
+
+/// What a hang policy was asked for, in order.
+class hang_diary {
+ public:
+  void add(std::string step) {
+    {
+      const std::lock_guard lock{mutex_};
+      steps_.push_back(std::move(step));
+    }
+    changed_.notify_all();
+  }
+
+  std::vector<std::string> steps() {
+    const std::lock_guard lock{mutex_};
+    return steps_;
+  }
+
+  void wait_for(std::size_t steps) {
+    std::unique_lock lock{mutex_};
+    changed_.wait(lock, [&] { return steps_.size() >= steps; });
+  }
+
+  /// With short limits, and without an end of this process. Leave is given by `answer`.
+  hang_policy policy(std::function<expected<hang_policy::leave>()> answer) {
+    hang_policy result;
+    result.abort_deadline = std::chrono::milliseconds{20};
+    result.settle_deadline = std::chrono::milliseconds{20};
+    result.ask_leave = [this, answer = std::move(answer)] {
+      add("leave");
+      return answer();
+    };
+    result.withdraw_leave = [this] { add("withdraw"); };
+    result.copy_out = [this]() -> expected<void> {
+      add("copy");
+      return {};
+    };
+    result.end_process = [this](const error& why) { add("end: " + why.message); };
+    return result;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> steps_;
+};
+
+/// A reduction that is begun and given up while the device stands still: first for ever, as far as the group can tell,
+/// then so that it goes on while leave is waited for. A group that begins on its own thread takes memory of the device
+/// for that; the abort comes after.
+enum class begins_on { callers_thread, own_thread };
+
+inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on begins,
+                                 const std::function<std::unique_ptr<device_group>(hang_policy)>& make) {
+  const bucket_layout layout{{{dtype::f32, 40000}}};
+  const auto give_up = [&](device_group& group, std::latch& goes_on, const std::function<void()>& meanwhile) {
+    auto stream = value_or_throw(device_stream::make(where));
+    auto ready = value_or_throw(device_event::make(where));
+    auto bucket = value_or_throw(group.make_bucket(layout));
+    auto memory = value_or_throw(group.allocate(layout.size_bytes()));
+    value_or_throw(played_device::run_on(stream.handle(), [&goes_on] { goes_on.wait(); }));
+    value_or_throw(ready.record(stream));
+    const auto free = value_or_throw(where->free_bytes());
+    value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+    while (begins == begins_on::own_thread && value_or_throw(where->free_bytes()) == free)
+      std::this_thread::yield();
+    group.abort({errc::aborted, "worker 1 is lost"});
+    std::thread beside{meanwhile};
+    CHECK(group.finish().error() == error{errc::aborted, "worker 1 is lost"});
+    beside.join();
+    value_or_throw(stream.synchronize());
+  };
+  {
+    hang_diary diary;
+    std::latch goes_on{1};
+    auto group = make(diary.policy([] { return hang_policy::leave{true}; }));
+    // A process would have ended by then.
+    give_up(*group, goes_on, [&] {
+      diary.wait_for(3);
+      goes_on.count_down();
+    });
+    const auto steps = diary.steps();
+    REQUIRE(steps.size() == 3);
+    CHECK(steps[0] == "leave");
+    CHECK(steps[1] == "copy");
+    INFO(steps[2]);
+    for (const char* part : {"end: ", "work on the device has not ended within 20 ms", "GPU 0 (played)"})
+      CHECK(steps[2].find(part) != std::string::npos);
+  }
+  {
+    hang_diary diary;
+    std::latch goes_on{1};
+    std::latch is_over{1};
+    auto group = make(diary.policy([&is_over]() -> expected<hang_policy::leave> {
+      is_over.wait();
+      return fail(errc::aborted, "the question was withdrawn");
+    }));
+    give_up(*group, goes_on, [&] {
+      diary.wait_for(1);
+      goes_on.count_down();
+      diary.wait_for(2);
+      is_over.count_down();
+    });
+    CHECK(diary.steps() == std::vector<std::string>{"leave", "withdraw"});
+  }
+}
+
+} // namespace troupe::collectives::testing

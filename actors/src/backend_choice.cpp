@@ -49,6 +49,7 @@ expected<backend_choice> choose_backend(backend_mode mode, std::span<const worke
                                                       "for: " +
                                                           where};
   case backend_mode::automatic:
+  case backend_mode::nccl:
     if (most > most_sharing)
       return backend_choice{backend_kind::gloo, "TCP: " + workers(most) +
                                                     " on a node are more than can share memory (" +
@@ -63,24 +64,33 @@ expected<backend_choice> choose_backend(backend_mode mode, std::span<const worke
                                           std::to_string(most_sharing) + "): set run.backend to gloo");
 }
 
-device_backend_choice choose_device_backend(backend_mode mode, std::span<const collectives::device_offer> ranks) {
+expected<device_backend_choice> choose_device_backend(gpu_gradients mode,
+                                                      std::span<const collectives::device_offer> ranks) {
   if (ranks.size() <= 1)
-    return {device_backend::self, "nothing: there is one worker"};
-  if (mode != backend_mode::automatic)
-    return {device_backend::staged, "the host's memory, as run.backend asks for"};
-  for (std::size_t i = 0; i < ranks.size(); ++i)
+    return device_backend_choice{device_backend::self, "nothing: there is one worker"};
+  if (mode == gpu_gradients::by_host)
+    return device_backend_choice{device_backend::staged, "the host's memory, as run.backend asks for"};
+  const auto is_forced = mode == gpu_gradients::by_nccl;
+  // Whether ranks may share a GPU is for NCCL to say, if it was asked for by name.
+  for (std::size_t i = 0; i < ranks.size() && !is_forced; ++i)
     for (std::size_t k = 0; k < i; ++k)
       if (ranks[i].device == ranks[k].device)
-        return {device_backend::staged,
-                "the host's memory: ranks " + std::to_string(k) + " and " + std::to_string(i) + " share a GPU"};
+        return device_backend_choice{device_backend::staged, "the host's memory: ranks " + std::to_string(k) + " and " +
+                                                                 std::to_string(i) + " share a GPU"};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i].nccl.empty())
-      return {device_backend::staged, "the host's memory: rank " + std::to_string(i) + " has no NCCL"};
-    if (ranks[i].nccl != ranks[0].nccl)
-      return {device_backend::staged, "the host's memory: rank 0 has " + ranks[0].nccl + " and rank " +
-                                          std::to_string(i) + " " + ranks[i].nccl};
+    if (ranks[i].nccl == ranks[0].nccl && !ranks[i].nccl.empty())
+      continue;
+    const auto why = ranks[i].nccl.empty()
+                         ? "rank " + std::to_string(i) + " has no NCCL"
+                         : "rank 0 has " + ranks[0].nccl + " and rank " + std::to_string(i) + " " + ranks[i].nccl;
+    if (is_forced)
+      return fail(errc::unsatisfiable,
+                  "run.backend is nccl, and " + why +
+                      ": install NCCL in one version on all hosts, or leave run.backend to itself");
+    return device_backend_choice{device_backend::staged, "the host's memory: " + why};
   }
-  return {device_backend::nccl, ranks[0].nccl + ": " + std::to_string(ranks.size()) + " workers with a GPU each"};
+  return device_backend_choice{device_backend::nccl, ranks[0].nccl + (is_forced ? ", as asked for: " : ": ") +
+                                                         std::to_string(ranks.size()) + " workers with a GPU each"};
 }
 
 } // namespace troupe::actors

@@ -25,6 +25,7 @@ class collectives_state : public collectives_actor::base {
         [this](const exchange_request& message) { return exchange(message); },
         [this](const exchange_ended& message) { end(message); },
         [this](const leave_request& message) { return ask_leave(message); },
+        [this](const leave_withdrawn& message) { withdraw(message); },
         [this](const worker_gone& message) { grant(leaves_.gone(message)); },
     };
   }
@@ -42,7 +43,10 @@ class collectives_state : public collectives_actor::base {
   using promise = caf::typed_response_promise<exchange_result>;
 
   void begin(const generation_started& message) {
-    leaves_.begin(message);
+    if (leaves_.begin(message))
+      for (auto& [worker, waiting] : std::exchange(asking_, {}))
+        waiting.deliver(to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) +
+                                                            " was formed without waiting for this worker"}));
     if (!table_.begin(message))
       return;
     fail_all(to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) + " has begun"}));
@@ -67,6 +71,13 @@ class collectives_state : public collectives_actor::base {
     asking_.emplace(message.worker, promise);
     grant(*outcome);
     return promise;
+  }
+
+  void withdraw(const leave_withdrawn& message) {
+    const auto due = leaves_.withdraw(message);
+    if (auto asking = asking_.extract(message.worker); !asking.empty())
+      asking.mapped().deliver(to_caf({errc::aborted, "the question for leave was withdrawn"}));
+    grant(due);
   }
 
   void grant(const std::optional<leave_table::grant>& due) {

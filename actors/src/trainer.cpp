@@ -779,7 +779,9 @@ class trainer_state : public trainer_backend::base {
     message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
     message.driver_ends_waits = replaces_who_stands();
     message.gpus = resources_of_worker(config_.scaling).gpus;
-    message.gpu_gradients_by_host = config_.run.backend != backend_mode::automatic;
+    message.gradients_on_gpu = config_.run.backend == backend_mode::automatic ? gpu_gradients::automatic
+                               : config_.run.backend == backend_mode::nccl    ? gpu_gradients::by_nccl
+                                                                              : gpu_gradients::by_host;
     return message;
   }
 

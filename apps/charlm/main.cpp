@@ -85,8 +85,9 @@ void describe(CLI::App& app, options& o) {
       ->capture_default_str();
   run->add_option("--keep", t.checkpoint.num_to_keep, "Checkpoints to keep")->capture_default_str();
   run->add_flag("--fast", o.fast, "Leave the order of sums to the backend: replicas agree, nothing more");
-  run->add_option("--backend", o.backend, "What carries the gradients")
-      ->check(CLI::IsMember({"auto", "shm", "gloo", "hierarchical"}))
+  run->add_option("--backend", o.backend,
+                  "What carries the gradients; between GPUs auto and nccl take NCCL, the others the hosts' memory")
+      ->check(CLI::IsMember({"auto", "shm", "gloo", "hierarchical", "nccl"}))
       ->capture_default_str();
   run->add_option("--max-failures", t.failure.max_failures,
                   "Lost workers within an hour that the run puts up with; 0: ends at the first")
@@ -136,6 +137,7 @@ void apply_words(options& o) {
   run.backend = o.backend == "shm"            ? troupe::backend_mode::shm
                 : o.backend == "gloo"         ? troupe::backend_mode::gloo
                 : o.backend == "hierarchical" ? troupe::backend_mode::hierarchical
+                : o.backend == "nccl"         ? troupe::backend_mode::nccl
                                               : troupe::backend_mode::automatic;
   o.trainer.checkpoint.sync = o.sync == "shared"   ? troupe::checkpoint_sync::shared
                               : o.sync == "stream" ? troupe::checkpoint_sync::stream
@@ -185,7 +187,7 @@ int run(const troupe::app& app, options& o) {
   auto text = troupe::value_or_throw(charlm::load_corpus(o.text, shape.context));
   o.trainer.config = {{"embedding", o.embedding}, {"hidden", o.hidden}, {"batch", o.batch}};
   // A state that was trained on another kind of processor is another run's.
-  if (o.use_gpu)
+  if (troupe::resources_of_worker(o.trainer.scaling).gpus > 0)
     o.trainer.config["device"] = "gpu";
   o.trainer.options = {{"text", std::filesystem::absolute(o.text).string()}, {"evaluate_every", o.evaluate_every}};
   if (!o.quiet)

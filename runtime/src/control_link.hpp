@@ -70,6 +70,9 @@ class control_link {
     return fail(errc::invalid_argument, "there is nobody to ask");
   }
 
+  /// It needs none any more. From a thread of the group's.
+  virtual void withdraw(const leave_withdrawn&) {}
+
   /// Returns once the driver has taken them in: that is the back pressure. From the metrics thread.
   [[nodiscard]] virtual expected<void> push(const metrics_batch& batch) = 0;
 

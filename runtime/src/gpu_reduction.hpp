@@ -30,7 +30,7 @@ struct reduction_terms {
 /// device fail with. All on the training thread.
 class gpu_reduction {
  public:
-  /// `group` outlives every call but `result`'s and the destructor.
+  /// `group` outlives every call but those of `result`, `group` and `is_settled`, and the destructor.
   gpu_reduction(collectives::device_group& group, const collectives::device_stream& written_on,
                 const collectives::bucket_layout& layout, std::uint32_t shards,
                 std::vector<collectives::byte_range> parts);
@@ -40,6 +40,9 @@ class gpu_reduction {
   gpu_reduction& operator=(const gpu_reduction&) = delete;
 
   [[nodiscard]] std::span<const collectives::byte_range> parts() const noexcept { return result_->parts(); }
+
+  /// Only to be compared, if it may be gone.
+  [[nodiscard]] const collectives::device_group& group() const noexcept { return group_; }
 
   void begin(shard_range range);
   /// The bucket for this shard's contribution; zero, once the stream comes there.

@@ -42,7 +42,7 @@ error train_context::impl::why_it_ends(error otherwise) {
   return abort_reason_ && otherwise.code == errc::aborted ? *abort_reason_ : otherwise;
 }
 
-/// Returns once nothing of it writes to this worker's memory any more.
+/// Returns once nothing of it writes to this worker's memory any more, which may be soon only if it was aborted.
 void train_context::impl::end_gpu_group(std::unique_ptr<collectives::device_group> group) {
   if (!group)
     return;
@@ -70,6 +70,9 @@ void train_context::impl::regroup(error reason) {
       old = std::move(communicator_);
       old_on_gpu = std::move(gpu_group_);
     }
+    // The driver's abort does not find it any more, and this worker may be the first to know.
+    if (old_on_gpu && reason.code != errc::none)
+      old_on_gpu->abort(reason);
     // Their threads and streams end here: only then may this worker report.
     end_gpu_group(std::move(old_on_gpu));
     old.reset();

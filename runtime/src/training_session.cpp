@@ -1,4 +1,5 @@
 #include "training_session.hpp"
+#include "nccl_interface.hpp"
 #include "part_stream.hpp"
 
 #include <troupe/actors/backend_choice.hpp>
@@ -6,7 +7,6 @@
 #include <troupe/collectives/device_offer.hpp>
 #include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/hierarchical_communicator.hpp>
-#include <troupe/collectives/nccl_group.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/staged_device_group.hpp>
 #include <troupe/runtime/fingerprint.hpp>
@@ -174,13 +174,54 @@ collectives::device_group& train_context::impl::gpu_group() {
   return *gpu_group_;
 }
 
+bool train_context::impl::is_gpu_group(const collectives::device_group& group) {
+  auto lock = std::lock_guard{communicator_mutex_};
+  return gpu_group_.get() == &group;
+}
+
+void train_context::impl::give_up_groups(const error& reason) noexcept {
+  auto lock = std::lock_guard{communicator_mutex_};
+  if (communicator_)
+    communicator_->abort(reason);
+  if (gpu_group_)
+    gpu_group_->abort(reason);
+}
+
+collectives::hang_policy train_context::impl::on_hang() {
+  collectives::hang_policy result;
+  result.ask_leave = [this, generation = begin_.place.generation]() -> expected<collectives::hang_policy::leave> {
+    auto granted = link_.ask_leave({begin_.run, generation, begin_.worker, "the GPU does not let go of its group"});
+    if (!granted)
+      return fail(std::move(granted.error()));
+    return collectives::hang_policy::leave{granted->is_last_holder};
+  };
+  result.withdraw_leave = [this] { link_.withdraw({begin_.run, begin_.worker}); };
+  return result;
+}
+
+expected<std::string> train_context::impl::find_nccl() {
+  auto listens = runtime::set_nccl_interface(begin_.place.data_address, nccl_interface_);
+  if (!listens) {
+    std::fprintf(stderr, "NCCL is not used: %s\n", listens.error().message.c_str());
+    return fail(std::move(listens.error()));
+  }
+  return nccl_.find();
+}
+
 /// All ranks tell what they have, and choose alike.
 std::unique_ptr<collectives::device_group> train_context::impl::make_gpu_group() {
   const auto& place = begin_.place;
   auto& device = gpu().device;
-  auto before = std::move(gpu_predecessor_);
+  // One that nothing is made of is over: ranks that it had are not there any more, to leave it together.
+  struct leftover {
+    ~leftover() {
+      if (group)
+        group->abort({errc::stale_generation, "another group has taken its place"});
+    }
+    std::unique_ptr<collectives::device_group> group;
+  } before{std::move(gpu_predecessor_)};
   if (place.world_size == 1)
-    return value_or_throw(collectives::make_self_device_group(device, place.generation));
+    return value_or_throw(collectives::make_self_device_group(device, place.generation, on_hang()));
   auto exchange = [this](std::string mine) -> expected<std::vector<std::string>> {
     const auto number = first_gpu_exchange + gpu_exchanges_++;
     auto all = link_.exchange({begin_.run, begin_.place.generation, number, begin_.place.rank, std::move(mine)});
@@ -188,29 +229,24 @@ std::unique_ptr<collectives::device_group> train_context::impl::make_gpu_group()
       return fail(std::move(all.error()));
     return std::move(all->blobs);
   };
-  auto nccl = collectives::find_nccl();
+  auto nccl = find_nccl();
   auto offers = value_or_throw(collectives::exchange_device_offers(
       place.generation, {device->info().uuid, nccl ? *nccl : std::string{}}, exchange));
-  auto mode = begin_.gpu_gradients_by_host ? backend_mode::shm : backend_mode::automatic;
-  auto choice = actors::choose_device_backend(mode, offers);
+  auto choice = value_or_throw(actors::choose_device_backend(begin_.gradients_on_gpu, offers));
   if (place.rank == rank_id{})
     std::fprintf(stderr, "gradients of GPUs go over %s\n", choice.reason.c_str());
   if (choice.backend == actors::device_backend::staged)
-    return value_or_throw(collectives::make_staged_device_group(device, *communicator_));
+    return value_or_throw(collectives::make_staged_device_group(device, *communicator_, on_hang()));
   collectives::nccl_options options;
   options.rank = place.rank;
   options.world_size = place.world_size;
   options.generation = place.generation;
   options.deadline = group_deadline();
   options.cancelled = cancel_forming_.get_token();
-  options.predecessor = std::move(before);
-  options.on_hang.ask_leave = [this, generation = place.generation]() -> expected<collectives::hang_policy::leave> {
-    auto granted = link_.ask_leave({begin_.run, generation, begin_.worker, "NCCL does not let go of its group"});
-    if (!granted)
-      return fail(std::move(granted.error()));
-    return collectives::hang_policy::leave{granted->is_last_holder};
-  };
-  return value_or_throw(collectives::make_nccl_group(device, std::move(options), exchange));
+  options.predecessor = std::move(before.group);
+  options.on_hang = on_hang();
+  options.note = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  return value_or_throw(nccl_.make_group(device, std::move(options), exchange));
 }
 
 std::string train_context::impl::describe() {
@@ -611,15 +647,17 @@ step_driver::step_driver(train_context::impl& context, const step_plan& plan)
 }
 
 step_driver::~step_driver() {
-  // What was started uses this object's memory, and may wait for ranks that do not come any more.
-  if (std::ranges::all_of(started_, &collectives::pending_call::is_done) && (!on_gpu_ || on_gpu_->is_settled()))
+  // What was started uses this object's memory, and may wait for ranks that do not come any more. In a group that is
+  // gone, nothing is under way.
+  const auto reduces_on_gpu = on_gpu_ && !on_gpu_->is_settled() && context_.is_gpu_group(on_gpu_->group());
+  if (!reduces_on_gpu && std::ranges::all_of(started_, &collectives::pending_call::is_done))
     return;
-  auto reason = error{errc::aborted, "the training function left step " + std::to_string(step_.id_.value) +
-                                         " while its gradient was being reduced"};
-  if (on_gpu_)
-    context_.gpu_group().abort(reason);
-  context_.group().abort(std::move(reason));
-  end_started_calls();
+  context_.give_up_groups({errc::aborted, "the training function left step " + std::to_string(step_.id_.value) +
+                                              " while its gradient was being reduced"});
+  if (reduces_on_gpu)
+    on_gpu_->settle();
+  for (const auto& call : started_)
+    (void)call.wait();
 }
 
 void step_driver::end_started_calls() {
@@ -654,7 +692,7 @@ bool step_driver::try_to_adopt() {
     return true;
   } catch (const failure& x) {
     generation_ = {};
-    if (!plan_.on_gpu || !context_.is_loss_of_group(x.reason()))
+    if (!plan_.on_gpu || !context_.may_form_again(x.reason()))
       throw;
     context_.regroup(x.reason());
     return false;
@@ -857,17 +895,22 @@ void step_driver::settle_step() {
   try {
     reduce();
   } catch (const failure& x) {
-    if (!context_.is_loss_of_group(x.reason()))
-      throw;
-    end_started_calls();
-    context_.regroup(x.reason());
-    if (context_.passed() < step_.id_) {
-      interrupted_ = true;
-      throw step_interrupted{};
-    }
+    lose_group(x.reason());
     // Somebody has passed: what was reduced counts, and lies where the old generation left it.
   }
   reduced_ = true;
+}
+
+/// Forms the next group. Returns if the step counts all the same; else it is left, to be computed again.
+void step_driver::lose_group(error reason) {
+  if (!context_.is_loss_of_group(reason))
+    throw failure{std::move(reason)};
+  end_started_calls();
+  context_.regroup(std::move(reason));
+  if (context_.passed() < step_.id_) {
+    interrupted_ = true;
+    throw step_interrupted{};
+  }
 }
 
 /// On return the step has passed.
@@ -930,7 +973,13 @@ void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_
     auto to = std::min(end, parts[part].last / sizeof(float));
     complete_[part] += from < to ? to - from : 0;
   }
-  start_complete_parts();
+  try {
+    start_complete_parts();
+  } catch (const failure& x) {
+    // A group in the memory of GPUs that is given up takes no more.
+    lose_group(x.reason());
+    leave_if_regrouped();
+  }
 }
 
 // -- shards that are computed twice -----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@
 #include <troupe/collectives/device.hpp>
 #include <troupe/collectives/device_group.hpp>
 #include <troupe/collectives/leaf_accumulator.hpp>
+#include <troupe/collectives/nccl_group.hpp>
 #include <troupe/collectives/shared_pool.hpp>
 #include <troupe/data_order.hpp>
 #include <troupe/messages.hpp>
@@ -78,9 +79,24 @@ class train_context::impl {
   std::function<expected<std::shared_ptr<collectives::device>>()> open_gpu_ = [] {
     return collectives::open_device(0);
   };
+  /// NCCL, as this process finds it, and groups that talk over it.
+  struct nccl_access {
+    std::function<expected<std::string>()> find = [] { return collectives::find_nccl(); };
+    std::function<expected<std::unique_ptr<collectives::device_group>>(
+        std::shared_ptr<collectives::device>, collectives::nccl_options, const collectives::address_exchange&)>
+        make_group = [](std::shared_ptr<collectives::device> where, collectives::nccl_options options,
+                        const collectives::address_exchange& exchange) {
+          return collectives::make_nccl_group(std::move(where), std::move(options), exchange);
+        };
+  };
+  nccl_access nccl_;
   /// The group of this generation for buckets in device memory. Formed by the first call, which all ranks make alike.
   /// Throws `failure`.
   [[nodiscard]] collectives::device_group& gpu_group();
+  /// Whether it is the one of this generation, and lives.
+  [[nodiscard]] bool is_gpu_group(const collectives::device_group& group);
+  /// Ends what is under way in the groups of this generation, if there are any.
+  void give_up_groups(const error& reason) noexcept;
 
   /// A collective operation of a training function with a loop of its own. Throws what it returns.
   template <class Call>
@@ -100,6 +116,8 @@ class train_context::impl {
 
   /// Whether this error means that the group is gone, and not that the run cannot go on.
   [[nodiscard]] bool is_loss_of_group(const error& reason);
+  /// The same of an error that a group in forming has given.
+  [[nodiscard]] bool may_form_again(const error& reason);
 
   /// Reports, waits for the decision and forms the next generation, as often as it takes. On return `passed()` is what
   /// was decided. Nothing of the old generation's is in use any more, but results that were reduced. Throws `failure`
@@ -140,10 +158,13 @@ class train_context::impl {
   void form_communicator();
   [[nodiscard]] std::unique_ptr<collectives::device_group> make_gpu_group();
   void end_gpu_group(std::unique_ptr<collectives::device_group> group);
+  /// What is done when the GPU does not let go of this generation's group.
+  [[nodiscard]] collectives::hang_policy on_hang();
+  /// NCCL's version, listening where the data plane of this generation does.
+  [[nodiscard]] expected<std::string> find_nccl();
   /// Takes the place in a new generation; false if that is over already.
   [[nodiscard]] bool adopt(const next_generation& next);
   [[nodiscard]] error why_it_ends(error otherwise);
-  [[nodiscard]] bool may_form_again(const error& reason);
   void settle_evaluations(const next_generation& next);
   void exchange_state(const next_generation& next);
   // -- joining.cpp
@@ -204,6 +225,8 @@ class train_context::impl {
   std::unique_ptr<collectives::device_group> gpu_group_;
   /// That of the generation before, if it had connections of its own.
   std::unique_ptr<collectives::device_group> gpu_predecessor_;
+  /// What NCCL was told to listen on when it was first opened.
+  std::optional<std::string> nccl_interface_;
   /// The exchanges over the control plane that groups of GPUs have made in this generation.
   std::uint64_t gpu_exchanges_ = 0;
   /// Set where parts are streamed: used from the snapshot writer's thread.
@@ -329,6 +352,7 @@ class step_driver {
   void take_from_others();
   void hand_to_newcomers();
   void leave_if_regrouped();
+  void lose_group(error reason);
   void try_body(const std::function<void(step&)>& body);
   void run_body(const std::function<void(step&)>& body);
   void reduce();

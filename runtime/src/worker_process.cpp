@@ -116,6 +116,8 @@ class actor_link : public control_link {
     return ask<leave_granted>(leaving_, handles_.collectives, message);
   }
 
+  void withdraw(const leave_withdrawn& message) override { caf::anon_send(handles_.collectives, message); }
+
   expected<void> push(const metrics_batch& batch) override {
     expected<void> result;
     metrics_->request(handles_.control, push_limit, batch)

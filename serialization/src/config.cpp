@@ -54,6 +54,10 @@ expected<void> validate(const trainer_config& config) {
                     ": a worker takes whole GPUs (1, 2, ...), or shares one with others of its run (0.5, 0.25, ... "
                     "down to " +
                     nlohmann::json(least_gpu_share).dump() + ")");
+  if (config.run.backend == backend_mode::nccl && resources_of_worker(scaling).gpus == 0)
+    return fail(errc::invalid_argument,
+                "run.backend is nccl, which carries gradients between GPUs, and the workers have "
+                "none: set scaling.use_gpu, or leave run.backend to itself");
   if (!is_file_name(config.run.name))
     return fail(errc::invalid_argument, "run.name '" + config.run.name +
                                             "' cannot name a directory: use letters, digits, '.', '_' and '-', at most "

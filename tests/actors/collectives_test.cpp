@@ -101,3 +101,24 @@ TEST_CASE_FIXTURE(
   REQUIRE(second);
   CHECK(second->is_last_holder);
 }
+
+TEST_CASE_FIXTURE(ranks, "leave that nobody wants any more goes to the next, and a new generation ends all questions") {
+  REQUIRE(ask<void>(actor, generation_started{run, {1}, 3}));
+  REQUIRE(ask<leave_granted>(actor, leave_request{run, {1}, {0}, "NCCL hangs"}));
+  const auto answer_of = [](auto& asked) {
+    expected<leave_granted> result = fail(errc::internal, "no answer");
+    asked.receive([&](leave_granted& x) { result = x; },
+                  [&](const caf::error& reason) { result = fail(from_caf(reason)); });
+    return result;
+  };
+  auto second = self()->request(actor, patience, leave_request{run, {1}, {1}, "NCCL hangs"});
+  auto third = self()->request(actor, patience, leave_request{run, {1}, {2}, "NCCL hangs"});
+  REQUIRE(ask<void>(actor, leave_withdrawn{run, {1}}));
+  CHECK(answer_of(second).error().code == errc::aborted);
+  REQUIRE(ask<void>(actor, leave_withdrawn{run, {0}}));
+  CHECK(answer_of(third));
+  auto fourth = self()->request(actor, patience, leave_request{run, {1}, {1}, "NCCL hangs"});
+  REQUIRE(ask<void>(actor, generation_started{run, {2}, 2}));
+  CHECK(answer_of(fourth).error().code == errc::stale_generation);
+  CHECK(ask<leave_granted>(actor, leave_request{run, {2}, {0}, "NCCL hangs"}));
+}

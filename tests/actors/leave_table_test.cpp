@@ -58,6 +58,32 @@ TEST_CASE("one that dies while it waits is not waited for") {
   CHECK(table.gone(goes(0, 1)) == leave_table::grant{{2}, {true}});
 }
 
+TEST_CASE("one that goes on after all keeps nobody waiting, whether it had leave or waited for it") {
+  auto table = of_size(4);
+  CHECK(table.ask(asks(0)).value());
+  CHECK_FALSE(table.ask(asks(1)).value());
+  CHECK_FALSE(table.ask(asks(2)).value());
+  CHECK_FALSE(table.withdraw({run, {1}}));
+  CHECK(table.gone(goes(0, 3)) == leave_table::grant{{2}, {false}});
+  CHECK_FALSE(table.ask(asks(3)).value());
+  CHECK(table.withdraw({run, {2}}) == leave_table::grant{{3}, {false}});
+  CHECK_FALSE(table.withdraw({run_id{"beef"}, {3}}));
+  CHECK_FALSE(table.ask(asks(1)).value());
+}
+
+TEST_CASE("what was asked for in a generation is over with it: its end comes late, or a question does") {
+  auto table = of_size(3);
+  CHECK(table.ask(asks(1)).value());
+  CHECK_FALSE(table.ask(asks(0)).value());
+  // All who stay have reported. Worker 1, who had leave, is gone before anybody is told.
+  table.begin({run, {2}, 2});
+  CHECK_FALSE(table.gone(goes(1, 2)));
+  CHECK(table.ask({run, {2}, {2}, "hangs"}).value() == leave_table::grant{{2}, {false}});
+  table.begin({run, {2}, 2});
+  CHECK_FALSE(table.ask({run, {2}, {0}, "hangs"}).value());
+  CHECK(table.ask(asks(0)).error().code == errc::stale_generation);
+}
+
 TEST_CASE("another run's workers have no leave to ask for, and their ends count for nothing") {
   auto table = of_size(1);
   auto stranger = asks(0);

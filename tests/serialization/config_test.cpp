@@ -61,6 +61,7 @@ const std::vector<mistake>& mistakes() {
        "down to 0.01"},
       {"no number of GPUs", [](auto& x) { x.scaling.resources_per_worker.gpus = std::nan(""); },
        "resources_per_worker.gpus", "whole GPUs"},
+      {"NCCL without GPUs", [](auto& x) { x.run.backend = backend_mode::nccl; }, "run.backend", "set scaling.use_gpu"},
       {"no name", [](auto& x) { x.run.name = ""; }, "run.name", "use letters"},
       {"a hidden name", [](auto& x) { x.run.name = ".hidden"; }, "run.name", "use letters"},
       {"a name that leaves the storage path", [](auto& x) { x.run.name = "a/b"; }, "run.name", "use letters"},
@@ -115,6 +116,7 @@ TEST_CASE("what is at the edge of the allowed is good") {
   config.scaling.resources_per_worker.gpus = 1;
   CHECK(validate(config));
   config.scaling.resources_per_worker.gpus = 0.25;
+  config.run.backend = backend_mode::nccl;
   CHECK(validate(config));
 }
 

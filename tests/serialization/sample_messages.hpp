@@ -113,7 +113,7 @@ inline begin_training sample_begin() {
   result.verify_determinism = 25;
   result.collective_timeout_ms = 300'000;
   result.gpus = 0.5;
-  result.gpu_gradients_by_host = true;
+  result.gradients_on_gpu = gpu_gradients::by_host;
   return result;
 }
 
@@ -257,6 +257,7 @@ void for_each_message(Visitor visit) {
   visit("leave_request", leave_request{sample_run, {7}, {3}, "NCCL has not come back from its abort"});
   visit("leave_granted", leave_granted{true});
   visit("worker_gone", worker_gone{sample_run, {3}, 2});
+  visit("leave_withdrawn", leave_withdrawn{sample_run, {3}});
 }
 
 } // namespace troupe

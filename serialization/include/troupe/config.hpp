@@ -86,9 +86,10 @@ enum class reduction_mode : std::uint8_t {
   fast = 2,
 };
 
-/// What carries the gradients between workers.
+/// What carries the gradients between workers. Gradients in the memory of GPUs go through the host's with all but
+/// `automatic` and `nccl`.
 enum class backend_mode : std::uint8_t {
-  /// What suits where the workers are.
+  /// What suits where the workers are, and the GPUs that they have.
   automatic = 1,
   /// Shared memory: all workers on one node.
   shm = 2,
@@ -96,6 +97,8 @@ enum class backend_mode : std::uint8_t {
   gloo = 3,
   /// Shared memory inside a host, TCP between hosts.
   hierarchical = 4,
+  /// NCCL between workers with a GPU each, or not at all; what lies in host memory goes as with `automatic`.
+  nccl = 5,
 };
 
 /// Which run this is, and where its files are.

@@ -594,6 +594,26 @@ bool inspect(Inspector& f, checkpoint_sync& x) {
   return f.apply(get, set);
 }
 
+/// What carries gradients that lie in the memory of GPUs.
+enum class gpu_gradients : std::uint8_t {
+  /// NCCL where each rank has a GPU of its own and all have the library in one version; else the hosts' memory.
+  automatic = 0,
+  /// The hosts' memory, and the generation's backend: that was asked for by name.
+  by_host = 1,
+  /// NCCL, or nothing: it was asked for by name.
+  by_nccl = 2,
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, gpu_gradients& x) {
+  auto get = [&x] { return static_cast<std::uint8_t>(x); };
+  auto set = [&x](std::uint8_t value) {
+    x = static_cast<gpu_gradients>(value);
+    return value <= 2;
+  };
+  return f.apply(get, set);
+}
+
 /// A worker's place in a generation, and who else is in it.
 struct group_place {
   /// 0 for a newcomer that has no place yet.
@@ -683,8 +703,7 @@ struct begin_training {
   bool driver_ends_waits = false;
   /// The GPUs that this worker has, or the fraction of one; 0: it computes on the CPU.
   double gpus = 0;
-  /// Gradients in the memory of GPUs go through the host's, as the backend was asked for by name.
-  bool gpu_gradients_by_host = false;
+  gpu_gradients gradients_on_gpu = gpu_gradients::automatic;
 
   bool operator==(const begin_training&) const = default;
 };
@@ -703,7 +722,7 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("fast_reduction", x.fast_reduction), f.field("keep_ledger", x.keep_ledger),
       f.field("check_every_step", x.check_every_step), f.field("verify_determinism", x.verify_determinism),
       f.field("collective_timeout_ms", x.collective_timeout_ms), f.field("driver_ends_waits", x.driver_ends_waits),
-      f.field("gpus", x.gpus), f.field("gpu_gradients_by_host", x.gpu_gradients_by_host));
+      f.field("gpus", x.gpus), f.field("gradients_on_gpu", x.gradients_on_gpu));
 }
 
 /// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who
@@ -933,6 +952,20 @@ struct leave_granted {
 template <class Inspector>
 bool inspect(Inspector& f, leave_granted& x) {
   return f.object(x).fields(f.field("is_last_holder", x.is_last_holder));
+}
+
+/// A worker that has asked for leave goes on after all: what hung has come back. From the worker to the collectives
+/// actor.
+struct leave_withdrawn {
+  run_id run;
+  worker_id worker;
+
+  bool operator==(const leave_withdrawn&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, leave_withdrawn& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker));
 }
 
 /// A worker's process has ended. From the driver to the collectives actor.

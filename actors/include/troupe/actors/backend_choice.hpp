@@ -43,8 +43,9 @@ struct device_backend_choice {
 };
 
 /// Chooses from the devices that the ranks have: NCCL where each has one to itself and all have the library in one
-/// version, else the host. Pure, so that all ranks come to the same. A `mode` other than automatic means the host.
-[[nodiscard]] device_backend_choice choose_device_backend(backend_mode mode,
-                                                          std::span<const collectives::device_offer> ranks);
+/// version, else the host. Pure, so that all ranks come to the same. Fails with `errc::unsatisfiable` where NCCL was
+/// asked for by name and cannot be.
+[[nodiscard]] expected<device_backend_choice> choose_device_backend(gpu_gradients mode,
+                                                                    std::span<const collectives::device_offer> ranks);
 
 } // namespace troupe::actors

@@ -97,6 +97,8 @@ using collectives_actor = caf::typed_actor<
     // A worker that has to end itself asks for leave: answers when no other has leave that still lives. Fails with
     // `errc::stale_generation` for another run. Repeating it is harmless.
     caf::result<leave_granted>(leave_request),
+    // It needs none any more: what it asked fails with `errc::aborted`, and the next may go. Idempotent.
+    caf::result<void>(leave_withdrawn),
     // A worker is gone. From the trainer. Idempotent.
     caf::result<void>(worker_gone)>;
 

@@ -21,11 +21,16 @@ class leave_table {
     bool operator==(const grant&) const = default;
   };
 
-  /// A generation of this size has been formed: that many have the state. Without a size, nothing changes.
-  void begin(const generation_started& message);
+  /// A generation of this size has been formed: that many have the state. All of its members have reported, so that
+  /// nobody waits any more, and nobody who stays has leave: then true. Without a size, nothing changes.
+  bool begin(const generation_started& message);
 
-  /// A worker asks. Asking again is harmless. Fails with `errc::stale_generation` for another run.
+  /// A worker asks. Asking again is harmless. Fails with `errc::stale_generation` for another run, and for a generation
+  /// before the last that was formed.
   [[nodiscard]] expected<std::optional<grant>> ask(const leave_request& message);
+
+  /// A worker goes on after all, whether it had leave or waited: the next may go.
+  [[nodiscard]] std::optional<grant> withdraw(const leave_withdrawn& message);
 
   /// A worker is gone, whether it had leave or not: the next may go.
   [[nodiscard]] std::optional<grant> gone(const worker_gone& message);
@@ -34,6 +39,8 @@ class leave_table {
   [[nodiscard]] std::optional<grant> next();
 
   run_id run_;
+  /// The last that was formed.
+  generation_id formed_;
   std::uint32_t holders_ = 0;
   std::optional<worker_id> leaving_;
   std::deque<worker_id> waiting_;

@@ -67,5 +67,6 @@ CAF_ADD_TYPE_ID(troupe_messages, (troupe::leave_granted))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::worker_gone))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::activity_question))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::activity_answer))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::leave_withdrawn))
 
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

@@ -4,7 +4,9 @@
 
 #include <troupe/collectives/device.hpp>
 
+#include <map>
 #include <memory>
+#include <string>
 
 namespace charlm {
 
@@ -14,5 +16,9 @@ namespace charlm {
 /// where it refuses.
 [[nodiscard]] troupe::expected<std::unique_ptr<device_maths>>
 open_gpu_maths(std::shared_ptr<troupe::collectives::device> where, troupe::collectives::stream_handle stream);
+
+/// What the bits of those products depend on, beside the GPU: the version of cuBLAS. Opens it; empty where there is
+/// none.
+[[nodiscard]] std::map<std::string, std::string> gpu_maths_numerics();
 
 } // namespace charlm

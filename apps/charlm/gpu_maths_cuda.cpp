@@ -30,7 +30,9 @@ struct cublas_library {
   decltype(&cublasSetMathMode) set_math_mode = nullptr;
   decltype(&cublasSetAtomicsMode) set_atomics_mode = nullptr;
   decltype(&cublasSgemm_v2) sgemm = nullptr;
-  decltype(&cublasGetStatusName) status_name = nullptr;
+  decltype(&cublasGetProperty) get_property = nullptr;
+  /// Since 11.4.2, in the header as in the library; may be null.
+  const char* (*status_name)(cublasStatus_t) = nullptr;
 };
 
 cublas_library open_cublas() {
@@ -56,7 +58,8 @@ cublas_library open_cublas() {
   find(result.set_math_mode, "cublasSetMathMode");
   find(result.set_atomics_mode, "cublasSetAtomicsMode");
   find(result.sgemm, "cublasSgemm_v2");
-  find(result.status_name, "cublasGetStatusName");
+  find(result.get_property, "cublasGetProperty");
+  result.status_name = reinterpret_cast<const char* (*)(cublasStatus_t)>(::dlsym(library, "cublasGetStatusName"));
   return result;
 }
 
@@ -132,7 +135,9 @@ class gpu_maths : public device_maths {
   void check(cublasStatus_t status, const char* call) const {
     if (status != CUBLAS_STATUS_SUCCESS)
       throw failure{errc::device_error,
-                    to_string(where_->info()) + ": " + call + " fails: " + cublas_.status_name(status)};
+                    to_string(where_->info()) + ": " + call + " fails: " +
+                        (cublas_.status_name != nullptr ? std::string{cublas_.status_name(status)}
+                                                        : "status " + std::to_string(static_cast<int>(status)))};
   }
 
   void check(int launched, const char* kernel) const {
@@ -155,6 +160,23 @@ troupe::expected<std::unique_ptr<device_maths>> open_gpu_maths(std::shared_ptr<d
     return std::make_unique<gpu_maths>(std::move(where), stream);
   } catch (const failure& x) {
     return troupe::fail(x.reason());
+  }
+}
+
+std::map<std::string, std::string> gpu_maths_numerics() {
+  try {
+    const auto cublas = open_cublas();
+    std::string version;
+    for (const auto part : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL}) {
+      int number = 0;
+      if (cublas.get_property(part, &number) != CUBLAS_STATUS_SUCCESS)
+        return {};
+      version += (version.empty() ? "" : ".") + std::to_string(number);
+    }
+    return {{"cublas", version}};
+  } catch (const failure&) {
+    // Whoever computes with it says what is missing.
+    return {};
   }
 }
 

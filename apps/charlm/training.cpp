@@ -1,4 +1,5 @@
 #include <charlm/corpus.hpp>
+#include <charlm/gpu_maths.hpp>
 #include <charlm/gpu_network.hpp>
 #include <charlm/model.hpp>
 #include <charlm/optimizer.hpp>
@@ -6,12 +7,20 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace charlm {
 
 namespace {
+
+class gpu_libraries : public troupe::backend {
+ public:
+  std::string name() const override { return "charlm"; }
+  std::map<std::string, std::string> gpu_numerics() const override { return gpu_maths_numerics(); }
+};
 
 /// What a training function reads before it begins.
 struct language {
@@ -125,6 +134,10 @@ void train_on_gpu(troupe::train_context& ctx) {
 
 void train(troupe::train_context& ctx) {
   ctx.device() == "cpu" ? train_on_cpu(ctx) : train_on_gpu(ctx);
+}
+
+std::shared_ptr<troupe::backend> make_backend() {
+  return std::make_shared<gpu_libraries>();
 }
 
 } // namespace charlm

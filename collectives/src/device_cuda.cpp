@@ -1,6 +1,7 @@
 #include "device_kernels.hpp"
 
 #include <troupe/collectives/device.hpp>
+#include <troupe/collectives/device_software.hpp>
 
 #include <algorithm>
 #include <cuda_runtime_api.h>
@@ -11,6 +12,10 @@ namespace {
 
 std::string text_of(cudaError_t code) {
   return std::string{cudaGetErrorString(code)} + " (" + cudaGetErrorName(code) + ")";
+}
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
 /// Forgets an error that later calls would give once more; one that a kernel has left stays.
@@ -46,9 +51,9 @@ expected<int> count_devices() {
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
     return fail(errc::unsatisfiable, "this machine has no NVIDIA driver (libcuda.so.1 is not found), so that there is "
                                      "no GPU to use: install the driver, or run without use_gpu");
-  return fail(errc::unsatisfiable, "the NVIDIA driver is for CUDA " + std::to_string(driver / 1000) + "." +
-                                       std::to_string(driver % 1000 / 10) + " and too old for this program (" +
-                                       device_support() + "): install a newer driver, or run without use_gpu");
+  return fail(errc::unsatisfiable, "the NVIDIA driver is for CUDA " + version_text(driver) +
+                                       " and too old for this program (" + device_support() +
+                                       "): install a newer driver, or run without use_gpu");
 }
 
 expected<device_info> describe(int index) {
@@ -277,7 +282,17 @@ class cuda_device final : public device {
 } // namespace
 
 std::string device_support() {
-  return "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
+  return "CUDA " + version_text(CUDART_VERSION);
+}
+
+device_software find_device_software() {
+  device_software result{{}, version_text(CUDART_VERSION)};
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver != 0)
+    result.driver = version_text(driver);
+  else
+    forget_last_error();
+  return result;
 }
 
 expected<std::vector<device_info>> find_devices() {

@@ -1,4 +1,5 @@
 #include <troupe/collectives/device.hpp>
+#include <troupe/collectives/device_software.hpp>
 
 // Where CMake finds no CUDA Toolkit.
 namespace troupe::collectives {
@@ -14,6 +15,10 @@ tl::unexpected<error> without_cuda() {
 
 std::string device_support() {
   return "built without CUDA";
+}
+
+device_software find_device_software() {
+  return {};
 }
 
 expected<std::vector<device_info>> find_devices() {

@@ -11,6 +11,7 @@
 #include <troupe/actors/join_handshake.hpp>
 #include <troupe/actors/worker.hpp>
 #include <troupe/collectives/device.hpp>
+#include <troupe/collectives/device_software.hpp>
 #include <troupe/runtime/descriptor_link.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/runtime/node_host.hpp>
@@ -25,6 +26,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -305,6 +307,9 @@ collectives::device_info first_of(const std::vector<std::string>& gpus) {
 /// What the arithmetic of a GPU's libraries depends on.
 void add_gpu(numerics_fingerprint& fingerprint, const collectives::device_info& gpu) {
   fingerprint.values["device.capability"] = std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
+  const auto software = collectives::find_device_software();
+  fingerprint.values["device.driver"] = software.driver;
+  fingerprint.values["device.toolkit"] = software.toolkit;
   for (const auto* name : {"CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"}) {
     const auto* value = std::getenv(name);
     fingerprint.values[std::string{"env."} + name] = value == nullptr ? "" : value;
@@ -322,8 +327,8 @@ std::string start_backends(const std::vector<named_function>& functions, const s
   if (gpu)
     add_gpu(fingerprint, *gpu);
   for (const auto& each : all)
-    for (auto& [key, value] : each->numerics())
-      if (gpu || !key.starts_with("gpu."))
+    for (const auto& values : {each->numerics(), gpu ? each->gpu_numerics() : std::map<std::string, std::string>{}})
+      for (const auto& [key, value] : values)
         fingerprint.values[each->name() + "." + key] = value;
   return to_json(fingerprint);
 }

@@ -73,7 +73,7 @@ TEST_CASE("a program may make several backends, and what they say of GPUs does n
   auto numerics = json::parse(latest->found.content().numerics_fingerprint_json);
   CHECK(numerics.contains("libtorch.version"));
   CHECK(numerics["talker.kind"] == "a");
-  CHECK_FALSE(numerics.contains("talker.gpu.model"));
+  CHECK_FALSE(numerics.contains("talker.model"));
 }
 
 TEST_CASE("a weight that two layers share is loaded from a checkpoint, which has it once") {

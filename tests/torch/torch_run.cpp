@@ -202,7 +202,8 @@ int load_tied(const std::filesystem::path& run) {
 class gpu_talker : public backend {
  public:
   std::string name() const override { return "talker"; }
-  std::map<std::string, std::string> numerics() const override { return {{"kind", "a"}, {"gpu.model", "b"}}; }
+  std::map<std::string, std::string> numerics() const override { return {{"kind", "a"}}; }
+  std::map<std::string, std::string> gpu_numerics() const override { return {{"model", "b"}}; }
 };
 
 void train(train_context& ctx) {

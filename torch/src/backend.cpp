@@ -129,8 +129,13 @@ class torch_backend : public backend {
     result["kernels"] = kernels();
     result["onednn"] = at::hasMKLDNN() ? "yes" : "no";
     result["blas"] = loaded_blas().name;
+    return result;
+  }
+
+  std::map<std::string, std::string> gpu_numerics() const override {
+    std::map<std::string, std::string> result;
     if (auto libraries = gpu_libraries(); !libraries.empty())
-      result["gpu.libraries"] = libraries;
+      result["libraries"] = libraries;
     return result;
   }
 

@@ -29,9 +29,12 @@ class backend {
   virtual void on_start() {}
 
   /// What the bits of the framework's arithmetic depend on: versions, kernels, threads. Asked after `on_start`; becomes
-  /// part of the numerics fingerprint, as "NAME.KEY", by which workers are compared before they work together. Keys
-  /// that begin with "gpu." count in workers that compute on GPUs only.
+  /// part of the numerics fingerprint, as "NAME.KEY", by which workers are compared before they work together.
   [[nodiscard]] virtual std::map<std::string, std::string> numerics() const { return {}; }
+
+  /// The same of its arithmetic on a GPU, beyond what the runtime finds itself (the GPU's model, the driver's CUDA, the
+  /// toolkit). Asked in workers that have been given one.
+  [[nodiscard]] virtual std::map<std::string, std::string> gpu_numerics() const { return {}; }
 
   /// In the training thread, right before the training function is called.
   virtual void on_training_start(train_context& ctx);

@@ -5,6 +5,7 @@
 
 #include <troupe/collectives/communicator.hpp>
 #include <troupe/collectives/device_group.hpp>
+#include <troupe/collectives/device_software.hpp>
 #include <troupe/collectives/nccl_group.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/staged_device_group.hpp>
@@ -250,8 +251,10 @@ void measure_nccl(const std::shared_ptr<device>& where, const options& x) {
 
 void run(const options& x) {
   const auto where = value_or_throw(open_device(0));
-  std::printf("%s, %.1f GB, %s\n", to_string(where->info()).c_str(),
-              static_cast<double>(where->info().total_bytes) / 1e9, device_support().c_str());
+  const auto nccl = find_nccl();
+  std::printf("%s, %.1f GB, %s, the driver's CUDA %s, %s\n", to_string(where->info()).c_str(),
+              static_cast<double>(where->info().total_bytes) / 1e9, device_support().c_str(),
+              find_device_software().driver.c_str(), nccl ? nccl->c_str() : "no NCCL");
   std::printf("%-44s %10s %10s %8s %8s\n", "what", "GB/s", "copy GB/s", "ratio", "aim");
   measure_kernels(where, x);
   for (std::uint32_t n : {1u, 2u, 4u})

@@ -20,8 +20,8 @@ struct launch_request {
   std::string secret;
   std::vector<std::string> arguments;
   std::map<std::string, std::string> environment;
-  /// The GPUs that are to be visible to it, by the names that CUDA_VISIBLE_DEVICES has for them; without any it is to
-  /// compute on the CPU.
+  /// The GPUs that are to be visible to it, by the names that CUDA_VISIBLE_DEVICES has for them. Without any it gets
+  /// none from the runtime; what it sees by itself is what the node sees.
   std::vector<std::string> devices;
 };
 

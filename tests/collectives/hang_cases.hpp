@@ -86,7 +86,8 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
     std::thread beside{meanwhile};
     CHECK(group.finish().error() == error{errc::aborted, "worker 1 is lost"});
     beside.join();
-    value_or_throw(stream.synchronize());
+    // The process has not ended after all: nothing may write to this memory when it is given back.
+    value_or_throw(where->synchronize());
   };
   {
     hang_diary diary;
@@ -108,16 +109,17 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
   {
     hang_diary diary;
     std::latch goes_on{1};
-    std::latch is_over{1};
-    auto group = make(diary.policy([&is_over]() -> expected<hang_policy::leave> {
-      is_over.wait();
+    // The question's thread may be the last that looks at it.
+    const auto is_over = std::make_shared<std::latch>(1);
+    auto group = make(diary.policy([is_over]() -> expected<hang_policy::leave> {
+      is_over->wait();
       return fail(errc::aborted, "the question was withdrawn");
     }));
     give_up(*group, goes_on, [&] {
       diary.wait_for(1);
       goes_on.count_down();
       diary.wait_for(2);
-      is_over.count_down();
+      is_over->count_down();
     });
     CHECK(diary.steps() == std::vector<std::string>{"leave", "withdraw"});
   }

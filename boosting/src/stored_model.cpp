@@ -15,8 +15,7 @@ namespace {
 
 class model_predictor final : public inference::predictor {
  public:
-  model_predictor(std::vector<std::string> columns, loaded_model model)
-      : columns_(std::move(columns)), model_(std::move(model)) {
+  model_predictor(model_inputs inputs, loaded_model model) : inputs_(std::move(inputs)), model_(std::move(model)) {
     // How many outputs it has, a row of missing values tells.
     auto row = std::vector<float>(model_.features, std::numeric_limits<float>::quiet_NaN());
     auto outputs = model_.predict(row, 1).size();
@@ -29,7 +28,10 @@ class model_predictor final : public inference::predictor {
   const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
 
   expected<void> predict(data::batch& rows, std::span<float> out) override {
-    auto values = data::feature_rows(rows, columns_);
+    if (inputs_.preprocessor)
+      if (auto done = inputs_.preprocessor->transform(rows); !done)
+        return done;
+    auto values = data::feature_rows(rows, inputs_.columns, inputs_.categories);
     if (!values)
       return fail(std::move(values.error()));
     try {
@@ -45,10 +47,21 @@ class model_predictor final : public inference::predictor {
   }
 
  private:
-  std::vector<std::string> columns_;
+  model_inputs inputs_;
   loaded_model model_;
   std::vector<std::string> outputs_;
 };
+
+/// JSON holds UTF-8 alone.
+nlohmann::json text_json(const std::string& text) {
+  auto result = nlohmann::json(text);
+  try {
+    (void)result.dump();
+    return result;
+  } catch (const nlohmann::json::type_error&) {
+    return std::vector<std::uint8_t>(text.begin(), text.end());
+  }
+}
 
 /// A framework that cannot read a model says so with `errc::user_error`.
 error of_model(const serialization::checkpoint& source, const failure& x) {
@@ -73,8 +86,53 @@ expected<std::vector<std::string>> feature_names(const framework& library, const
                                    "'s was trained on");
 }
 
-inference::predictor_ptr make_predictor(std::vector<std::string> columns, loaded_model model) {
-  return std::make_unique<model_predictor>(std::move(columns), std::move(model));
+nlohmann::json json_of(const data::category_texts& texts) {
+  auto result = nlohmann::json::object();
+  for (const auto& [column, all] : texts) {
+    auto& list = result[column] = nlohmann::json::array();
+    for (const auto& text : all)
+      list.push_back(text_json(text));
+  }
+  return result;
+}
+
+data::category_texts category_texts_of(const nlohmann::json& json) {
+  data::category_texts result;
+  for (const auto& [column, list] : json.items())
+    for (auto& texts = result[column]; const auto& each : list) {
+      if (each.is_string()) {
+        texts.push_back(each.get<std::string>());
+        continue;
+      }
+      auto bytes = each.get<std::vector<std::uint8_t>>();
+      texts.emplace_back(bytes.begin(), bytes.end());
+    }
+  return result;
+}
+
+expected<model_inputs> inputs_of(const framework& library, const serialization::checkpoint& source) {
+  auto columns = feature_names(library, source);
+  if (!columns)
+    return fail(std::move(columns.error()));
+  auto result = model_inputs{std::move(*columns)};
+  try {
+    auto kept = nlohmann::json::parse(source.content().values_json).at(library.key);
+    if (auto found = kept.find("categories"); found != kept.end())
+      result.categories = data::known_categories{category_texts_of(*found)};
+    if (!kept.contains("preprocessed"))
+      return result;
+  } catch (const nlohmann::json::exception& x) {
+    return fail(errc::damaged, source.directory().string() + ": the categories cannot be read: " + x.what());
+  }
+  auto preprocessor = data::load_preprocessor(source, library.key);
+  if (!preprocessor)
+    return fail(std::move(preprocessor.error()));
+  result.preprocessor = std::move(*preprocessor);
+  return result;
+}
+
+inference::predictor_ptr make_predictor(model_inputs inputs, loaded_model model) {
+  return std::make_unique<model_predictor>(std::move(inputs), std::move(model));
 }
 
 expected<inference::predictor_ptr>
@@ -83,11 +141,11 @@ load_predictor(const framework& library, const serialization::checkpoint& source
   auto model = inference::read_model(source, library.model_tensor());
   if (!model)
     return fail(std::move(model.error()));
-  auto columns = feature_names(library, source);
-  if (!columns)
-    return fail(std::move(columns.error()));
+  auto inputs = inputs_of(library, source);
+  if (!inputs)
+    return fail(std::move(inputs.error()));
   try {
-    return make_predictor(std::move(*columns), load(*model));
+    return make_predictor(std::move(*inputs), load(*model));
   } catch (const failure& x) {
     return fail(of_model(source, x));
   }

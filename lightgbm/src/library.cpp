@@ -1,10 +1,15 @@
 #include "library.hpp"
 
 #include <troupe/lightgbm.hpp>
+#include <troupe/serialization/digest.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <fstream>
+#include <span>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -100,6 +105,23 @@ expected<library_ptr> library::open(const fs::path& path) {
   if (missing != nullptr)
     return fail(errc::unsatisfiable, path.string() + " has no function " + missing + ": LightGBM 4 is needed");
   return result;
+}
+
+expected<std::string> describe_library(const fs::path& path) {
+  auto in = std::ifstream{path, std::ios::binary};
+  serialization::xxh3_stream hash;
+  std::vector<char> block(1 << 20);
+  std::uint64_t size_bytes = 0;
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0) {
+    auto read = std::as_bytes(std::span{block}).first(static_cast<std::size_t>(in.gcount()));
+    hash.update(read);
+    size_bytes += read.size();
+  }
+  if (!in.eof())
+    return fail(errc::unsatisfiable, "LightGBM's library " + path.string() + " cannot be read");
+  std::array<char, 17> digest{};
+  std::snprintf(digest.data(), digest.size(), "%016llx", static_cast<unsigned long long>(hash.digest()));
+  return std::to_string(size_bytes) + " bytes, XXH3 " + digest.data();
 }
 
 void library::check(int result) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 
 /// LightGBM's C interface, as far as it is used here, in a library that is opened at run time. The declarations are
 /// those of its `c_api.h` and `meta.h`, 4.x; Debian has no headers of it.
@@ -70,6 +71,10 @@ class library {
  private:
   library_functions functions_{};
 };
+
+/// What tells a library from others, as LightGBM's C interface has no version: the file's length and XXH3. Fails with
+/// `errc::unsatisfiable`.
+[[nodiscard]] expected<std::string> describe_library(const std::filesystem::path& path);
 
 using library_ptr = std::shared_ptr<const library>;
 

@@ -22,9 +22,9 @@ struct prepared_set {
 
 class trees final : public boosting::learner {
  public:
-  trees(train_context& ctx, library_ptr functions, const settings& how, const training_sets& sets)
+  trees(train_context& ctx, library_ptr functions, const settings& how, boosting::rounds& rounds)
       : ctx_(ctx), how_(how), library_(std::move(functions)) {
-    prepare(sets);
+    prepare(rounds);
     exchange_.emplace(ctx_, library_);
   }
 
@@ -61,17 +61,22 @@ class trees final : public boosting::learner {
   }
 
   /// Before the group is known to LightGBM: all ranks find the same cuts, each by itself.
-  void prepare(const training_sets& sets) {
+  void prepare(boosting::rounds& rounds) {
+    const auto& sets = rounds.sets();
     auto alone = parameters(1, 0);
     auto size = sets.training->size();
     std::vector<std::uint64_t> spread(std::min(size, how_.bin_rows));
     for (std::uint64_t i = 0; i < spread.size(); ++i)
       spread[i] = i * size / spread.size();
-    auto sample = boosting::fetch_table(how_, *sets.training, spread);
-    auto cuts = binned_set{library_, sample.features, sample.rows, alone};
+    auto sample = rounds.fetch(*sets.training, spread);
+    auto bin = [&](const boosting::feature_table& table, const binned_set* reference) {
+      auto call = rounds.in_library();
+      return binned_set{library_, table.features, table.rows, alone, reference};
+    };
+    auto cuts = bin(sample, nullptr);
     auto add = [&](const data::data_set& set, const std::vector<std::uint64_t>& numbers) {
-      auto table = boosting::fetch_table(how_, set, numbers);
-      auto binned = binned_set{library_, table.features, table.rows, alone, &cuts};
+      auto table = rounds.fetch(set, numbers);
+      auto binned = bin(table, &cuts);
       binned.set("label", table.label);
       if (!table.weight.empty())
         binned.set("weight", table.weight);
@@ -106,9 +111,10 @@ class trees final : public boosting::learner {
 
 void train(train_context& ctx, const make_training_sets& make) {
   auto how = value_or_throw(read_settings(ctx.config(), ctx.options()));
-  auto functions = value_or_throw(library::open(value_or_throw(find_library(how.library))));
-  auto rounds = boosting::rounds{ctx, this_framework, how, make};
-  auto mine = trees{ctx, std::move(functions), how, rounds.sets()};
+  auto file = value_or_throw(find_library(how.library));
+  auto functions = value_or_throw(library::open(file));
+  auto rounds = boosting::rounds{ctx, this_framework, how, make, value_or_throw(describe_library(file))};
+  auto mine = trees{ctx, std::move(functions), how, rounds};
   rounds.run(mine);
 }
 

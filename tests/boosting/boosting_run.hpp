@@ -18,7 +18,7 @@
 #include <vector>
 
 /// A program that trains on rows that it makes up, as a user's would. A rank ends itself in its first attempt where it
-/// is told to: "1 while reading".
+/// is told to: "1 while reading". The same place says what else is to be trained on: "categories".
 namespace troupe::testing {
 
 /// Whether this rank is to end here.
@@ -45,7 +45,22 @@ class deadly_rows final : public data::data_set {
   data::data_set_ptr rows_;
 };
 
-inline boosting::training_sets make_sets(const train_context& ctx) {
+inline boosting::training_sets make_sets(train_context& ctx) {
+  // Reading takes its time.
+  ctx.alive();
+  const auto& what = boosting::user_options(ctx).at("kill").get_ref<const std::string&>();
+  auto count = boosting::user_config(ctx).at("rows").get<std::uint64_t>();
+  if (what == "two classes" || what == "three classes") {
+    auto classes = what == "two classes" ? 2 : 3;
+    return {class_rows(count, 7, classes), {{"validation", class_rows(500, 9, classes)}}};
+  }
+  if (what == "categories" || what == "one-hot") {
+    auto sets = boosting::training_sets{category_rows({"ash", "elm", "oak"}, count),
+                                        {{"validation", category_rows({"elm", "oak"}, 10)}}};
+    if (what == "one-hot")
+      sets.preprocessor = data::one_hot_encoder({"x"}, data::unknown_category::own_category);
+    return sets;
+  }
   auto rows = example_rows(boosting::user_config(ctx).at("rows"), 7);
   if (is_to_end(ctx, "while making"))
     std::raise(SIGKILL);

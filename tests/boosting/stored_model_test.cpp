@@ -2,6 +2,7 @@
 
 #include <troupe/data/column.hpp>
 #include <troupe/data/data_set.hpp>
+#include <troupe/data/preprocessor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -39,19 +40,19 @@ constexpr std::array<std::uint64_t, 3> all{0, 1, 2};
 } // namespace
 
 TEST_CASE("a predictor takes the model's columns, and names as many outputs as the model has") {
-  auto one = make_predictor({"z", "x"}, sums(3, 1));
+  auto one = make_predictor({.columns = {"z", "x"}}, sums(3, 1));
   CHECK(one->outputs() == std::vector<std::string>{"prediction"});
   CHECK(inference::predict_rows(*one, *rows(), all) == std::vector<float>{13, 27, 41});
-  auto two = make_predictor({"x"}, sums(2, 2));
+  auto two = make_predictor({.columns = {"x"}}, sums(2, 2));
   CHECK(two->outputs() == std::vector<std::string>{"prediction_0", "prediction_1"});
   CHECK(inference::predict_rows(*two, *rows(), all) == std::vector<float>{3, 3, 7, 7, 11, 11});
 }
 
 TEST_CASE("columns that a model cannot take are an error, not a guess") {
-  auto absent = inference::predict_rows(*make_predictor({"y"}, sums(1, 1)), *rows(), all);
+  auto absent = inference::predict_rows(*make_predictor({.columns = {"y"}}, sums(1, 1)), *rows(), all);
   REQUIRE(!absent);
   CHECK(absent.error().code == errc::not_found);
-  auto fewer = inference::predict_rows(*make_predictor({"z"}, sums(2, 1)), *rows(), all);
+  auto fewer = inference::predict_rows(*make_predictor({.columns = {"z"}}, sums(2, 1)), *rows(), all);
   REQUIRE(!fewer);
   CHECK(fewer.error().code == errc::mismatch);
   CHECK(fewer.error().message == "so many features are not the model's");
@@ -60,7 +61,35 @@ TEST_CASE("columns that a model cannot take are an error, not a guess") {
   auto fickle = loaded_model{1, [calls](std::span<const float>, std::uint64_t count) {
                                return std::vector<float>((*calls)++ == 0 ? 1 : count + 1);
                              }};
-  auto more = inference::predict_rows(*make_predictor({"z"}, fickle), *rows(), all);
+  auto more = inference::predict_rows(*make_predictor({.columns = {"z"}}, fickle), *rows(), all);
   REQUIRE(!more);
   CHECK(more.error().code == errc::mismatch);
+}
+
+TEST_CASE("a predictor takes categories by their texts, and a preprocessor's columns") {
+  auto names = [](std::vector<std::string> all) {
+    return std::make_shared<const std::vector<std::string>>(std::move(all));
+  };
+  auto set = value_or_throw(data::make_table(
+      {data::make_column("tree", std::vector<std::int64_t>{0, 1, 2}, {}, names({"elm", "oak", "yew"}))}));
+  auto texts = data::category_texts{{"tree", {"ash", "elm", "oak"}}};
+  auto plain = make_predictor({.columns = {"tree"}, .categories = data::known_categories{texts}}, sums(1, 1));
+  auto found = inference::predict_rows(*plain, *set, all).value();
+  CHECK(found[0] == 1);
+  CHECK(found[1] == 2);
+  CHECK(std::isnan(found[2]));
+  // Places of the training set's categories: ash, oak, and all others.
+  auto training = value_or_throw(
+      data::make_table({data::make_column("tree", std::vector<std::int64_t>{0, 1}, {}, names({"ash", "oak"}))}));
+  auto encoder = data::ordinal_encoder({"tree"}, data::unknown_category::own_category);
+  auto alone = data::local_reduction{};
+  encoder->fit(*training, alone);
+  auto encoded = make_predictor({.columns = {"tree"}, .preprocessor = encoder}, sums(1, 1));
+  CHECK(inference::predict_rows(*encoded, *set, all) == std::vector<float>{2, 1, 2});
+}
+
+TEST_CASE("categories are kept as they were, in any encoding") {
+  auto texts = data::category_texts{{"tree", {"ash", "", "\xc3\xbc", "caf\xe9"}}, {"none", {}}};
+  auto kept = json_of(texts).dump();
+  CHECK(category_texts_of(nlohmann::json::parse(kept)) == texts);
 }

@@ -47,6 +47,32 @@ TEST_CASE("a table has the features of the rows asked for, in the order asked fo
   CHECK(fetch_table(how, *rows(), numbers).weight == std::vector<float>{30, 10});
 }
 
+TEST_CASE("a long table is fetched in parts, and says so after each; categories are those that are known") {
+  constexpr std::uint64_t count = 140'000;
+  std::vector<std::int64_t> codes(count);
+  std::vector<float> y(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    codes[i] = static_cast<std::int64_t>(i % 2);
+    y[i] = static_cast<float>(i);
+  }
+  auto names = std::make_shared<const std::vector<std::string>>(std::vector<std::string>{"elm", "oak"});
+  auto set = value_or_throw(data::make_table(
+      {data::make_column("tree", std::move(codes), {}, std::move(names)), data::make_column("y", std::move(y))}));
+  auto how = settings{.parameters = {}, .features = {"tree", "y"}, .label = "y", .weight = "y"};
+  auto known = data::known_categories{{{"tree", {"ash", "elm", "oak"}}}};
+  int parts = 0;
+  auto table = fetch_table(how, *set, rows_of_rank(count, 0, 1), known, [&parts] { ++parts; });
+  CHECK(parts == 3);
+  REQUIRE(table.rows == count);
+  REQUIRE(table.features.size() == 2 * count);
+  CHECK(table.weight == table.label);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    REQUIRE(table.features[2 * i] == (i % 2 == 0 ? 1 : 2));
+    REQUIRE(table.features[2 * i + 1] == static_cast<float>(i));
+    REQUIRE(table.label[i] == static_cast<float>(i));
+  }
+}
+
 TEST_CASE("a column that is not there, or is no single number where one is needed, is named") {
   auto message = [](auto change) {
     auto how = columns();

@@ -32,3 +32,27 @@ TEST_CASE("features are taken from columns of any number type, in the order of t
   CHECK(absent.error().code == errc::not_found);
   CHECK(absent.error().message.find("'z'") != std::string::npos);
 }
+
+TEST_CASE("codes are those of the categories that a model knows, by their texts; an unknown text is missing") {
+  auto names = [](std::vector<std::string> all) {
+    return std::make_shared<const std::vector<std::string>>(std::move(all));
+  };
+  auto set = value_or_throw(data::make_table(
+      {data::make_column("tree", std::vector<std::int64_t>{0, 1, 2, -1}, {}, names({"elm", "oak", "yew"})),
+       data::make_column("other", std::vector<std::int64_t>{1, 0, 1, 0}, {}, names({"a", "b"})),
+       data::make_column("n", std::vector<std::int64_t>{3, 2, 1, -1})}));
+  data::batch samples;
+  value_or_throw(set->fetch(std::vector<std::uint64_t>{0, 1, 2, 3}, samples));
+  auto columns = std::vector<std::string>{"tree", "other", "n"};
+  // What is no categorical column here, or was none there, is as it was.
+  auto known = data::known_categories{{{"tree", {"ash", "elm", "oak"}}, {"n", {"one", "two"}}}};
+  auto rows = data::feature_rows(samples, columns, known).value();
+  REQUIRE(rows.size() == 12);
+  CHECK(std::vector<float>(rows.begin(), rows.begin() + 6) == std::vector<float>{1, 1, 3, 2, 0, 2});
+  CHECK(std::isnan(rows[6]));
+  CHECK(rows[8] == 1);
+  CHECK(std::isnan(rows[9]));
+  CHECK(rows[11] == -1);
+  CHECK(data::categories_of(set->columns(), std::vector<std::string>{"n", "tree", "absent"}) ==
+        data::category_texts{{"tree", {"elm", "oak", "yew"}}});
+}

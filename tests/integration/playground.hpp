@@ -80,9 +80,10 @@ class playground {
   }
 
   /// Starts a node and waits for its address.
-  [[nodiscard]] running_node start_node(std::vector<std::string> more = {}) {
+  [[nodiscard]] running_node start_node(std::vector<std::string> more = {},
+                                        std::map<std::string, std::string> environment = {}) {
     more.insert(more.begin(), TROUPE_CAF_NODE);
-    auto process = start(std::move(more));
+    auto process = start(std::move(more), std::move(environment));
     static const auto mark = std::string{"caf-node: listening on "};
     if (!becomes_true([&] { return process.out().find('\n') != std::string::npos || !process.running(); }))
       throw std::runtime_error{"caf-node does not say where it listens"};

@@ -5,6 +5,9 @@
 #include <troupe/lightgbm.hpp>
 #include <troupe/serialization/checkpoint.hpp>
 
+#include <filesystem>
+#include <fstream>
+
 using namespace troupe;
 using namespace troupe::testing;
 
@@ -103,6 +106,39 @@ TEST_CASE("what LightGBM refuses, and other data, ends the run with the reason")
   refused(with.run("data", "2", plain, "other data"), "rank 1 has other data than rank 0");
   refused(with.run("few", "2", plain, "nobody", "3", "", 1), "each of LightGBM's workers needs one");
   refused(with.run("seed", "2", R"({"seed": 3})"), "run.seed");
+}
+
+TEST_CASE("categories are those of the training set, by their texts, in evaluation sets and in predictions") {
+  runs with;
+  check_categories(with, R"({"num_leaves": 4, "learning_rate": 1, "min_data_in_leaf": 1, "min_data_in_bin": 1})",
+                   "validation-l2", [](const std::string& checkpoint) {
+                     return value_or_throw(
+                         lightgbm::load_predictor(value_or_throw(serialization::checkpoint::open(checkpoint))));
+                   });
+}
+
+TEST_CASE("another library than the other hosts', or than the run was begun with, is refused") {
+  runs with;
+  // The same functions; what is behind the sections changes nothing but the file.
+  auto other = with.here.path("other.so").string();
+  std::filesystem::copy_file(value_or_throw(lightgbm::find_library()), other);
+  (void)with.trained("run", "1", plain, "nobody", "5");
+  {
+    auto out = std::ofstream{other, std::ios::binary | std::ios::app};
+    out << "more";
+  }
+  with.environment["TROUPE_LIGHTGBM"] = other;
+  auto resumed = with.run("run", "1", plain, "nobody", "7");
+  CHECK(resumed.status == exit_status{1, {}});
+  CHECK_MESSAGE(contains(resumed.err, "LightGBM's library is another one than it was begun with"), resumed.err);
+  with.environment.clear();
+  auto a = with.here.start_node();
+  auto b = with.here.start_node({}, {{"TROUPE_LIGHTGBM", other}});
+  auto mixed = with.run("mixed", "2", plain, "nobody", "5", a.address + "," + b.address);
+  CHECK(mixed.status == exit_status{1, {}});
+  CHECK_MESSAGE(contains(mixed.err, "rank 1 has another LightGBM than rank 0"), mixed.err);
+  auto first = with.run("mixed", "1", plain, "nobody", "5", a.address);
+  CHECK(first.status == exit_status{0, {}});
 }
 
 TEST_CASE("a model is exported as LightGBM's own text, and never over another") {

@@ -20,10 +20,11 @@ namespace {
 constexpr std::size_t longest_report = 512;
 
 /// This rank's part of a data set, as XGBoost has it.
-matrix part_of(const train_context& ctx, const settings& how, const data::data_set& set, int threads) {
+matrix part_of(const train_context& ctx, boosting::rounds& rounds, const data::data_set& set, int threads) {
   boosting::require_rows(this_framework, set, ctx.world_size());
   auto mine = boosting::rows_of_rank(set.size(), ctx.rank(), ctx.world_size());
-  auto table = boosting::fetch_table(how, set, mine);
+  auto table = rounds.fetch(set, mine);
+  auto call = rounds.in_library();
   auto result = matrix{table.features, table.rows, threads};
   result.set("label", table.label);
   if (!table.weight.empty())
@@ -33,16 +34,16 @@ matrix part_of(const train_context& ctx, const settings& how, const data::data_s
 
 class trees final : public boosting::learner {
  public:
-  trees(const train_context& ctx, const settings& how, const training_sets& sets)
+  trees(const train_context& ctx, const settings& how, boosting::rounds& rounds)
       : parameters_(how.parameters), seed_(ctx.seed()) {
     auto given = parameters_.find("nthread");
     auto threads = given == parameters_.end() ? 1 : std::stoi(parameter_text(*given));
     auto add = [&](const std::string& name, const data::data_set& set) {
-      parts_.push_back(part_of(ctx, how, set, threads));
+      parts_.push_back(part_of(ctx, rounds, set, threads));
       names_.push_back(name);
     };
-    add("train", *sets.training);
-    for (const auto& [name, set] : sets.evaluations)
+    add("train", *rounds.sets().training);
+    for (const auto& [name, set] : rounds.sets().evaluations)
       add(name, *set);
   }
 
@@ -108,7 +109,7 @@ void train(train_context& ctx, const make_training_sets& make) {
   auto rounds = boosting::rounds{ctx, this_framework, how, make};
   auto group = rabit_group{ctx, how.deadline};
   try {
-    auto mine = trees{ctx, how, rounds.sets()};
+    auto mine = trees{ctx, how, rounds};
     rounds.run(mine);
   } catch (const library_error& x) {
     tell_all(ctx, group, x.reason().message);

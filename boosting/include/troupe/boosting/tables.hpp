@@ -2,8 +2,10 @@
 
 #include <troupe/boosting/settings.hpp>
 #include <troupe/data/data_set.hpp>
+#include <troupe/data/feature_rows.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,10 +22,13 @@ struct feature_table {
   std::vector<float> weight;
 };
 
-/// Fetches the rows of these numbers. Throws `failure` for what cannot be fetched, for a column that is not there, and
-/// for a label or weight that is no single number.
+/// Fetches the rows of these numbers, with the codes of the categories that are known. Calls `fetched` after every
+/// 65,536 of them. Throws `failure` for what cannot be fetched, for a column that is not there, and for a label or
+/// weight that is no single number.
 [[nodiscard]] feature_table fetch_table(const settings& how, const data::data_set& set,
-                                        std::span<const std::uint64_t> numbers);
+                                        std::span<const std::uint64_t> numbers,
+                                        const data::known_categories& known = {},
+                                        const std::function<void()>& fetched = {});
 
 /// The numbers of the rows that a rank has of so many: a range, in the order of ranks, as long as the others' but for
 /// one row.

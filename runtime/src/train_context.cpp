@@ -141,8 +141,9 @@ const std::string& train_context::generation_reason() const noexcept {
   return impl_->begin_.place.reason;
 }
 
-void train_context::alive() noexcept {
-  impl_->activity_.touch();
+void train_context::alive() const noexcept {
+  if (impl_->activity_.kind() == activity_kind::user_code)
+    impl_->activity_.touch();
 }
 
 const std::string& train_context::run_name() const noexcept {

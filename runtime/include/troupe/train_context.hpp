@@ -194,7 +194,7 @@ class step {
 enum class save_checkpoint : std::uint8_t { no, yes };
 
 /// What a training function is given: who and where it is, its configuration, state, steps and collectives. Used from
-/// the training thread only, but for `stop_requested`.
+/// the training thread only, but for `stop_requested` and `alive`.
 class train_context {
  public:
   class impl;
@@ -217,8 +217,9 @@ class train_context {
   /// Why the group was formed, for people; empty for the first.
   [[nodiscard]] const std::string& generation_reason() const noexcept;
   /// Says that the training function gets on, where it computes or waits for long without a call that tells: it is not
-  /// taken for hung then (`failure_config::replace_after`).
-  void alive() noexcept;
+  /// taken for hung then (`failure_config::replace_after`). From any thread; in a call of this context, which is
+  /// watched by itself, it says nothing.
+  void alive() const noexcept;
   [[nodiscard]] const std::string& run_name() const noexcept;
   [[nodiscard]] const std::filesystem::path& run_directory() const noexcept;
   /// V, the logical shards that every step's batch is cut into (`scaling_config::shards`).

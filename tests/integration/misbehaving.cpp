@@ -21,7 +21,7 @@ namespace {
 
 /// Takes its time, but says so.
 void dawdle(troupe::train_context& ctx) {
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 50; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds{100});
     ctx.alive();
   }
@@ -150,7 +150,7 @@ int main(int argc, char** argv) {
   config.checkpoint.max_in_flight = 0;
   if (heals) {
     config.failure.report_after = std::chrono::milliseconds{500};
-    config.failure.replace_after = std::chrono::milliseconds{how == "linger" ? 60'000 : 1'000};
+    config.failure.replace_after = std::chrono::milliseconds{how == "linger" ? 60'000 : 3'000};
     config.run.collective_timeout = std::chrono::milliseconds{200};
   } else {
     config.failure.max_failures = 0;

@@ -171,7 +171,9 @@ std::map<std::string, std::string> gpu_maths_numerics() {
       int number = 0;
       if (cublas.get_property(part, &number) != CUBLAS_STATUS_SUCCESS)
         return {};
-      version += (version.empty() ? "" : ".") + std::to_string(number);
+      if (!version.empty())
+        version += '.';
+      version += std::to_string(number);
     }
     return {{"cublas", version}};
   } catch (const failure&) {

@@ -693,7 +693,7 @@ struct launch {
   }
 
   void start(std::uint32_t worker, std::vector<std::string> arguments) {
-    auto pid = launcher->start({some_run, {worker}, "", std::move(arguments), {}});
+    auto pid = launcher->start({some_run, {worker}, "", std::move(arguments), {}, {}});
     REQUIRE_MESSAGE(pid.has_value(), pid.error().message);
   }
 };

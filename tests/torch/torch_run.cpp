@@ -144,7 +144,11 @@ void use_memory() {
 void use_memory_in_steps(train_context& ctx) {
   std::vector<float> state(1);
   ctx.state().track("state", state);
-  ctx.for_each_step({.data = {1, "nothing"}, .batch_samples = 1, .gradient_elements = 1}, [&](step& step) {
+  step_plan plan;
+  plan.data = {1, "nothing"};
+  plan.batch_samples = 1;
+  plan.gradient_elements = 1;
+  ctx.for_each_step(plan, [&](step& step) {
     auto before = page_faults();
     for (auto& shard : step.shards())
       if (shard.samples().size() == 1)

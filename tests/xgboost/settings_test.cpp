@@ -10,8 +10,8 @@ namespace {
 
 training_config good() {
   training_config result;
-  result.features = {"a", "b"};
-  result.label = "y";
+  result.features = {"height", "width"};
+  result.label = "weight of a tree";
   return result;
 }
 
@@ -39,7 +39,7 @@ TEST_CASE("a configuration that cannot be meant is refused, by name") {
 TEST_CASE("settings arrive at the workers as they were") {
   auto config = good();
   config.parameters = {{"max_depth", 3}, {"objective", "binary:logistic"}};
-  config.weight = "w";
+  config.weight = "trust";
   config.checkpoint_every = 7;
   config.model_bytes = 123'456;
   config.deadline = std::chrono::seconds{99};
@@ -50,8 +50,8 @@ TEST_CASE("settings arrive at the workers as they were") {
                  .value();
   CHECK(got.parameters == config.parameters);
   CHECK(got.features == config.features);
-  CHECK(got.label == "y");
-  CHECK(got.weight == "w");
+  CHECK(got.label == "weight of a tree");
+  CHECK(got.weight == "trust");
   CHECK(got.checkpoint_every == 7);
   CHECK(got.model_bytes == 123'456);
   CHECK(got.deadline == config.deadline);

@@ -115,12 +115,12 @@ abort_ladder::decision abort_ladder::on_let_go(clock::time_point now) {
   return current_ == rung::ask_leave ? go_to(rung::done, now, {}) : decision{current_, {}};
 }
 
-abort_ladder::decision abort_ladder::on_copied(bool worked, clock::time_point now) {
+abort_ladder::decision abort_ladder::on_copied(const std::string& failure, clock::time_point now) {
   if (current_ != rung::copy_out)
     return {current_, {}};
   return go_to(rung::end_process, now,
-               worked ? std::string{"the state is copied out"}
-                      : std::string{"the state cannot be copied out: "} + what_is_lost);
+               failure.empty() ? std::string{"the state is copied out"}
+                               : "the state cannot be copied out (" + failure + "): " + what_is_lost);
 }
 
 } // namespace troupe::collectives

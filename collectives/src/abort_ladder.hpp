@@ -44,7 +44,8 @@ class abort_ladder {
   [[nodiscard]] decision on_leave_refused(const std::string& why, clock::time_point now);
   /// What did not end has ended by itself.
   [[nodiscard]] decision on_let_go(clock::time_point now);
-  [[nodiscard]] decision on_copied(bool worked, clock::time_point now);
+  /// Empty if it is; else why it is not.
+  [[nodiscard]] decision on_copied(const std::string& failure, clock::time_point now);
 
   [[nodiscard]] rung current() const noexcept { return current_; }
   /// Whether the group ended revoked, and may be shrunk.

@@ -27,6 +27,7 @@ struct report {
   /// Rungs that have ended, and whether they worked.
   std::deque<std::pair<rung, bool>> ended;
   bool is_last_holder = false;
+  /// What was wrong with the last that did not work.
   std::string why;
 
   void end(rung which, bool worked) {
@@ -56,7 +57,14 @@ void try_call(rung which, const std::function<bool()>& call, const std::shared_p
 }
 
 void copy_out(const hang_policy& policy, const std::shared_ptr<report>& shared) {
-  std::thread{[copy = policy.copy_out, shared] { shared->end(rung::copy_out, copy && copy().has_value()); }}.detach();
+  std::thread{[copy = policy.copy_out, shared] {
+    const auto copied = copy ? copy() : fail(errc::not_found, "there is nowhere to copy it to");
+    {
+      const std::lock_guard lock{shared->mutex};
+      shared->why = copied ? std::string{} : copied.error().message;
+    }
+    shared->end(rung::copy_out, copied.has_value());
+  }}.detach();
 }
 
 void end_process(const hang_policy& policy, const error& why) {
@@ -90,7 +98,8 @@ decision wait(abort_ladder& ladder, report& shared, const ladder_calls& calls) {
   const auto [which, worked] = *ended;
   if (which == rung::ask_leave)
     return worked ? ladder.on_leave(is_last_holder, now) : ladder.on_leave_refused(why, now);
-  return which == rung::copy_out ? ladder.on_copied(worked, now) : ladder.on_call_ended(which, worked, now);
+  return which == rung::copy_out ? ladder.on_copied(worked ? std::string{} : why, now)
+                                 : ladder.on_call_ended(which, worked, now);
 }
 
 } // namespace

@@ -1,4 +1,5 @@
 #include "part_stream.hpp"
+#include "staging_memory.hpp"
 #include "training_session.hpp"
 
 #include <troupe/serialization/checkpoint_directory.hpp>
@@ -120,8 +121,7 @@ void train_context::impl::checkpoint_at(step_id step, runtime::checkpoint_bounda
   }
 }
 
-void train_context::impl::begin_checkpoint(step_id step) {
-  auto scope = runtime::activity::scope{activity_, activity_kind::checkpoint};
+checkpoint_part train_context::impl::describe_part(step_id step) const {
   checkpoint_part part;
   part.run = begin_.run;
   part.generation = begin_.place.generation;
@@ -132,6 +132,12 @@ void train_context::impl::begin_checkpoint(step_id step) {
   part.tensors = state_.specs();
   part.metrics = last_metrics_;
   part.values_json = state_.values().dump();
+  return part;
+}
+
+void train_context::impl::begin_checkpoint(step_id step) {
+  auto scope = runtime::activity::scope{activity_, activity_kind::checkpoint};
+  auto part = describe_part(step);
   auto plan = serialization::plan_chunks(part.tensors, part.world_size);
   snapshots_->begin(std::move(part), std::move(plan), state_);
   checkpoint_owed_ = false;
@@ -161,6 +167,46 @@ void train_context::impl::wait_for_checkpoints(const runtime::checkpoint_boundar
   auto scope = runtime::activity::scope{activity_, activity_kind::checkpoint};
   auto outcome = snapshots_->wait();
   checkpoint_owed_ = checkpoint_owed_ || at.due || at.owed || !outcome;
+}
+
+expected<void> train_context::impl::save_last_copy() {
+  const auto step = rest_.wait(std::chrono::seconds{10});
+  if (!step)
+    return fail(errc::timed_out, "the training function does not wait for the group: its state may change");
+  if (!has_state_ || (state_.tensors().empty() && state_.values().empty()))
+    return fail(errc::not_found, "nothing is tracked");
+  auto part = describe_part(*step);
+  // Others of this generation may have begun one of this step, and others that hang may do as this one does.
+  part.attempt = 2 + part.rank.value;
+  part.rank = {};
+  part.world_size = 1;
+  try {
+    const auto plan = serialization::plan_chunks(part.tensors, part.world_size);
+    // Not pinned: a device that hangs may keep whoever pins memory, or gives it back, waiting.
+    runtime::staging_memory memory;
+    const auto size = runtime::share_bytes(plan, 0);
+    value_or_throw(memory.reserve(size));
+    runtime::copy_share(plan, 0, state_, memory.bytes().first(size));
+    // The snapshot writer's thread has its own, and may be busy.
+    if (part_stream_) {
+      const auto stream = value_or_throw(link_.open_part_stream(begin_.part_stream));
+      part.report = value_or_throw(stream->put({part, plan, memory.bytes().first(size)}, {}));
+    } else {
+      const auto name = serialization::temporary_name(part.step, part.generation, part.attempt);
+      part.report = value_or_throw(serialization::reusing_writer{}.write(run_directory_ / "checkpoints" / name, 0, plan,
+                                                                         memory.bytes().first(size)));
+    }
+    pusher_->flush();
+    const auto outcome = value_or_throw(link_.deliver_last(part));
+    // What is there of this step is as good.
+    if (outcome.reason.code != errc::none && outcome.reason.code != errc::already_exists)
+      throw failure{outcome.reason};
+    std::fprintf(stderr, "the last that has the state has saved that of step %llu before its end: %s\n",
+                 static_cast<unsigned long long>(step->value), outcome.path.c_str());
+    return {};
+  } catch (const failure& x) {
+    return fail(x.reason());
+  }
 }
 
 void train_context::impl::report_with_checkpoint(step_id step) {

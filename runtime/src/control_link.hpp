@@ -54,12 +54,18 @@ class control_link {
   /// Returns once the checkpoint is durable or given up. From the snapshot writer's thread.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver(const checkpoint_part& part) = 0;
 
+  /// The same of the whole state, by a worker that has leave to end as the last that has it. From a thread of the
+  /// group's.
+  [[nodiscard]] virtual expected<checkpoint_outcome> deliver_last(const checkpoint_part&) {
+    return fail(errc::invalid_argument, "there is no store to deliver to");
+  }
+
   /// What the store has seen of this worker's file. From the training thread.
   [[nodiscard]] virtual expected<storage_view> probe(const storage_probe&) {
     return fail(errc::invalid_argument, "there is no store to ask");
   }
 
-  /// A stream to the driver at `HOST:PORT`, which connects when it is used. From the training thread.
+  /// A stream to the driver at `HOST:PORT`, which connects when it is used. From any thread.
   [[nodiscard]] virtual expected<std::shared_ptr<part_stream>> open_part_stream(const std::string&) {
     return fail(errc::invalid_argument, "there is no driver to stream to");
   }

@@ -46,6 +46,7 @@ error train_context::impl::why_it_ends(error otherwise) {
 void train_context::impl::end_gpu_group(std::unique_ptr<collectives::device_group> group) {
   if (!group)
     return;
+  const auto rests = rest();
   static_cast<void>(group->finish());
   // The next may be made of what is left of it. One that goes by the communicator ends with that.
   if (group->name().starts_with("nccl"))

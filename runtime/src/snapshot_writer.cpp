@@ -15,10 +15,23 @@ void give_way() noexcept {
   ::setpriority(PRIO_PROCESS, 0, niceness);
 }
 
-/// Copies `part`'s share to `target`, neighbouring chunks of one tensor at once: the C library leaves the caches aside
-/// only for copies far longer than a chunk, and is half as fast again when it does.
+error abandoned() {
+  return {errc::aborted, "the generation of this checkpoint is over: it is taken again"};
+}
+
+} // namespace
+
+std::size_t share_bytes(const serialization::chunk_plan& plan, std::uint32_t part) {
+  std::size_t result = 0;
+  for (const auto& chunk : plan.chunks_of(part))
+    result += chunk.length_bytes;
+  return result;
+}
+
 void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, const tracked_state& state,
                 std::span<std::byte> target) {
+  // Neighbouring chunks of one tensor at once: the C library leaves the caches aside only for copies far longer than a
+  // chunk, and is half as fast again when it does.
   auto chunks = plan.chunks_of(part);
   for (auto first = chunks.begin(); first != chunks.end();) {
     auto length = first->length_bytes;
@@ -31,19 +44,6 @@ void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, const
     target = target.subspan(length);
     first = next;
   }
-}
-
-error abandoned() {
-  return {errc::aborted, "the generation of this checkpoint is over: it is taken again"};
-}
-
-} // namespace
-
-std::size_t share_bytes(const serialization::chunk_plan& plan, std::uint32_t part) {
-  std::size_t result = 0;
-  for (const auto& chunk : plan.chunks_of(part))
-    result += chunk.length_bytes;
-  return result;
 }
 
 snapshot_writer::snapshot_writer(destination where, std::uint32_t copies) : where_(std::move(where)) {

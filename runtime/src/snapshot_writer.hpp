@@ -100,4 +100,9 @@ class snapshot_writer {
 /// The bytes of one part of a plan.
 [[nodiscard]] std::size_t share_bytes(const serialization::chunk_plan& plan, std::uint32_t part);
 
+/// Copies the chunks of one part, in order, to the begin of `target`, which has room for them. Throws what a
+/// `tensor_memory` fails with.
+void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, const tracked_state& state,
+                std::span<std::byte> target);
+
 } // namespace troupe::runtime

@@ -196,6 +196,7 @@ collectives::hang_policy train_context::impl::on_hang() {
     return collectives::hang_policy::leave{granted->is_last_holder};
   };
   result.withdraw_leave = [this] { link_.withdraw({begin_.run, begin_.worker}); };
+  result.copy_out = [this] { return save_last_copy(); };
   return result;
 }
 
@@ -210,6 +211,8 @@ expected<std::string> train_context::impl::find_nccl() {
 
 /// All ranks tell what they have, and choose alike.
 std::unique_ptr<collectives::device_group> train_context::impl::make_gpu_group() {
+  // The group before may end here.
+  const auto rests = rest();
   const auto& place = begin_.place;
   auto& device = gpu().device;
   // One that nothing is made of is over: ranks that it had are not there any more, to leave it together.
@@ -661,6 +664,7 @@ step_driver::~step_driver() {
 }
 
 void step_driver::end_started_calls() {
+  const auto rests = context_.rest();
   if (on_gpu_)
     on_gpu_->settle();
   for (const auto& call : started_)
@@ -921,7 +925,10 @@ void step_driver::reduce() {
   if (on_gpu_) {
     while (started() < parts().size())
       start_next_part();
-    on_gpu_->finish();
+    {
+      const auto rests = context_.rest();
+      on_gpu_->finish();
+    }
     gpu_metrics_.resize(plan_.metrics.size());
     auto metrics = on_gpu_->result().subspan(layout_of(plan_).offset_bytes(1));
     value_or_throw(context_.gpu().door->read(metrics.data(), std::as_writable_bytes(std::span{gpu_metrics_})));

@@ -8,6 +8,7 @@
 #include "gpu_door.hpp"
 #include "gpu_reduction.hpp"
 #include "metrics_pusher.hpp"
+#include "rest_mark.hpp"
 #include "snapshot_writer.hpp"
 #include "state_stager.hpp"
 #include "step_word.hpp"
@@ -132,6 +133,9 @@ class train_context::impl {
   /// Whether the others do not say any more what they do.
   [[nodiscard]] bool has_lost_others() const noexcept { return has_lost_others_; }
 
+  /// While it lives, the training thread leaves the tracked state as it is.
+  [[nodiscard]] runtime::rest_mark::scope rest() { return {rest_, step_}; }
+
   /// Every step up to this one counts as applied.
   [[nodiscard]] step_id passed() const noexcept { return passed_; }
   void report_step(step_id step, metric_map values);
@@ -153,6 +157,8 @@ class train_context::impl {
   std::string frameworks_;
   /// Gives the state to newcomers.
   runtime::state_stager stager_;
+  /// When others may read the tracked state.
+  runtime::rest_mark rest_;
 
  private:
   void form_communicator();
@@ -160,6 +166,9 @@ class train_context::impl {
   void end_gpu_group(std::unique_ptr<collectives::device_group> group);
   /// What is done when the GPU does not let go of this generation's group.
   [[nodiscard]] collectives::hang_policy on_hang();
+  /// Makes a checkpoint of the whole state, which nobody else has any more, before this process ends: while the
+  /// training thread waits for the group that hangs. From a thread of that group's.
+  [[nodiscard]] expected<void> save_last_copy();
   /// NCCL's version, listening where the data plane of this generation does.
   [[nodiscard]] expected<std::string> find_nccl();
   /// Takes the place in a new generation; false if that is over already.
@@ -204,6 +213,8 @@ class train_context::impl {
   [[nodiscard]] std::array<std::uint64_t, 2> checkpoint_words();
   void checkpoint_at(step_id step, runtime::checkpoint_boundary at);
   void begin_checkpoint(step_id step);
+  /// This rank's part of a checkpoint, but for its bytes.
+  [[nodiscard]] checkpoint_part describe_part(step_id step) const;
   /// Returns once it is durable or given up; `must` says that nothing comes after it.
   void finish_checkpoint(step_id step, bool must);
   void wait_for_checkpoints(const runtime::checkpoint_boundary& at);

@@ -103,6 +103,10 @@ class actor_link : public control_link {
     return ask<checkpoint_outcome>(snapshots_, handles_.store, part);
   }
 
+  expected<checkpoint_outcome> deliver_last(const checkpoint_part& part) override {
+    return ask<checkpoint_outcome>(leaving_, handles_.store, part);
+  }
+
   expected<storage_view> probe(const storage_probe& message) override {
     return ask<storage_view>(training_, handles_.store, message);
   }

@@ -50,7 +50,7 @@ TEST_CASE("an abort that does not come back ends the process: with leave, and th
     CHECK(leave.what == (is_last ? rung::copy_out : rung::end_process));
     if (is_last) {
       CHECK(ladder.at(start + 5s).what == rung::copy_out);
-      CHECK(ladder.on_copied(true, start + 6s).what == rung::end_process);
+      CHECK(ladder.on_copied({}, start + 6s).what == rung::end_process);
     }
     // Nothing leads away from the end.
     CHECK(ladder.on_call_ended(rung::abort, true, start + 7s).what == rung::end_process);
@@ -79,7 +79,7 @@ TEST_CASE("without an answer, or with a refusal, the state is copied out before 
   const auto decision = refused.on_leave_refused("the driver is gone", start + 200ms);
   CHECK(decision.what == rung::copy_out);
   CHECK(decision.reason.find("the driver is gone") != std::string::npos);
-  CHECK(refused.on_copied(false, start + 300ms).what == rung::end_process);
+  CHECK(refused.on_copied("no room", start + 300ms).what == rung::end_process);
 }
 
 TEST_CASE("an abort that fails at once is as bad as one that hangs") {
@@ -107,6 +107,6 @@ TEST_CASE("a state that cannot be copied out is said to be lost") {
   abort_ladder ladder{true, limits};
   static_cast<void>(ladder.begin_with_leave("kernels run on", start));
   static_cast<void>(ladder.on_leave(true, start + 100ms));
-  CHECK(ladder.on_copied(false, start + 200ms).reason.find("the steps since the last checkpoint are lost") !=
+  CHECK(ladder.on_copied("no room", start + 200ms).reason.find("the steps since the last checkpoint are lost") !=
         std::string::npos);
 }

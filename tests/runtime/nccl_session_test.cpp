@@ -2,8 +2,11 @@
 #include "nccl_interface.hpp"
 #include "training_session.hpp"
 
+#include <troupe/actors/checkpoint_attempts.hpp>
 #include <troupe/actors/regroup.hpp>
 #include <troupe/collectives/summation_tree.hpp>
+#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint_directory.hpp>
 
 #include <doctest/doctest.h>
 #include <played_device.hpp>
@@ -14,6 +17,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -64,6 +69,7 @@ class played_run {
     expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
       return checkpoint_outcome{part.step, "", {}};
     }
+    expected<checkpoint_outcome> deliver_last(const checkpoint_part& part) override { return run_.commit(part); }
     expected<void> push(const metrics_batch&) override { return {}; }
     void finish(const worker_finished&) override {}
 
@@ -198,6 +204,12 @@ class played_run {
   std::function<void(train_context&, step&, std::uint32_t worker)> while_reducing;
   std::vector<leave_request> asked;
   std::vector<leave_withdrawn> withdrawn;
+  /// What is said to who asks for leave; without it, all hangs come back by then.
+  std::function<expected<leave_granted>(const leave_request&)> answer_leave;
+  /// Where the last copies lie.
+  std::vector<std::string> committed;
+
+  const std::filesystem::path& directory() const { return scratch_.path(); }
 
  private:
   void run_steps(train_context& ctx, std::uint32_t worker, std::uint64_t steps) {
@@ -316,6 +328,8 @@ class played_run {
       auto lock = std::lock_guard{mutex_};
       asked.push_back(message);
     }
+    if (answer_leave)
+      return answer_leave(message);
     // What hung comes back now.
     played_nccl::hangs = false;
     auto lock = std::unique_lock{mutex_};
@@ -323,6 +337,22 @@ class played_run {
       return std::ranges::find(withdrawn, message.worker, &leave_withdrawn::worker) != withdrawn.end();
     });
     return fail(errc::aborted, "the question was withdrawn");
+  }
+
+  /// As the store does.
+  expected<checkpoint_outcome> commit(const checkpoint_part& part) {
+    auto lock = std::lock_guard{mutex_};
+    actors::checkpoint_attempts attempts;
+    auto whole = attempts.add(part, {});
+    REQUIRE(whole);
+    auto content = value_or_throw(std::move(*whole));
+    const auto checkpoints = scratch_.path() / "checkpoints";
+    auto path =
+        serialization::commit_checkpoint(checkpoints, checkpoints / content.temporary_directory, content.content);
+    if (!path)
+      return checkpoint_outcome{part.step, {}, path.error()};
+    committed.push_back(path->string());
+    return checkpoint_outcome{part.step, path->string(), {}};
   }
 
   void withdraw(const leave_withdrawn& message) {
@@ -443,6 +473,61 @@ TEST_CASE("a worker whose NCCL hangs asks for leave, and goes on if it comes bac
     CHECK(each.generation.value == first_generation);
   CHECK(run.withdrawn.size() == run.asked.size());
   CHECK(played_nccl::violations == 0);
+}
+
+TEST_CASE("the last that has the state, and has to end, leaves a checkpoint of its last step") {
+  played_run run{2};
+  std::filesystem::create_directory(run.directory() / "checkpoints");
+  run.answer_leave = [](const leave_request& message) { return leave_granted{message.worker == worker_id{1}}; };
+  std::string end;
+  run.adjust = [&](std::uint32_t worker, collectives::nccl_options& options) {
+    options.on_hang.abort_deadline = 20ms;
+    // Where the last process would end, what hangs comes back.
+    options.on_hang.end_process = [&, worker](const error& why) {
+      if (worker != 1)
+        return;
+      end = why.message;
+      played_nccl::hangs = false;
+    };
+  };
+  run.lose_in_step_5(worker_id{0}, [] { played_nccl::hangs = true; });
+  run.train(12);
+  played_nccl::hangs = false;
+  INFO(end);
+  CHECK(end.find("the state is copied out") != std::string::npos);
+  REQUIRE(run.committed.size() == 1);
+  const auto saved = value_or_throw(serialization::checkpoint::open(run.committed[0]));
+  // The other may have left the barrier of its last step first.
+  const auto step = saved.content().step.value;
+  CHECK((step == 3 || step == 4));
+  CHECK(saved.content().world_size == 1);
+  std::vector<float> values(elements);
+  value_or_throw(saved.read_tensor("weights", std::as_writable_bytes(std::span{values})));
+  CHECK(values[0] == static_cast<float>(step));
+  CHECK(values[1] == 0.0f);
+}
+
+TEST_CASE("a last copy that cannot be saved is told, with the reason") {
+  played_run run{2};
+  run.answer_leave = [](const leave_request& message) { return leave_granted{message.worker == worker_id{1}}; };
+  std::string end;
+  run.adjust = [&](std::uint32_t worker, collectives::nccl_options& options) {
+    options.on_hang.abort_deadline = 20ms;
+    options.on_hang.end_process = [&, worker](const error& why) {
+      if (worker != 1)
+        return;
+      end = why.message;
+      played_nccl::hangs = false;
+    };
+  };
+  std::ofstream{run.directory() / "checkpoints"} << "no directory";
+  run.lose_in_step_5(worker_id{0}, [] { played_nccl::hangs = true; });
+  run.train(12);
+  played_nccl::hangs = false;
+  INFO(end);
+  CHECK(end.find("the state cannot be copied out (") != std::string::npos);
+  CHECK(end.find("checkpoints") != std::string::npos);
+  CHECK(run.committed.empty());
 }
 
 TEST_CASE("a training function that leaves a step while its GPUs reduce ends with its own error") {

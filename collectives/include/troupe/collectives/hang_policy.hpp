@@ -20,8 +20,8 @@ struct hang_policy {
   std::function<expected<leave>()> ask_leave;
   /// What hung has come back, and the process goes on: who waits for its end need not.
   std::function<void()> withdraw_leave;
-  /// Takes the state off the device, on a stream of its own, to where it outlives the process. Where there is none, and
-  /// nobody else has the state, the run falls back to its last checkpoint.
+  /// Takes the state off the device, on a stream of its own, to where it outlives the process. Where there is none, or
+  /// it fails, and nobody else has the state, the run falls back to its last checkpoint.
   std::function<expected<void>()> copy_out;
   /// Ends the process; `why` is for its log. Default: SIGKILL to itself, which counts as a loss.
   std::function<void(const error& why)> end_process;

@@ -58,7 +58,6 @@ run_coordinator::run_coordinator(settings config)
       wanted_(config_.workers.is_elastic() ? config_.workers.max : static_cast<std::uint32_t>(config_.places.size())),
       furthest_(config_.first_step),
       attempt_began_(config_.first_step),
-      grown_at_(config_.first_step),
       final_step_(config_.first_step) {
   on_started(config_.places);
 }
@@ -104,7 +103,7 @@ void run_coordinator::on_started(const std::vector<worker_place>& places, time n
   for (const auto& place : places) {
     member newcomer;
     newcomer.place = place;
-    newcomer.applied = attempt_began_;
+    newcomer.applied = newcomer.came_after = attempt_began_;
     newcomer.since = now;
     members_.emplace(place.worker, std::move(newcomer));
   }
@@ -473,7 +472,7 @@ void run_coordinator::on_restarted(const std::vector<worker_place>& places, std:
                                    step_id first_step) {
   if (resumed)
     config_.resumed = std::move(resumed);
-  attempt_began_ = grown_at_ = first_step;
+  attempt_began_ = first_step;
   // What was reached once is reached again: it is measured from here.
   furthest_ = first_step;
   on_started(places);
@@ -865,9 +864,10 @@ run_actions run_coordinator::form_when_all_have_reported() {
     if (report.in_step && report.passed == decision->settled)
       about.steps_redone = 1;
   }
-  if (std::ranges::any_of(next, [](const member* x) { return !x->has_place || !x->report->has_state; }))
-    grown_at_ = decision->settled;
-  result.has_grown = decision->settled <= grown_at_;
+  for (auto* who : next)
+    if (!who->has_place || !who->report->has_state)
+      who->came_after = decision->settled;
+  result.compared = choose_compared(next, decision->settled);
   result.places = give_places(next);
   for (auto* who : next) {
     if (!who->report->has_state)
@@ -914,6 +914,21 @@ run_actions run_coordinator::let_all_go(const std::vector<member*>& left) {
 }
 
 /// Gives ranks, such that the workers of a node keep neighbouring ones and who was before another stays before it.
+/// All others are the same as that one: they have been compared before, and slice by slice since.
+std::vector<worker_id> run_coordinator::choose_compared(const std::vector<member*>& all, step_id settled) {
+  auto is_new = [&](const member* x) { return x->came_after >= settled; };
+  std::vector<worker_id> result;
+  for (const auto* each : all)
+    if (is_new(each))
+      result.push_back(each->place.worker);
+  if (result.empty())
+    return result;
+  auto before = std::ranges::find_if_not(all, is_new);
+  if (before != all.end())
+    result.push_back((*before)->place.worker);
+  return result;
+}
+
 std::vector<worker_place> run_coordinator::give_places(std::vector<member*> who) {
   auto is_new = [](const member* x) { return !x->has_place; };
   std::map<std::uint32_t, std::uint32_t> first_rank;

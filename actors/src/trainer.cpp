@@ -902,7 +902,6 @@ class trainer_state : public trainer_backend::base {
     message.commands_agreed = next.decision.commands_agreed;
     message.evaluations = next.decision.evaluations;
     message.evaluations_differ = next.decision.evaluations_differ;
-    message.has_grown = next.has_grown;
     for (const auto& place : layout_.places()) {
       if (place.worker == next.decision.evaluation_source)
         message.evaluation_source = place.rank;
@@ -910,6 +909,10 @@ class trainer_state : public trainer_backend::base {
         message.newcomers.push_back(place.rank);
     }
     for (const auto& place : layout_.places()) {
+      auto compares = std::ranges::find(next.compared, place.worker) != next.compared.end();
+      message.comparison = compares                ? state_comparison::whole
+                           : next.compared.empty() ? state_comparison::slice
+                                                   : state_comparison::nothing;
       message.place = place_of(place, next.record.reason);
       result_.workers[place.worker.value].rank = place.rank;
       answer_report(place.worker, message);

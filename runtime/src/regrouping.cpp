@@ -135,9 +135,9 @@ bool train_context::impl::adopt(const next_generation& next) {
     if (!has_state_)
       evaluations_ = next.evaluations;
   }
-  // One that has got its state from others is compared with them as a whole. The driver says so, to all alike: who has
-  // left the barrier before knows it to be behind, who has not does not.
-  first_barrier_ = next.has_grown;
+  // One that has got its state from others is compared with one of them as a whole. The driver says who does that: who
+  // has left the barrier before knows it to be behind, who has not does not.
+  comparison_ = next.comparison;
   asked_open_ = false;
   retrying_ = false;
   pusher_->set_rank(next.place.rank);

@@ -431,19 +431,18 @@ void train_context::impl::for_each_step(step_plan plan, const std::function<void
 
 void train_context::impl::pass_barrier(step_id step) {
   auto scope = runtime::activity::scope{activity_, activity_kind::collective};
-  // Each word becomes its maximum over the ranks; a digest and its complement become maximum and minimum.
-  // Who is alone has nobody to differ from.
-  auto digest = begin_.place.world_size == 1 ? 0
-                : first_barrier_             ? state_.digest()
-                                             : state_.digest_of_slice(step.value);
+  auto digest = digest_to_compare(step);
   auto [in_flight, owed] = checkpoint_words();
-  std::array<std::uint64_t, 7> words{commands_.highest(), digest, ~digest, step.value, ~step.value, in_flight, owed};
+  // Each word becomes its maximum over the ranks; a digest and its complement become maximum and minimum. Who does not
+  // compare has nothing to add to either.
+  std::array<std::uint64_t, 7> words{
+      commands_.highest(), digest.value_or(0), digest ? ~*digest : 0, step.value, ~step.value, in_flight, owed};
   value_or_throw(communicator_->barrier(words));
-  first_barrier_ = false;
+  comparison_ = state_comparison::slice;
   if (words[3] != ~words[4])
     throw failure{errc::mismatch, "the ranks are at different steps, " + std::to_string(~words[4]) + " and " +
                                       std::to_string(words[3]) + ": an invariant of Troupe is broken"};
-  if (words[1] != ~words[2])
+  if (begin_.place.world_size > 1 && words[1] != ~words[2])
     compare_replicas(step);
   if (!word_.pass())
     throw failure{errc::aborted, "the group was given up in step " + std::to_string(step.value)};
@@ -453,6 +452,13 @@ void train_context::impl::pass_barrier(step_id step) {
   in_flight_agreed_ = words[5];
   owed_agreed_ = words[6] != 0;
   note_pause_at(step);
+}
+
+std::optional<std::uint64_t> train_context::impl::digest_to_compare(step_id step) const {
+  // Who is alone has nobody to differ from.
+  if (begin_.place.world_size == 1 || comparison_ == state_comparison::nothing)
+    return std::nullopt;
+  return comparison_ == state_comparison::whole ? state_.digest() : state_.digest_of_slice(step.value);
 }
 
 void train_context::impl::note_pause_at(step_id step) {

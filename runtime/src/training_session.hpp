@@ -196,6 +196,8 @@ class train_context::impl {
   void open_checkpoint();
   void agree_on(const step_plan& plan);
   void agree_on(run_plan message);
+  /// Of the tracked state, as much as this rank compares now.
+  [[nodiscard]] std::optional<std::uint64_t> digest_to_compare(step_id step) const;
   void compare_replicas(step_id step);
   /// Does what the commands agreed on at the last barrier ask for; true to go on.
   [[nodiscard]] bool end_of_step(step_id step, bool last);
@@ -299,7 +301,8 @@ class train_context::impl {
   std::optional<std::chrono::steady_clock::time_point> pause_began_;
   /// A loop of the training function's own has lost its group.
   bool lost_in_own_loop_ = false;
-  bool first_barrier_ = true;
+  /// At the next barrier.
+  state_comparison comparison_ = state_comparison::whole;
   bool stopped_ = false;
   bool agreed_ = false;
   /// Whether the training function has a loop of its own, and reports.

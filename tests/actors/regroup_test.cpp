@@ -403,27 +403,28 @@ TEST_CASE("a lost worker is replaced: the others go on without it, and let the n
   CHECK(group.failures().back().step == step_id{9});
 }
 
-TEST_CASE("all compare their whole state until a step counts for whoever came last") {
+TEST_CASE("who has come compares its whole state with one who was there, until a step counts for it") {
   auto group = in_loop(3);
-  auto grown_after = [&](const run_actions& actions) {
+  using workers = std::vector<worker_id>;
+  auto compared_after = [&](const run_actions& actions) {
     REQUIRE(find<form_generation>(actions));
-    return find<form_generation>(actions)->has_grown;
+    return find<form_generation>(actions)->compared;
   };
   // Nobody has passed a step yet: some may have left the first comparison, and others not.
   static_cast<void>(group.on_ended(killed(2)));
   static_cast<void>(group.on_report(in_step(0, 0)));
-  CHECK(grown_after(group.on_report(in_step(1, 0))));
+  CHECK(compared_after(group.on_report(in_step(1, 0))) == workers{{0}, {1}});
   static_cast<void>(group.on_ended(killed(1)));
-  CHECK_FALSE(grown_after(group.on_report(in_step(0, 4, 2))));
+  CHECK(compared_after(group.on_report(in_step(0, 4, 2))).empty());
   prepare(group, 3, 0);
   CHECK(asks_for_regroup(group.on_report(asks_for_place(3)), 3));
-  CHECK(grown_after(group.on_report(at_boundary(0, 6, 3))));
+  CHECK(compared_after(group.on_report(at_boundary(0, 6, 3))) == workers{{3}, {0}});
   static_cast<void>(group.on_ended(killed(3)));
-  CHECK(grown_after(group.on_report(in_step(0, 6, 4))));
+  CHECK(compared_after(group.on_report(in_step(0, 6, 4))).empty());
   CHECK(asks_for_regroup(group.on_resize(1)) == false);
   static_cast<void>(group.on_pause());
   static_cast<void>(group.on_resume());
-  CHECK_FALSE(grown_after(group.on_report(at_boundary(0, 7, 5))));
+  CHECK(compared_after(group.on_report(at_boundary(0, 7, 5))).empty());
 }
 
 TEST_CASE("a newcomer takes its rank beside the workers of its node, and nobody before it moves back") {

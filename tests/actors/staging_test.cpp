@@ -131,7 +131,7 @@ TEST_CASE(
   const auto& next = *find<form_generation>(formed);
   CHECK(workers_of(next) == ids{0, 1, 2});
   CHECK(next.newcomers.empty());
-  CHECK(next.has_grown);
+  CHECK(next.compared == std::vector<worker_id>{{2}, {0}});
   CHECK(next.decision.settled == step_id{42});
   CHECK(next.record.steps_redone == 0);
 }

@@ -185,7 +185,7 @@ class two_survivors {
         next.commands_agreed = decision->commands_agreed;
         next.evaluations = decision->evaluations;
         // As long as no step counts.
-        next.has_grown = decision->settled == step_id{};
+        next.comparison = decision->settled == step_id{} ? state_comparison::whole : state_comparison::slice;
         answers_[i] = next;
       }
       changed_.notify_all();
@@ -348,7 +348,7 @@ next_generation failing_place() {
   result.place = place_of(1, 5);
   result.newcomers = {rank_id{1}};
   result.settled = {6};
-  result.has_grown = true;
+  result.comparison = state_comparison::whole;
   return result;
 }
 

@@ -312,7 +312,7 @@ class played_run {
         next.settled = decision.settled;
         next.commands_agreed = decision.commands_agreed;
         next.evaluations = decision.evaluations;
-        next.has_grown = decision.settled == step_id{};
+        next.comparison = decision.settled == step_id{} ? state_comparison::whole : state_comparison::slice;
         answers_[each] = next;
       }
       changed_.notify_all();
@@ -386,6 +386,26 @@ class played_run {
   std::map<worker_id, regroup_report> reports_;
   std::map<worker_id, next_generation> answers_;
 };
+
+/// Loses worker 0, and has NCCL hang on both: worker 1 is the last that has the state. Returns why its process ends.
+std::string end_of_last(played_run& run) {
+  std::string result;
+  run.answer_leave = [](const leave_request& message) { return leave_granted{message.worker == worker_id{1}}; };
+  run.adjust = [&](std::uint32_t worker, collectives::nccl_options& options) {
+    options.on_hang.abort_deadline = 20ms;
+    // Where the last process would end, what hangs comes back.
+    options.on_hang.end_process = [&, worker](const error& why) {
+      if (worker != 1)
+        return;
+      result = why.message;
+      played_nccl::hangs = false;
+    };
+  };
+  run.lose_in_step_5(worker_id{0}, [] { played_nccl::hangs = true; });
+  run.train(12);
+  played_nccl::hangs = false;
+  return result;
+}
 
 } // namespace
 
@@ -478,21 +498,7 @@ TEST_CASE("a worker whose NCCL hangs asks for leave, and goes on if it comes bac
 TEST_CASE("the last that has the state, and has to end, leaves a checkpoint of its last step") {
   played_run run{2};
   std::filesystem::create_directory(run.directory() / "checkpoints");
-  run.answer_leave = [](const leave_request& message) { return leave_granted{message.worker == worker_id{1}}; };
-  std::string end;
-  run.adjust = [&](std::uint32_t worker, collectives::nccl_options& options) {
-    options.on_hang.abort_deadline = 20ms;
-    // Where the last process would end, what hangs comes back.
-    options.on_hang.end_process = [&, worker](const error& why) {
-      if (worker != 1)
-        return;
-      end = why.message;
-      played_nccl::hangs = false;
-    };
-  };
-  run.lose_in_step_5(worker_id{0}, [] { played_nccl::hangs = true; });
-  run.train(12);
-  played_nccl::hangs = false;
+  const auto end = end_of_last(run);
   INFO(end);
   CHECK(end.find("the state is copied out") != std::string::npos);
   REQUIRE(run.committed.size() == 1);
@@ -509,21 +515,8 @@ TEST_CASE("the last that has the state, and has to end, leaves a checkpoint of i
 
 TEST_CASE("a last copy that cannot be saved is told, with the reason") {
   played_run run{2};
-  run.answer_leave = [](const leave_request& message) { return leave_granted{message.worker == worker_id{1}}; };
-  std::string end;
-  run.adjust = [&](std::uint32_t worker, collectives::nccl_options& options) {
-    options.on_hang.abort_deadline = 20ms;
-    options.on_hang.end_process = [&, worker](const error& why) {
-      if (worker != 1)
-        return;
-      end = why.message;
-      played_nccl::hangs = false;
-    };
-  };
   std::ofstream{run.directory() / "checkpoints"} << "no directory";
-  run.lose_in_step_5(worker_id{0}, [] { played_nccl::hangs = true; });
-  run.train(12);
-  played_nccl::hangs = false;
+  const auto end = end_of_last(run);
   INFO(end);
   CHECK(end.find("the state cannot be copied out (") != std::string::npos);
   CHECK(end.find("checkpoints") != std::string::npos);

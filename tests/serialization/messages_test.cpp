@@ -251,6 +251,9 @@ TEST_CASE_FIXTURE(wire, "numbers that are no enumerator are refused") {
   CHECK_FALSE(applies(checkpoint_sync{}, 0));
   CHECK(applies(checkpoint_sync{}, 3));
   CHECK_FALSE(applies(checkpoint_sync{}, 4));
+  CHECK_FALSE(applies(state_comparison{}, 0));
+  CHECK(applies(state_comparison{}, 3));
+  CHECK_FALSE(applies(state_comparison{}, 4));
   CHECK_FALSE(applies(run_status{}, 0));
   CHECK(applies(run_status{}, 3));
   CHECK_FALSE(applies(run_status{}, 4));

@@ -127,7 +127,7 @@ inline next_generation sample_next() {
   result.evaluations_differ = true;
   result.evaluation_source = {2};
   result.newcomers = {{0}, {3}};
-  result.has_grown = true;
+  result.comparison = state_comparison::whole;
   result.staging = {9, {7}, {5}, 4, 2, "10.0.0.2"};
   result.skips_loop = true;
   result.next_evaluations = {{0.5}, {-2.0, 1.0}};

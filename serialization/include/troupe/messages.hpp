@@ -748,6 +748,26 @@ bool inspect(Inspector& f, staging_place& x) {
                             f.field("data_address", x.data_address));
 }
 
+/// What of the tracked state a rank compares with the others at the first barrier of its generation.
+enum class state_comparison : std::uint8_t {
+  /// The slice whose turn it is, as at every barrier.
+  slice = 1,
+  /// All of it: newcomers, and one who was there before them.
+  whole = 2,
+  /// Nothing: newcomers have come, and others are compared with them.
+  nothing = 3,
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, state_comparison& x) {
+  auto get = [&x] { return static_cast<std::uint8_t>(x); };
+  auto set = [&x](std::uint8_t value) {
+    x = static_cast<state_comparison>(value);
+    return value >= 1 && value <= 3;
+  };
+  return f.apply(get, set);
+}
+
 /// A worker's place in a new generation, and what all of them do with the step that was under way.
 struct next_generation {
   group_place place;
@@ -764,8 +784,7 @@ struct next_generation {
   rank_id evaluation_source;
   /// The ranks that get the run's state from the others before anything else.
   std::vector<rank_id> newcomers;
-  /// Whether some have come since the last step that counts: all compare their whole state.
-  bool has_grown = false;
+  state_comparison comparison = state_comparison::slice;
   /// For a newcomer: it has no place yet, follows the others here, and reports again when it has come to the boundary
   /// that they name, or cannot. Nothing else is filled in then.
   staging_place staging;
@@ -783,7 +802,7 @@ bool inspect(Inspector& f, next_generation& x) {
                             f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
                             f.field("evaluations_differ", x.evaluations_differ),
                             f.field("evaluation_source", x.evaluation_source), f.field("newcomers", x.newcomers),
-                            f.field("has_grown", x.has_grown), f.field("staging", x.staging),
+                            f.field("comparison", x.comparison), f.field("staging", x.staging),
                             f.field("skips_loop", x.skips_loop), f.field("next_evaluations", x.next_evaluations));
 }
 

@@ -125,8 +125,9 @@ struct form_generation {
   regroup_decision decision;
   /// Those of `places` that get the state from the others.
   std::vector<worker_id> newcomers;
-  /// Whether some have come since the last step that counts: all compare their whole state.
-  bool has_grown = false;
+  /// Those who have come since the last step that counts, and one who was there before: they compare their whole state.
+  /// Empty if nobody has come.
+  std::vector<worker_id> compared;
   /// Who has reported and is not needed any more.
   std::vector<worker_id> released;
   generation_record record;
@@ -345,6 +346,8 @@ class run_coordinator {
     /// Of a newcomer: the loop that it has come to.
     std::uint32_t loop = 0;
     step_id applied;
+    /// The step after which it came.
+    step_id came_after;
     std::optional<run_plan> plan;
     std::optional<regroup_report> report;
 
@@ -386,6 +389,7 @@ class run_coordinator {
   run_actions regroup(const std::string& why, const error& reason);
   run_actions form_when_all_have_reported();
   [[nodiscard]] bool is_held();
+  [[nodiscard]] static std::vector<worker_id> choose_compared(const std::vector<member*>& all, step_id settled);
   std::vector<worker_place> give_places(std::vector<member*> who);
   run_actions fail_run(failure_record what, const std::string& why);
   run_actions conclude_failure(const std::string& why);
@@ -429,8 +433,6 @@ class run_coordinator {
   std::uint64_t commands_ = 0;
   /// The checkpoint behind which all leave, as the number of its command; 0 if that was not asked for.
   std::uint64_t farewell_ = 0;
-  /// The step after which somebody came last.
-  step_id grown_at_;
   /// The last staging group; number 0 before the first.
   stage_newcomers staging_;
   /// Since when the others stand at a boundary and wait for newcomers that are about to come there.

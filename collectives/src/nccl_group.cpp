@@ -157,6 +157,7 @@ class nccl_device_group final : public basic_device_group {
   void let_go() noexcept override;
   void leave() noexcept;
   void watch();
+  [[nodiscard]] bool comes_to_rest(nccl::comm group) noexcept;
   void give_up();
   void abort_beside(nccl::comm group) noexcept;
 
@@ -604,6 +605,21 @@ void nccl_device_group::watch() {
   watch_changed_.notify_all();
 }
 
+/// Whether no call on it is under way any more, and none has failed. NCCL (2.30.7 and before) frees a call that is
+/// still being made when it revokes the communicator, and looks at it later; and it never says of one that has failed
+/// that it is revoked.
+bool nccl_device_group::comes_to_rest(nccl::comm group) noexcept {
+  static_cast<void>(where_->make_current());
+  auto code = nccl::in_progress;
+  for (const auto ends_at = clock::now() + std::chrono::milliseconds{100};;) {
+    if (library_->comm_get_async_error(group, &code) != nccl::success)
+      return false;
+    if (code != nccl::in_progress || clock::now() > ends_at)
+      return code == nccl::success;
+    std::this_thread::sleep_for(std::chrono::microseconds{200});
+  }
+}
+
 void nccl_device_group::give_up() {
   // A call that does not come back keeps the mutex: then there is no communicator to give up, only the process.
   auto* group = nccl::comm{nullptr};
@@ -648,7 +664,7 @@ void nccl_device_group::give_up() {
       return library->comm_abort(group) == nccl::success;
     };
   }
-  abort_ladder ladder{library_->can_shrink(), limits_of(on_hang_)};
+  abort_ladder ladder{library_->can_shrink() && is_reachable && comes_to_rest(group), limits_of(on_hang_)};
   const auto end = climb(ladder, ladder.begin(clock::now()), on_hang_, named(), calls);
   const std::scoped_lock locks{comm_mutex_, watch_mutex_};
   is_process_ending_ = end == ladder_end::ends_process;

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 namespace troupe::collectives {
 
@@ -15,8 +18,9 @@ namespace {
 
 constexpr auto default_deadline = std::chrono::seconds{300};
 
-/// Of results that the device cannot fetch where they are: what is copied at a time.
-constexpr std::uint64_t chunk_bytes = 4 << 20;
+/// Of results that the device cannot fetch where they are: what a thread copies at a time, and the most threads.
+constexpr std::uint64_t chunk_bytes = 2 << 20;
+constexpr std::size_t most_lanes = 4;
 
 /// A device bucket with its stage on the host: partial sums going down, and the result coming up.
 class staged_bucket final : public own_device_bucket {
@@ -208,28 +212,32 @@ class staged_device_group final : public basic_device_group {
     return expect(stream_.handle(), what);
   }
 
-  /// Through two pinned chunks in turn: the host fills one while the device fetches the other.
+  /// Through pinned chunks, of which the host fills some while the device fetches others. One thread's copies are
+  /// slower than the device's, so that several share the work.
   expected<void> bounce(std::byte* to, const std::byte* from, std::uint64_t size_bytes, const reduction& what) {
-    for (std::uint64_t at = 0; at < size_bytes; at += chunk_bytes) {
-      auto& chunk = chunks_[next_chunk_++ % chunks_.size()];
-      if (chunk.memory.data() == nullptr) {
-        auto memory = pinned_memory::make(where_, chunk_bytes);
-        if (!memory)
-          return fail(std::move(memory.error()));
-        auto event = device_event::make(where_);
-        if (!event)
-          return fail(std::move(event.error()));
-        chunk = {std::move(*memory), std::move(*event)};
-      } else if (auto fetched = wait_for(chunk.fetched, what.call, what.ends_at); !fetched) {
-        return fetched;
+    const auto pieces = (size_bytes + chunk_bytes - 1) / chunk_bytes;
+    const auto processors = std::max<std::size_t>(std::thread::hardware_concurrency() / world_size_, 1);
+    const auto threads = std::min<std::size_t>({most_lanes, processors, pieces});
+    std::atomic<std::uint64_t> next = 0;
+    const auto copy_pieces = [&](lane& mine) -> expected<void> {
+      for (;;) {
+        const auto at = next.fetch_add(chunk_bytes);
+        if (at >= size_bytes)
+          return {};
+        if (auto put = mine.pass(*this, to + at, from + at, std::min(chunk_bytes, size_bytes - at), what); !put)
+          return put;
       }
-      const auto size = std::min(chunk_bytes, size_bytes - at);
-      std::memcpy(chunk.memory.data(), from + at, size);
-      if (auto put = stream_.copy(to + at, chunk.memory.data(), size); !put)
-        return put;
-      if (auto recorded = chunk.fetched.record(stream_); !recorded)
-        return recorded;
+    };
+    std::array<expected<void>, most_lanes> ends;
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t i = 1; i < threads; ++i)
+        others.emplace_back([&, i] { ends[i] = copy_pieces(lanes_[i]); });
+      ends[0] = copy_pieces(lanes_[0]);
     }
+    for (auto& end : ends)
+      if (!end)
+        return std::move(end);
     return {};
   }
 
@@ -245,15 +253,42 @@ class staged_device_group final : public basic_device_group {
 
   pending_call start(std::function<expected<void>()> job) override { return host_.start(std::move(job)); }
 
-  struct chunk {
-    pinned_memory memory;
-    device_event fetched;
+  /// Two pinned chunks of one thread's, used in turn.
+  class lane {
+   public:
+    [[nodiscard]] expected<void> pass(staged_device_group& group, std::byte* to, const std::byte* from,
+                                      std::uint64_t size_bytes, const reduction& what) {
+      auto& chunk = chunks_[next_++ % chunks_.size()];
+      if (chunk.memory.data() == nullptr) {
+        auto memory = pinned_memory::make(group.where_, chunk_bytes);
+        if (!memory)
+          return fail(std::move(memory.error()));
+        auto event = device_event::make(group.where_);
+        if (!event)
+          return fail(std::move(event.error()));
+        chunk.memory = std::move(*memory);
+        chunk.fetched = std::move(*event);
+      } else if (auto fetched = group.wait_for(chunk.fetched, what.call, what.ends_at); !fetched) {
+        return fetched;
+      }
+      std::memcpy(chunk.memory.data(), from, size_bytes);
+      if (auto put = group.stream_.copy(to, chunk.memory.data(), size_bytes); !put)
+        return put;
+      return chunk.fetched.record(group.stream_);
+    }
+
+   private:
+    struct chunk {
+      pinned_memory memory;
+      device_event fetched;
+    };
+    std::array<chunk, 2> chunks_;
+    std::size_t next_ = 0;
   };
 
   communicator& host_;
   device_stream down_;
-  std::array<chunk, 2> chunks_;
-  std::size_t next_chunk_ = 0;
+  std::array<lane, most_lanes> lanes_;
 };
 
 } // namespace

@@ -45,8 +45,10 @@ TEST_CASE("ranks that share a device give the bits of the plain recursive sum, o
 TEST_CASE("results that the device cannot fetch in place come up in chunks") {
   const auto where = shared_device();
   where->pins_read_only = false;
-  // More than two chunks.
-  check_bits(backend::shm, 2, where, {bucket_layout{{{dtype::f32, 2'700'000}}}, 2, even_ownership(2, 2)});
+  // More than two chunks; by as many threads as there are processors for each rank.
+  for (std::uint32_t world_size : {1u, 2u})
+    check_bits(backend::shm, world_size, where,
+               {bucket_layout{{{dtype::f32, 6'700'001}}}, 2, even_ownership(2, world_size)});
 }
 
 TEST_CASE("the fast mode stages, too") {

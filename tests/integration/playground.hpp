@@ -7,6 +7,8 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -25,6 +27,13 @@ struct running_node {
   child_process process;
   std::string address;
 };
+
+/// A program of this build, or of its name where TROUPE_TEST_PROGRAMS says: tests may run where they were not built.
+inline std::string program(const char* built) {
+  const auto* directory = std::getenv("TROUPE_TEST_PROGRAMS");
+  return directory == nullptr ? built
+                              : (std::filesystem::path{directory} / std::filesystem::path{built}.filename()).string();
+}
 
 /// What one test case has to itself: a directory with text, runs and keys. Its processes are known by the keys'
 /// directory in their environment, whoever started them.
@@ -71,7 +80,7 @@ class playground {
                                                               {"--evaluate-every", "1000"},
                                                               {"--storage", path("runs").string()},
                                                               {"--name", name}};
-    std::vector<std::string> result{TROUPE_CHARLM, "--quiet"};
+    std::vector<std::string> result{program(TROUPE_CHARLM), "--quiet"};
     for (const auto& [option, value] : defaults)
       if (std::ranges::find(more, option) == more.end())
         result.insert(result.end(), {option, value});
@@ -82,7 +91,7 @@ class playground {
   /// Starts a node and waits for its address.
   [[nodiscard]] running_node start_node(std::vector<std::string> more = {},
                                         std::map<std::string, std::string> environment = {}) {
-    more.insert(more.begin(), TROUPE_CAF_NODE);
+    more.insert(more.begin(), program(TROUPE_CAF_NODE));
     auto process = start(std::move(more), std::move(environment));
     static const auto mark = std::string{"caf-node: listening on "};
     if (!becomes_true([&] { return process.out().find('\n') != std::string::npos || !process.running(); }))

@@ -227,7 +227,7 @@ void measure_nccl(const std::shared_ptr<device>& where, const options& x) {
   auto stream = value_or_throw(device_stream::make(where));
   auto ready = value_or_throw(device_event::make(where));
   auto partial = value_or_throw(group->allocate(size_bytes));
-  auto result = value_or_throw(group->make_bucket(layout, cut_bucket(layout, 16 << 20)));
+  auto result = value_or_throw(group->make_bucket(layout, cut_bucket(layout, 64 << 20)));
   auto copy = value_or_throw(device_memory::make(where, size_bytes));
   value_or_throw(stream.clear(partial.data(), size_bytes));
   value_or_throw(ready.record(stream));
@@ -246,7 +246,7 @@ void measure_nccl(const std::shared_ptr<device>& where, const options& x) {
                  value_or_throw(stream.synchronize());
                }});
   const auto bytes = 2.0 * static_cast<double>(size_bytes) * repetitions;
-  show("1 rank over " + *library + ", 16 MB parts", bytes, times[0], bytes, times[1], 0.8);
+  show("1 rank over " + *library + ", 64 MB parts", bytes, times[0], bytes, times[1], 0.8);
 }
 
 void run(const options& x) {

@@ -68,6 +68,7 @@ class actor_link : public control_link {
         metrics_(system),
         snapshots_(system),
         leaving_(system),
+        last_copy_(system),
         handles_(std::move(handles)),
         descriptors_(collectives::unique_fd{descriptor_fd}),
         worker_(worker),
@@ -104,7 +105,7 @@ class actor_link : public control_link {
   }
 
   expected<checkpoint_outcome> deliver_last(const checkpoint_part& part) override {
-    return ask<checkpoint_outcome>(leaving_, handles_.store, part);
+    return ask<checkpoint_outcome>(last_copy_, handles_.store, part);
   }
 
   expected<storage_view> probe(const storage_probe& message) override {
@@ -153,6 +154,7 @@ class actor_link : public control_link {
   caf::scoped_actor metrics_;
   caf::scoped_actor snapshots_;
   caf::scoped_actor leaving_;
+  caf::scoped_actor last_copy_;
   run_handles handles_;
   descriptor_link descriptors_;
   worker_id worker_;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -127,10 +128,17 @@ class playground {
 
   /// Waits for what a driver is to bring about, and throws for one that ends before.
   static void await(child_process& driver, const std::function<bool()>& condition) {
-    auto holds = becomes_true([&] { return condition() || !driver.running(); }) && condition();
-    if (!holds)
-      throw std::runtime_error{"a driver does not come to what is waited for; its output:\n" + driver.out() +
-                               driver.err()};
+    // What held once may not hold again: the ranks' rows come as they come, and the last is not always the furthest.
+    auto holds = false;
+    becomes_true([&] { return (holds = condition()) || !driver.running(); });
+    if (holds || condition())
+      return;
+    auto text = std::ostringstream{};
+    if (driver.running())
+      text << "a driver does not come to what is waited for";
+    else
+      text << "a driver ended (" << driver.wait() << ") before what is waited for";
+    throw std::runtime_error{text.str() + "; its output:\n" + driver.out() + driver.err()};
   }
 
   /// The directories of a run's checkpoints.

@@ -128,8 +128,9 @@ bool train_context::impl::adopt(const next_generation& next) {
   reduced_ = passed_;
   commands_agreed_ = next.commands_agreed;
   if (!has_state_) {
-    // Where the others stand, whose state comes.
+    // Where the others stand, whose state comes. What came before is no pause of this worker's.
     step_ = passed_;
+    last_pass_ = std::chrono::steady_clock::now();
     commands_done_ = commands_agreed_;
     has_state_ = level_ && std::ranges::find(next.newcomers, next.place.rank) == next.newcomers.end();
     if (!has_state_)

@@ -98,19 +98,33 @@ unsigned blocks_for(std::uint64_t elements, std::size_t element_bytes) {
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
+template <class T>
+struct as_declared {
+  using type = T;
+};
+
+/// `kernel<<<blocks, threads_of_a_block, 0, stream>>>(arguments...)`, spelled as any C++ compiler reads it: tests play
+/// these kernels on the host.
+template <class... Parameters>
+cudaError_t start(void (*kernel)(Parameters...), unsigned blocks, cudaStream_t stream,
+                  typename as_declared<Parameters>::type... arguments) {
+  void* all[] = {&arguments...};
+  return cudaLaunchKernel(kernel, dim3{blocks}, dim3{threads_of_a_block}, all, 0, stream);
+}
+
 template <int N, class T, class Out, class F>
 cudaError_t launch_typed(const tree_pass& what, cudaStream_t stream) {
   operand_list<T> operands{};
   for (int k = 0; k < N; ++k)
     operands.at[k] = static_cast<const T*>(what.operands[k]);
-  combine<N, T, Out, F><<<blocks_for(what.elements, sizeof(T)), threads_of_a_block, 0, stream>>>(
-      operands, static_cast<Out*>(what.out), what.elements, what.is_final && what.divisor != 1,
-      static_cast<wrapping<T>>(what.divisor));
+  const auto divides = what.is_final && what.divisor != 1;
+  const auto code = start(combine<N, T, Out, F>, blocks_for(what.elements, sizeof(T)), stream, operands,
+                          static_cast<Out*>(what.out), what.elements, divides, static_cast<wrapping<T>>(what.divisor));
   if constexpr (std::is_integral_v<T>)
-    if (what.is_final && what.divisor != 1)
-      divide<<<blocks_for(what.elements, access_bytes), threads_of_a_block, 0, stream>>>(static_cast<T*>(what.out),
-                                                                                         what.elements, what.divisor);
-  return cudaGetLastError();
+    if (code == cudaSuccess && divides)
+      return start(divide<T>, blocks_for(what.elements, access_bytes), stream, static_cast<T*>(what.out), what.elements,
+                   what.divisor);
+  return code;
 }
 
 template <class T, class Out, class F>
@@ -182,12 +196,10 @@ int launch_widen(dtype type, void* out, const void* in, std::uint64_t elements, 
   auto* on = static_cast<cudaStream_t>(stream);
   const auto blocks = blocks_for(elements, sizeof(float));
   if (type == dtype::f16)
-    widen<<<blocks, threads_of_a_block, 0, on>>>(static_cast<float*>(out), static_cast<const f16*>(in), elements);
-  else if (type == dtype::bf16)
-    widen<<<blocks, threads_of_a_block, 0, on>>>(static_cast<float*>(out), static_cast<const bf16*>(in), elements);
-  else
-    return cudaErrorInvalidValue;
-  return cudaGetLastError();
+    return start(widen<f16>, blocks, on, static_cast<float*>(out), static_cast<const f16*>(in), elements);
+  if (type == dtype::bf16)
+    return start(widen<bf16>, blocks, on, static_cast<float*>(out), static_cast<const bf16*>(in), elements);
+  return cudaErrorInvalidValue;
 }
 
 } // namespace troupe::collectives::kernels

@@ -20,4 +20,10 @@ inline bool has_gpu() {
   return false;
 }
 
+/// Whether the GPU is one that tests/played_cuda plays, which takes its time.
+inline bool has_played_gpu() {
+  const auto found = collectives::find_devices();
+  return found && !found->empty() && found->front().name == "played GPU";
+}
+
 } // namespace troupe::testing

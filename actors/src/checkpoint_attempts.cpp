@@ -37,7 +37,7 @@ bool may_be_in_use(std::string_view name, generation_id generation, step_id over
   if (serialization::is_removed_name(name))
     return false;
   const auto its = serialization::parse_temporary_name(name);
-  if (!its || its->generation > generation)
+  if (!its || its->generation > generation || its->attempt >= serialization::first_last_copy)
     return true;
   return its->generation == generation && its->step > over;
 }

@@ -128,7 +128,8 @@ class checkpoint_store_state : public checkpoint_store::base {
     if (part.run != config_.run)
       return to_caf({errc::stale_generation,
                      "a part of a checkpoint of run " + part.run.value + " came to run " + config_.run.value});
-    if (part.generation < generation_)
+    const auto is_last_copy = part.attempt >= serialization::first_last_copy;
+    if (part.generation < generation_ && !is_last_copy)
       return stale();
     auto key = std::tuple{part.generation, part.step, part.attempt};
     waiting_[key].push_back(make_response_promise<checkpoint_outcome>());
@@ -139,8 +140,10 @@ class checkpoint_store_state : public checkpoint_store::base {
       return answer;
     auto outcome = commit(part.step, std::move(*whole));
     // Each rank writes one part after the other: none of them is behind this step.
-    generation_ = std::max(generation_, part.generation);
-    over_ = std::max(over_, part.step);
+    if (!is_last_copy) {
+      generation_ = std::max(generation_, part.generation);
+      over_ = std::max(over_, part.step);
+    }
     if (outcome.reason.code != errc::none)
       remove_what_is_over();
     if (config_.on_outcome)

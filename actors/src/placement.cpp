@@ -61,7 +61,8 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
                                    plural(total.gpus, "GPU") + nodes};
 }
 
-/// How many workers may be on each node, and how many fit without sharing CPUs.
+/// How many workers may be on each node, and how many fit without sharing CPUs; those that have GPUs compute there, and
+/// may share them.
 struct limits {
   std::vector<std::uint32_t> hard;
   std::vector<std::uint32_t> soft;
@@ -75,7 +76,7 @@ limits limits_of(const scaling_config& request, std::span<const node_room> nodes
     if (request.placement == placement_strategy::strict_spread)
       hard = std::min(hard, 1u);
     result.hard.push_back(hard);
-    result.soft.push_back(std::min(hard, std::max(node.capacity.cpus, 1u)));
+    result.soft.push_back(each.gpus > 0 ? hard : std::min(hard, std::max(node.capacity.cpus, 1u)));
   }
   return result;
 }

@@ -14,6 +14,11 @@ namespace {
 constexpr std::uint32_t most_failed_newcomers = 30;
 constexpr std::uint32_t newcomer_fault = 10;
 
+/// Whether another worker may do what this one cannot: data may be damaged on the way, a GPU may be lost.
+bool may_be_an_accident(const error& reason) {
+  return reason.code == errc::user_error || reason.code == errc::device_error;
+}
+
 /// How long a newcomer waits for others that were started, to be let in with them.
 constexpr auto newcomer_patience = std::chrono::milliseconds{500};
 
@@ -478,16 +483,16 @@ void run_coordinator::on_restarted(const std::vector<worker_place>& places, std:
   on_started(places);
 }
 
-run_actions run_coordinator::fail_user_code(member& who, const worker_finished& message, time now) {
+run_actions run_coordinator::fail_once(member& who, const worker_finished& message, time now) {
   auto what = record(who, message.reason);
   auto why = name_of(who.place) + " failed: " + message.reason.message;
-  auto before = threw_after_.find(message.step);
-  if (before != threw_after_.end()) {
+  auto before = failed_after_.find(message.step);
+  if (before != failed_after_.end()) {
     // It is no accident: the same step, on another worker or in another try.
     earlier_cause_ = before->second;
     return fail_run(std::move(what), why);
   }
-  threw_after_.emplace(message.step, failures_.size());
+  failed_after_.emplace(message.step, failures_.size());
   // Before the first step there is nothing to lose, and a second try would say the same.
   if (message.step <= attempt_began_ || !within_budget(now))
     return fail_run(std::move(what), why);
@@ -1120,8 +1125,8 @@ run_actions run_coordinator::on_finished(const worker_finished& message, time no
       return fail_run(std::move(what), name_of(who->place) + " has lost its group, too often");
     return restart(std::move(what), cause_.empty() ? name_of(who->place) + " has lost its group" : cause_);
   }
-  if (message.reason.code == errc::user_error && goes_on() && config_.failure.max_failures > 0)
-    return fail_user_code(*who, message, now);
+  if (may_be_an_accident(message.reason) && goes_on() && config_.failure.max_failures > 0)
+    return fail_once(*who, message, now);
   if (message.reason.code != errc::none) {
     auto what = record(*who, message.reason);
     // Every worker is told of it, and ends with what it was told.

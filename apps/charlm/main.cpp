@@ -27,7 +27,7 @@ struct options {
   bool fast = false;
   std::string resume = "auto";
   std::string placement = "pack";
-  std::string workers = "2";
+  std::string workers;
   std::string backend = "auto";
   std::string sync = "auto";
   bool use_gpu = false;
@@ -56,12 +56,11 @@ void describe(CLI::App& app, options& o) {
   auto* run = app.add_option_group("Run");
   run->add_option("--workers", o.workers,
                   "Worker processes, or a range as in 2-8: from so many on, up to so many as there is room for; the "
-                  "result does not depend on it")
+                  "result does not depend on it (default: 2; with --use-gpu as many as there are GPUs for)")
       ->check([](const std::string& text) {
         auto range = troupe::parse_worker_range(text);
         return range ? std::string{} : range.error().message;
-      })
-      ->capture_default_str();
+      });
   run->add_option("--shards", t.scaling.shards, "Logical shards of each batch; the result depends on it")
       ->capture_default_str();
   run->add_option("--name", t.run.name, "Name of the run's directory")->capture_default_str();
@@ -144,7 +143,8 @@ void apply_words(options& o) {
                                                    : troupe::checkpoint_sync::automatic;
   auto& scaling = o.trainer.scaling;
   scaling.use_gpu = o.use_gpu;
-  scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(o.workers));
+  const auto workers = !o.workers.empty() ? o.workers : o.use_gpu ? "1-" + std::to_string(scaling.shards) : "2";
+  scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(workers));
   scaling.placement = o.placement == "spread"          ? troupe::placement_strategy::spread
                       : o.placement == "strict_pack"   ? troupe::placement_strategy::strict_pack
                       : o.placement == "strict_spread" ? troupe::placement_strategy::strict_spread

@@ -13,6 +13,7 @@ namespace {
 /// What is looked at again and again is mostly there within microseconds, or not for long.
 constexpr int looks_without_sleep = 200;
 constexpr auto pause_between_looks = std::chrono::microseconds{50};
+constexpr int looks_between_looks_at_caller = 1000;
 
 } // namespace
 
@@ -133,13 +134,21 @@ expected<void> basic_device_group::begin(reduction what, const device_event& rea
   if (auto prepared = prepare(what); !prepared)
     return fail_with(std::move(prepared.error()));
   is_begun_ = true;
-  static_cast<void>(start([this, job, what = std::move(what)]() -> expected<void> {
-    if (auto fine = state(); !fine)
-      return fine;
-    if (auto done = (this->*job)(what); !done)
-      return fail_with({done.error().code, named() + ", " + what.call + ": " + done.error().message});
-    return {};
-  }));
+  static_cast<void>(start([this, job, what = std::move(what)] { return run(job, what); }));
+  return {};
+}
+
+expected<void> basic_device_group::run(expected<void> (basic_device_group::*job)(const reduction&),
+                                       const reduction& what) {
+  if (auto fine = state(); !fine)
+    return fine;
+  last_ready_ = what.ready;
+  {
+    const std::lock_guard lock{under_way_mutex_};
+    under_way_ = what.call;
+  }
+  if (auto done = (this->*job)(what); !done)
+    return fail_with({done.error().code, named() + ", " + what.call + ": " + done.error().message});
   return {};
 }
 
@@ -161,25 +170,58 @@ expected<void> basic_device_group::end_all() {
     static_cast<void>(wait_for(*x.event, x.call, x.ends_at));
   }
   expected_.clear();
+  last_ready_ = nullptr;
+  {
+    const std::lock_guard lock{under_way_mutex_};
+    under_way_.clear();
+  }
   if (has_failed())
     let_go();
   return state();
 }
 
+/// On the group's thread, now and then while it waits.
+void basic_device_group::look_at_caller() noexcept {
+  if (last_ready_ == nullptr)
+    return;
+  const auto has_come = last_ready_->has_completed();
+  awaits_caller_ = has_come && !*has_come;
+}
+
+std::string basic_device_group::describe() const {
+  const std::lock_guard lock{under_way_mutex_};
+  if (under_way_.empty())
+    return name_ + ", outside a reduction";
+  return name_ + ", in " + under_way_ + (awaits_caller() ? ", which waits for this worker's own kernels" : "");
+}
+
 expected<void> basic_device_group::poll(const std::function<expected<bool>()>& is_done, const std::string& what,
                                         clock::time_point ends_at) {
+  auto done = look_until(is_done, what, ends_at);
+  awaits_caller_ = false;
+  return done;
+}
+
+expected<void> basic_device_group::look_until(const std::function<expected<bool>()>& is_done, const std::string& what,
+                                              clock::time_point ends_at) {
   for (int looks = 0;; ++looks) {
     auto done = is_done();
     if (!done)
       return fail_with({done.error().code, named() + ", " + what + ": " + done.error().message});
     if (*done)
       return {};
+    if (looks > 0 && looks % looks_between_looks_at_caller == 0)
+      look_at_caller();
     if (auto fine = look_around(); !fine)
       return fail_with(std::move(fine.error()));
-    if (clock::now() > ends_at)
-      return fail_with({errc::timed_out, named() + ": " + what + " did not end within " +
-                                             std::to_string(deadline_.load().count()) +
-                                             " ms: a peer is late or gone, or the device hangs; see the other ranks"});
+    if (clock::now() > ends_at) {
+      look_at_caller();
+      return fail_with(
+          {errc::timed_out, named() + ": " + what + " did not end within " + std::to_string(deadline_.load().count()) +
+                                " ms: " +
+                                (awaits_caller_ ? "the kernels that this worker has put before it have not ended"
+                                                : "a peer is late or gone, or the device hangs; see the other ranks")});
+    }
     if (looks < looks_without_sleep)
       std::this_thread::yield();
     else

@@ -56,6 +56,8 @@ class basic_device_group : public device_group {
                                  const device_event& ready, std::uint64_t divisor, std::size_t part) override;
   expected<void> finish() override;
   void abort(error reason) noexcept override;
+  bool awaits_caller() const noexcept override { return awaits_caller_; }
+  std::string describe() const override;
 
  protected:
   using clock = std::chrono::steady_clock;
@@ -137,6 +139,10 @@ class basic_device_group : public device_group {
                                      expected<void> (basic_device_group::*job)(const reduction&));
   [[nodiscard]] expected<void> check_result(device_bucket& result, const bucket_layout& layout, std::size_t part) const;
   [[nodiscard]] expected<void> end_all();
+  [[nodiscard]] expected<void> run(expected<void> (basic_device_group::*job)(const reduction&), const reduction& what);
+  [[nodiscard]] expected<void> look_until(const std::function<expected<bool>()>& is_done, const std::string& what,
+                                          clock::time_point ends_at);
+  void look_at_caller() noexcept;
 
   /// Brings the caller's events over to events of the group's own, in order.
   device_stream gate_;
@@ -152,6 +158,12 @@ class basic_device_group : public device_group {
   };
   /// Of the group's thread.
   std::vector<expectation> expected_;
+  const device_event* last_ready_ = nullptr;
+
+  std::atomic<bool> awaits_caller_{false};
+  mutable std::mutex under_way_mutex_;
+  /// The last reduction that was put on streams, or is being put there; empty once all have ended.
+  std::string under_way_;
 
   std::uint64_t sequence_ = 0;
   std::uint32_t planned_shards_ = 0;

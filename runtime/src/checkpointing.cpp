@@ -176,8 +176,8 @@ expected<void> train_context::impl::save_last_copy() {
   if (!has_state_ || (state_.tensors().empty() && state_.values().empty()))
     return fail(errc::not_found, "nothing is tracked");
   auto part = describe_part(*step);
-  // Others of this generation may have begun one of this step, and others that hang may do as this one does.
-  part.attempt = 2 + part.rank.value;
+  // Others that hang may do as this one does.
+  part.attempt = serialization::first_last_copy + part.rank.value;
   part.rank = {};
   part.world_size = 1;
   try {

@@ -256,16 +256,21 @@ std::string train_context::impl::describe() {
   auto lock = std::lock_guard{communicator_mutex_};
   auto step = word_.load().step;
   auto text = "step " + std::to_string(step) + ", ";
-  return text + (communicator_ ? collectives::to_string(communicator_->record()) : "no communicator yet");
+  text += communicator_ ? collectives::to_string(communicator_->record()) : "no communicator yet";
+  return gpu_group_ ? text + "; GPU: " + gpu_group_->describe() : text;
 }
 
-void train_context::impl::fill_in(worker_beat& beat) const noexcept {
+void train_context::impl::fill_in(worker_beat& beat) noexcept {
   auto word = word_.load();
   auto has_passed = word.phase == runtime::step_phase::passed || word.phase == runtime::step_phase::passed_and_frozen;
   beat.generation = generation_id{word.generation};
   beat.passed = step_id{has_passed || word.step == 0 ? word.step : word.step - 1};
   beat.progress = activity_.progress();
   beat.activity = activity_.kind();
+  auto lock = std::lock_guard{communicator_mutex_};
+  // Its own kernels are the user's code, wherever the training thread waits for them.
+  if (beat.activity == activity_kind::collective && gpu_group_ && gpu_group_->awaits_caller())
+    beat.activity = activity_kind::user_code;
 }
 
 worker_finished train_context::impl::run(const std::function<void(train_context&)>& function) {

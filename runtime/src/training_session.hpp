@@ -56,7 +56,7 @@ class train_context::impl {
   /// What this worker does and whom it waits for, for people.
   [[nodiscard]] std::string describe();
   /// Generation, step and activity of the training thread.
-  void fill_in(worker_beat& beat) const noexcept;
+  void fill_in(worker_beat& beat) noexcept;
 
   // -- for train_context
   // ------------------------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ TEST_CASE("temporary directories that nobody writes into any more are told from 
   CHECK_FALSE(in_use(temporary_name({100}, {7}, 1)));
   CHECK_FALSE(in_use(temporary_name({123'456'789'012}, {6}, 2)));
   CHECK_FALSE(in_use(".step-00000050.removed"));
+  CHECK(in_use(temporary_name({50}, {6}, serialization::first_last_copy + 3)));
   // None of ours, or not understood.
   for (const auto* name : {"step-00000100", "", ".step-", ".step-1", ".step-00000001.gx.a1.tmp", "notes"})
     CHECK(in_use(name));

@@ -35,18 +35,18 @@ class archive : public stage_house {
   [[nodiscard]] const fs::path& directory() const { return scratch_.path(); }
 
   /// Writes the part of one rank and says so.
-  checkpoint_part write(std::uint32_t rank, step_id step, std::uint32_t attempt = 1) {
+  checkpoint_part write(std::uint32_t rank, step_id step, std::uint32_t attempt = 1, std::uint32_t world_size = 2) {
     checkpoint_part result;
     result.run = run;
     result.generation = {1};
     result.step = step;
     result.attempt = attempt;
     result.rank = {rank};
-    result.world_size = 2;
+    result.world_size = world_size;
     result.tensors = state_.specs();
     result.values_json = "{}";
     auto written = serialization::write_part(directory() / serialization::temporary_name(step, {1}, attempt), rank,
-                                             serialization::plan_chunks(state_.specs(), 2), state_.views());
+                                             serialization::plan_chunks(state_.specs(), world_size), state_.views());
     REQUIRE(written);
     result.report = *written;
     return result;
@@ -171,6 +171,19 @@ TEST_CASE_FIXTURE(archive, "a checkpoint whose parts have all come is committed 
                   [](const caf::error& reason) { FAIL_CHECK(to_string(reason)); });
   begun.receive([] {}, [](const caf::error& reason) { FAIL_CHECK(to_string(reason)); });
   CHECK(steps() == list{2});
+}
+
+TEST_CASE_FIXTURE(archive, "the last copy of a worker that has to end is taken although its generation is over") {
+  caf::anon_send(store, generation_started{run, {2}});
+  auto copy = write(0, {5}, serialization::first_last_copy + 1, 1);
+  // Others are lost while it is written.
+  caf::anon_send(store, generation_started{run, {3}});
+  auto outcome = ask<checkpoint_outcome>(store, copy);
+  REQUIRE(outcome);
+  CHECK(outcome->reason == error{});
+  CHECK(steps() == list{5});
+  // What belongs to a generation that is over stays refused.
+  CHECK_FALSE(ask<checkpoint_outcome>(store, write(0, {6})));
 }
 
 TEST_CASE_FIXTURE(archive, "a store that ends leaves checkpoints, and nothing else") {

@@ -217,6 +217,14 @@ TEST_CASE("a range takes the CPUs that there are, at most its greatest number an
   CHECK(says(reason.message, "4 workers with 2 CPUs each"));
 }
 
+TEST_CASE("a range of workers with GPUs takes the GPUs that there are, whatever CPUs they share") {
+  auto request = ask(worker_range{1, 8}, packed, {0, 1});
+  request.use_gpu = true;
+  CHECK(placed(request, {offer(2, 4), offer(16, 1), offer(64, 0)}) == counts{4, 1, 0});
+  request.resources_per_worker.gpus = 0.25;
+  CHECK(placed(request, {offer(2, 1)}) == counts{4});
+}
+
 TEST_CASE("a range that is strict takes one node, or one place on each") {
   CHECK(placed(ask({2, 8}, nodes_of_their_own), {offer(4), offer(4), offer(4)}) == counts{1, 1, 1});
   CHECK(refused(ask({4, 8}, nodes_of_their_own), {offer(4), offer(4), offer(4)}).code == errc::unsatisfiable);

@@ -1323,6 +1323,21 @@ TEST_CASE("an exception is tried once more, by the others; on the same step agai
   CHECK(find<conclude>(again)->reason.message == "out of range");
 }
 
+TEST_CASE("a GPU that fails is an accident once, as an exception is") {
+  auto group = in_loop(3);
+  const auto first = group.on_finished(fails(1, 4, errc::device_error, "GPU 0: illegal address"));
+  CHECK(find<abort_generation>(first));
+  CHECK(asked_for(first) == 1);
+  REQUIRE(find<release_one>(first));
+  CHECK(only_makes_room(group.on_ended({run, {1}, 0, "exit code 0", {}})));
+  CHECK(find<form_generation>(gather(group, {0, 2}, 4)));
+  const auto again = group.on_finished(fails(2, 4, errc::device_error, "GPU 0: illegal address"));
+  CHECK(find<abort_all>(again));
+  const auto end = group.on_finished(cut_off(0, 4));
+  REQUIRE(find<conclude>(end));
+  CHECK(find<conclude>(end)->reason.code == errc::device_error);
+}
+
 TEST_CASE("an exception that all workers throw on the same step ends the run at once, and the first is the cause") {
   auto group = in_loop(3);
   CHECK(find<abort_generation>(group.on_finished(throws(1, 4, "from rank 1"))));

@@ -411,8 +411,40 @@ TEST_CASE("a rank that is late is told by the deadline, with call, rank and devi
   REQUIRE(!done);
   INFO(done.error().message);
   CHECK(done.error().code == errc::timed_out);
-  for (const char* part : {"rank 0 of 2", "GPU 0 (played)", "all_reduce_fast #1"})
+  for (const char* part : {"rank 0 of 2", "GPU 0 (played, GPU-", "all_reduce_fast #1"})
     CHECK(done.error().message.find(part) != std::string::npos);
+  ranks.groups[1]->abort({errc::aborted, "enough"});
+}
+
+TEST_CASE("over NCCL, too, a rank that waits for its own kernels is told from one that waits for others") {
+  nccl_ranks ranks{2};
+  auto& group = *ranks.groups[0];
+  const auto where = group.where();
+  const bucket_layout layout{{{dtype::f32, 40000}}};
+  auto stream = value_or_throw(device_stream::make(where));
+  auto ready = value_or_throw(device_event::make(where));
+  auto bucket = value_or_throw(group.make_bucket(layout));
+  auto memory = value_or_throw(group.allocate(layout.size_bytes()));
+  std::atomic<bool> may_end = false;
+  value_or_throw(played_device::run_on(stream.handle(), [&] { may_end.wait(false); }));
+  value_or_throw(ready.record(stream));
+  CHECK_FALSE(group.awaits_caller());
+  value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+  std::thread late{[&] {
+    while (!group.awaits_caller())
+      std::this_thread::yield();
+    CHECK(group.describe().find("in all_reduce_fast #1 (part 0), which waits for this worker's own kernels") !=
+          std::string::npos);
+    may_end = true;
+    may_end.notify_all();
+    // From here on it is the other rank that is waited for.
+    while (group.awaits_caller())
+      std::this_thread::yield();
+    group.abort({errc::aborted, "enough"});
+  }};
+  CHECK(group.finish().error() == error{errc::aborted, "enough"});
+  late.join();
+  CHECK(group.describe().ends_with("outside a reduction"));
   ranks.groups[1]->abort({errc::aborted, "enough"});
 }
 

@@ -64,7 +64,7 @@ class devices {
 
   static cudaUUID_t uuid(int physical) noexcept {
     cudaUUID_t result{};
-    result.bytes[sizeof(result.bytes) - 1] = static_cast<char>(physical + 1);
+    result.bytes[3] = static_cast<char>(physical + 1);
     return result;
   }
 

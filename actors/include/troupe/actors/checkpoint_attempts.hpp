@@ -21,7 +21,8 @@ struct complete_checkpoint {
 };
 
 /// Whether somebody may still write into a temporary directory of this name, when generation `generation` is the last
-/// that has begun and all parts of it up to step `over` have come. Names that are none of ours are in use. Pure.
+/// that has begun and all parts of it up to step `over` have come. Names that are none of ours are in use, and so are
+/// last copies. Pure.
 [[nodiscard]] bool may_be_in_use(std::string_view name, generation_id generation, step_id over);
 
 /// What the checkpoint store remembers: which parts of which attempt have come. A plain class; it does no I/O.

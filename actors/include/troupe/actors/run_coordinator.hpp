@@ -371,7 +371,7 @@ class run_coordinator {
   run_actions lose_newcomer(member& who, failure_record what, bool from_outside);
   run_actions restart(std::optional<failure_record> what, const std::string& why);
   run_actions let_all_go(const std::vector<member*>& left);
-  run_actions fail_user_code(member& who, const worker_finished& message, time now);
+  run_actions fail_once(member& who, const worker_finished& message, time now);
   run_actions replace_missing();
   run_actions with_replacement(run_actions actions);
   run_actions let_newcomers_in(time now);
@@ -427,8 +427,8 @@ class run_coordinator {
   /// The furthest step that anybody has applied, and where this attempt began.
   step_id furthest_;
   step_id attempt_began_;
-  /// The steps after which training functions have thrown, and the index of the first failure for each.
-  std::map<step_id, std::size_t> threw_after_;
+  /// The steps after which workers have failed by themselves, and the index of the first failure for each.
+  std::map<step_id, std::size_t> failed_after_;
   std::vector<run_plan> accepted_;
   std::uint64_t commands_ = 0;
   /// The checkpoint behind which all leave, as the number of its command; 0 if that was not asked for.

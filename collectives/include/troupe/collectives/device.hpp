@@ -31,7 +31,7 @@ struct device_info {
   bool operator==(const device_info&) const = default;
 };
 
-/// "GPU 0 (NVIDIA H100 80GB HBM3)".
+/// "GPU 0 (NVIDIA H100 80GB HBM3, GPU-5d5ba0d6)".
 [[nodiscard]] std::string to_string(const device_info& info);
 
 /// Of a device: the driver's and the runtime's own. For CUDA a `cudaStream_t` and a `cudaEvent_t`.

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -97,6 +98,14 @@ class device_group {
 
   /// Makes `finish` and every later call return `reason` soon. From any thread; the first reason stays.
   virtual void abort(error reason) noexcept = 0;
+
+  /// Whether what was begun has waited for some time for a `ready` event of this rank's: for kernels of the caller's
+  /// own, and for no peer. From any thread, without a call of the device's.
+  [[nodiscard]] virtual bool awaits_caller() const noexcept = 0;
+
+  /// "nccl 2.28.9, in reduce_leaves #12 (part 3), which waits for this worker's own kernels": for people who look for
+  /// the rank that is late. From any thread.
+  [[nodiscard]] virtual std::string describe() const = 0;
 };
 
 /// The group of one: the arithmetic alone, on the device.

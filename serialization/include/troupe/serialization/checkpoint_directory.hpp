@@ -23,6 +23,10 @@ namespace troupe::serialization {
 /// The step of a name that `checkpoint_name` makes; nothing for any other name.
 [[nodiscard]] std::optional<step_id> parse_checkpoint_name(std::string_view name);
 
+/// Attempts from here on are last copies: of the whole state, by a worker that has to end and may be the only one that
+/// has it. They wait for no other part, so that no generation that begins meanwhile makes them void.
+inline constexpr std::uint32_t first_last_copy = 1000;
+
 /// ".step-00000100.g1.a1.tmp": where an attempt at a checkpoint is written, beside the committed ones. Everybody who
 /// takes part computes the same name, and no two attempts share one.
 [[nodiscard]] std::string temporary_name(step_id step, generation_id generation, std::uint32_t attempt);

@@ -13,7 +13,7 @@ namespace {
 /// What is looked at again and again is mostly there within microseconds, or not for long.
 constexpr int looks_without_sleep = 200;
 constexpr auto pause_between_looks = std::chrono::microseconds{50};
-constexpr int looks_between_looks_at_caller = 1000;
+constexpr int looks_between_looks_at_gpu = 1000;
 
 } // namespace
 
@@ -142,7 +142,7 @@ expected<void> basic_device_group::run(expected<void> (basic_device_group::*job)
                                        const reduction& what) {
   if (auto fine = state(); !fine)
     return fine;
-  last_ready_ = what.ready;
+  milestones_.push_back({what.ready, waits_for::own_gpu});
   {
     const std::lock_guard lock{under_way_mutex_};
     under_way_ = what.call;
@@ -170,7 +170,7 @@ expected<void> basic_device_group::end_all() {
     static_cast<void>(wait_for(*x.event, x.call, x.ends_at));
   }
   expected_.clear();
-  last_ready_ = nullptr;
+  milestones_.clear();
   {
     const std::lock_guard lock{under_way_mutex_};
     under_way_.clear();
@@ -181,24 +181,26 @@ expected<void> basic_device_group::end_all() {
 }
 
 /// On the group's thread, now and then while it waits.
-void basic_device_group::look_at_caller() noexcept {
-  if (last_ready_ == nullptr)
-    return;
-  const auto has_come = last_ready_->has_completed();
-  awaits_caller_ = has_come && !*has_come;
+void basic_device_group::look_at_gpu() noexcept {
+  for (const auto& next : milestones_)
+    if (const auto has_come = next.event->has_completed(); has_come && !*has_come) {
+      awaits_own_gpu_ = next.whom == waits_for::own_gpu;
+      return;
+    }
+  awaits_own_gpu_ = false;
 }
 
 std::string basic_device_group::describe() const {
   const std::lock_guard lock{under_way_mutex_};
   if (under_way_.empty())
     return name_ + ", outside a reduction";
-  return name_ + ", in " + under_way_ + (awaits_caller() ? ", which waits for this worker's own kernels" : "");
+  return name_ + ", in " + under_way_ + (awaits_own_gpu() ? ", which waits for this worker's own GPU" : "");
 }
 
 expected<void> basic_device_group::poll(const std::function<expected<bool>()>& is_done, const std::string& what,
                                         clock::time_point ends_at) {
   auto done = look_until(is_done, what, ends_at);
-  awaits_caller_ = false;
+  awaits_own_gpu_ = false;
   return done;
 }
 
@@ -210,17 +212,17 @@ expected<void> basic_device_group::look_until(const std::function<expected<bool>
       return fail_with({done.error().code, named() + ", " + what + ": " + done.error().message});
     if (*done)
       return {};
-    if (looks > 0 && looks % looks_between_looks_at_caller == 0)
-      look_at_caller();
+    if (looks > 0 && looks % looks_between_looks_at_gpu == 0)
+      look_at_gpu();
     if (auto fine = look_around(); !fine)
       return fail_with(std::move(fine.error()));
     if (clock::now() > ends_at) {
-      look_at_caller();
-      return fail_with(
-          {errc::timed_out, named() + ": " + what + " did not end within " + std::to_string(deadline_.load().count()) +
-                                " ms: " +
-                                (awaits_caller_ ? "the kernels that this worker has put before it have not ended"
-                                                : "a peer is late or gone, or the device hangs; see the other ranks")});
+      look_at_gpu();
+      return fail_with({errc::timed_out,
+                        named() + ": " + what + " did not end within " + std::to_string(deadline_.load().count()) +
+                            " ms: " +
+                            (awaits_own_gpu_ ? "this worker's own GPU has not come so far"
+                                             : "a peer is late or gone, or the device hangs; see the other ranks")});
     }
     if (looks < looks_without_sleep)
       std::this_thread::yield();
@@ -234,12 +236,17 @@ expected<void> basic_device_group::wait_for(const device_event& event, const std
   return poll([&event] { return event.has_completed(); }, what, ends_at);
 }
 
-expected<void> basic_device_group::expect(stream_handle stream, const reduction& what) {
+expected<void> basic_device_group::expect(stream_handle stream, const reduction& what, waits_for whom) {
   auto event = record_event(stream);
   if (!event)
     return fail(std::move(event.error()));
   expected_.push_back({*event, what.call, what.ends_at});
+  milestones_.push_back({*event, whom});
   return {};
+}
+
+expected<void> basic_device_group::mark(stream_handle stream, waits_for whom) {
+  return record_event(stream).map([&](const device_event* event) { milestones_.push_back({event, whom}); });
 }
 
 expected<device_event*> basic_device_group::record_event(stream_handle stream) {

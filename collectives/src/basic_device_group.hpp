@@ -56,7 +56,7 @@ class basic_device_group : public device_group {
                                  const device_event& ready, std::uint64_t divisor, std::size_t part) override;
   expected<void> finish() override;
   void abort(error reason) noexcept override;
-  bool awaits_caller() const noexcept override { return awaits_caller_; }
+  bool awaits_own_gpu() const noexcept override { return awaits_own_gpu_; }
   std::string describe() const override;
 
  protected:
@@ -113,8 +113,12 @@ class basic_device_group : public device_group {
   [[nodiscard]] expected<void> poll(const std::function<expected<bool>()>& is_done, const std::string& what,
                                     clock::time_point ends_at);
   [[nodiscard]] expected<void> wait_for(const device_event& event, const std::string& what, clock::time_point ends_at);
+  /// What a stream waits for before it comes to an event.
+  enum class waits_for : std::uint8_t { own_gpu, peers };
   /// An event of the group's for the place where `stream` is now; `finish` waits for it.
-  [[nodiscard]] expected<void> expect(stream_handle stream, const reduction& what);
+  [[nodiscard]] expected<void> expect(stream_handle stream, const reduction& what, waits_for whom);
+  /// The same on the way there, for who asks what is waited for.
+  [[nodiscard]] expected<void> mark(stream_handle stream, waits_for whom);
   [[nodiscard]] expected<device_event*> record_event(stream_handle stream);
   /// Returns once all that stands on `stream` is done. If it never is, this process ends meanwhile.
   void settle(const device_stream& stream) noexcept;
@@ -142,7 +146,7 @@ class basic_device_group : public device_group {
   [[nodiscard]] expected<void> run(expected<void> (basic_device_group::*job)(const reduction&), const reduction& what);
   [[nodiscard]] expected<void> look_until(const std::function<expected<bool>()>& is_done, const std::string& what,
                                           clock::time_point ends_at);
-  void look_at_caller() noexcept;
+  void look_at_gpu() noexcept;
 
   /// Brings the caller's events over to events of the group's own, in order.
   device_stream gate_;
@@ -158,9 +162,15 @@ class basic_device_group : public device_group {
   };
   /// Of the group's thread.
   std::vector<expectation> expected_;
-  const device_event* last_ready_ = nullptr;
 
-  std::atomic<bool> awaits_caller_{false};
+  struct milestone {
+    const device_event* event;
+    waits_for whom;
+  };
+  /// Of the group's thread: in the order in which they complete.
+  std::vector<milestone> milestones_;
+
+  std::atomic<bool> awaits_own_gpu_{false};
   mutable std::mutex under_way_mutex_;
   /// The last reduction that was put on streams, or is being put there; empty once all have ended.
   std::string under_way_;

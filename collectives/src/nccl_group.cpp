@@ -450,7 +450,7 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
   const auto receive = [&](nccl::comm group, std::byte* data, std::uint64_t size_bytes, std::uint32_t peer) {
     return library_->receive(data, size_bytes, nccl::uint8, static_cast<int>(peer), group, stream_.handle());
   };
-  if (world_size_ > 1)
+  if (world_size_ > 1) {
     if (auto moved = grouped(what.call, what.ends_at,
                              [&](nccl::comm group, outcome& made) {
                                for (const auto& x : schedule.sends)
@@ -461,6 +461,9 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
                              });
         !moved)
       return moved;
+    if (auto marked = mark(stream_.handle(), waits_for::peers); !marked)
+      return marked;
+  }
   std::vector<const std::byte*> operands;
   for (const auto& place : schedule.operands)
     operands.push_back(place.is_mine ? what.operands[place.position].data + place.offset_bytes
@@ -470,27 +473,30 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
                                     stream_.handle());
       !put)
     return put;
-  if (schedule.is_spread)
-    if (auto moved =
-            grouped(what.call, what.ends_at,
-                    [&](nccl::comm group, outcome& made) {
-                      if (schedule.is_even)
-                        return made.note("ncclAllGather", library_->all_gather(result + slice.first,
-                                                                               result + range.first, slice.size_bytes(),
-                                                                               nccl::uint8, group, stream_.handle()));
-                      for (std::uint32_t k = 1; k < world_size_; ++k) {
-                        const auto to = (rank_.value + k) % world_size_;
-                        const auto from = (rank_.value + world_size_ - k) % world_size_;
-                        const auto theirs = schedule.slices[from];
-                        if (slice.size_bytes() != 0)
-                          made.note("ncclSend", send(group, result + slice.first, slice.size_bytes(), to));
-                        if (theirs.size_bytes() != 0)
-                          made.note("ncclRecv", receive(group, result + theirs.first, theirs.size_bytes(), from));
-                      }
-                    });
-        !moved)
-      return moved;
-  return expect(stream_.handle(), what);
+  if (!schedule.is_spread)
+    return expect(stream_.handle(), what, waits_for::own_gpu);
+  if (auto marked = mark(stream_.handle(), waits_for::own_gpu); !marked)
+    return marked;
+  if (auto moved =
+          grouped(what.call, what.ends_at,
+                  [&](nccl::comm group, outcome& made) {
+                    if (schedule.is_even)
+                      return made.note("ncclAllGather",
+                                       library_->all_gather(result + slice.first, result + range.first,
+                                                            slice.size_bytes(), nccl::uint8, group, stream_.handle()));
+                    for (std::uint32_t k = 1; k < world_size_; ++k) {
+                      const auto to = (rank_.value + k) % world_size_;
+                      const auto from = (rank_.value + world_size_ - k) % world_size_;
+                      const auto theirs = schedule.slices[from];
+                      if (slice.size_bytes() != 0)
+                        made.note("ncclSend", send(group, result + slice.first, slice.size_bytes(), to));
+                      if (theirs.size_bytes() != 0)
+                        made.note("ncclRecv", receive(group, result + theirs.first, theirs.size_bytes(), from));
+                    }
+                  });
+      !moved)
+    return moved;
+  return expect(stream_.handle(), what, waits_for::peers);
 }
 
 expected<void> nccl_device_group::reduce_fast(const reduction& what) {
@@ -526,7 +532,7 @@ expected<void> nccl_device_group::reduce_fast(const reduction& what) {
     if (auto put = arithmetic_.finish(what.layout, what.divisor, *sum, range, result, stream_.handle()); !put)
       return put;
   }
-  return expect(stream_.handle(), what);
+  return expect(stream_.handle(), what, waits_for::peers);
 }
 
 // -- giving up -------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class self_device_group final : public basic_device_group {
                                       what.result->data() + range.first, stream_.handle());
         !put)
       return put;
-    return expect(stream_.handle(), what);
+    return expect(stream_.handle(), what, waits_for::own_gpu);
   }
 
   expected<void> reduce_fast(const reduction& what) override {
@@ -44,7 +44,7 @@ class self_device_group final : public basic_device_group {
                                       stream_.handle());
         !put)
       return put;
-    return expect(stream_.handle(), what);
+    return expect(stream_.handle(), what, waits_for::own_gpu);
   }
 
   device_scratch widened_;

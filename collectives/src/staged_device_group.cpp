@@ -209,7 +209,7 @@ class staged_device_group final : public basic_device_group {
     } else if (auto put = bounce(to, from, range.size_bytes(), what); !put) {
       return put;
     }
-    return expect(stream_.handle(), what);
+    return expect(stream_.handle(), what, waits_for::own_gpu);
   }
 
   /// Through pinned chunks, of which the host fills some while the device fetches others. One thread's copies are

@@ -269,7 +269,7 @@ void train_context::impl::fill_in(worker_beat& beat) noexcept {
   beat.activity = activity_.kind();
   auto lock = std::lock_guard{communicator_mutex_};
   // Its own kernels are the user's code, wherever the training thread waits for them.
-  if (beat.activity == activity_kind::collective && gpu_group_ && gpu_group_->awaits_caller())
+  if (beat.activity == activity_kind::collective && gpu_group_ && gpu_group_->awaits_own_gpu())
     beat.activity = activity_kind::user_code;
 }
 
@@ -654,11 +654,7 @@ step_driver::step_driver(train_context::impl& context, const step_plan& plan)
       order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
       // Of a body that has been looked at elsewhere, nothing new is to be learned.
       check_(!context.is_newcomer() || context.begin_.check_every_step),
-      step_(*this) {
-  if (plan.on_gpu && context.begin_.verify_determinism > 0)
-    throw failure{errc::invalid_argument, "verify_determinism compares contributions in host memory, and this plan is "
-                                          "on_gpu: leave it out, or run the program once on CPUs with it"};
-}
+      step_(*this) {}
 
 step_driver::~step_driver() {
   // What was started uses this object's memory, and may wait for ranks that do not come any more. In a group that is
@@ -1012,34 +1008,58 @@ void step_driver::open_shard_again(shard& target) {
     throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
                                         " goes through step.shards() out of order: once, before all_reduce"};
   keep_first_result();
-  auto size = sums_->layout().size_bytes();
+  fill(target, twice_->shard, on_gpu_ ? second_bucket_on_gpu() : second_bucket());
+  computed_again_ = true;
+}
+
+std::span<std::byte> step_driver::second_bucket() {
+  auto size = layout_of(plan_).size_bytes();
   second_result_.reserve(size);
   auto bucket = second_result_.bytes().first(size);
   std::ranges::fill(bucket, std::byte{0});
-  fill(target, twice_->shard, bucket);
-  computed_again_ = true;
+  return bucket;
+}
+
+std::span<std::byte> step_driver::second_bucket_on_gpu() {
+  auto& gpu = context_.gpu();
+  auto size = layout_of(plan_).size_bytes();
+  if (second_on_gpu_.size_bytes() < size)
+    second_on_gpu_ = value_or_throw(collectives::device_memory::make(gpu.device, size));
+  value_or_throw(gpu.device->clear(second_on_gpu_.data(), size, gpu.stream.handle()));
+  return second_on_gpu_.bytes().first(size);
+}
+
+void step_driver::keep_second_result() {
+  if (!on_gpu_ || !computes_again())
+    return;
+  auto size = layout_of(plan_).size_bytes();
+  second_result_.reserve(size);
+  value_or_throw(context_.gpu().door->read(second_on_gpu_.data(), second_result_.bytes().first(size)));
 }
 
 /// The owner's contribution, before others are added to it.
 void step_driver::keep_first_result() {
   if (first_result_open_.data() == nullptr)
     return;
-  first_result_.reserve(first_result_open_.size());
-  std::ranges::copy(first_result_open_, first_result_.bytes().begin());
-  first_result_open_ = {};
+  const auto bucket = std::exchange(first_result_open_, {});
+  first_result_.reserve(bucket.size());
+  if (on_gpu_)
+    value_or_throw(context_.gpu().door->read(bucket.data(), first_result_.bytes().first(bucket.size())));
+  else
+    std::ranges::copy(bucket, first_result_.bytes().begin());
 }
 
 std::span<const std::byte> step_driver::result_part(std::span<const std::byte> bucket, std::size_t part) const {
   if (part < compared_parts_.size())
     return bucket.subspan(compared_parts_[part].first * sizeof(float), compared_parts_[part].elements * sizeof(float));
-  return bucket.subspan(sums_->layout().offset_bytes(1), plan_.metrics.size() * sizeof(double));
+  return bucket.subspan(layout_of(plan_).offset_bytes(1), plan_.metrics.size() * sizeof(double));
 }
 
 /// What is taken of the results that this rank has, the owner's first.
 std::vector<std::byte>
 step_driver::both_results(const std::function<void(std::span<const std::byte>, std::vector<std::byte>&)>& take) const {
   std::vector<std::byte> result;
-  auto size = sums_->layout().size_bytes();
+  auto size = layout_of(plan_).size_bytes();
   if (twice_->owner == context_.begin_.place.rank)
     take(std::span{first_result_.bytes()}.first(size), result);
   if (computes_again())
@@ -1048,6 +1068,7 @@ step_driver::both_results(const std::function<void(std::span<const std::byte>, s
 }
 
 void step_driver::compare_results() {
+  keep_second_result();
   compared_parts_ = runtime::parts_of_gradient(context_.gradient_tensors_, plan_.gradient_elements);
   // The metrics are the last part.
   auto parts = compared_parts_.size() + 1;

@@ -375,6 +375,9 @@ class step_driver {
   // -- shards that are computed twice
   void fill(shard& target, shard_id id, std::span<std::byte> bucket);
   void keep_first_result();
+  [[nodiscard]] std::span<std::byte> second_bucket();
+  [[nodiscard]] std::span<std::byte> second_bucket_on_gpu();
+  void keep_second_result();
   [[nodiscard]] bool computes_again() const;
   /// Every rank compares what the two have found. Throws `failure` with `errc::mismatch` where it differs.
   void compare_results();
@@ -411,6 +414,8 @@ class step_driver {
   std::span<const std::byte> first_result_open_;
   collectives::aligned_buffer first_result_{*std::pmr::new_delete_resource()};
   collectives::aligned_buffer second_result_{*std::pmr::new_delete_resource()};
+  /// Where the other writes, where the plan is on the GPU.
+  collectives::device_memory second_on_gpu_;
   bool computed_again_ = false;
   std::vector<gradient_tensor> compared_parts_;
   std::uint64_t checked_shards_ = 0;

@@ -416,7 +416,7 @@ TEST_CASE("a rank that is late is told by the deadline, with call, rank and devi
   ranks.groups[1]->abort({errc::aborted, "enough"});
 }
 
-TEST_CASE("over NCCL, too, a rank that waits for its own kernels is told from one that waits for others") {
+TEST_CASE("over NCCL, too, a rank that waits for its own GPU is told from one that waits for others") {
   nccl_ranks ranks{2};
   auto& group = *ranks.groups[0];
   const auto where = group.where();
@@ -428,17 +428,17 @@ TEST_CASE("over NCCL, too, a rank that waits for its own kernels is told from on
   std::atomic<bool> may_end = false;
   value_or_throw(played_device::run_on(stream.handle(), [&] { may_end.wait(false); }));
   value_or_throw(ready.record(stream));
-  CHECK_FALSE(group.awaits_caller());
+  CHECK_FALSE(group.awaits_own_gpu());
   value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
   std::thread late{[&] {
-    while (!group.awaits_caller())
+    while (!group.awaits_own_gpu())
       std::this_thread::yield();
-    CHECK(group.describe().find("in all_reduce_fast #1 (part 0), which waits for this worker's own kernels") !=
+    CHECK(group.describe().find("in all_reduce_fast #1 (part 0), which waits for this worker's own GPU") !=
           std::string::npos);
     may_end = true;
     may_end.notify_all();
     // From here on it is the other rank that is waited for.
-    while (group.awaits_caller())
+    while (group.awaits_own_gpu())
       std::this_thread::yield();
     group.abort({errc::aborted, "enough"});
   }};

@@ -81,7 +81,7 @@ TEST_CASE("an abort ends what waits for a rank that does not come, and the host'
   CHECK(hosts[0].barrier().error() == error{errc::aborted, "worker 1 is lost"});
 }
 
-TEST_CASE("a rank that waits for its own kernels is told from one that waits for others") {
+TEST_CASE("a rank that waits for its own GPU is told from one that waits for others") {
   const auto where = shared_device();
   rank_group hosts{backend::shm, 2};
   const auto made = value_or_throw(make_staged_device_group(where, hosts[0]));
@@ -94,17 +94,17 @@ TEST_CASE("a rank that waits for its own kernels is told from one that waits for
   std::atomic<bool> may_end = false;
   value_or_throw(played_device::run_on(stream.handle(), [&] { may_end.wait(false); }));
   value_or_throw(ready.record(stream));
-  CHECK_FALSE(group.awaits_caller());
+  CHECK_FALSE(group.awaits_own_gpu());
   value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
   std::thread late{[&] {
-    while (!group.awaits_caller())
+    while (!group.awaits_own_gpu())
       std::this_thread::yield();
-    CHECK(group.describe().find("in all_reduce_fast #1 (part 0), which waits for this worker's own kernels") !=
+    CHECK(group.describe().find("in all_reduce_fast #1 (part 0), which waits for this worker's own GPU") !=
           std::string::npos);
     may_end = true;
     may_end.notify_all();
     // From here on it is the other rank that is waited for.
-    while (group.awaits_caller())
+    while (group.awaits_own_gpu())
       std::this_thread::yield();
     group.abort({errc::aborted, "enough"});
   }};

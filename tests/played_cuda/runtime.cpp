@@ -92,12 +92,13 @@ class devices {
   std::vector<int> visible_;
 };
 
-/// What TROUPE_PLAYED_GPU_FAULT asks for, "hang:FILE", say: the process that finds FILE takes it away, and has it.
+/// What TROUPE_PLAYED_GPU_FAULT asks for, "hang:FILE", say: the process that finds FILE takes it away, and has it, in
+/// some kernel after as many as TROUPE_PLAYED_GPU_FAULT_AFTER says.
 class fault {
  public:
   /// In a kernel.
-  void look(int physical_device) const {
-    if (file_.empty() || ::unlink(file_.c_str()) != 0)
+  void look(int physical_device) {
+    if (file_.empty() || kernels_++ < after_ || ::unlink(file_.c_str()) != 0)
       return;
     if (kind_ == "hang")
       for (;;)
@@ -118,6 +119,8 @@ class fault {
   const std::string_view value_ = variable("TROUPE_PLAYED_GPU_FAULT");
   const std::string_view kind_ = value_.substr(0, value_.find(':'));
   const std::string file_{value_.substr(std::min(value_.size(), kind_.size() + 1))};
+  const std::uint64_t after_ = number(variable("TROUPE_PLAYED_GPU_FAULT_AFTER"), 0);
+  std::atomic<std::uint64_t> kernels_ = 0;
 };
 
 /// Of this process. Never destroyed: threads of streams outlive `main`.
@@ -127,7 +130,7 @@ struct runtime {
   const std::size_t total_bytes = number(variable("TROUPE_PLAYED_GPU_BYTES"), std::size_t{4} << 30);
   const bool pins_read_only = variable("TROUPE_PLAYED_PINS_READ_ONLY") == "1";
   const std::uint64_t seed = number(variable("TROUPE_PLAYED_CUDA_SEED"), static_cast<std::uint64_t>(pid));
-  const fault trouble;
+  fault trouble;
   const std::vector<bool> broken = find_broken();
 
   memory_table memory;

@@ -55,6 +55,14 @@ struct training {
     return alone.here.result("alone")["state_sha256"];
   }
 
+  /// A fault that one worker's GPU has, in some step after the first few.
+  void plan_fault(const std::string& kind, environment& values) const {
+    const auto file = here.path("fault").string();
+    std::ofstream{file};
+    values["TROUPE_PLAYED_GPU_FAULT"] = kind + ":" + file;
+    values["TROUPE_PLAYED_GPU_FAULT_AFTER"] = "1000";
+  }
+
   void start(environment values, std::vector<std::string> last = {"--workers", "3"}) {
     driver.emplace(here.start(argv(std::move(last)), std::move(values)));
   }
@@ -119,19 +127,15 @@ TEST_CASE("a frozen worker over NCCL is replaced") {
 
 TEST_CASE("a GPU that is lost costs its worker, is named, and the others go on") {
   training run{"lost"};
-  const auto file = run.here.path("fault").string();
   std::vector<std::string> last{"--workers", "3"};
-  auto over = std::string{"NCCL"};
   auto visible = gpus(1, 3);
   SUBCASE("over NCCL") {}
   SUBCASE("one that several share") {
     last.insert(last.end(), {"--gpus-per-worker", "0.25"});
     visible = gpus(1, 1);
   }
-  visible.emplace("TROUPE_PLAYED_GPU_FAULT", "lose:" + file);
+  run.plan_fault("lose", visible);
   run.start(visible, last);
-  run.await_steps();
-  std::ofstream{file};
   auto result = run.end_well();
   CHECK(result["restarts"] == 0);
   REQUIRE(result["failures"].size() == 1);
@@ -144,10 +148,9 @@ TEST_CASE("a GPU that is lost costs its worker, is named, and the others go on")
 
 TEST_CASE("a GPU that stays broken is done without") {
   training run{"broken"};
-  const auto file = run.here.path("fault").string();
-  run.start(gpus(1, 3, {{"TROUPE_PLAYED_GPU_FAULT", "break:" + file}}));
-  run.await_steps();
-  std::ofstream{file};
+  auto visible = gpus(1, 3);
+  run.plan_fault("break", visible);
+  run.start(visible);
   auto result = run.end_well();
   CHECK(result["failures"][0]["code"] == "device_error");
   CHECK(result["generations"].back()["workers"] == 2);
@@ -155,10 +158,10 @@ TEST_CASE("a GPU that stays broken is done without") {
 
 TEST_CASE("a GPU that hangs in a kernel is found by asking, and its worker replaced when it is killed") {
   training run{"hanging"};
-  const auto file = run.here.path("fault").string();
-  run.start(gpus(1, 3, {{"TROUPE_PLAYED_GPU_FAULT", "hang:" + file}}));
-  run.await_steps();
-  std::ofstream{file};
+  auto visible = gpus(1, 3);
+  run.plan_fault("hang", visible);
+  run.start(visible);
+  run.here.await_step(*run.driver, run.name);
   /// The rank that says so, if it is one alone that does in its last line; -1 for none.
   const auto named = [&] {
     int result = -1;
@@ -167,7 +170,7 @@ TEST_CASE("a GPU that hangs in a kernel is found by asking, and its worker repla
       const auto at = text.rfind("[rank " + std::to_string(rank) + "] step");
       if (at == std::string::npos)
         return -1;
-      if (!contains(text.substr(at, text.find('\n', at) - at), "which waits for this worker's own kernels"))
+      if (!contains(text.substr(at, text.find('\n', at) - at), "which waits for this worker's own GPU"))
         continue;
       if (result >= 0)
         return -1;
@@ -229,6 +232,24 @@ TEST_CASE("a GPU without room is told with what was asked for and what was free"
   CHECK(contains(text, "GPU 0 (played GPU, GPU-0000000"));
   CHECK(contains(text, "is out of memory: "));
   CHECK(contains(text, " of 1000000 are free"));
+}
+
+TEST_CASE("shards that are computed twice, on other GPUs, agree; where the library computes differently, it is said") {
+  training run{"twice"};
+  std::vector<std::string> last{"--workers", "3", "--verify-determinism=2"};
+  SUBCASE("deterministic") {
+    run.start(gpus(1, 3), last);
+    run.end_well();
+    CHECK(contains(run.driver->err(), "shards were computed twice"));
+  }
+  SUBCASE("noisy") {
+    run.start(gpus(1, 3, {{"TROUPE_PLAYED_CUBLAS_NOISE", "1"}}), last);
+    CHECK(run.driver->wait() == exit_status{1, {}});
+    const auto text = run.driver->err();
+    CAPTURE(text);
+    CHECK(
+        contains(text, "step 2, shard 0: rank 0, whose it is, and rank 1 have computed it, and the results differ in"));
+  }
 }
 
 TEST_CASE("over two nodes with two GPUs each, of which one is killed") {

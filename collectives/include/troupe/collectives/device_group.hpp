@@ -99,11 +99,11 @@ class device_group {
   /// Makes `finish` and every later call return `reason` soon. From any thread; the first reason stays.
   virtual void abort(error reason) noexcept = 0;
 
-  /// Whether what was begun has waited for some time for a `ready` event of this rank's: for kernels of the caller's
-  /// own, and for no peer. From any thread, without a call of the device's.
-  [[nodiscard]] virtual bool awaits_caller() const noexcept = 0;
+  /// Whether what was begun has waited for some time for this rank's own GPU, which has not come to a `ready` event, or
+  /// does not end a sum, and for no peer. From any thread, without a call of the device's.
+  [[nodiscard]] virtual bool awaits_own_gpu() const noexcept = 0;
 
-  /// "nccl 2.28.9, in reduce_leaves #12 (part 3), which waits for this worker's own kernels": for people who look for
+  /// "nccl 2.28.9, in reduce_leaves #12 (part 3), which waits for this worker's own GPU": for people who look for
   /// the rank that is late. From any thread.
   [[nodiscard]] virtual std::string describe() const = 0;
 };

@@ -606,7 +606,8 @@ class trainer_state : public trainer_backend::base {
     if (!choice)
       return fail(std::move(choice.error()));
     if (choice->backend != backend_kind::self && choice->backend != backend_)
-      notify(false, "gradients go over " + choice->reason);
+      notify(false,
+             (config_.scaling.use_gpu ? "what lies in host memory goes over " : "gradients go over ") + choice->reason);
     backend_ = choice->backend;
     layout_ = {std::move(places), roster_->data_addresses(), config_.scaling.shards, backend_};
     return {};

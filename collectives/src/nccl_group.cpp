@@ -117,6 +117,8 @@ class nccl_device_group final : public basic_device_group {
     std::vector<int> lost = {};
   };
 
+  static nccl::comm leave_behind(std::unique_ptr<request> asked);
+
   expected<std::vector<introduction>> introduce(const nccl_options& options, nccl_device_group* predecessor,
                                                 const address_exchange& exchange) const;
   expected<void> await(nccl::comm group, const char* what, const nccl_options& options, clock::time_point begun_at,
@@ -249,6 +251,14 @@ expected<void> nccl_device_group::await(nccl::comm group, const char* what, cons
   }
 }
 
+/// It stays for the life of the process, and in sight of leak checkers: NCCL may still write to it.
+nccl::comm nccl_device_group::leave_behind(std::unique_ptr<request> asked) {
+  static auto& mutex = *new std::mutex;
+  static auto& all = *new std::vector<std::unique_ptr<request>>;
+  const std::lock_guard lock{mutex};
+  return all.emplace_back(std::move(asked))->made;
+}
+
 expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, std::vector<int> lost,
                                                const nccl_options& options) {
   auto* parent = predecessor.take();
@@ -273,7 +283,7 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
   abort_beside(parent);
   if (done)
     return asked->made;
-  if (auto* made = asked.release()->made; made != nullptr)
+  if (auto* made = leave_behind(std::move(asked)); made != nullptr)
     abort_beside(made);
   return fail(std::move(done.error()));
 }
@@ -286,7 +296,7 @@ expected<nccl::comm> nccl_device_group::connect_by(const nccl::unique_id& id, co
     return refused("ncclCommInitRankConfig", code, errc::unreachable);
   if (auto done = await(asked->made, "ncclCommInitRankConfig", options, clock::now(), options.connect_deadline);
       !done) {
-    abort_beside(asked.release()->made);
+    abort_beside(leave_behind(std::move(asked)));
     return fail(std::move(done.error()));
   }
   return asked->made;

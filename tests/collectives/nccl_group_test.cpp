@@ -79,6 +79,8 @@ class nccl_ranks {
   std::vector<error> errors;
   std::vector<std::unique_ptr<device_group>> groups;
   std::vector<std::shared_ptr<device>> devices;
+  /// What NCCL works with, until the groups are gone: a process that gives up on it in NCCL ends, here it goes on.
+  std::vector<std::pair<device_memory, std::unique_ptr<device_bucket>>> in_use;
 };
 
 void check_bits(nccl_ranks& ranks, const device_case& x) {
@@ -92,6 +94,7 @@ void check_bits(nccl_ranks& ranks, const device_case& x) {
 std::vector<error> reduce_without(nccl_ranks& ranks, std::uint32_t lost, const error& reason) {
   const bucket_layout layout{{{dtype::f32, 40000}}};
   std::vector<error> result(ranks.size());
+  ranks.in_use.resize(ranks.size());
   ranks.in_threads([&](std::uint32_t rank) {
     if (rank == lost)
       return;
@@ -104,6 +107,7 @@ std::vector<error> reduce_without(nccl_ranks& ranks, std::uint32_t lost, const e
     if (auto done = group.finish(); !done)
       result[rank] = done.error();
     control.join();
+    ranks.in_use[rank] = {std::move(memory), std::move(bucket)};
   });
   return result;
 }

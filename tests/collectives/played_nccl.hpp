@@ -428,6 +428,19 @@ inline void played_nccl::run(ncclComm& group, const std::vector<operation>& all)
         }
     world.changed.notify_all();
   }
+  // Who has given up frees what it has sent.
+  struct withdrawal {
+    ncclComm& group;
+    const std::vector<std::shared_ptr<bool>>& sent;
+
+    ~withdrawal() {
+      const std::lock_guard lock{group.members->mutex};
+      for (int peer = 0; peer < group.size; ++peer)
+        std::erase_if(group.members->mail[{group.rank, peer}],
+                      [&](const auto& x) { return std::ranges::find(sent, x.is_taken) != sent.end(); });
+    }
+  };
+  const withdrawal withdraws{group, sent};
   const auto take = [&](int peer, std::byte* to, std::size_t size) {
     std::unique_lock lock{world.mutex};
     auto& mail = world.mail[{peer, group.rank}];
@@ -479,8 +492,8 @@ inline void played_nccl::run(ncclComm& group, const std::vector<operation>& all)
     }
   }
   std::unique_lock lock{world.mutex};
-  world.changed.wait(lock,
-                     [&] { return group.is_given_up || std::ranges::all_of(sent, [](const auto& x) { return *x; }); });
+  const auto is_read = [&] { return std::ranges::all_of(sent, [](const auto& x) { return *x; }); };
+  world.changed.wait(lock, [&] { return group.is_given_up || is_read(); });
   // In place: not before everybody has read it.
   if (!group.is_given_up)
     for (const auto& [to, result] : results)

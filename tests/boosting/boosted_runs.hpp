@@ -97,6 +97,42 @@ void check_categories(boosted_runs& with, const std::string& parameters, const s
   CHECK(with.state("halves") == with.state("one-hot"));
 }
 
+/// Whether runs on three workers get over each kind of loss, at each place, with the bits of one that had none.
+inline void check_losses(boosted_runs& with, const std::string& parameters) {
+  (void)with.trained("whole", "3", parameters);
+  // Rank 0 is the one that the others ask where to dial.
+  for (const auto* who : {"1 while making", "0 while reading", "1 while reading"}) {
+    auto name = std::string{who};
+    std::ranges::replace(name, ' ', '-');
+    (void)with.trained(name, "3", parameters, who);
+    auto result = with.here.result(name);
+    CHECK(result["restarts"] == 1);
+    CHECK(!result["failures"].empty());
+    CHECK(with.state(name) == with.state("whole"));
+  }
+  // Rounds that take a while: the death comes in the middle of one.
+  (void)with.trained("long", "3", parameters, "nobody", "60", "", 20'000);
+  for (const auto* who : {"0 while training", "2 while training", "1 frozen while training"}) {
+    auto name = std::string{"lost-"} + who[0];
+    (void)with.trained(name, "3", parameters, who, "60", "", 20'000);
+    CHECK(with.here.result(name)["restarts"] == 1);
+    CHECK(with.state(name) == with.state("long"));
+  }
+}
+
+/// Whether runs that cannot be end, with the reason. `nonsense` names an objective that there is not.
+inline void check_refusals(boosted_runs& with, const std::string& library, const std::string& plain,
+                           const std::string& nonsense) {
+  auto refused = [&](const outcome& ran, const std::string& text) {
+    CHECK(ran.status == exit_status{1, {}});
+    CHECK_MESSAGE(contains(ran.err, text), ran.err);
+  };
+  refused(with.run("objective", "2", nonsense), "nonsense");
+  refused(with.run("data", "2", plain, "other data"), "rank 1 has other data than rank 0");
+  refused(with.run("few", "2", plain, "nobody", "3", "", 1), "each of " + library + "'s workers needs one");
+  refused(with.run("seed", "2", R"({"seed": 3})"), "run.seed");
+}
+
 /// What a model says of rows that it was not trained on.
 inline std::vector<float> predicted(inference::predictor& model) {
   CHECK(model.outputs() == std::vector<std::string>{"prediction"});

@@ -5,6 +5,7 @@
 #include <troupe/collectives/device_group.hpp>
 #include <troupe/error.hpp>
 
+#include <atomic>
 #include <condition_variable>
 #include <doctest/doctest.h>
 #include <functional>
@@ -123,6 +124,34 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
     });
     CHECK(diary.steps() == std::vector<std::string>{"leave", "withdraw"});
   }
+}
+
+/// One rank of a group of two whose other does not come: first it waits for its own device, then for that rank.
+inline void check_who_is_waited_for(device_group& group) {
+  const bucket_layout layout{{{dtype::f32, 40000}}};
+  auto stream = value_or_throw(device_stream::make(group.where()));
+  auto ready = value_or_throw(device_event::make(group.where()));
+  auto bucket = value_or_throw(group.make_bucket(layout));
+  auto memory = value_or_throw(group.allocate(layout.size_bytes()));
+  std::atomic<bool> may_end = false;
+  value_or_throw(played_device::run_on(stream.handle(), [&] { may_end.wait(false); }));
+  value_or_throw(ready.record(stream));
+  CHECK_FALSE(group.awaits_own_gpu());
+  value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+  std::thread late{[&] {
+    while (!group.awaits_own_gpu())
+      std::this_thread::yield();
+    CHECK(group.describe().find("in all_reduce_fast #1 (part 0), which waits for this worker's own GPU") !=
+          std::string::npos);
+    may_end = true;
+    may_end.notify_all();
+    while (group.awaits_own_gpu())
+      std::this_thread::yield();
+    group.abort({errc::aborted, "enough"});
+  }};
+  CHECK(group.finish().error() == error{errc::aborted, "enough"});
+  late.join();
+  CHECK(group.describe().ends_with("outside a reduction"));
 }
 
 } // namespace troupe::collectives::testing

@@ -82,35 +82,8 @@ TEST_CASE("an abort ends what waits for a rank that does not come, and the host'
 }
 
 TEST_CASE("a rank that waits for its own GPU is told from one that waits for others") {
-  const auto where = shared_device();
   rank_group hosts{backend::shm, 2};
-  const auto made = value_or_throw(make_staged_device_group(where, hosts[0]));
-  auto& group = *made;
-  const bucket_layout layout{{{dtype::f32, 40000}}};
-  auto stream = value_or_throw(device_stream::make(where));
-  auto ready = value_or_throw(device_event::make(where));
-  auto bucket = value_or_throw(group.make_bucket(layout));
-  auto memory = value_or_throw(group.allocate(layout.size_bytes()));
-  std::atomic<bool> may_end = false;
-  value_or_throw(played_device::run_on(stream.handle(), [&] { may_end.wait(false); }));
-  value_or_throw(ready.record(stream));
-  CHECK_FALSE(group.awaits_own_gpu());
-  value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
-  std::thread late{[&] {
-    while (!group.awaits_own_gpu())
-      std::this_thread::yield();
-    CHECK(group.describe().find("in all_reduce_fast #1 (part 0), which waits for this worker's own GPU") !=
-          std::string::npos);
-    may_end = true;
-    may_end.notify_all();
-    // From here on it is the other rank that is waited for.
-    while (group.awaits_own_gpu())
-      std::this_thread::yield();
-    group.abort({errc::aborted, "enough"});
-  }};
-  CHECK(group.finish().error() == error{errc::aborted, "enough"});
-  late.join();
-  CHECK(group.describe().ends_with("outside a reduction"));
+  check_who_is_waited_for(*value_or_throw(make_staged_device_group(shared_device(), hosts[0])));
 }
 
 TEST_CASE("with the host's group, too, a device that does not end its copies ends the process") {

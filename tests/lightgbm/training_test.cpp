@@ -76,36 +76,12 @@ TEST_CASE("a run that goes on, on as many workers, has the bits of one that was 
 
 TEST_CASE("a killed or frozen worker is survived from the last round kept, with the same bits") {
   runs with;
-  (void)with.trained("whole", "3", drawn);
-  for (const auto* who : {"1 while making", "0 while reading"}) {
-    auto name = std::string{who};
-    std::ranges::replace(name, ' ', '-');
-    (void)with.trained(name, "3", drawn, who);
-    auto result = with.here.result(name);
-    CHECK(result["restarts"] == 1);
-    CHECK(!result["failures"].empty());
-    CHECK(with.state(name) == with.state("whole"));
-  }
-  // Rounds that take a while: the death comes in the middle of one.
-  (void)with.trained("long", "3", drawn, "nobody", "60", "", 20'000);
-  for (const auto* who : {"0 while training", "2 while training", "1 frozen while training"}) {
-    auto name = std::string{"lost-"} + who[0];
-    (void)with.trained(name, "3", drawn, who, "60", "", 20'000);
-    CHECK(with.here.result(name)["restarts"] == 1);
-    CHECK(with.state(name) == with.state("long"));
-  }
+  check_losses(with, drawn);
 }
 
 TEST_CASE("what LightGBM refuses, and other data, ends the run with the reason") {
   runs with;
-  auto refused = [&](const outcome& ran, const std::string& text) {
-    CHECK(ran.status == exit_status{1, {}});
-    CHECK_MESSAGE(contains(ran.err, text), ran.err);
-  };
-  refused(with.run("objective", "2", R"({"objective": "nonsense"})"), "nonsense");
-  refused(with.run("data", "2", plain, "other data"), "rank 1 has other data than rank 0");
-  refused(with.run("few", "2", plain, "nobody", "3", "", 1), "each of LightGBM's workers needs one");
-  refused(with.run("seed", "2", R"({"seed": 3})"), "run.seed");
+  check_refusals(with, "LightGBM", plain, R"({"objective": "nonsense"})");
 }
 
 TEST_CASE("categories are those of the training set, by their texts, in evaluation sets and in predictions") {

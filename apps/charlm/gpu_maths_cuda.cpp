@@ -133,11 +133,15 @@ class gpu_maths : public device_maths {
 
  private:
   void check(cublasStatus_t status, const char* call) const {
-    if (status != CUBLAS_STATUS_SUCCESS)
-      throw failure{errc::device_error,
-                    to_string(where_->info()) + ": " + call + " fails: " +
-                        (cublas_.status_name != nullptr ? std::string{cublas_.status_name(status)}
-                                                        : "status " + std::to_string(static_cast<int>(status)))};
+    if (status == CUBLAS_STATUS_SUCCESS)
+      return;
+    auto text = to_string(where_->info()) + ": " + call + " fails: " +
+                (cublas_.status_name != nullptr ? std::string{cublas_.status_name(status)}
+                                                : "status " + std::to_string(static_cast<int>(status)));
+    // cuBLAS is often the first to find a device gone, and does not say so.
+    if (auto asked = where_->free_bytes(); !asked)
+      text.append("; ").append(asked.error().message);
+    throw failure{errc::device_error, std::move(text)};
   }
 
   void check(int launched, const char* kernel) const {

@@ -9,6 +9,7 @@
 #include <caf/all.hpp>
 
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 
 namespace troupe {
@@ -43,6 +44,17 @@ class observer_state : public actors::run_observer::base {
 
   const run_callbacks& callbacks_;
 };
+
+void warn(const run_notice& what) {
+  if (what.warning)
+    std::fprintf(stderr, "warning: %s\n", what.text.c_str());
+}
+
+run_callbacks with_defaults(run_callbacks callbacks) {
+  if (!callbacks.notice)
+    callbacks.notice = warn;
+  return callbacks;
+}
 
 } // namespace
 
@@ -94,7 +106,7 @@ class trainer::impl {
   std::string function_;
   trainer_config config_;
   std::filesystem::path worker_path_;
-  run_callbacks callbacks_;
+  run_callbacks callbacks_ = with_defaults({});
   std::atomic<int> signal_{0};
   std::atomic<run_status> status_{run_status::failed};
 
@@ -108,8 +120,7 @@ class trainer::impl {
 
   void interrupted(int signal, int count) {
     signal_ = signal;
-    if (callbacks_.notice)
-      callbacks_.notice({{}, true, count == 1 ? "stopping after this step (once more: at once)" : "stopping at once"});
+    callbacks_.notice({{}, true, count == 1 ? "stopping after this step (once more: at once)" : "stopping at once"});
     tell(stop_request{count > 1});
   }
 
@@ -136,7 +147,7 @@ trainer::trainer(const app& program, std::string function, trainer_config config
 trainer::~trainer() = default;
 
 void trainer::set_callbacks(run_callbacks callbacks) {
-  impl_->callbacks_ = std::move(callbacks);
+  impl_->callbacks_ = with_defaults(std::move(callbacks));
 }
 
 void trainer::load_checkpoint(std::filesystem::path checkpoint, load_options options) {

@@ -119,7 +119,7 @@ cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t op_a, cub
       handle->stream, [](void* argument) { compute(*std::unique_ptr<product>{static_cast<product*>(argument)}); },
       work.get());
   if (code != cudaSuccess)
-    return CUBLAS_STATUS_NOT_INITIALIZED;
+    return CUBLAS_STATUS_EXECUTION_FAILED;
   static_cast<void>(work.release());
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -130,7 +130,9 @@ cublasStatus_t cublasGetProperty(libraryPropertyType, int* value) {
 }
 
 const char* cublasGetStatusName(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS_NOT_INITIALIZED";
+  return status == CUBLAS_STATUS_INVALID_VALUE      ? "CUBLAS_STATUS_INVALID_VALUE"
+         : status == CUBLAS_STATUS_EXECUTION_FAILED ? "CUBLAS_STATUS_EXECUTION_FAILED"
+                                                    : "CUBLAS_STATUS_NOT_INITIALIZED";
 }
 
 } // extern "C"

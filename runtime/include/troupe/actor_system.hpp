@@ -26,8 +26,8 @@ namespace troupe {
 /// Registers Troupe's messages and actor handles, and those of CAF's modules. Once, before the first actor system.
 void init_meta_objects();
 
-/// Gives an actor system what Troupe's connections need, before it is made: CAF's I/O and OpenSSL modules, and the keys
-/// for `cluster`. Leaves everything else as the host has it. Fails with `errc::not_authenticated` or `errc::not_found`.
+/// Gives an actor system what Troupe's connections need, before it is made: CAF's I/O module, and the keys for
+/// `cluster`. Leaves everything else as the host has it. Fails with `errc::not_authenticated` or `errc::not_found`.
 [[nodiscard]] expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster);
 
 /// Spawns a trainer in a prepared system. `function` is the name of a function that the program gives to

@@ -62,7 +62,7 @@ class tracked_state {
   /// Tracks a tensor of any type. `size_bytes` is what the caller's memory has.
   void add(tensor_view tensor, std::size_t size_bytes);
 
-  /// Tracks a tensor whose bytes lie behind `memory`, on a GPU for example (see <troupe/device_state.hpp>). The same
+  /// Tracks a tensor whose bytes lie behind `memory`, on a GPU for example (see <troupe/tensor_memory.hpp>). The same
   /// promises: restored when this returns, and left as it is otherwise. Throws `failure` as `track` does, and what
   /// `memory` fails with.
   void track(std::string name, dtype type, std::vector<std::uint64_t> shape, std::shared_ptr<tensor_memory> memory);

@@ -11,7 +11,8 @@
 
 namespace troupe {
 
-/// What to call while a run goes on, one at a time, from a thread of the trainer's. Empty ones are skipped.
+/// What to call while a run goes on, one at a time, from a thread of the trainer's. Empty ones are skipped, where
+/// nothing else is said.
 struct run_callbacks {
   std::function<void(const run_started&)> started;
   std::function<void(const run_progress&)> progress;
@@ -21,6 +22,7 @@ struct run_callbacks {
   std::function<void(const checkpoint_failed&)> failed;
   /// Another group of workers goes on: members were lost, came or went.
   std::function<void(const generation_record&)> regrouped;
+  /// When empty, warnings go to standard error with "warning: " in front.
   std::function<void(const run_notice&)> notice;
   /// A line that a worker wrote. When empty, it goes to standard error with "[rank N] " in front.
   std::function<void(std::uint32_t rank, const std::string& line)> output;

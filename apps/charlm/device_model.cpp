@@ -28,12 +28,14 @@ constexpr std::size_t rounded(std::size_t size_bytes) {
   return (size_bytes + 255) / 256 * 256;
 }
 
-/// The sizes of the workspace's six parts, in the order of the members.
-std::array<std::size_t, 6> parts_of(const model_shape& shape, std::size_t samples) {
+/// The sizes of the workspace's parts, in the order of the members.
+std::array<std::size_t, 7> parts_of(const model_shape& shape, std::size_t samples) {
   auto rows = std::min(samples, device_model::block_samples);
-  return {rounded(rows * shape.inputs() * sizeof(float)), rounded(rows * shape.hidden * sizeof(float)),
-          rounded(rows * byte_values * sizeof(float)),    rounded(rows * shape.hidden * sizeof(float)),
-          rounded(rows * shape.inputs() * sizeof(float)), rounded(rows * sizeof(double))};
+  auto widest = std::max({byte_values * shape.embedding, shape.hidden, byte_values});
+  return {rounded(rows * shape.inputs() * sizeof(float)),   rounded(rows * shape.hidden * sizeof(float)),
+          rounded(rows * byte_values * sizeof(float)),      rounded(rows * shape.hidden * sizeof(float)),
+          rounded(rows * shape.inputs() * sizeof(float)),   rounded(rows * sizeof(double)),
+          rounded(chunks_of(rows) * widest * sizeof(float))};
 }
 
 } // namespace
@@ -62,6 +64,7 @@ device_model::device_model(const model_shape& shape, device_maths& maths, std::b
   hidden_gradient_ = reinterpret_cast<float*>(next());
   inputs_gradient_ = reinterpret_cast<float*>(next());
   losses_ = reinterpret_cast<double*>(next());
+  chunks_ = next();
 }
 
 void device_model::take_block(const std::uint64_t* positions, std::size_t samples) noexcept {
@@ -90,13 +93,13 @@ void device_model::forward(const float* parameters, double* loss, bool with_grad
   maths_.multiply({operand::transposed, operand::as_is, byte_values, n, shape_.hidden, parameters + at.output_weight,
                    shape_.hidden, hidden_, shape_.hidden, target::overwritten, logits_, byte_values});
   maths_.softmax(rows_, parameters + at.output_bias, logits_, losses_, with_gradient);
-  maths_.add_losses(losses_, n, loss);
+  maths_.add_losses(losses_, n, reinterpret_cast<double*>(chunks_), loss);
 }
 
 std::size_t device_model::backward_output(const float* parameters, float* gradient) {
   const tensor_offsets at{shape_};
   const auto n = rows_.samples;
-  maths_.add_column_sums(logits_, n, byte_values, gradient + at.output_bias);
+  maths_.add_column_sums(logits_, n, byte_values, reinterpret_cast<float*>(chunks_), gradient + at.output_bias);
   maths_.multiply({operand::as_is, operand::transposed, shape_.hidden, byte_values, n, hidden_, shape_.hidden, logits_,
                    byte_values, target::added_to, gradient + at.output_weight, shape_.hidden});
   maths_.multiply({operand::as_is, operand::as_is, shape_.hidden, n, byte_values, parameters + at.output_weight,
@@ -108,7 +111,8 @@ std::size_t device_model::backward_hidden(const float* parameters, float* gradie
   const tensor_offsets at{shape_};
   const auto n = rows_.samples;
   maths_.multiply_by_tanh_slope(rows_, hidden_, hidden_gradient_);
-  maths_.add_column_sums(hidden_gradient_, n, shape_.hidden, gradient + at.hidden_bias);
+  maths_.add_column_sums(hidden_gradient_, n, shape_.hidden, reinterpret_cast<float*>(chunks_),
+                         gradient + at.hidden_bias);
   maths_.multiply({operand::as_is, operand::transposed, shape_.inputs(), shape_.hidden, n, inputs_, shape_.inputs(),
                    hidden_gradient_, shape_.hidden, target::added_to, gradient + at.hidden_weight, shape_.inputs()});
   maths_.multiply({operand::as_is, operand::as_is, shape_.inputs(), n, shape_.hidden, parameters + at.hidden_weight,
@@ -118,7 +122,7 @@ std::size_t device_model::backward_hidden(const float* parameters, float* gradie
 }
 
 void device_model::backward_embedding(float* gradient) {
-  maths_.scatter(rows_, inputs_gradient_, gradient);
+  maths_.scatter(rows_, inputs_gradient_, reinterpret_cast<float*>(chunks_), gradient);
 }
 
 } // namespace charlm

@@ -30,8 +30,9 @@ struct matrix_product {
 };
 
 /// What the model on a GPU is made of: cuBLAS and kernels there (`gpu_maths`), loops over the same element functions in
-/// tests. All pointers are addresses of the device; operations run in the order of the calls. They throw
-/// `troupe::failure` where they cannot be begun. What they do is said in gpu_kernels.hpp and element_steps.hpp.
+/// tests. All pointers are addresses of the device; operations run in the order of the calls. `chunks` is room for the
+/// sums of chunks (see element_steps.hpp). They throw `troupe::failure` where they cannot be begun. What they do is
+/// said in gpu_kernels.hpp and element_steps.hpp.
 class device_maths {
  public:
   virtual ~device_maths() = default;
@@ -41,10 +42,12 @@ class device_maths {
   virtual void add_bias_and_tanh(const sample_rows& rows, const float* bias, float* hidden) = 0;
   virtual void softmax(const sample_rows& rows, const float* bias, float* logits, double* losses,
                        bool with_gradient) = 0;
-  virtual void add_losses(const double* losses, std::uint64_t samples, double* sum) = 0;
+  virtual void add_losses(const double* losses, std::uint64_t samples, double* chunks, double* sum) = 0;
   virtual void multiply_by_tanh_slope(const sample_rows& rows, const float* hidden, float* gradient) = 0;
-  virtual void add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* sums) = 0;
-  virtual void scatter(const sample_rows& rows, const float* inputs_gradient, float* embedding_gradient) = 0;
+  virtual void add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* chunks,
+                               float* sums) = 0;
+  virtual void scatter(const sample_rows& rows, const float* inputs_gradient, float* chunks,
+                       float* embedding_gradient) = 0;
   virtual void adam(const adam_factors& by, float* parameters, float* m, float* v, const float* gradient,
                     std::uint64_t elements) = 0;
 };
@@ -110,6 +113,8 @@ class device_model {
   float* hidden_gradient_;
   float* inputs_gradient_;
   double* losses_;
+  /// Of sums over samples, one at a time.
+  std::byte* chunks_;
 };
 
 } // namespace charlm

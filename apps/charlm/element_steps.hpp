@@ -47,30 +47,56 @@ CHARLM_HOST_DEVICE inline void tanh_slope_element(const float* hidden, float* gr
   gradient[i] *= 1.0F - hidden[i] * hidden[i];
 }
 
-/// Adds column `column` of `x` (samples x columns) to its sum, sample by sample.
-CHARLM_HOST_DEVICE inline void column_sum_element(const float* x, std::uint64_t samples, std::uint64_t columns,
-                                                  float* sums, std::uint64_t column) noexcept {
-  float sum = 0.0F;
-  for (std::uint64_t sample = 0; sample < samples; ++sample)
-    sum += x[sample * columns + column];
-  sums[column] += sum;
+/// Sums over samples are made in two steps: chunk by chunk, of so many samples each, and then of the chunks, both in
+/// their order. So many threads work on one, and its bits do not depend on them.
+inline constexpr std::uint64_t chunk_samples = 64;
+
+[[nodiscard]] CHARLM_HOST_DEVICE constexpr std::uint64_t chunks_of(std::uint64_t samples) noexcept {
+  return (samples + chunk_samples - 1) / chunk_samples;
 }
 
-/// Adds to element `i` of the embeddings' gradient (256 x embedding) what all samples have for its byte, in their
-/// order.
-CHARLM_HOST_DEVICE inline void scatter_element(const sample_rows& rows, const float* inputs_gradient,
-                                               float* embedding_gradient, std::uint64_t i) noexcept {
-  const auto byte = i / rows.embedding;
+[[nodiscard]] CHARLM_HOST_DEVICE inline std::uint64_t end_of_chunk(std::uint64_t chunk,
+                                                                   std::uint64_t samples) noexcept {
+  const auto last = (chunk + 1) * chunk_samples;
+  return last < samples ? last : samples;
+}
+
+/// Element `i` of `chunks` (chunks x columns): a chunk's sum of a column of `x` (samples x columns).
+template <class T>
+CHARLM_HOST_DEVICE void column_chunk_element(const T* x, std::uint64_t samples, std::uint64_t columns, T* chunks,
+                                             std::uint64_t i) noexcept {
+  const auto chunk = i / columns;
+  T sum = 0;
+  for (auto sample = chunk * chunk_samples; sample < end_of_chunk(chunk, samples); ++sample)
+    sum += x[sample * columns + i % columns];
+  chunks[i] = sum;
+}
+
+/// Element `i` of `chunks` (chunks x 256 x embedding): what a chunk's samples have for a byte's embedding.
+CHARLM_HOST_DEVICE inline void scatter_chunk_element(const sample_rows& rows, const float* inputs_gradient,
+                                                     float* chunks, std::uint64_t i) noexcept {
   const auto column = i % rows.embedding;
+  const auto byte = i / rows.embedding % 256;
+  const auto chunk = i / rows.embedding / 256;
   float sum = 0.0F;
-  for (std::uint64_t sample = 0; sample < rows.samples; ++sample) {
+  for (auto sample = chunk * chunk_samples; sample < end_of_chunk(chunk, rows.samples); ++sample) {
     const auto* context = rows.corpus + rows.positions[sample];
     const auto* row = inputs_gradient + sample * rows.inputs() + column;
     for (std::uint64_t k = 0; k < rows.context; ++k)
       if (context[k] == byte)
         sum += row[k * rows.embedding];
   }
-  embedding_gradient[i] += sum;
+  chunks[i] = sum;
+}
+
+/// Adds all chunks' sums of element `i` (of `elements`) to its own.
+template <class T>
+CHARLM_HOST_DEVICE void chunk_sum_element(const T* chunks, std::uint64_t count, std::uint64_t elements, T* sums,
+                                          std::uint64_t i) noexcept {
+  T sum = 0;
+  for (std::uint64_t chunk = 0; chunk < count; ++chunk)
+    sum += chunks[chunk * elements + i];
+  sums[i] += sum;
 }
 
 [[nodiscard]] CHARLM_HOST_DEVICE inline float larger(float x, float y) noexcept {
@@ -86,14 +112,6 @@ CHARLM_HOST_DEVICE inline void scatter_element(const sample_rows& rows, const fl
 [[nodiscard]] CHARLM_HOST_DEVICE inline float logit_gradient(float power, float sum, bool is_target) noexcept {
   const float probability = power * (1.0F / sum);
   return is_target ? probability - 1.0F : probability;
-}
-
-/// `sum` and all losses, in their order.
-[[nodiscard]] CHARLM_HOST_DEVICE inline double sum_of_losses(double sum, const double* losses,
-                                                             std::uint64_t samples) noexcept {
-  for (std::uint64_t i = 0; i < samples; ++i)
-    sum += losses[i];
-  return sum;
 }
 
 /// Of an update of Adam, what is the same for all elements.

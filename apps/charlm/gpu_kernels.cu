@@ -61,19 +61,29 @@ struct tanh_slope_step {
   __device__ void operator()(std::uint64_t i) const { tanh_slope_element(hidden, gradient, i); }
 };
 
-struct column_sum_step {
-  const float* x;
+template <class T>
+struct column_chunk_step {
+  const T* x;
   std::uint64_t samples;
   std::uint64_t columns;
-  float* sums;
-  __device__ void operator()(std::uint64_t i) const { column_sum_element(x, samples, columns, sums, i); }
+  T* chunks;
+  __device__ void operator()(std::uint64_t i) const { column_chunk_element(x, samples, columns, chunks, i); }
 };
 
-struct scatter_step {
+struct scatter_chunk_step {
   sample_rows rows;
   const float* inputs_gradient;
-  float* embedding_gradient;
-  __device__ void operator()(std::uint64_t i) const { scatter_element(rows, inputs_gradient, embedding_gradient, i); }
+  float* chunks;
+  __device__ void operator()(std::uint64_t i) const { scatter_chunk_element(rows, inputs_gradient, chunks, i); }
+};
+
+template <class T>
+struct chunk_sum_step {
+  const T* chunks;
+  std::uint64_t count;
+  std::uint64_t elements;
+  T* sums;
+  __device__ void operator()(std::uint64_t i) const { chunk_sum_element(chunks, count, elements, sums, i); }
 };
 
 struct adam_step {
@@ -85,12 +95,12 @@ struct adam_step {
   __device__ void operator()(std::uint64_t i) const { adam_element(by, parameters[i], m[i], v[i], gradient[i]); }
 };
 
-struct add_losses_step {
-  const double* losses;
-  std::uint64_t samples;
-  double* sum;
-  __device__ void operator()(std::uint64_t) const { *sum = sum_of_losses(*sum, losses, samples); }
-};
+template <class T>
+int sum_columns(const T* x, std::uint64_t samples, std::uint64_t columns, T* chunks, T* sums, void* stream) noexcept {
+  const auto count = chunks_of(samples);
+  const auto code = for_each(count * columns, stream, column_chunk_step<T>{x, samples, columns, chunks});
+  return code != cudaSuccess ? code : for_each(columns, stream, chunk_sum_step<T>{chunks, count, columns, sums});
+}
 
 /// A block for each sample, a thread for each byte value.
 __global__ void __launch_bounds__(byte_values)
@@ -145,20 +155,27 @@ int softmax(const sample_rows& rows, const float* bias, float* logits, double* l
                with_gradient);
 }
 
-int add_losses(const double* losses, std::uint64_t samples, double* sum, void* stream) noexcept {
-  return for_each(1, stream, add_losses_step{losses, samples, sum});
+int add_losses(const double* losses, std::uint64_t samples, double* chunks, double* sum, void* stream) noexcept {
+  return sum_columns(losses, samples, 1, chunks, sum, stream);
 }
 
 int multiply_by_tanh_slope(const sample_rows& rows, const float* hidden, float* gradient, void* stream) noexcept {
   return for_each(rows.samples * rows.hidden, stream, tanh_slope_step{hidden, gradient});
 }
 
-int add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* sums, void* stream) noexcept {
-  return for_each(columns, stream, column_sum_step{x, samples, columns, sums});
+int add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* chunks, float* sums,
+                    void* stream) noexcept {
+  return sum_columns(x, samples, columns, chunks, sums, stream);
 }
 
-int scatter(const sample_rows& rows, const float* inputs_gradient, float* embedding_gradient, void* stream) noexcept {
-  return for_each(byte_values * rows.embedding, stream, scatter_step{rows, inputs_gradient, embedding_gradient});
+int scatter(const sample_rows& rows, const float* inputs_gradient, float* chunks, float* embedding_gradient,
+            void* stream) noexcept {
+  const auto count = chunks_of(rows.samples);
+  const auto elements = byte_values * rows.embedding;
+  const auto code = for_each(count * elements, stream, scatter_chunk_step{rows, inputs_gradient, chunks});
+  return code != cudaSuccess
+             ? code
+             : for_each(elements, stream, chunk_sum_step<float>{chunks, count, elements, embedding_gradient});
 }
 
 int adam(const adam_factors& by, float* parameters, float* m, float* v, const float* gradient, std::uint64_t elements,

@@ -18,14 +18,17 @@ namespace charlm::kernels {
 /// 127 with 128 to 255, and so on.
 [[nodiscard]] int softmax(const sample_rows& rows, const float* bias, float* logits, double* losses, bool with_gradient,
                           void* stream) noexcept;
-/// Adds the sum of `losses`, in their order, to `*sum`.
-[[nodiscard]] int add_losses(const double* losses, std::uint64_t samples, double* sum, void* stream) noexcept;
+/// Adds the sum of `losses` to `*sum`, by chunks.
+[[nodiscard]] int add_losses(const double* losses, std::uint64_t samples, double* chunks, double* sum,
+                             void* stream) noexcept;
 [[nodiscard]] int multiply_by_tanh_slope(const sample_rows& rows, const float* hidden, float* gradient,
                                          void* stream) noexcept;
-[[nodiscard]] int add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* sums,
-                                  void* stream) noexcept;
-[[nodiscard]] int scatter(const sample_rows& rows, const float* inputs_gradient, float* embedding_gradient,
-                          void* stream) noexcept;
+/// Adds the sums of the columns of `x` (samples x columns) to `sums`, by chunks.
+[[nodiscard]] int add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* chunks,
+                                  float* sums, void* stream) noexcept;
+/// Adds to the embeddings' gradient (256 x embedding) what the samples have for their bytes, by chunks.
+[[nodiscard]] int scatter(const sample_rows& rows, const float* inputs_gradient, float* chunks,
+                          float* embedding_gradient, void* stream) noexcept;
 [[nodiscard]] int adam(const adam_factors& by, float* parameters, float* m, float* v, const float* gradient,
                        std::uint64_t elements, void* stream) noexcept;
 

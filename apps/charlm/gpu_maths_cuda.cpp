@@ -114,17 +114,19 @@ class gpu_maths : public device_maths {
   void softmax(const sample_rows& rows, const float* bias, float* logits, double* losses, bool with_gradient) override {
     check(kernels::softmax(rows, bias, logits, losses, with_gradient, stream_), "softmax");
   }
-  void add_losses(const double* losses, std::uint64_t samples, double* sum) override {
-    check(kernels::add_losses(losses, samples, sum, stream_), "add_losses");
+  void add_losses(const double* losses, std::uint64_t samples, double* chunks, double* sum) override {
+    check(kernels::add_losses(losses, samples, chunks, sum, stream_), "add_losses");
   }
   void multiply_by_tanh_slope(const sample_rows& rows, const float* hidden, float* gradient) override {
     check(kernels::multiply_by_tanh_slope(rows, hidden, gradient, stream_), "multiply_by_tanh_slope");
   }
-  void add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* sums) override {
-    check(kernels::add_column_sums(x, samples, columns, sums, stream_), "add_column_sums");
+  void add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* chunks,
+                       float* sums) override {
+    check(kernels::add_column_sums(x, samples, columns, chunks, sums, stream_), "add_column_sums");
   }
-  void scatter(const sample_rows& rows, const float* inputs_gradient, float* embedding_gradient) override {
-    check(kernels::scatter(rows, inputs_gradient, embedding_gradient, stream_), "scatter");
+  void scatter(const sample_rows& rows, const float* inputs_gradient, float* chunks,
+               float* embedding_gradient) override {
+    check(kernels::scatter(rows, inputs_gradient, chunks, embedding_gradient, stream_), "scatter");
   }
   void adam(const adam_factors& by, float* parameters, float* m, float* v, const float* gradient,
             std::uint64_t elements) override {

@@ -321,6 +321,7 @@ expected<std::unique_ptr<communicator>> make_hierarchical_communicator(hierarchi
   inside.generation = options.place.generation;
   inside.deadline = options.place.deadline;
   inside.pool = options.pool;
+  inside.results_for_devices = options.results_for_devices;
   for (auto rank : local)
     inside.names.emplace_back(rank);
   auto group = shm_group::connect(inside, descriptors);

@@ -31,7 +31,7 @@ expected<void> failed(const char* what) {
 
 } // namespace
 
-expected<std::shared_ptr<shared_pool>> shared_pool::make(std::uint64_t capacity_bytes) {
+expected<std::shared_ptr<shared_pool>> shared_pool::make(std::uint64_t capacity_bytes, peer_access peers) {
   const auto size = whole_pages(capacity_bytes == 0 ? physical_memory() : capacity_bytes);
   auto fd = unique_fd{::memfd_create("troupe-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (!fd)
@@ -44,7 +44,8 @@ expected<std::shared_ptr<shared_pool>> shared_pool::make(std::uint64_t capacity_
   auto result = std::shared_ptr<shared_pool>{new shared_pool{std::move(fd), static_cast<std::byte*>(base), size}};
   // From here on the file keeps its size, so that no peer meets a hole behind its end, and can be mapped for reading
   // only.
-  if (::fcntl(result->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+  const auto writing = peers == peer_access::read_only ? F_SEAL_FUTURE_WRITE : 0;
+  if (::fcntl(result->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | writing | F_SEAL_SEAL) != 0)
     return fail(failed("sealing").error());
   ::madvise(base, size, MADV_DONTDUMP);
   return result;

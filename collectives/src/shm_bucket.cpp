@@ -71,8 +71,13 @@ expected<void> shm_bucket::show(std::uint32_t rank, std::uint64_t offset) {
     if (slice.size_bytes() == 0 || is_hidden)
       continue;
     const auto at = static_cast<off_t>(offset + offset_in_slices(part, rank));
-    if (::mmap(view_ + slice.first, whole_pages(slice.size_bytes()), PROT_READ, MAP_SHARED | MAP_FIXED,
-               group_->generation_fd(rank), at) == MAP_FAILED)
+    const auto map = [&](int access) {
+      return ::mmap(view_ + slice.first, whole_pages(slice.size_bytes()), access, MAP_SHARED | MAP_FIXED,
+                    group_->generation_fd(rank), at) != MAP_FAILED;
+    };
+    // Nobody writes here: most drivers pin only what could be written.
+    const auto is_shown = (group_->has_results_for_devices() && map(PROT_READ | PROT_WRITE)) || map(PROT_READ);
+    if (!is_shown)
       return fail(system_error("showing the result of rank " + std::to_string(rank)));
   }
   shown_[rank] = offset;

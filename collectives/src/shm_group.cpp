@@ -155,7 +155,9 @@ expected<std::shared_ptr<shm_group>> shm_group::connect(const shm_options& optio
   if (auto valid = check_options(options); !valid)
     return fail(std::move(valid.error()));
   // As much room as in the process's own.
-  auto pool = shared_pool::make(options.pool->capacity_bytes());
+  auto pool = shared_pool::make(options.pool->capacity_bytes(), options.results_for_devices
+                                                                    ? shared_pool::peer_access::pinnable
+                                                                    : shared_pool::peer_access::read_only);
   if (!pool)
     return fail(std::move(pool.error()));
   shm::control* own = nullptr;
@@ -187,6 +189,7 @@ shm_group::shm_group(const shm_options& options, std::shared_ptr<shared_pool> ge
       deadline_(options.deadline),
       has_core_per_rank_(usable_cores() >= options.world_size),
       names_(options.names),
+      has_results_for_devices_(options.results_for_devices),
       process_pool_(options.pool),
       generation_pool_(std::move(generation_pool)),
       own_(own),

@@ -63,6 +63,8 @@ class shm_group {
   [[nodiscard]] const std::byte* process_memory(std::uint32_t rank) const noexcept;
   [[nodiscard]] const std::byte* generation_memory(std::uint32_t rank) const noexcept;
   [[nodiscard]] int generation_fd(std::uint32_t rank) const noexcept;
+  /// Whether results are mapped as if for writing: see `shm_options`.
+  [[nodiscard]] bool has_results_for_devices() const noexcept { return has_results_for_devices_; }
   [[nodiscard]] const shm::control& control_of(std::uint32_t rank) const noexcept { return *members_[rank].control; }
   [[nodiscard]] shm::control& own_control() noexcept { return *own_; }
 
@@ -137,6 +139,7 @@ class shm_group {
   std::chrono::milliseconds deadline_;
   const bool has_core_per_rank_;
   const std::vector<rank_id> names_;
+  const bool has_results_for_devices_;
   const std::shared_ptr<shared_pool> process_pool_;
   const std::shared_ptr<shared_pool> generation_pool_;
   shm::control* const own_;

@@ -56,8 +56,11 @@ class staged_bucket final : public own_device_bucket {
       return view.is_pinned;
     view.is_tried = true;
     const auto range = reduced_->parts()[part];
-    auto pinned = pinned_registration::make(where_, reduced_->bytes().subspan(range.first, range.size_bytes()),
-                                            device::host_access::read_only);
+    const auto memory = reduced_->bytes().subspan(range.first, range.size_bytes());
+    auto pinned = pinned_registration::make(where_, memory);
+    // What others keep to themselves some drivers pin, too.
+    if (!pinned)
+      pinned = pinned_registration::make(where_, memory, device::host_access::read_only);
     view.is_pinned = pinned.has_value();
     if (pinned)
       view.registration = std::move(*pinned);
@@ -75,21 +78,28 @@ class staged_bucket final : public own_device_bucket {
 
   /// Memory of the group's that the peers can read; where there is no such, pages of the driver's.
   [[nodiscard]] expected<stage_memory> make_stage(std::uint64_t size_bytes) {
+    if (memory_of_group_ == *std::pmr::new_delete_resource())
+      return make_own_stage(size_bytes);
     stage_memory result;
-    if (memory_of_group_ == *std::pmr::new_delete_resource()) {
-      auto own = pinned_memory::make(where_, size_bytes);
-      if (!own)
-        return fail(std::move(own.error()));
-      result.own = std::move(*own);
-      result.data = result.own.data();
-      return result;
-    }
     result.shared = std::make_unique<aligned_buffer>(size_bytes, memory_of_group_);
     auto pinned = pinned_registration::make(where_, result.shared->bytes());
-    if (!pinned)
-      return fail(std::move(pinned.error()));
+    // The group copies what is not in memory of its own.
+    if (!pinned) {
+      result.shared.reset();
+      return make_own_stage(size_bytes);
+    }
     result.pinned = std::move(*pinned);
     result.data = result.shared->data();
+    return result;
+  }
+
+  [[nodiscard]] expected<stage_memory> make_own_stage(std::uint64_t size_bytes) {
+    auto own = pinned_memory::make(where_, size_bytes);
+    if (!own)
+      return fail(std::move(own.error()));
+    stage_memory result;
+    result.own = std::move(*own);
+    result.data = result.own.data();
     return result;
   }
 

@@ -132,6 +132,7 @@ std::unique_ptr<collectives::communicator> train_context::impl::make_communicato
   auto uses_memory = begin_.place.backend == backend_kind::shm || begin_.place.backend == backend_kind::hierarchical;
   if (uses_memory && !pool_)
     pool_ = value_or_throw(collectives::shared_pool::make());
+  const auto has_gpus = begin_.gpus > 0;
   switch (begin_.place.backend) {
   case backend_kind::self:
     return collectives::make_self_communicator(begin_.place.generation);
@@ -139,10 +140,11 @@ std::unique_ptr<collectives::communicator> train_context::impl::make_communicato
     return value_or_throw(collectives::make_gloo_communicator(std::move(place), addresses));
   case backend_kind::shm:
     return value_or_throw(collectives::make_shm_communicator(
-        {begin_.place.rank, begin_.place.world_size, begin_.place.generation, place.deadline, pool_}, descriptors));
+        {begin_.place.rank, begin_.place.world_size, begin_.place.generation, place.deadline, pool_, {}, has_gpus},
+        descriptors));
   case backend_kind::hierarchical:
-    return value_or_throw(collectives::make_hierarchical_communicator({std::move(place), begin_.place.nodes, pool_},
-                                                                      addresses, descriptors));
+    return value_or_throw(collectives::make_hierarchical_communicator(
+        {std::move(place), begin_.place.nodes, pool_, has_gpus}, addresses, descriptors));
   }
   throw failure{errc::internal, "no such backend"};
 }

@@ -74,7 +74,8 @@ class rank_group {
  public:
   explicit rank_group(backend kind, std::uint32_t world_size,
                       std::chrono::milliseconds deadline = std::chrono::seconds{120},
-                      generation_id generation = generation_id{1}, std::vector<std::uint32_t> hosts = {})
+                      generation_id generation = generation_id{1}, std::vector<std::uint32_t> hosts = {},
+                      bool results_for_devices = false)
       : members_(world_size) {
     if (hosts.empty())
       hosts = kind == backend::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
@@ -112,9 +113,10 @@ class rank_group {
         // Every rank maps the pools of all others into this one process, of which ThreadSanitizer leaves us 1.5 TiB.
         auto pool = value_or_throw(shared_pool::make(1 << 28));
         if (kind == backend::shm)
-          return make_shm_communicator({rank_id{rank}, world_size, generation, deadline, std::move(pool)},
-                                       exchange_descriptors);
-        return make_hierarchical_communicator({place, hosts, std::move(pool)}, exchange_addresses,
+          return make_shm_communicator(
+              {rank_id{rank}, world_size, generation, deadline, std::move(pool), {}, results_for_devices},
+              exchange_descriptors);
+        return make_hierarchical_communicator({place, hosts, std::move(pool), results_for_devices}, exchange_addresses,
                                               exchange_descriptors);
       }();
       if (made)

@@ -49,6 +49,24 @@ TEST_CASE("results that the device cannot fetch in place come up in chunks") {
   for (std::uint32_t world_size : {1u, 2u})
     check_bits(backend::shm, world_size, where,
                {bucket_layout{{{dtype::f32, 6'700'001}}}, 2, even_ownership(2, world_size)});
+  CHECK(where->refused_pins > 0);
+}
+
+TEST_CASE("results for devices are fetched in place by drivers that pin only what may be written") {
+  const auto where = shared_device();
+  where->pins_read_only = false;
+  const device_case x{bucket_layout{{{dtype::f32, 100'001}, {dtype::bf16, 3000}}}, 8, even_ownership(8, 3), 3, 65536};
+  for (auto kind : all_backends) {
+    INFO(to_string(kind));
+    rank_group hosts{kind, 3, std::chrono::seconds{120}, generation_id{1}, {}, true};
+    const auto wanted = reference_root(x.layout, x.shards, x.divisor);
+    for (const auto& found : hosts.run([&](communicator& host) {
+           auto group = value_or_throw(make_staged_device_group(where, host));
+           return reduce_on_device(*group, x);
+         }))
+      CHECK(found == wanted);
+  }
+  CHECK(where->refused_pins == 0);
 }
 
 TEST_CASE("the fast mode stages, too") {

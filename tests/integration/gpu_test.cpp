@@ -2,6 +2,7 @@
 
 #include <gpu.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <doctest/doctest.h>
@@ -31,14 +32,24 @@ nlohmann::json run(playground& here, const std::string& name, std::uint32_t work
   return result;
 }
 
+/// So many that one worker takes five seconds for them: who comes in the place of a lost one has to find the others at
+/// work.
+std::string enough_steps(playground& here) {
+  if (has_played_gpu())
+    return "100";
+  constexpr auto tried = 300;
+  auto seconds = run(here, "tried", 1, {"--steps", std::to_string(tried)})["seconds"];
+  auto each = (seconds["total"].get<double>() - seconds["to_first_step"].get<double>()) / tried;
+  return std::to_string(std::clamp(static_cast<int>(5 / each), tried, 30'000));
+}
+
 } // namespace
 
 TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers that share it, and after a kill") {
   if (!has_gpu())
     return;
   playground here;
-  // Enough of them that a GPU is not done before the kill.
-  const std::vector<std::string> steps{"--steps", has_played_gpu() ? "100" : "1500"};
+  const std::vector<std::string> steps{"--steps", enough_steps(here)};
   const auto wanted = run(here, "one", 1, steps)["state_sha256"];
   CHECK(run(here, "two", 2, steps)["state_sha256"] == wanted);
   CHECK(run(here, "four", 4, steps)["state_sha256"] == wanted);
@@ -50,13 +61,18 @@ TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers t
     more.insert(more.end(), {"--stage-above", stage_above});
     auto driver = here.start(on_gpu(here, name, 4, more));
     here.await_step(driver, name, 20);
-    ::kill(here.worker_of_rank(2), SIGKILL);
+    const auto victim = here.worker_of_rank(2);
+    REQUIRE(victim > 0);
+    ::kill(victim, SIGKILL);
     auto status = driver.wait();
     INFO(driver.err());
     REQUIRE(status == exit_status{0, {}});
     auto result = here.result(name);
     CHECK(result["state_sha256"] == wanted);
     CHECK(result["failures"].size() == 1);
+    const auto& last = result["generations"].back();
+    CHECK(contains(last["reason"].get<std::string>(), "join"));
+    CHECK(last["workers"] == 4);
   }
 }
 

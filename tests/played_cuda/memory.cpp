@@ -81,6 +81,12 @@ cudaError_t memory_table::add_registered(void* data, std::size_t size_bytes) {
     return cudaErrorInvalidValue;
   if (overlaps(first, size_bytes))
     return cudaErrorHostMemoryAlreadyRegistered;
+  // By whole pages.
+  const auto last_page = (first + size_bytes - 1) / page_bytes;
+  for (const auto& [begin, region] : regions_)
+    if (region.kind == memory_kind::registered && begin / page_bytes <= last_page &&
+        (begin + region.size_bytes - 1) / page_bytes >= first / page_bytes)
+      return cudaErrorHostMemoryAlreadyRegistered;
   regions_[first] = {size_bytes, memory_kind::registered, -1};
   return cudaSuccess;
 }

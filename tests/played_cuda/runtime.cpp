@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <host_mapping.hpp>
 #include <set>
 #include <string>
 #include <string_view>
@@ -401,6 +402,8 @@ cudaError_t cudaHostRegister(void* data, std::size_t size_bytes, unsigned flags)
   return call([&] {
     if ((flags & cudaHostRegisterReadOnly) != 0 && !here().pins_read_only)
       return cudaErrorNotSupported;
+    if ((flags & cudaHostRegisterReadOnly) == 0 && !troupe::testing::may_write(data, size_bytes))
+      return cudaErrorInvalidValue;
     return here().memory.add_registered(data, size_bytes);
   });
 }

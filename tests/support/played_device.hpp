@@ -2,6 +2,8 @@
 
 #include <troupe/collectives/device.hpp>
 
+#include <host_mapping.hpp>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -83,8 +85,10 @@ class played_device final : public device {
 
   expected<void> pin(const std::byte* data, std::uint64_t size_bytes, host_access access) override {
     const std::lock_guard lock{mutex_};
-    if (access == host_access::read_only && !pins_read_only)
+    if (access == host_access::read_only ? !pins_read_only : !troupe::testing::may_write(data, size_bytes)) {
+      ++refused_pins;
       return fail(errc::device_error, to_string(info_) + ": cudaHostRegister: operation not supported");
+    }
     pinned_[data] = size_bytes;
     return {};
   }
@@ -171,6 +175,8 @@ class played_device final : public device {
 
   /// Whether memory that must not be written can be pinned; some hosts cannot.
   std::atomic<bool> pins_read_only = true;
+  /// How often memory was not pinned for that reason.
+  std::atomic<int> refused_pins = 0;
 
  private:
   class stream {

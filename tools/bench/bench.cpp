@@ -118,7 +118,7 @@ double bare_loop(const std::string& text, std::uint64_t steps) {
 
 /// What a GPU has to do in a step: as much as makes the start of its kernels cheap.
 struct gpu_load {
-  std::uint64_t batch = 16384;
+  std::uint64_t batch = 65536;
   std::uint64_t hidden = 1024;
 
   [[nodiscard]] charlm::model_shape shape() const { return {.context = 16, .embedding = 64, .hidden = hidden}; }

@@ -3,22 +3,27 @@
 
 #include <command_line.hpp>
 
+#include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/communicator.hpp>
 #include <troupe/collectives/device_group.hpp>
 #include <troupe/collectives/device_software.hpp>
 #include <troupe/collectives/nccl_group.hpp>
+#include <troupe/collectives/shared_pool.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/staged_device_group.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <fcntl.h>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <sys/mman.h>
 #include <thread>
 #include <vector>
 
@@ -139,6 +144,9 @@ struct staged_rank {
   std::unique_ptr<device_bucket> result;
   device_stream stream;
   device_event ready;
+  /// For the host's part alone.
+  aligned_buffer on_host;
+  std::unique_ptr<reduced_bucket> sum_on_host;
 };
 
 void in_threads(std::uint32_t n, const std::function<void(std::uint32_t)>& f) {
@@ -147,6 +155,26 @@ void in_threads(std::uint32_t n, const std::function<void(std::uint32_t)>& f) {
     threads.emplace_back(f, rank);
   for (auto& x : threads)
     x.join();
+}
+
+/// How far results can be fetched from where the ranks have them: it decides what staging costs.
+void say_what_can_be_pinned(const std::shared_ptr<device>& where) {
+  constexpr std::size_t size_bytes = 1 << 20;
+  const auto pool = value_or_throw(shared_pool::make(size_bytes, shared_pool::peer_access::pinnable));
+  for (auto access : {PROT_READ | PROT_WRITE, PROT_READ}) {
+    auto* data = ::mmap(nullptr, size_bytes, access, MAP_SHARED | MAP_POPULATE, pool->fd(), 0);
+    if (data == MAP_FAILED)
+      throw failure{errc::io_error, std::string{"mmap: "} + std::strerror(errno)};
+    const auto is_read_only = access == PROT_READ;
+    {
+      const auto pinned =
+          pinned_registration::make(where, {static_cast<const std::byte*>(data), size_bytes},
+                                    is_read_only ? device::host_access::read_only : device::host_access::read_write);
+      std::printf("a peer's memory that %s: %s\n", is_read_only ? "can only be read" : "could be written",
+                  pinned ? "pinned in place" : pinned.error().message.c_str());
+    }
+    ::munmap(data, size_bytes);
+  }
 }
 
 /// Gradients of ranks that share the device, reduced on the host, beside the same bytes moved by bare copies both ways
@@ -159,17 +187,16 @@ void measure_staging(const std::shared_ptr<device>& where, const options& x, std
   std::vector<staged_rank> ranks(n);
   in_threads(n, [&](std::uint32_t rank) {
     auto& mine = ranks[rank];
-    if (n == 1)
-      mine.host = make_self_communicator(generation_id{1});
-    else
-      mine.host = value_or_throw(make_shm_communicator(
-          {rank_id{rank}, n, generation_id{1}, std::chrono::seconds{60}, value_or_throw(shared_pool::make())},
-          [&](std::span<const int> own) {
-            return expected<std::vector<std::vector<unique_fd>>>{descriptors.exchange(rank, own)};
-          }));
+    mine.host = value_or_throw(make_shm_communicator(
+        {rank_id{rank}, n, generation_id{1}, std::chrono::seconds{60}, value_or_throw(shared_pool::make()), {}, true},
+        [&](std::span<const int> own) {
+          return expected<std::vector<std::vector<unique_fd>>>{descriptors.exchange(rank, own)};
+        }));
     mine.group = value_or_throw(make_staged_device_group(where, *mine.host));
     mine.partial = value_or_throw(mine.group->allocate(layout.size_bytes()));
     mine.result = value_or_throw(mine.group->make_bucket(layout, cut_bucket(layout, 4 << 20)));
+    mine.on_host = aligned_buffer{layout.size_bytes(), mine.host->memory()};
+    mine.sum_on_host = value_or_throw(mine.host->make_bucket(layout, cut_bucket(layout, 4 << 20)));
     mine.stream = value_or_throw(device_stream::make(where));
     mine.ready = value_or_throw(device_event::make(where));
     value_or_throw(mine.stream.clear(mine.partial.data(), layout.size_bytes()));
@@ -199,14 +226,24 @@ void measure_staging(const std::shared_ptr<device>& where, const options& x, std
     value_or_throw(up.synchronize());
   };
   std::fill_n(from.data(), size_bytes, std::byte{0});
-  const auto times = medians(x.runs, {staged, bare});
+  const auto on_host = [&] {
+    in_threads(n, [&](std::uint32_t rank) {
+      auto& mine = ranks[rank];
+      const leaf_partial partial{maximal_nodes(n, ownership[rank])[0], mine.on_host.data()};
+      for (std::size_t part = 0; part < mine.sum_on_host->parts().size(); ++part)
+        value_or_throw(mine.host->reduce_leaves(layout, n, ownership, {&partial, 1}, *mine.sum_on_host, 1, part));
+    });
+  };
+  const auto times = medians(x.runs, {staged, bare, on_host});
   const auto bytes = 2.0 * static_cast<double>(size_bytes) * n;
-  show("staged sum of " + std::to_string(n) + (n == 1 ? " rank" : " ranks") + ", down and up", bytes, times[0], bytes,
-       times[1], 0.9);
+  show("staged sum of " + std::to_string(n) + " ranks, down and up", bytes, times[0], bytes, times[1], 0.9);
+  std::printf("%-44s %10.1f\n", "  the host's part of that alone", bytes / times[2] / 1e9);
   in_threads(n, [&](std::uint32_t rank) {
     auto& mine = ranks[rank];
     mine.result.reset();
     mine.group.reset();
+    mine.sum_on_host.reset();
+    mine.on_host = aligned_buffer{};
     mine.host.reset();
   });
 }
@@ -257,9 +294,14 @@ void run(const options& x) {
               find_device_software().driver.c_str(), nccl ? nccl->c_str() : "no NCCL");
   std::printf("%-44s %10s %10s %8s %8s\n", "what", "GB/s", "copy GB/s", "ratio", "aim");
   measure_kernels(where, x);
-  for (std::uint32_t n : {1u, 2u, 4u})
+  say_what_can_be_pinned(where);
+  for (std::uint32_t n : {2u, 4u})
     measure_staging(where, x, n);
-  measure_nccl(where, x);
+  try {
+    measure_nccl(where, x);
+  } catch (const std::exception& reason) {
+    std::printf("over NCCL: %s\n", reason.what());
+  }
 }
 
 } // namespace

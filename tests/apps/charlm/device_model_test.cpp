@@ -64,20 +64,24 @@ class host_maths : public charlm::device_maths {
           row[i] = charlm::logit_gradient(powers[i], sum, i == rows.target(sample));
     }
   }
-  void add_losses(const double* losses, std::uint64_t samples, double* sum) override {
-    *sum = charlm::sum_of_losses(*sum, losses, samples);
+  void add_losses(const double* losses, std::uint64_t samples, double* chunks, double* sum) override {
+    sum_columns(losses, samples, 1, chunks, sum);
   }
   void multiply_by_tanh_slope(const sample_rows& rows, const float* hidden, float* gradient) override {
     for (std::uint64_t i = 0; i < rows.samples * rows.hidden; ++i)
       charlm::tanh_slope_element(hidden, gradient, i);
   }
-  void add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* sums) override {
-    for (std::uint64_t i = 0; i < columns; ++i)
-      charlm::column_sum_element(x, samples, columns, sums, i);
+  void add_column_sums(const float* x, std::uint64_t samples, std::uint64_t columns, float* chunks,
+                       float* sums) override {
+    sum_columns(x, samples, columns, chunks, sums);
   }
-  void scatter(const sample_rows& rows, const float* inputs_gradient, float* embedding_gradient) override {
-    for (std::uint64_t i = 0; i < byte_values * rows.embedding; ++i)
-      charlm::scatter_element(rows, inputs_gradient, embedding_gradient, i);
+  void scatter(const sample_rows& rows, const float* inputs_gradient, float* chunks,
+               float* embedding_gradient) override {
+    const auto elements = byte_values * rows.embedding;
+    for (std::uint64_t i = 0; i < charlm::chunks_of(rows.samples) * elements; ++i)
+      charlm::scatter_chunk_element(rows, inputs_gradient, chunks, i);
+    for (std::uint64_t i = 0; i < elements; ++i)
+      charlm::chunk_sum_element(chunks, charlm::chunks_of(rows.samples), elements, embedding_gradient, i);
   }
   void adam(const charlm::adam_factors& by, float* parameters, float* m, float* v, const float* gradient,
             std::uint64_t elements) override {
@@ -86,6 +90,14 @@ class host_maths : public charlm::device_maths {
   }
 
  private:
+  template <class T>
+  static void sum_columns(const T* x, std::uint64_t samples, std::uint64_t columns, T* chunks, T* sums) {
+    for (std::uint64_t i = 0; i < charlm::chunks_of(samples) * columns; ++i)
+      charlm::column_chunk_element(x, samples, columns, chunks, i);
+    for (std::uint64_t i = 0; i < columns; ++i)
+      charlm::chunk_sum_element(chunks, charlm::chunks_of(samples), columns, sums, i);
+  }
+
   template <class F>
   static float in_halves(std::vector<float> lanes, F f) {
     for (auto half = lanes.size() / 2; half > 0; half /= 2)
@@ -128,7 +140,7 @@ struct twins {
 } // namespace
 
 TEST_CASE("the device's network has the loss and the gradient of the host's") {
-  for (std::size_t samples : {1u, 5u, 64u, 100u}) {
+  for (std::size_t samples : {1u, 5u, 64u, 100u, 200u}) {
     CAPTURE(samples);
     twins both{samples};
     auto positions = some_places(samples, both.text.size() - 3);

@@ -18,6 +18,7 @@ struct hierarchical_options {
 
   /// See `shm_options`.
   std::shared_ptr<shared_pool> pool;
+  bool results_for_devices = false;
 };
 
 /// Forms a group that uses shared memory inside a host and TCP between hosts. Reductions and barriers happen inside

@@ -12,15 +12,21 @@
 
 namespace troupe::collectives {
 
-/// Memory of this process that others may read, and nobody else can write: one file in memory, sealed, from which
-/// blocks are taken. A process has one for its life; who gets its descriptor sees all blocks at their offsets.
+/// Memory of this process that others may read, and (but for `peer_access::pinnable`) nobody else can write: one file
+/// in memory, sealed, from which blocks are taken. A process has one for its life; who gets its descriptor sees all
+/// blocks at their offsets.
 ///
 /// Blocks start on page boundaries and are backed by memory when they are taken, so that no access fails later. What
 /// is given back is kept for the next block. From any thread.
 class shared_pool final : public std::pmr::memory_resource {
  public:
+  /// What those who get the descriptor can map. Devices fetch from memory that is pinned, and most hosts pin only what
+  /// a process may write: `pinnable` is for what a peer's device fetches, and nobody else writes it by agreement alone.
+  enum class peer_access : std::uint8_t { read_only, pinnable };
+
   /// Room for as many bytes as this machine has memory, or `capacity_bytes`; only what is taken costs memory.
-  [[nodiscard]] static expected<std::shared_ptr<shared_pool>> make(std::uint64_t capacity_bytes = 0);
+  [[nodiscard]] static expected<std::shared_ptr<shared_pool>> make(std::uint64_t capacity_bytes = 0,
+                                                                   peer_access peers = peer_access::read_only);
 
   ~shared_pool() override;
 

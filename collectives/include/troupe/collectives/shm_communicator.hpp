@@ -34,10 +34,14 @@ struct shm_options {
 
   /// The ranks' numbers in a larger group, for messages; none: as they are here.
   std::vector<rank_id> names = {};
+
+  /// Results are fetched by devices, and so mapped in a way in which they can be pinned.
+  bool results_for_devices = false;
 };
 
 /// Forms the group: every rank of the generation on this host calls it. Calls `exchange` once. A rank's memory can be
-/// read by the others and written by none; it is gone when the last process that has it is, whatever way they ended.
+/// read by the others and written by none (results for devices: by agreement); it is gone when the last process that
+/// has it is, whatever way they ended.
 ///
 /// Fails with the exchange's error, `errc::mismatch` (a descriptor is of another generation or group), `errc::io_error`
 /// (memory cannot be had), `errc::invalid_argument`.

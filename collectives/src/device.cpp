@@ -14,7 +14,7 @@ expected<device_memory> device_memory::make(std::shared_ptr<device> where, std::
   auto data = where->allocate(size_bytes);
   if (!data)
     return fail(std::move(data.error()));
-  return device_memory{*data, size_bytes, [where](std::byte* x) { where->release(x); }};
+  return device_memory{*data, size_bytes, [where = std::move(where)](std::byte* x) { where->release(x); }};
 }
 
 expected<pinned_memory> pinned_memory::make(std::shared_ptr<device> where, std::uint64_t size_bytes) {
@@ -24,7 +24,7 @@ expected<pinned_memory> pinned_memory::make(std::shared_ptr<device> where, std::
   auto data = where->allocate_pinned(size_bytes);
   if (!data)
     return fail(std::move(data.error()));
-  result.data_ = {*data, [where](std::byte* x) { where->release_pinned(x); }};
+  result.data_ = {*data, [where = std::move(where)](std::byte* x) { where->release_pinned(x); }};
   result.size_bytes_ = size_bytes;
   return result;
 }
@@ -36,7 +36,7 @@ expected<pinned_registration> pinned_registration::make(std::shared_ptr<device> 
     return result;
   if (auto pinned = where->pin(memory.data(), memory.size(), access); !pinned)
     return fail(std::move(pinned.error()));
-  result.memory_ = {memory.data(), [where](const std::byte* x) { where->unpin(x); }};
+  result.memory_ = {memory.data(), [where = std::move(where)](const std::byte* x) { where->unpin(x); }};
   return result;
 }
 

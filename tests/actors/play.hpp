@@ -468,7 +468,7 @@ class played_worker : public worker_actor::base {
 
   /// Makes of `go_on` what does nothing once this generation is over.
   std::function<void()> unless_regrouped(std::function<void()> go_on) {
-    return [this, go_on, generation = place_.generation] {
+    return [this, go_on = std::move(go_on), generation = place_.generation] {
       if (!reporting_ && generation == place_.generation)
         go_on();
     };

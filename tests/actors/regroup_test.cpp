@@ -1147,7 +1147,9 @@ TEST_CASE("attempts that crash before anything is done end the run; getting on, 
     bool gets_on;
     bool crashes;
   };
-  for (auto [gets_on, crashes] : {how{false, true}, how{true, true}, how{false, false}}) {
+  for (const auto& each : {how{false, true}, how{true, true}, how{false, false}}) {
+    const auto gets_on = each.gets_on;
+    const auto crashes = each.crashes;
     CAPTURE(gets_on);
     CAPTURE(crashes);
     const auto ends = crashes && !gets_on;
@@ -1155,7 +1157,7 @@ TEST_CASE("attempts that crash before anything is done end the run; getting on, 
     auto over = false;
     for (std::uint32_t attempt = 1; attempt < 8 && !over; ++attempt) {
       if (gets_on)
-        group.on_applied({attempt - 1}, {3 * attempt});
+        group.on_applied({attempt - 1}, {std::uint64_t{3} * attempt});
       const auto crashed = worker_ended{run, {attempt - 1}, 139, "killed by signal 11 (SIGSEGV)", {}};
       const auto actions = group.on_ended(crashes ? crashed : killed(attempt - 1));
       over = find<conclude>(actions) != nullptr;

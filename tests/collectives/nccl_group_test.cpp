@@ -19,7 +19,7 @@ class nccl_ranks {
  public:
   using options_function = std::function<void(std::uint32_t rank, nccl_options&)>;
 
-  explicit nccl_ranks(std::uint32_t world_size, options_function adjust = {}, int version = 22809,
+  explicit nccl_ranks(std::uint32_t world_size, const options_function& adjust = {}, int version = 22809,
                       std::uint64_t generation = 1)
       : library_(played_nccl::table(version)), errors(world_size), groups(world_size), devices(world_size) {
     for (std::uint32_t rank = 0; rank < world_size; ++rank)
@@ -185,17 +185,17 @@ TEST_CASE("an abort ends what waits for a lost rank, and the group goes on witho
     bool fails;
     int shrunk;
   };
-  for (const auto& [what, version, fails, shrunk] :
+  for (const auto& x :
        {variant{"2.28.9", 22809, false, 3}, variant{"2.28.9, shrinking fails on one rank", 22809, true, 2},
         variant{"2.28.3, which cannot revoke", 22803, false, 0}}) {
-    INFO(what);
-    nccl_ranks ranks{4, {}, version};
+    INFO(x.what);
+    nccl_ranks ranks{4, {}, x.version};
     check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 4)});
     const auto told = reduce_without(ranks, 1, {errc::aborted, "worker 1 is lost"});
     for (std::uint32_t rank : {0u, 2u, 3u})
       CHECK(told[rank] == error{errc::aborted, "worker 1 is lost"});
     const auto shrunk_before = played_nccl::shrunk.load();
-    played_nccl::shrink_fails = fails;
+    played_nccl::shrink_fails = x.fails;
     std::vector<std::unique_ptr<device_group>> old;
     for (std::uint32_t rank : {0u, 2u, 3u})
       old.push_back(std::move(ranks.groups[rank]));
@@ -207,13 +207,13 @@ TEST_CASE("an abort ends what waits for a lost rank, and the group goes on witho
     ranks.form(
         [&](std::uint32_t rank, nccl_options& options) {
           options.predecessor = std::move(old[rank]);
-          if (fails)
+          if (x.fails)
             options.shrink_deadline = std::chrono::milliseconds{300};
         },
         2);
-    for (const auto& x : ranks.errors)
-      REQUIRE(x == error{});
-    CHECK(played_nccl::shrunk - shrunk_before == shrunk);
+    for (const auto& each : ranks.errors)
+      REQUIRE(each == error{});
+    CHECK(played_nccl::shrunk - shrunk_before == x.shrunk);
     check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 3)});
     played_nccl::shrink_fails = false;
   }
@@ -445,7 +445,7 @@ TEST_CASE("a group is not formed with another generation's ranks, nor after it w
   options.world_size = 2;
   options.generation = generation_id{7};
   auto made = make_nccl_group(library, where, std::move(options), [](std::string mine) {
-    return expected<std::vector<std::string>>{{mine, "nccl1 6 2 22809 0 0 0 GPU-1"}};
+    return expected<std::vector<std::string>>{{std::move(mine), "nccl1 6 2 22809 0 0 0 GPU-1"}};
   });
   CHECK(made.error().code == errc::mismatch);
   std::stop_source cancelled;
@@ -453,7 +453,7 @@ TEST_CASE("a group is not formed with another generation's ranks, nor after it w
   nccl_options again;
   again.cancelled = cancelled.get_token();
   made = make_nccl_group(library, where, std::move(again),
-                         [](std::string mine) { return expected<std::vector<std::string>>{{mine}}; });
+                         [](std::string mine) { return expected<std::vector<std::string>>{{std::move(mine)}}; });
   CHECK(made.error().code == errc::aborted);
   nccl_options wrong;
   wrong.rank = rank_id{1};

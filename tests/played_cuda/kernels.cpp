@@ -32,7 +32,7 @@ class block_of_coroutines {
   /// Whether any thread has synchronized.
   bool run(const std::function<void()>& thread) {
     thread_ = &thread;
-    current_ = this;
+    running = this;
     has_synchronized_ = false;
     for (auto& lane : lanes_)
       lane.is_done = false;
@@ -45,17 +45,17 @@ class block_of_coroutines {
         if (lanes_[lane_].is_done)
           --left;
       }
-    current_ = nullptr;
+    running = nullptr;
     return has_synchronized_;
   }
 
   static void synchronize() {
-    if (current_ == nullptr) {
+    if (running == nullptr) {
       std::fprintf(stderr, "played CUDA: a kernel synchronizes that did not in its first block\n");
       std::abort();
     }
-    current_->has_synchronized_ = true;
-    current_->leave_lane();
+    running->has_synchronized_ = true;
+    running->leave_lane();
   }
 
  private:
@@ -103,13 +103,13 @@ class block_of_coroutines {
   /// A lane's life: a thread of each block.
   static void live() {
     for (;;) {
-      (*current_->thread_)();
-      current_->lanes_[current_->lane_].is_done = true;
-      current_->leave_lane();
+      (*running->thread_)();
+      running->lanes_[running->lane_].is_done = true;
+      running->leave_lane();
     }
   }
 
-  static thread_local block_of_coroutines* current_;
+  static thread_local block_of_coroutines* running;
 
   std::vector<lane> lanes_;
   std::size_t lane_ = 0;
@@ -118,7 +118,7 @@ class block_of_coroutines {
   place home_{};
 };
 
-thread_local block_of_coroutines* block_of_coroutines::current_ = nullptr;
+thread_local block_of_coroutines* block_of_coroutines::running = nullptr;
 
 /// Kernels whose threads need not wait for each other.
 class plain_kernels {

@@ -141,9 +141,9 @@ struct runtime {
 
  private:
   [[nodiscard]] std::vector<bool> find_broken() const {
-    std::vector<bool> result;
+    std::vector<bool> result(static_cast<std::size_t>(seen.count()));
     for (int i = 0; i < seen.count(); ++i)
-      result.push_back(trouble.has_broken(seen.physical(i)));
+      result[static_cast<std::size_t>(i)] = trouble.has_broken(seen.physical(i));
     return result;
   }
 };

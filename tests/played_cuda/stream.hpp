@@ -65,11 +65,11 @@ class event {
 /// What befell this process's devices; stays for its life, as with CUDA.
 class loss {
  public:
-  [[nodiscard]] static cudaError_t code() noexcept { return code_; }
-  static void set(cudaError_t code) noexcept { code_ = code; }
+  [[nodiscard]] static cudaError_t code() noexcept { return current; }
+  static void set(cudaError_t code) noexcept { current = code; }
 
  private:
-  static inline std::atomic<cudaError_t> code_ = cudaSuccess;
+  static inline std::atomic<cudaError_t> current = cudaSuccess;
 };
 
 } // namespace played_cuda

@@ -58,7 +58,7 @@ struct training {
   /// A fault that one worker's GPU has, in some step after the first few.
   void plan_fault(const std::string& kind, environment& values) const {
     const auto file = here.path("fault").string();
-    std::ofstream{file};
+    std::ofstream{file}.close();
     values["TROUPE_PLAYED_GPU_FAULT"] = kind + ":" + file;
     values["TROUPE_PLAYED_GPU_FAULT_AFTER"] = "1000";
   }

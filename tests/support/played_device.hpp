@@ -281,6 +281,7 @@ class played_device final : public device {
     const auto sum = sum_type(what.type);
     const auto bytes = what.elements * size_of(sum);
     std::vector<std::vector<std::byte>> level;
+    level.reserve(operands.size());
     for (const auto* operand : operands)
       level.emplace_back(operand, operand + bytes);
     while (level.size() > 1) {

@@ -102,6 +102,7 @@ inline bool all_end(const std::vector<process_watch>& watches, std::chrono::mill
 
 inline std::vector<process_watch> watch_all(const std::vector<pid_t>& pids) {
   std::vector<process_watch> result;
+  result.reserve(pids.size());
   for (auto pid : pids)
     result.emplace_back(pid);
   return result;
@@ -200,7 +201,7 @@ class child_process {
       variables[name] = value;
     auto assignments = std::vector<std::string>{};
     for (const auto& [name, value] : variables)
-      assignments.push_back(name + "=" + value);
+      assignments.emplace_back(name).append("=").append(value);
     auto argv = pointers(what.argv);
     auto env = pointers(assignments);
     auto in = ::open(what.input.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -274,6 +275,7 @@ class child_process {
  private:
   static std::vector<char*> pointers(const std::vector<std::string>& texts) {
     std::vector<char*> result;
+    result.reserve(texts.size() + 1);
     for (const auto& text : texts)
       result.push_back(const_cast<char*>(text.c_str()));
     result.push_back(nullptr);

@@ -188,6 +188,7 @@ shm_group::shm_group(const shm_options& options, std::shared_ptr<shared_pool> ge
       generation_(options.generation),
       deadline_(options.deadline),
       has_core_per_rank_(usable_cores() >= options.world_size),
+      cores_of_rank_(std::max(usable_cores() / options.world_size, 1u)),
       names_(options.names),
       has_results_for_devices_(options.results_for_devices),
       process_pool_(options.pool),

@@ -20,7 +20,17 @@ constexpr std::uint64_t in_generation_file = std::uint64_t{1} << 63;
 /// What is reduced at a time of data that has to be copied: what goes in and comes out of it stays in the cache.
 constexpr std::uint64_t chunk_bytes = 1 << 19;
 
+/// Threads of a rank that make a sum together; memory gives no more to more of them.
+constexpr std::size_t most_lanes = 4;
+
 } // namespace
+
+/// Where GPUs compute, the host's cores have nothing better to do.
+shm_reducer::shm_reducer(std::shared_ptr<shm_group> group) : group_(std::move(group)) {
+  if (const auto lanes = std::min<std::size_t>(group_->cores_of_rank(), most_lanes);
+      group_->has_results_for_devices() && lanes > 1)
+    slices_.take_helpers(lanes - 1);
+}
 
 std::vector<byte_range> shm_reducer::spread(byte_range part) const {
   if (part.size_bytes() <= shm::small_bytes)

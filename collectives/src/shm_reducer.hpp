@@ -15,7 +15,7 @@ namespace troupe::collectives {
 /// those of one thread, between the group's `begin` and `end`, and all ranks make the same.
 class shm_reducer {
  public:
-  explicit shm_reducer(std::shared_ptr<shm_group> group) : group_(std::move(group)) {}
+  explicit shm_reducer(std::shared_ptr<shm_group> group);
 
   /// How a part of a bucket is spread over the ranks: a slice for each, or everything for everybody where that is less
   /// trouble than waiting for the others' slices.

@@ -59,48 +59,68 @@ void slice_reducer::plan_steps(const finish_plan& plan) {
 void slice_reducer::run(const tree_reduction& what, std::span<const std::byte* const> operands, std::uint64_t origin,
                         byte_range slice, std::span<std::byte* const> outs) {
   plan_steps(what.plan);
-  at_.resize(operands.size());
-  out_.resize(outs.size());
-  scratch_.reserve(block_bytes * operands.size());
   const auto in_sums = [&what, narrow = is_narrow(what)](std::uint64_t offset) {
     return narrow ? what.layout.offset_in_sums(offset) : offset;
   };
   const auto are_wide = what.operands == operand_kind::sums || !is_narrow(what);
   const auto is_wide_out = what.root == root_kind::partial_sum || !is_narrow(what);
   const auto stride = is_narrow(what) ? block_bytes / 2 : block_bytes;
-  for (auto first = slice.first; first < slice.last; first += stride) {
-    const auto at = are_wide ? in_sums(first) - in_sums(origin) : first - origin;
-    const auto out_at = is_wide_out ? in_sums(first) - in_sums(slice.first) : first - slice.first;
-    std::ranges::transform(operands, at_.begin(), [at](const std::byte* x) { return x + at; });
-    std::ranges::transform(outs, out_.begin(), [out_at](std::byte* x) { return x + out_at; });
-    run_block(what, {first, std::min(first + stride, slice.last)});
-  }
+  const auto blocks = (slice.size_bytes() + stride - 1) / stride;
+  const auto lanes = lanes_for(blocks * operands.size());
+  lanes_.resize(std::max(lanes, lanes_.size()));
+  const auto run_share = [&](std::size_t i) {
+    auto& mine = lanes_[i];
+    mine.at.resize(operands.size());
+    mine.outs.resize(outs.size());
+    mine.scratch.reserve(block_bytes * operands.size());
+    const auto end = std::min(slice.first + blocks * (i + 1) / lanes * stride, slice.last);
+    for (auto first = slice.first + blocks * i / lanes * stride; first < end; first += stride) {
+      const auto at = are_wide ? in_sums(first) - in_sums(origin) : first - origin;
+      const auto out_at = is_wide_out ? in_sums(first) - in_sums(slice.first) : first - slice.first;
+      std::ranges::transform(operands, mine.at.begin(), [at](const std::byte* x) { return x + at; });
+      std::ranges::transform(outs, mine.outs.begin(), [out_at](std::byte* x) { return x + out_at; });
+      run_block(mine, what, {first, std::min(first + stride, slice.last)});
+    }
+  };
+  if (lanes > 1)
+    helpers_->run(lanes, run_share);
+  else
+    run_share(0);
 }
 
-void slice_reducer::run_block(const tree_reduction& what, byte_range block) {
+/// A thread is worth waking for some hundred microseconds of work.
+std::size_t slice_reducer::lanes_for(std::uint64_t blocks) const noexcept {
+  constexpr std::uint64_t least_blocks = (1 << 19) / block_bytes;
+  if (helpers_ == nullptr)
+    return 1;
+  return std::clamp<std::uint64_t>(blocks / least_blocks, 1, helpers_->size() + 1);
+}
+
+void slice_reducer::run_block(lane& mine, const tree_reduction& what, byte_range block) const {
   const auto in_sums = is_narrow(what)
                            ? byte_range{what.layout.offset_in_sums(block.first), what.layout.offset_in_sums(block.last)}
                            : block;
-  const auto scratch = [this](std::size_t i) { return scratch_.data() + i * block_bytes; };
+  const auto scratch = [&mine](std::size_t i) { return mine.scratch.data() + i * block_bytes; };
   if (what.operands == operand_kind::contributions && is_narrow(what))
-    for (std::size_t i = 0; i < at_.size(); ++i) {
-      widen(what.layout, block, scratch(i), at_[i]);
-      at_[i] = scratch(i);
+    for (std::size_t i = 0; i < mine.at.size(); ++i) {
+      widen(what.layout, block, scratch(i), mine.at[i]);
+      mine.at[i] = scratch(i);
     }
   // Straight into its place where nothing is left to be done to it.
   const auto is_stored_as_is = !is_narrow(what) || what.root == root_kind::partial_sum;
   for (const auto& x : steps_) {
     const std::byte* operands[tree_step::max_operands];
-    std::transform(x.operands, x.operands + x.count, operands, [this](auto i) { return at_[i]; });
-    auto* target = x.output != tree_step::none && is_stored_as_is ? out_[x.output] : scratch(x.operands[0]);
+    std::transform(x.operands, x.operands + x.count, operands, [&mine](auto i) { return mine.at[i]; });
+    auto* target = x.output != tree_step::none && is_stored_as_is ? mine.outs[x.output] : scratch(x.operands[0]);
     combine_balanced(what.sums, in_sums, what.op, target, {operands, x.count});
-    at_[x.operands[0]] = target;
+    mine.at[x.operands[0]] = target;
   }
-  for (std::size_t k = 0; k < out_.size(); ++k)
-    store(what, block, at_[what.plan.outputs[k].operand], out_[k]);
+  for (std::size_t k = 0; k < mine.outs.size(); ++k)
+    store(mine, what, block, mine.at[what.plan.outputs[k].operand], mine.outs[k]);
 }
 
-void slice_reducer::store(const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out) {
+void slice_reducer::store(lane& mine, const tree_reduction& what, byte_range block, const std::byte* sum,
+                          std::byte* out) {
   const auto sum_bytes = what.layout.offset_in_sums(block.last) - what.layout.offset_in_sums(block.first);
   if (what.root == root_kind::partial_sum || !is_narrow(what)) {
     if (sum != out)
@@ -111,7 +131,7 @@ void slice_reducer::store(const tree_reduction& what, byte_range block, const st
   }
   if (what.divisor != 1) {
     // The root takes the place of operand 0: the sum is in its block already, or still where the operand is.
-    auto* divided = scratch_.data();
+    auto* divided = mine.scratch.data();
     if (sum != divided)
       std::memcpy(divided, sum, sum_bytes);
     divide(what.layout, block, divided, what.divisor);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "helper_threads.hpp"
+
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/bucket_layout.hpp>
 #include <troupe/collectives/reduction.hpp>
@@ -7,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -54,6 +57,10 @@ struct tree_step {
 /// Reduces one slice (of `layout`, on element boundaries) after the other in blocks that stay in the cache.
 class slice_reducer {
  public:
+  /// Whether and how many others help: a slice's blocks are dealt among the calling thread and `count` more.
+  void take_helpers(std::size_t count) { helpers_ = std::make_unique<helper_threads>(count); }
+  [[nodiscard]] bool has_helpers() const noexcept { return helpers_ != nullptr; }
+
   /// `operands`, in the plan's order, begin at the element at `origin` of the bucket; `outs`, one for each output, at
   /// the slice's first element. An out may be where an operand has the same elements; else nothing overlaps.
   void run(const tree_reduction& what, std::span<const std::byte* const> operands, std::uint64_t origin,
@@ -61,17 +68,24 @@ class slice_reducer {
 
  private:
   void plan_steps(const finish_plan& plan);
-  void run_block(const tree_reduction& what, byte_range block);
-  void store(const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out);
+  /// What a thread needs for itself.
+  struct lane {
+    /// Where the block of each operand is, or what it has become; and of each output.
+    std::vector<const std::byte*> at;
+    std::vector<std::byte*> outs;
+    aligned_buffer scratch;
+  };
+
+  [[nodiscard]] std::size_t lanes_for(std::uint64_t blocks) const noexcept;
+  void run_block(lane& mine, const tree_reduction& what, byte_range block) const;
+  static void store(lane& mine, const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out);
 
   /// What `steps_` were made of, without the names of operands.
   std::size_t planned_operands_ = 0;
   finish_plan planned_;
   std::vector<tree_step> steps_;
-  /// Where the block of each operand is, or what it has become; and of each output.
-  std::vector<const std::byte*> at_;
-  std::vector<std::byte*> out_;
-  aligned_buffer scratch_;
+  std::vector<lane> lanes_;
+  std::unique_ptr<helper_threads> helpers_;
 };
 
 } // namespace troupe::collectives

@@ -42,12 +42,15 @@ offer offer_of(const bucket_layout& layout, std::uint32_t shards, const std::vec
 
 /// Runs a whole bucket in slices, from sums; gives the outputs.
 std::vector<std::vector<std::byte>> run(const bucket_layout& layout, const offer& x, root_kind root,
-                                        std::uint64_t divisor, const std::vector<byte_range>& slices) {
+                                        std::uint64_t divisor, const std::vector<byte_range>& slices,
+                                        std::size_t helpers = 0) {
   const auto sums = layout.sums();
   const tree_reduction what{x.plan, layout, sums, reduce_op::sum, divisor, operand_kind::sums, root};
   const auto out_bytes = root == root_kind::partial_sum ? sums.size_bytes() : layout.size_bytes();
   std::vector<std::vector<std::byte>> outs(x.plan.outputs.size(), std::vector<std::byte>(out_bytes, std::byte{0xee}));
   slice_reducer reducer;
+  if (helpers != 0)
+    reducer.take_helpers(helpers);
   for (auto slice : slices) {
     // Operands are given from the slice's begin on, so that nothing before it can be read by mistake.
     std::vector<const std::byte*> operands;
@@ -115,6 +118,25 @@ TEST_CASE("some ranks of a tree give the sums over the largest subtrees that the
       REQUIRE(outs.size() == x.plan.outputs.size());
       for (std::size_t k = 0; k < outs.size(); ++k)
         CHECK(outs[k] == reference_sum(layout, shards, x.plan.outputs[k].node));
+    }
+}
+
+TEST_CASE("with other threads that help, the bits are the same, of large slices and small ones in turn") {
+  const std::vector<bucket_layout> large{bucket_layout{{{dtype::f32, 300'001}}},
+                                         bucket_layout{{{dtype::bf16, 400'003}, {dtype::f64, 77'777}}}};
+  std::mt19937 random{17};
+  for (const auto& layout : large)
+    for (std::size_t helpers : {1u, 3u, 6u}) {
+      INFO("helpers ", helpers, ", bytes ", layout.size_bytes());
+      auto slices = random_slices(layout, random);
+      const auto x = offer_of(layout, 5, random_ranges(5, 3, random));
+      const auto whole = run(layout, x, root_kind::final_result, 7, slices, helpers);
+      REQUIRE(whole.size() == 1);
+      CHECK(whole[0] == reference_root(layout, 5, 7));
+      const auto part = offer_of(layout, 6, {{1, 6}});
+      const auto sums = run(layout, part, root_kind::partial_sum, 7, slices, helpers);
+      for (std::size_t k = 0; k < sums.size(); ++k)
+        CHECK(sums[k] == reference_sum(layout, 6, part.plan.outputs[k].node));
     }
 }
 

@@ -14,7 +14,13 @@ function(troupe_add_component name)
   target_link_libraries(troupe_${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:troupe_warnings> ${arg_PRIVATE})
   target_compile_features(troupe_${name} PUBLIC cxx_std_20)
   set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME ${name})
-  install(TARGETS troupe_${name} EXPORT ${arg_EXPORT} FILE_SET HEADERS)
+  troupe_install(troupe_${name} EXPORT ${arg_EXPORT} FILE_SET HEADERS)
+endfunction()
+
+# install(TARGETS), and a part of the target `installed`.
+function(troupe_install target)
+  install(TARGETS ${target} ${ARGN})
+  add_dependencies(installed ${target})
 endfunction()
 
 # A test binary: the listed sources with doctest's main. It fails when it makes no assertion at all.

@@ -53,9 +53,9 @@ std::vector<std::vector<std::byte>> run(const bucket_layout& layout, const offer
     reducer.take_helpers(helpers);
   for (auto slice : slices) {
     // Operands are given from the slice's begin on, so that nothing before it can be read by mistake.
-    std::vector<const std::byte*> operands;
-    for (const auto& sum : x.sums)
-      operands.push_back(sum.data() + layout.offset_in_sums(slice.first));
+    std::vector<const std::byte*> operands(x.sums.size());
+    std::ranges::transform(x.sums, operands.begin(),
+                           [&](const auto& sum) { return sum.data() + layout.offset_in_sums(slice.first); });
     std::vector<std::byte*> at;
     for (auto& out : outs)
       at.push_back(out.data() + (root == root_kind::partial_sum ? layout.offset_in_sums(slice.first) : slice.first));

@@ -1,5 +1,5 @@
 # Runs PROGRAM in DIRECTORY, emptied before, once for each of RUNS (its arguments, separated by spaces; runs by commas; - for none). Fails
-# unless every run succeeds and the output of all together matches EXPECT.
+# unless every run succeeds, the output of all together matches EXPECT, and what stands on standard error EXPECT_ERRORS, if there is one.
 file(REMOVE_RECURSE ${DIRECTORY})
 file(MAKE_DIRECTORY ${DIRECTORY})
 # Keys of the test's own: nothing is written to the home of whoever runs it.
@@ -15,7 +15,11 @@ foreach(run IN LISTS runs)
     message(FATAL_ERROR "${PROGRAM} ${run} ended with ${code}")
   endif()
   string(APPEND all "${output}")
+  string(APPEND all_errors "${errors}")
 endforeach()
 if(NOT all MATCHES "${EXPECT}")
   message(FATAL_ERROR "the output does not match: ${EXPECT}")
+endif()
+if(DEFINED EXPECT_ERRORS AND NOT all_errors MATCHES "${EXPECT_ERRORS}")
+  message(FATAL_ERROR "standard error does not match: ${EXPECT_ERRORS}")
 endif()

@@ -187,8 +187,7 @@ shm_group::shm_group(const shm_options& options, std::shared_ptr<shared_pool> ge
     : rank_(options.rank.value),
       generation_(options.generation),
       deadline_(options.deadline),
-      has_core_per_rank_(usable_cores() >= options.world_size),
-      cores_of_rank_(std::max(usable_cores() / options.world_size, 1u)),
+      cores_per_rank_(usable_cores() / options.world_size),
       names_(options.names),
       has_results_for_devices_(options.results_for_devices),
       process_pool_(options.pool),
@@ -369,8 +368,8 @@ expected<void> shm_group::post(const call_record& call) {
 bool shm_group::spin(std::uint32_t peer, std::uint32_t& looks) const noexcept {
   // With a core for each rank a peer is likely to come while this one spins; without, spinning takes somebody's core.
   // The kernel also puts two ranks onto one core while others are free, and leaves them there for long.
-  const auto spins = has_core_per_rank_ ? 2000u : 100u;
-  const auto yields = has_core_per_rank_ ? 4u : 8u;
+  const auto spins = cores_per_rank_ > 0 ? 2000u : 100u;
+  const auto yields = cores_per_rank_ > 0 ? 4u : 8u;
   const auto takes_its_core = members_[peer].control->core.load(std::memory_order_relaxed) == current_core();
   looks = takes_its_core ? std::max(looks + 1, spins + 1) : looks + 1;
   if (looks > spins + yields)

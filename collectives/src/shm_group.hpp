@@ -65,8 +65,8 @@ class shm_group {
   [[nodiscard]] int generation_fd(std::uint32_t rank) const noexcept;
   /// Whether results are mapped as if for writing: see `shm_options`.
   [[nodiscard]] bool has_results_for_devices() const noexcept { return has_results_for_devices_; }
-  /// How many of this host's there are for each rank, at least one.
-  [[nodiscard]] std::uint32_t cores_of_rank() const noexcept { return cores_of_rank_; }
+  /// Of those that this process may use, for each rank; 0 where ranks share them.
+  [[nodiscard]] std::uint32_t cores_per_rank() const noexcept { return cores_per_rank_; }
   [[nodiscard]] const shm::control& control_of(std::uint32_t rank) const noexcept { return *members_[rank].control; }
   [[nodiscard]] shm::control& own_control() noexcept { return *own_; }
 
@@ -139,8 +139,7 @@ class shm_group {
   const std::uint32_t rank_;
   const generation_id generation_;
   std::chrono::milliseconds deadline_;
-  const bool has_core_per_rank_;
-  const std::uint32_t cores_of_rank_;
+  const std::uint32_t cores_per_rank_;
   const std::vector<rank_id> names_;
   const bool has_results_for_devices_;
   const std::shared_ptr<shared_pool> process_pool_;

@@ -27,7 +27,7 @@ constexpr std::size_t most_lanes = 4;
 
 /// Where GPUs compute, the host's cores have nothing better to do.
 shm_reducer::shm_reducer(std::shared_ptr<shm_group> group) : group_(std::move(group)) {
-  if (const auto lanes = std::min<std::size_t>(group_->cores_of_rank(), most_lanes);
+  if (const auto lanes = std::min<std::size_t>(group_->cores_per_rank(), most_lanes);
       group_->has_results_for_devices() && lanes > 1)
     slices_.take_helpers(lanes - 1);
 }

@@ -1,6 +1,7 @@
 #include "basic_device_group.hpp"
 
 #include "call_checks.hpp"
+#include "helper_threads.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/staged_device_group.hpp>
@@ -238,13 +239,10 @@ class staged_device_group final : public basic_device_group {
           return put;
       }
     };
+    if (!helpers_)
+      helpers_ = std::make_unique<helper_threads>(std::min(most_lanes, processors) - 1);
     std::array<expected<void>, most_lanes> ends;
-    {
-      std::vector<std::jthread> others;
-      for (std::size_t i = 1; i < threads; ++i)
-        others.emplace_back([&, i] { ends[i] = copy_pieces(lanes_[i]); });
-      ends[0] = copy_pieces(lanes_[0]);
-    }
+    helpers_->run(threads, [&](std::size_t i) { ends[i] = copy_pieces(lanes_[i]); });
     for (auto& end : ends)
       if (!end)
         return std::move(end);
@@ -299,6 +297,8 @@ class staged_device_group final : public basic_device_group {
   communicator& host_;
   device_stream down_;
   std::array<lane, most_lanes> lanes_;
+  /// Once something has had to go through them.
+  std::unique_ptr<helper_threads> helpers_;
 };
 
 } // namespace

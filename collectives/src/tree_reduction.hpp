@@ -57,9 +57,8 @@ struct tree_step {
 /// Reduces one slice (of `layout`, on element boundaries) after the other in blocks that stay in the cache.
 class slice_reducer {
  public:
-  /// Whether and how many others help: a slice's blocks are dealt among the calling thread and `count` more.
+  /// From now on the blocks of a large slice are dealt among the calling thread and `count` more.
   void take_helpers(std::size_t count) { helpers_ = std::make_unique<helper_threads>(count); }
-  [[nodiscard]] bool has_helpers() const noexcept { return helpers_ != nullptr; }
 
   /// `operands`, in the plan's order, begin at the element at `origin` of the bucket; `outs`, one for each output, at
   /// the slice's first element. An out may be where an operand has the same elements; else nothing overlaps.
@@ -67,7 +66,6 @@ class slice_reducer {
            byte_range slice, std::span<std::byte* const> outs);
 
  private:
-  void plan_steps(const finish_plan& plan);
   /// What a thread needs for itself.
   struct lane {
     /// Where the block of each operand is, or what it has become; and of each output.
@@ -76,6 +74,7 @@ class slice_reducer {
     aligned_buffer scratch;
   };
 
+  void plan_steps(const finish_plan& plan);
   [[nodiscard]] std::size_t lanes_for(std::uint64_t blocks) const noexcept;
   void run_block(lane& mine, const tree_reduction& what, byte_range block) const;
   static void store(lane& mine, const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out);

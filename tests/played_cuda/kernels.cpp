@@ -1,4 +1,4 @@
-#include "kernels.hpp"
+#include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdio>

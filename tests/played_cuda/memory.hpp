@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 namespace played_cuda {
 
@@ -27,6 +29,8 @@ class memory_table {
 
   /// Of all `size_bytes`; false when they lie partly in one kind and partly in another, or go beyond an allocation.
   [[nodiscard]] bool find(const void* data, std::size_t size_bytes, memory_kind& kind);
+  /// What was allocated or registered around an address: its first byte, and the end.
+  [[nodiscard]] std::optional<std::pair<std::uintptr_t, std::uintptr_t>> around(std::uintptr_t at);
   [[nodiscard]] std::size_t allocated_bytes(int device);
 
  private:
@@ -47,5 +51,8 @@ class memory_table {
 
 /// For the calling thread, which is a device's.
 void open_device_memory() noexcept;
+
+/// The table of this process.
+memory_table& known_memory();
 
 } // namespace played_cuda

@@ -1,4 +1,3 @@
-#include "kernels.hpp"
 #include "memory.hpp"
 #include "stream.hpp"
 
@@ -231,7 +230,11 @@ cudaError_t copy(void* to, const void* from, std::size_t size_bytes, stream* on)
 
 } // namespace
 
-cudaError_t launch(void (*kernel)(), dim3 blocks, dim3 threads, std::function<void()> thread, cudaStream_t handle) {
+memory_table& known_memory() {
+  return here().memory;
+}
+
+cudaError_t launch(dim3 blocks, dim3 threads, cudaStream_t handle, std::function<void()> work) {
   return call([&] {
     auto* on = as_stream(handle);
     if (blocks.x == 0 || threads.x == 0 || threads.x > 1024)
@@ -239,9 +242,9 @@ cudaError_t launch(void (*kernel)(), dim3 blocks, dim3 threads, std::function<vo
     if (on == nullptr || on->device() != current_device)
       return cudaErrorInvalidResourceHandle;
     const auto physical = here().seen.physical(current_device);
-    return put(on, [kernel, blocks, threads, physical, thread = std::move(thread)] {
+    return put(on, [physical, work = std::move(work)] {
       here().trouble.look(physical);
-      run_kernel(kernel, blocks, threads, thread);
+      work();
     });
   });
 }
@@ -264,6 +267,8 @@ const char* cudaGetErrorName(cudaError_t code) {
     return "cudaErrorInitializationError";
   case cudaErrorInsufficientDriver:
     return "cudaErrorInsufficientDriver";
+  case cudaErrorInvalidDeviceFunction:
+    return "cudaErrorInvalidDeviceFunction";
   case cudaErrorNoDevice:
     return "cudaErrorNoDevice";
   case cudaErrorDevicesUnavailable:

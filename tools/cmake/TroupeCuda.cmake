@@ -58,22 +58,31 @@ else()
   message(STATUS "Without GPU support: ${TROUPE_CUDA_MISSING}")
 endif()
 
-# troupe_add_kernels(target SOURCES <.cu files> [INCLUDES <directories>]): compiles kernels into `target` and links the CUDA runtime,
-# statically. Arithmetic is exact: nothing is fused, subnormals stay, quotients are rounded.
-function(troupe_add_kernels target)
-  cmake_parse_arguments(arg "" "" "SOURCES;INCLUDES" ${ARGN})
-  set(flags -std=c++17 -O3 -lineinfo -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Wno-deprecated-gpu-targets
+# troupe_compile_kernels(result SOURCES <.cu files> [INCLUDES <directories>] [AS_PTX]): a list of objects. Arithmetic is exact: nothing is
+# fused, subnormals stay, quotients are rounded. AS_PTX: without code for any GPU, with PTX that can be read (tests/played_cuda).
+function(troupe_compile_kernels result)
+  cmake_parse_arguments(arg "AS_PTX" "" "SOURCES;INCLUDES" ${ARGN})
+  set(flags -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Wno-deprecated-gpu-targets
     -Xcompiler=-fPIC,-ffp-contract=off,-Wall,-Wextra -ccbin ${TROUPE_CUDA_HOST_COMPILER})
-  if(TROUPE_CUDA_ARCHITECTURES STREQUAL "native")
-    list(APPEND flags -arch=native)
+  list(GET TROUPE_CUDA_ARCHITECTURES -1 newest)
+  if(arg_AS_PTX)
+    if(newest STREQUAL "native")
+      set(newest 80)
+    endif()
+    list(APPEND flags --no-compress)
+  elseif(newest STREQUAL "native")
+    list(APPEND flags -lineinfo -arch=native)
   else()
+    list(APPEND flags -lineinfo)
     foreach(architecture IN LISTS TROUPE_CUDA_ARCHITECTURES)
       list(APPEND flags "-gencode=arch=compute_${architecture},code=sm_${architecture}")
     endforeach()
-    list(GET TROUPE_CUDA_ARCHITECTURES -1 newest)
+  endif()
+  if(NOT newest STREQUAL "native")
     list(APPEND flags "-gencode=arch=compute_${newest},code=compute_${newest}")
   endif()
   list(TRANSFORM arg_INCLUDES PREPEND -I)
+  set(objects "")
   foreach(source IN LISTS arg_SOURCES)
     get_filename_component(source ${source} ABSOLUTE)
     get_filename_component(name ${source} NAME)
@@ -83,7 +92,15 @@ function(troupe_add_kernels target)
         -o ${object}
       DEPENDS ${source} DEPFILE ${object}.d COMMENT "Compiling kernels of ${name}" VERBATIM)
     set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
-    target_sources(${target} PRIVATE ${object})
+    list(APPEND objects ${object})
   endforeach()
+  set(${result} ${objects} PARENT_SCOPE)
+endfunction()
+
+# troupe_add_kernels(target SOURCES <.cu files> [INCLUDES <directories>]): compiles kernels into `target` and links the CUDA runtime,
+# statically.
+function(troupe_add_kernels target)
+  troupe_compile_kernels(objects ${ARGN})
+  target_sources(${target} PRIVATE ${objects})
   target_link_libraries(${target} PRIVATE CUDA::cudart_static)
 endfunction()

@@ -29,8 +29,10 @@ extern thread_local dim3 block_index;
 extern thread_local dim3 block_size;
 extern thread_local dim3 grid_size;
 
-/// Puts a kernel onto a stream; `thread` is called for each of its threads. `kernel` tells kernels apart.
-cudaError_t launch(void (*kernel)(), dim3 blocks, dim3 threads, std::function<void()> thread, cudaStream_t stream);
+/// Puts a kernel onto a stream, as work that runs all of its threads.
+cudaError_t launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()> work);
+/// Calls `thread` for each thread, block after block. `kernel` tells kernels apart.
+void run_kernel(void (*kernel)(), dim3 blocks, dim3 threads, const std::function<void()>& thread);
 void synchronize_threads();
 
 } // namespace played_cuda
@@ -52,6 +54,8 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 blocks, dim3 th
     return std::tuple<Parameters...>{*static_cast<Parameters*>(arguments[I])...};
   }
   (std::index_sequence_for<Parameters...>{});
-  return played_cuda::launch(
-      reinterpret_cast<void (*)()>(kernel), blocks, threads, [kernel, values] { std::apply(kernel, values); }, stream);
+  return played_cuda::launch(blocks, threads, stream, [=] {
+    played_cuda::run_kernel(reinterpret_cast<void (*)()>(kernel), blocks, threads,
+                            [kernel, &values] { std::apply(kernel, values); });
+  });
 }

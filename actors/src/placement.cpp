@@ -48,17 +48,21 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
   }
   const auto least = request.num_workers.min;
   auto needed = resources{each.cpus * least, each.gpus > 0 ? gpus_for_workers(each.gpus, least) : 0.0};
-  auto nodes = " (" + list + "), which is room for " + plural(fitting, "worker") +
-               ". Ask for fewer workers, reserve less for each, or add nodes";
+  const auto is_without_gpus = each.gpus > 0 && total.gpus == 0;
+  auto nodes =
+      " (" + list + "), which is room for " + plural(fitting, "worker") +
+      (is_without_gpus ? ". A node offers the GPUs that it has a device file of (/dev/nvidia0, ...), as far as "
+                         "its CUDA_VISIBLE_DEVICES leaves them: start one where nvidia-smi lists GPUs"
+                       : ". Ask for fewer workers, reserve less for each, or add nodes");
   if (request.placement == placement_strategy::strict_spread)
     return {errc::unsatisfiable, plural(least, "worker") + " are to be on nodes of their own (strict_spread), and " +
                                      plural(static_cast<double>(offers.size()), "node") + " can take one" + nodes};
   if (request.placement == placement_strategy::strict_pack && fitting >= least)
     return {errc::unsatisfiable,
             plural(least, "worker") + " are to be on one node (strict_pack), and none has room for all" + nodes};
-  return {errc::unsatisfiable, plural(least, "worker") + " with " + describe(each) + " each need " + describe(needed) +
-                                   "; the nodes offer " + plural(total.cpus, "CPU") + " and " +
-                                   plural(total.gpus, "GPU") + nodes};
+  return {errc::unsatisfiable, plural(least, "worker") + " with " + describe(each) +
+                                   (least == 1 ? " needs " : " each need ") + describe(needed) + "; the nodes offer " +
+                                   plural(total.cpus, "CPU") + " and " + plural(total.gpus, "GPU") + nodes};
 }
 
 /// How many workers may be on each node, and how many fit without sharing CPUs; those that have GPUs compute there, and

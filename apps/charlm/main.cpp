@@ -47,7 +47,7 @@ void describe(CLI::App& app, options& o) {
   app.add_option("--seed", t.run.seed, "Decides initial parameters and the order of the data")->capture_default_str();
   app.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations on held-out text")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(troupe::apps::positive_number());
   app.add_option("--sample", o.sample_bytes, "Bytes of text to write at the end")->capture_default_str();
   app.add_flag("--interactive", o.interactive,
                "While it trains, keys do things to it: k kills a worker, f freezes one, ? shows the others");
@@ -118,7 +118,7 @@ void describe(CLI::App& app, options& o) {
   cluster
       ->add_option("--gpus-per-worker", t.scaling.resources_per_worker.gpus,
                    "With --use-gpu: 0.25 lets four workers share a GPU")
-      ->check(CLI::PositiveNumber);
+      ->check(troupe::apps::positive_number());
   cluster->add_option("--keys", t.cluster.keys,
                       "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   cluster->add_flag("--insecure", t.cluster.insecure, "Connect to nodes without TLS");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -88,6 +89,15 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     std::fprintf(stderr, "%s: %s; see %s --help\n", name.c_str(), x.what(), name.c_str());
     return exit_usage;
   }
+}
+
+CLI::Validator positive_number() {
+  const auto check = [](const std::string& text) {
+    double value = 0;
+    const auto is_one = CLI::detail::lexical_cast(text, value) && value > 0 && std::isfinite(value);
+    return is_one ? std::string{} : text + " is no number above 0";
+  };
+  return {check, "POSITIVE"};
 }
 
 void add_verify_determinism(CLI::App& app, std::uint64_t& every) {

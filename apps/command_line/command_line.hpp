@@ -18,6 +18,9 @@ inline constexpr int exit_usage = 2;
 /// the nearest that exists.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
 
+/// Of an option: any number above 0. CLI11's own names the largest one, with all of its 309 digits.
+[[nodiscard]] CLI::Validator positive_number();
+
 /// Adds `--verify-determinism` for `run_config::verify_determinism`: in every tenth step without a number.
 void add_verify_determinism(CLI::App& app, std::uint64_t& every);
 

@@ -51,7 +51,8 @@ struct options {
 
 void describe_model(CLI::App& cli, options& o) {
   auto* group = cli.add_option_group("Model", "The result depends on these");
-  auto whole = [&](const char* option, const char* key, const char* text, CLI::Validator valid = CLI::PositiveNumber) {
+  auto whole = [&](const char* option, const char* key, const char* text,
+                   CLI::Validator valid = troupe::apps::positive_number()) {
     group
         ->add_option_function<std::uint64_t>(
             option, [&o, key](const std::uint64_t& value) { o.model[key] = value; }, text)
@@ -96,7 +97,7 @@ void describe(CLI::App& cli, options& o) {
       ->capture_default_str();
   cli.add_option("--evaluate-every", o.evaluate_every, "Steps between two looks at the validation loss")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(troupe::apps::positive_number());
   cli.add_option("--sample", o.sample, "Characters to write at the end; 0: none")->capture_default_str();
   cli.add_option("--temperature", o.temperature, "Of the draws; 0: always the likeliest character")
       ->capture_default_str()

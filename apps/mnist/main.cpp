@@ -51,7 +51,7 @@ void describe(CLI::App& cli, options& o) {
       ->capture_default_str();
   cli.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(troupe::apps::positive_number());
   cli.add_option("--require-accuracy", o.require_accuracy, "Exit with 1 where the held-out accuracy is less")
       ->check(CLI::Range(0.0, 1.0));
   cli.add_option("--workers", o.workers, "Worker processes, or a range as in 2-8; the result does not depend on it")

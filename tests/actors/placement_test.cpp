@@ -123,6 +123,10 @@ TEST_CASE("use_gpu without a number means one GPU for each") {
   CHECK(reason.code == errc::unsatisfiable);
   CAPTURE(reason.message);
   CHECK(says(reason.message, "4 workers with 1 GPU each need 4 GPUs; the nodes offer 8 CPUs and 0 GPUs"));
+  CHECK(says(reason.message, "start one where nvidia-smi lists GPUs"));
+  request.num_workers = 1;
+  CHECK(says(refused(request, {offer(8)}).message, "1 worker with 1 GPU needs 1 GPU; the nodes offer"));
+  request.num_workers = 4;
   request.resources_per_worker.gpus = 0.5;
   CHECK(placed(request, {offer(8, 2)}) == counts{4});
   using rooms = std::vector<node_room>;

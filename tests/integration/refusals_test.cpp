@@ -235,6 +235,16 @@ TEST_CASE("a run that wants GPUs where there are none fails at once, with what i
   CHECK_FALSE(std::filesystem::exists(here.run_directory("gpus")));
 }
 
+TEST_CASE("options of the command line that are no number above 0 are told by name") {
+  playground here;
+  for (const auto* value : {"0", "-1", "nan", "inf", "half"}) {
+    auto ran = here.run(here.charlm("fraction", {"--use-gpu", "--gpus-per-worker", value}));
+    INFO(ran.err);
+    CHECK(ran.status == exit_status{2, {}});
+    CHECK(contains(ran.err, "--gpus-per-worker: " + std::string{value} + " is no number above 0; see "));
+  }
+}
+
 TEST_CASE("a worker whose node promises a GPU that it has not says so, and the run ends") {
   playground here;
   auto node = here.start_node({"--gpus", "1"});

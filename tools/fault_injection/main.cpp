@@ -74,13 +74,14 @@ void describe(CLI::App& app, options& o) {
       ->capture_default_str();
   app.add_option("--workers", o.workers, "Worker processes of the disturbed run")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(troupe::apps::positive_number());
   app.add_option("--nodes", o.nodes, "caf-nodes that it runs on; 0: the driver's own")->capture_default_str();
-  auto* faults =
-      app.add_option("--faults", o.faults, "How many faults")->capture_default_str()->check(CLI::PositiveNumber);
+  auto* faults = app.add_option("--faults", o.faults, "How many faults")
+                     ->capture_default_str()
+                     ->check(troupe::apps::positive_number());
   app.add_option("--minutes", o.minutes, "Inject for so long instead, however many that gives")
       ->excludes(faults)
-      ->check(CLI::PositiveNumber);
+      ->check(troupe::apps::positive_number());
   app.add_option("--mean-interval", o.mean_interval_ms, "Between two faults, in the mean: 500ms, 1s (default: 1s)")
       ->transform(CLI::AsNumberWithUnit(times, CLI::AsNumberWithUnit::UNIT_REQUIRED));
   app.add_option("--kinds", o.kinds, "Which faults, with their weights")->capture_default_str();

@@ -2,6 +2,8 @@
 
 #include "checkpoint/commands.hpp"
 
+#include <command_line.hpp>
+
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -87,7 +89,8 @@ void add_writers(CLI::App& parent, command& chosen) {
                                         remove);
   removes->add_option("PATH", removed->path, where_help)->required();
   auto* step = removes->add_option("--step", removed->step, "The one of this step in PATH");
-  auto* keep = removes->add_option("--keep", removed->keep, "All but the newest so many")->check(CLI::PositiveNumber);
+  auto* keep = removes->add_option("--keep", removed->keep, "All but the newest so many")
+                   ->check(troupe::apps::positive_number());
   auto* force = removes->add_flag("--force", removed->force, "Even if it is the last good one");
   keep->excludes(step);
   keep->excludes(force);

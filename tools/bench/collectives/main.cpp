@@ -127,10 +127,10 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember(known_names()))
       ->capture_default_str();
   app.add_option("--seconds", wanted.seconds, "How long each is timed at once")
-      ->check(CLI::PositiveNumber)
+      ->check(troupe::apps::positive_number())
       ->capture_default_str();
   app.add_option("--repeats", wanted.repeats, "How often; the median counts")
-      ->check(CLI::PositiveNumber)
+      ->check(troupe::apps::positive_number())
       ->capture_default_str();
   if (const auto code = troupe::apps::parse_command_line(app, argc, argv))
     return *code;

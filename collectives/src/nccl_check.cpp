@@ -13,7 +13,10 @@ static_assert(offsetof(config, magic) == offsetof(ncclConfig_t, magic));
 static_assert(offsetof(config, version) == offsetof(ncclConfig_t, version));
 static_assert(offsetof(config, blocking) == offsetof(ncclConfig_t, blocking));
 static_assert(sizeof(config) == offsetof(config, blocking) + 2 * sizeof(int));
+// Since 2.17.
+#ifdef NCCL_CONFIG_UNDEF_INT
 static_assert(config::undefined == NCCL_CONFIG_UNDEF_INT);
+#endif
 
 static_assert(int{success} == int{ncclSuccess} && int{unhandled_cuda_error} == int{ncclUnhandledCudaError} &&
               int{system_error} == int{ncclSystemError} && int{internal_error} == int{ncclInternalError} &&

@@ -42,3 +42,18 @@ function(troupe_add_test name)
     add_dependencies(gpu_tests ${name})
   endif()
 endfunction()
+
+# troupe_add_long_form(test [PROCESSORS n] [COMMAND command...]): what the test does with TROUPE_LONG_TESTS (tests/README.md), as a test of
+# its own that `tools/test --long` runs and nothing else does.
+function(troupe_add_long_form test)
+  cmake_parse_arguments(arg "" "PROCESSORS" "COMMAND" ${ARGN})
+  if(NOT arg_COMMAND)
+    set(arg_COMMAND ${test})
+  endif()
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
+  endif()
+  add_test(NAME ${test}_long CONFIGURATIONS long COMMAND ${arg_COMMAND})
+  set_tests_properties(${test}_long PROPERTIES LABELS long TIMEOUT 7200 SKIP_RETURN_CODE 77 PROCESSORS ${arg_PROCESSORS}
+    ENVIRONMENT TROUPE_LONG_TESTS=600)
+endfunction()

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <iterator>
 #include <numeric>
@@ -93,9 +94,9 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
 
 CLI::Validator positive_number() {
   const auto check = [](const std::string& text) {
-    double value = 0;
-    const auto is_one = CLI::detail::lexical_cast(text, value) && value > 0 && std::isfinite(value);
-    return is_one ? std::string{} : text + " is no number above 0";
+    char* end = nullptr;
+    const auto value = std::strtod(text.c_str(), &end);
+    return *end == '\0' && value > 0 && std::isfinite(value) ? std::string{} : text + " is no number above 0";
   };
   return {check, "POSITIVE"};
 }

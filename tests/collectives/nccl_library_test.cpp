@@ -48,8 +48,10 @@ TEST_CASE("a group that NCCL refuses to form says why in NCCL's own words") {
   if (library == nullptr)
     return;
   const auto real = find_devices();
-  if (real && !real->empty())
-    return; // Here is a GPU: device_gpu_test forms groups.
+  if (real && !real->empty()) {
+    std::printf("SKIP: here is a GPU, with which groups are formed (device_gpu_test)\n");
+    return;
+  }
   nccl_options options;
   options.world_size = 1;
   const auto made = make_nccl_group(

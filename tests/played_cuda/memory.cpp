@@ -111,12 +111,12 @@ bool memory_table::find(const void* data, std::size_t size_bytes, memory_kind& k
   return begin <= first && first + size_bytes <= begin + region.size_bytes;
 }
 
-std::optional<std::pair<std::uintptr_t, std::uintptr_t>> memory_table::around(std::uintptr_t at) {
+std::optional<address_range> memory_table::around(std::uintptr_t at) {
   const std::lock_guard lock{mutex_};
   if (!overlaps(at, 1))
     return std::nullopt;
   const auto& [begin, region] = *std::prev(regions_.upper_bound(at));
-  return std::pair{begin, begin + region.size_bytes};
+  return address_range{begin, begin + region.size_bytes};
 }
 
 std::size_t memory_table::allocated_bytes(int device) {

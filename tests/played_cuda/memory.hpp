@@ -1,5 +1,7 @@
 #pragma once
 
+#include "address_range.hpp"
+
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -7,7 +9,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 namespace played_cuda {
 
@@ -29,8 +30,8 @@ class memory_table {
 
   /// Of all `size_bytes`; false when they lie partly in one kind and partly in another, or go beyond an allocation.
   [[nodiscard]] bool find(const void* data, std::size_t size_bytes, memory_kind& kind);
-  /// What was allocated or registered around an address: its first byte, and the end.
-  [[nodiscard]] std::optional<std::pair<std::uintptr_t, std::uintptr_t>> around(std::uintptr_t at);
+  /// What was allocated or registered around an address.
+  [[nodiscard]] std::optional<address_range> around(std::uintptr_t at);
   [[nodiscard]] std::size_t allocated_bytes(int device);
 
  private:

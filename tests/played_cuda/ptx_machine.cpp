@@ -128,14 +128,11 @@ class launch {
          const range_finder& find)
       : what_(what),
         blocks_(blocks),
-        threads_(what.has_barriers ? threads : 1),
-        size_(threads),
-        memory_(what, parameters, find) {
-    // Threads that never wait for each other have the same registers, one after the other.
-    for (unsigned i = 0; i < threads_; ++i)
-      registers_.push_back(what.registers);
-    states_.resize(threads_);
-  }
+        threads_(threads),
+        memory_(what, parameters, find),
+        // Threads that never wait for each other have the same registers, one after the other.
+        registers_(what.has_barriers ? threads : 1, what.registers),
+        states_(registers_.size()) {}
 
   void run() {
     for (unsigned block = 0; block < blocks_; ++block) {
@@ -143,7 +140,7 @@ class launch {
       if (what_.has_barriers)
         run_together(block);
       else
-        for (unsigned thread = 0; thread < size_; ++thread)
+        for (unsigned thread = 0; thread < threads_; ++thread)
           run_one(block, thread, 0);
     }
     try {
@@ -161,11 +158,11 @@ class launch {
       state = {};
     if (state.at == 0) {
       registers[thread_x] = thread;
-      registers[threads_x] = size_;
+      registers[threads_x] = threads_;
       registers[block_x] = block;
       registers[blocks_x] = blocks_;
     }
-    const auto number = block * size_ + thread;
+    const auto number = block * threads_ + thread;
     memory_.set_thread(number);
     auto on = lane{registers.data(), memory_};
     const auto* code = what_.code.data();
@@ -214,8 +211,8 @@ class launch {
 
   const kernel& what_;
   const unsigned blocks_;
+  /// Of a block.
   const unsigned threads_;
-  const unsigned size_;
   memory_watch memory_;
   std::vector<std::vector<word>> registers_;
   std::vector<thread_state> states_;

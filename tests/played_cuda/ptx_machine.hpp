@@ -1,5 +1,6 @@
 #pragma once
 
+#include "address_range.hpp"
 #include "ptx_program.hpp"
 
 #include <functional>
@@ -8,12 +9,7 @@
 
 namespace played_cuda::ptx {
 
-/// Memory of the device that goes from `first` to `end`.
-struct address_range {
-  std::uintptr_t first = 0;
-  std::uintptr_t end = 0;
-};
-/// Of the allocation that an address lies in.
+/// The allocation that an address lies in.
 using range_finder = std::function<std::optional<address_range>(std::uintptr_t)>;
 
 /// What the threads of one launch do to memory, and whether they may.

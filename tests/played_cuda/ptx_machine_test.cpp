@@ -46,7 +46,7 @@ void run(const std::string& body, std::vector<std::uint64_t>& words, unsigned th
   std::array<std::byte, 8> arguments;
   std::memcpy(arguments.data(), &first, sizeof(first));
   ptx::run(kernels.at("tried"), blocks, threads, arguments, [&](std::uintptr_t at) {
-    return at >= first && at < end ? std::optional{ptx::address_range{first, end}} : std::nullopt;
+    return at >= first && at < end ? std::optional{address_range{first, end}} : std::nullopt;
   });
 }
 

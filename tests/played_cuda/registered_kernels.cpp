@@ -116,12 +116,8 @@ std::vector<std::byte> copy_arguments(const ptx::kernel& what, void** arguments)
 }
 
 void run_or_lose_device(const ptx::kernel& what, dim3 blocks, dim3 threads, const std::vector<std::byte>& arguments) {
-  const auto find = [](std::uintptr_t at) -> std::optional<ptx::address_range> {
-    const auto found = known_memory().around(at);
-    return found ? std::optional{ptx::address_range{found->first, found->second}} : std::nullopt;
-  };
   try {
-    ptx::run(what, blocks.x, threads.x, arguments, find);
+    ptx::run(what, blocks.x, threads.x, arguments, [](std::uintptr_t at) { return known_memory().around(at); });
   } catch (const ptx::violation& x) {
     std::fprintf(stderr, "played CUDA: %s\n", x.what());
     loss::set(cudaErrorIllegalAddress);

@@ -33,3 +33,14 @@ function(troupe_add_fuzzer name)
   add_custom_target(${name} ALL DEPENDS ${fuzzer})
   set(${name}_path ${fuzzer} PARENT_SCOPE)
 endfunction()
+
+# troupe_add_fuzz_run(test fuzzer corpus [options of libFuzzer...]): a short run, and a long form of it. `fuzzer` is its path, or nothing
+# where there is none: then the test says that it is skipped.
+function(troupe_add_fuzz_run test fuzzer corpus)
+  set(run ${PROJECT_SOURCE_DIR}/tests/support/run_fuzzer)
+  add_test(NAME ${test} COMMAND ${run} "${fuzzer}" ${corpus} ${ARGN})
+  set_tests_properties(${test} PROPERTIES LABELS unit SKIP_RETURN_CODE 77)
+  if(fuzzer)
+    troupe_add_long_form(${test} COMMAND ${run} ${fuzzer} ${corpus} ${ARGN})
+  endif()
+endfunction()

@@ -5,7 +5,9 @@
 
 #include <troupe/troupe.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -61,7 +63,9 @@ int main(int argc, char** argv) {
   line.add_option("--step-ms", step_ms, "How long each step sleeps")->capture_default_str();
   line.add_option("--elements", elements, "Of the gradient, and of the state")->capture_default_str();
   line.add_option("--checkpoint-every", checkpoint_every, "Steps; 0: at the end")->capture_default_str();
-  line.add_option("--report-every", report_every, "Steps")->check(troupe::apps::positive_number())->capture_default_str();
+  line.add_option("--report-every", report_every, "Steps")
+      ->check(troupe::apps::positive_number())
+      ->capture_default_str();
   line.add_option("--directory", directory, "Where everything is written")->required()->check(CLI::ExistingDirectory);
   if (const auto code = troupe::apps::parse_command_line(line, argc, argv))
     return *code;

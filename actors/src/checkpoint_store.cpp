@@ -1,10 +1,10 @@
 #include <troupe/actors/checkpoint_store.hpp>
 
-#include <troupe/actors/checkpoint_attempts.hpp>
+#include <troupe/actors/decisions/checkpoint_attempts.hpp>
 #include <troupe/actors/error_conversion.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/durable_file.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/files/digest.hpp>
+#include <troupe/serialization/files/durable_file.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>

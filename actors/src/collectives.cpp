@@ -1,8 +1,8 @@
 #include <troupe/actors/collectives.hpp>
 
+#include <troupe/actors/decisions/exchange_table.hpp>
+#include <troupe/actors/decisions/leave_table.hpp>
 #include <troupe/actors/error_conversion.hpp>
-#include <troupe/actors/exchange_table.hpp>
-#include <troupe/actors/leave_table.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>

@@ -1,6 +1,6 @@
 #include <troupe/actors/error_conversion.hpp>
 
-#include <troupe/serialization/type_ids.hpp>
+#include <troupe/messages/type_ids.hpp>
 
 #include <caf/make_message.hpp>
 #include <caf/message.hpp>

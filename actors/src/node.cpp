@@ -2,12 +2,12 @@
 
 #include "down.hpp"
 
-#include <troupe/actors/device_ledger.hpp>
+#include <troupe/actors/decisions/device_ledger.hpp>
+#include <troupe/actors/decisions/heartbeat_monitor.hpp>
+#include <troupe/actors/decisions/join_handshake.hpp>
+#include <troupe/actors/decisions/silence.hpp>
 #include <troupe/actors/error_conversion.hpp>
-#include <troupe/actors/heartbeat_monitor.hpp>
-#include <troupe/actors/join_handshake.hpp>
-#include <troupe/actors/silence.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>

@@ -1,6 +1,6 @@
 #include <troupe/actors/run_directory.hpp>
 
-#include <troupe/serialization/durable_file.hpp>
+#include <troupe/serialization/files/durable_file.hpp>
 
 #include <cerrno>
 #include <cstring>

@@ -1,7 +1,7 @@
 #include "starting_state.hpp"
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
 
 #include <filesystem>
 #include <tuple>

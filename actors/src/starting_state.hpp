@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/actors/run_coordinator.hpp>
+#include <troupe/actors/decisions/run_coordinator.hpp>
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>

@@ -1,23 +1,23 @@
 #include <troupe/actors/trainer.hpp>
 
 #include "down.hpp"
-#include "group_layout.hpp"
-#include "node_roster.hpp"
-#include "progress_meter.hpp"
 #include "starting_state.hpp"
+#include <troupe/actors/decisions/group_layout.hpp>
+#include <troupe/actors/decisions/node_roster.hpp>
+#include <troupe/actors/decisions/progress_meter.hpp>
 
-#include <troupe/actors/backend_choice.hpp>
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/collectives.hpp>
+#include <troupe/actors/decisions/backend_choice.hpp>
+#include <troupe/actors/decisions/heartbeat_monitor.hpp>
+#include <troupe/actors/decisions/placement.hpp>
+#include <troupe/actors/decisions/run_coordinator.hpp>
+#include <troupe/actors/decisions/standstill.hpp>
 #include <troupe/actors/error_conversion.hpp>
-#include <troupe/actors/heartbeat_monitor.hpp>
-#include <troupe/actors/placement.hpp>
-#include <troupe/actors/run_coordinator.hpp>
 #include <troupe/actors/run_directory.hpp>
-#include <troupe/actors/standstill.hpp>
 #include <troupe/collectives/summation_tree.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>

@@ -1,6 +1,6 @@
 #include <charlm/report.hpp>
 
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <algorithm>
 #include <cstdio>

@@ -5,8 +5,8 @@
 #include <gpt/training.hpp>
 #include <gpt/writer.hpp>
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/torch.hpp>
+#include <troupe/libtorch.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/troupe.hpp>
 
 #include <chrono>

@@ -6,7 +6,7 @@
 
 #include <troupe/data/evaluation.hpp>
 #include <troupe/data/loader.hpp>
-#include <troupe/torch.hpp>
+#include <troupe/libtorch.hpp>
 
 #include <filesystem>
 #include <memory>

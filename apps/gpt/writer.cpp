@@ -2,8 +2,8 @@
 
 #include <gpt/network.hpp>
 
+#include <troupe/libtorch.hpp>
 #include <troupe/random.hpp>
-#include <troupe/torch.hpp>
 
 #include <algorithm>
 #include <cmath>

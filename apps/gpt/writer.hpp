@@ -2,7 +2,7 @@
 
 #include <troupe/error.hpp>
 #include <troupe/inference/predictor.hpp>
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <gpt/text.hpp>
 

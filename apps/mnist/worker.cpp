@@ -4,7 +4,7 @@
 #include <mnist/training.hpp>
 
 #include <troupe/app.hpp>
-#include <troupe/torch.hpp>
+#include <troupe/libtorch.hpp>
 
 #include <cstdio>
 

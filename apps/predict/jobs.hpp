@@ -3,7 +3,7 @@
 #include <troupe/error.hpp>
 #include <troupe/inference/batch_predictor.hpp>
 #include <troupe/inference/predictor.hpp>
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <cstdint>
 #include <filesystem>

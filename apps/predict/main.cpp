@@ -7,8 +7,8 @@
 
 #include <troupe/inference/batch_predictor.hpp>
 #include <troupe/lightgbm.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/digest.hpp>
 #include <troupe/troupe.hpp>
 
 #include <algorithm>

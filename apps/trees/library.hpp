@@ -4,7 +4,7 @@
 #include <troupe/boosting.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/trainer.hpp>
 
 #include <cstdint>

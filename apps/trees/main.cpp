@@ -7,7 +7,7 @@
 
 #include <troupe/data/csv.hpp>
 #include <troupe/data/data_set.hpp>
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/troupe.hpp>
 
 #include <cmath>

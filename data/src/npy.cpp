@@ -1,6 +1,6 @@
 #include <troupe/data/npy.hpp>
 
-#include <troupe/serialization/npy.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
 
 #include <utility>
 

@@ -2,7 +2,7 @@
 
 #include "column_preprocessor.hpp"
 
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <utility>
 

@@ -2,7 +2,7 @@
 #include "prediction_settings.hpp"
 
 #include <troupe/inference/batch_predictor.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <utility>
 

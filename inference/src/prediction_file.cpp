@@ -1,8 +1,8 @@
 #include "prediction_file.hpp"
 
-#include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/file_system.hpp>
-#include <troupe/serialization/npy.hpp>
+#include <troupe/serialization/files/digest.hpp>
+#include <troupe/serialization/files/file_system.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
 
 #include <array>
 #include <charconv>

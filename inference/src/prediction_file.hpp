@@ -1,8 +1,8 @@
 #pragma once
 
 #include <troupe/error.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/existing_file.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/existing_file.hpp>
 
 #include <cstdint>
 #include <filesystem>

@@ -3,7 +3,7 @@
 #include "prediction_settings.hpp"
 
 #include <troupe/inference/batch_predictor.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/files/digest.hpp>
 #include <troupe/train_context.hpp>
 
 #include <algorithm>

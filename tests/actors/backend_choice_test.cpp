@@ -1,4 +1,4 @@
-#include <troupe/actors/backend_choice.hpp>
+#include <troupe/actors/decisions/backend_choice.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
-#include <troupe/actors/checkpoint_attempts.hpp>
+#include <troupe/actors/decisions/checkpoint_attempts.hpp>
 
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/checkpoint_part.hpp>
-#include <troupe/serialization/chunk_plan.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/chunk_plan.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <doctest/doctest.h>
 

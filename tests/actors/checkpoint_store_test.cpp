@@ -1,7 +1,7 @@
 #include "play.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <doctest/doctest.h>
 

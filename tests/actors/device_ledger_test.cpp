@@ -1,4 +1,4 @@
-#include <troupe/actors/device_ledger.hpp>
+#include <troupe/actors/decisions/device_ledger.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <troupe/actors/exchange_table.hpp>
+#include <troupe/actors/decisions/exchange_table.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <troupe/actors/heartbeat_monitor.hpp>
+#include <troupe/actors/decisions/heartbeat_monitor.hpp>
 
 #include <doctest/doctest.h>
 

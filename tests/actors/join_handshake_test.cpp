@@ -1,4 +1,4 @@
-#include <troupe/actors/join_handshake.hpp>
+#include <troupe/actors/decisions/join_handshake.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <troupe/actors/leave_table.hpp>
+#include <troupe/actors/decisions/leave_table.hpp>
 
 #include <doctest/doctest.h>
 #include <random>

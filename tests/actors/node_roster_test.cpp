@@ -1,4 +1,4 @@
-#include "node_roster.hpp"
+#include <troupe/actors/decisions/node_roster.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <troupe/actors/placement.hpp>
+#include <troupe/actors/decisions/placement.hpp>
 
 #include <doctest/doctest.h>
 

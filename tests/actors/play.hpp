@@ -1,12 +1,12 @@
 #pragma once
 
+#include <troupe/actors/decisions/join_handshake.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/handles.hpp>
-#include <troupe/actors/join_handshake.hpp>
 #include <troupe/actors/node.hpp>
 #include <troupe/actors/process_launcher.hpp>
 #include <troupe/actors/trainer.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include "scratch.hpp"
 

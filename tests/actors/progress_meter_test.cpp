@@ -1,4 +1,4 @@
-#include "progress_meter.hpp"
+#include <troupe/actors/decisions/progress_meter.hpp>
 
 #include <doctest/doctest.h>
 

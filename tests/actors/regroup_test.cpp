@@ -1,5 +1,5 @@
-#include <troupe/actors/regroup.hpp>
-#include <troupe/actors/run_coordinator.hpp>
+#include <troupe/actors/decisions/regroup.hpp>
+#include <troupe/actors/decisions/run_coordinator.hpp>
 
 #include <algorithm>
 #include <doctest/doctest.h>

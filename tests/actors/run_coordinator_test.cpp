@@ -1,4 +1,4 @@
-#include <troupe/actors/run_coordinator.hpp>
+#include <troupe/actors/decisions/run_coordinator.hpp>
 
 #include <doctest/doctest.h>
 

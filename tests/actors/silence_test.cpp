@@ -1,4 +1,4 @@
-#include <troupe/actors/silence.hpp>
+#include <troupe/actors/decisions/silence.hpp>
 
 #include <doctest/doctest.h>
 

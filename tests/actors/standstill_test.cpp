@@ -1,4 +1,4 @@
-#include <troupe/actors/standstill.hpp>
+#include <troupe/actors/decisions/standstill.hpp>
 
 #include <troupe/messages.hpp>
 

@@ -1,7 +1,7 @@
 #include "play.hpp"
 
 #include <troupe/actors/run_directory.hpp>
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <doctest/doctest.h>
 

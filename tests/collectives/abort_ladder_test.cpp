@@ -1,4 +1,4 @@
-#include "abort_ladder.hpp"
+#include "device/abort_ladder.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 #include "device_cases.hpp"
-#include "nccl_library.hpp"
+#include "nccl/library.hpp"
 #include "rank_group.hpp"
 
 #include <troupe/collectives/nccl_group.hpp>

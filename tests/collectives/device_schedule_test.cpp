@@ -1,6 +1,6 @@
+#include "device/schedule.hpp"
 #include "device_cases.hpp"
-#include "device_schedule.hpp"
-#include "tree_reduction.hpp"
+#include "tree/tree_reduction.hpp"
 
 #include <deque>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-#include "element_arithmetic.hpp"
-#include "half.hpp"
+#include "tree/element_arithmetic.hpp"
+#include "tree/half.hpp"
 
 #include <troupe/collectives/reduction.hpp>
 

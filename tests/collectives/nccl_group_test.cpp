@@ -1,6 +1,6 @@
 #include "device_cases.hpp"
 #include "hang_cases.hpp"
-#include "nccl_group.hpp"
+#include "nccl/group.hpp"
 #include "played_nccl.hpp"
 #include "rank_group.hpp"
 

@@ -1,5 +1,5 @@
-#include "nccl_group.hpp"
-#include "nccl_library.hpp"
+#include "nccl/group.hpp"
+#include "nccl/library.hpp"
 
 #include <played_device.hpp>
 

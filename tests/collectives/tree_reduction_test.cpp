@@ -1,5 +1,5 @@
 #include "leaf_values.hpp"
-#include "tree_reduction.hpp"
+#include "tree/tree_reduction.hpp"
 
 #include <troupe/collectives/summation_tree.hpp>
 

@@ -3,7 +3,7 @@
 #include <troupe/data/csv.hpp>
 #include <troupe/data/data_set.hpp>
 #include <troupe/data/preprocessor.hpp>
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>

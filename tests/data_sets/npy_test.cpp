@@ -1,5 +1,5 @@
 #include <troupe/data/npy.hpp>
-#include <troupe/serialization/npy.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
 
 #include <doctest/doctest.h>
 #include <scratch_directory.hpp>

@@ -1,9 +1,9 @@
 #include <troupe/data/evaluation.hpp>
 #include <troupe/data/preprocessor.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/checkpoint_part.hpp>
-#include <troupe/serialization/chunk_plan.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/chunk_plan.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
 
 #include <troupe/data_order.hpp>
 

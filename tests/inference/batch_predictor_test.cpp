@@ -2,8 +2,8 @@
 
 #include <troupe/data/data_set.hpp>
 #include <troupe/data/preprocessor.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/npy.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
 
 #include <doctest/doctest.h>
 

@@ -2,8 +2,8 @@
 
 #include <processes.hpp>
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <array>
 #include <cstdint>

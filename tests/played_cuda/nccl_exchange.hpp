@@ -2,7 +2,7 @@
 
 #include "nccl_mesh.hpp"
 
-#include "element_arithmetic.hpp"
+#include "tree/element_arithmetic.hpp"
 
 #include <algorithm>
 #include <deque>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nccl_library.hpp"
+#include "nccl/library.hpp"
 
 #include <cuda_runtime_api.h>
 

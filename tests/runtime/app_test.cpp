@@ -1,4 +1,4 @@
-#include "local_launcher.hpp"
+#include "node/local_launcher.hpp"
 
 #include <troupe/app.hpp>
 

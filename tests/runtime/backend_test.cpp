@@ -1,4 +1,4 @@
-#include "backend_scope.hpp"
+#include "worker/backend_scope.hpp"
 
 #include <troupe/error.hpp>
 

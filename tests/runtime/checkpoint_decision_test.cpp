@@ -1,4 +1,4 @@
-#include "checkpoint_decision.hpp"
+#include "worker/checkpoint_decision.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "command_inbox.hpp"
+#include "worker/command_inbox.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "connection.hpp"
+#include "net/connection.hpp"
 
 #include <troupe/actor_system.hpp>
 #include <troupe/actors/node.hpp>

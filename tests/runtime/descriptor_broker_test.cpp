@@ -1,7 +1,7 @@
 #include <troupe/runtime/descriptor_broker.hpp>
 
-#include "descriptor_packets.hpp"
-#include "local_launcher.hpp"
+#include "node/local_launcher.hpp"
+#include "process/descriptor_packets.hpp"
 
 #include <troupe/runtime/descriptor_link.hpp>
 

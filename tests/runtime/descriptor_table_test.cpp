@@ -1,4 +1,4 @@
-#include "descriptor_table.hpp"
+#include "node/descriptor_table.hpp"
 
 #include <doctest/doctest.h>
 

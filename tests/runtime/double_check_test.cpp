@@ -1,4 +1,4 @@
-#include "double_check.hpp"
+#include "worker/double_check.hpp"
 
 #include <troupe/collectives/summation_tree.hpp>
 

@@ -1,4 +1,4 @@
-#include "gpu_door.hpp"
+#include "worker/gpu_door.hpp"
 
 #include <doctest/doctest.h>
 #include <gpu.hpp>

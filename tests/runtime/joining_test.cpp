@@ -1,6 +1,6 @@
-#include "training_session.hpp"
+#include "worker/session.hpp"
 
-#include <troupe/actors/regroup.hpp>
+#include <troupe/actors/decisions/regroup.hpp>
 #include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/summation_tree.hpp>
 

@@ -1,4 +1,4 @@
-#include "metrics_pusher.hpp"
+#include "worker/metrics_pusher.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,12 +1,12 @@
-#include "nccl_group.hpp"
-#include "nccl_interface.hpp"
-#include "training_session.hpp"
+#include "nccl/group.hpp"
+#include "worker/nccl_interface.hpp"
+#include "worker/session.hpp"
 
-#include <troupe/actors/checkpoint_attempts.hpp>
-#include <troupe/actors/regroup.hpp>
+#include <troupe/actors/decisions/checkpoint_attempts.hpp>
+#include <troupe/actors/decisions/regroup.hpp>
 #include <troupe/collectives/summation_tree.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
 
 #include <doctest/doctest.h>
 #include <played_device.hpp>

@@ -1,9 +1,9 @@
-#include "part_stream.hpp"
+#include "net/part_stream.hpp"
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/part_writer.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/part_writer.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <doctest/doctest.h>
 #include <processes.hpp>

@@ -1,6 +1,6 @@
-#include "snapshot_writer.hpp"
+#include "worker/snapshot_writer.hpp"
 
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <doctest/doctest.h>
 #include <hidden_memory.hpp>

@@ -1,4 +1,4 @@
-#include "state_stager.hpp"
+#include "worker/state_stager.hpp"
 
 #include <troupe/collectives/gloo_communicator.hpp>
 

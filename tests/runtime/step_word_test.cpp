@@ -1,4 +1,4 @@
-#include "step_word.hpp"
+#include "worker/step_word.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/checkpoint_part.hpp>
-#include <troupe/serialization/chunk_plan.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/chunk_plan.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
+#include <troupe/serialization/files/digest.hpp>
 #include <troupe/tracked_state.hpp>
 
 #include <doctest/doctest.h>

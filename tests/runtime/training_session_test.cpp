@@ -1,9 +1,9 @@
-#include "training_session.hpp"
+#include "worker/session.hpp"
 
-#include <troupe/actors/checkpoint_attempts.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/actors/decisions/checkpoint_attempts.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <doctest/doctest.h>
 #include <hidden_memory.hpp>

@@ -1,4 +1,4 @@
-#include "visible_gpus.hpp"
+#include "node/visible_gpus.hpp"
 
 #include <doctest/doctest.h>
 

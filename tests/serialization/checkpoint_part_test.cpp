@@ -1,5 +1,5 @@
-#include <troupe/serialization/checkpoint_part.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include "scratch.hpp"
 

@@ -1,6 +1,6 @@
 #include "checkpoint_scenario.hpp"
 
-#include <troupe/serialization/durable_file.hpp>
+#include <troupe/serialization/files/durable_file.hpp>
 
 #include <algorithm>
 

@@ -2,10 +2,10 @@
 
 #include "scratch.hpp"
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/file_system.hpp>
-#include <troupe/serialization/reusing_writer.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/reusing_writer.hpp>
+#include <troupe/serialization/files/file_system.hpp>
 
 #include <functional>
 #include <map>

@@ -1,6 +1,6 @@
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include "scratch.hpp"
 

@@ -1,4 +1,4 @@
-#include <troupe/serialization/chunk_plan.hpp>
+#include <troupe/serialization/checkpoint/chunk_plan.hpp>
 
 #include "scratch.hpp"
 

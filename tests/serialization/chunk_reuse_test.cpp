@@ -1,4 +1,4 @@
-#include <troupe/serialization/chunk_reuse.hpp>
+#include <troupe/serialization/checkpoint/chunk_reuse.hpp>
 
 #include <doctest/doctest.h>
 

@@ -4,7 +4,7 @@
 #include "interposed_files.hpp"
 #include "memory_disk.hpp"
 
-#include <troupe/serialization/durable_file.hpp>
+#include <troupe/serialization/files/durable_file.hpp>
 
 #include <doctest/doctest.h>
 

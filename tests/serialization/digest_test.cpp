@@ -1,5 +1,5 @@
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include "scratch.hpp"
 

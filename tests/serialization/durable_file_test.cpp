@@ -1,4 +1,4 @@
-#include <troupe/serialization/durable_file.hpp>
+#include <troupe/serialization/files/durable_file.hpp>
 
 #include "scratch.hpp"
 

@@ -1,8 +1,8 @@
-#include <troupe/serialization/interchange.hpp>
+#include <troupe/serialization/interchange/interchange.hpp>
 
-#include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/npy.hpp>
-#include <troupe/serialization/safetensors.hpp>
+#include <troupe/serialization/files/digest.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
+#include <troupe/serialization/interchange/safetensors.hpp>
 
 #include "plain_reader.hpp"
 #include "scratch.hpp"

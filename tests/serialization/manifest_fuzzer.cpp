@@ -3,8 +3,8 @@
 // is made to fit: else no change would ever get beyond the checksum.
 #include "memory_disk.hpp"
 
-#include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/manifest.hpp>
+#include <troupe/serialization/checkpoint/manifest.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
-#include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/manifest.hpp>
+#include <troupe/serialization/checkpoint/manifest.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include "scratch.hpp"
 

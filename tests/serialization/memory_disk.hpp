@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/serialization/file_system.hpp>
+#include <troupe/serialization/files/file_system.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,4 @@
-#include <troupe/serialization/type_ids.hpp>
+#include <troupe/messages/type_ids.hpp>
 
 #include "sample_messages.hpp"
 

@@ -1,4 +1,4 @@
-#include <troupe/serialization/npy.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
 
 #include "plain_reader.hpp"
 #include "scratch.hpp"

@@ -1,4 +1,4 @@
-#include <troupe/serialization/part_writer.hpp>
+#include <troupe/serialization/checkpoint/part_writer.hpp>
 
 #include "scratch.hpp"
 

@@ -1,4 +1,4 @@
-#include <troupe/serialization/retention.hpp>
+#include <troupe/serialization/checkpoint/retention.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
-#include <troupe/serialization/reusing_writer.hpp>
+#include <troupe/serialization/checkpoint/reusing_writer.hpp>
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
 
 #include "interposed_files.hpp"
 #include "scratch.hpp"

@@ -2,10 +2,10 @@
 
 #include <scratch_directory.hpp>
 
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/checkpoint_part.hpp>
-#include <troupe/serialization/chunk_plan.hpp>
-#include <troupe/serialization/manifest.hpp>
+#include <troupe/serialization/checkpoint/chunk_plan.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/manifest.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
 
 #include <cstdint>
 #include <cstdlib>

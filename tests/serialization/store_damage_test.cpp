@@ -2,7 +2,7 @@
 #include "checkpoint_scenario.hpp"
 #include "memory_disk.hpp"
 
-#include <troupe/serialization/durable_file.hpp>
+#include <troupe/serialization/files/durable_file.hpp>
 
 #include <doctest/doctest.h>
 

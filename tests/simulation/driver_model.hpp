@@ -4,10 +4,10 @@
 #include "packets.hpp"
 #include "tally.hpp"
 
-#include <troupe/actors/exchange_table.hpp>
-#include <troupe/actors/run_coordinator.hpp>
+#include <troupe/actors/decisions/exchange_table.hpp>
+#include <troupe/actors/decisions/run_coordinator.hpp>
 
-#include "group_layout.hpp"
+#include <troupe/actors/decisions/group_layout.hpp>
 
 #include <cstdint>
 #include <map>

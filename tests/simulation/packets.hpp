@@ -2,7 +2,7 @@
 
 #include "number_chain.hpp"
 
-#include <troupe/actors/placement.hpp>
+#include <troupe/actors/decisions/placement.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 

@@ -9,8 +9,8 @@
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 
-#include "command_inbox.hpp"
-#include "step_word.hpp"
+#include "worker/command_inbox.hpp"
+#include "worker/step_word.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -5,11 +5,11 @@
 
 #include <command_line.hpp>
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/checkpoint_part.hpp>
-#include <troupe/serialization/chunk_plan.hpp>
-#include <troupe/serialization/reusing_writer.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/chunk_plan.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
+#include <troupe/serialization/checkpoint/reusing_writer.hpp>
 
 #include <algorithm>
 #include <array>

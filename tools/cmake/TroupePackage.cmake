@@ -10,8 +10,8 @@ configure_package_config_file(tools/cmake/troupeConfig.cmake.in ${PROJECT_BINARY
 # Before 1.0 a minor version may change the API.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/troupeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(EXPORT troupeTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR})
-if(TROUPE_TORCH_FOUND)
-  install(EXPORT troupeTorchTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR})
+if(TROUPE_LIBTORCH_FOUND)
+  install(EXPORT troupeLibtorchTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR})
 endif()
 if(TROUPE_XGBOOST_FOUND)
   install(EXPORT troupeXgboostTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR})

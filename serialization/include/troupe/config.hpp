@@ -2,7 +2,7 @@
 
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
-#include <troupe/serialization/retention.hpp>
+#include <troupe/serialization/checkpoint/retention.hpp>
 
 #include <chrono>
 #include <cstdint>

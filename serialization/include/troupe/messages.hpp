@@ -2,7 +2,7 @@
 
 #include <troupe/error.hpp>
 #include <troupe/load_options.hpp>
-#include <troupe/serialization/checkpoint_part.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
 #include <troupe/tensor.hpp>
 #include <troupe/types.hpp>
 

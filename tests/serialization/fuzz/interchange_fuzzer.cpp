@@ -1,7 +1,7 @@
 // Feeds the readers of interchange files with what libFuzzer thinks of. What they accept must keep its promises: all of
 // it lies inside the file, fits together, and is read the same when it is written again.
-#include <troupe/serialization/npy.hpp>
-#include <troupe/serialization/safetensors.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
+#include <troupe/serialization/interchange/safetensors.hpp>
 
 #include <algorithm>
 #include <cstdio>

@@ -1,9 +1,9 @@
 #include <processes.hpp>
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/reusing_writer.hpp>
-#include <troupe/serialization/safetensors.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/reusing_writer.hpp>
+#include <troupe/serialization/files/digest.hpp>
+#include <troupe/serialization/interchange/safetensors.hpp>
 
 #include "../../serialization/plain_reader.hpp"
 

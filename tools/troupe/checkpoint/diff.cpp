@@ -3,7 +3,7 @@
 #include "locate.hpp"
 #include "text.hpp"
 
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <algorithm>
 #include <cstdio>

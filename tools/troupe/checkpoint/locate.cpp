@@ -1,7 +1,7 @@
 #include "locate.hpp"
 
-#include <troupe/serialization/checkpoint_directory.hpp>
-#include <troupe/serialization/manifest.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/manifest.hpp>
 
 #include <algorithm>
 #include <string>

@@ -2,8 +2,8 @@
 #include "locate.hpp"
 #include "text.hpp"
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/checkpoint_directory.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
 
 #include <algorithm>
 #include <cerrno>

@@ -2,8 +2,8 @@
 #include "locate.hpp"
 #include "text.hpp"
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/digest.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <algorithm>
 #include <cstdio>

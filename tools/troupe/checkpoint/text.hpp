@@ -3,7 +3,7 @@
 #include "commands.hpp"
 
 #include <troupe/error.hpp>
-#include <troupe/serialization/manifest.hpp>
+#include <troupe/serialization/checkpoint/manifest.hpp>
 #include <troupe/tensor.hpp>
 
 #include <chrono>

@@ -2,9 +2,9 @@
 #include "locate.hpp"
 #include "text.hpp"
 
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/digest.hpp>
-#include <troupe/serialization/interchange.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/digest.hpp>
+#include <troupe/serialization/interchange/interchange.hpp>
 
 #include <cstdio>
 #include <utility>

@@ -2,7 +2,7 @@
 
 #include <troupe/actors/handles.hpp>
 
-#include <troupe/serialization/retention.hpp>
+#include <troupe/serialization/checkpoint/retention.hpp>
 
 #include <caf/fwd.hpp>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/serialization/type_ids.hpp>
+#include <troupe/messages/type_ids.hpp>
 
 #include <caf/result.hpp>
 #include <caf/typed_actor.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/actors/silence.hpp>
+#include <troupe/actors/decisions/silence.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <troupe/actors/run_coordinator.hpp>
+#include <troupe/actors/decisions/run_coordinator.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/result.hpp>
-#include <troupe/serialization/manifest.hpp>
+#include <troupe/serialization/checkpoint/manifest.hpp>
 
 #include <cstdint>
 #include <filesystem>

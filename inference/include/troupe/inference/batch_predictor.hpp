@@ -4,8 +4,8 @@
 #include <troupe/data/data_set.hpp>
 #include <troupe/inference/predictor.hpp>
 #include <troupe/result.hpp>
-#include <troupe/serialization/checkpoint.hpp>
-#include <troupe/serialization/existing_file.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/existing_file.hpp>
 #include <troupe/trainer.hpp>
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
-#include <troupe/serialization/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+#include <troupe/serialization/checkpoint/manifest.hpp>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+namespace troupe::actors {
+
+/// A checkpoint whose parts are all in: what is to be committed.
+struct complete_checkpoint {
+  /// Name of the directory that the parts were written to.
+  std::string temporary_directory;
+  serialization::manifest content;
+};
+
+/// Whether somebody may still write into a temporary directory of this name, when generation `generation` is the last
+/// that has begun and all parts of it up to step `over` have come. Names that are none of ours are in use, and so are
+/// last copies. Pure.
+[[nodiscard]] bool may_be_in_use(std::string_view name, generation_id generation, step_id over);
+
+/// What the checkpoint store remembers: which parts of which attempt have come. A plain class; it does no I/O.
+class checkpoint_attempts {
+ public:
+  void set_facts(checkpoint_facts facts) { facts_ = std::move(facts); }
+  [[nodiscard]] const checkpoint_facts& facts() const noexcept { return facts_; }
+
+  /// Takes one part. Returns nothing while others are missing, the whole once the last is in, and the first error if
+  /// any rank could not write (also once the last is in, so that nobody still writes into a directory that is cleaned
+  /// up). `now` becomes the checkpoint's time of creation.
+  [[nodiscard]] std::optional<expected<complete_checkpoint>> add(const checkpoint_part& part,
+                                                                 std::chrono::sys_time<std::chrono::milliseconds> now);
+
+  /// Drops the parts of older generations: their other parts will not come.
+  void forget_before(generation_id generation) {
+    pending_.erase(pending_.begin(), pending_.lower_bound(key{generation, step_id{}, 0}));
+  }
+
+ private:
+  using key = std::tuple<generation_id, step_id, std::uint32_t>;
+
+  checkpoint_facts facts_;
+  std::map<key, std::map<rank_id, checkpoint_part>> pending_;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <troupe/actors/decisions/placement.hpp>
+#include <troupe/config.hpp>
+#include <troupe/messages.hpp>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// Who is where in a generation, and what each of its workers is told of that. Plain values.
+class group_layout {
+ public:
+  group_layout() = default;
+
+  /// `places` by rank; `addresses` of the nodes by index: where other hosts reach them.
+  group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, std::uint32_t shards,
+               backend_kind backend);
+
+  [[nodiscard]] const std::vector<worker_place>& places() const noexcept { return places_; }
+  [[nodiscard]] std::uint32_t world_size() const noexcept { return static_cast<std::uint32_t>(places_.size()); }
+
+  /// The place of one of its workers; generation, attempt and reason are the caller's.
+  [[nodiscard]] group_place place_of(const worker_place& who) const;
+
+  /// torchrun's variables.
+  [[nodiscard]] std::map<std::string, std::string> environment_of(const worker_place& who) const;
+
+ private:
+  /// Among the nodes that have workers.
+  [[nodiscard]] std::uint32_t node_rank_of(const worker_place& who) const;
+
+  std::vector<worker_place> places_;
+  std::vector<std::string> addresses_;
+  std::vector<std::uint32_t> used_nodes_;
+  std::uint32_t shards_ = 1;
+  backend_kind backend_ = backend_kind::self;
+};
+
+} // namespace troupe::actors

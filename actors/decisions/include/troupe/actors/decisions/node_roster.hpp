@@ -1,0 +1,101 @@
+#pragma once
+
+#include <troupe/actors/decisions/placement.hpp>
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+enum class node_state : std::uint8_t {
+  /// Nobody answers there, or it was lost.
+  away,
+  /// It was asked for its offer.
+  asked,
+  offered,
+  /// It opens the program.
+  opening,
+  /// It can take workers.
+  open,
+  /// It will not take this run.
+  refused,
+  /// It takes no more workers, and goes.
+  leaving,
+};
+
+/// One node of a run, as the trainer sees it.
+struct known_node {
+  using clock = std::chrono::steady_clock;
+
+  /// As configured; empty for the driver's own.
+  std::string address;
+  node_offer offer = {};
+  node_state state = node_state::away;
+  /// It was given up while it was silent: should it speak again, it is told that its workers are not wanted any more.
+  bool condemned = false;
+  clock::time_point tried = {};
+  bool dialling = false;
+  /// It goes away, and has said so before its workers had begun.
+  bool leaves_soon = false;
+};
+
+/// The nodes of a run: who can take workers, whom to try again, between whom gradients may travel. A plain class; the
+/// connections are the trainer's.
+class node_roster {
+ public:
+  struct settings {
+    scaling_config scaling;
+    /// Whether gradients, which are clear text, may leave the node with this address for others, and come from there.
+    std::function<bool(const std::string&)> is_private;
+    /// How often a node that is away is tried again.
+    std::chrono::milliseconds try_every;
+  };
+
+  explicit node_roster(settings how) : how_(std::move(how)) {}
+
+  /// How many workers the next placement is for.
+  void resize_run(worker_range workers) { how_.scaling.num_workers = workers; }
+
+  void add(std::string address) { nodes_.push_back({std::move(address)}); }
+
+  [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(nodes_.size()); }
+  [[nodiscard]] known_node& operator[](std::uint32_t index) { return nodes_[index]; }
+  [[nodiscard]] const known_node& operator[](std::uint32_t index) const { return nodes_[index]; }
+
+  /// The nodes in this state, as indices.
+  [[nodiscard]] std::vector<std::uint32_t> in_state(node_state state) const;
+
+  /// Whether an answer is on its way that decides who can be used.
+  [[nodiscard]] bool awaits_answers() const;
+
+  /// The nodes that are away and whose turn it is to be tried again. One that was given up has to speak first.
+  [[nodiscard]] std::vector<std::uint32_t> to_try(known_node::clock::time_point now) const;
+
+  /// As `place_workers`, over the nodes in one state. The places name nodes of this roster, and workers from
+  /// `first_worker` on.
+  [[nodiscard]] expected<placement_decision> place(node_state state, worker_id first_worker) const;
+
+  /// What room there is beside the workers that have a place. Where workers of two nodes could not talk to each other,
+  /// only the one that has some already has room.
+  [[nodiscard]] std::vector<node_room> rooms(std::span<const worker_place> occupied) const;
+
+  /// Whether workers in these places may talk to each other: `errc::invalid_argument`, naming the node and what to say
+  /// in the configuration, if not. Workers of an elastic run may come to all nodes that have made an offer.
+  [[nodiscard]] expected<void> check_data_plane(std::span<const worker_place> places) const;
+
+  /// Where each node can be reached by the others.
+  [[nodiscard]] std::vector<std::string> data_addresses() const;
+
+ private:
+  settings how_;
+  std::vector<known_node> nodes_;
+};
+
+} // namespace troupe::actors

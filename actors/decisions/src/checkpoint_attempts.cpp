@@ -1,0 +1,69 @@
+#include <troupe/actors/decisions/checkpoint_attempts.hpp>
+
+#include <troupe/serialization/checkpoint/chunk_plan.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
+#include <troupe/serialization/files/digest.hpp>
+
+namespace troupe::actors {
+
+namespace {
+
+serialization::manifest describe(const checkpoint_facts& facts, const checkpoint_part& part,
+                                 std::chrono::sys_time<std::chrono::milliseconds> now) {
+  serialization::manifest result;
+  result.run = part.run;
+  result.step = part.step;
+  result.generation = part.generation;
+  result.seed = facts.seed;
+  result.shards = facts.shards;
+  result.global_batch = facts.batch_samples;
+  result.tree_version = facts.tree_version;
+  result.program_build_id = facts.build_id;
+  result.configuration_json = facts.configuration;
+  result.configuration_digest = serialization::sha256_hex(serialization::bytes_of(facts.configuration));
+  result.data_fingerprint = facts.data_fingerprint;
+  result.numerics_fingerprint_json = facts.numerics;
+  result.metrics = part.metrics;
+  result.values_json = part.values_json;
+  result.world_size = part.world_size;
+  result.created = now;
+  return result;
+}
+
+} // namespace
+
+bool may_be_in_use(std::string_view name, generation_id generation, step_id over) {
+  if (serialization::is_removed_name(name))
+    return false;
+  const auto its = serialization::parse_temporary_name(name);
+  if (!its || its->generation > generation || its->attempt >= serialization::first_last_copy)
+    return true;
+  return its->generation == generation && its->step > over;
+}
+
+std::optional<expected<complete_checkpoint>>
+checkpoint_attempts::add(const checkpoint_part& part, std::chrono::sys_time<std::chrono::milliseconds> now) {
+  auto id = key{part.generation, part.step, part.attempt};
+  auto& parts = pending_[id];
+  parts.insert_or_assign(part.rank, part);
+  if (parts.size() < part.world_size)
+    return std::nullopt;
+  auto whole = std::move(parts);
+  pending_.erase(id);
+  std::vector<serialization::part_report> reports;
+  for (auto& [rank, each] : whole) {
+    if (each.reason.code != errc::none)
+      return fail(each.reason);
+    reports.push_back(each.report);
+  }
+  const auto& first = whole.begin()->second;
+  complete_checkpoint result{serialization::temporary_name(first.step, first.generation, first.attempt),
+                             describe(facts_, first, now)};
+  auto plan = serialization::plan_chunks(first.tensors, first.world_size);
+  if (auto added = serialization::add_parts(result.content, first.tensors, plan, reports); !added)
+    return fail(std::move(added.error()));
+  return result;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,52 @@
+#include <troupe/actors/decisions/group_layout.hpp>
+
+#include <troupe/collectives/summation_tree.hpp>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace troupe::actors {
+
+group_layout::group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, std::uint32_t shards,
+                           backend_kind backend)
+    : places_(std::move(places)), addresses_(std::move(addresses)), shards_(shards), backend_(backend) {
+  std::set<std::uint32_t> used;
+  for (const auto& place : places_)
+    used.insert(place.node);
+  used_nodes_.assign(used.begin(), used.end());
+}
+
+group_place group_layout::place_of(const worker_place& who) const {
+  group_place result;
+  result.rank = who.rank;
+  result.world_size = world_size();
+  result.local_rank = who.local_rank;
+  result.local_world_size = who.local_world_size;
+  result.node_rank = node_rank_of(who);
+  result.ownership = collectives::even_ownership(shards_, world_size());
+  result.backend = backend_;
+  for (const auto& place : places_)
+    result.nodes.push_back(place.node);
+  result.data_address = used_nodes_.size() > 1 ? addresses_[who.node] : "127.0.0.1";
+  result.host_address = addresses_[who.node];
+  return result;
+}
+
+std::map<std::string, std::string> group_layout::environment_of(const worker_place& who) const {
+  std::map<std::string, std::string> result{{"RANK", std::to_string(who.rank.value)},
+                                            {"WORLD_SIZE", std::to_string(world_size())},
+                                            {"LOCAL_RANK", std::to_string(who.local_rank)},
+                                            {"LOCAL_WORLD_SIZE", std::to_string(who.local_world_size)},
+                                            {"GROUP_RANK", std::to_string(node_rank_of(who))}};
+  // Not for newcomers, who are laid out by themselves.
+  if (!places_.empty() && places_.front().rank == rank_id{})
+    result["MASTER_ADDR"] = used_nodes_.size() > 1 ? addresses_[places_.front().node] : "127.0.0.1";
+  return result;
+}
+
+std::uint32_t group_layout::node_rank_of(const worker_place& who) const {
+  return static_cast<std::uint32_t>(std::ranges::find(used_nodes_, who.node) - used_nodes_.begin());
+}
+
+} // namespace troupe::actors

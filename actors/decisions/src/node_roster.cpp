@@ -1,0 +1,84 @@
+#include <troupe/actors/decisions/node_roster.hpp>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace troupe::actors {
+
+std::vector<std::uint32_t> node_roster::in_state(node_state state) const {
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t i = 0; i < size(); ++i)
+    if (nodes_[i].state == state)
+      result.push_back(i);
+  return result;
+}
+
+bool node_roster::awaits_answers() const {
+  return std::ranges::any_of(nodes_, [](const known_node& x) { return x.state == node_state::asked || x.dialling; });
+}
+
+std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now) const {
+  auto result = in_state(node_state::away);
+  std::erase_if(result, [&](std::uint32_t i) {
+    const auto& node = nodes_[i];
+    return node.dialling || node.condemned || now - node.tried <= how_.try_every;
+  });
+  return result;
+}
+
+expected<placement_decision> node_roster::place(node_state state, worker_id first_worker) const {
+  const auto indices = in_state(state);
+  std::vector<node_offer> offers;
+  for (auto i : indices)
+    offers.push_back(nodes_[i].offer);
+  auto decision = place_workers(how_.scaling, offers);
+  if (decision)
+    for (auto& place : decision->places) {
+      place.node = indices[place.node];
+      place.worker.value += first_worker.value;
+    }
+  return decision;
+}
+
+std::vector<node_room> node_roster::rooms(std::span<const worker_place> occupied) const {
+  std::vector<node_room> result;
+  for (const auto& node : nodes_)
+    result.push_back({node.offer.free, 0, node.state == node_state::open});
+  for (const auto& place : occupied)
+    ++result[place.node].workers;
+  for (std::uint32_t i = 0; i < size(); ++i)
+    for (std::uint32_t other = 0; other < size(); ++other)
+      if (other != i && result[other].workers > 0 &&
+          (!how_.is_private(nodes_[i].offer.address) || !how_.is_private(nodes_[other].offer.address)))
+        result[i].usable = false;
+  return result;
+}
+
+expected<void> node_roster::check_data_plane(std::span<const worker_place> places) const {
+  std::set<std::uint32_t> used;
+  for (const auto& place : places)
+    used.insert(place.node);
+  if (how_.scaling.num_workers.is_elastic())
+    for (std::uint32_t i = 0; i < size(); ++i)
+      if (!nodes_[i].offer.address.empty())
+        used.insert(i);
+  if (used.size() < 2)
+    return {};
+  for (auto i : used)
+    if (!how_.is_private(nodes_[i].offer.address))
+      return fail(errc::invalid_argument,
+                  "gradients travel between hosts in clear text, and " + nodes_[i].offer.address +
+                      " is not this machine: if the network is private or a tunnel, say so with "
+                      "cluster.trusted_network (--trusted-network)");
+  return {};
+}
+
+std::vector<std::string> node_roster::data_addresses() const {
+  std::vector<std::string> result;
+  for (const auto& node : nodes_)
+    result.push_back(node.offer.address);
+  return result;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,205 @@
+#include <troupe/actors/decisions/placement.hpp>
+
+#include <troupe/actors/decisions/plural.hpp>
+
+#include <troupe/actors/decisions/device_ledger.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+namespace troupe::actors {
+
+namespace {
+
+constexpr auto unlimited = std::numeric_limits<std::uint32_t>::max();
+
+/// How many workers of this kind fit on a node by what they reserve.
+std::uint32_t capacity(const resources& each, const resources& free) {
+  auto result = unlimited;
+  if (each.cpus > 0)
+    result = std::min(result, free.cpus / each.cpus);
+  if (each.gpus > 0)
+    result = std::min(result, workers_on_gpus(each.gpus, static_cast<std::uint32_t>(free.gpus)));
+  return result;
+}
+
+std::string describe(const resources& x) {
+  auto text = std::string{};
+  if (x.cpus > 0)
+    text += plural(x.cpus, "CPU");
+  if (x.gpus > 0)
+    text += (text.empty() ? "" : " and ") + plural(x.gpus, "GPU");
+  return text;
+}
+
+error unsatisfiable(const scaling_config& request, std::span<const node_offer> offers) {
+  const auto each = resources_of_worker(request);
+  auto total = resources{};
+  auto fitting = 0.0;
+  auto list = std::string{};
+  for (const auto& offer : offers) {
+    total.cpus += offer.free.cpus;
+    total.gpus += offer.free.gpus;
+    fitting += capacity(each, offer.free);
+    list += (list.empty() ? "" : ", ") + offer.address + ": " + plural(offer.free.cpus, "CPU") + ", " +
+            plural(offer.free.gpus, "GPU");
+  }
+  const auto least = request.num_workers.min;
+  auto needed = resources{each.cpus * least, each.gpus > 0 ? gpus_for_workers(each.gpus, least) : 0.0};
+  const auto is_without_gpus = each.gpus > 0 && total.gpus == 0;
+  auto nodes =
+      " (" + list + "), which is room for " + plural(fitting, "worker") +
+      (is_without_gpus ? ". A node offers the GPUs that it has a device file of (/dev/nvidia0, ...), as far as "
+                         "its CUDA_VISIBLE_DEVICES leaves them: start one where nvidia-smi lists GPUs"
+                       : ". Ask for fewer workers, reserve less for each, or add nodes");
+  if (request.placement == placement_strategy::strict_spread)
+    return {errc::unsatisfiable, plural(least, "worker") + " are to be on nodes of their own (strict_spread), and " +
+                                     plural(static_cast<double>(offers.size()), "node") + " can take one" + nodes};
+  if (request.placement == placement_strategy::strict_pack && fitting >= least)
+    return {errc::unsatisfiable,
+            plural(least, "worker") + " are to be on one node (strict_pack), and none has room for all" + nodes};
+  return {errc::unsatisfiable, plural(least, "worker") + " with " + describe(each) +
+                                   (least == 1 ? " needs " : " each need ") + describe(needed) + "; the nodes offer " +
+                                   plural(total.cpus, "CPU") + " and " + plural(total.gpus, "GPU") + nodes};
+}
+
+/// How many workers may be on each node, and how many fit without sharing CPUs; those that have GPUs compute there, and
+/// may share them.
+struct limits {
+  std::vector<std::uint32_t> hard;
+  std::vector<std::uint32_t> soft;
+};
+
+limits limits_of(const scaling_config& request, std::span<const node_room> nodes) {
+  limits result;
+  const auto each = resources_of_worker(request);
+  for (const auto& node : nodes) {
+    auto hard = node.usable ? capacity(each, node.capacity) : 0;
+    if (request.placement == placement_strategy::strict_spread)
+      hard = std::min(hard, 1u);
+    result.hard.push_back(hard);
+    result.soft.push_back(each.gpus > 0 ? hard : std::min(hard, std::max(node.capacity.cpus, 1u)));
+  }
+  return result;
+}
+
+/// Adds workers to `counts`, up to `most` on each node; returns how many found no place. Pack fills one node after the
+/// other; otherwise each goes where the fewest are.
+std::uint32_t fill(std::vector<std::uint32_t>& counts, std::uint32_t left, std::span<const std::uint32_t> most,
+                   bool pack) {
+  for (; left > 0; --left) {
+    auto best = counts.size();
+    for (std::size_t node = 0; node < counts.size(); ++node)
+      if (counts[node] < most[node] && (best == counts.size() || (!pack && counts[node] < counts[best])))
+        best = node;
+    if (best == counts.size())
+      break;
+    ++counts[best];
+  }
+  return left;
+}
+
+/// Adds workers beyond what there are CPUs for, each where it takes the least from the others.
+std::uint32_t share(std::vector<std::uint32_t>& counts, std::uint32_t left, std::span<const std::uint32_t> most,
+                    std::span<const node_room> nodes) {
+  auto load = [&](std::size_t node) {
+    return (counts[node] + 1.0) / static_cast<double>(std::max(nodes[node].capacity.cpus, 1u));
+  };
+  for (; left > 0; --left) {
+    auto best = counts.size();
+    for (std::size_t node = 0; node < counts.size(); ++node)
+      if (counts[node] < most[node] && (best == counts.size() || load(node) < load(best)))
+        best = node;
+    if (best == counts.size())
+      break;
+    ++counts[best];
+  }
+  return left;
+}
+
+/// All on one node: where they are already, else the first that has room for all. A range takes what it gets there.
+std::uint32_t fill_one_node(const scaling_config& request, std::vector<std::uint32_t>& counts, std::uint32_t left,
+                            const limits& most) {
+  const auto there = std::accumulate(counts.begin(), counts.end(), 0u);
+  const auto elastic = request.num_workers.is_elastic();
+  for (const auto* limit : {&most.soft, &most.hard})
+    for (std::size_t node = 0; node < counts.size() && (limit == &most.soft || !elastic); ++node)
+      if (counts[node] == there && (*limit)[node] >= there + left) {
+        counts[node] += left;
+        return 0;
+      }
+  if (there == 0 && !elastic)
+    return left;
+  auto room = [&](std::size_t node) {
+    auto fits =
+        elastic ? std::max(most.soft[node], std::min(most.hard[node], request.num_workers.min)) : most.hard[node];
+    return counts[node] == there && fits > there ? fits - there : 0;
+  };
+  auto best = std::size_t{0};
+  for (std::size_t node = 1; node < counts.size(); ++node)
+    if (room(node) > room(best))
+      best = node;
+  auto add = std::min(left, room(best));
+  counts[best] += add;
+  return left - add;
+}
+
+/// Returns how many found no place.
+std::uint32_t distribute(const scaling_config& request, std::span<const node_room> nodes, std::uint32_t count,
+                         std::vector<std::uint32_t>& counts) {
+  auto most = limits_of(request, nodes);
+  if (request.placement == placement_strategy::strict_pack)
+    return fill_one_node(request, counts, count, most);
+  const auto elastic = request.num_workers.is_elastic();
+  if (request.placement != placement_strategy::pack && !elastic)
+    return fill(counts, count, most.hard, false);
+  auto left = fill(counts, count, most.soft, request.placement == placement_strategy::pack);
+  if (!elastic)
+    return share(counts, left, most.hard, nodes);
+  // A range takes what there is, and shares only as far as its least number needs.
+  auto there = std::accumulate(counts.begin(), counts.end(), 0u);
+  auto lacking = std::min(left, request.num_workers.min - std::min(there, request.num_workers.min));
+  return left - (lacking - share(counts, lacking, most.hard, nodes));
+}
+
+} // namespace
+
+expected<placement_decision> place_workers(const scaling_config& request, std::span<const node_offer> offers) {
+  if (offers.empty())
+    return fail(errc::unsatisfiable, "no node to place workers on");
+  std::vector<node_room> nodes;
+  for (const auto& offer : offers)
+    nodes.push_back({offer.free, 0, true});
+  auto counts = std::vector<std::uint32_t>(offers.size());
+  auto wanted = request.num_workers.max;
+  auto left = distribute(request, nodes, wanted, counts);
+  if (wanted - left < request.num_workers.min)
+    return fail(unsatisfiable(request, offers));
+  placement_decision result;
+  auto rank = std::uint32_t{0};
+  for (std::uint32_t node = 0; node < counts.size(); ++node) {
+    for (std::uint32_t local = 0; local < counts[node]; ++local, ++rank)
+      result.places.push_back({worker_id{rank}, rank_id{rank}, node, local, counts[node]});
+    if (counts[node] > std::max(offers[node].free.cpus, 1u))
+      result.warning += (result.warning.empty() ? "" : "; ") + plural(counts[node], "worker") + " share " +
+                        plural(offers[node].free.cpus, "CPU") + " on " + offers[node].address;
+  }
+  return result;
+}
+
+std::vector<std::uint32_t> place_more(const scaling_config& request, std::span<const node_room> nodes,
+                                      std::uint32_t count) {
+  std::vector<std::uint32_t> before;
+  for (const auto& node : nodes)
+    before.push_back(node.workers);
+  auto counts = before;
+  std::ignore = distribute(request, nodes, count, counts);
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t node = 0; node < counts.size(); ++node)
+    result.insert(result.end(), counts[node] - before[node], node);
+  return result;
+}
+
+} // namespace troupe::actors

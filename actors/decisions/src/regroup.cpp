@@ -1,0 +1,51 @@
+#include <troupe/actors/decisions/regroup.hpp>
+
+#include <algorithm>
+
+namespace troupe::actors {
+
+namespace {
+
+std::string name_of(const regroup_report& x) {
+  return "worker " + std::to_string(x.worker.value);
+}
+
+std::string text(std::uint64_t x) {
+  return std::to_string(x);
+}
+
+} // namespace
+
+expected<regroup_decision> decide_regroup(std::span<const regroup_report> reports) {
+  if (reports.empty())
+    return fail(errc::internal, "nobody is left to decide about");
+  const auto& first = *std::ranges::max_element(reports, {}, &regroup_report::passed);
+  const auto& last_evaluated = *std::ranges::max_element(reports, {}, &regroup_report::evaluations);
+  regroup_decision result;
+  result.settled = first.passed;
+  result.commands_agreed = first.commands_agreed;
+  result.evaluations = last_evaluated.evaluations;
+  result.evaluation_source = last_evaluated.worker;
+  const regroup_report* behind = nullptr;
+  for (const auto& x : reports) {
+    if (x.passed != result.settled) {
+      if (x.passed.value + 1 != result.settled.value || !x.holds_next)
+        return fail(errc::internal, name_of(first) + " has passed step " + text(first.passed.value) + ", and " +
+                                        name_of(x) + " is at step " + text(x.passed.value) +
+                                        " without the gradient of the next: an invariant of Troupe is broken");
+      behind = &x;
+    }
+    if (x.evaluations + 1 < result.evaluations)
+      return fail(errc::internal, name_of(last_evaluated) + " has finished " + text(result.evaluations) +
+                                      " evaluations, and " + name_of(x) + " " + text(x.evaluations) +
+                                      ": an invariant of Troupe is broken");
+    result.evaluations_differ = result.evaluations_differ || x.evaluations != result.evaluations;
+  }
+  result.reason = behind != nullptr ? name_of(first) + " has passed step " + text(result.settled.value) +
+                                          ": all apply it, from the gradient that they hold"
+                                    : "nobody has passed step " + text(result.settled.value + 1) +
+                                          ": all compute it, under the new ownership";
+  return result;
+}
+
+} // namespace troupe::actors

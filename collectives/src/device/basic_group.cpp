@@ -1,0 +1,327 @@
+#include "device/basic_group.hpp"
+
+#include "device/giving_up.hpp"
+#include "transport/call_checks.hpp"
+
+#include <algorithm>
+#include <sys/prctl.h>
+#include <thread>
+
+namespace troupe::collectives {
+
+namespace {
+
+/// What is looked at again and again is mostly there within microseconds, or not for long.
+constexpr int looks_without_sleep = 200;
+constexpr auto pause_between_looks = std::chrono::microseconds{50};
+constexpr int looks_between_looks_at_gpu = 1000;
+
+/// The kernel lets a thread sleep 50 us longer than it asks for, as long again as the pause.
+void pause() {
+  thread_local const auto is_precise = ::prctl(PR_SET_TIMERSLACK, 1000UL) == 0;
+  static_cast<void>(is_precise);
+  std::this_thread::sleep_for(pause_between_looks);
+}
+
+} // namespace
+
+basic_device_group::basic_device_group(std::shared_ptr<device> where, rank_id rank, std::uint32_t world_size,
+                                       generation_id generation, std::chrono::milliseconds deadline, std::string name,
+                                       hang_policy on_hang)
+    : where_(where),
+      rank_(rank),
+      world_size_(world_size),
+      generation_(generation),
+      on_hang_(std::move(on_hang)),
+      deadline_(deadline),
+      name_(std::move(name)),
+      arithmetic_(std::move(where)) {}
+
+expected<void> basic_device_group::open() {
+  // Communication goes before the rest of backward: others wait for it.
+  auto stream = device_stream::make(where_, device::stream_priority::high);
+  if (!stream)
+    return fail(std::move(stream.error()));
+  auto gate = device_stream::make(where_, device::stream_priority::high);
+  if (!gate)
+    return fail(std::move(gate.error()));
+  stream_ = std::move(*stream);
+  gate_ = std::move(*gate);
+  return {};
+}
+
+std::string basic_device_group::named() const {
+  return "rank " + std::to_string(rank_.value) + " of " + std::to_string(world_size_) + ", generation " +
+         std::to_string(generation_.value) + ", " + to_string(where_->info());
+}
+
+expected<std::unique_ptr<device_bucket>> basic_device_group::make_bucket(const bucket_layout& layout,
+                                                                         std::vector<byte_range> parts) {
+  if (auto valid = check_parts(layout, parts); !valid)
+    return fail(std::move(valid.error()));
+  auto memory = allocate(std::max<std::uint64_t>(layout.size_bytes(), alignment_bytes));
+  if (!memory)
+    return fail(std::move(memory.error()));
+  return std::make_unique<own_device_bucket>(std::move(*memory), layout.size_bytes(), std::move(parts));
+}
+
+expected<void> basic_device_group::check_result(device_bucket& result, const bucket_layout& layout,
+                                                std::size_t part) const {
+  if (dynamic_cast<own_device_bucket*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
+    return fail(errc::invalid_argument, "the result has " + std::to_string(result.bytes().size()) +
+                                            " bytes and the layout " + std::to_string(layout.size_bytes()) +
+                                            ", or another kind of group made it; make it with make_bucket");
+  if (part >= result.parts().size())
+    return fail(errc::invalid_argument, "there is no part " + std::to_string(part) + " of a bucket in " +
+                                            std::to_string(result.parts().size()) + " parts");
+  return {};
+}
+
+expected<void> basic_device_group::reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
+                                                 std::span<const shard_range> ownership,
+                                                 std::span<const leaf_partial> partials, device_bucket& result,
+                                                 const device_event& ready, std::uint64_t divisor, std::size_t part) {
+  if (!plan_ || planned_shards_ != shards || !std::ranges::equal(planned_ownership_, ownership)) {
+    if (ownership.size() != world_size_)
+      return fail(errc::invalid_argument, "reduce_leaves: the ownership names " + std::to_string(ownership.size()) +
+                                              " ranks and the group has " + std::to_string(world_size_) +
+                                              "; give one range for each rank");
+    auto plan = plan_finish(shards, ownership);
+    if (!plan)
+      return fail(std::move(plan.error()));
+    plan_ = std::make_shared<const finish_plan>(std::move(*plan));
+    planned_shards_ = shards;
+    planned_ownership_.assign(ownership.begin(), ownership.end());
+  }
+  if (auto valid = check_partials(layout, *plan_, rank_.value, partials, divisor); !valid)
+    return valid;
+  if (auto valid = check_result(result, layout, part); !valid)
+    return valid;
+  reduction what;
+  what.call = "reduce_leaves #" + std::to_string(++sequence_) + " (part " + std::to_string(part) + ")";
+  what.layout = layout;
+  what.shards = shards;
+  what.ownership = planned_ownership_;
+  what.plan = plan_;
+  what.operands.assign(partials.begin(), partials.end());
+  what.result = static_cast<own_device_bucket*>(&result);
+  what.divisor = divisor;
+  what.part = part;
+  return begin(std::move(what), ready, &basic_device_group::reduce_exactly);
+}
+
+expected<void> basic_device_group::all_reduce_fast(const bucket_layout& layout, const std::byte* contribution,
+                                                   device_bucket& result, const device_event& ready,
+                                                   std::uint64_t divisor, std::size_t part) {
+  if (auto valid = check_contribution(layout, {contribution, layout.size_bytes()}, divisor); !valid)
+    return valid;
+  if (auto valid = check_result(result, layout, part); !valid)
+    return valid;
+  reduction what;
+  what.call = "all_reduce_fast #" + std::to_string(++sequence_) + " (part " + std::to_string(part) + ")";
+  what.layout = layout;
+  what.operands = {{tree_node{}, contribution}};
+  what.result = static_cast<own_device_bucket*>(&result);
+  what.divisor = divisor;
+  what.part = part;
+  return begin(std::move(what), ready, &basic_device_group::reduce_fast);
+}
+
+expected<void> basic_device_group::begin(reduction what, const device_event& ready,
+                                         expected<void> (basic_device_group::*job)(const reduction&)) {
+  if (auto fine = state(); !fine)
+    return fine;
+  what.ends_at = clock::now() + deadline_.load();
+  // The caller may record its event anew as soon as this returns.
+  if (auto held = ready.hold(gate_); !held)
+    return fail_with(std::move(held.error()));
+  auto own = record_event(gate_.handle());
+  if (!own)
+    return fail_with(std::move(own.error()));
+  what.ready = *own;
+  if (auto prepared = prepare(what); !prepared)
+    return fail_with(std::move(prepared.error()));
+  is_begun_ = true;
+  static_cast<void>(start([this, job, what = std::move(what)] { return run(job, what); }));
+  return {};
+}
+
+expected<void> basic_device_group::run(expected<void> (basic_device_group::*job)(const reduction&),
+                                       const reduction& what) {
+  if (auto fine = state(); !fine)
+    return fine;
+  milestones_.push_back({what.ready, waits_for::own_gpu});
+  {
+    const std::lock_guard lock{under_way_mutex_};
+    under_way_ = what.call;
+  }
+  if (auto done = (this->*job)(what); !done)
+    return fail_with({done.error().code, named() + ", " + what.call + ": " + done.error().message});
+  return {};
+}
+
+expected<void> basic_device_group::finish() {
+  if (std::exchange(is_begun_, false))
+    static_cast<void>(start([this] { return end_all(); }).wait());
+  const std::lock_guard lock{events_mutex_};
+  // Completed, or never waited for again.
+  std::ranges::move(used_events_, std::back_inserter(free_events_));
+  used_events_.clear();
+  return state();
+}
+
+/// On the group's thread: everything before has been put on streams, or has failed.
+expected<void> basic_device_group::end_all() {
+  for (const auto& x : expected_) {
+    if (has_failed())
+      break;
+    static_cast<void>(wait_for(*x.event, x.call, x.ends_at));
+  }
+  expected_.clear();
+  milestones_.clear();
+  {
+    const std::lock_guard lock{under_way_mutex_};
+    under_way_.clear();
+  }
+  if (has_failed())
+    let_go();
+  return state();
+}
+
+/// On the group's thread, now and then while it waits.
+void basic_device_group::look_at_gpu() noexcept {
+  for (const auto& next : milestones_)
+    if (const auto has_come = next.event->has_completed(); has_come && !*has_come) {
+      awaits_own_gpu_ = next.whom == waits_for::own_gpu;
+      return;
+    }
+  awaits_own_gpu_ = false;
+}
+
+std::string basic_device_group::describe() const {
+  const std::lock_guard lock{under_way_mutex_};
+  if (under_way_.empty())
+    return name_ + ", outside a reduction";
+  return name_ + ", in " + under_way_ + (awaits_own_gpu() ? ", which waits for this worker's own GPU" : "");
+}
+
+expected<void> basic_device_group::poll(const std::function<expected<bool>()>& is_done, const std::string& what,
+                                        clock::time_point ends_at) {
+  auto done = look_until(is_done, what, ends_at);
+  awaits_own_gpu_ = false;
+  return done;
+}
+
+expected<void> basic_device_group::look_until(const std::function<expected<bool>()>& is_done, const std::string& what,
+                                              clock::time_point ends_at) {
+  for (int looks = 0;; ++looks) {
+    auto done = is_done();
+    if (!done)
+      return fail_with({done.error().code, named() + ", " + what + ": " + done.error().message});
+    if (*done)
+      return {};
+    if (looks > 0 && looks % looks_between_looks_at_gpu == 0)
+      look_at_gpu();
+    if (auto fine = look_around(); !fine)
+      return fail_with(std::move(fine.error()));
+    if (clock::now() > ends_at) {
+      look_at_gpu();
+      return fail_with({errc::timed_out,
+                        named() + ": " + what + " did not end within " + std::to_string(deadline_.load().count()) +
+                            " ms: " +
+                            (awaits_own_gpu_ ? "this worker's own GPU has not come so far"
+                                             : "a peer is late or gone, or the device hangs; see the other ranks")});
+    }
+    if (looks < looks_without_sleep)
+      std::this_thread::yield();
+    else
+      pause();
+  }
+}
+
+expected<void> basic_device_group::wait_for(const device_event& event, const std::string& what,
+                                            clock::time_point ends_at) {
+  return poll([&event] { return event.has_completed(); }, what, ends_at);
+}
+
+expected<void> basic_device_group::expect(stream_handle stream, const reduction& what, waits_for whom) {
+  auto event = record_event(stream);
+  if (!event)
+    return fail(std::move(event.error()));
+  expected_.push_back({*event, what.call, what.ends_at});
+  milestones_.push_back({*event, whom});
+  return {};
+}
+
+expected<void> basic_device_group::mark(stream_handle stream, waits_for whom) {
+  return record_event(stream).map([&](const device_event* event) { milestones_.push_back({event, whom}); });
+}
+
+expected<device_event*> basic_device_group::record_event(stream_handle stream) {
+  const std::lock_guard lock{events_mutex_};
+  if (free_events_.empty()) {
+    auto made = device_event::make(where_);
+    if (!made)
+      return fail(std::move(made.error()));
+    free_events_.push_back(std::make_unique<device_event>(std::move(*made)));
+  }
+  if (auto recorded = free_events_.back()->record(stream); !recorded)
+    return fail(std::move(recorded.error()));
+  used_events_.push_back(std::move(free_events_.back()));
+  free_events_.pop_back();
+  return used_events_.back().get();
+}
+
+expected<void> basic_device_group::state() const {
+  if (!has_failed())
+    return {};
+  const std::lock_guard lock{failure_mutex_};
+  return fail(failure_);
+}
+
+expected<void> basic_device_group::fail_with(error reason) {
+  {
+    const std::lock_guard lock{failure_mutex_};
+    if (!has_failed_) {
+      failure_ = std::move(reason);
+      has_failed_ = true;
+    }
+  }
+  wake();
+  return state();
+}
+
+void basic_device_group::abort(error reason) noexcept {
+  static_cast<void>(fail_with(std::move(reason)));
+}
+
+void basic_device_group::settle(const device_stream& stream) noexcept {
+  if (is_process_ending_)
+    return;
+  auto event = record_event(stream.handle());
+  // A device that has failed for good takes no events, and does nothing any more.
+  if (!event)
+    return;
+  const auto is_done = [&event] {
+    const auto done = (*event)->has_completed();
+    return !done || *done;
+  };
+  for (const auto ends_at = clock::now() + on_hang_.settle_deadline; clock::now() < ends_at;) {
+    if (is_done())
+      return;
+    std::this_thread::sleep_for(pause_between_looks);
+  }
+  // Kernels and copies of ours end by themselves. These may write on, so that this worker must not report.
+  abort_ladder ladder{false, limits_of(on_hang_)};
+  const auto why = "work on the device has not ended within " + std::to_string(on_hang_.settle_deadline.count()) +
+                   " ms after the group was given up";
+  is_process_ending_ = climb(ladder, ladder.begin_with_leave(why, clock::now()), on_hang_, named(),
+                             {{}, {}, is_done}) == ladder_end::ends_process;
+}
+
+void basic_device_group::stop() noexcept {
+  static_cast<void>(finish());
+  jobs_.stop();
+}
+
+} // namespace troupe::collectives

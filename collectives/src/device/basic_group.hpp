@@ -1,0 +1,191 @@
+#pragma once
+
+#include "device/tree.hpp"
+
+#include <troupe/collectives/call_queue.hpp>
+#include <troupe/collectives/device_group.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::collectives {
+
+/// A bucket in device memory of its own.
+class own_device_bucket : public device_bucket {
+ public:
+  own_device_bucket(device_memory memory, std::uint64_t size_bytes, std::vector<byte_range> parts)
+      : memory_(std::move(memory)), size_bytes_(size_bytes), parts_(std::move(parts)) {}
+
+  std::span<const std::byte> bytes() const noexcept override { return {memory_.data(), size_bytes_}; }
+  std::span<const byte_range> parts() const noexcept override { return parts_; }
+  [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
+
+ private:
+  device_memory memory_;
+  std::uint64_t size_bytes_;
+  std::vector<byte_range> parts_;
+};
+
+/// What the groups share: checks of arguments, the plan, the first failure, and waiting for events with a deadline. A
+/// reduction is begun by the caller's thread and goes on in a job, on one thread beside it, in order.
+class basic_device_group : public device_group {
+ public:
+  rank_id rank() const noexcept override { return rank_; }
+  std::uint32_t world_size() const noexcept override { return world_size_; }
+  generation_id generation() const noexcept override { return generation_; }
+  const std::shared_ptr<device>& where() const noexcept override { return where_; }
+  void set_deadline(std::chrono::milliseconds deadline) noexcept override { deadline_ = deadline; }
+  std::string_view name() const noexcept override { return name_; }
+
+  expected<device_memory> allocate(std::uint64_t size_bytes) override {
+    return device_memory::make(where_, size_bytes);
+  }
+  expected<std::unique_ptr<device_bucket>> make_bucket(const bucket_layout& layout,
+                                                       std::vector<byte_range> parts) override;
+  expected<void> reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
+                               std::span<const shard_range> ownership, std::span<const leaf_partial> partials,
+                               device_bucket& result, const device_event& ready, std::uint64_t divisor,
+                               std::size_t part) override;
+  expected<void> all_reduce_fast(const bucket_layout& layout, const std::byte* contribution, device_bucket& result,
+                                 const device_event& ready, std::uint64_t divisor, std::size_t part) override;
+  expected<void> finish() override;
+  void abort(error reason) noexcept override;
+  bool awaits_own_gpu() const noexcept override { return awaits_own_gpu_; }
+  std::string describe() const override;
+
+ protected:
+  using clock = std::chrono::steady_clock;
+
+  basic_device_group(std::shared_ptr<device> where, rank_id rank, std::uint32_t world_size, generation_id generation,
+                     std::chrono::milliseconds deadline, std::string name, hang_policy on_hang);
+
+  /// The group's streams. To be called once, by whoever makes the group.
+  [[nodiscard]] expected<void> open();
+
+  /// A reduction on its way. What it refers to stays until `finish` has returned; the rest are copies.
+  struct reduction {
+    /// "reduce_leaves #12 (part 3)".
+    std::string call;
+    bucket_layout layout;
+    std::uint32_t shards = 0;
+    std::vector<shard_range> ownership;
+    std::shared_ptr<const finish_plan> plan;
+    /// Begins of buckets in device memory: of sums, or, for the fast mode, of contributions.
+    std::vector<leaf_partial> operands;
+    own_device_bucket* result = nullptr;
+    std::uint64_t divisor = 1;
+    std::size_t part = 0;
+    /// Completes when the operands do.
+    device_event* ready = nullptr;
+    clock::time_point ends_at;
+
+    [[nodiscard]] byte_range range() const noexcept { return result->parts()[part]; }
+  };
+
+  // -- what a backend does
+
+  /// On the caller's thread, before the job is started.
+  [[nodiscard]] virtual expected<void> prepare(reduction&) { return {}; }
+  /// On the group's thread. Return once the work stands on streams; its last event goes to `expect`.
+  [[nodiscard]] virtual expected<void> reduce_exactly(const reduction& what) = 0;
+  [[nodiscard]] virtual expected<void> reduce_fast(const reduction& what) = 0;
+  /// On the group's thread, until `event` has completed: whether something else has gone wrong meanwhile.
+  [[nodiscard]] virtual expected<void> look_around() { return state(); }
+  /// On the group's thread, after a failure: returns once the work on the streams has ended, or will not by itself.
+  virtual void let_go() noexcept { settle(stream_); }
+  /// After the first reason: wakes what does not look at `state`.
+  virtual void wake() noexcept {}
+  [[nodiscard]] virtual pending_call start(std::function<expected<void>()> job) { return jobs_.start(std::move(job)); }
+
+  // -- for backends
+
+  [[nodiscard]] expected<void> state() const;
+  [[nodiscard]] bool has_failed() const noexcept { return has_failed_.load(std::memory_order_acquire); }
+  /// The first reason stays; returns it.
+  [[nodiscard]] expected<void> fail_with(error reason);
+  /// Polls until `is_done` is true. Fails as `look_around` does, and at the deadline.
+  [[nodiscard]] expected<void> poll(const std::function<expected<bool>()>& is_done, const std::string& what,
+                                    clock::time_point ends_at);
+  [[nodiscard]] expected<void> wait_for(const device_event& event, const std::string& what, clock::time_point ends_at);
+  /// What a stream waits for before it comes to an event.
+  enum class waits_for : std::uint8_t { own_gpu, peers };
+  /// An event of the group's for the place where `stream` is now; `finish` waits for it.
+  [[nodiscard]] expected<void> expect(stream_handle stream, const reduction& what, waits_for whom);
+  /// The same on the way there, for who asks what is waited for.
+  [[nodiscard]] expected<void> mark(stream_handle stream, waits_for whom);
+  [[nodiscard]] expected<device_event*> record_event(stream_handle stream);
+  /// Returns once all that stands on `stream` is done. If it never is, this process ends meanwhile.
+  void settle(const device_stream& stream) noexcept;
+  /// Ends the jobs. First thing in a backend's destructor.
+  void stop() noexcept;
+  [[nodiscard]] std::string named() const;
+
+  const std::shared_ptr<device> where_;
+  const rank_id rank_;
+  const std::uint32_t world_size_;
+  const generation_id generation_;
+  const hang_policy on_hang_;
+  /// Of the group's thread: the process has been told to end, and nothing is waited for any more.
+  bool is_process_ending_ = false;
+  std::atomic<std::chrono::milliseconds> deadline_;
+  std::string name_;
+  device_stream stream_;
+  device_tree arithmetic_;
+
+ private:
+  [[nodiscard]] expected<void> begin(reduction what, const device_event& ready,
+                                     expected<void> (basic_device_group::*job)(const reduction&));
+  [[nodiscard]] expected<void> check_result(device_bucket& result, const bucket_layout& layout, std::size_t part) const;
+  [[nodiscard]] expected<void> end_all();
+  [[nodiscard]] expected<void> run(expected<void> (basic_device_group::*job)(const reduction&), const reduction& what);
+  [[nodiscard]] expected<void> look_until(const std::function<expected<bool>()>& is_done, const std::string& what,
+                                          clock::time_point ends_at);
+  void look_at_gpu() noexcept;
+
+  /// Brings the caller's events over to events of the group's own, in order.
+  device_stream gate_;
+  /// Free ones, and those of the reductions since the last `finish`.
+  std::mutex events_mutex_;
+  std::vector<std::unique_ptr<device_event>> free_events_;
+  std::vector<std::unique_ptr<device_event>> used_events_;
+
+  struct expectation {
+    device_event* event;
+    std::string call;
+    clock::time_point ends_at;
+  };
+  /// Of the group's thread.
+  std::vector<expectation> expected_;
+
+  struct milestone {
+    const device_event* event;
+    waits_for whom;
+  };
+  /// Of the group's thread: in the order in which they complete.
+  std::vector<milestone> milestones_;
+
+  std::atomic<bool> awaits_own_gpu_{false};
+  mutable std::mutex under_way_mutex_;
+  /// The last reduction that was put on streams, or is being put there; empty once all have ended.
+  std::string under_way_;
+
+  std::uint64_t sequence_ = 0;
+  std::uint32_t planned_shards_ = 0;
+  std::vector<shard_range> planned_ownership_;
+  std::shared_ptr<const finish_plan> plan_;
+
+  std::atomic<bool> has_failed_{false};
+  mutable std::mutex failure_mutex_;
+  error failure_;
+
+  call_queue jobs_;
+  bool is_begun_ = false;
+};
+
+} // namespace troupe::collectives

@@ -1,0 +1,174 @@
+#include "device/tree.hpp"
+
+#include <troupe/collectives/device_group.hpp>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace troupe::collectives {
+
+/// Each operation of the plan is a kernel over the whole range, since no cache would keep a block until the next.
+struct device_leaf_accumulator::state {
+  std::shared_ptr<device> where;
+  bucket_layout layout;
+  bucket_layout sums;
+  accumulation_plan plan;
+  allocator allocate;
+  device_tree arithmetic;
+
+  std::vector<byte_range> finished = {};
+  device_memory contribution = {};
+  std::vector<device_memory> buffers = {};
+  std::vector<leaf_partial> partials = {};
+
+  [[nodiscard]] bool is_narrow() const noexcept { return sums.size_bytes() != layout.size_bytes(); }
+
+  /// All that the plan speaks of.
+  expected<void> make_buffers() {
+    while (buffers.size() < plan.buffers()) {
+      auto made = allocate(std::max<std::uint64_t>(sums.size_bytes(), alignment_bytes));
+      if (!made)
+        return fail(std::move(made.error()));
+      buffers.push_back(std::move(*made));
+    }
+    return {};
+  }
+
+  expected<void> run(byte_range part, const device_stream& stream) {
+    const byte_range part_in_sums{layout.offset_in_sums(part.first), layout.offset_in_sums(part.last)};
+    if (part_in_sums.size_bytes() == 0)
+      return {};
+    for (const auto& x : plan.operations())
+      if (auto put = run(x, part, part_in_sums, stream); !put)
+        return put;
+    return {};
+  }
+
+  expected<void> run(const accumulation_plan::operation& x, byte_range part, byte_range part_in_sums,
+                     const device_stream& stream) {
+    auto* target = buffers[x.target].data() + part_in_sums.first;
+    switch (x.what) {
+    case accumulation_plan::operation::kind::widen:
+      return arithmetic.widen(layout, contribution.data() + part.first, part, target, stream.handle());
+    case accumulation_plan::operation::kind::clear:
+      return where->clear(target, part_in_sums.size_bytes(), stream.handle());
+    case accumulation_plan::operation::kind::add: {
+      const std::byte* operands[] = {target, buffers[x.source].data() + part_in_sums.first};
+      return arithmetic.add(sums, operands, part_in_sums, target, stream.handle());
+    }
+    }
+    return {};
+  }
+};
+
+device_leaf_accumulator::device_leaf_accumulator(std::unique_ptr<state> made) : state_(std::move(made)) {}
+device_leaf_accumulator::device_leaf_accumulator(device_leaf_accumulator&&) noexcept = default;
+device_leaf_accumulator& device_leaf_accumulator::operator=(device_leaf_accumulator&&) noexcept = default;
+device_leaf_accumulator::~device_leaf_accumulator() = default;
+
+expected<device_leaf_accumulator> device_leaf_accumulator::make(std::shared_ptr<device> where, bucket_layout layout,
+                                                                std::uint32_t shards, allocator allocate) {
+  if (shards == 0)
+    return fail(errc::invalid_argument, "0 shards have no contributions to add; use at least one shard");
+  if (auto valid = check_reducible(layout); !valid)
+    return fail(std::move(valid.error()));
+  if (!allocate)
+    allocate = [where](std::uint64_t size_bytes) { return device_memory::make(where, size_bytes); };
+  auto sums = layout.sums();
+  auto plan = accumulation_plan{shards, sums.size_bytes() != layout.size_bytes()};
+  auto arithmetic = device_tree{where};
+  return device_leaf_accumulator{
+      std::unique_ptr<state>(new state{std::move(where), std::move(layout), std::move(sums), std::move(plan),
+                                       std::move(allocate), std::move(arithmetic)})};
+}
+
+void device_leaf_accumulator::begin(shard_range range) {
+  state_->plan.begin(range);
+  state_->finished.clear();
+  state_->partials.clear();
+}
+
+expected<std::span<std::byte>> device_leaf_accumulator::next(shard_id shard, const device_stream& stream) {
+  auto& x = *state_;
+  x.plan.advance_to(shard);
+  if (auto made = x.make_buffers(); !made)
+    return fail(std::move(made.error()));
+  if (auto put = x.run({0, x.layout.size_bytes()}, stream); !put)
+    return fail(std::move(put.error()));
+  const auto leaf = x.plan.open_contribution();
+  if (auto made = x.make_buffers(); !made)
+    return fail(std::move(made.error()));
+  const auto size_bytes = x.layout.size_bytes();
+  if (x.is_narrow() && x.contribution.size_bytes() < size_bytes) {
+    auto made = device_memory::make(x.where, size_bytes);
+    if (!made)
+      return fail(std::move(made.error()));
+    x.contribution = std::move(*made);
+  }
+  auto* data = x.is_narrow() ? x.contribution.data() : x.buffers[leaf].data();
+  if (auto put = x.where->clear(data, size_bytes, stream.handle()); !put)
+    return fail(std::move(put.error()));
+  return std::span{data, size_bytes};
+}
+
+expected<void> device_leaf_accumulator::close(const device_stream&) {
+  auto& x = *state_;
+  x.plan.close();
+  if (auto made = x.make_buffers(); !made)
+    return made;
+  for (const auto& entry : x.plan.sums())
+    x.partials.push_back({entry.node, x.buffers[entry.buffer].data()});
+  return {};
+}
+
+expected<void> device_leaf_accumulator::finish(byte_range range, const device_stream& stream) {
+  auto& x = *state_;
+  const auto size_bytes = x.layout.size_bytes();
+  const auto overlaps = [range](byte_range other) { return range.first < other.last && other.first < range.last; };
+  if (!x.plan.is_closed() || range.first > range.last || range.last > size_bytes ||
+      range.first % alignment_bytes != 0 || range.last % alignment_bytes != 0 ||
+      std::ranges::any_of(x.finished, overlaps))
+    throw std::logic_error{"device_leaf_accumulator: bytes [" + std::to_string(range.first) + ", " +
+                           std::to_string(range.last) +
+                           ") are finished before close, or twice, or are not whole lines "
+                           "of a bucket of " +
+                           std::to_string(size_bytes) + " bytes"};
+  if (range.size_bytes() == 0)
+    return {};
+  x.finished.push_back(range);
+  return x.run(range, stream);
+}
+
+expected<void> device_leaf_accumulator::end(const device_stream& stream) {
+  auto& x = *state_;
+  if (!x.plan.is_closed())
+    if (auto closed = close(stream); !closed)
+      return closed;
+  std::ranges::sort(x.finished);
+  std::uint64_t next = 0;
+  for (const auto& done : x.finished) {
+    if (auto put = x.run({next, done.first}, stream); !put)
+      return put;
+    next = done.last;
+  }
+  if (auto put = x.run({next, x.layout.size_bytes()}, stream); !put)
+    return put;
+  x.finished.assign(1, {0, x.layout.size_bytes()});
+  return {};
+}
+
+std::span<const leaf_partial> device_leaf_accumulator::partials() const noexcept {
+  return state_->partials;
+}
+
+const bucket_layout& device_leaf_accumulator::layout() const noexcept {
+  return state_->layout;
+}
+
+std::uint32_t device_leaf_accumulator::shards() const noexcept {
+  return state_->plan.shards();
+}
+
+} // namespace troupe::collectives

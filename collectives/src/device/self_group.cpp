@@ -1,0 +1,63 @@
+#include "device/basic_group.hpp"
+
+namespace troupe::collectives {
+
+namespace {
+
+constexpr auto default_deadline = std::chrono::seconds{300};
+
+class self_device_group final : public basic_device_group {
+ public:
+  self_device_group(std::shared_ptr<device> where, generation_id generation, hang_policy on_hang)
+      : basic_device_group(std::move(where), rank_id{0}, 1, generation, default_deadline, "self", std::move(on_hang)),
+        widened_(this->where()) {}
+  ~self_device_group() override { stop(); }
+
+  using basic_device_group::open;
+
+ private:
+  expected<void> reduce_exactly(const reduction& what) override {
+    const auto range = what.range();
+    std::vector<const std::byte*> operands;
+    for (const auto& operand : what.operands)
+      operands.push_back(operand.data + what.layout.offset_in_sums(range.first));
+    if (auto held = what.ready->hold(stream_); !held)
+      return held;
+    if (auto put = arithmetic_.reduce(*what.plan, what.layout, what.divisor, operands, range,
+                                      what.result->data() + range.first, stream_.handle());
+        !put)
+      return put;
+    return expect(stream_.handle(), what, waits_for::own_gpu);
+  }
+
+  expected<void> reduce_fast(const reduction& what) override {
+    const auto range = what.range();
+    auto sum = widened_.reserve(what.layout.sums().size_bytes());
+    if (!sum)
+      return fail(std::move(sum.error()));
+    if (auto held = what.ready->hold(stream_); !held)
+      return held;
+    if (auto put = arithmetic_.widen(what.layout, what.operands[0].data + range.first, range, *sum, stream_.handle());
+        !put)
+      return put;
+    if (auto put = arithmetic_.finish(what.layout, what.divisor, *sum, range, what.result->data() + range.first,
+                                      stream_.handle());
+        !put)
+      return put;
+    return expect(stream_.handle(), what, waits_for::own_gpu);
+  }
+
+  device_scratch widened_;
+};
+
+} // namespace
+
+expected<std::unique_ptr<device_group>> make_self_device_group(std::shared_ptr<device> where, generation_id generation,
+                                                               hang_policy on_hang) {
+  auto group = std::make_unique<self_device_group>(std::move(where), generation, std::move(on_hang));
+  if (auto opened = group->open(); !opened)
+    return fail(std::move(opened.error()));
+  return group;
+}
+
+} // namespace troupe::collectives

@@ -1,0 +1,294 @@
+#include "transport/communicator.hpp"
+#include "gloo/connect.hpp"
+#include "gloo/transport.hpp"
+
+#include <troupe/collectives/gloo_communicator.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <mutex>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+namespace troupe::collectives {
+
+namespace {
+
+using context_ptr = gloo_transport::context_ptr;
+
+using clock = std::chrono::steady_clock;
+
+/// What stands before a rank's addresses in its blob, and what both sides of a connection say first.
+struct blob_header {
+  std::uint64_t generation = 0;
+  std::uint32_t world_size = 0;
+  std::uint32_t rank = 0;
+  /// Of each address; the rank's own place holds zeros.
+  std::uint32_t address_bytes = 0;
+  std::uint32_t magic = 0x676c6f32;
+
+  bool operator==(const blob_header&) const = default;
+};
+
+std::string describe(const gloo_options& options) {
+  return "rank " + std::to_string(options.rank.value) + " of " + std::to_string(options.world_size) + ", generation " +
+         std::to_string(options.generation.value);
+}
+
+gloo::transport::Pair& pair_of(const context_ptr& context, std::uint32_t peer) {
+  return *context->getPair(static_cast<int>(peer));
+}
+
+void ignore_broken_pipes() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL)
+    std::signal(SIGPIPE, SIG_IGN);
+}
+
+bool can_bind(const addrinfo& address) {
+  const auto socket_fd = socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, address.ai_protocol);
+  if (socket_fd < 0)
+    return false;
+  const auto result = bind(socket_fd, address.ai_addr, address.ai_addrlen) == 0;
+  close(socket_fd);
+  return result;
+}
+
+/// Gloo uses memory it never got for a name that does not resolve, and loses some for an address of another host, so it
+/// must see neither.
+expected<void> check_host(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const auto code = getaddrinfo(host.c_str(), nullptr, &hints, &found); code != 0)
+    return fail(errc::unreachable, "host '" + host + "' does not resolve (" + gai_strerror(code) +
+                                       "); set this host's name or address in the trusted network");
+  auto is_ours = false;
+  for (const auto* x = found; x != nullptr && !is_ours; x = x->ai_next)
+    is_ours = can_bind(*x);
+  freeaddrinfo(found);
+  if (is_ours)
+    return {};
+  return fail(errc::unreachable, "host '" + host +
+                                     "' is no address of this machine; set its own name or address in "
+                                     "the trusted network");
+}
+
+expected<void> check_options(const gloo_options& options) {
+  if (options.world_size == 0 || options.rank.value >= options.world_size)
+    return fail(errc::invalid_argument, describe(options) + ": a rank must be below the world size");
+  if (options.deadline <= std::chrono::milliseconds{0} || options.connect_deadline <= std::chrono::milliseconds{0})
+    return fail(errc::invalid_argument, describe(options) + ": deadlines must be positive");
+  return check_host(options.host);
+}
+
+/// A listening pair for every peer, each in a context of its own.
+struct open_ports {
+  gloo_transport::device_ptr device;
+  std::vector<context_ptr> contexts;
+};
+
+expected<open_ports> make_ports(const gloo_options& options, const std::vector<bool>& is_peer) {
+  open_ports result;
+  auto& [device, contexts] = result;
+  contexts.resize(options.world_size);
+  try {
+    device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr{options.host.c_str()});
+    for (std::uint32_t peer = 0; peer < options.world_size; ++peer) {
+      if (!is_peer[peer])
+        continue;
+      contexts[peer] =
+          device->createContext(static_cast<int>(options.rank.value), static_cast<int>(options.world_size));
+      contexts[peer]->setTimeout(options.connect_deadline);
+      contexts[peer]->createPair(static_cast<int>(peer));
+    }
+  } catch (const std::exception& e) {
+    return fail(errc::unreachable, describe(options) + " cannot open ports on '" + options.host + "': " + e.what() +
+                                       "; set an address of this host");
+  }
+  return result;
+}
+
+std::string make_blob(const gloo_options& options, const std::vector<context_ptr>& contexts) {
+  std::vector<std::vector<char>> addresses(contexts.size());
+  auto header = blob_header{options.generation.value, options.world_size, options.rank.value};
+  for (std::uint32_t peer = 0; peer < contexts.size(); ++peer) {
+    if (contexts[peer])
+      addresses[peer] = pair_of(contexts[peer], peer).address().bytes();
+    header.address_bytes = std::max(header.address_bytes, static_cast<std::uint32_t>(addresses[peer].size()));
+  }
+  std::string blob(sizeof(header), '\0');
+  std::memcpy(blob.data(), &header, sizeof(header));
+  for (auto& address : addresses) {
+    address.resize(header.address_bytes);
+    blob.append(address.begin(), address.end());
+  }
+  return blob;
+}
+
+/// The address at which `peer` listens for this rank.
+expected<std::vector<char>> read_blob(const gloo_options& options, std::uint32_t peer, const std::string& mine,
+                                      const std::string& theirs) {
+  blob_header header, expected_header;
+  std::memcpy(&expected_header, mine.data(), sizeof(expected_header));
+  expected_header.rank = peer;
+  if (theirs.size() == mine.size())
+    std::memcpy(&header, theirs.data(), sizeof(header));
+  if (theirs.size() != mine.size() || header != expected_header)
+    return fail(errc::mismatch, describe(options) + ": what came for rank " + std::to_string(peer) +
+                                    " is not of this generation and group; exchange among exactly its members, in "
+                                    "rank order");
+  const auto first = sizeof(header) + std::size_t{header.address_bytes} * options.rank.value;
+  return std::vector<char>(theirs.begin() + static_cast<std::ptrdiff_t>(first),
+                           theirs.begin() + static_cast<std::ptrdiff_t>(first + header.address_bytes));
+}
+
+/// No call uses this tag: they are smaller.
+constexpr std::uint64_t greeting_tag = UINT64_MAX - 1;
+
+/// Ends a connection, or the wait for one, with a FIN: Gloo does that where one of its waits runs out of time.
+/// `Pair::close` would send a reset. Gloo's thread asks a connection that it has just accepted for the peer's name;
+/// after a reset there is none, and the exception ends that process, which was healthy.
+void close_softly(const context_ptr& context) noexcept {
+  try {
+    context->createUnboundBuffer(nullptr, 0)->waitRecv(nullptr, std::chrono::milliseconds{0});
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+/// Connects to all peers at the same time, so that the slowest counts and not the sum; the first failure, or the
+/// caller's, ends the others' waiting. Both sides of a connection greet each other: when that is done, the peer's Gloo
+/// has accepted it, and it may be reset.
+class connector {
+ public:
+  connector(const gloo_options& options, const std::vector<context_ptr>& contexts)
+      : options_(options), contexts_(contexts), ends_at_(clock::now() + options.connect_deadline) {}
+
+  expected<void> run(const std::vector<std::vector<char>>& addresses) {
+    const std::stop_callback on_cancel{options_.cancelled, [this] { cancel(); }};
+    std::vector<std::thread> threads;
+    for (std::uint32_t peer = 0; peer < contexts_.size(); ++peer)
+      if (contexts_[peer])
+        threads.emplace_back([this, &addresses, peer] { connect(peer, addresses[peer]); });
+    for (auto& x : threads)
+      x.join();
+    if (first_failure_.code == errc::none)
+      return {};
+    return fail(std::move(first_failure_));
+  }
+
+ private:
+  void connect(std::uint32_t peer, const std::vector<char>& address) {
+    try {
+      pair_of(contexts_[peer], peer).connect(address);
+      greet(peer);
+    } catch (const std::exception& e) {
+      stop({errc::unreachable, describe(options_) + " did not connect to rank " + std::to_string(peer) + ": " +
+                                   e.what() + "; it may have ended, or a firewall is between"});
+    }
+  }
+
+  void greet(std::uint32_t peer) {
+    auto mine = blob_header{options_.generation.value, options_.world_size, options_.rank.value};
+    auto theirs = blob_header{};
+    const auto rank = static_cast<int>(peer);
+    const auto receipt = contexts_[peer]->createUnboundBuffer(&theirs, sizeof(theirs));
+    const auto greeting = contexts_[peer]->createUnboundBuffer(&mine, sizeof(mine));
+    receipt->recv(rank, greeting_tag);
+    greeting->send(rank, greeting_tag);
+    receipt->waitRecv(time_left());
+    greeting->waitSend(time_left());
+    mine.rank = peer;
+    if (theirs != mine)
+      stop({errc::mismatch, describe(options_) + ": what connected as rank " + std::to_string(peer) + " is rank " +
+                                std::to_string(theirs.rank) + " of " + std::to_string(theirs.world_size) +
+                                ", generation " + std::to_string(theirs.generation) +
+                                "; form the group anew, and let nobody else connect to its ports"});
+  }
+
+  std::chrono::milliseconds time_left() const {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(ends_at_ - clock::now());
+    return std::max(left, std::chrono::milliseconds{0});
+  }
+
+  void cancel() { stop({errc::aborted, describe(options_) + ": cancelled while connecting"}); }
+
+  void stop(error reason) {
+    {
+      const std::lock_guard lock{mutex_};
+      if (first_failure_.code != errc::none)
+        return;
+      first_failure_ = std::move(reason);
+    }
+    for (std::uint32_t peer = 0; peer < contexts_.size(); ++peer)
+      if (contexts_[peer])
+        close_softly(contexts_[peer]);
+  }
+
+  const gloo_options& options_;
+  const std::vector<context_ptr>& contexts_;
+  const clock::time_point ends_at_;
+  std::mutex mutex_;
+  error first_failure_;
+};
+
+expected<std::vector<std::vector<char>>> exchange_addresses(const gloo_options& options,
+                                                            const std::vector<context_ptr>& contexts,
+                                                            const address_exchange& exchange) {
+  const auto mine = make_blob(options, contexts);
+  auto blobs = exchange(mine);
+  if (!blobs)
+    return fail(std::move(blobs.error()));
+  if (blobs->size() != options.world_size)
+    return fail(errc::mismatch, describe(options) + ": the exchange returned " + std::to_string(blobs->size()) +
+                                    " blobs; it must return one for each rank");
+  std::vector<std::vector<char>> result(options.world_size);
+  for (std::uint32_t peer = 0; peer < options.world_size; ++peer) {
+    auto address = read_blob(options, peer, mine, (*blobs)[peer]);
+    if (!address)
+      return fail(std::move(address.error()));
+    result[peer] = std::move(*address);
+  }
+  return result;
+}
+
+} // namespace
+
+expected<std::unique_ptr<transport>> connect_gloo(const gloo_options& options, const std::vector<bool>& is_peer,
+                                                  const address_exchange& exchange) {
+  if (auto valid = check_options(options); !valid)
+    return fail(std::move(valid.error()));
+  ignore_broken_pipes();
+  auto ports = make_ports(options, is_peer);
+  if (!ports)
+    return fail(std::move(ports.error()));
+  auto& [device, contexts] = *ports;
+  const auto addresses = exchange_addresses(options, contexts, exchange);
+  if (!addresses)
+    return fail(addresses.error());
+  if (auto connected = connector{options, contexts}.run(*addresses); !connected)
+    return fail(std::move(connected.error()));
+  return std::make_unique<gloo_transport>(options.rank.value, options.generation, options.deadline, std::move(device),
+                                          std::move(contexts));
+}
+
+expected<std::unique_ptr<communicator>> make_gloo_communicator(gloo_options options, const address_exchange& exchange) {
+  auto is_peer = std::vector<bool>(options.world_size, true);
+  if (options.rank.value < options.world_size)
+    is_peer[options.rank.value] = false;
+  auto connected = connect_gloo(options, is_peer, exchange);
+  if (!connected)
+    return fail(std::move(connected.error()));
+  return std::make_unique<transport_communicator>(std::move(*connected), options.generation);
+}
+
+} // namespace troupe::collectives

@@ -1,0 +1,68 @@
+#pragma once
+
+#include "shm/bucket.hpp"
+#include "shm/group.hpp"
+#include "tree/tree_reduction.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace troupe::collectives {
+
+/// Reductions among the ranks of one host: every rank finishes its slice straight from its peers' memory. The calls are
+/// those of one thread, between the group's `begin` and `end`, and all ranks make the same.
+class shm_reducer {
+ public:
+  explicit shm_reducer(std::shared_ptr<shm_group> group);
+
+  /// How a part of a bucket is spread over the ranks: a slice for each, or everything for everybody where that is less
+  /// trouble than waiting for the others' slices.
+  [[nodiscard]] std::vector<byte_range> spread(byte_range part) const;
+
+  /// Reduces a part into `results[k]` for output k of the plan; they have equal slices. `mine` are the begins of this
+  /// rank's operands, whole buckets. The posting's `words` are the caller's.
+  [[nodiscard]] expected<void> reduce(const call_record& call, const tree_reduction& what,
+                                      std::span<const std::byte* const> mine, std::size_t part,
+                                      std::span<shm_bucket* const> results);
+
+  /// One contribution for each rank, in place, which need not be in a pool.
+  [[nodiscard]] expected<void> all_reduce(const call_record& call, const tree_reduction& what,
+                                          std::span<std::byte> data);
+
+  /// What this rank has read of its peers' memory.
+  [[nodiscard]] std::uint64_t read_bytes() const noexcept { return read_bytes_; }
+
+ private:
+  [[nodiscard]] bool fits_slot(const tree_reduction& what, byte_range part) const noexcept;
+  [[nodiscard]] std::uint64_t operand_bytes(const tree_reduction& what, byte_range part) const noexcept;
+  [[nodiscard]] const std::byte* begin_of(const tree_reduction& what, const std::byte* operand,
+                                          byte_range part) const noexcept;
+
+  expected<void> reduce_small(const call_record& call, const tree_reduction& what,
+                              std::span<const std::byte* const> mine, byte_range part,
+                              std::span<std::byte* const> outs);
+  expected<void> offer(const tree_reduction& what, std::span<const std::byte* const> mine, byte_range part);
+  void look_at_operands(const tree_reduction& what);
+  expected<void> all_reduce_in_place(const tree_reduction& what, std::span<std::byte> data);
+  expected<void> all_reduce_staged(const call_record& call, const tree_reduction& what, std::span<std::byte> data);
+  expected<std::byte*> reserve(std::byte*& block, std::uint64_t& room, std::uint64_t size_bytes);
+  void run(const tree_reduction& what, std::uint64_t origin, byte_range slice, std::span<std::byte* const> outs);
+
+  std::shared_ptr<shm_group> group_;
+  slice_reducer slices_;
+  /// Where the part that is reduced begins in each of the plan's operands.
+  std::vector<const std::byte*> operands_;
+  std::vector<std::byte*> outs_;
+  std::uint64_t read_bytes_ = 0;
+
+  /// Copies of operands that the peers could not read where they are.
+  std::byte* copies_ = nullptr;
+  std::uint64_t copies_room_ = 0;
+  /// For data that is in no pool: two halves for what goes in, two for what comes out.
+  std::byte* staged_ = nullptr;
+  std::uint64_t staged_room_ = 0;
+};
+
+} // namespace troupe::collectives

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "shm/group.hpp"
+#include "transport/transport.hpp"
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace troupe::collectives {
+
+/// Messages between ranks of one host: the sender copies into memory that the receiver can read, so that a send never
+/// waits for its receiver; the receiver copies out.
+class shm_transport final : public transport {
+ public:
+  explicit shm_transport(std::shared_ptr<shm_group> group);
+  ~shm_transport() override;
+
+  std::uint32_t rank() const noexcept override { return group_->rank(); }
+  std::uint32_t world_size() const noexcept override { return group_->size(); }
+  flight_record record() const override { return group_->record(); }
+  void set_deadline(std::chrono::milliseconds deadline) noexcept override { group_->set_deadline(deadline); }
+  expected<void> begin(const call_record& call) override { return group_->begin(call); }
+  ticket send(std::uint32_t peer, std::uint64_t tag, const std::byte* data, std::size_t size_bytes) override;
+  ticket receive(std::uint32_t peer, std::uint64_t tag, std::byte* data, std::size_t size_bytes) override;
+  expected<void> wait(ticket message) override;
+  expected<void> finish() override;
+  void abort(error reason) noexcept override { group_->abort(std::move(reason)); }
+
+ private:
+  /// The ticket of all sends.
+  static constexpr ticket is_sent = SIZE_MAX;
+
+  /// A posted receive; sends are done when they are posted.
+  struct pending {
+    std::uint32_t peer = 0;
+    std::uint64_t tag = 0;
+    std::byte* data = nullptr;
+    std::size_t size_bytes = 0;
+    bool is_done = false;
+  };
+
+  /// A message that lies in the peer's memory.
+  struct arrival {
+    shm::message message;
+    bool is_taken = false;
+  };
+
+  struct link {
+    /// To the peer: what it may not have taken yet, in the order of posting.
+    struct outgoing {
+      void* block = nullptr;
+      std::size_t size_bytes = 0;
+    };
+    std::deque<outgoing> sent;
+    std::uint32_t posted = 0;
+    std::uint32_t released = 0;
+    /// From the peer, seen and not yet counted as taken.
+    std::deque<arrival> arrived;
+    std::uint32_t seen = 0;
+  };
+
+  void release_taken(std::uint32_t peer);
+  void look_for_arrivals(std::uint32_t peer);
+  void take(pending& receive);
+  expected<void> check_sizes(const pending& wanted);
+  void drop_all();
+
+  std::shared_ptr<shm_group> group_;
+  std::vector<link> links_;
+  std::vector<pending> pending_;
+};
+
+} // namespace troupe::collectives

@@ -1,0 +1,499 @@
+#include "transport/communicator.hpp"
+
+#include "transport/call_checks.hpp"
+#include "tree/private_bucket.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace troupe::collectives {
+
+namespace {
+
+/// Up to this size everybody sends everything to everybody and finishes the whole tree: one round instead of two.
+constexpr std::uint64_t one_round_limit_bytes = 4096;
+
+/// The phases of one operation that have tags of their own.
+constexpr std::uint32_t first_phase = 0;
+constexpr std::uint32_t second_phase = 1;
+
+std::uint32_t rounds(std::uint32_t world_size) noexcept {
+  return root_level(world_size);
+}
+
+} // namespace
+
+transport_communicator::transport_communicator(std::unique_ptr<transport> backend, generation_id generation)
+    : backend_(std::move(backend)),
+      generation_(generation),
+      sent_to_(backend_->world_size()),
+      received_from_(backend_->world_size()),
+      everybody_(backend_->world_size()) {
+  std::iota(everybody_.begin(), everybody_.end(), 0u);
+}
+
+transport_communicator::~transport_communicator() {
+  stop_started_calls();
+}
+
+expected<std::unique_ptr<reduced_bucket>> transport_communicator::make_bucket(const bucket_layout& layout,
+                                                                              std::vector<byte_range> parts) {
+  if (auto valid = check_parts(layout, parts); !valid)
+    return fail(std::move(valid.error()));
+  return std::make_unique<private_bucket>(layout.size_bytes(), std::move(parts));
+}
+
+// -- messages --------------------------------------------------------------------------------------------------------
+
+expected<void> transport_communicator::begin(call_record call) {
+  wait_for_started_calls();
+  // Both sides of a pair count their own messages: their collectives' numbers agree, their calls' need not.
+  if (call.kind == call_kind::send)
+    call.sequence = ++sent_to_[call.peer];
+  else if (call.kind == call_kind::receive)
+    call.sequence = ++received_from_[call.peer];
+  else
+    call.sequence = ++sequence_;
+  call_ = call;
+  return backend_->begin(call_);
+}
+
+/// What has to be equal on all ranks is in the tag, so that those that disagree about it wait for each other until that
+/// is found out, instead of taking each other's bytes.
+std::uint64_t transport_communicator::tag(std::uint64_t size_bytes, std::uint32_t phase) const noexcept {
+  const auto what = call_.kind == call_kind::receive ? call_kind::send : call_.kind;
+  auto size_hash = size_bytes * 0x9e3779b97f4a7c15u;
+  if (const auto root = call_.kind == call_kind::broadcast ? call_.peer : 0; what != call_kind::send)
+    size_hash =
+        (size_hash ^ call_.detail ^ (std::uint64_t{root} << 16 | call_.type << 8 | call_.op)) * 0x9e3779b97f4a7c15u;
+  size_hash >>= 50;
+  return std::uint64_t{static_cast<std::uint8_t>(what)} << tag_kind_shift | std::uint64_t{phase & 63} << 50 |
+         size_hash << 36 | (call_.sequence & 0xfffffffffu);
+}
+
+void transport_communicator::post_send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes,
+                                       std::uint32_t phase) {
+  if (size_bytes == 0)
+    return;
+  backend_->send(peer, tag(size_bytes, phase), data, size_bytes);
+  sent_.sent_bytes += size_bytes;
+  ++sent_.sent_messages;
+}
+
+transport::ticket transport_communicator::post_receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes,
+                                                       std::uint32_t phase) {
+  return backend_->receive(peer, tag(size_bytes, phase), data, size_bytes);
+}
+
+expected<void> transport_communicator::check_peer(rank_id peer) const {
+  if (peer.value < world_size() && peer.value != rank().value)
+    return {};
+  return fail(errc::invalid_argument, "rank " + std::to_string(rank().value) + " cannot exchange messages with rank " +
+                                          std::to_string(peer.value) + " of " + std::to_string(world_size()) +
+                                          "; name another rank of the group");
+}
+
+// -- reductions ------------------------------------------------------------------------------------------------------
+
+const finish_plan& transport_communicator::rank_plan() {
+  if (!rank_plan_)
+    rank_plan_ = std::make_unique<finish_plan>(*plan_finish(world_size(), even_ownership(world_size(), world_size())));
+  return *rank_plan_;
+}
+
+expected<void> transport_communicator::refresh_leaves_plan(std::uint32_t shards,
+                                                           std::span<const shard_range> ownership) {
+  if (leaves_.shards == shards && std::ranges::equal(leaves_.ownership, ownership))
+    return {};
+  if (ownership.size() != world_size())
+    return fail(errc::invalid_argument, "reduce_leaves: the ownership names " + std::to_string(ownership.size()) +
+                                            " ranks and the group has " + std::to_string(world_size()) +
+                                            "; give one range for each rank");
+  auto plan = plan_finish(shards, ownership);
+  if (!plan)
+    return fail(std::move(plan.error()));
+  leaves_ = {shards, {ownership.begin(), ownership.end()}, std::move(*plan)};
+  return {};
+}
+
+std::vector<byte_range> transport_communicator::spread(byte_range part, std::size_t members) {
+  if (part.size_bytes() <= one_round_limit_bytes)
+    return std::vector<byte_range>(members, part);
+  return cut_evenly(part, static_cast<std::uint32_t>(members), alignment_bytes);
+}
+
+/// Sends every peer its slice of my partial sums, takes theirs of mine straight into scratch memory, and finishes the
+/// tree there.
+expected<void> transport_communicator::reduce_own_slice(const reduction& what, std::span<const std::byte* const> mine,
+                                                        std::byte* out) {
+  const auto n = what.count();
+  const auto origin = what.layout.offset_in_sums(what.origin);
+  const auto slice = what.in_sums(what.slices[what.me]);
+  const auto stride = (slice.size_bytes() + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+  scratch_.reserve(stride * (what.plan.operands.size() - mine.size()));
+  operands_.assign(what.plan.operands.size(), {});
+  auto* room = scratch_.data();
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    const auto& operand = what.plan.operands[i];
+    auto& state = operands_[i];
+    if (operand.rank == what.me) {
+      state.data = mine[operand.position] + (slice.first - origin);
+    } else if (slice.size_bytes() != 0) {
+      state.data = state.scratch = room;
+      state.message = post_receive(what.members[operand.rank], room, slice.size_bytes(), first_phase);
+      state.pending = true;
+      room += stride;
+    }
+  }
+  // Everybody starts with another peer, so that no one is sent to by all at once.
+  for (std::uint32_t i = 1; i < n; ++i) {
+    const auto peer = (what.me + i) % n;
+    const auto theirs = what.in_sums(what.slices[peer]);
+    for (const auto* partial : mine)
+      post_send(what.members[peer], partial + (theirs.first - origin), theirs.size_bytes(), first_phase);
+  }
+  return slice.size_bytes() == 0 ? expected<void>{} : finish_slice(what, out);
+}
+
+/// The sum, divided and rounded, of my slice.
+expected<void> transport_communicator::finish_slice(const reduction& what, std::byte* out) {
+  const auto slice = what.slices[what.me];
+  auto* sum = out;
+  if (what.is_narrow()) {
+    unrounded_.reserve(what.in_sums(slice).size_bytes());
+    sum = unrounded_.data();
+  }
+  if (auto finished = finish_tree(what, sum); !finished)
+    return finished;
+  divide(what.layout, slice, sum, what.divisor);
+  if (what.is_narrow())
+    narrow(what.layout, slice, out, sum);
+  return {};
+}
+
+expected<void> transport_communicator::finish_tree(const reduction& what, std::byte* out) {
+  const auto slice = what.in_sums(what.slices[what.me]);
+  const auto arrived = [this](operand_state& x) -> expected<void> {
+    return std::exchange(x.pending, false) ? backend_->wait(x.message) : expected<void>{};
+  };
+  if (what.plan.additions.empty()) {
+    auto result = arrived(operands_[0]);
+    if (result && operands_[0].data != out)
+      std::memcpy(out, operands_[0].data, slice.size_bytes());
+    return result;
+  }
+  for (std::size_t i = 0; i < what.plan.additions.size(); ++i) {
+    auto& left = operands_[what.plan.additions[i].target];
+    auto& right = operands_[what.plan.additions[i].source];
+    if (auto done = arrived(left); !done)
+      return done;
+    if (auto done = arrived(right); !done)
+      return done;
+    // One of the two came from a peer: a worker has joined its own siblings already.
+    auto* target = i + 1 == what.plan.additions.size() ? out : left.scratch != nullptr ? left.scratch : right.scratch;
+    combine(what.sums, slice, what.op, target, left.data, right.data);
+    left.data = left.scratch = target;
+  }
+  return {};
+}
+
+/// Without the end of the call.
+expected<void> transport_communicator::reduce_and_spread(const reduction& what, std::span<const std::byte* const> mine,
+                                                         std::byte* result) {
+  const auto n = what.count();
+  const auto slice = what.slices[what.me];
+  // In one round everybody finishes everything.
+  const auto is_spread = n > 1 && what.slices.front() != what.slices.back();
+  // Posted first: the peers' finished slices need no further round trip. In place this is safe, because a peer sends
+  // its finished slice only after it has my contribution to it.
+  for (std::uint32_t i = 1; is_spread && i < n; ++i) {
+    const auto peer = (what.me + n - i) % n;
+    if (const auto theirs = what.slices[peer]; theirs.size_bytes() != 0)
+      post_receive(what.members[peer], result + (theirs.first - what.origin), theirs.size_bytes(), second_phase);
+  }
+  auto* out = result + (slice.first - what.origin);
+  if (auto reduced = reduce_own_slice(what, mine, out); !reduced)
+    return reduced;
+  for (std::uint32_t i = 1; is_spread && i < n; ++i)
+    post_send(what.members[(what.me + i) % n], out, slice.size_bytes(), second_phase);
+  return {};
+}
+
+expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std::span<std::byte> data) {
+  if (auto valid = check_elements(type, data.size()); !valid)
+    return valid;
+  if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun)
+    return begun;
+  if (data.empty())
+    return backend_->finish();
+  const bucket_layout layout{{{type, data.size() / size_of(type)}}};
+  const auto sums = layout.sums();
+  const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
+  const reduction what{rank_plan(), layout,      sums, op, divisor, spread({0, data.size()}, world_size()),
+                       everybody_,  rank().value};
+  const std::byte* mine = data.data();
+  if (what.is_narrow()) {
+    copy_.reserve(sums.size_bytes());
+    widen(type, copy_.data(), data.data(), data.size() / size_of(type));
+    mine = copy_.data();
+  } else if (what.slices[rank().value].size_bytes() == data.size() && world_size() > 1) {
+    // What is sent as a whole must not change under the sends.
+    copy_.reserve(data.size());
+    std::memcpy(copy_.data(), data.data(), data.size());
+    mine = copy_.data();
+  }
+  if (auto reduced = reduce_and_spread(what, {&mine, 1}, data.data()); !reduced)
+    return reduced;
+  return backend_->finish();
+}
+
+expected<void> transport_communicator::all_reduce_fast(const bucket_layout& layout,
+                                                       std::span<const std::byte> contribution, reduced_bucket& result,
+                                                       std::uint64_t divisor, std::size_t part) {
+  if (auto valid = check_contribution(layout, contribution, divisor); !valid)
+    return valid;
+  if (auto valid = check_result(result, layout, part); !valid)
+    return valid;
+  auto call = moving_call(call_kind::all_reduce_fast, result.parts()[part].size_bytes());
+  call.detail = digest_of(layout, 0, {}, divisor, result.parts()[part]);
+  const auto* mine = contribution.data();
+  return reduce_bucket(call, result, {layout, operand_kind::contributions, {&mine, 1}, divisor, part});
+}
+
+expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
+                                                     std::span<const shard_range> ownership,
+                                                     std::span<const leaf_partial> partials, reduced_bucket& result,
+                                                     std::uint64_t divisor, std::size_t part) {
+  // They use the plan.
+  wait_for_started_calls();
+  if (auto planned = refresh_leaves_plan(shards, ownership); !planned)
+    return planned;
+  if (auto valid = check_partials(layout, leaves_.finish, rank().value, partials, divisor); !valid)
+    return valid;
+  if (auto valid = check_result(result, layout, part); !valid)
+    return valid;
+  auto call = moving_call(call_kind::reduce_leaves, result.parts()[part].size_bytes());
+  call.detail = digest_of(layout, shards, ownership, divisor, result.parts()[part]);
+  mine_.clear();
+  for (const auto& partial : partials)
+    mine_.push_back(partial.data);
+  return reduce_bucket(call, result, {layout, operand_kind::sums, mine_, divisor, part});
+}
+
+expected<void> transport_communicator::reduce_bucket(call_record call, reduced_bucket& result,
+                                                     const bucket_reduction& what) {
+  if (auto begun = begin(call); !begun || call.size_bytes == 0)
+    return over(std::move(begun));
+  return over(reduce_into(result, what));
+}
+
+const finish_plan& transport_communicator::plan_of(operand_kind operands) {
+  return operands == operand_kind::sums ? leaves_.finish : rank_plan();
+}
+
+expected<void> transport_communicator::check_result(reduced_bucket& result, const bucket_layout& layout,
+                                                    std::size_t part) const {
+  return check_made_here<private_bucket>(result, layout, part);
+}
+
+expected<void> transport_communicator::reduce_into(reduced_bucket& result, const bucket_reduction& what) {
+  const auto& layout = what.layout;
+  const auto range = result.parts()[what.part];
+  const auto sums = layout.sums();
+  const reduction spread_over_all{plan_of(what.operands),      layout,     sums,        reduce_op::sum, what.divisor,
+                                  spread(range, world_size()), everybody_, rank().value};
+  auto mine = what.mine;
+  const std::byte* widened = nullptr;
+  if (what.operands == operand_kind::contributions && spread_over_all.is_narrow()) {
+    copy_.reserve(sums.size_bytes());
+    widen(layout, range, copy_.data() + layout.offset_in_sums(range.first), mine[0] + range.first);
+    widened = copy_.data();
+    mine = {&widened, 1};
+  }
+  return reduce_and_spread(spread_over_all, mine, static_cast<private_bucket&>(result).data());
+}
+
+expected<void> transport_communicator::over(expected<void> result) {
+  return result ? backend_->finish() : result;
+}
+
+expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
+                                                      std::span<std::byte> output) {
+  if (auto valid = check_elements(type, output.size()); !valid)
+    return valid;
+  if (auto valid = check_blocks(input.size(), output.size(), world_size(), "reduce_scatter input"); !valid)
+    return valid;
+  if (auto begun = begin(reduction_call(call_kind::reduce_scatter, type, op, input.size())); !begun)
+    return begun;
+  if (output.empty())
+    return backend_->finish();
+  const bucket_layout layout{{{type, input.size() / size_of(type)}}};
+  const auto sums = layout.sums();
+  const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
+  reduction what{rank_plan(), layout,      sums, op, divisor, std::vector<byte_range>(world_size()),
+                 everybody_,  rank().value};
+  for (std::uint32_t r = 0; r < world_size(); ++r)
+    what.slices[r] = {r * output.size(), (r + std::uint64_t{1}) * output.size()};
+  const auto* mine = input.data();
+  if (what.is_narrow()) {
+    copy_.reserve(sums.size_bytes());
+    widen(type, copy_.data(), input.data(), input.size() / size_of(type));
+    mine = copy_.data();
+  }
+  if (auto reduced = reduce_own_slice(what, {&mine, 1}, output.data()); !reduced)
+    return reduced;
+  return backend_->finish();
+}
+
+// -- moving bytes ----------------------------------------------------------------------------------------------------
+
+expected<void> transport_communicator::all_gather(std::span<const std::byte> input, std::span<std::byte> output) {
+  if (auto valid = check_blocks(output.size(), input.size(), world_size(), "all_gather output"); !valid)
+    return valid;
+  if (auto begun = begin(moving_call(call_kind::all_gather, input.size())); !begun)
+    return begun;
+  const auto n = world_size();
+  const auto me = rank().value;
+  if (!input.empty()) {
+    for (std::uint32_t i = 1; i < n; ++i)
+      post_receive((me + n - i) % n, output.data() + (me + n - i) % n * input.size(), input.size());
+    for (std::uint32_t i = 1; i < n; ++i)
+      post_send((me + i) % n, input.data(), input.size());
+    std::memmove(output.data() + me * input.size(), input.data(), input.size());
+  }
+  return backend_->finish();
+}
+
+expected<std::vector<std::vector<std::byte>>>
+transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
+  if (auto begun = begin(moving_call(call_kind::all_gather_bytes, 0)); !begun)
+    return fail(std::move(begun.error()));
+  const auto n = world_size();
+  const auto me = rank().value;
+  std::vector<std::uint64_t> sizes(n, mine.size());
+  const std::uint64_t my_size = mine.size();
+  std::vector<transport::ticket> received(n);
+  for (std::uint32_t r = 0; r < n; ++r)
+    if (r != me)
+      received[r] = post_receive(r, reinterpret_cast<std::byte*>(&sizes[r]), sizeof(std::uint64_t), first_phase);
+  for (std::uint32_t i = 1; i < n; ++i)
+    post_send((me + i) % n, reinterpret_cast<const std::byte*>(&my_size), sizeof(std::uint64_t), first_phase);
+  std::vector<std::vector<std::byte>> result(n);
+  result[me].assign(mine.begin(), mine.end());
+  for (std::uint32_t i = 1; i < n; ++i)
+    post_send((me + i) % n, mine.data(), mine.size(), second_phase);
+  for (std::uint32_t r = 0; r < n; ++r) {
+    if (r == me)
+      continue;
+    if (auto known = backend_->wait(received[r]); !known)
+      return fail(std::move(known.error()));
+    result[r].resize(sizes[r]);
+    if (sizes[r] != 0)
+      post_receive(r, result[r].data(), sizes[r], second_phase);
+  }
+  if (auto finished = backend_->finish(); !finished)
+    return fail(std::move(finished.error()));
+  return result;
+}
+
+/// A binomial tree: rank root + v has its data from v without its lowest bit.
+expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank_id root) {
+  const auto n = world_size();
+  if (root.value >= n)
+    return fail(errc::invalid_argument, "broadcast: root " + std::to_string(root.value) + " is none of " +
+                                            std::to_string(n) + " ranks; name a rank of the group");
+  if (auto begun = begin(moving_call(call_kind::broadcast, data.size(), root.value)); !begun)
+    return begun;
+  if (data.empty())
+    return backend_->finish();
+  const auto v = (rank().value + n - root.value) % n;
+  const auto real = [&](std::uint32_t x) { return (x + root.value) % n; };
+  std::uint32_t bit = 1;
+  while (bit < n && (v & bit) == 0)
+    bit <<= 1;
+  if (v != 0)
+    if (auto arrived = backend_->wait(post_receive(real(v - bit), data.data(), data.size())); !arrived)
+      return arrived;
+  for (bit >>= 1; bit != 0; bit >>= 1)
+    if (v + bit < n)
+      post_send(real(v + bit), data.data(), data.size());
+  return backend_->finish();
+}
+
+expected<void> transport_communicator::all_to_all(std::span<const std::byte> input, std::span<std::byte> output) {
+  const auto n = world_size();
+  const auto me = rank().value;
+  if (auto valid = check_blocks(input.size(), output.size() / n, n, "all_to_all input"); !valid)
+    return valid;
+  if (auto valid = check_blocks(output.size(), input.size() / n, n, "all_to_all output"); !valid)
+    return valid;
+  if (auto begun = begin(moving_call(call_kind::all_to_all, input.size())); !begun)
+    return begun;
+  const auto block = input.size() / n;
+  if (block != 0) {
+    for (std::uint32_t i = 1; i < n; ++i)
+      post_receive((me + n - i) % n, output.data() + (me + n - i) % n * block, block);
+    for (std::uint32_t i = 1; i < n; ++i)
+      post_send((me + i) % n, input.data() + (me + i) % n * block, block);
+    std::memmove(output.data() + me * block, input.data() + me * block, block);
+  }
+  return backend_->finish();
+}
+
+expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
+  if (auto begun = begin(moving_call(call_kind::barrier, words.size_bytes())); !begun)
+    return begun;
+  if (auto heard = spread_maximum(words, everybody_, rank().value); !heard)
+    return heard;
+  return backend_->finish();
+}
+
+/// Dissemination: in round k a rank tells the one 2^k further what it has heard so far. That a word may be counted
+/// twice is no harm to a maximum.
+expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> words,
+                                                      std::span<const std::uint32_t> members, std::uint32_t me) {
+  const auto n = static_cast<std::uint32_t>(members.size());
+  // One word more, so that there is a message even without words.
+  const auto width = words.size() + 1;
+  const auto size_bytes = width * sizeof(std::uint64_t);
+  words_.assign(2 * rounds(n) * width, 0);
+  const auto outgoing = [&](std::uint32_t k) { return words_.data() + 2 * k * width; };
+  const auto incoming = [&](std::uint32_t k) { return words_.data() + (2 * k + 1) * width; };
+  std::vector<transport::ticket> received(rounds(n));
+  for (std::uint32_t k = 0; k < rounds(n); ++k)
+    received[k] =
+        post_receive(members[(me + n - (1u << k)) % n], reinterpret_cast<std::byte*>(incoming(k)), size_bytes, k);
+  for (std::uint32_t k = 0; k < rounds(n); ++k) {
+    std::ranges::copy(words, outgoing(k));
+    post_send(members[(me + (1u << k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
+    if (auto heard = backend_->wait(received[k]); !heard)
+      return heard;
+    for (std::size_t i = 0; i < words.size(); ++i)
+      words[i] = std::max(words[i], incoming(k)[i]);
+  }
+  return {};
+}
+
+expected<void> transport_communicator::send(rank_id peer, std::span<const std::byte> data) {
+  if (auto valid = check_peer(peer); !valid)
+    return valid;
+  if (auto begun = begin(moving_call(call_kind::send, data.size(), peer.value)); !begun)
+    return begun;
+  post_send(peer.value, data.data(), data.size());
+  return backend_->finish();
+}
+
+expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte> data) {
+  if (auto valid = check_peer(peer); !valid)
+    return valid;
+  if (auto begun = begin(moving_call(call_kind::receive, data.size(), peer.value)); !begun)
+    return begun;
+  if (!data.empty())
+    post_receive(peer.value, data.data(), data.size());
+  return backend_->finish();
+}
+
+} // namespace troupe::collectives

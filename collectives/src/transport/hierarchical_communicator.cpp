@@ -1,0 +1,341 @@
+#include <troupe/collectives/hierarchical_communicator.hpp>
+
+#include "gloo/connect.hpp"
+#include "shm/bucket.hpp"
+#include "shm/group.hpp"
+#include "shm/reducer.hpp"
+#include "shm/transport.hpp"
+#include "transport/call_checks.hpp"
+#include "transport/communicator.hpp"
+#include "transport/mixed_transport.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace troupe::collectives {
+
+namespace {
+
+/// What `all_reduce` reduces at a time.
+constexpr std::uint64_t chunk_bytes = 4 << 20;
+
+/// Who shares memory with whom.
+struct topology {
+  /// The ranks of each host, ascending; the first is its leader. Hosts in the order of their leaders.
+  std::vector<std::vector<std::uint32_t>> hosts;
+  std::vector<std::uint32_t> leaders;
+  /// This rank's host, and its place there.
+  std::uint32_t host = 0;
+  std::uint32_t local_rank = 0;
+
+  [[nodiscard]] const std::vector<std::uint32_t>& local_ranks() const noexcept { return hosts[host]; }
+  [[nodiscard]] bool is_leader() const noexcept { return local_rank == 0; }
+};
+
+topology make_topology(const std::vector<std::uint32_t>& host_of, std::uint32_t me) {
+  topology result;
+  std::map<std::uint32_t, std::size_t> place;
+  for (std::uint32_t rank = 0; rank < host_of.size(); ++rank) {
+    const auto [found, is_new] = place.emplace(host_of[rank], result.hosts.size());
+    if (is_new) {
+      result.hosts.emplace_back();
+      result.leaders.push_back(rank);
+    }
+    if (rank == me) {
+      result.host = static_cast<std::uint32_t>(found->second);
+      result.local_rank = static_cast<std::uint32_t>(result.hosts[found->second].size());
+    }
+    result.hosts[found->second].push_back(rank);
+  }
+  return result;
+}
+
+/// A reduction in two levels: what a host's ranks can add up among themselves, and what is left to the leaders.
+struct two_level_plan {
+  std::uint32_t shards = 0;
+  std::vector<shard_range> ownership;
+  finish_plan inside;
+  finish_plan between;
+};
+
+two_level_plan make_plan(const topology& where, std::uint32_t shards, std::span<const shard_range> ownership) {
+  two_level_plan result{shards, {ownership.begin(), ownership.end()}, {}, {}};
+  std::vector<std::vector<tree_node>> of_hosts;
+  for (std::uint32_t h = 0; h < where.hosts.size(); ++h) {
+    std::vector<std::vector<tree_node>> of_ranks;
+    for (auto rank : where.hosts[h])
+      of_ranks.push_back(maximal_nodes(shards, ownership[rank]));
+    auto plan = plan_join(shards, of_ranks);
+    auto& nodes = of_hosts.emplace_back();
+    for (const auto& output : plan.outputs)
+      nodes.push_back(output.node);
+    if (h == where.host)
+      result.inside = std::move(plan);
+  }
+  result.between = plan_join(shards, of_hosts);
+  return result;
+}
+
+/// The result lies in the leader's memory, where all ranks of the host look at it. Beside it, for each part, the sums
+/// that the host's ranks reach among themselves.
+class hierarchical_bucket final : public reduced_bucket {
+ public:
+  hierarchical_bucket(std::unique_ptr<shm_bucket> result, std::size_t parts)
+      : result_(std::move(result)), host_sums_(parts) {}
+
+  std::span<const std::byte> bytes() const noexcept override { return result_->bytes(); }
+  std::span<const byte_range> parts() const noexcept override { return result_->parts(); }
+  [[nodiscard]] shm_bucket& result() noexcept { return *result_; }
+  [[nodiscard]] std::vector<std::unique_ptr<shm_bucket>>& host_sums(std::size_t part) { return host_sums_[part]; }
+
+ private:
+  std::unique_ptr<shm_bucket> result_;
+  std::vector<std::vector<std::unique_ptr<shm_bucket>>> host_sums_;
+};
+
+class hierarchical_communicator final : public transport_communicator {
+ public:
+  using communicator::all_reduce;
+  using communicator::barrier;
+
+  hierarchical_communicator(topology where, std::shared_ptr<shm_group> group, std::unique_ptr<transport> remote,
+                            generation_id generation)
+      : transport_communicator(std::make_unique<mixed_transport>(
+                                   std::move(remote), std::make_unique<shm_transport>(group), where.local_ranks()),
+                               generation),
+        where_(std::move(where)),
+        group_(std::move(group)),
+        reducer_(group_) {}
+
+  ~hierarchical_communicator() override {
+    stop_started_calls();
+    group_->leave();
+  }
+
+  traffic sent() const noexcept override {
+    auto result = transport_communicator::sent();
+    result.sent_bytes += reducer_.read_bytes();
+    return result;
+  }
+
+  std::pmr::memory_resource& memory() noexcept override { return group_->process_pool(); }
+
+  expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
+                                                        std::vector<byte_range> parts) override {
+    if (auto valid = check_parts(layout, parts); !valid)
+      return fail(std::move(valid.error()));
+    shm_bucket::slice_table slices;
+    for (auto part : parts) {
+      auto& of_ranks = slices.emplace_back(group_->size(), byte_range{part.last, part.last});
+      of_ranks[0] = part;
+    }
+    const auto count = parts.size();
+    auto result = shm_bucket::make(group_, layout.size_bytes(), std::move(parts), std::move(slices));
+    if (!result)
+      return fail(std::move(result.error()));
+    return std::make_unique<hierarchical_bucket>(std::move(*result), count);
+  }
+
+  expected<void> all_reduce(dtype type, reduce_op op, std::span<std::byte> data) override {
+    if (auto valid = check_elements(type, data.size()); !valid)
+      return valid;
+    if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun || data.empty())
+      return over(std::move(begun));
+    const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
+    for (std::size_t at = 0; at < data.size(); at += chunk_bytes)
+      if (auto reduced = all_reduce_chunk(type, op, divisor,
+                                          data.subspan(at, std::min<std::size_t>(chunk_bytes, data.size() - at)));
+          !reduced)
+        return over(std::move(reduced));
+    return over({});
+  }
+
+  expected<void> barrier(std::span<std::uint64_t> words) override {
+    if (words.size() > shm::max_words)
+      return transport_communicator::barrier(words);
+    if (auto begun = begin(moving_call(call_kind::barrier, words.size_bytes())); !begun)
+      return over(std::move(begun));
+    std::ranges::copy(words, group_->next_posting().words);
+    if (auto met = group_->post(call_); !met)
+      return over(checked(std::move(met)));
+    for (std::uint32_t r = 0; r < group_->size(); ++r)
+      for (std::size_t i = 0; i < words.size(); ++i)
+        words[i] = std::max(words[i], group_->posting_of(r).words[i]);
+    if (where_.is_leader()) {
+      if (auto heard = spread_maximum(words, where_.leaders, where_.host); !heard)
+        return over(std::move(heard));
+      std::ranges::copy(words, group_->next_posting().words);
+    }
+    // The others of this host wait here for what the leader has heard.
+    if (auto met = group_->post(call_); !met)
+      return over(checked(std::move(met)));
+    std::copy_n(group_->posting_of(0).words, words.size(), words.begin());
+    return over({});
+  }
+
+ private:
+  expected<void> check_result(reduced_bucket& result, const bucket_layout& layout, std::size_t part) const override {
+    return check_made_here<hierarchical_bucket>(result, layout, part);
+  }
+
+  expected<void> reduce_into(reduced_bucket& result, const bucket_reduction& what) override {
+    const auto& layout = what.layout;
+    const auto range = result.parts()[what.part];
+    host_operands_.assign(what.mine.begin(), what.mine.end());
+    if (const auto sums_bytes = layout.sums().size_bytes();
+        what.operands == operand_kind::contributions && sums_bytes != layout.size_bytes()) {
+      widened_.reserve(sums_bytes);
+      widen(layout, range, widened_.data() + layout.offset_in_sums(range.first), host_operands_[0] + range.first);
+      host_operands_[0] = widened_.data();
+    }
+    const auto& plan = what.operands == operand_kind::sums ? plan_over_leaves() : plan_over_ranks();
+    return reduce(plan, layout, reduce_op::sum, what.divisor, static_cast<hierarchical_bucket&>(result), what.part);
+  }
+
+  /// Operands are `host_operands_`, buckets of sums.
+  expected<void> reduce(const two_level_plan& plan, const bucket_layout& layout, reduce_op op, std::uint64_t divisor,
+                        hierarchical_bucket& bucket, std::size_t part) {
+    const auto range = bucket.parts()[part];
+    const auto sums = layout.sums();
+    const auto sums_range = byte_range{layout.offset_in_sums(range.first), layout.offset_in_sums(range.last)};
+    // Inside the host, on the part's sums alone.
+    const auto part_sums = sums.part(sums_range);
+    for (auto& x : host_operands_)
+      x += sums_range.first;
+    auto host_sums = reserve_host_sums(bucket, part, part_sums.size_bytes(), plan.inside.outputs.size());
+    if (!host_sums)
+      return fail(std::move(host_sums.error()));
+    group_->next_posting().words[0] = bucket.result().own_offset();
+    const tree_reduction inside{plan.inside, part_sums, part_sums, op, 1, operand_kind::sums, root_kind::partial_sum};
+    // A host may own no shards; its ranks meet all the same.
+    auto reduced =
+        host_sums->empty() ? group_->post(call_) : reducer_.reduce(call_, inside, host_operands_, 0, *host_sums);
+    if (!reduced)
+      return checked(std::move(reduced));
+    const auto result_offset = group_->posting_of(0).words[0];
+    if (where_.is_leader()) {
+      host_operands_.clear();
+      for (const auto* x : *host_sums)
+        host_operands_.push_back(x->bytes().data());
+      const reduction what{plan.between,   layout,      sums,       op, divisor, spread(range, where_.leaders.size()),
+                           where_.leaders, where_.host, range.first};
+      if (auto reduced = reduce_and_spread(what, host_operands_, bucket.result().own_slice(part)); !reduced)
+        return reduced;
+      if (auto finished = backend_->finish(); !finished)
+        return finished;
+    }
+    group_->arrive();
+    if (auto met = where_.is_leader() ? expected<void>{} : group_->meet(0); !met)
+      return checked(std::move(met));
+    if (auto shown = bucket.result().show(0, result_offset); !shown)
+      return checked(group_->fail_with(std::move(shown.error())));
+    return {};
+  }
+
+  /// Until the call ends, the host's sums of this part stay: as many as the plan leaves.
+  expected<std::vector<shm_bucket*>> reserve_host_sums(hierarchical_bucket& bucket, std::size_t part,
+                                                       std::uint64_t size_bytes, std::size_t count) {
+    auto& sums = bucket.host_sums(part);
+    while (sums.size() < count) {
+      const auto whole = byte_range{0, size_bytes};
+      auto made = shm_bucket::make(group_, size_bytes, {whole}, {reducer_.spread(whole)});
+      if (!made)
+        return fail(checked(group_->fail_with(std::move(made.error()))).error());
+      sums.push_back(std::move(*made));
+    }
+    std::vector<shm_bucket*> result;
+    for (std::size_t k = 0; k < count; ++k)
+      result.push_back(sums[k].get());
+    return result;
+  }
+
+  expected<void> all_reduce_chunk(dtype type, reduce_op op, std::uint64_t divisor, std::span<std::byte> data) {
+    // Of few sizes, because memory that peers look at is kept for the generation. What is beyond the data is no matter.
+    const auto room = std::bit_ceil(std::max<std::size_t>(data.size(), shm::small_bytes));
+    const bucket_layout layout{{{type, room / size_of(type)}}};
+    auto& bucket = chunks_[{type, room}];
+    if (!bucket) {
+      auto made = make_bucket(layout, {});
+      if (!made)
+        return checked(group_->fail_with(std::move(made.error())));
+      bucket.reset(static_cast<hierarchical_bucket*>(made->release()));
+    }
+    widened_.reserve(layout.sums().size_bytes());
+    widen(type, widened_.data(), data.data(), data.size() / size_of(type));
+    host_operands_.assign(1, widened_.data());
+    if (auto reduced = reduce(plan_over_ranks(), layout, op, divisor, *bucket, 0); !reduced)
+      return reduced;
+    std::memcpy(data.data(), bucket->bytes().data(), data.size());
+    return {};
+  }
+
+  const two_level_plan& plan_over_leaves() {
+    if (leaves_plan_.shards != leaves_.shards || leaves_plan_.ownership != leaves_.ownership)
+      leaves_plan_ = make_plan(where_, leaves_.shards, leaves_.ownership);
+    return leaves_plan_;
+  }
+
+  const two_level_plan& plan_over_ranks() {
+    if (rank_plan_.shards == 0)
+      rank_plan_ = make_plan(where_, world_size(), even_ownership(world_size(), world_size()));
+    return rank_plan_;
+  }
+
+  /// A failure inside the host ends the connections to other hosts, too.
+  expected<void> checked(expected<void> result) {
+    if (!result)
+      backend_->abort(result.error());
+    return result;
+  }
+
+  topology where_;
+  std::shared_ptr<shm_group> group_;
+  shm_reducer reducer_;
+  two_level_plan leaves_plan_;
+  two_level_plan rank_plan_;
+  /// Operands of the reduction that is under way.
+  std::vector<const std::byte*> host_operands_;
+  /// A contribution in the type of sums.
+  aligned_buffer widened_{group_->process_pool()};
+  std::map<std::pair<dtype, std::size_t>, std::unique_ptr<hierarchical_bucket>> chunks_;
+};
+
+} // namespace
+
+expected<std::unique_ptr<communicator>> make_hierarchical_communicator(hierarchical_options options,
+                                                                       const address_exchange& addresses,
+                                                                       const descriptor_exchange& descriptors) {
+  if (options.hosts.size() != options.place.world_size || options.place.rank.value >= options.place.world_size)
+    return fail(errc::invalid_argument, "a hierarchical group of " + std::to_string(options.place.world_size) +
+                                            " ranks was told the hosts of " + std::to_string(options.hosts.size()) +
+                                            "; name the host of each rank");
+  auto where = make_topology(options.hosts, options.place.rank.value);
+  const auto& local = where.local_ranks();
+  shm_options inside;
+  inside.rank = rank_id{where.local_rank};
+  inside.world_size = static_cast<std::uint32_t>(local.size());
+  inside.generation = options.place.generation;
+  inside.deadline = options.place.deadline;
+  inside.pool = options.pool;
+  inside.results_for_devices = options.results_for_devices;
+  for (auto rank : local)
+    inside.names.emplace_back(rank);
+  auto group = shm_group::connect(inside, descriptors);
+  if (!group)
+    return fail(std::move(group.error()));
+  // Connections between hosts only.
+  std::vector<bool> is_peer(options.hosts.size(), true);
+  for (auto rank : local)
+    is_peer[rank] = false;
+  auto remote = connect_gloo(options.place, is_peer, addresses);
+  if (!remote)
+    return fail(std::move(remote.error()));
+  return std::make_unique<hierarchical_communicator>(std::move(where), std::move(*group), std::move(*remote),
+                                                     options.place.generation);
+}
+
+} // namespace troupe::collectives

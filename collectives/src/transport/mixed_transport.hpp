@@ -1,0 +1,49 @@
+#pragma once
+
+#include "shm/transport.hpp"
+#include "transport/transport.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace troupe::collectives {
+
+/// Messages by shared memory to the ranks of this host, and by another transport to all others. A send by shared memory
+/// never waits for its receiver, so that waiting for the one kind does not hold up the other.
+class mixed_transport final : public transport {
+ public:
+  /// `local_ranks` are the ranks of this host, in the order in which `local` numbers them.
+  mixed_transport(std::unique_ptr<transport> remote, std::unique_ptr<shm_transport> local,
+                  const std::vector<std::uint32_t>& local_ranks);
+
+  std::uint32_t rank() const noexcept override { return remote_->rank(); }
+  std::uint32_t world_size() const noexcept override { return remote_->world_size(); }
+  flight_record record() const override;
+  void set_deadline(std::chrono::milliseconds deadline) noexcept override;
+  expected<void> begin(const call_record& call) override;
+  ticket send(std::uint32_t peer, std::uint64_t tag, const std::byte* data, std::size_t size_bytes) override;
+  ticket receive(std::uint32_t peer, std::uint64_t tag, std::byte* data, std::size_t size_bytes) override;
+  expected<void> wait(ticket message) override;
+  expected<void> finish() override;
+  void abort(error reason) noexcept override;
+
+ private:
+  static constexpr std::uint32_t not_here = UINT32_MAX;
+
+  struct posted {
+    transport* by = nullptr;
+    ticket message = 0;
+  };
+
+  /// Hands the failure of one part to the other, so that its peers hear of it too.
+  expected<void> checked(expected<void> result);
+
+  std::unique_ptr<transport> remote_;
+  std::unique_ptr<shm_transport> local_;
+  /// The number in `local_` of each rank, or `not_here`.
+  std::vector<std::uint32_t> local_of_;
+  std::vector<posted> posted_;
+};
+
+} // namespace troupe::collectives

@@ -1,0 +1,155 @@
+#include <troupe/boosting/rounds.hpp>
+
+#include <troupe/boosting/stored_model.hpp>
+#include <troupe/data/exact_reduction.hpp>
+#include <troupe/data/preprocessor.hpp>
+#include <troupe/inference/model_room.hpp>
+#include <troupe/serialization/files/digest.hpp>
+
+#include <array>
+#include <string>
+#include <utility>
+
+namespace troupe::boosting {
+
+namespace {
+
+/// Throws unless all ranks have the same.
+void compare_ranks(train_context& ctx, const std::string& mine, const std::string& what) {
+  std::array<std::uint64_t, 1> digest{serialization::xxh3(serialization::bytes_of(mine))};
+  std::vector<std::uint64_t> all(ctx.world_size());
+  ctx.all_gather(std::span<const std::uint64_t>{digest}, std::span{all});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw failure{errc::mismatch, "rank " + std::to_string(rank) + " has " + what};
+}
+
+} // namespace
+
+rounds::rounds(train_context& ctx, const framework& library, settings how, const make_training_sets& make,
+               const std::string& build)
+    : ctx_(ctx), how_(std::move(how)), sets_(make(ctx)), watch_([&ctx] { ctx.alive(); }) {
+  if (sets_.training == nullptr)
+    throw failure{errc::user_error, "make_training_sets has given no training set"};
+  for (const auto& [name, set] : sets_.evaluations)
+    if (set == nullptr)
+      throw failure{errc::user_error, "make_training_sets has given no evaluation set '" + name + "'"};
+  if (ctx_.steps() == 0)
+    throw failure{errc::invalid_argument, "nobody says how many rounds to do: set training_config.rounds"};
+  compare(library, build);
+  require_rows(library, *sets_.training, ctx_.world_size());
+  room_.resize(how_.model_bytes);
+  ctx_.state().track(library.model_tensor(), room_);
+}
+
+feature_table rounds::fetch(const data::data_set& set, std::span<const std::uint64_t> numbers) const {
+  return fetch_table(how_, set, numbers, categories_, [this] { ctx_.alive(); });
+}
+
+void rounds::run(learner& trees) {
+  begin(trees, ctx_.restored_step());
+  for (auto round = ctx_.restored_step() + 1; round <= ctx_.steps(); ++round)
+    if (!do_round(trees, round))
+      break;
+}
+
+/// Workers that read different data, or compute otherwise, would train on it without a word.
+void rounds::compare(const framework& library, const std::string& build) {
+  auto data = sets_.training->fingerprint();
+  for (const auto& [name, set] : sets_.evaluations)
+    data += " " + name + " " + set->fingerprint();
+  if (sets_.preprocessor)
+    data += " " + sets_.preprocessor->description().dump();
+  const auto& before = ctx_.state().values()[library.key];
+  if (ctx_.restored_step() > 0 && before.is_object()) {
+    if (before.value("data", data) != data)
+      throw failure{errc::mismatch, "this run cannot go on from its checkpoint: the data sets are others than it was "
+                                    "begun with. Use those, or choose another run name"};
+    if (before.value("build", build) != build)
+      throw failure{errc::mismatch, std::string{"this run cannot go on from its checkpoint: "} + library.name +
+                                        "'s library is another one than it was begun with (" +
+                                        before.value("build", build) + " then, " + build +
+                                        " now). Use that, or choose another run name"};
+  }
+  compare_ranks(ctx_, data, "other data than rank 0: give all hosts the same files");
+  compare_ranks(ctx_, build,
+                std::string{"another "} + library.name + " than rank 0: install the same library on all hosts");
+  preprocess(library);
+  remember(library, data, build);
+}
+
+void rounds::preprocess(const framework& library) {
+  if (!sets_.preprocessor)
+    return;
+  auto reduction = data::context_reduction{ctx_};
+  sets_.preprocessor->fit(*sets_.training, reduction);
+  sets_.preprocessor->track(ctx_.state(), library.key);
+  sets_.training = value_or_throw(data::transformed(sets_.training, sets_.preprocessor));
+  for (auto& [name, set] : sets_.evaluations)
+    set = value_or_throw(data::transformed(set, sets_.preprocessor));
+}
+
+/// What those who go on, and those who predict, have to know.
+void rounds::remember(const framework& library, const std::string& data, const std::string& build) {
+  auto columns = how_.features;
+  columns.push_back(how_.label);
+  auto texts = data::categories_of(sets_.training->columns(), columns);
+  categories_ = data::known_categories{texts};
+  auto& values = ctx_.state().values()[library.key];
+  values = {{"features", how_.features}, {"label", how_.label}, {"data", data}};
+  if (!build.empty())
+    values["build"] = build;
+  if (!texts.empty())
+    values["categories"] = json_of(texts);
+  if (sets_.preprocessor)
+    values["preprocessed"] = true;
+}
+
+void rounds::begin(learner& trees, std::uint64_t rounds) {
+  auto call = in_library();
+  if (rounds == 0)
+    trees.begin(0, {});
+  else
+    trees.begin(rounds, value_or_throw(inference::get_model(std::as_bytes(std::span{room_}))));
+}
+
+metric_map rounds::compute(learner& trees, std::uint64_t round) {
+  {
+    auto call = in_library();
+    trees.update(round);
+  }
+  auto call = in_library();
+  return trees.evaluate(round);
+}
+
+bool rounds::do_round(learner& trees, std::uint64_t round) {
+  auto metrics = compute(trees, round);
+  std::int32_t stop = ctx_.stop_requested() ? 1 : 0;
+  ctx_.all_reduce(std::span{&stop, 1}, reduction::max);
+  auto due = stop != 0 || round == ctx_.steps() || (how_.checkpoint_every > 0 && round % how_.checkpoint_every == 0);
+  if (due)
+    keep_model(trees);
+  ctx_.report(std::move(metrics), due ? save_checkpoint::yes : save_checkpoint::no);
+  if (due && stop == 0 && round < ctx_.steps())
+    begin(trees, round);
+  return stop == 0;
+}
+
+/// All ranks have the same trees; the checkpoint has rank 0's bytes.
+void rounds::keep_model(learner& trees) {
+  std::array<std::uint64_t, 1> fits{1};
+  auto written = expected<void>{};
+  if (ctx_.rank() == 0) {
+    auto call = in_library();
+    written = inference::put_model(trees.save(), std::as_writable_bytes(std::span{room_}));
+    fits[0] = written ? 1 : 0;
+  }
+  ctx_.broadcast(std::span<std::uint64_t>{fits});
+  if (!written)
+    throw failure{std::move(written.error())};
+  if (fits[0] == 0)
+    throw failure{errc::unsatisfiable, "the model is larger than its room in checkpoints: see rank 0"};
+  ctx_.broadcast(std::span{room_});
+}
+
+} // namespace troupe::boosting

@@ -1,0 +1,144 @@
+#include "element_types.hpp"
+
+#include <troupe/libtorch.hpp>
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace troupe::libtorch {
+
+namespace {
+
+/// A tensor of the module's. One that several parts share has several names.
+struct wanted_tensor {
+  at::Tensor tensor;
+  std::vector<std::string> names;
+};
+
+/// A tensor of the module's, and where a checkpoint has its values.
+struct stored_values {
+  at::Tensor tensor;
+  std::size_t index;
+};
+
+std::string shape_text(at::IntArrayRef sizes) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+  return text + "]";
+}
+
+/// What is wrong with what the checkpoint has for this tensor; empty if nothing is.
+std::string difference(const tensor_spec& stored, const at::Tensor& tensor) {
+  std::vector<std::int64_t> shape{stored.shape.begin(), stored.shape.end()};
+  if (scalar_type_from(stored.type) != tensor.scalar_type())
+    return " is " + std::string{to_string(stored.type)} + " there, and " + toString(tensor.scalar_type()) +
+           " in the module";
+  if (at::IntArrayRef{shape} != tensor.sizes())
+    return " has shape " + shape_text(shape) + " there, and " + shape_text(tensor.sizes()) + " in the module";
+  return {};
+}
+
+class module_loader {
+ public:
+  explicit module_loader(const serialization::checkpoint& source) : source_(source) {}
+
+  void add(const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.numel() == 0)
+      return;
+    for (auto& each : wanted_)
+      if (each.tensor.is_same(tensor))
+        return each.names.push_back(name);
+    wanted_.push_back({tensor, {name}});
+  }
+
+  [[nodiscard]] expected<void> load() {
+    for (const auto& each : wanted_)
+      find(each);
+    if (!differences_.empty())
+      return fail(errc::mismatch, source_.directory().string() + " is of another model: tensor " + differences_);
+    auto guard = at::NoGradGuard{};
+    for (const auto& each : found_) {
+      auto values = at::empty(each.tensor.sizes(), at::TensorOptions{each.tensor.scalar_type()});
+      auto bytes = std::span{static_cast<std::byte*>(values.data_ptr()), values.nbytes()};
+      if (auto read = source_.read_tensor(each.index, bytes); !read)
+        return read;
+      each.tensor.copy_(values);
+    }
+    return {};
+  }
+
+ private:
+  /// A checkpoint of Troupe's has the first of its names, one of PyTorch's all of them.
+  void find(const wanted_tensor& wanted) {
+    auto known = std::ranges::find_if(wanted.names, [&](const auto& x) { return source_.find(x).has_value(); });
+    const auto& name = known == wanted.names.end() ? wanted.names.front() : *known;
+    auto index = source_.find(name);
+    auto wrong = index ? difference(source_.content().tensors[*index].spec, wanted.tensor) : " is not there";
+    if (wrong.empty())
+      found_.push_back({wanted.tensor, *index});
+    else
+      differences_ += (differences_.empty() ? "'" : "; '") + name + "'" + wrong;
+  }
+
+  const serialization::checkpoint& source_;
+  std::vector<wanted_tensor> wanted_;
+  std::vector<stored_values> found_;
+  std::string differences_;
+};
+
+class module_predictor final : public inference::predictor {
+ public:
+  module_predictor(std::shared_ptr<torch::nn::Module> model, std::vector<std::string> outputs,
+                   std::function<at::Tensor(const data::batch&)> forward)
+      : model_(std::move(model)), outputs_(std::move(outputs)), forward_(std::move(forward)) {}
+
+  const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
+
+  expected<void> predict(data::batch& rows, std::span<float> out) override {
+    auto guard = at::NoGradGuard{};
+    auto values = forward_(rows).to(at::kCPU, at::kFloat).contiguous();
+    auto expected_sizes =
+        std::vector<std::int64_t>{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(outputs_.size())};
+    if (values.sizes() != at::IntArrayRef{expected_sizes} || out.size_bytes() != values.nbytes())
+      return fail(errc::mismatch, "the predictor's function returned a tensor of shape " + shape_text(values.sizes()) +
+                                      ", expected " + shape_text(expected_sizes) +
+                                      ": a row for each sample, a "
+                                      "number for each output");
+    std::memcpy(out.data(), values.data_ptr(), out.size_bytes());
+    return {};
+  }
+
+ private:
+  std::shared_ptr<torch::nn::Module> model_;
+  std::vector<std::string> outputs_;
+  std::function<at::Tensor(const data::batch&)> forward_;
+};
+
+} // namespace
+
+expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model) {
+  auto loader = module_loader{source};
+  for (const auto& each : model.named_parameters())
+    loader.add(each.key(), each.value());
+  for (const auto& each : model.named_buffers())
+    loader.add(each.key(), each.value());
+  return loader.load();
+}
+
+expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source,
+                                                  std::shared_ptr<torch::nn::Module> model,
+                                                  std::vector<std::string> outputs,
+                                                  std::function<at::Tensor(const data::batch& rows)> forward) {
+  if (auto loaded = load_module(source, *model); !loaded)
+    return fail(std::move(loaded.error()));
+  model->eval();
+  return std::make_unique<module_predictor>(std::move(model), std::move(outputs), std::move(forward));
+}
+
+} // namespace troupe::libtorch

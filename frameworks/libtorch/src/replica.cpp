@@ -1,0 +1,315 @@
+#include "gradient_layout.hpp"
+#include "gradient_watch.hpp"
+#include "optimizer_state.hpp"
+#include "tracked_tensor.hpp"
+
+#include <troupe/libtorch.hpp>
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace troupe::libtorch {
+
+namespace {
+
+/// Apart from the streams that a user takes.
+constexpr std::uint32_t own_stream = 0xffffffffu;
+constexpr auto no_shard = shard_id{0xffffffffu};
+
+void seed_generators(random_stream random) {
+  auto high = std::uint64_t{random()};
+  torch::manual_seed(high << 32 | random());
+}
+
+std::string last_part(const std::string& name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+at::Tensor view_of(float* data, at::IntArrayRef sizes) {
+  return at::from_blob(data, sizes, at::TensorOptions{at::kFloat});
+}
+
+} // namespace
+
+class replica::impl {
+ public:
+  impl(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer, replica_options options)
+      : ctx_(ctx), optimizer_(optimizer), options_(std::move(options)) {
+    if (!at::globalContext().deterministicAlgorithms())
+      throw failure{errc::invalid_argument,
+                    "LibTorch is not prepared for equal bits: name its backend with the training function, as in "
+                    "troupe::app{argc, argv, {{\"train\", train, {troupe::libtorch::make_backend()}}}}"};
+    // Buffers first: the reduction begins with the gradient's end, where backward begins.
+    add_buffers(model);
+    auto names = add_parameters(model);
+    add_optimizer(names);
+    name_gradient();
+  }
+
+  ~impl() { drop_gradients(); }
+
+  [[nodiscard]] std::uint64_t gradient_elements() const noexcept { return layout_.elements(); }
+
+  void begin_step(const step& current) {
+    for (auto& each : tracked_)
+      each.check_place();
+    // A newcomer, or a run that goes on, has another state than this replica has made.
+    if (!applied_ || current.number() != *applied_ + 1)
+      load();
+  }
+
+  void begin_shard(shard& current) {
+    watch_->leave();
+    shard_ = &current;
+    seed_generators(current.random(own_stream));
+    for (auto& each : buffers_)
+      tracked_[each.tensor].load();
+    for (auto& each : parameters_)
+      each.tensor.mutable_grad() = own_gradient(each, current);
+    watch_->begin(current);
+  }
+
+  void end_shard() {
+    if (shard_ == nullptr)
+      return;
+    auto& current = *std::exchange(shard_, nullptr);
+    watch_->end();
+    auto guard = at::NoGradGuard{};
+    for (auto each = parameters_.rbegin(); each != parameters_.rend(); ++each)
+      take_gradient(*each, current);
+    for (const auto& each : buffers_) {
+      const auto& tensor = tracked_[each.tensor];
+      auto change = tensor.live().to(at::kCPU).sub(tensor.tracked()).to(at::kFloat);
+      auto weight = static_cast<double>(current.samples().size());
+      view_of(current.gradient().data() + layout_[each.part].first, change.sizes()).copy_(change.mul_(weight));
+    }
+  }
+
+  void apply(step& current, const std::function<void()>& before_update) {
+    end_shard();
+    begin_step(current);
+    auto mean = current.all_reduce();
+    set_gradients(mean, before_update != nullptr);
+    seed_generators({ctx_.seed(), current.id(), no_shard, own_stream});
+    if (before_update)
+      before_update();
+    take_step(optimizer_, steps_.front() == 0);
+    drop_gradients();
+    update_buffers(mean);
+    store();
+    applied_ = current.number();
+  }
+
+ private:
+  struct parameter {
+    at::Tensor tensor;
+    std::string name;
+    std::size_t part;
+    /// On a device other than the CPU, where backward leaves the gradient.
+    at::Tensor gradient;
+  };
+
+  struct reduced_buffer {
+    std::size_t tensor;
+    std::size_t part;
+  };
+
+  void track(std::string name, const at::Tensor& tensor, tracked_tensor::memory where) {
+    tracked_.emplace_back(std::move(name), tensor, where, ctx_.state());
+  }
+
+  void add_buffers(torch::nn::Module& model) {
+    for (const auto& each : model.named_buffers()) {
+      if (!each.value().defined() || each.value().numel() == 0)
+        continue;
+      auto is_reduced =
+          std::ranges::find(options_.reduced_buffers, last_part(each.key())) != options_.reduced_buffers.end();
+      track(each.key(), each.value(), is_reduced ? tracked_tensor::memory::copy : tracked_tensor::memory::own);
+      if (is_reduced)
+        buffers_.push_back({tracked_.size() - 1, layout_.add(static_cast<std::uint64_t>(each.value().numel()))});
+    }
+  }
+
+  parameter_names add_parameters(torch::nn::Module& model) {
+    parameter_names names;
+    watch_ = std::make_shared<gradient_watch>(layout_);
+    for (const auto& each : model.named_parameters()) {
+      const auto& tensor = each.value();
+      // Shared parameters have several names, and count once.
+      if (!tensor.defined() || tensor.numel() == 0 || !names.emplace(tensor.unsafeGetTensorImpl(), each.key()).second)
+        continue;
+      track(each.key(), tensor, tracked_tensor::memory::own);
+      if (!tensor.requires_grad())
+        continue;
+      if (tensor.scalar_type() != at::kFloat)
+        throw failure{errc::invalid_argument, "parameter '" + each.key() + "' is of LibTorch's type " +
+                                                  toString(tensor.scalar_type()) +
+                                                  ": gradients are f32; convert the module with to(torch::kFloat), or "
+                                                  "set requires_grad of the parameter to false"};
+      auto part = layout_.add(static_cast<std::uint64_t>(tensor.numel()));
+      parameters_.push_back({tensor, each.key(), part, {}});
+      if (!tensor.is_cpu())
+        parameters_.back().gradient = at::zeros_like(tensor);
+      else if (options_.overlap)
+        watch_->add(tensor, each.key(), part);
+    }
+    if (parameters_.empty())
+      throw failure{errc::invalid_argument, "the module that libtorch::replica is given has no parameters to train"};
+    return names;
+  }
+
+  void add_optimizer(const parameter_names& names) {
+    auto state = make_optimizer_state(optimizer_, names);
+    for (auto& [name, tensor] : state.tensors)
+      track("optimizer/" + name, tensor, tracked_tensor::memory::own);
+    counts_ = std::move(state.counts);
+    steps_.resize(1 + counts_.size());
+    store_counts();
+    ctx_.state().track("optimizer/steps", steps_);
+    load();
+  }
+
+  void name_gradient() {
+    std::vector<gradient_tensor> tensors;
+    auto add = [&](const std::string& name, std::size_t part) {
+      tensors.push_back({name, layout_[part].first, layout_[part].elements});
+    };
+    for (const auto& each : buffers_)
+      add(tracked_[each.tensor].name(), each.part);
+    for (const auto& each : parameters_)
+      add(each.name, each.part);
+    ctx_.name_gradient(std::move(tensors));
+  }
+
+  void load() {
+    for (auto& each : tracked_)
+      each.load();
+    for (std::size_t i = 0; i < counts_.size(); ++i)
+      *counts_[i] = steps_[i + 1];
+  }
+
+  void store() {
+    for (auto& each : tracked_)
+      each.store();
+    ++steps_.front();
+    store_counts();
+  }
+
+  void store_counts() {
+    for (std::size_t i = 0; i < counts_.size(); ++i)
+      steps_[i + 1] = *counts_[i];
+  }
+
+  /// Zeros for backward to add to.
+  at::Tensor own_gradient(const parameter& each, const shard& current) const {
+    if (each.gradient.defined())
+      return each.gradient.zero_();
+    return view_of(current.gradient().data() + layout_[each.part].first, each.tensor.sizes());
+  }
+
+  void take_gradient(const parameter& each, shard& current) {
+    const auto& part = layout_[each.part];
+    auto* place = current.gradient().data() + part.first;
+    const auto& gradient = each.tensor.grad();
+    auto* expected = each.gradient.defined() ? each.gradient.data_ptr() : place;
+    if (!gradient.defined() || gradient.data_ptr() != expected)
+      throw failure{errc::user_error, "the gradient of '" + each.name +
+                                          "' was replaced while a shard was computed: leave zero_grad out, every shard "
+                                          "begins with zeros"};
+    if (each.gradient.defined()) {
+      view_of(place, each.tensor.sizes()).copy_(gradient);
+      if (options_.overlap)
+        current.complete(part.first, part.padded);
+    }
+  }
+
+  void set_gradients(std::span<const float> mean, bool to_be_changed) {
+    // The optimizers only read gradients; what the user does is not known.
+    if (to_be_changed) {
+      if (!own_mean_.defined())
+        own_mean_ = at::empty({static_cast<std::int64_t>(mean.size())}, at::TensorOptions{at::kFloat});
+      std::memcpy(own_mean_.data_ptr(), mean.data(), mean.size_bytes());
+      mean = {static_cast<const float*>(own_mean_.data_ptr()), mean.size()};
+    }
+    for (auto& each : parameters_) {
+      auto view = view_of(const_cast<float*>(mean.data()) + layout_[each.part].first, each.tensor.sizes());
+      each.tensor.mutable_grad() = each.gradient.defined() ? each.gradient.copy_(view) : view;
+    }
+  }
+
+  void drop_gradients() noexcept {
+    for (auto& each : parameters_)
+      each.tensor.mutable_grad() = at::Tensor{};
+  }
+
+  void update_buffers(std::span<const float> mean) {
+    auto guard = at::NoGradGuard{};
+    for (const auto& each : buffers_) {
+      auto& tensor = tracked_[each.tensor];
+      auto change = view_of(const_cast<float*>(mean.data()) + layout_[each.part].first, tensor.tracked().sizes());
+      auto is_whole = at::isIntegralType(tensor.tracked().scalar_type(), true);
+      tensor.tracked().add_((is_whole ? change.round() : change).to(tensor.tracked().scalar_type()));
+      tensor.load();
+    }
+  }
+
+  train_context& ctx_;
+  torch::optim::Optimizer& optimizer_;
+  replica_options options_;
+  gradient_layout layout_;
+  std::vector<tracked_tensor> tracked_;
+  std::vector<parameter> parameters_;
+  std::vector<reduced_buffer> buffers_;
+  std::shared_ptr<gradient_watch> watch_;
+  /// Steps of all, then those that the optimizer counts for each parameter.
+  std::vector<std::int64_t> steps_;
+  std::vector<std::int64_t*> counts_;
+  shard* shard_ = nullptr;
+  /// The last step that this replica has taken.
+  std::optional<std::uint64_t> applied_;
+  /// The mean gradient, where it may be changed.
+  at::Tensor own_mean_;
+};
+
+replica::replica(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                 replica_options options)
+    : impl_(std::make_unique<impl>(ctx, model, optimizer, std::move(options))) {}
+
+replica::~replica() = default;
+replica::replica(replica&&) noexcept = default;
+replica& replica::operator=(replica&&) noexcept = default;
+
+std::uint64_t replica::gradient_elements() const noexcept {
+  return impl_->gradient_elements();
+}
+
+replica::shard_sequence replica::shards(step& step) {
+  impl_->begin_step(step);
+  return {*impl_, step.shards()};
+}
+
+void replica::apply(step& step, const std::function<void()>& before_update) {
+  impl_->apply(step, before_update);
+}
+
+shard& replica::shard_sequence::iterator::operator*() const {
+  auto& result = *position_;
+  owner_->begin_shard(result);
+  return result;
+}
+
+replica::shard_sequence::iterator& replica::shard_sequence::iterator::operator++() {
+  owner_->end_shard();
+  ++position_;
+  return *this;
+}
+
+} // namespace troupe::libtorch

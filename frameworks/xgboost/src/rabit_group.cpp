@@ -1,0 +1,126 @@
+#include "rabit_group.hpp"
+#include "booster.hpp"
+
+#include <troupe/serialization/files/digest.hpp>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+#include <xgboost/c_api.h>
+
+namespace troupe::xgboost {
+
+namespace {
+
+/// Ends the process unless it is destroyed in time: for calls that have no deadline of their own.
+class watchdog {
+ public:
+  watchdog(std::chrono::seconds limit, const char* what)
+      : thread_([this, limit, what](const std::stop_token& stop) {
+          auto lock = std::unique_lock{mutex_};
+          if (condition_.wait_for(lock, stop, limit, [&stop] { return stop.stop_requested(); }))
+            return;
+          if (stop.stop_requested())
+            return;
+          std::fprintf(stderr, "%s within %lld s: this worker ends, to be replaced\n", what,
+                       static_cast<long long>(limit.count()));
+          std::_Exit(1);
+        }) {}
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any condition_;
+  std::jthread thread_;
+};
+
+/// Where the tracker is, and what those who come there have to know.
+struct meeting_point {
+  std::array<char, 64> host{};
+  std::array<char, 32> secret{};
+  std::int32_t port = 0;
+};
+
+/// Rank 0's, as the other workers' hosts reach it.
+std::string own_address() {
+  const auto* found = std::getenv("MASTER_ADDR");
+  return found == nullptr ? "127.0.0.1" : found;
+}
+
+/// Drops the line by which each worker tells its task id, the secret in it (of no use any more by then).
+void print_log(const char* line) {
+  if (std::strstr(line, "got new rank") == nullptr)
+    std::fprintf(stderr, "%s\n", line);
+}
+
+void check_version() {
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  XGBoostVersion(&major, &minor, &patch);
+  // The tracker's protocol is another one from 2.1 on, and 1.7 is what was tried.
+  if (major != 1 || minor != 7)
+    throw failure{errc::unsatisfiable, "XGBoost " + std::to_string(major) + "." + std::to_string(minor) +
+                                           " trains with one worker only here: several take XGBoost 1.7, whose "
+                                           "collective layer is known"};
+}
+
+} // namespace
+
+rabit_group::rabit_group(train_context& ctx, std::chrono::seconds deadline) {
+  if (ctx.world_size() == 1)
+    return;
+  check_version();
+  auto where = meeting_point{};
+  if (ctx.rank() == 0) {
+    auto secret = serialization::random_hex(where.secret.size() / 2);
+    std::ranges::copy(secret, where.secret.begin());
+    auto host = own_address().substr(0, where.host.size() - 1);
+    tracker_ = value_or_throw(rabit_tracker::start(host, ctx.world_size(), secret, deadline));
+    where.port = tracker_->port();
+    std::ranges::copy(host, where.host.begin());
+  }
+  ctx.broadcast(std::span{reinterpret_cast<std::uint8_t*>(&where), sizeof where});
+  auto secret = std::string{where.secret.begin(), where.secret.end()};
+  auto how = nlohmann::json{{"xgboost_communicator", "rabit"},
+                            {"rabit_tracker_uri", where.host.data()},
+                            {"rabit_tracker_port", where.port},
+                            {"rabit_task_id", rabit_tracker::task_id(ctx.rank(), secret)},
+                            // A peer that is gone is not waited for.
+                            {"DMLC_WORKER_CONNECT_RETRY", 1},
+                            {"rabit_timeout", 1},
+                            {"rabit_timeout_sec", deadline.count()},
+                            // Its ring does not end when a peer is gone; its tree does.
+                            {"rabit_reduce_ring_mincount", 2'147'483'647}};
+  check(XGBRegisterLogCallback(print_log));
+  auto limit = watchdog{deadline + std::chrono::seconds{5}, "XGBoost's workers have not found each other"};
+  try {
+    check(XGCommunicatorInit(how.dump().c_str()));
+  } catch (const library_error& x) {
+    if (tracker_ && tracker_->reason().code != errc::none)
+      throw failure{tracker_->reason()};
+    throw;
+  }
+  member_ = true;
+  // Ranks are those of the run: what is trained on is a range for each.
+  if (XGCommunicatorGetRank() != static_cast<int>(ctx.rank()) ||
+      XGCommunicatorGetWorldSize() != static_cast<int>(ctx.world_size()))
+    throw failure{errc::internal, "XGBoost's ranks are not the run's"};
+}
+
+void rabit_group::leave() noexcept {
+  if (member_)
+    (void)XGCommunicatorFinalize();
+  member_ = false;
+}
+
+rabit_group::~rabit_group() {
+  leave();
+}
+
+} // namespace troupe::xgboost

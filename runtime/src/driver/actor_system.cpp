@@ -1,0 +1,173 @@
+#include <troupe/actor_system.hpp>
+
+#include "net/connection.hpp"
+#include "net/part_stream.hpp"
+#include "node/local_launcher.hpp"
+#include "node/visible_gpus.hpp"
+
+#include <troupe/actors/node.hpp>
+#include <troupe/actors/trainer.hpp>
+#include <troupe/runtime/fingerprint.hpp>
+#include <troupe/runtime/keys.hpp>
+#include <troupe/runtime/node_host.hpp>
+#include <troupe/runtime/program.hpp>
+
+#include <caf/all.hpp>
+#include <caf/io/middleman.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+
+namespace troupe {
+
+namespace {
+
+using runtime::tls_files;
+
+/// A caf-node somewhere.
+class remote_node : public actors::connected_node {
+ public:
+  remote_node(actors::node_actor handle, endpoint where) : handle_(std::move(handle)), where_(std::move(where)) {}
+
+  const actors::node_actor& handle() const noexcept override { return handle_; }
+  std::string address() const override { return to_string(where_); }
+
+ private:
+  actors::node_actor handle_;
+  endpoint where_;
+};
+
+/// A node inside the driver, with a port of its own: the same code path as any other node.
+class embedded_node : public actors::connected_node {
+ public:
+  static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system) {
+    auto entry = std::make_shared<runtime::worker_entry>(runtime::keys_of(system));
+    auto node = actors::spawn_node(system,
+                                   {runtime::local_host_name(),
+                                    "127.0.0.1",
+                                    runtime::local_resources(),
+                                    {},
+                                    value_or_throw(runtime::gpus_to_offer({}))},
+                                   runtime::make_local_launcher({{}, true}, entry));
+    auto port = runtime::publish(node, {"127.0.0.1", 0});
+    if (!port) {
+      caf::anon_send_exit(node, caf::exit_reason::user_shutdown);
+      return fail(std::move(port.error()));
+    }
+    entry->open({"127.0.0.1", *port});
+    return std::make_unique<embedded_node>(std::move(node), *port);
+  }
+
+  embedded_node(actors::node_actor handle, std::uint16_t port) : handle_(std::move(handle)), port_(port) {}
+
+  ~embedded_node() override {
+    runtime::unpublish(handle_, port_);
+    caf::anon_send_exit(handle_, caf::exit_reason::user_shutdown);
+  }
+
+  const actors::node_actor& handle() const noexcept override { return handle_; }
+  std::string address() const override { return "embedded"; }
+
+ private:
+  actors::node_actor handle_;
+  std::uint16_t port_;
+};
+
+expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system& system, const cluster_config& cluster,
+                                                               const std::string& address) {
+  if (!system.has_middleman())
+    return fail(errc::invalid_argument, "this actor system was not prepared for Troupe: call troupe::prepare on its "
+                                        "configuration before it is made");
+  if (!cluster.insecure && !runtime::is_secure(system))
+    return fail(errc::invalid_argument,
+                "this actor system has no keys: call troupe::prepare on its configuration before "
+                "it is made, or set cluster.insecure");
+  if (address.empty())
+    return embedded_node::start(system);
+  auto where = parse_endpoint(address);
+  if (!where)
+    return fail(std::move(where.error()));
+  auto node = runtime::connect(system, *where, cluster.connect_timeout);
+  if (!node)
+    return fail(std::move(node.error()));
+  return std::make_unique<remote_node>(std::move(*node), *where);
+}
+
+std::vector<std::string> compare_numerics(const std::string& ours, const std::string& theirs) {
+  auto here = runtime::parse_fingerprint(ours);
+  auto there = runtime::parse_fingerprint(theirs);
+  if (!here || !there)
+    return {"numerics fingerprint: cannot be read"};
+  return runtime::differences(*here, *there);
+}
+
+bool host_is_loopback(const std::string& host) {
+  return runtime::is_loopback(host);
+}
+
+void print_output(rank_id rank, const std::string& line) {
+  std::fprintf(stderr, "[rank %u] %s\n", rank.value, line.c_str());
+}
+
+/// A host that is not this machine needs the cluster's keys; this machine has keys of its own.
+expected<tls_files> find_keys(const cluster_config& cluster) {
+  auto directory = cluster.keys.empty() ? runtime::default_key_directory() : cluster.keys;
+  for (const auto& text : cluster.nodes)
+    if (auto where = parse_endpoint(text); where && !runtime::is_loopback(where->host))
+      return runtime::cluster_keys(directory, runtime::local_host_name());
+  return runtime::loopback_keys(directory);
+}
+
+} // namespace
+
+void init_meta_objects() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    caf::init_global_meta_objects<caf::id_block::troupe_messages>();
+    caf::init_global_meta_objects<caf::id_block::troupe_actors>();
+    caf::io::middleman::init_global_meta_objects();
+    caf::core::init_global_meta_objects();
+  });
+}
+
+expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster) {
+  if (cluster.insecure) {
+    std::fputs("warning: connections are insecure: whoever reaches a port of this run can run code as its owner\n",
+               stderr);
+    runtime::secure(config, std::nullopt);
+    return {};
+  }
+  auto keys = find_keys(cluster);
+  if (!keys)
+    return fail(std::move(keys.error()));
+  runtime::secure(config, *keys);
+  return {};
+}
+
+actors::trainer_actor spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
+                                    std::function<void(rank_id, const std::string&)> show_output,
+                                    const std::filesystem::path& worker_path) {
+  actors::trainer_services services;
+  services.connect_node = [&system](const cluster_config& cluster, const std::string& address) {
+    return connect_node(system, cluster, address);
+  };
+  auto is_near = [](const std::string& text) {
+    auto where = parse_endpoint(text);
+    return where && runtime::is_loopback(where->host);
+  };
+  services.receive_parts = [keys = runtime::keys_of(system), near = std::ranges::all_of(config.cluster.nodes, is_near)](
+                               const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
+    return runtime::open_part_receiver({run, secret, keys}, checkpoints, near);
+  };
+  auto program = worker_path.empty() ? value_or_throw(runtime::own_program())
+                                     : value_or_throw(runtime::program_file::open(worker_path.string())).identity();
+  services.program_path = program.path;
+  services.build_id = program.build_id;
+  services.compare_numerics = compare_numerics;
+  services.is_loopback = host_is_loopback;
+  services.show_output = show_output ? std::move(show_output) : print_output;
+  return actors::spawn_trainer(system, std::move(function), std::move(config), std::move(services));
+}
+
+} // namespace troupe

@@ -1,0 +1,255 @@
+#include "net/connection.hpp"
+
+#include "net/tls_session.hpp"
+#include "net/tls_transport.hpp"
+
+#include <troupe/runtime/program.hpp>
+
+#include <caf/all.hpp>
+#include <caf/io/all.hpp>
+#include <caf/io/basp_broker.hpp>
+#include <caf/io/network/default_multiplexer.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <memory>
+#include <mutex>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+namespace troupe::runtime {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+// -- reaching a host
+
+tl::unexpected<error> unreachable(const endpoint& where, std::string_view why) {
+  return fail(errc::unreachable, "cannot reach " + to_string(where) + ": " + std::string{why} +
+                                     "; is caf-node running there, and is that the address it printed?");
+}
+
+/// Waits until the socket is ready for `events`. False when the time is over.
+bool wait_for(int fd, short events, clock::time_point deadline) {
+  for (;;) {
+    auto rest = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
+    auto waiting = pollfd{fd, events, 0};
+    auto ready = ::poll(&waiting, 1, static_cast<int>(std::max<long>(rest, 0)));
+    if (ready > 0)
+      return true;
+    if (ready == 0 || errno != EINTR)
+      return false;
+  }
+}
+
+/// The code of the error that connecting ended with, 0 for none.
+int connect_to(int fd, const addrinfo& address, clock::time_point deadline) {
+  if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0)
+    return 0;
+  if (errno != EINPROGRESS)
+    return errno;
+  if (!wait_for(fd, POLLOUT, deadline))
+    return ETIMEDOUT;
+  auto code = 0;
+  socklen_t size = sizeof(code);
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) == 0 ? code : errno;
+}
+
+/// A connected, non-blocking socket.
+expected<unique_fd> dial(const endpoint& where, clock::time_point deadline) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (auto code = ::getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &list); code != 0)
+    return fail(errc::unreachable, "cannot resolve host '" + where.host + "': " + ::gai_strerror(code));
+  auto found = std::unique_ptr<addrinfo, void (*)(addrinfo*)>{list, ::freeaddrinfo};
+  auto code = 0;
+  for (auto* each = found.get(); each != nullptr; each = each->ai_next) {
+    auto fd = unique_fd{::socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+    if (!fd)
+      return fail(system_error("socket"));
+    code = connect_to(fd.get(), *each, deadline);
+    if (code == 0)
+      return fd;
+  }
+  return unreachable(where, std::strerror(code));
+}
+
+// -- TLS, seen from the side that dials
+
+/// Repeats a step of the session as it wishes, until it is done, has failed or the time is over.
+template <class Step>
+tls_status complete(int fd, clock::time_point deadline, Step step) {
+  for (;;) {
+    auto status = step();
+    if (status != tls_status::wants_read && status != tls_status::wants_write)
+      return status;
+    if (!wait_for(fd, status == tls_status::wants_read ? POLLIN : POLLOUT, deadline))
+      return status;
+  }
+}
+
+expected<void> explain(const endpoint& where, tls_status status, const tls_session& session) {
+  switch (status) {
+  case tls_status::done:
+    return {};
+  case tls_status::failed:
+    if (session.reason().code != errc::not_authenticated)
+      return unreachable(where, "what answers there " + session.reason().message);
+    return fail(errc::not_authenticated,
+                "no trusted connection to " + to_string(where) + ": what answers there " + session.reason().message +
+                    ". Both ends need certificates of the same authority (for loopback: the same user's keys; for "
+                    "clusters: troupe certs init, then troupe certs issue HOST), and neither may run with --insecure");
+  case tls_status::wants_read:
+  case tls_status::wants_write:
+    return unreachable(where, "it takes connections, but says nothing");
+  }
+  return {};
+}
+
+/// Returns once both ends have accepted the other's certificate. With TLS 1.3, the one that dials is through with its
+/// handshake before the other has looked at its certificate: what tells is that a node speaks first.
+expected<std::unique_ptr<tls_session>> authenticate(const endpoint& where, const tls_files& keys, int fd,
+                                                    clock::time_point deadline) {
+  auto context = tls_context::make(keys);
+  if (!context)
+    return fail(std::move(context.error()));
+  auto session = std::make_unique<tls_session>(std::move(*context), tls_role::client, fd);
+  auto status = complete(fd, deadline, [&] { return session->handshake(); });
+  if (status == tls_status::done)
+    status = complete(fd, deadline, [&] { return session->peek(); });
+  if (auto explained = explain(where, status, *session); !explained)
+    return fail(std::move(explained.error()));
+  return session;
+}
+
+// -- what CAF does above the socket
+
+caf::actor broker_of(caf::actor_system& system) {
+  return system.middleman().named_broker<caf::io::basp_broker>("BASP");
+}
+
+/// Every system that is not under test has this one.
+caf::io::network::default_multiplexer& multiplexer_of(caf::actor_system& system) {
+  return dynamic_cast<caf::io::network::default_multiplexer&>(system.middleman().backend());
+}
+
+/// CAF's brokers part company when two connections to one node are new at the same time: each end may keep another one.
+/// (CAF's middleman actor sees to it that there are none; it knows no TLS.) So a connection is introduced when the one
+/// before is known to both ends. Of the process and not of the actor system, which has no place for it; it is held for
+/// two round trips to a peer that has spoken already.
+std::timed_mutex& introduction() {
+  static std::timed_mutex result;
+  return result;
+}
+
+expected<actors::node_actor> check_node(caf::actor_system& system, const endpoint& where,
+                                        const caf::strong_actor_ptr& found, const std::set<std::string>& interface) {
+  if (found == nullptr)
+    return fail(errc::unreachable, "nobody is published at " + to_string(where));
+  if (!system.assignable(interface, system.message_types<actors::node_actor>()))
+    return fail(errc::program_mismatch, "what is published at " + to_string(where) +
+                                            " is no node of this version of Troupe: install the same version of "
+                                            "caf-node there");
+  return caf::actor_cast<actors::node_actor>(found);
+}
+
+error introduction_error(const endpoint& where, const caf::error& reason, bool secure) {
+  auto text = "no node answers at " + to_string(where) + " (" + caf::to_string(reason) + ")";
+  return {errc::unreachable, secure ? text : text + "; does it run with --insecure, too?"};
+}
+
+/// Lets the actor systems at both ends of a connection know each other. Returns when the node has answered.
+expected<actors::node_actor> introduce(caf::actor_system& system, const endpoint& where, caf::io::scribe_ptr connection,
+                                       clock::time_point deadline) {
+  auto turn = std::unique_lock{introduction(), deadline};
+  if (!turn)
+    return unreachable(where, "other connections take too long");
+  expected<actors::node_actor> result;
+  auto self = caf::scoped_actor{system};
+  auto rest = [&] { return std::max<clock::duration>(deadline - clock::now(), std::chrono::milliseconds{1}); };
+  self->request(broker_of(system), rest(), caf::connect_atom_v, std::move(connection), where.port)
+      .receive([&](const caf::node_id&, const caf::strong_actor_ptr& found,
+                   const std::set<std::string>& interface) { result = check_node(system, where, found, interface); },
+               [&](const caf::error& reason) { result = fail(introduction_error(where, reason, is_secure(system))); });
+  if (!result)
+    return result;
+  // The other end knows this connection when it answers over it.
+  auto node = *result;
+  self->request(node, rest(), offer_request{})
+      .receive([](const node_offer&) {},
+               [&](const caf::error& reason) { result = fail(introduction_error(where, reason, is_secure(system))); });
+  return result;
+}
+
+} // namespace
+
+void secure(caf::actor_system_config& config, const std::optional<tls_files>& keys) {
+  config.load<caf::io::middleman>();
+  if (!keys)
+    return;
+  // CAF's own places for them: they cost no module.
+  config.openssl_certificate = keys->certificate.string();
+  config.openssl_key = keys->key.string();
+  config.openssl_cafile = keys->ca.string();
+}
+
+bool is_secure(const caf::actor_system& system) {
+  return !system.config().openssl_cafile.empty();
+}
+
+std::optional<tls_files> keys_of(const caf::actor_system& system) {
+  if (!is_secure(system))
+    return std::nullopt;
+  const auto& config = system.config();
+  return tls_files{config.openssl_certificate, config.openssl_key, config.openssl_cafile};
+}
+
+expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where) {
+  auto& system = node.home_system();
+  auto& multiplexer = multiplexer_of(system);
+  std::shared_ptr<const tls_context> context;
+  if (auto keys = keys_of(system)) {
+    auto made = tls_context::make(*keys);
+    if (!made)
+      return fail(std::move(made.error()));
+    context = std::move(*made);
+  }
+  // A node that comes back must not wait until the connections of the one before are forgotten.
+  auto listener = caf::io::network::new_tcp_acceptor_impl(where.port, where.host.c_str(), true);
+  if (!listener)
+    return fail(errc::unreachable, "cannot listen on " + to_string(where) + " (" + caf::to_string(listener.error()) +
+                                       "): is the address one of this host's, and the port free?");
+  auto doorman =
+      context ? make_tls_doorman(multiplexer, *listener, std::move(context)) : multiplexer.new_doorman(*listener);
+  auto port = doorman->port();
+  caf::anon_send(broker_of(system), caf::publish_atom_v, std::move(doorman), port,
+                 caf::actor_cast<caf::strong_actor_ptr>(node), system.message_types(node));
+  return port;
+}
+
+void unpublish(const actors::node_actor& node, std::uint16_t port) {
+  caf::anon_send(broker_of(node.home_system()), caf::unpublish_atom_v, caf::actor_cast<caf::actor_addr>(node), port);
+}
+
+expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& where,
+                                     std::chrono::milliseconds limit) {
+  auto deadline = clock::now() + limit;
+  auto socket = dial(where, deadline);
+  if (!socket)
+    return fail(std::move(socket.error()));
+  auto& multiplexer = multiplexer_of(system);
+  auto keys = keys_of(system);
+  if (!keys)
+    return introduce(system, where, multiplexer.new_scribe(socket->release()), deadline);
+  auto session = authenticate(where, *keys, socket->get(), deadline);
+  if (!session)
+    return fail(std::move(session.error()));
+  return introduce(system, where, make_tls_scribe(multiplexer, socket->release(), std::move(*session)), deadline);
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,206 @@
+#include "net/secure_stream.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+namespace troupe::runtime {
+
+namespace {
+
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+
+/// How often a stop is looked for.
+constexpr auto slice = 100ms;
+
+constexpr auto never = clock::time_point::max();
+
+void set_option(int fd, int level, int name, int value) {
+  ::setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+/// A host that is gone says nothing: the kernel asks it.
+void prepare(int fd) {
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  // Nor does it say that it has what was sent.
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000);
+}
+
+error lost(int code) {
+  return {errc::unreachable,
+          code == 0 ? "the connection was closed" : std::string{"the connection was lost: "} + std::strerror(code)};
+}
+
+} // namespace
+
+secure_stream::secure_stream(collectives::unique_fd socket, std::stop_token stop)
+    : socket_(std::move(socket)), stop_(std::move(stop)) {
+  prepare(socket_.get());
+}
+
+expected<secure_stream> secure_stream::connect(const endpoint& where, std::shared_ptr<const tls_context> context,
+                                               std::chrono::milliseconds limit, std::stop_token stop) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  auto unreachable = [&](const std::string& why) {
+    return fail(errc::unreachable, "cannot connect to " + to_string(where) + ": " + why);
+  };
+  if (auto code = ::getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &list); code != 0)
+    return unreachable(::gai_strerror(code));
+  auto addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>{list, ::freeaddrinfo};
+  auto until = clock::now() + limit;
+  auto why = std::string{"it has no address"};
+  for (auto* each = list; each != nullptr; each = each->ai_next) {
+    auto socket =
+        collectives::unique_fd{::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol)};
+    if (socket.get() < 0)
+      continue;
+    auto result = secure_stream{std::move(socket), stop};
+    auto fd = result.socket_.get();
+    if (::connect(fd, each->ai_addr, each->ai_addrlen) != 0) {
+      if (errno != EINPROGRESS) {
+        why = std::strerror(errno);
+        continue;
+      }
+      if (auto ready = result.await(POLLOUT, until); !ready)
+        return unreachable(ready.error().message);
+      int code = 0;
+      socklen_t size = sizeof(code);
+      ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size);
+      if (code != 0) {
+        why = std::strerror(code);
+        continue;
+      }
+    }
+    if (auto done = result.shake_hands(std::move(context), tls_role::client, limit); !done)
+      return fail(done.error().code, to_string(where) + ' ' + done.error().message);
+    return result;
+  }
+  return unreachable(why);
+}
+
+expected<secure_stream> secure_stream::accept(collectives::unique_fd socket, std::shared_ptr<const tls_context> context,
+                                              std::chrono::milliseconds limit, std::stop_token stop) {
+  auto result = secure_stream{std::move(socket), std::move(stop)};
+  if (auto done = result.shake_hands(std::move(context), tls_role::server, limit); !done)
+    return fail(std::move(done.error()));
+  return result;
+}
+
+expected<void> secure_stream::shake_hands(std::shared_ptr<const tls_context> context, tls_role role,
+                                          std::chrono::milliseconds limit) {
+  if (!context)
+    return {};
+  session_ = std::make_unique<tls_session>(std::move(context), role, socket_.get());
+  auto until = clock::now() + limit;
+  for (;;) {
+    auto status = session_->handshake();
+    if (status == tls_status::done)
+      return {};
+    if (status == tls_status::failed)
+      return fail(session_->reason());
+    if (auto ready = await(status == tls_status::wants_read ? POLLIN : POLLOUT, until); !ready)
+      return ready;
+  }
+}
+
+expected<void> secure_stream::await(short events, clock::time_point limit) const {
+  auto what = pollfd{socket_.get(), events, 0};
+  for (;;) {
+    if (stop_.stop_requested())
+      return fail(errc::aborted, "the transfer is not wanted any more");
+    auto ready = ::poll(&what, 1, static_cast<int>(std::chrono::milliseconds{slice}.count()));
+    if (ready > 0)
+      return {};
+    if (ready < 0 && errno != EINTR)
+      return fail(lost(errno));
+    if (clock::now() >= limit)
+      return fail(errc::timed_out, "it does not answer in time");
+  }
+}
+
+/// `plain` and `secure` move some bytes from `offset` on; one of them until all are.
+template <class Plain, class Secure>
+expected<void> secure_stream::transfer(std::size_t size_bytes, short events, Plain plain, Secure secure) {
+  for (std::size_t done = 0; done < size_bytes;) {
+    if (stop_.stop_requested())
+      return fail(errc::aborted, "the transfer is not wanted any more");
+    auto wanted = events;
+    if (session_) {
+      std::size_t count = 0;
+      auto status = secure(done, count);
+      if (status == tls_status::failed)
+        return fail(errc::unreachable, "the other end " + session_->reason().message);
+      done += status == tls_status::done ? count : 0;
+      if (status == tls_status::done)
+        continue;
+      wanted = status == tls_status::wants_read ? POLLIN : POLLOUT;
+    } else {
+      auto count = plain(done);
+      if (count > 0) {
+        done += static_cast<std::size_t>(count);
+        continue;
+      }
+      if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
+        return fail(lost(count == 0 ? 0 : errno));
+    }
+    if (auto ready = await(wanted, never); !ready)
+      return ready;
+  }
+  return {};
+}
+
+expected<void> secure_stream::write(std::span<const std::byte> bytes) {
+  return transfer(
+      bytes.size(), POLLOUT,
+      [&](std::size_t from) { return ::send(socket_.get(), &bytes[from], bytes.size() - from, MSG_NOSIGNAL); },
+      [&](std::size_t from, std::size_t& count) { return session_->write(&bytes[from], bytes.size() - from, count); });
+}
+
+expected<void> secure_stream::read(std::span<std::byte> bytes) {
+  return transfer(
+      bytes.size(), POLLIN,
+      [&](std::size_t from) { return ::recv(socket_.get(), &bytes[from], bytes.size() - from, 0); },
+      [&](std::size_t from, std::size_t& count) { return session_->read(&bytes[from], bytes.size() - from, count); });
+}
+
+expected<void> secure_stream::write_text(const nlohmann::json& text) {
+  auto body = text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  auto size = htonl(static_cast<std::uint32_t>(body.size()));
+  if (auto sent = write(std::as_bytes(std::span{&size, 1})); !sent)
+    return sent;
+  return write(std::as_bytes(std::span{body}));
+}
+
+expected<nlohmann::json> secure_stream::read_text(std::size_t limit_bytes) {
+  std::uint32_t size = 0;
+  if (auto got = read(std::as_writable_bytes(std::span{&size, 1})); !got)
+    return fail(std::move(got.error()));
+  size = ntohl(size);
+  if (size > limit_bytes)
+    return fail(errc::invalid_argument, "a text of " + std::to_string(size) + " bytes, more than " +
+                                            std::to_string(limit_bytes) + " are not expected");
+  auto body = std::string(size, '\0');
+  if (auto got = read(std::as_writable_bytes(std::span{body})); !got)
+    return fail(std::move(got.error()));
+  auto result = nlohmann::json::parse(body, nullptr, false);
+  if (!result.is_object())
+    return fail(errc::invalid_argument, "what came is no JSON object");
+  return result;
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,213 @@
+#include "net/tls_session.hpp"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/x509.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <sys/socket.h>
+
+namespace troupe::runtime {
+
+namespace {
+
+// -- the socket, as OpenSSL sees it: its own socket BIO would raise SIGPIPE
+
+int socket_of(BIO* bio) {
+  return static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
+}
+
+bool is_temporary(int code) {
+  return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
+}
+
+int send_bytes(BIO* bio, const char* data, int size) {
+  BIO_clear_retry_flags(bio);
+  auto result = ::send(socket_of(bio), data, static_cast<std::size_t>(size), MSG_NOSIGNAL);
+  if (result < 0 && is_temporary(errno))
+    BIO_set_retry_write(bio);
+  return static_cast<int>(result);
+}
+
+int receive_bytes(BIO* bio, char* data, int size) {
+  BIO_clear_retry_flags(bio);
+  auto result = ::recv(socket_of(bio), data, static_cast<std::size_t>(size), 0);
+  if (result < 0 && is_temporary(errno))
+    BIO_set_retry_read(bio);
+  return static_cast<int>(result);
+}
+
+long control_socket(BIO*, int command, long, void*) {
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+/// An encrypted key must not make a process in the background ask for its passphrase.
+int no_passphrase(char*, int, int, void*) {
+  return 0;
+}
+
+/// What OpenSSL says about its last failure; empties its list.
+std::string last_openssl_error() {
+  auto code = ERR_peek_last_error();
+  const auto* text = ERR_reason_error_string(code);
+  ERR_clear_error();
+  return text != nullptr ? text : "OpenSSL gives no reason";
+}
+
+error file_error(const std::filesystem::path& file) {
+  return {errc::not_authenticated, file.string() + " cannot be used: " + last_openssl_error()};
+}
+
+/// Alerts by which a peer says that it will not have our certificate, or misses one.
+bool is_about_certificate(int alert) {
+  switch (alert) {
+  case SSL_AD_BAD_CERTIFICATE:
+  case SSL_AD_UNSUPPORTED_CERTIFICATE:
+  case SSL_AD_CERTIFICATE_REVOKED:
+  case SSL_AD_CERTIFICATE_EXPIRED:
+  case SSL_AD_CERTIFICATE_UNKNOWN:
+  case SSL_AD_UNKNOWN_CA:
+  case SSL_AD_ACCESS_DENIED:
+  case SSL_AD_DECRYPT_ERROR:
+  case SSL_AD_CERTIFICATE_REQUIRED:
+    return true;
+  default:
+    return false;
+  }
+}
+
+} // namespace
+
+expected<std::shared_ptr<const tls_context>> tls_context::make(const tls_files& files) {
+  ERR_clear_error();
+  auto result = std::make_shared<tls_context>();
+  result->settings_.reset(SSL_CTX_new(TLS_method()));
+  result->socket_.reset(BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "troupe socket"));
+  auto* settings = result->settings_.get();
+  auto* socket = result->socket_.get();
+  if (settings == nullptr || socket == nullptr || BIO_meth_set_write(socket, send_bytes) != 1 ||
+      BIO_meth_set_read(socket, receive_bytes) != 1 || BIO_meth_set_ctrl(socket, control_socket) != 1 ||
+      SSL_CTX_set_min_proto_version(settings, TLS1_3_VERSION) != 1 || SSL_CTX_set_num_tickets(settings, 0) != 1)
+    return fail(errc::internal, "no TLS: " + last_openssl_error());
+  SSL_CTX_set_default_passwd_cb(settings, no_passphrase);
+  if (SSL_CTX_use_certificate_chain_file(settings, files.certificate.c_str()) != 1)
+    return fail(file_error(files.certificate));
+  if (SSL_CTX_use_PrivateKey_file(settings, files.key.c_str(), SSL_FILETYPE_PEM) != 1)
+    return fail(file_error(files.key));
+  if (SSL_CTX_load_verify_file(settings, files.ca.c_str()) != 1)
+    return fail(file_error(files.ca));
+  // OpenSSL itself checks that the other's certificate is meant for its role.
+  SSL_CTX_set_verify(settings, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_OFF);
+  // A write that must be repeated comes from the same bytes, but they may lie elsewhere by then.
+  SSL_CTX_set_mode(settings,
+                   SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+  return result;
+}
+
+tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd)
+    : context_(std::move(context)), fd_(fd) {
+  ERR_clear_error();
+  ssl_.reset(SSL_new(context_->settings_.get()));
+  auto* bio = ssl_ ? BIO_new(context_->socket_.get()) : nullptr;
+  if (bio == nullptr) {
+    fail_with({errc::internal, "could not be talked to: " + last_openssl_error()});
+    return;
+  }
+  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)));
+  BIO_set_init(bio, 1);
+  SSL_set_bio(ssl_.get(), bio, bio);
+  if (role == tls_role::client)
+    SSL_set_connect_state(ssl_.get());
+  else
+    SSL_set_accept_state(ssl_.get());
+}
+
+tls_status tls_session::handshake() {
+  return attempt([this] { return SSL_do_handshake(ssl_.get()); });
+}
+
+tls_status tls_session::peek() {
+  char byte = 0;
+  return attempt([&] { return SSL_peek(ssl_.get(), &byte, 1); });
+}
+
+tls_status tls_session::read(void* target, std::size_t size_bytes, std::size_t& read_bytes) {
+  return attempt([&] { return SSL_read_ex(ssl_.get(), target, size_bytes, &read_bytes); });
+}
+
+tls_status tls_session::write(const void* source, std::size_t size_bytes, std::size_t& written_bytes) {
+  return attempt([&] { return SSL_write_ex(ssl_.get(), source, size_bytes, &written_bytes); });
+}
+
+bool tls_session::has_pending() const noexcept {
+  return !broken_ && SSL_has_pending(ssl_.get()) == 1;
+}
+
+void tls_session::close() {
+  if (broken_)
+    return;
+  broken_ = true;
+  ERR_clear_error();
+  // Once: the other end's answer would have to be waited for, and nothing depends on it.
+  SSL_shutdown(ssl_.get());
+  ERR_clear_error();
+}
+
+template <class Call>
+tls_status tls_session::attempt(Call call) {
+  if (broken_)
+    return tls_status::failed;
+  // SSL_get_error reads the thread's list, not this session's.
+  ERR_clear_error();
+  errno = 0;
+  auto result = call();
+  if (result == 1)
+    return tls_status::done;
+  switch (SSL_get_error(ssl_.get(), result)) {
+  case SSL_ERROR_WANT_READ:
+    return tls_status::wants_read;
+  case SSL_ERROR_WANT_WRITE:
+    return tls_status::wants_write;
+  case SSL_ERROR_ZERO_RETURN:
+    return fail_with({errc::unreachable, "closed the connection"});
+  case SSL_ERROR_SYSCALL:
+    return fail_with(
+        {errc::unreachable, errno == 0 ? "closed the connection" : std::string{"was lost: "} + std::strerror(errno)});
+  default:
+    return fail_with(describe_failure());
+  }
+}
+
+tls_status tls_session::fail_with(error reason) {
+  broken_ = true;
+  reason_ = std::move(reason);
+  ERR_clear_error();
+  // What lies unread when the socket is closed would become a reset, which can overtake the alert that says why.
+  std::array<char, 4096> rest{};
+  for (auto i = 0; i < 16 && ::recv(fd_, rest.data(), rest.size(), MSG_DONTWAIT) > 0; ++i)
+    ;
+  return tls_status::failed;
+}
+
+error tls_session::describe_failure() const {
+  if (auto verified = SSL_get_verify_result(ssl_.get()); verified != X509_V_OK)
+    return {errc::not_authenticated,
+            std::string{"has a certificate that we refuse ("} + X509_verify_cert_error_string(verified) + ")"};
+  auto code = ERR_peek_error();
+  auto reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
+  if (reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256) {
+    auto alert = reason - SSL_AD_REASON_OFFSET;
+    return {errc::not_authenticated,
+            std::string{is_about_certificate(alert) ? "refused our certificate (" : "ended the handshake ("} +
+                SSL_alert_desc_string_long(alert) + ")"};
+  }
+  const auto* text = ERR_reason_error_string(code);
+  return {errc::not_authenticated,
+          std::string{"does not speak the TLS that we do ("} + (text != nullptr ? text : "no reason given") + ")"};
+}
+
+} // namespace troupe::runtime

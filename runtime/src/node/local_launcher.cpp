@@ -1,0 +1,253 @@
+#include "node/local_launcher.hpp"
+
+#include <troupe/runtime/descriptor_broker.hpp>
+#include <troupe/runtime/node_host.hpp>
+#include <troupe/runtime/process_look.hpp>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Libraries that would take their number of threads from the machine give results that depend on it.
+constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
+
+std::vector<std::string> make_environment(const std::map<std::string, std::string>& additions,
+                                          const std::vector<std::string>& devices) {
+  std::map<std::string, std::string> variables;
+  for (const auto* name : thread_variables)
+    variables[name] = "1";
+  // With a workspace of its own choice cuBLAS may give other bits each time.
+  if (!devices.empty())
+    variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8";
+  for (auto** entry = environ; *entry != nullptr; ++entry) {
+    auto text = std::string{*entry};
+    if (auto mark = text.find('='); mark != std::string::npos && mark > 0)
+      variables[text.substr(0, mark)] = text.substr(mark + 1);
+  }
+  for (const auto& [name, value] : additions)
+    variables[name] = value;
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    variables["CUDA_VISIBLE_DEVICES"] = (i == 0 ? "" : variables["CUDA_VISIBLE_DEVICES"] + ",") + devices[i];
+  variables[worker_variable] = "1";
+  std::vector<std::string> result;
+  for (const auto& [name, value] : variables)
+    result.push_back(name + "=" + value);
+  return result;
+}
+
+worker_ended describe_end(const run_id& run, worker_id worker, const exit_report& report) {
+  worker_ended result;
+  result.run = run;
+  result.worker = worker;
+  result.exit_status = report.exit_code ? *report.exit_code : 128 + report.signal.value_or(0);
+  result.description = report.describe();
+  result.out_of_memory = !report.evidence.empty();
+  if (auto library = missing_library(report.last_lines))
+    result.description += "; host " + local_host_name() + " has no shared library " + *library +
+                          ": install the package that has it there";
+  result.last_lines = report.last_lines;
+  return result;
+}
+
+/// The processes of one node. Its supervisor's callbacks come from a thread of their own, and the end of a process may
+/// be told before `start` has returned.
+class local_launcher : public actors::process_launcher {
+ public:
+  local_launcher(program_source source, std::shared_ptr<const worker_entry> entry, actors::launcher_events events)
+      : source_(std::move(source)), entry_(std::move(entry)), events_(std::move(events)) {}
+
+  expected<void> init() {
+    auto descriptors = descriptor_broker::make();
+    if (!descriptors)
+      return fail(std::move(descriptors.error()));
+    descriptors_.emplace(std::move(*descriptors));
+    auto supervisor =
+        process_supervisor::make({[this](pid_t pid, output_stream, std::string_view line) { output(pid, line); },
+                                  [this](const exit_report& report) { ended(report); }});
+    if (!supervisor)
+      return fail(std::move(supervisor.error()));
+    supervisor_.emplace(std::move(*supervisor));
+    return {};
+  }
+
+  expected<std::string> open(const open_run& request) override {
+    auto path = std::filesystem::path{request.program_path};
+    if (!source_.directory.empty())
+      path = source_.directory / path.filename();
+    auto program = source_.own_program ? program_file::own() : program_file::open(path.string());
+    // The workers may be processes of another program.
+    if (source_.own_program && program && program->identity().build_id != request.build_id)
+      program = program_file::open(path.string());
+    if (!program)
+      return fail(program.error().code, program.error().message + " (on host " + local_host_name() +
+                                            "): install the driver's program there at the same path, or start caf-node "
+                                            "with --program-dir");
+    if (program->identity().build_id != request.build_id)
+      return fail(errc::program_mismatch, program->identity().path + " on host " + local_host_name() + " is build " +
+                                              program->identity().build_id + ", the driver is build " +
+                                              request.build_id + ": install the same build on all hosts");
+    auto result = program->identity().path;
+    programs_.insert_or_assign(request.run, std::move(*program));
+    return result;
+  }
+
+  expected<std::uint32_t> start(const actors::launch_request& request) override {
+    const auto& program = programs_.at(request.run);
+    process_spec spec;
+    spec.program_fd = program.fd();
+    spec.program = program.identity().path;
+    spec.argv = {program.identity().path};
+    spec.argv.insert(spec.argv.end(), request.arguments.begin(), request.arguments.end());
+    spec.env = make_environment(request.environment, request.devices);
+    spec.bootstrap =
+        to_text({request.run, request.worker, request.secret, entry_->node(), entry_->keys(), request.devices});
+    auto socket = descriptors_->add(request.run, request.worker);
+    if (!socket)
+      return fail(std::move(socket.error()));
+    spec.descriptor_socket = socket->get();
+    auto pid = supervisor_->start(spec);
+    if (!pid) {
+      descriptors_->remove(request.run, request.worker);
+      return fail(std::move(pid.error()));
+    }
+    settle(*pid, {request.run, request.worker});
+    return static_cast<std::uint32_t>(*pid);
+  }
+
+  void kill(const run_id& run) override {
+    descriptors_->end_run(run);
+    for (auto [pid, owner] : snapshot())
+      if (owner.run == run)
+        supervisor_->kill(pid, SIGKILL);
+  }
+
+  void kill(const run_id& run, worker_id worker) override {
+    if (auto pid = find(run, worker))
+      supervisor_->kill(*pid, SIGKILL);
+  }
+
+  expected<process_sample> look_at(const run_id& run, worker_id worker) override {
+    auto pid = find(run, worker);
+    return pid ? look_at_process(*pid) : process_sample{};
+  }
+
+  void close(const run_id& run) override {
+    descriptors_->end_run(run);
+    programs_.erase(run);
+  }
+
+ private:
+  struct owner {
+    run_id run;
+    worker_id worker;
+  };
+
+  /// What came of a process before its owner was known.
+  struct early_news {
+    std::vector<std::string> lines;
+    std::optional<exit_report> end;
+  };
+
+  std::optional<pid_t> find(const run_id& run, worker_id worker) {
+    for (const auto& [pid, owner] : snapshot())
+      if (owner.run == run && owner.worker == worker)
+        return pid;
+    return std::nullopt;
+  }
+
+  std::map<pid_t, owner> snapshot() {
+    auto lock = std::lock_guard{mutex_};
+    return owners_;
+  }
+
+  void settle(pid_t pid, owner who) {
+    auto lock = std::lock_guard{mutex_};
+    auto news = early_.extract(pid);
+    if (!news.empty() && !news.mapped().lines.empty())
+      events_.output({who.run, who.worker, news.mapped().lines});
+    if (!news.empty() && news.mapped().end)
+      events_.ended(describe_end(who.run, who.worker, *news.mapped().end));
+    else
+      owners_.emplace(pid, std::move(who));
+  }
+
+  void output(pid_t pid, std::string_view line) {
+    auto lock = std::lock_guard{mutex_};
+    if (auto found = owners_.find(pid); found != owners_.end())
+      events_.output({found->second.run, found->second.worker, {std::string{line}}});
+    else
+      early_[pid].lines.emplace_back(line);
+  }
+
+  void ended(const exit_report& report) {
+    auto lock = std::lock_guard{mutex_};
+    if (auto found = owners_.extract(report.pid); !found.empty())
+      events_.ended(describe_end(found.mapped().run, found.mapped().worker, report));
+    else
+      early_[report.pid].end = report;
+  }
+
+  program_source source_;
+  std::shared_ptr<const worker_entry> entry_;
+  actors::launcher_events events_;
+  std::map<run_id, program_file> programs_;
+  std::mutex mutex_;
+  std::map<pid_t, owner> owners_;
+  std::map<pid_t, early_news> early_;
+  std::optional<descriptor_broker> descriptors_;
+  /// Last, so that its thread is gone before anything that it uses.
+  std::optional<process_supervisor> supervisor_;
+};
+
+} // namespace
+
+std::string to_text(const worker_bootstrap& bootstrap) {
+  nlohmann::json out{{"run", bootstrap.run.value},
+                     {"worker", bootstrap.worker.value},
+                     {"secret", bootstrap.secret},
+                     {"node", to_string(bootstrap.node)},
+                     {"devices", bootstrap.devices}};
+  if (bootstrap.keys)
+    out["keys"] = {{"certificate", bootstrap.keys->certificate.string()},
+                   {"key", bootstrap.keys->key.string()},
+                   {"ca", bootstrap.keys->ca.string()}};
+  return out.dump();
+}
+
+expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
+  auto in = nlohmann::json::parse(text, nullptr, false);
+  auto wrong = [] { return fail(errc::invalid_argument, "the worker's bootstrap is not what a node writes"); };
+  if (!in.is_object() || !in.contains("node") || !in["node"].is_string())
+    return wrong();
+  auto node = parse_endpoint(in["node"]);
+  if (!node)
+    return wrong();
+  worker_bootstrap result;
+  result.run.value = in.value("run", "");
+  result.worker.value = in.value("worker", 0u);
+  result.secret = in.value("secret", "");
+  result.node = *node;
+  result.devices = in.value("devices", std::vector<std::string>{});
+  if (in.contains("keys"))
+    result.keys =
+        tls_files{in["keys"].value("certificate", ""), in["keys"].value("key", ""), in["keys"].value("ca", "")};
+  return result;
+}
+
+actors::launcher_factory make_local_launcher(program_source source, std::shared_ptr<const worker_entry> entry) {
+  return [source, entry](actors::launcher_events events) -> std::unique_ptr<actors::process_launcher> {
+    auto result = std::make_unique<local_launcher>(source, entry, std::move(events));
+    value_or_throw(result->init());
+    return result;
+  };
+}
+
+} // namespace troupe::runtime

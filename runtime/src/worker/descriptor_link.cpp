@@ -1,0 +1,183 @@
+#include <troupe/runtime/descriptor_link.hpp>
+
+#include "process/descriptor_packets.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fcntl.h>
+#include <poll.h>
+#include <string>
+#include <string_view>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utility>
+
+namespace troupe::runtime {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+using peers = std::vector<std::vector<unique_fd>>;
+
+/// When the kernel has too many descriptors under way.
+constexpr auto congestion_pause = std::chrono::milliseconds{5};
+
+/// Longer than anybody waits, and short enough to be added to a point in time.
+constexpr auto longest_limit = std::chrono::milliseconds{std::chrono::hours{24 * 365}};
+
+constexpr auto open_files_advice = "; raise the limit of open files (ulimit -n)";
+
+/// One exchange of one worker.
+class attempt {
+ public:
+  attempt(int socket, int wake_up, const offer_packet& offer, std::chrono::milliseconds limit,
+          const std::stop_token& cancelled)
+      : socket_(socket),
+        wake_up_(wake_up),
+        offer_(offer),
+        deadline_(clock::now() + std::clamp(limit, std::chrono::milliseconds::zero(), longest_limit)),
+        cancelled_(cancelled) {}
+
+  [[nodiscard]] expected<void> send(std::span<const int> mine) {
+    auto bytes = to_bytes(offer_);
+    for (;;) {
+      auto outcome = send_packet(socket_, bytes, mine);
+      switch (outcome) {
+      case send_outcome::sent:
+      case send_outcome::closed: // The node may have left word why.
+        return {};
+      case send_outcome::failed:
+        return fail(system_error(where() + ": cannot send descriptors to the node"));
+      case send_outcome::full:
+      case send_outcome::congested:
+        break;
+      }
+      auto is_full = outcome == send_outcome::full;
+      if (auto ready = wait(is_full ? POLLOUT : 0, is_full ? clock::duration::max() : congestion_pause); !ready)
+        return ready;
+    }
+  }
+
+  [[nodiscard]] expected<peers> receive() {
+    peers result(offer_.what.local_world_size);
+    std::size_t known = 0;
+    while (known < result.size()) {
+      auto packet = receive_packet(socket_);
+      switch (packet.what) {
+      case received_packet::outcome::none:
+        if (auto ready = wait(POLLIN, clock::duration::max()); !ready)
+          return fail(std::move(ready.error()));
+        continue;
+      case received_packet::outcome::closed:
+        return fail(errc::node_lost, where() + ": the node has closed this worker's socket");
+      case received_packet::outcome::failed:
+        return fail(system_error(where() + ": cannot receive descriptors from the node"));
+      case received_packet::outcome::packet:
+        break;
+      }
+      // Those of older generations are closed with the packet. So are the ones of a half lost packet.
+      auto answer = parse_answer(packet.bytes);
+      if (!answer)
+        return fail(errc::internal, where() + ": the node's answer is not one that this program knows");
+      if (answer->generation.value != 0 && answer->generation != offer_.what.generation)
+        continue;
+      if (answer->code != errc::none)
+        return fail(answer->code, where() + ": " + answer->text);
+      if (packet.out_of_descriptors)
+        return fail(errc::io_error, where() + ": descriptors of peers are lost" + open_files_advice);
+      if (!take(*answer, std::move(packet.descriptors), known, result))
+        return fail(errc::internal, where() + ": the node's answer contradicts itself");
+    }
+    return result;
+  }
+
+ private:
+  /// Sorts the descriptors of one packet by rank.
+  static bool take(const answer_packet& answer, std::vector<unique_fd> descriptors, std::size_t& known, peers& result) {
+    if (answer.first_rank != known || answer.counts.empty() || answer.counts.size() > result.size() - known)
+      return false;
+    auto next = descriptors.begin();
+    for (std::size_t count : answer.counts) {
+      if (static_cast<std::size_t>(descriptors.end() - next) < count)
+        return false;
+      auto last = next + static_cast<std::ptrdiff_t>(count);
+      result[known++].assign(std::make_move_iterator(next), std::make_move_iterator(last));
+      next = last;
+    }
+    return next == descriptors.end();
+  }
+
+  /// Waits until the socket is ready for `what`, at most for `pause`.
+  [[nodiscard]] expected<void> wait(int what, clock::duration pause) {
+    auto now = clock::now();
+    auto until = pause < deadline_ - now ? now + pause : deadline_;
+    for (;;) {
+      if (cancelled_.stop_requested())
+        return fail(errc::aborted, where() + ": cancelled");
+      now = clock::now();
+      if (now >= deadline_)
+        return fail(errc::timed_out, where() + ": not all workers of this node have offered theirs in time");
+      if (now >= until)
+        return {};
+      std::array<pollfd, 2> events{{{socket_, static_cast<short>(what), 0}, {wake_up_, POLLIN, 0}}};
+      auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+      // A socket that we only pause for is left out: its end would be reported again and again.
+      auto socket_matters = what != 0;
+      auto n = poll(socket_matters ? events.data() : events.data() + 1, socket_matters ? 2 : 1,
+                    static_cast<int>(std::min<std::int64_t>(left, 1'000'000)));
+      if (n < 0 && errno != EINTR)
+        return fail(system_error(where()));
+      if (n > 0 && socket_matters && events[0].revents != 0 && !cancelled_.stop_requested())
+        return {};
+    }
+  }
+
+  [[nodiscard]] std::string where() const {
+    return "the exchange of descriptors of generation " + std::to_string(offer_.what.generation.value) +
+           " (local rank " + std::to_string(offer_.what.local_rank) + " of " +
+           std::to_string(offer_.what.local_world_size) + ")";
+  }
+
+  int socket_;
+  int wake_up_;
+  const offer_packet& offer_;
+  clock::time_point deadline_;
+  const std::stop_token& cancelled_;
+};
+
+} // namespace
+
+descriptor_link::descriptor_link(unique_fd socket) noexcept : socket_(std::move(socket)) {
+  fcntl(socket_.get(), F_SETFD, FD_CLOEXEC);
+}
+
+expected<std::vector<std::vector<unique_fd>>>
+descriptor_link::exchange(generation_id generation, std::uint32_t local_rank, std::uint32_t local_world_size,
+                          std::span<const int> mine, std::chrono::milliseconds limit,
+                          const std::stop_token& cancelled) {
+  if (mine.size() > max_offered_descriptors)
+    return fail(errc::invalid_argument, "a worker offers at most " + std::to_string(max_offered_descriptors) +
+                                            " descriptors to its node, not " + std::to_string(mine.size()));
+  if (local_world_size > max_local_world_size || local_rank >= local_world_size)
+    return fail(errc::invalid_argument, "there is no local rank " + std::to_string(local_rank) + " among " +
+                                            std::to_string(local_world_size) + " workers of a node (at most " +
+                                            std::to_string(max_local_world_size) + ")");
+  if (cancelled.stop_requested())
+    return fail(errc::aborted, "the exchange of descriptors of generation " + std::to_string(generation.value) +
+                                   " was cancelled before it began");
+  unique_fd wake_up{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  if (!wake_up)
+    return fail(system_error("cannot exchange descriptors"));
+  std::stop_callback wake{cancelled, [fd = wake_up.get()] {
+                            std::uint64_t one = 1;
+                            [[maybe_unused]] auto n = write(fd, &one, sizeof(one));
+                          }};
+  offer_packet offer{{generation, local_rank, local_world_size}, static_cast<std::uint32_t>(mine.size())};
+  attempt self{socket_.get(), wake_up.get(), offer, limit, cancelled};
+  if (auto sent = self.send(mine); !sent)
+    return fail(std::move(sent.error()));
+  return self.receive();
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,64 @@
+#pragma once
+
+#include "worker/control_link.hpp"
+
+#include <troupe/messages.hpp>
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+namespace troupe::runtime {
+
+/// Takes metrics from the training thread without ever making it wait, and pushes them to the driver from a thread of
+/// its own: one batch under way at a time, at most some fifty a second. When the driver cannot keep up, the newest
+/// reports are given up and counted.
+class metrics_pusher {
+ public:
+  /// `head` has run, worker and rank; `link` outlives this.
+  metrics_pusher(control_link& link, metrics_batch head);
+  ~metrics_pusher();
+
+  void report(metric_row row);
+  void record(ledger_row row);
+  void record(pause_row row);
+  /// A checkpoint that was due after this step was left out.
+  void skipped(step_id step);
+  /// The training thread has applied this step.
+  void applied(step_id step);
+
+  /// For what is reported from now on; what was reported before is pushed first.
+  void set_rank(rank_id rank);
+
+  /// Returns when everything that was reported before has been pushed, or cannot be. From any thread.
+  void flush();
+
+ private:
+  void loop();
+  /// Wakes the thread if it is idle; a busy one is left alone. With the mutex held.
+  void wake();
+  [[nodiscard]] bool dirty() const noexcept;
+
+  static constexpr std::size_t limit_rows = 65536;
+
+  control_link& link_;
+  metrics_batch head_;
+  std::mutex mutex_;
+  /// Wakes the thread when it has nothing to do.
+  std::condition_variable work_;
+  /// Tells of flushes and their ends.
+  std::condition_variable changed_;
+  bool idle_ = false;
+  metrics_batch pending_;
+  step_id pushed_;
+  bool busy_ = false;
+  /// Counts what was reported, and how much of it has been pushed.
+  std::uint64_t changes_ = 0;
+  std::uint64_t pushed_changes_ = 0;
+  int flushing_ = 0;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+} // namespace troupe::runtime

@@ -1,0 +1,400 @@
+#include "worker/process.hpp"
+
+#include "net/connection.hpp"
+#include "net/part_stream.hpp"
+#include "node/local_launcher.hpp"
+#include "worker/backend_scope.hpp"
+#include "worker/session.hpp"
+
+#include <troupe/actor_system.hpp>
+#include <troupe/actors/decisions/join_handshake.hpp>
+#include <troupe/actors/error_conversion.hpp>
+#include <troupe/actors/worker.hpp>
+#include <troupe/collectives/device.hpp>
+#include <troupe/collectives/device_software.hpp>
+#include <troupe/runtime/descriptor_link.hpp>
+#include <troupe/runtime/fingerprint.hpp>
+#include <troupe/runtime/node_host.hpp>
+#include <troupe/runtime/process.hpp>
+#include <troupe/runtime/program.hpp>
+#include <troupe/serialization/files/digest.hpp>
+
+#include <caf/all.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unistd.h>
+
+namespace troupe::runtime {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long the handshake with the node may take, each way.
+constexpr auto join_limit = 10s;
+
+/// Ends the process at once: what is not flushed here is lost, and other threads are not waited for.
+[[noreturn]] void end_process(int code) {
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+[[noreturn]] void end_with(const error& reason) {
+  std::fprintf(stderr, "%s\n", reason.message.c_str());
+  end_process(1);
+}
+
+/// The handles of a run's actors, which the node gave.
+struct run_handles {
+  actors::run_control control;
+  actors::collectives_actor collectives;
+  actors::checkpoint_store store;
+};
+
+/// `control_link` over CAF. Each calling thread has an actor of its own to wait with.
+class actor_link : public control_link {
+ public:
+  actor_link(caf::actor_system& system, run_handles handles, worker_id worker, part_stream_secret secret)
+      : training_(system),
+        staging_(system),
+        metrics_(system),
+        snapshots_(system),
+        leaving_(system),
+        last_copy_(system),
+        handles_(std::move(handles)),
+        descriptors_(collectives::unique_fd{descriptor_fd}),
+        worker_(worker),
+        secret_(std::move(secret)) {}
+
+  expected<exchange_result> exchange(const exchange_request& message) override {
+    return ask<exchange_result>(training_, handles_.collectives, message);
+  }
+
+  expected<exchange_result> exchange_staging(const exchange_request& message) override {
+    return ask<exchange_result>(staging_, handles_.collectives, message);
+  }
+
+  void end(const exchange_ended& message) override { caf::anon_send(handles_.collectives, message); }
+
+  expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request& request,
+                                                                                  std::span<const int> mine) override {
+    return descriptors_.exchange(request.generation, request.local_rank, request.local_world_size, mine,
+                                 descriptor_limit, request.cancelled);
+  }
+
+  expected<plan_accepted> agree(const run_plan& plan) override {
+    return ask<plan_accepted>(training_, handles_.control, plan);
+  }
+
+  expected<next_generation> regroup(const regroup_report& report) override {
+    return ask<next_generation>(training_, handles_.control, report);
+  }
+
+  void tell(const newcomer_level& message) override { training_->send(handles_.control, message); }
+
+  expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
+    return ask<checkpoint_outcome>(snapshots_, handles_.store, part);
+  }
+
+  expected<checkpoint_outcome> deliver_last(const checkpoint_part& part) override {
+    return ask<checkpoint_outcome>(last_copy_, handles_.store, part);
+  }
+
+  expected<storage_view> probe(const storage_probe& message) override {
+    return ask<storage_view>(training_, handles_.store, message);
+  }
+
+  expected<std::shared_ptr<part_stream>> open_part_stream(const std::string& address) override {
+    auto where = parse_endpoint(address);
+    if (!where)
+      return fail(std::move(where.error()));
+    return std::make_shared<part_stream>(secret_, worker_, std::move(*where));
+  }
+
+  expected<leave_granted> ask_leave(const leave_request& message) override {
+    return ask<leave_granted>(leaving_, handles_.collectives, message);
+  }
+
+  void withdraw(const leave_withdrawn& message) override { caf::anon_send(handles_.collectives, message); }
+
+  expected<void> push(const metrics_batch& batch) override {
+    expected<void> result;
+    metrics_->request(handles_.control, push_limit, batch)
+        .receive([] {}, [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
+    return result;
+  }
+
+  void finish(const worker_finished& message) override { training_->send(handles_.control, message); }
+
+ private:
+  /// Waiting for other ranks has no limit of its own: a plan waits for the slowest to load its data, and a lost driver
+  /// or node ends this process.
+  static constexpr auto push_limit = 30s;
+  static constexpr auto descriptor_limit = 60s;
+
+  template <class Result, class Handle, class Message>
+  expected<Result> ask(caf::scoped_actor& self, const Handle& whom, const Message& message) {
+    expected<Result> result = fail(errc::internal, "no answer");
+    self->request(whom, caf::infinite, message)
+        .receive([&](Result& value) { result = std::move(value); },
+                 [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
+    return result;
+  }
+
+  caf::scoped_actor training_;
+  caf::scoped_actor staging_;
+  caf::scoped_actor metrics_;
+  caf::scoped_actor snapshots_;
+  caf::scoped_actor leaving_;
+  caf::scoped_actor last_copy_;
+  run_handles handles_;
+  descriptor_link descriptors_;
+  worker_id worker_;
+  part_stream_secret secret_;
+};
+
+/// The training thread of a worker process, started by `begin_training`.
+class process_host : public actors::training_host {
+ public:
+  process_host(const std::vector<named_function>& functions, control_link& link, run_id run, worker_id worker)
+      : functions_(functions), link_(link), run_(std::move(run)), worker_(worker) {}
+
+  worker_beat beat() override {
+    worker_beat result;
+    result.run = run_;
+    result.worker = worker_;
+    if (auto session = current())
+      session->fill_in(result);
+    return result;
+  }
+
+  void begin(const begin_training& message) override {
+    auto lock = std::lock_guard{mutex_};
+    if (session_)
+      return;
+    session_ = std::make_shared<train_context::impl>(message, link_);
+    if (early_abort_)
+      session_->abort(*early_abort_);
+    thread_ = std::thread{[this, session = session_, name = message.function] { train(*session, name); }};
+  }
+
+  void command(const control_command& message) override {
+    if (auto session = current())
+      session->command(message);
+  }
+
+  void abort(const abort_training& message) override {
+    auto lock = std::lock_guard{mutex_};
+    if (session_)
+      session_->abort(message);
+    else
+      early_abort_ = message;
+  }
+
+  void release() override {
+    {
+      auto lock = std::lock_guard{mutex_};
+      released_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  std::string describe() override {
+    auto session = current();
+    return session ? session->describe() : "training has not begun";
+  }
+
+  void wait_for_release() {
+    auto lock = std::unique_lock{mutex_};
+    changed_.wait(lock, [this] { return released_; });
+  }
+
+ private:
+  std::shared_ptr<train_context::impl> current() {
+    auto lock = std::lock_guard{mutex_};
+    return session_;
+  }
+
+  void train(train_context::impl& session, const std::string& name) {
+    prepare_arithmetic_thread();
+    auto found = std::ranges::find(functions_, name, &named_function::name);
+    auto message = session.run([&](train_context& ctx) {
+      if (found == functions_.end())
+        throw failure{errc::invalid_argument,
+                      "the program has no training function '" + name + "' in its worker processes"};
+      session.frameworks_ = describe_backends(*found);
+      run_with_backends(*found, ctx);
+    });
+    std::fflush(nullptr);
+    link_.finish(message);
+  }
+
+  const std::vector<named_function>& functions_;
+  control_link& link_;
+  run_id run_;
+  worker_id worker_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<train_context::impl> session_;
+  std::optional<abort_training> early_abort_;
+  std::thread thread_;
+  bool released_ = false;
+};
+
+/// Keeps SIGUSR1 for `answer_questions`: before any thread is started, so that all have it blocked.
+void block_questions() {
+  sigset_t questions;
+  sigemptyset(&questions);
+  sigaddset(&questions, SIGUSR1);
+  ::pthread_sigmask(SIG_BLOCK, &questions, nullptr);
+}
+
+/// Prints, at every SIGUSR1, what this worker does and whom it waits for.
+void answer_questions(std::shared_ptr<process_host> host) {
+  std::thread{[host = std::move(host)] {
+    sigset_t questions;
+    sigemptyset(&questions);
+    sigaddset(&questions, SIGUSR1);
+    for (int signal = 0; ::sigwait(&questions, &signal) == 0;)
+      std::fprintf(stderr, "%s\n", host->describe().c_str());
+  }}.detach();
+}
+
+/// Shows the node that this process knows the run's secret, and has the node show the same.
+run_handles join(caf::scoped_actor& self, const actors::node_actor& node, const worker_bootstrap& bootstrap) {
+  auto request = join_request{bootstrap.run, bootstrap.worker, serialization::random_hex(16)};
+  join_challenge challenge;
+  self->request(node, join_limit, request)
+      .receive([&](join_challenge& answer) { challenge = std::move(answer); },
+               [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+  if (auto known = actors::verify_node(bootstrap.secret, request, challenge); !known)
+    end_with(known.error());
+  auto proof =
+      actors::make_proof(bootstrap.secret, actors::join_role::worker, bootstrap.run, bootstrap.worker, challenge.nonce);
+  run_handles result;
+  self->request(node, join_limit, join_proof{bootstrap.run, bootstrap.worker, std::move(proof)})
+      .receive(
+          [&](const actors::run_control& control, const actors::collectives_actor& collectives,
+              const actors::checkpoint_store& store) {
+            result = {control, collectives, store};
+          },
+          [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+  return result;
+}
+
+std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bootstrap) {
+  auto config = std::make_unique<caf::actor_system_config>();
+  config->set("caf.scheduler.policy", "sharing");
+  config->set("caf.scheduler.max-threads", 1);
+  secure(*config, bootstrap.keys);
+  return config;
+}
+
+/// What a worker computes on that has been given these GPUs.
+collectives::device_info first_of(const std::vector<std::string>& gpus) {
+  auto found = collectives::find_devices();
+  if (!found)
+    end_with({found.error().code, "this worker is to compute on GPU " + gpus.front() + " of host " + local_host_name() +
+                                      ": " + found.error().message});
+  if (found->empty())
+    end_with({errc::unsatisfiable, "this worker is to compute on GPU " + gpus.front() + " of host " +
+                                       local_host_name() + ", and finds no GPU there"});
+  return found->front();
+}
+
+/// What the arithmetic of a GPU's libraries depends on.
+void add_gpu(numerics_fingerprint& fingerprint, const collectives::device_info& gpu) {
+  fingerprint.values["device.capability"] = std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
+  const auto software = collectives::find_device_software();
+  fingerprint.values["device.driver"] = software.driver;
+  fingerprint.values["device.toolkit"] = software.toolkit;
+  for (const auto* name : {"CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"}) {
+    const auto* value = std::getenv(name);
+    fingerprint.values[std::string{"env."} + name] = value == nullptr ? "" : value;
+  }
+}
+
+/// What the arithmetic of this process and of the frameworks in it depends on.
+std::string start_backends(const std::vector<named_function>& functions, const std::vector<std::string>& gpus) {
+  auto gpu = gpus.empty() ? std::nullopt : std::optional{first_of(gpus)};
+  auto all = backends_of(functions);
+  for (const auto& each : all)
+    each->on_start();
+  prepare_arithmetic_thread();
+  auto fingerprint = take_fingerprint(gpu ? gpu->name : "cpu");
+  if (gpu)
+    add_gpu(fingerprint, *gpu);
+  for (const auto& each : all)
+    for (const auto& values : {each->numerics(), gpu ? each->gpu_numerics() : std::map<std::string, std::string>{}})
+      for (const auto& [key, value] : values)
+        fingerprint.values[each->name() + "." + key] = value;
+  return to_json(fingerprint);
+}
+
+void live(const std::vector<named_function>& functions) {
+  auto text = read_bootstrap(bootstrap_fd);
+  watch_lifeline(lifeline_fd);
+  if (!text)
+    end_with(text.error());
+  auto bootstrap = parse_bootstrap(*text);
+  if (!bootstrap)
+    end_with(bootstrap.error());
+  init_meta_objects();
+  auto config = make_config(*bootstrap);
+  caf::actor_system system{*config};
+  auto node = connect(system, bootstrap->node, join_limit);
+  if (!node)
+    end_with(node.error());
+  // A worker outlives neither its node nor, through it, its driver.
+  caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor([](const caf::error& reason) {
+    std::fprintf(stderr, "this worker's node is gone (%s)\n", caf::to_string(reason).c_str());
+    end_process(lifeline_exit_code);
+  });
+  auto self = caf::scoped_actor{system};
+  auto handles = join(self, *node, *bootstrap);
+  auto link = actor_link{system, handles, bootstrap->worker, {bootstrap->run, bootstrap->secret, bootstrap->keys}};
+  auto host = std::make_shared<process_host>(functions, link, bootstrap->run, bootstrap->worker);
+  answer_questions(host);
+  auto worker = actors::spawn_worker(system, *node, host);
+  worker_ready ready;
+  ready.run = bootstrap->run;
+  ready.worker = bootstrap->worker;
+  ready.pid = static_cast<std::uint32_t>(::getpid());
+  ready.host = local_host_name();
+  ready.build_id = value_or_throw(own_program()).build_id;
+  ready.numerics = start_backends(functions, bootstrap->devices);
+  self->request(handles.control, join_limit, ready, worker)
+      .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+  host->wait_for_release();
+  end_process(0);
+}
+
+} // namespace
+
+bool is_worker_process() noexcept {
+  return std::getenv(worker_variable) != nullptr;
+}
+
+void run_worker_process(const std::vector<named_function>& functions) {
+  // Programs that the training function starts are no workers.
+  ::unsetenv(worker_variable);
+  // Output goes into a pipe, where it would be kept back in blocks: late to see, and lost when the process crashes.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  block_questions();
+  try {
+    live(functions);
+  } catch (const std::exception& x) {
+    std::fprintf(stderr, "%s\n", x.what());
+  }
+  end_process(1);
+}
+
+} // namespace troupe::runtime

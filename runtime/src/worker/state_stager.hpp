@@ -1,0 +1,194 @@
+#pragma once
+
+#include "worker/state_transfer.hpp"
+
+#include <troupe/collectives/aligned_buffer.hpp>
+#include <troupe/collectives/communicator.hpp>
+#include <troupe/error.hpp>
+#include <troupe/tracked_state.hpp>
+#include <troupe/types.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <thread>
+#include <variant>
+#include <vector>
+
+/// The state for newcomers while training goes on. A *staging group* is a communicator of its own: the incumbents of a
+/// generation, who have the state, are its ranks 0 to N - 1, and the newcomers follow. Each incumbent copies a share of
+/// the state between two steps and sends it behind the back of its training; rank 0 then sends what the newcomers need
+/// to come after: the reduced gradients of the steps since, and the results of evaluations.
+namespace troupe::runtime {
+
+enum class staging_kind : std::uint64_t { snapshot = 1, gradient = 2, evaluation = 3, end = 4 };
+
+/// A place in a staging group, as an incumbent has it.
+struct staging_settings {
+  /// In the staging group; less than `sources`.
+  rank_id rank;
+  /// The incumbents.
+  std::uint32_t sources = 1;
+  std::uint32_t newcomers = 1;
+  /// The step after which the state is as it is now.
+  step_id step;
+  /// How many bytes of gradients and evaluations may wait for newcomers that are slower than training, and how many
+  /// gradients in any case.
+  std::uint64_t queue_limit_bytes = std::uint64_t{1} << 30;
+  std::uint32_t queue_limit_gradients = 16;
+  /// How long the group waits for a newcomer that takes nothing; none: as its communicator has it.
+  std::optional<std::chrono::milliseconds> deadline = {};
+  /// Told when the group has ended with an error: who waits for it to form waits in vain. From any thread.
+  std::function<void()> given_up = {};
+  /// Forms the group. Called once, on the stager's thread; returns soon after it is asked to stop. The communicator's
+  /// deadline bounds each wait for a newcomer, which may be in the middle of a step.
+  std::function<expected<std::unique_ptr<collectives::communicator>>(std::stop_token)> form = {};
+};
+
+/// An incumbent's side, through any number of groups, one at a time. `begin` and the pushes are called by the training
+/// thread, the rest from any thread. Whatever fails ends the staging and nothing else: the newcomers find their group
+/// gone, and ask again.
+class state_stager {
+ public:
+  state_stager() = default;
+  state_stager(const state_stager&) = delete;
+  state_stager& operator=(const state_stager&) = delete;
+  /// Aborts what is under way.
+  ~state_stager();
+
+  /// Copies this incumbent's share of the state, and has it sent. Called by all incumbents between the same two steps.
+  /// Returns after the copy; `state` and `facts` may change then. A group that is still under way is aborted first.
+  void begin(staging_settings settings, const tracked_state& state, const transferred_facts& facts);
+
+  // -- on rank 0, while it is active; otherwise without effect
+
+  /// The reduced bucket of a step that counts as applied, which is copied. Each step after that of `begin`, in order.
+  void push_gradient(step_id step, std::span<const std::byte> bytes);
+  /// The result of an evaluation, between the gradients as it was between the steps.
+  void push_evaluation(std::span<const double> values);
+  /// The newcomers go on with the others after this step, whose barrier has agreed on `commands_agreed`, and up to
+  /// which there were so many evaluations. The group ends once they have heard it.
+  void push_end(step_id boundary, std::uint64_t commands_agreed, std::uint64_t evaluations);
+
+  // -- from any thread
+
+  /// Gives up the group that is under way, if there is one. Does not wait.
+  void abort(error reason);
+  /// Whether a group is under way.
+  [[nodiscard]] bool is_active() const;
+  /// What ended the last group; `errc::none` while nothing has gone wrong.
+  [[nodiscard]] error last_error() const;
+
+ private:
+  struct frame {
+    staging_kind kind;
+    step_id step;
+    std::vector<std::byte> bytes;
+  };
+
+  void stage_share(const tracked_state& state, const transferred_facts& facts);
+  void push(staging_kind kind, step_id step, std::span<const std::byte> bytes);
+  [[nodiscard]] bool takes_frames() const;
+  [[nodiscard]] bool is_first() const noexcept { return settings_.rank == rank_id{0}; }
+
+  // -- on the thread
+  void run();
+  void adopt(collectives::communicator& group);
+  [[nodiscard]] expected<void> give_share(collectives::communicator& group);
+  [[nodiscard]] expected<void> give_frames(collectives::communicator& group);
+  [[nodiscard]] expected<void> give(collectives::communicator& group, const frame& what);
+  [[nodiscard]] expected<void> give_to_all(collectives::communicator& group, std::span<const std::byte> bytes);
+  [[nodiscard]] frame take_frame();
+  void release(frame sent);
+  void leave(std::unique_ptr<collectives::communicator> group, error reason);
+
+  /// Not changed while the thread runs.
+  staging_settings settings_;
+  collectives::aligned_buffer share_;
+  /// In `share_`.
+  std::vector<std::span<const std::byte>> staged_chunks_;
+  frame snapshot_{staging_kind::snapshot, {}, {}};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool active_ = false;
+  bool ended_ = false;
+  error last_error_;
+  std::stop_source cancel_forming_;
+  /// The thread's, once it is formed.
+  collectives::communicator* group_ = nullptr;
+  std::deque<frame> queue_;
+  /// In the queue, on the way into it, and being sent.
+  std::uint64_t queued_bytes_ = 0;
+  /// Memory of gradients that were sent, for those to come.
+  std::vector<std::vector<std::byte>> spare_;
+  /// The last step that was pushed.
+  step_id latest_;
+
+  std::thread thread_;
+};
+
+/// A reduced bucket.
+struct gradient_frame {
+  step_id step;
+  /// The last step that rank 0 had passed when this arrived here.
+  step_id latest;
+  /// From a 64-byte boundary; valid until the next call.
+  std::span<const std::byte> bytes;
+};
+
+struct evaluation_frame {
+  std::vector<double> values;
+};
+
+/// This newcomer is one of the others after this step.
+struct end_frame {
+  step_id boundary;
+  std::uint64_t commands_agreed = 0;
+  std::uint64_t evaluations = 0;
+};
+
+using staged_frame = std::variant<gradient_frame, evaluation_frame, end_frame>;
+
+/// A newcomer's side of one staging group: `receive`, then `next` until the end. On its training thread, but for
+/// `abort`. Errors are those of the communicator, and final; `errc::aborted` where a source has given up.
+class staged_state {
+ public:
+  /// `sources` incumbents are the first ranks of `group`.
+  staged_state(std::unique_ptr<collectives::communicator> group, std::uint32_t sources);
+
+  /// Fills the tensors in place, and the values. Returns the step after which the state is so. `errc::mismatch`: the
+  /// sources track tensors of other sizes. After an error the state is of no use.
+  [[nodiscard]] expected<step_id> receive(tracked_state& state, transferred_facts& facts);
+
+  /// Waits for what comes next.
+  [[nodiscard]] expected<staged_frame> next();
+
+  /// Ends pending and later calls with this error. From any thread.
+  void abort(error reason) noexcept { group_->abort(std::move(reason)); }
+
+ private:
+  struct arrived {
+    staging_kind kind;
+    step_id step;
+    step_id latest;
+    std::span<const std::byte> bytes;
+  };
+
+  [[nodiscard]] expected<arrived> take_frame();
+  [[nodiscard]] expected<void> take_from_first(std::span<std::byte> bytes);
+
+  std::unique_ptr<collectives::communicator> group_;
+  std::uint32_t sources_;
+  collectives::aligned_buffer buffer_;
+};
+
+} // namespace troupe::runtime

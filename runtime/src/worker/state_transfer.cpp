@@ -1,0 +1,76 @@
+#include "worker/state_transfer.hpp"
+#include "worker/state_chunks.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace troupe::runtime {
+
+namespace {
+
+/// As CBOR: a metric may be no number, which JSON text cannot say.
+std::vector<std::uint8_t> describe(const tracked_state& state, const transferred_facts& facts) {
+  return nlohmann::json::to_cbor({{"values", state.values()}, {"metrics", facts.last_metrics}});
+}
+
+expected<void> give(collectives::communicator& group, rank_id newcomer, std::size_t mine, std::size_t sources,
+                    tracked_state& state, const std::vector<std::uint8_t>& text) {
+  if (mine == 0) {
+    auto size = std::uint64_t{text.size()};
+    if (auto sent = group.send(newcomer, std::as_bytes(std::span{&size, 1})); !sent)
+      return sent;
+    if (auto sent = group.send(newcomer, std::as_bytes(std::span{text})); !sent)
+      return sent;
+  }
+  auto carrier = chunk_carrier{state};
+  auto chunks = chunks_of(state);
+  for (auto i = mine; i < chunks.size(); i += sources)
+    if (auto sent = carrier.send(group, newcomer, chunks[i]); !sent)
+      return sent;
+  return {};
+}
+
+expected<void> take(collectives::communicator& group, const std::vector<rank_id>& sources, tracked_state& state,
+                    transferred_facts& facts) {
+  std::uint64_t size = 0;
+  if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{&size, 1})); !got)
+    return got;
+  std::vector<std::uint8_t> text(size);
+  if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{text})); !got)
+    return got;
+  auto carrier = chunk_carrier{state};
+  auto chunks = chunks_of(state);
+  for (std::size_t i = 0; i < chunks.size(); ++i)
+    if (auto got = carrier.receive(group, sources[i % sources.size()], chunks[i]); !got)
+      return got;
+  auto beside = nlohmann::json::from_cbor(text, true, false);
+  if (beside.is_discarded())
+    return fail(errc::internal, "the state that was sent cannot be read: an invariant of Troupe is broken");
+  state.values() = beside.at("values");
+  facts.last_metrics = beside.at("metrics").get<metric_map>();
+  return {};
+}
+
+} // namespace
+
+expected<void> transfer_state(collectives::communicator& group, std::span<const rank_id> newcomers,
+                              tracked_state& state, transferred_facts& facts) {
+  std::vector<rank_id> sources;
+  for (std::uint32_t rank = 0; rank < group.world_size(); ++rank)
+    if (std::ranges::find(newcomers, rank_id{rank}) == newcomers.end())
+      sources.push_back(rank_id{rank});
+  auto mine = std::ranges::find(sources, group.rank());
+  if (mine == sources.end())
+    return take(group, sources, state, facts);
+  auto text = describe(state, facts);
+  for (auto newcomer : newcomers)
+    if (auto given =
+            give(group, newcomer, static_cast<std::size_t>(mine - sources.begin()), sources.size(), state, text);
+        !given)
+      return given;
+  return {};
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,253 @@
+#include <troupe/train_context.hpp>
+
+#include "worker/session.hpp"
+
+#include <algorithm>
+
+namespace troupe {
+
+namespace {
+
+collectives::reduce_op to_op(reduction op) {
+  switch (op) {
+  case reduction::sum:
+    return collectives::reduce_op::sum;
+  case reduction::mean:
+    return collectives::reduce_op::mean;
+  case reduction::min:
+    return collectives::reduce_op::min;
+  case reduction::max:
+    return collectives::reduce_op::max;
+  case reduction::product:
+    return collectives::reduce_op::product;
+  }
+  throw failure{errc::invalid_argument, "no such reduction"};
+}
+
+std::size_t index_of(const std::vector<std::string>& names, std::string_view name) {
+  auto found = std::ranges::find(names, name);
+  if (found == names.end())
+    throw failure{errc::invalid_argument,
+                  "no metric '" + std::string{name} + "' in the plan: name it in step_plan.metrics"};
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+} // namespace
+
+// -- shard and step ---------------------------------------------------------------------------------------------------
+
+random_stream shard::random(std::uint32_t index) const noexcept {
+  return random_stream{owner_->driver_->context_.begin_.seed, owner_->id_, id_, index};
+}
+
+void shard::contribute(std::span<const float> gradient) {
+  if (owner_->driver_->plan_.on_gpu)
+    throw failure{errc::user_error, "shard.contribute() of a plan that is on_gpu: write to shard.gpu_gradient()"};
+  if (gradient.size() != gradient_.size())
+    throw failure{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size()) +
+                                              " elements to a gradient of " + std::to_string(gradient_.size()) +
+                                              ": set step_plan.gradient_elements"};
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    gradient_[i] += gradient[i];
+}
+
+void shard::complete(std::uint64_t first, std::uint64_t count) {
+  owner_->driver_->complete(*this, first, count);
+}
+
+double* shard::gpu_metric(std::string_view metric) const {
+  const auto& plan = owner_->driver_->plan_;
+  if (!plan.on_gpu)
+    throw failure{errc::user_error, "shard.gpu_metric() of a plan that is not on_gpu: shard.add() adds to its metrics"};
+  return metrics_.data() + index_of(plan.metrics, metric);
+}
+
+void shard::add(std::string_view metric, double sum) {
+  if (owner_->driver_->plan_.on_gpu)
+    throw failure{errc::user_error,
+                  "shard.add() of a plan that is on_gpu: its metrics are added to where shard.gpu_metric() says"};
+  metrics_[index_of(owner_->driver_->plan_.metrics, metric)] += sum;
+}
+
+shard& shard_list::take(std::uint32_t place) {
+  if (place < range_.size())
+    owner_->driver_->open_shard(current_, shard_id{range_.first + place});
+  else
+    owner_->driver_->open_shard_again(current_);
+  return current_;
+}
+
+std::uint64_t step::batch_samples() const noexcept {
+  return driver_->plan_.batch_samples;
+}
+
+std::uint64_t step::epoch() const noexcept {
+  return driver_->order_.epoch_of(id_);
+}
+
+bool step::last() const noexcept {
+  return id_.value == driver_->plan_.steps;
+}
+
+std::span<const float> step::all_reduce() {
+  return driver_->all_reduce();
+}
+
+std::span<const float> step::all_reduce_on_gpu() {
+  return driver_->all_reduce_on_gpu();
+}
+
+double step::mean(std::string_view metric) const {
+  if (!driver_->reduced_)
+    throw failure{errc::user_error, "step.mean('" + std::string{metric} + "') before step.all_reduce()"};
+  return driver_->metric(index_of(driver_->plan_.metrics, metric));
+}
+
+void step::report(metric_map values) {
+  driver_->context_.report_step(id_, std::move(values));
+}
+
+// -- train_context ----------------------------------------------------------------------------------------------------
+
+std::uint32_t train_context::rank() const noexcept {
+  return impl_->begin_.place.rank.value;
+}
+
+std::uint32_t train_context::world_size() const noexcept {
+  return impl_->begin_.place.world_size;
+}
+
+std::uint32_t train_context::local_rank() const noexcept {
+  return impl_->begin_.place.local_rank;
+}
+
+std::uint32_t train_context::local_world_size() const noexcept {
+  return impl_->begin_.place.local_world_size;
+}
+
+std::uint32_t train_context::node_rank() const noexcept {
+  return impl_->begin_.place.node_rank;
+}
+
+std::uint64_t train_context::generation() const noexcept {
+  return impl_->begin_.place.generation.value;
+}
+
+std::uint32_t train_context::attempt() const noexcept {
+  return impl_->begin_.place.attempt;
+}
+
+const std::string& train_context::generation_reason() const noexcept {
+  return impl_->begin_.place.reason;
+}
+
+void train_context::alive() const noexcept {
+  if (impl_->activity_.kind() == activity_kind::user_code)
+    impl_->activity_.touch();
+}
+
+const std::string& train_context::run_name() const noexcept {
+  return impl_->begin_.run_name;
+}
+
+const std::filesystem::path& train_context::run_directory() const noexcept {
+  return impl_->run_directory_;
+}
+
+std::uint32_t train_context::shards() const noexcept {
+  return impl_->begin_.shards;
+}
+
+std::string train_context::device() const {
+  return impl_->begin_.gpus > 0 ? "cuda:0" : "cpu";
+}
+
+std::uint64_t train_context::seed() const noexcept {
+  return impl_->begin_.seed;
+}
+
+const nlohmann::json& train_context::config() const noexcept {
+  return impl_->config_;
+}
+
+const nlohmann::json& train_context::options() const noexcept {
+  return impl_->options_;
+}
+
+std::uint64_t train_context::steps() const noexcept {
+  return impl_->begin_.steps;
+}
+
+bool train_context::stop_requested() const noexcept {
+  return impl_->stop_requested_;
+}
+
+std::uint64_t train_context::restored_step() const noexcept {
+  return impl_->restored_step_;
+}
+
+void train_context::name_gradient(std::vector<gradient_tensor> tensors) {
+  impl_->gradient_tensors_ = std::move(tensors);
+}
+
+tracked_state& train_context::state() noexcept {
+  return impl_->state_;
+}
+
+const std::shared_ptr<collectives::device>& train_context::gpu() {
+  return impl_->gpu().device;
+}
+
+const collectives::device_stream& train_context::gpu_stream() {
+  return impl_->gpu().stream;
+}
+
+void train_context::track_on_gpu(std::string name, dtype type, std::vector<std::uint64_t> shape,
+                                 std::span<std::byte> memory) {
+  impl_->state_.track(std::move(name), type, std::move(shape), impl_->gpu().door->tensor(memory));
+}
+
+random_stream train_context::random(std::string_view name) const noexcept {
+  return random_stream{impl_->begin_.seed, name};
+}
+
+void train_context::for_each_step(const step_plan& plan, const std::function<void(step&)>& body) {
+  impl_->for_each_step(plan, body);
+}
+
+std::vector<double>
+train_context::evaluate(std::uint64_t samples, std::size_t number_of_sums,
+                        const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
+  return impl_->evaluate(samples, number_of_sums, function);
+}
+
+void train_context::all_reduce(dtype type, reduction op, std::span<std::byte> data) {
+  impl_->call_group([&](auto& group) { return group.all_reduce(type, to_op(op), data); });
+}
+
+void train_context::reduce_scatter(dtype type, reduction op, std::span<const std::byte> input,
+                                   std::span<std::byte> output) {
+  impl_->call_group([&](auto& group) { return group.reduce_scatter(type, to_op(op), input, output); });
+}
+
+void train_context::all_gather(std::span<const std::byte> input, std::span<std::byte> output) {
+  impl_->call_group([&](auto& group) { return group.all_gather(input, output); });
+}
+
+void train_context::all_to_all(std::span<const std::byte> input, std::span<std::byte> output) {
+  impl_->call_group([&](auto& group) { return group.all_to_all(input, output); });
+}
+
+void train_context::broadcast(std::span<std::byte> data, std::uint32_t root) {
+  impl_->call_group([&](auto& group) { return group.broadcast(data, rank_id{root}); });
+}
+
+void train_context::barrier() {
+  impl_->call_group([&](auto& group) { return group.barrier(); });
+}
+
+void train_context::report(metric_map values, save_checkpoint checkpoint) {
+  impl_->report(std::move(values), checkpoint);
+}
+
+} // namespace troupe

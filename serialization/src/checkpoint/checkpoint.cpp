@@ -1,0 +1,337 @@
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/files/digest.hpp>
+
+#include "files/directory_scan.hpp"
+#include "files/parallel.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+namespace troupe::serialization {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What is read at once: small enough to be still in the cache when it is hashed.
+constexpr std::uint64_t piece_bytes = 512 << 10;
+
+/// What one thread verifies at a time, if there are so many small chunks.
+constexpr std::uint64_t stretch_bytes = 8 << 20;
+
+/// A piece of a part's file: a chunk, or, without a tensor, what no chunk covers.
+struct region {
+  std::uint32_t part = 0;
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+  const stored_tensor* tensor = nullptr;
+  std::size_t chunk = 0;
+
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return last - first; }
+};
+
+/// All regions of all parts, in order of part and place. Chunks may share bytes.
+std::vector<region> regions_of(const manifest& content) {
+  auto chunks = std::vector<region>{};
+  for (const auto& tensor : content.tensors)
+    for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+      const auto& place = tensor.chunks[i];
+      chunks.push_back({place.part, place.offset_bytes, place.offset_bytes + place.length_bytes, &tensor, i});
+    }
+  std::ranges::stable_sort(chunks, {}, [](const region& x) { return std::pair{x.part, x.first}; });
+  auto result = std::vector<region>{};
+  auto next = chunks.begin();
+  for (std::uint32_t part = 0; part < content.parts.size(); ++part) {
+    auto covered = std::uint64_t{0};
+    auto leave_to = [&](std::uint64_t place) {
+      if (place > covered)
+        result.push_back({part, covered, place});
+      covered = std::max(covered, place);
+    };
+    for (; next != chunks.end() && next->part == part; ++next) {
+      leave_to(next->first);
+      result.push_back(*next);
+      covered = std::max(covered, next->last);
+    }
+    leave_to(content.parts[part].size_bytes);
+  }
+  return result;
+}
+
+/// Regions of one part that one thread takes.
+std::vector<std::span<const region>> stretches_of(std::span<const region> regions) {
+  auto result = std::vector<std::span<const region>>{};
+  for (std::size_t first = 0, i = 0; i < regions.size(); first = i) {
+    for (auto size = std::uint64_t{0};
+         i < regions.size() && regions[i].part == regions[first].part && size < stretch_bytes; ++i)
+      size += regions[i].size_bytes();
+    result.push_back(regions.subspan(first, i - first));
+  }
+  return result;
+}
+
+error chunk_damage(const stored_tensor& tensor, std::size_t chunk, const fs::path& path) {
+  const auto& place = tensor.chunks[chunk];
+  return {errc::damaged, path.string() + " is damaged: tensor \"" + tensor.spec.name + "\", chunk " +
+                             std::to_string(chunk) + ", the " + std::to_string(place.length_bytes) +
+                             " bytes at offset " + std::to_string(place.offset_bytes) +
+                             " do not have their checksum; use another checkpoint"};
+}
+
+/// What is missing in a directory that says it is whole is damage.
+error missing_is_damage(error reason) {
+  if (reason.code == errc::not_found)
+    return {errc::damaged, "the checkpoint is damaged: " + reason.message + "; use another checkpoint"};
+  return reason;
+}
+
+/// Opens a part and looks that it has its size.
+expected<std::unique_ptr<file>> open_part(const fs::path& directory, const part_file& part, file_system& files) {
+  auto result = files.open(directory / part.name);
+  if (!result)
+    return fail(missing_is_damage(std::move(result.error())));
+  auto size = (*result)->size_bytes();
+  if (!size)
+    return fail(std::move(size.error()));
+  if (*size != part.size_bytes)
+    return fail(errc::damaged, (*result)->path().string() + " is damaged: it has " + std::to_string(*size) +
+                                   " bytes of " + std::to_string(part.size_bytes) + "; use another checkpoint");
+  return result;
+}
+
+/// Hands the bytes from `first` to `last` to `consume`, piece by piece, with their offset.
+template <class Consume>
+expected<void> read_pieces(const file& source, std::uint64_t first, std::uint64_t last, std::vector<std::byte>& buffer,
+                           Consume consume) {
+  for (auto done = first; done < last;) {
+    auto piece = std::span{buffer}.first(std::min<std::uint64_t>(buffer.size(), last - done));
+    if (auto read = source.read_at(done, piece); !read)
+      return read;
+    if (expected<void> good = consume(done, std::span<const std::byte>{piece}); !good)
+      return good;
+    done += piece.size();
+  }
+  return {};
+}
+
+expected<void> verify_padding(const file& source, const region& place, std::vector<std::byte>& buffer) {
+  return read_pieces(source, place.first, place.last, buffer,
+                     [&](std::uint64_t offset, std::span<const std::byte> bytes) -> expected<void> {
+                       auto found = std::ranges::find_if(bytes, [](std::byte x) { return x != std::byte{}; });
+                       if (found == bytes.end())
+                         return {};
+                       auto where = offset + static_cast<std::uint64_t>(found - bytes.begin());
+                       return fail(errc::damaged, source.path().string() + " is damaged: the padding at offset " +
+                                                      std::to_string(where) + " is not zero; use another checkpoint");
+                     });
+}
+
+expected<void> verify_chunk(const file& source, const region& chunk, std::vector<std::byte>& buffer) {
+  auto checksum = xxh3_stream{};
+  auto read = read_pieces(source, chunk.first, chunk.last, buffer,
+                          [&](std::uint64_t, std::span<const std::byte> bytes) -> expected<void> {
+                            checksum.update(bytes);
+                            return {};
+                          });
+  if (read && checksum.digest() != chunk.tensor->chunks[chunk.chunk].xxh3)
+    return fail(chunk_damage(*chunk.tensor, chunk.chunk, source.path()));
+  return read;
+}
+
+expected<void> verify_stretch(const file& source, std::span<const region> regions) {
+  auto longest = std::ranges::max(regions, {}, &region::size_bytes).size_bytes();
+  auto buffer = std::vector<std::byte>(std::min(longest, piece_bytes));
+  for (const auto& each : regions) {
+    auto good = each.tensor != nullptr ? verify_chunk(source, each, buffer) : verify_padding(source, each, buffer);
+    if (!good)
+      return good;
+  }
+  return {};
+}
+
+expected<checkpoint> open_verified(const fs::path& directory, file_system& files) {
+  auto result = checkpoint::open(directory, files);
+  if (!result)
+    return result;
+  if (auto good = result->verify(); !good)
+    return fail(std::move(good.error()));
+  return result;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  auto result = std::string{};
+  for (const auto& line : lines)
+    result += (result.empty() ? "" : "; ") + line;
+  return result;
+}
+
+} // namespace
+
+checkpoint::checkpoint(fs::path directory, manifest content, file_system& files)
+    : directory_(std::move(directory)), content_(std::move(content)), files_(&files) {
+  for (std::size_t i = 0; i < content_.tensors.size(); ++i)
+    index_by_name_.emplace(content_.tensors[i].spec.name, i);
+}
+
+expected<checkpoint> checkpoint::open(const fs::path& directory, file_system& files, read_back source) {
+  auto found = files.look_at(directory);
+  if (!found)
+    return fail(std::move(found.error()));
+  if (*found != entry_kind::directory)
+    return fail(errc::not_found, "there is no checkpoint at " + directory.string());
+  auto content = read_manifest(directory / manifest_file_name, files, source);
+  if (!content)
+    return fail(missing_is_damage(std::move(content.error())));
+  for (const auto& part : content->parts)
+    if (auto opened = open_part(directory, part, files); !opened)
+      return fail(std::move(opened.error()));
+  return checkpoint{directory, std::move(*content), files};
+}
+
+std::optional<std::size_t> checkpoint::find(std::string_view name) const {
+  auto found = index_by_name_.find(name);
+  return found == index_by_name_.end() ? std::nullopt : std::optional{found->second};
+}
+
+expected<const stored_tensor*> checkpoint::tensor_at(std::size_t index) const {
+  if (index < content_.tensors.size())
+    return &content_.tensors[index];
+  return fail(errc::not_found, directory_.string() + " holds " + std::to_string(content_.tensors.size()) +
+                                   " tensors, none at index " + std::to_string(index));
+}
+
+expected<void> checkpoint::check_target(const stored_tensor& tensor, std::span<const std::byte> target) const {
+  if (target.size() == tensor.spec.size_bytes())
+    return {};
+  return fail(errc::invalid_argument, "tensor \"" + tensor.spec.name + "\" of " + directory_.string() + " has " +
+                                          std::to_string(tensor.spec.size_bytes()) + " bytes, the place for it " +
+                                          std::to_string(target.size()));
+}
+
+expected<void> checkpoint::read_tensor(std::size_t index, std::span<std::byte> target, unsigned threads) const {
+  auto tensor = tensor_at(index);
+  if (!tensor)
+    return fail(std::move(tensor.error()));
+  if (auto fits = check_target(**tensor, target); !fits)
+    return fits;
+  return read_places(places_of(**tensor, target), threads);
+}
+
+expected<void> checkpoint::read_tensor(std::string_view name, std::span<std::byte> target, unsigned threads) const {
+  if (auto index = find(name))
+    return read_tensor(*index, target, threads);
+  return fail(errc::not_found, directory_.string() + " holds no tensor \"" + std::string{name} + '"');
+}
+
+expected<void> checkpoint::read_tensors(std::span<const std::span<std::byte>> targets, unsigned threads) const {
+  if (targets.size() != content_.tensors.size())
+    return fail(errc::invalid_argument, directory_.string() + " holds " + std::to_string(content_.tensors.size()) +
+                                            " tensors, there are places for " + std::to_string(targets.size()));
+  auto places = std::vector<chunk_place>{};
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (auto fits = check_target(content_.tensors[i], targets[i]); !fits)
+      return fits;
+    std::ranges::copy(places_of(content_.tensors[i], targets[i]), std::back_inserter(places));
+  }
+  return read_places(places, threads);
+}
+
+std::vector<checkpoint::chunk_place> checkpoint::places_of(const stored_tensor& tensor, std::span<std::byte> target) {
+  auto result = std::vector<chunk_place>{};
+  for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+    auto length = tensor.chunks[i].length_bytes;
+    result.push_back({&tensor, i, target.first(length)});
+    target = target.subspan(length);
+  }
+  return result;
+}
+
+expected<void> checkpoint::read_places(std::span<const chunk_place> places, unsigned threads) const {
+  auto total = std::uint64_t{0};
+  for (const auto& each : places)
+    total += each.target.size();
+  return for_each_index(places.size(), threads_for(threads, total), [&](std::size_t i) {
+    return read_chunk(*places[i].tensor, places[i].chunk, places[i].target);
+  });
+}
+
+expected<void> checkpoint::read_chunks(std::size_t index,
+                                       const std::function<void(std::span<const std::byte>)>& consume) const {
+  auto tensor = tensor_at(index);
+  if (!tensor)
+    return fail(std::move(tensor.error()));
+  auto buffer = std::vector<std::byte>{};
+  for (std::size_t i = 0; i < (*tensor)->chunks.size(); ++i) {
+    buffer.resize((*tensor)->chunks[i].length_bytes);
+    if (auto read = read_chunk(**tensor, i, buffer); !read)
+      return read;
+    consume(buffer);
+  }
+  return {};
+}
+
+expected<void> checkpoint::read_chunk(const stored_tensor& tensor, std::size_t chunk,
+                                      std::span<std::byte> target) const {
+  const auto& place = tensor.chunks[chunk];
+  auto source = open_part(directory_, content_.parts[place.part], *files_);
+  if (!source)
+    return fail(std::move(source.error()));
+  auto checksum = xxh3_stream{};
+  for (auto done = std::uint64_t{0}; done < target.size();) {
+    auto piece = target.subspan(done, std::min<std::uint64_t>(piece_bytes, target.size() - done));
+    if (auto read = (*source)->read_at(place.offset_bytes + done, piece); !read)
+      return read;
+    checksum.update(piece);
+    done += piece.size();
+  }
+  if (checksum.digest() != place.xxh3)
+    return fail(chunk_damage(tensor, chunk, (*source)->path()));
+  return {};
+}
+
+expected<void> checkpoint::verify(read_back source, unsigned threads) const {
+  auto total = std::uint64_t{0};
+  for (const auto& part : content_.parts) {
+    auto opened = open_part(directory_, part, *files_);
+    if (!opened)
+      return fail(std::move(opened.error()));
+    if (source == read_back::from_device)
+      (*opened)->drop_cached();
+    total += part.size_bytes;
+  }
+  const auto regions = regions_of(content_);
+  const auto stretches = stretches_of(regions);
+  return for_each_index(stretches.size(), threads_for(threads, total), [&](std::size_t i) -> expected<void> {
+    auto opened = open_part(directory_, content_.parts[stretches[i].front().part], *files_);
+    if (!opened)
+      return fail(std::move(opened.error()));
+    return verify_stretch(**opened, stretches[i]);
+  });
+}
+
+expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory, file_system& files) {
+  // Those without a manifest too, so that the loss of one is reported.
+  auto candidates = scan_steps(checkpoints_directory, files);
+  if (!candidates)
+    return fail(std::move(candidates.error()));
+  if (candidates->empty())
+    return fail(errc::not_found, "there is no checkpoint in " + checkpoints_directory.string());
+  auto passed_over = std::vector<unusable_checkpoint>{};
+  std::ranges::reverse(*candidates);
+  for (const auto& candidate : *candidates) {
+    auto opened = open_verified(candidate.path, files);
+    if (opened)
+      return latest_checkpoint{std::move(*opened), std::move(passed_over)};
+    passed_over.push_back({candidate.path, std::move(opened.error())});
+  }
+  auto texts = std::vector<std::string>{};
+  for (const auto& each : passed_over)
+    texts.push_back(each.text());
+  return fail(errc::damaged, "no checkpoint in " + checkpoints_directory.string() + " is good: " + joined(texts));
+}
+
+} // namespace troupe::serialization

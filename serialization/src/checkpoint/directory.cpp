@@ -1,0 +1,288 @@
+#include <troupe/serialization/checkpoint/directory.hpp>
+
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+
+#include "files/directory_scan.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <tuple>
+#include <utility>
+
+namespace troupe::serialization {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view final_prefix = "step-";
+constexpr std::string_view temporary_prefix = ".step-";
+constexpr std::string_view temporary_suffix = ".tmp";
+constexpr std::string_view removed_suffix = ".removed";
+constexpr std::string_view unreadable_suffix = ".unreadable";
+
+/// The paths of the directories inside of `directory`, none if it does not exist.
+expected<std::vector<fs::path>> directories_in(const fs::path& directory, file_system& files) {
+  auto result = std::vector<fs::path>{};
+  auto entries = files.list(directory);
+  if (!entries && entries.error().code == errc::not_found)
+    return result;
+  if (!entries)
+    return fail(std::move(entries.error()));
+  for (const auto& entry : *entries)
+    if (entry.kind == entry_kind::directory)
+      result.push_back(directory / entry.name);
+  return result;
+}
+
+bool is_abandoned_name(std::string_view name) {
+  return name.starts_with(temporary_prefix) && (name.ends_with(temporary_suffix) || name.ends_with(removed_suffix));
+}
+
+/// Removes a directory and all below it; fine if there is none. Links are removed, not followed.
+expected<void> remove_tree(const fs::path& path, file_system& files) {
+  auto is_gone = [](const expected<void>& removed) { return removed || removed.error().code == errc::not_found; };
+  auto at_once = files.remove(path);
+  if (is_gone(at_once))
+    return {};
+  auto entries = files.list(path);
+  if (!entries)
+    return entries.error().code == errc::not_found ? at_once : fail(std::move(entries.error()));
+  for (const auto& entry : *entries) {
+    auto inside = path / entry.name;
+    auto removed = entry.kind == entry_kind::directory ? remove_tree(inside, files) : files.remove(inside);
+    if (!is_gone(removed))
+      return removed;
+  }
+  auto removed = files.remove(path);
+  return is_gone(removed) ? expected<void>{} : removed;
+}
+
+error not_committed(const manifest& content, const std::string& why) {
+  return {errc::damaged, "the checkpoint of step " + std::to_string(content.step.value) + " is not committed: " + why};
+}
+
+expected<void> check_parts(const fs::path& directory, const manifest& content, file_system& files) {
+  for (const auto& part : content.parts) {
+    auto path = directory / part.name;
+    auto opened = files.open(path);
+    auto size = opened ? (*opened)->size_bytes() : tl::unexpected<error>{opened.error()};
+    if (!size && (size.error().code == errc::not_found || size.error().code == errc::damaged))
+      return fail(not_committed(content, size.error().message));
+    if (!size)
+      return fail(std::move(size.error()));
+    if (*size != part.size_bytes)
+      return fail(not_committed(content, path.string() + " has " + std::to_string(*size) +
+                                             " bytes, its writer reported " + std::to_string(part.size_bytes)));
+  }
+  return {};
+}
+
+error step_exists(const fs::path& path) {
+  return {errc::already_exists, path.string() + " exists; a checkpoint is never overwritten"};
+}
+
+/// Makes room where a name is taken. A good checkpoint stays; a damaged one goes, since the new one is whole.
+expected<void> make_room(const fs::path& target, file_system& files) {
+  auto taken = files.look_at(target);
+  if (!taken)
+    return fail(std::move(taken.error()));
+  if (!*taken)
+    return {};
+  auto stored = checkpoint::open(target, files);
+  auto good = stored ? stored->verify() : tl::unexpected<error>{stored.error()};
+  if (!good && good.error().code == errc::damaged)
+    return remove_checkpoint(target, files);
+  return fail(step_exists(target));
+}
+
+/// What the decision needs of each checkpoint; its metrics only where they count.
+expected<std::vector<retention_candidate>> read_candidates(const std::vector<checkpoint_entry>& entries,
+                                                           const retention_policy& policy, file_system& files) {
+  auto result = std::vector<retention_candidate>{};
+  for (const auto& entry : entries) {
+    result.push_back({entry.step});
+    if (policy.score_attribute.empty())
+      continue;
+    auto content = read_manifest(entry.path / manifest_file_name, files);
+    if (!content && content.error().code != errc::damaged)
+      return fail(content.error().code,
+                  "no checkpoint is removed, because the metrics of one are not known: " + content.error().message);
+    if (content)
+      result.back().metrics = std::move(content->metrics);
+  }
+  return result;
+}
+
+} // namespace
+
+std::string checkpoint_name(step_id step) {
+  auto digits = std::to_string(step.value);
+  return std::string{final_prefix} + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
+}
+
+std::optional<step_id> parse_checkpoint_name(std::string_view name) {
+  if (!name.starts_with(final_prefix))
+    return std::nullopt;
+  auto digits = name.substr(final_prefix.size());
+  auto step = step_id{};
+  auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), step.value);
+  if (code != std::errc{} || checkpoint_name(step) != name)
+    return std::nullopt;
+  return step;
+}
+
+std::string temporary_name(step_id step, generation_id generation, std::uint32_t attempt) {
+  return '.' + checkpoint_name(step) + ".g" + std::to_string(generation.value) + ".a" + std::to_string(attempt) +
+         std::string{temporary_suffix};
+}
+
+std::optional<attempt_name> parse_temporary_name(std::string_view name) {
+  auto rest = name;
+  auto take = [&rest](std::string_view prefix, auto& number) {
+    if (!rest.starts_with(prefix))
+      return false;
+    rest.remove_prefix(prefix.size());
+    auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    return code == std::errc{};
+  };
+  auto result = attempt_name{};
+  if (!take(temporary_prefix, result.step.value) || !take(".g", result.generation.value) ||
+      !take(".a", result.attempt) || temporary_name(result.step, result.generation, result.attempt) != name)
+    return std::nullopt;
+  return result;
+}
+
+bool is_removed_name(std::string_view name) {
+  return name.starts_with(temporary_prefix) && name.ends_with(removed_suffix);
+}
+
+expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, const fs::path& temporary_directory,
+                                     const manifest& content, file_system& files) {
+  auto target = checkpoints_directory / checkpoint_name(content.step);
+  if (auto good = check_parts(temporary_directory, content, files); !good)
+    return fail(std::move(good.error()));
+  if (auto room = make_room(target, files); !room)
+    return fail(std::move(room.error()));
+  // This brings the directory's entries to the device as well.
+  if (auto written = write_manifest(temporary_directory / manifest_file_name, content, files); !written)
+    return fail(std::move(written.error()));
+  if (auto renamed = files.rename(temporary_directory, target, if_taken::refuse); !renamed)
+    return fail(renamed.error().code == errc::already_exists ? step_exists(target) : std::move(renamed.error()));
+  if (auto synced = files.sync_directory(checkpoints_directory); !synced) {
+    // What may not survive a crash must not look committed.
+    std::ignore = files.rename(target, temporary_directory, if_taken::refuse);
+    return fail(std::move(synced.error()));
+  }
+  return target;
+}
+
+expected<std::vector<checkpoint_entry>> scan_steps(const fs::path& checkpoints_directory, file_system& files) {
+  auto paths = directories_in(checkpoints_directory, files);
+  if (!paths)
+    return fail(std::move(paths.error()));
+  auto result = std::vector<checkpoint_entry>{};
+  for (auto& path : *paths)
+    if (auto step = parse_checkpoint_name(path.filename().string()))
+      result.push_back({*step, std::move(path)});
+  std::ranges::sort(result, {}, &checkpoint_entry::step);
+  return result;
+}
+
+expected<std::vector<checkpoint_entry>> list_checkpoints(const fs::path& checkpoints_directory, file_system& files) {
+  auto found = scan_steps(checkpoints_directory, files);
+  if (!found)
+    return found;
+  auto result = std::vector<checkpoint_entry>{};
+  for (auto& entry : *found) {
+    auto kind = files.look_at(entry.path / manifest_file_name);
+    if (!kind)
+      return fail(std::move(kind.error()));
+    if (*kind == entry_kind::file)
+      result.push_back(std::move(entry));
+  }
+  return result;
+}
+
+expected<std::vector<fs::path>> remove_abandoned(const fs::path& checkpoints_directory,
+                                                 std::span<const fs::path> in_flight, file_system& files) {
+  auto paths = directories_in(checkpoints_directory, files);
+  if (!paths)
+    return paths;
+  std::erase_if(*paths, [&](const fs::path& path) {
+    auto is_same = [&](const fs::path& other) { return other.filename() == path.filename(); };
+    return !is_abandoned_name(path.filename().string()) || std::ranges::any_of(in_flight, is_same);
+  });
+  for (const auto& path : *paths)
+    if (auto removed = remove_tree(path, files); !removed)
+      return fail(std::move(removed.error()));
+  return paths;
+}
+
+expected<fs::path> set_aside(const fs::path& path, file_system& files) {
+  auto target = path.parent_path() / (path.filename().string() + std::string{unreadable_suffix});
+  for (auto number = 2;; ++number) {
+    auto renamed = files.rename(path, target, if_taken::refuse);
+    if (!renamed && renamed.error().code == errc::already_exists) {
+      target.replace_extension(std::string{unreadable_suffix} + "-" + std::to_string(number));
+      continue;
+    }
+    if (!renamed)
+      return fail(std::move(renamed.error()));
+    if (auto synced = files.sync_directory(path.parent_path()); !synced)
+      return fail(std::move(synced.error()));
+    return target;
+  }
+}
+
+expected<void> remove_checkpoint(const fs::path& path, file_system& files) {
+  auto hidden = path.parent_path() / ('.' + path.filename().string() + std::string{removed_suffix});
+  // A removal of the same step that did not finish.
+  if (auto removed = remove_tree(hidden, files); !removed)
+    return removed;
+  if (auto renamed = files.rename(path, hidden, if_taken::refuse); !renamed)
+    return renamed;
+  // First the name, for good; then the files: half a checkpoint never looks whole, even after a crash.
+  if (auto synced = files.sync_directory(path.parent_path()); !synced)
+    return synced;
+  return remove_tree(hidden, files);
+}
+
+expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, const retention_policy& policy,
+                                                file_system& files) {
+  if (policy.num_to_keep == 0)
+    return fail(errc::invalid_argument, "num_to_keep is 0: keep one checkpoint at least");
+  auto entries = list_checkpoints(checkpoints_directory, files);
+  if (!entries)
+    return fail(std::move(entries.error()));
+  auto removed = std::vector<fs::path>{};
+  if (entries->size() <= policy.num_to_keep)
+    return removed;
+  auto candidates = read_candidates(*entries, policy, files);
+  if (!candidates)
+    return fail(std::move(candidates.error()));
+  auto decisions = decide_retention(*candidates, policy);
+  if (std::ranges::all_of(decisions, &retention_decision::stays))
+    return removed;
+  auto newest = checkpoint::open(entries->back().path, files, read_back::from_device);
+  auto good = newest ? newest->verify(read_back::from_device) : tl::unexpected<error>{newest.error()};
+  if (!good)
+    return fail(good.error().code, "no checkpoint is removed, because the newest is not good: " + good.error().message);
+  // Both are in order of step.
+  for (std::size_t i = 0; i < decisions.size(); ++i) {
+    if (decisions[i].stays)
+      continue;
+    if (auto done = remove_checkpoint((*entries)[i].path, files); !done)
+      return fail(std::move(done.error()));
+    removed.push_back((*entries)[i].path);
+  }
+  return removed;
+}
+
+expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, std::size_t num_to_keep,
+                                                file_system& files) {
+  return apply_retention(checkpoints_directory, retention_policy{.num_to_keep = num_to_keep}, files);
+}
+
+} // namespace troupe::serialization

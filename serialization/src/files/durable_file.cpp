@@ -1,0 +1,66 @@
+#include <troupe/serialization/files/durable_file.hpp>
+
+#include <troupe/serialization/files/digest.hpp>
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace troupe::serialization {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+expected<void> write_new(const fs::path& path, std::string_view text, file_system& files) {
+  auto target = files.create(path);
+  if (!target)
+    return fail(std::move(target.error()));
+  if (auto reserved = (*target)->reserve(text.size()); !reserved)
+    return reserved;
+  if (auto written = (*target)->write_at(0, bytes_of(text)); !written)
+    return written;
+  return (*target)->sync();
+}
+
+bool is_directory(const expected<std::optional<entry_kind>>& found) {
+  return found && *found == entry_kind::directory;
+}
+
+} // namespace
+
+expected<void> write_file_durably(const fs::path& path, std::string_view text, file_system& files) {
+  auto temporary = path.parent_path() / ('.' + path.filename().string() + '.' + random_hex(8) + ".tmp");
+  auto result = write_new(temporary, text, files);
+  if (result)
+    result = files.rename(temporary, path, if_taken::replace);
+  if (result)
+    return files.sync_directory(path.parent_path());
+  std::ignore = files.remove(temporary);
+  return result;
+}
+
+expected<void> create_directories_durably(const fs::path& path, file_system& files) {
+  if (path.empty())
+    return {};
+  // "a/b/" names "b" in "a/b"; what is to be made is "b" in "a".
+  if (!path.has_filename() && path.has_relative_path())
+    return create_directories_durably(path.parent_path(), files);
+  auto found = files.look_at(path);
+  if (!found)
+    return fail(std::move(found.error()));
+  if (is_directory(found))
+    return {};
+  auto above = path.parent_path();
+  // Who made what is above may have been killed before its entry was on the device. What holds it may be closed to us.
+  if (is_directory(files.look_at(above)))
+    std::ignore = files.sync_directory(above.parent_path());
+  if (auto made = create_directories_durably(above, files); !made)
+    return made;
+  auto made = files.make_directory(path);
+  if (!made && !(made.error().code == errc::already_exists && is_directory(files.look_at(path))))
+    return made;
+  return files.sync_directory(above);
+}
+
+} // namespace troupe::serialization

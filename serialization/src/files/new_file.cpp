@@ -1,0 +1,77 @@
+#include "files/new_file.hpp"
+
+#include <troupe/serialization/files/digest.hpp>
+
+#include <string>
+#include <utility>
+
+namespace troupe::serialization {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+error taken(const fs::path& path) {
+  return {errc::already_exists, path.string() + " exists: choose another name, or remove it"};
+}
+
+} // namespace
+
+new_file::new_file(std::unique_ptr<file> target, fs::path path, existing_file existing)
+    : target_(std::move(target)), path_(std::move(path)), existing_(existing), temporary_(target_->path()) {}
+
+new_file::new_file(new_file&& other) noexcept
+    : target_(std::move(other.target_)),
+      path_(std::move(other.path_)),
+      existing_(other.existing_),
+      written_bytes_(other.written_bytes_),
+      temporary_(std::exchange(other.temporary_, {})) {}
+
+expected<new_file> new_file::create(const fs::path& path, std::uint64_t size_bytes, existing_file existing) {
+  auto code = std::error_code{};
+  // Told early, not after hours of writing.
+  if (existing == existing_file::keep && fs::exists(fs::symlink_status(path, code)))
+    return fail(taken(path));
+  if (!path.has_filename() || fs::is_directory(path, code))
+    return fail(errc::invalid_argument, path.string() + " is a directory: give the name of a file");
+  auto target =
+      local_files().create(path.parent_path() / ('.' + path.filename().string() + '.' + random_hex(8) + ".tmp"));
+  if (!target)
+    return fail(std::move(target.error()));
+  auto result = new_file{std::move(*target), path, existing};
+  if (auto reserved = result.target_->reserve(size_bytes); !reserved)
+    return fail(std::move(reserved.error()));
+  return result;
+}
+
+new_file::~new_file() {
+  auto ignored = std::error_code{};
+  if (!temporary_.empty())
+    fs::remove(temporary_, ignored);
+}
+
+expected<void> new_file::append(std::span<const std::byte> bytes) {
+  auto written = target_->write_at(written_bytes_, bytes);
+  if (written)
+    written_bytes_ += bytes.size();
+  return written;
+}
+
+expected<void> new_file::commit() {
+  if (auto synced = target_->sync(); !synced)
+    return synced;
+  if (auto renamed = rename_to_target(temporary_, path_, existing_); !renamed)
+    return renamed;
+  temporary_.clear();
+  return local_files().sync_directory(path_.parent_path());
+}
+
+expected<void> rename_to_target(const fs::path& from, const fs::path& to, existing_file existing) {
+  auto what = existing == existing_file::keep ? if_taken::refuse : if_taken::replace;
+  auto renamed = local_files().rename(from, to, what);
+  if (!renamed && renamed.error().code == errc::already_exists)
+    return fail(taken(to));
+  return renamed;
+}
+
+} // namespace troupe::serialization

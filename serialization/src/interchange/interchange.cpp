@@ -1,0 +1,297 @@
+#include <troupe/serialization/files/file_system.hpp>
+#include <troupe/serialization/interchange/interchange.hpp>
+
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/part.hpp>
+#include <troupe/serialization/files/digest.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
+#include <troupe/serialization/interchange/safetensors.hpp>
+
+#include "checkpoint/exported_manifest.hpp"
+#include "files/file_place.hpp"
+#include "files/new_file.hpp"
+#include "files/reserved_memory.hpp"
+#include "vocabulary/in_quotes.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace troupe::serialization {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What one part's bytes may take in memory.
+constexpr std::uint64_t part_bytes = 4 * max_chunk_bytes;
+
+/// Hands on what it is given, and counts it.
+byte_sink counted(const byte_sink& sink, const byte_counter& progress) {
+  return [&](std::span<const std::byte> bytes) {
+    sink(bytes);
+    if (progress)
+      progress(bytes.size());
+  };
+}
+
+/// A directory beside the target in which it is made; gone with this object, whatever became of it.
+class workshop {
+ public:
+  [[nodiscard]] static expected<workshop> make(const fs::path& target) {
+    auto path = target.parent_path() / ('.' + target.filename().string() + '.' + random_hex(8) + ".import");
+    if (auto made = local_files().make_directory(path); !made)
+      return fail(std::move(made.error()));
+    return workshop{std::move(path)};
+  }
+
+  workshop(workshop&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  workshop& operator=(workshop&&) = delete;
+  ~workshop() {
+    auto ignored = std::error_code{};
+    if (!path_.empty())
+      fs::remove_all(path_, ignored);
+  }
+
+  [[nodiscard]] const fs::path& path() const noexcept { return path_; }
+
+ private:
+  explicit workshop(fs::path path) : path_(std::move(path)) {}
+
+  fs::path path_;
+};
+
+/// A state that is to become a checkpoint: what is said of it, and how its bytes come to where they are written from.
+struct incoming_state {
+  manifest content;
+  std::vector<tensor_view> tensors;
+  /// The state's SHA-256, if the file says it.
+  std::string expected_sha256;
+  /// Called before and after the bytes of a chunk are used.
+  std::function<expected<void>(const planned_chunk&)> fetch;
+  std::function<void(const planned_chunk&)> release;
+};
+
+std::vector<tensor_spec> specs_of(const std::vector<tensor_view>& tensors) {
+  auto result = std::vector<tensor_spec>{};
+  for (const auto& tensor : tensors)
+    result.push_back(tensor.spec);
+  return result;
+}
+
+expected<fs::path> write_checkpoint(const fs::path& directory, incoming_state& state) {
+  auto specs = specs_of(state.tensors);
+  auto total = std::uint64_t{0};
+  for (const auto& spec : specs)
+    total += spec.size_bytes();
+  auto parts = static_cast<std::uint32_t>(total / part_bytes + 1);
+  auto plan = plan_chunks(specs, parts);
+  auto temporary = directory / temporary_name(state.content.step, state.content.generation, 1);
+  auto reports = std::vector<part_report>{};
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    for (const auto& chunk : plan.chunks_of(part))
+      if (auto fetched = state.fetch(chunk); !fetched)
+        return fail(std::move(fetched.error()));
+    auto report = write_part(temporary, part, plan, state.tensors);
+    if (!report)
+      return fail(std::move(report.error()));
+    reports.push_back(std::move(*report));
+    for (const auto& chunk : plan.chunks_of(part))
+      state.release(chunk);
+  }
+  if (auto added = add_parts(state.content, specs, plan, reports); !added)
+    return fail(std::move(added.error()));
+  return commit_checkpoint(directory, temporary, state.content);
+}
+
+expected<void> check_written(const fs::path& made, const fs::path& source, const std::string& expected_sha256) {
+  auto stored = checkpoint::open(made);
+  if (!stored)
+    return fail(std::move(stored.error()));
+  if (auto good = stored->verify(read_back::from_device); !good)
+    return good;
+  if (expected_sha256.empty())
+    return {};
+  auto sha256 = state_sha256(*stored);
+  if (!sha256)
+    return fail(std::move(sha256.error()));
+  if (*sha256 != expected_sha256)
+    return fail(errc::mismatch, source.string() + " holds another state than was exported (SHA-256 " + *sha256 +
+                                    ", exported " + in_quotes(expected_sha256) +
+                                    "): it is damaged, or was changed since; export it again, or say that the change "
+                                    "is meant (--changed)");
+  return {};
+}
+
+/// Writes the checkpoint beside its place, looks at it, and puts it there.
+expected<checkpoint> settle(const fs::path& source, const fs::path& target, incoming_state state) {
+  auto where = workshop::make(target);
+  if (!where)
+    return fail(std::move(where.error()));
+  auto made = write_checkpoint(where->path(), state);
+  if (!made)
+    return fail(std::move(made.error()));
+  if (auto good = check_written(*made, source, state.expected_sha256); !good)
+    return fail(std::move(good.error()));
+  if (auto renamed = rename_to_target(*made, target, existing_file::keep); !renamed)
+    return fail(std::move(renamed.error()));
+  if (auto synced = local_files().sync_directory(target.parent_path()); !synced)
+    return fail(std::move(synced.error()));
+  return checkpoint::open(target);
+}
+
+manifest manifest_of_stranger(const import_options& options) {
+  auto result = manifest{};
+  result.run.value = random_hex(16);
+  result.step = options.step;
+  result.created = options.created;
+  return result;
+}
+
+expected<manifest> manifest_of(const safetensors_file& source, const import_options& options) {
+  const auto& metadata = source.metadata();
+  if (is_exported(metadata))
+    return from_metadata(metadata);
+  auto result = manifest_of_stranger(options);
+  if (!metadata.empty())
+    result.attachments["safetensors"] = nlohmann::json(metadata).dump();
+  return result;
+}
+
+/// The indices of a file's tensors in the order in which a checkpoint lists them.
+expected<std::vector<std::size_t>> import_order(const safetensors_file& source) {
+  auto names = tracked_order(source.metadata());
+  if (!names)
+    return fail(std::move(names.error()));
+  auto index_by_name = std::map<std::string_view, std::size_t>{};
+  for (std::size_t i = 0; i < source.tensors().size(); ++i)
+    index_by_name.emplace(source.tensors()[i].spec.name, i);
+  auto result = std::vector<std::size_t>{};
+  auto take = [&](std::string_view name) {
+    if (auto found = index_by_name.find(name); found != index_by_name.end()) {
+      result.push_back(found->second);
+      index_by_name.erase(found);
+    }
+  };
+  // A tensor that was added or removed since is no reason to refuse: the state's digest tells.
+  for (const auto& name : *names)
+    take(name);
+  for (const auto& entry : source.tensors())
+    take(entry.spec.name);
+  return result;
+}
+
+expected<checkpoint> import_safetensors(const fs::path& path, const fs::path& target, const import_options& options) {
+  auto source = safetensors_file::open(path);
+  if (!source)
+    return fail(std::move(source.error()));
+  auto state = incoming_state{};
+  auto content = manifest_of(*source, options);
+  if (!content)
+    return fail(of_file(path, std::move(content.error())));
+  state.content = std::move(*content);
+  if (auto found = source->metadata().find(exported_state_key.data());
+      found != source->metadata().end() && options.changed == changed_state::refuse)
+    state.expected_sha256 = found->second;
+  auto order = import_order(*source);
+  if (!order)
+    return fail(of_file(path, std::move(order.error())));
+  auto begins = std::vector<std::uint64_t>{};
+  auto total = std::uint64_t{0};
+  for (auto i : *order) {
+    begins.push_back(total);
+    total += (source->tensors()[i].spec.size_bytes() + chunk_alignment_bytes - 1) / chunk_alignment_bytes *
+             chunk_alignment_bytes;
+  }
+  auto memory = reserved_memory::make(total);
+  if (!memory)
+    return fail(of_file(path, std::move(memory.error())));
+  for (std::size_t i = 0; i < order->size(); ++i)
+    state.tensors.push_back({source->tensors()[(*order)[i]].spec, memory->data() + begins[i]});
+  auto place_of = [&](const planned_chunk& chunk) {
+    return memory->data() + begins[chunk.tensor] + chunk.tensor_offset_bytes;
+  };
+  state.fetch = [&](const planned_chunk& chunk) {
+    if (options.progress)
+      options.progress(chunk.length_bytes);
+    return source->read((*order)[chunk.tensor], chunk.tensor_offset_bytes, {place_of(chunk), chunk.length_bytes});
+  };
+  state.release = [&](const planned_chunk& chunk) { memory->drop(place_of(chunk), chunk.length_bytes); };
+  return settle(path, target, std::move(state));
+}
+
+expected<checkpoint> import_npy(const fs::path& path, const fs::path& target, const import_options& options) {
+  auto array = read_npy(path);
+  if (!array)
+    return fail(std::move(array.error()));
+  array->spec.name = options.tensor.empty() ? path.stem().string() : options.tensor;
+  if (options.progress)
+    options.progress(array->bytes.size());
+  auto state = incoming_state{};
+  state.content = manifest_of_stranger(options);
+  state.tensors.push_back({array->spec, array->bytes.data()});
+  state.fetch = [](const planned_chunk&) { return expected<void>{}; };
+  state.release = [](const planned_chunk&) {};
+  return settle(path, target, std::move(state));
+}
+
+expected<bool> begins_as_npy(const fs::path& path) {
+  auto source = local_files().open(path);
+  if (!source)
+    return fail(std::move(source.error()));
+  auto size = (*source)->size_bytes();
+  if (!size)
+    return fail(std::move(size.error()));
+  auto text = std::string(std::min<std::uint64_t>(*size, 6), '\0');
+  if (auto read = (*source)->read_at(0, std::as_writable_bytes(std::span{text})); !read)
+    return fail(std::move(read.error()));
+  return text == "\x93NUMPY";
+}
+
+} // namespace
+
+expected<void> export_safetensors(const checkpoint& source, const fs::path& target, existing_file existing,
+                                  const byte_counter& progress) {
+  auto sha256 = state_sha256(source);
+  if (!sha256)
+    return fail(std::move(sha256.error()));
+  auto metadata = to_metadata(source.content());
+  metadata.emplace(exported_state_key, *sha256);
+  auto specs = std::vector<tensor_spec>{};
+  for (const auto& tensor : source.content().tensors)
+    specs.push_back(tensor.spec);
+  auto read = [&](std::size_t index, const byte_sink& sink) {
+    return source.read_chunks(index, counted(sink, progress));
+  };
+  return write_safetensors(target, specs, metadata, read, existing);
+}
+
+expected<void> export_npy(const checkpoint& source, std::string_view tensor, const fs::path& target,
+                          existing_file existing, const byte_counter& progress) {
+  auto index = source.find(tensor);
+  if (!index)
+    return fail(errc::not_found, source.directory().string() + " holds no tensor " + in_quotes(tensor));
+  auto read = [&](const byte_sink& sink) { return source.read_chunks(*index, counted(sink, progress)); };
+  return write_npy(target, source.content().tensors[*index].spec, read, existing);
+}
+
+expected<checkpoint> import_checkpoint(const fs::path& source, const fs::path& target, const import_options& options) {
+  // "a/b/" names the directory "b" in "a".
+  auto place = target.has_filename() ? target : target.parent_path();
+  auto code = std::error_code{};
+  if (fs::exists(fs::symlink_status(place, code)))
+    return fail(errc::already_exists, place.string() + " exists: choose another name, or remove it");
+  auto is_npy = begins_as_npy(source);
+  if (!is_npy)
+    return fail(std::move(is_npy.error()));
+  if (*is_npy)
+    return import_npy(source, place, options);
+  if (!options.tensor.empty())
+    return fail(errc::invalid_argument, source.string() +
+                                            " is no NPY file, and its tensors have names: leave out the "
+                                            "name " +
+                                            in_quotes(options.tensor));
+  return import_safetensors(source, place, options);
+}
+
+} // namespace troupe::serialization

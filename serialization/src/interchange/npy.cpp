@@ -1,0 +1,110 @@
+#include <troupe/serialization/files/file_system.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
+
+#include <troupe/serialization/files/digest.hpp>
+
+#include "files/file_place.hpp"
+#include "files/new_file.hpp"
+#include "vocabulary/booleans.hpp"
+#include "vocabulary/in_quotes.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace troupe::serialization {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void swap_bytes(std::span<std::byte> bytes, std::size_t element_bytes) {
+  for (std::size_t i = 0; i < bytes.size(); i += element_bytes)
+    std::ranges::reverse(bytes.subspan(i, element_bytes));
+}
+
+/// From the order of Fortran to that of C.
+std::vector<std::byte> transposed(std::span<const std::byte> bytes, const tensor_spec& spec) {
+  auto size = size_of(spec.type);
+  auto dimensions = spec.shape.size();
+  auto strides = std::vector<std::uint64_t>(dimensions, size);
+  for (std::size_t i = 1; i < dimensions; ++i)
+    strides[i] = strides[i - 1] * spec.shape[i - 1];
+  auto result = std::vector<std::byte>(bytes.size());
+  auto index = std::vector<std::uint64_t>(dimensions);
+  auto from = std::uint64_t{0};
+  for (std::size_t to = 0; to < result.size(); to += size) {
+    std::memcpy(result.data() + to, bytes.data() + from, size);
+    // The next index in the order of C, and its place.
+    for (auto i = dimensions; i-- > 0;) {
+      from += strides[i];
+      if (++index[i] < spec.shape[i])
+        break;
+      from -= strides[i] * spec.shape[i];
+      index[i] = 0;
+    }
+  }
+  return result;
+}
+
+} // namespace
+
+expected<npy_array> read_npy(const fs::path& path) {
+  auto source = local_files().open(path);
+  if (!source)
+    return fail(std::move(source.error()));
+  auto size = (*source)->size_bytes();
+  if (!size)
+    return fail(std::move(size.error()));
+  auto beginning = std::vector<std::byte>(std::min(*size, 12 + max_npy_header_bytes));
+  if (auto read = (*source)->read_at(0, beginning); !read)
+    return fail(std::move(read.error()));
+  auto layout = parse_npy_header(beginning, *size);
+  if (!layout)
+    return fail(of_file(path, std::move(layout.error())));
+  auto result = npy_array{{"", layout->type, layout->shape}, {}};
+  result.bytes.resize(result.spec.size_bytes());
+  if (auto read = (*source)->read_at(layout->offset_bytes, result.bytes); !read)
+    return fail(std::move(read.error()));
+  if (auto bad = find_no_boolean(layout->type, result.bytes))
+    return fail(errc::damaged, path.string() + ": its elements are bool, and the one at place " + std::to_string(*bad) +
+                                   " is neither 0 nor 1");
+  if (layout->bytes == byte_order::big)
+    swap_bytes(result.bytes, size_of(layout->type));
+  if (layout->elements == element_order::fortran && layout->shape.size() > 1)
+    result.bytes = transposed(result.bytes, result.spec);
+  return result;
+}
+
+expected<void> write_npy(const fs::path& path, const tensor_spec& spec,
+                         const std::function<expected<void>(const byte_sink&)>& source, existing_file existing) {
+  auto head = make_npy_head(spec);
+  if (!head)
+    return fail(of_file(path, std::move(head.error())));
+  auto target = new_file::create(path, head->size() + spec.size_bytes(), existing);
+  if (!target)
+    return fail(std::move(target.error()));
+  auto written = target->append(bytes_of(*head));
+  auto read = source([&](std::span<const std::byte> bytes) {
+    if (written)
+      written = target->append(bytes);
+  });
+  if (!read)
+    return read;
+  if (!written)
+    return written;
+  if (auto given = target->written_bytes() - head->size(); given != spec.size_bytes())
+    return fail(errc::invalid_argument, "tensor " + in_quotes(spec.name) + " has " + std::to_string(spec.size_bytes()) +
+                                            " bytes, and its source gave " + std::to_string(given));
+  return target->commit();
+}
+
+expected<void> write_npy(const fs::path& path, const tensor_view& tensor, existing_file existing) {
+  auto source = [&](const byte_sink& sink) -> expected<void> {
+    sink({tensor.data, tensor.spec.size_bytes()});
+    return {};
+  };
+  return write_npy(path, tensor.spec, source, existing);
+}
+
+} // namespace troupe::serialization

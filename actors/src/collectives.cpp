@@ -1,7 +1,7 @@
 #include <troupe/actors/collectives.hpp>
 
 #include <troupe/actors/decisions/exchange_table.hpp>
-#include <troupe/actors/decisions/leave_table.hpp>
+#include <troupe/actors/decisions/exit_permits.hpp>
 #include <troupe/actors/error_conversion.hpp>
 
 #include <caf/actor_system.hpp>
@@ -24,8 +24,8 @@ class collectives_state : public collectives_actor::base {
         [this](const generation_started& message) { begin(message); },
         [this](const exchange_request& message) { return exchange(message); },
         [this](const exchange_ended& message) { end(message); },
-        [this](const leave_request& message) { return ask_leave(message); },
-        [this](const leave_withdrawn& message) { withdraw(message); },
+        [this](const exit_request& message) { return request_exit(message); },
+        [this](const exit_withdrawn& message) { withdraw(message); },
         [this](const worker_gone& message) { grant(leaves_.gone(message)); },
     };
   }
@@ -60,27 +60,27 @@ class collectives_state : public collectives_actor::base {
         each.deliver(to_caf({errc::aborted, "exchange " + std::to_string(message.sequence) + " was given up"}));
   }
 
-  caf::result<leave_granted> ask_leave(const leave_request& message) {
+  caf::result<exit_granted> request_exit(const exit_request& message) {
     auto outcome = leaves_.ask(message);
     if (!outcome)
       return to_caf(outcome.error());
     // Who asks again takes the place of its earlier question.
     if (auto earlier = asking_.extract(message.worker); !earlier.empty())
       earlier.mapped().deliver(to_caf({errc::aborted, "leave was asked for again"}));
-    auto promise = make_response_promise<leave_granted>();
+    auto promise = make_response_promise<exit_granted>();
     asking_.emplace(message.worker, promise);
     grant(*outcome);
     return promise;
   }
 
-  void withdraw(const leave_withdrawn& message) {
+  void withdraw(const exit_withdrawn& message) {
     const auto due = leaves_.withdraw(message);
     if (auto asking = asking_.extract(message.worker); !asking.empty())
       asking.mapped().deliver(to_caf({errc::aborted, "the question for leave was withdrawn"}));
     grant(due);
   }
 
-  void grant(const std::optional<leave_table::grant>& due) {
+  void grant(const std::optional<exit_permits::grant>& due) {
     if (!due)
       return;
     if (auto asking = asking_.extract(due->worker); !asking.empty())
@@ -108,8 +108,8 @@ class collectives_state : public collectives_actor::base {
   }
 
   exchange_table table_;
-  leave_table leaves_;
-  std::map<worker_id, caf::typed_response_promise<leave_granted>> asking_;
+  exit_permits leaves_;
+  std::map<worker_id, caf::typed_response_promise<exit_granted>> asking_;
   std::map<std::uint64_t, std::vector<promise>> waiting_;
 };
 

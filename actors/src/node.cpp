@@ -25,8 +25,8 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using node_backend = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
-                                        caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
+using node_transport = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
+                                          caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
 
 /// How often drivers hear of their nodes, and workers are looked after.
 constexpr auto beat_interval = 200ms;
@@ -53,20 +53,20 @@ struct hosted_run {
   /// Who is overdue, as it was then.
   std::map<worker_id, process_sample> first_looks;
   /// Whom this node has killed, and why.
-  std::map<worker_id, std::string> condemned;
+  std::map<worker_id, std::string> fenced;
   /// Set once the run is to end here; answered when nothing is left.
   bool ending = false;
   std::vector<caf::typed_response_promise<void>> waiting;
 };
 
-class node_state : public node_backend::base {
+class node_state : public node_transport::base {
  public:
   node_state(caf::actor_config& cfg, node_config config, const launcher_factory& make_launcher)
-      : node_backend::base(cfg), config_(std::move(config)), devices_(devices_of(config_)) {
+      : node_transport::base(cfg), config_(std::move(config)), devices_(devices_of(config_)) {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     auto tell = [self](auto event) {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<node_backend>(strong), std::move(event));
+        caf::anon_send(caf::actor_cast<node_transport>(strong), std::move(event));
     };
     launcher_ = make_launcher({[tell](worker_output event) { tell(std::move(event)); },
                                [tell](worker_ended event) { tell(std::move(event)); }});
@@ -161,7 +161,7 @@ class node_state : public node_backend::base {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     when_down(control, [self, run = request.run] {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<node_backend>(strong), peer_down{0, run, 0});
+        caf::anon_send(caf::actor_cast<node_transport>(strong), peer_down{0, run, 0});
     });
     log("run " + request.run_name + " (" + request.run.value + ") begins with " + *path);
     return run_opened{request.run, std::move(*path)};
@@ -239,7 +239,7 @@ class node_state : public node_backend::base {
   // -- who lives ------------------------------------------------------------------------------------------------------
 
   void await_beat() {
-    delayed_send(caf::actor_cast<node_backend>(ctrl()), beat_interval,
+    delayed_send(caf::actor_cast<node_transport>(ctrl()), beat_interval,
                  deadline_reached{static_cast<std::uint32_t>(deadline::beat), 0});
   }
 
@@ -283,7 +283,7 @@ class node_state : public node_backend::base {
       }
       auto before = run.first_looks.contains(worker) ? run.first_looks[worker] : *seen;
       auto verdict = judge_silence(before, *seen, silent_for, timeout);
-      if (verdict.condemned)
+      if (verdict.fenced)
         kill({run.what.run, worker, "its process " + verdict.reason});
       else
         run.monitor.spare(worker);
@@ -295,11 +295,11 @@ class node_state : public node_backend::base {
 
   void kill(const kill_worker& request) {
     auto* run = find(request.run);
-    if (run == nullptr || !run->living.contains(request.worker) || run->condemned.contains(request.worker))
+    if (run == nullptr || !run->living.contains(request.worker) || run->fenced.contains(request.worker))
       return;
     log("worker " + std::to_string(request.worker.value) + " of run " + run->what.run_name +
         " is killed: " + request.reason);
-    run->condemned.emplace(request.worker, request.reason);
+    run->fenced.emplace(request.worker, request.reason);
     launcher_->kill(request.run, request.worker);
   }
 
@@ -316,7 +316,7 @@ class node_state : public node_backend::base {
       for (auto& [id, run] : runs_)
         send(run.control, node_leaving{id, request.grace_ms});
       auto limit = std::max<clock::duration>(std::chrono::milliseconds{request.grace_ms} - last_moment, 0ms);
-      delayed_send(caf::actor_cast<node_backend>(ctrl()), limit,
+      delayed_send(caf::actor_cast<node_transport>(ctrl()), limit,
                    deadline_reached{static_cast<std::uint32_t>(deadline::drained), 0});
     }
     auto promise = make_response_promise<void>();
@@ -346,7 +346,7 @@ class node_state : public node_backend::base {
     run.living.erase(event.worker);
     run.monitor.remove(event.worker);
     run.beats.erase(event.worker);
-    if (auto why = run.condemned.find(event.worker); why != run.condemned.end())
+    if (auto why = run.fenced.find(event.worker); why != run.fenced.end())
       event.description = why->second + "; " + event.description;
     log("worker " + std::to_string(event.worker.value) + " of run " + run.what.run_name +
         " ended: " + event.description);

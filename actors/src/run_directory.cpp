@@ -28,7 +28,7 @@ expected<int> lock_directory(const fs::path& root) {
   if (fd < 0) {
     auto reason = system_error("cannot write to the run's directory " + root.string());
     reason.code = errc::io_error;
-    reason.message += "; choose another storage path, or make room and rights there";
+    reason.message += "; choose another storage path, or make capacity and rights there";
     return fail(std::move(reason));
   }
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -40,7 +40,7 @@ expected<int> lock_directory(const fs::path& root) {
   if (::ftruncate(fd, 0) != 0 || ::write(fd, pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
     auto reason = system_error("cannot write to " + path.string());
     ::close(fd);
-    reason.message += "; make room there, or choose another storage path";
+    reason.message += "; make capacity there, or choose another storage path";
     return fail(std::move(reason));
   }
   return fd;
@@ -77,7 +77,8 @@ expected<run_directory> run_directory::open(const run_config& config) {
                     " exists and resume is 'never': choose another name, remove it, or resume with "
                     "'auto'");
   if (auto made = serialization::create_directories_durably(result.root_ / "checkpoints"); !made)
-    return fail(errc::io_error, made.error().message + "; choose another storage path, or make room and rights there");
+    return fail(errc::io_error,
+                made.error().message + "; choose another storage path, or make capacity and rights there");
   if (auto made = serialization::create_directories_durably(result.root_ / "logs"); !made)
     return fail(std::move(made.error()));
   auto lock = lock_directory(result.root_);

@@ -36,7 +36,7 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
   if (latest.error().code != errc::not_found)
     return fail(latest.error().code,
                 latest.error().message + "; remove the damaged checkpoints to begin anew, or choose another run name");
-  if (config.run.resume == resume_mode::must)
+  if (config.run.resume == resume_mode::required)
     return fail(errc::not_found, "resume is 'must', but " + directory.checkpoints().string() +
                                      " holds no checkpoint: check name and storage path, or use resume 'auto'");
   if (config.load_checkpoint.empty())

@@ -8,11 +8,11 @@
 
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/collectives.hpp>
-#include <troupe/actors/decisions/backend_choice.hpp>
+#include <troupe/actors/decisions/hang.hpp>
 #include <troupe/actors/decisions/heartbeat_monitor.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/run_coordinator.hpp>
-#include <troupe/actors/decisions/standstill.hpp>
+#include <troupe/actors/decisions/transport_choice.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/collectives/summation_tree.hpp>
@@ -37,7 +37,7 @@ using clock = std::chrono::steady_clock;
 
 using trainer_backend = trainer_actor::extend<
     caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
-    caf::result<next_generation>(regroup_report), caf::result<void>(newcomer_level), caf::result<void>(metrics_batch),
+    caf::result<next_generation>(regroup_report), caf::result<void>(caught_up), caf::result<void>(metrics_batch),
     caf::result<void>(worker_finished), caf::result<void>(worker_ended), caf::result<void>(worker_output),
     caf::result<void>(node_beat), caf::result<void>(node_leaving), caf::result<void>(checkpoint_outcome),
     caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
@@ -60,7 +60,7 @@ constexpr auto tick_interval = 200ms;
 /// How often a node that is not there is tried again.
 constexpr auto dial_interval = 1s;
 
-enum class deadline : std::uint32_t { start, grace, reports, tick, dialled, drain, hold, room };
+enum class deadline : std::uint32_t { start, grace, reports, tick, dialled, drain, hold, capacity };
 
 template <class... Ts>
 struct overloaded : Ts... {
@@ -102,9 +102,9 @@ class trainer_state : public trainer_backend::base {
         [this](const worker_ready& message, const worker_actor& worker) { return ready(message, worker); },
         [this](const run_plan& plan) { return agree(plan); },
         [this](const regroup_report& message) { return report(message); },
-        [this](const newcomer_level& message) {
+        [this](const caught_up& message) {
           if (message.run == result_.run && coordinator_ && !concluding_)
-            act(coordinator_->on_level(message));
+            act(coordinator_->on_caught_up(message));
         },
         [this](const metrics_batch& batch) { take_metrics(batch); },
         [this](const worker_finished& message) { finished(message); },
@@ -120,7 +120,7 @@ class trainer_state : public trainer_backend::base {
 
   void on_exit() override {
     // Whoever holds a handle keeps this object: promises are not broken, nor files let go, by themselves.
-    let_waiting_go({errc::aborted, "the run is ending"});
+    fail_pending({errc::aborted, "the run is ending"});
     if (answer_.pending())
       answer_.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
     directory_.reset();
@@ -150,7 +150,7 @@ class trainer_state : public trainer_backend::base {
       return 0;
     if (which == deadline::hold || which == deadline::reports)
       return coordinator_->generation().value;
-    return which == deadline::start || which == deadline::room ? coordinator_->attempt() : 0;
+    return which == deadline::start || which == deadline::capacity ? coordinator_->attempt() : 0;
   }
 
   // -- the way to the first step --------------------------------------------------------------------------------------
@@ -174,10 +174,10 @@ class trainer_state : public trainer_backend::base {
       return valid;
     monitor_.emplace(config_.failure.heartbeat_timeout);
     if (replaces_who_stands())
-      standing_.emplace(standstill_settings{config_.failure.report_after, config_.failure.replace_after,
-                                            config_.run.collective_timeout});
+      standing_.emplace(
+          hang_settings{config_.failure.report_after, config_.failure.replace_after, config_.run.collective_timeout});
     else
-      standing_.emplace(standstill_settings{config_.failure.report_after, {}, {}});
+      standing_.emplace(hang_settings{config_.failure.report_after, {}, {}});
     auto addresses = config_.cluster.nodes;
     if (addresses.empty())
       addresses.emplace_back();
@@ -242,7 +242,7 @@ class trainer_state : public trainer_backend::base {
       return fail(std::move(found.error()));
     state_ = std::move(*found);
     for (const auto& each : state_.passed_over)
-      notify(true, "a newer checkpoint was passed over: " + each);
+      notify(true, "a newer checkpoint was committed over: " + each);
     if (state_.restore_step)
       notify(false, "goes on from step " + std::to_string(state_.step.value) + " (" + state_.restore_from + ")");
     else if (!state_.restore_from.empty())
@@ -352,11 +352,11 @@ class trainer_state : public trainer_backend::base {
     if (concluding_ || node(index).state != node_state::opening)
       return;
     node(index).state = node_state::open;
-    node(index).condemned = false;
+    node(index).fenced = false;
     monitor_->add(index, clock::now());
     if (begun_) {
       notify(false, "node " + name_of(index) + " has joined");
-      return there_is_room();
+      return has_capacity();
     }
     auto waits = [this](const worker_place& x) { return node(x.node).state != node_state::open; };
     if (std::ranges::none_of(layout_.places(), waits)) {
@@ -365,11 +365,11 @@ class trainer_state : public trainer_backend::base {
     }
   }
 
-  void there_is_room() {
+  void has_capacity() {
     if (awaiting_room_)
       place_again();
     else
-      act_on(&run_coordinator::on_room);
+      act_on(&run_coordinator::on_capacity);
   }
 
   /// Connects in a thread of its own: that may take seconds.
@@ -409,7 +409,7 @@ class trainer_state : public trainer_backend::base {
     remind_me(deadline::tick, tick_interval);
     auto now = clock::now();
     for (const auto& [index, silent_for] : monitor_->silent(now)) {
-      node(index).condemned = true;
+      node(index).fenced = true;
       lose_node(index, "node " + name_of(index) + " has said nothing for " +
                            std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silent_for).count()) +
                            " ms: it is frozen, or the network is cut");
@@ -433,16 +433,15 @@ class trainer_state : public trainer_backend::base {
         deal_with(finding);
   }
 
-  [[nodiscard]] bool replaces_who_stands() const { return config_.failure.standstill == standstill_mode::replace; }
+  [[nodiscard]] bool replaces_who_stands() const { return config_.failure.hang == hang_mode::replace; }
 
-  void deal_with(const standstill_finding& finding) {
+  void deal_with(const hang_finding& finding) {
     notify(true, finding.reason);
     ask_what_they_do(finding.at_fault);
-    if (finding.what == standstill_finding::action::regroup)
-      return act(coordinator_->on_group_stands_still(finding.reason, clock::now()));
+    if (finding.what == hang_finding::action::regroup)
+      return act(coordinator_->on_group_hang(finding.reason, clock::now()));
     // Once one has returned, nobody else could do the rest.
-    if (!coordinator_->somebody_has_finished() && finding.what == standstill_finding::action::replace &&
-        finding.at_fault)
+    if (!coordinator_->somebody_has_finished() && finding.what == hang_finding::action::replace && finding.at_fault)
       fence(*finding.at_fault, finding.reason);
   }
 
@@ -483,21 +482,21 @@ class trainer_state : public trainer_backend::base {
     if (!index || beat.run != result_.run || !coordinator_ || concluding_)
       return;
     auto now = clock::now();
-    if (std::exchange(node(*index).condemned, false))
+    if (std::exchange(node(*index).fenced, false))
       return readmit(*index);
     monitor_->heard(*index, now);
     for (const auto& each : beat.workers) {
-      coordinator_->on_applied(each.worker, each.passed);
+      coordinator_->on_applied(each.worker, each.committed);
       coordinator_->on_sign_of_life(each.worker, each.progress, now);
       auto counts = each.generation == coordinator_->generation() || coordinator_->follows(each.worker);
       if (counts && each.worker.value < result_.workers.size())
         standing_->observe({each.worker, result_.workers[each.worker.value].rank, each.progress, each.activity,
-                            "after step " + std::to_string(each.passed.value)},
+                            "after step " + std::to_string(each.committed.value)},
                            now);
     }
   }
 
-  /// A node that was given up speaks again: what it has of this run is of no use any more, but there is room.
+  /// A node that was given up speaks again: what it has of this run is of no use any more, but there is capacity.
   void readmit(std::uint32_t index) {
     notify(true, "node " + name_of(index) + " answers again: its workers end, and it takes new ones");
     node(index).state = node_state::asked;
@@ -512,7 +511,7 @@ class trainer_state : public trainer_backend::base {
     auto text = "the connection to node " + name_of(index) + " is gone";
     if (!begun_ && (is_used(index) || (!coordinator_ && !config_.scaling.num_workers.is_elastic())))
       return conclude_run(run_status::failed, {errc::node_lost, text});
-    node(index).condemned = false;
+    node(index).fenced = false;
     node(index).tried = clock::now();
     auto was_leaving = node(index).state == node_state::leaving;
     lose_node(index, text + (was_leaving ? "" : ": look at that host and at its caf-node's output"));
@@ -542,7 +541,7 @@ class trainer_state : public trainer_backend::base {
   }
 
   void leave_node(std::uint32_t index) {
-    act(coordinator_->on_node_leaving(index, !place_more(config_.scaling, rooms(), 1).empty()));
+    act(coordinator_->on_node_leaving(index, !place_more(config_.scaling, capacities(), 1).empty()));
   }
 
   /// What Gloo sends is clear text.
@@ -550,8 +549,8 @@ class trainer_state : public trainer_backend::base {
     return config_.cluster.trusted_network || services_.is_loopback == nullptr || services_.is_loopback(address);
   }
 
-  [[nodiscard]] std::vector<node_room> rooms() const {
-    return roster_->rooms(coordinator_ ? coordinator_->occupied() : std::vector<worker_place>{});
+  [[nodiscard]] std::vector<node_capacity> capacities() const {
+    return roster_->capacities(coordinator_ ? coordinator_->occupied() : std::vector<worker_place>{});
   }
 
   // -- who starts where -----------------------------------------------------------------------------------------------
@@ -569,8 +568,8 @@ class trainer_state : public trainer_backend::base {
         notify(true, "waits for nodes: " + decision.error().message);
       return;
     }
-    // There may be room for more in a moment.
-    if (decision->places.size() < config_.scaling.num_workers.max && waited < config_.scaling.gather_window &&
+    // There may be capacity for more in a moment.
+    if (decision->places.size() < config_.scaling.num_workers.max && waited < config_.scaling.scale_up_wait &&
         !all_are_there)
       return;
     if (!decision->warning.empty())
@@ -599,16 +598,16 @@ class trainer_state : public trainer_backend::base {
 
   /// Who is where from now on, and what carries the gradients between them.
   expected<void> lay_out(std::vector<worker_place> places) {
-    auto choice = choose_backend(config_.run.backend, places);
+    auto choice = choose_transport(config_.run.transport, places);
     // Everybody that is left could use what was chosen before, except where a host or all others are gone.
     if (!choice && begun_)
-      choice = choose_backend(backend_mode::automatic, places);
+      choice = choose_transport(transport_mode::automatic, places);
     if (!choice)
       return fail(std::move(choice.error()));
-    if (choice->backend != backend_kind::self && choice->backend != backend_)
+    if (choice->transport != transport_kind::self && choice->transport != backend_)
       notify(false,
              (config_.scaling.use_gpu ? "what lies in host memory goes over " : "gradients go over ") + choice->reason);
-    backend_ = choice->backend;
+    backend_ = choice->transport;
     layout_ = {std::move(places), roster_->data_addresses(), config_.scaling.shards, backend_};
     return {};
   }
@@ -661,9 +660,9 @@ class trainer_state : public trainer_backend::base {
     conclude_run(run_status::failed, {ours.code, "node " + name_of(node) + ": " + ours.message});
   }
 
-  /// As many of `count` as there is room for.
+  /// As many of `count` as there is capacity for.
   void start_additional(std::uint32_t count) {
-    auto nodes = place_more(config_.scaling, rooms(), count);
+    auto nodes = place_more(config_.scaling, capacities(), count);
     std::vector<worker_place> places;
     for (auto node : nodes) {
       auto id = static_cast<std::uint32_t>(result_.workers.size() + places.size());
@@ -685,7 +684,7 @@ class trainer_state : public trainer_backend::base {
     restart_why_ = why;
     restart_began_ = clock::now();
     furthest_ = std::max(furthest_, coordinator_->furthest());
-    let_waiting_go({errc::aborted, "the run starts again from a checkpoint"});
+    fail_pending({errc::aborted, "the run starts again from a checkpoint"});
     workers_.clear();
     for (auto worker : living_)
       fence(worker, "the run starts again from a checkpoint");
@@ -705,7 +704,7 @@ class trainer_state : public trainer_backend::base {
       return conclude_run(run_status::failed, std::move(found.error()));
     awaiting_room_ = true;
     told_to_wait_ = false;
-    remind_me(deadline::room, config_.scaling.wait_for_workers);
+    remind_me(deadline::capacity, config_.scaling.wait_for_workers);
     place_again();
   }
 
@@ -780,9 +779,9 @@ class trainer_state : public trainer_backend::base {
     message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
     message.driver_ends_waits = replaces_who_stands();
     message.gpus = resources_of_worker(config_.scaling).gpus;
-    message.gradients_on_gpu = config_.run.backend == backend_mode::automatic ? gpu_gradients::automatic
-                               : config_.run.backend == backend_mode::nccl    ? gpu_gradients::by_nccl
-                                                                              : gpu_gradients::by_host;
+    message.gradients_on_gpu = config_.run.transport == transport_mode::automatic ? gpu_gradients::automatic
+                               : config_.run.transport == transport_mode::nccl    ? gpu_gradients::by_nccl
+                                                                                  : gpu_gradients::by_host;
     return message;
   }
 
@@ -820,14 +819,14 @@ class trainer_state : public trainer_backend::base {
     record.generation = coordinator_->generation();
     record.attempt = coordinator_->attempt();
     record.workers = layout_.world_size();
-    record.settled = state_.step;
+    record.commit_point = state_.step;
     record.steps_redone = furthest_.value - std::min(furthest_, state_.step).value;
     record.interrupted_step = true;
     record.reason = restart_why_ + "; started again from step " + std::to_string(state_.step.value);
     add(std::move(record));
   }
 
-  void begin_newcomer_of(worker_id worker) {
+  void begin_joiner_of(worker_id worker) {
     auto message = begin_message();
     message.worker = worker;
     message.part_stream = part_stream_for(worker);
@@ -886,7 +885,7 @@ class trainer_state : public trainer_backend::base {
   }
 
   /// Nobody is left waiting for an answer that does not come.
-  void let_waiting_go(const error& reason) {
+  void fail_pending(const error& reason) {
     answer_plans([&](plan_promise& x) { x.deliver(to_caf(reason)); });
     for (auto& [worker, promise] : std::exchange(reports_, {}))
       promise.deliver(to_caf(reason));
@@ -899,15 +898,15 @@ class trainer_state : public trainer_backend::base {
     caf::anon_send(collectives_, generation_now());
     caf::anon_send(store_, generation_now());
     next_generation message;
-    message.settled = next.decision.settled;
+    message.commit_point = next.decision.commit_point;
     message.commands_agreed = next.decision.commands_agreed;
     message.evaluations = next.decision.evaluations;
     message.evaluations_differ = next.decision.evaluations_differ;
     for (const auto& place : layout_.places()) {
       if (place.worker == next.decision.evaluation_source)
         message.evaluation_source = place.rank;
-      if (std::ranges::find(next.newcomers, place.worker) != next.newcomers.end())
-        message.newcomers.push_back(place.rank);
+      if (std::ranges::find(next.joiners, place.worker) != next.joiners.end())
+        message.joiners.push_back(place.rank);
     }
     for (const auto& place : layout_.places()) {
       auto compares = std::ranges::find(next.compared, place.worker) != next.compared.end();
@@ -919,9 +918,9 @@ class trainer_state : public trainer_backend::base {
       answer_report(place.worker, message);
     }
     for (auto worker : next.released) {
-      next_generation farewell;
-      farewell.released = true;
-      answer_report(worker, farewell);
+      next_generation drain;
+      drain.released = true;
+      answer_report(worker, drain);
       release(worker);
     }
     standing_->clear();
@@ -929,12 +928,12 @@ class trainer_state : public trainer_backend::base {
   }
 
   /// Their answers are not yet places in a generation.
-  void stage(const stage_newcomers& group) {
+  void stage(const stage_joiners& group) {
     next_generation message;
     message.staging.number = group.number;
     message.staging.generation = coordinator_->generation();
     message.staging.sources = group.sources;
-    message.staging.newcomers = group.newcomers;
+    message.staging.joiners = group.joiners;
     for (auto [rank, worker] : group.told) {
       auto index = node_of(worker);
       message.staging.rank = rank;
@@ -953,11 +952,11 @@ class trainer_state : public trainer_backend::base {
   caf::result<plan_accepted> agree(const run_plan& plan) {
     if (plan.run != result_.run || !coordinator_ || coordinator_->over())
       return to_caf({errc::stale_generation, "this run has ended"});
-    auto is_newcomer = plan.generation == generation_id{};
-    if (!is_newcomer && plan.generation != coordinator_->generation())
+    auto is_joiner = plan.generation == generation_id{};
+    if (!is_joiner && plan.generation != coordinator_->generation())
       return to_caf({errc::stale_generation, "this generation is over"});
     // Nobody would answer a plan that comes after a failure, and its worker would wait for the end of the grace period.
-    if (!coordinator_->training() && !(is_newcomer && coordinator_->goes_on()))
+    if (!coordinator_->training() && !(is_joiner && coordinator_->goes_on()))
       return to_caf({errc::aborted, "the run is ending"});
     auto promise = make_response_promise<plan_accepted>();
     plans_.insert_or_assign(plan.worker, promise);
@@ -1149,10 +1148,10 @@ class trainer_state : public trainer_backend::base {
       return act_on(&run_coordinator::on_hold_timeout);
     case deadline::reports:
       return complain_about_reports();
-    case deadline::room:
+    case deadline::capacity:
       if (awaiting_room_)
         conclude_run(run_status::failed,
-                     {errc::unsatisfiable, "there was no room for the run's workers for longer than "
+                     {errc::unsatisfiable, "there was no capacity for the run's workers for longer than "
                                            "scaling.wait_for_workers: start its caf-nodes and run it again, it goes on "
                                            "from its latest checkpoint"});
       return;
@@ -1184,7 +1183,7 @@ class trainer_state : public trainer_backend::base {
       std::visit(
           overloaded{
               [&](const begin_all&) { begin_all_workers(); },
-              [&](const begin_newcomer& x) { begin_newcomer_of(x.worker); },
+              [&](const begin_joiner& x) { begin_joiner_of(x.worker); },
               [&](const accept_plans& x) { accept(x.plan); },
               [&](const accept_plan_of& x) {
                 answer_plan(x.worker, [this](plan_promise& promise) {
@@ -1200,7 +1199,7 @@ class trainer_state : public trainer_backend::base {
                 commands_.push_back(x.command);
                 tell_workers(x.command);
               },
-              [&](const stage_newcomers& x) {
+              [&](const stage_joiners& x) {
                 notify(false, action.why + ": it gets the state while the others train on");
                 stage(x);
               },
@@ -1235,12 +1234,12 @@ class trainer_state : public trainer_backend::base {
               [&](const abort_all& x) {
                 notify(true, action.why);
                 abort_workers(x.reason);
-                let_waiting_go(x.reason);
+                fail_pending(x.reason);
                 send_exit(collectives_, caf::exit_reason::user_shutdown);
                 end_store_after_its_parts();
               },
               [&](const release_all&) {
-                let_waiting_go({errc::aborted, "the run is over"});
+                fail_pending({errc::aborted, "the run is over"});
                 tell_workers(release_worker{result_.run});
               },
               [&](const warn&) { notify(true, action.why); },
@@ -1265,7 +1264,7 @@ class trainer_state : public trainer_backend::base {
       return;
     result_.status = status;
     result_.reason = std::move(reason);
-    let_waiting_go({errc::aborted, "the run is ending"});
+    fail_pending({errc::aborted, "the run is ending"});
     if (coordinator_) {
       result_.failures = coordinator_->failures();
       result_.exact = result_.exact && coordinator_->exact_hosts();
@@ -1347,19 +1346,19 @@ class trainer_state : public trainer_backend::base {
   std::uint64_t connections_ = 0;
   std::shared_ptr<dial_result> dialled_ = std::make_shared<dial_result>();
   std::optional<heartbeat_monitor<std::uint32_t>> monitor_;
-  std::optional<standstill_watch> standing_;
+  std::optional<hang_watch> standing_;
   /// The processes of the first attempt have been started.
   bool begun_ = false;
   bool told_to_wait_ = false;
   bool awaiting_room_ = false;
   std::string secret_ = serialization::random_hex(32);
   group_layout layout_;
-  backend_kind backend_ = backend_kind::self;
+  transport_kind backend_ = transport_kind::self;
   std::optional<run_coordinator> coordinator_;
   collectives_actor collectives_;
   checkpoint_store store_;
   std::unique_ptr<part_receiver> parts_;
-  checkpoint_facts facts_;
+  checkpoint_metadata facts_;
   std::map<worker_id, worker_actor> workers_;
   /// The nodes of all processes that were ever started, and those that have not ended.
   std::map<worker_id, std::uint32_t> where_;

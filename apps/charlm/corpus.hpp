@@ -29,7 +29,7 @@ class corpus {
   [[nodiscard]] std::uint64_t training_samples() const noexcept { return training().size(); }
   [[nodiscard]] std::uint64_t held_out_samples() const noexcept { return held_out().size(); }
 
-  /// Where sample `index` starts in `bytes()`. Throws `troupe::failure` for an index that is not less than the number
+  /// Where sample `index` starts in `bytes()`. Throws `troupe::exception` for an index that is not less than the number
   /// of samples.
   [[nodiscard]] std::uint64_t training_position(std::uint64_t index) const { return training().position(index); }
   [[nodiscard]] std::uint64_t held_out_position(std::uint64_t index) const { return held_out().position(index); }

@@ -31,7 +31,7 @@ struct matrix_product {
 
 /// What the model on a GPU is made of: cuBLAS and kernels there (`gpu_maths`), loops over the same element functions in
 /// tests. All pointers are addresses of the device; operations run in the order of the calls. `chunks` is room for the
-/// sums of chunks (see element_steps.hpp). They throw `troupe::failure` where they cannot be begun. What they do is
+/// sums of chunks (see element_steps.hpp). They throw `troupe::exception` where they cannot be begun. What they do is
 /// said in gpu_kernels.hpp and element_steps.hpp.
 class device_maths {
  public:

@@ -13,7 +13,7 @@ namespace charlm {
 namespace {
 
 using troupe::errc;
-using troupe::failure;
+using troupe::exception;
 using troupe::collectives::device;
 using troupe::collectives::device_memory;
 using troupe::collectives::stream_handle;
@@ -41,15 +41,15 @@ cublas_library open_cublas() {
   void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const auto* why = ::dlerror();
-    throw failure{errc::unsatisfiable, "cuBLAS cannot be opened: " + std::string{why == nullptr ? name : why} +
-                                           "; install cuBLAS " + std::to_string(CUBLAS_VER_MAJOR) +
-                                           " (part of the CUDA Toolkit), or set LD_LIBRARY_PATH to where it lies"};
+    throw exception{errc::unsatisfiable, "cuBLAS cannot be opened: " + std::string{why == nullptr ? name : why} +
+                                             "; install cuBLAS " + std::to_string(CUBLAS_VER_MAJOR) +
+                                             " (part of the CUDA Toolkit), or set LD_LIBRARY_PATH to where it lies"};
   }
   cublas_library result;
   auto find = [&](auto& function, const char* symbol) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, symbol));
     if (function == nullptr)
-      throw failure{errc::unsatisfiable, name + " has no " + symbol + ": it is too old"};
+      throw exception{errc::unsatisfiable, name + " has no " + symbol + ": it is too old"};
   };
   find(result.create, "cublasCreate_v2");
   find(result.destroy, "cublasDestroy_v2");
@@ -143,13 +143,13 @@ class gpu_maths : public device_maths {
     // cuBLAS is often the first to find a device gone, and does not say so.
     if (auto asked = where_->free_bytes(); !asked)
       text.append("; ").append(asked.error().message);
-    throw failure{errc::device_error, std::move(text)};
+    throw exception{errc::device_error, std::move(text)};
   }
 
   void check(int launched, const char* kernel) const {
     if (launched != 0)
-      throw failure{errc::device_error, to_string(where_->info()) + ": the kernel " + kernel +
-                                            " cannot be started: " + kernels::describe(launched)};
+      throw exception{errc::device_error, to_string(where_->info()) + ": the kernel " + kernel +
+                                              " cannot be started: " + kernels::describe(launched)};
   }
 
   std::shared_ptr<device> where_;
@@ -164,7 +164,7 @@ class gpu_maths : public device_maths {
 troupe::expected<std::unique_ptr<device_maths>> open_gpu_maths(std::shared_ptr<device> where, stream_handle stream) {
   try {
     return std::make_unique<gpu_maths>(std::move(where), stream);
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return troupe::fail(x.reason());
   }
 }
@@ -182,7 +182,7 @@ std::map<std::string, std::string> gpu_maths_numerics() {
       version += std::to_string(number);
     }
     return {{"cublas", version}};
-  } catch (const failure&) {
+  } catch (const exception&) {
     // Whoever computes with it says what is missing.
     return {};
   }

@@ -73,7 +73,7 @@ const std::uint64_t* gpu_network::upload(std::size_t first, std::size_t count) {
 
 const std::uint64_t* gpu_network::take_positions(std::span<const std::uint64_t> samples) {
   if (samples.size() > capacity_ - used_)
-    throw troupe::failure{troupe::errc::internal, "charlm: more samples in a step than its batch has"};
+    throw troupe::exception{troupe::errc::internal, "charlm: more samples in a step than its batch has"};
   auto* host = reinterpret_cast<std::uint64_t*>(host_positions_.data()) + used_;
   for (auto sample : samples)
     *host++ = text_.training_position(sample);

@@ -15,7 +15,7 @@
 namespace charlm {
 
 /// The language model with all that it needs on a GPU: parameters, Adam's moments, the text. Everything is put on one
-/// stream, in the order of the calls, which return at once unless they say otherwise. They throw `troupe::failure`.
+/// stream, in the order of the calls, which return at once unless they say otherwise. They throw `troupe::exception`.
 class gpu_network {
  public:
   /// `batch` bounds the samples between two calls of `begin_step`. Stream and text outlive it.

@@ -28,7 +28,7 @@ struct options {
   std::string resume = "auto";
   std::string placement = "pack";
   std::string workers;
-  std::string backend = "auto";
+  std::string transport = "auto";
   std::string sync = "auto";
   bool use_gpu = false;
   troupe::trainer_config trainer;
@@ -68,7 +68,7 @@ void describe(CLI::App& app, options& o) {
   run->add_option("--resume", o.resume,
                   "auto: go on from the latest checkpoint, if any; never: only a new run; must: fail "
                   "without one")
-      ->check(CLI::IsMember({"auto", "never", "must"}))
+      ->check(CLI::IsMember({"auto", "never", "required"}))
       ->capture_default_str();
   run->add_option("--from", t.load_checkpoint, "Begin a new run with the state in this checkpoint directory");
   run->add_option("--checkpoint-every", t.checkpoint.every_steps, "Steps between checkpoints; 0: only at the end")
@@ -83,8 +83,8 @@ void describe(CLI::App& app, options& o) {
       ->check(CLI::IsMember({"auto", "shared", "stream"}))
       ->capture_default_str();
   run->add_option("--keep", t.checkpoint.num_to_keep, "Checkpoints to keep")->capture_default_str();
-  run->add_flag("--fast", o.fast, "Leave the order of sums to the backend: replicas agree, nothing more");
-  run->add_option("--backend", o.backend,
+  run->add_flag("--fast", o.fast, "Leave the order of sums to the transport: replicas agree, nothing more");
+  run->add_option("--transport", o.transport,
                   "What carries the gradients; between GPUs auto and nccl take NCCL, the others the hosts' memory")
       ->check(CLI::IsMember({"auto", "shm", "gloo", "hierarchical", "nccl"}))
       ->capture_default_str();
@@ -92,7 +92,7 @@ void describe(CLI::App& app, options& o) {
                   "Lost workers within an hour that the run puts up with; 0: ends at the first")
       ->capture_default_str();
   run->add_flag("!--no-replace", t.failure.replace_lost, "Go on with fewer when workers are lost");
-  run->add_option("--stage-above", t.failure.stage_above_bytes,
+  run->add_option("--background-transfer-above", t.failure.background_transfer_above_bytes,
                   "A state of more bytes is given to new workers while the others train on")
       ->capture_default_str();
   run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: who computed which shards");
@@ -129,15 +129,15 @@ void describe(CLI::App& app, options& o) {
 /// What the words on the command line stand for; they have been checked.
 void apply_words(options& o) {
   auto& run = o.trainer.run;
-  run.resume = o.resume == "never"  ? troupe::resume_mode::never
-               : o.resume == "must" ? troupe::resume_mode::must
-                                    : troupe::resume_mode::automatic;
+  run.resume = o.resume == "never"      ? troupe::resume_mode::never
+               : o.resume == "required" ? troupe::resume_mode::required
+                                        : troupe::resume_mode::automatic;
   run.reduction = o.fast ? troupe::reduction_mode::fast : troupe::reduction_mode::exact;
-  run.backend = o.backend == "shm"            ? troupe::backend_mode::shm
-                : o.backend == "gloo"         ? troupe::backend_mode::gloo
-                : o.backend == "hierarchical" ? troupe::backend_mode::hierarchical
-                : o.backend == "nccl"         ? troupe::backend_mode::nccl
-                                              : troupe::backend_mode::automatic;
+  run.transport = o.transport == "shm"            ? troupe::transport_mode::shm
+                  : o.transport == "gloo"         ? troupe::transport_mode::gloo
+                  : o.transport == "hierarchical" ? troupe::transport_mode::hierarchical
+                  : o.transport == "nccl"         ? troupe::transport_mode::nccl
+                                                  : troupe::transport_mode::automatic;
   o.trainer.checkpoint.sync = o.sync == "shared"   ? troupe::checkpoint_sync::shared
                               : o.sync == "stream" ? troupe::checkpoint_sync::stream
                                                    : troupe::checkpoint_sync::automatic;
@@ -183,7 +183,7 @@ troupe::run_result fit(troupe::trainer& trainer, charlm::run_view& view, const o
 int run(const troupe::app& app, options& o) {
   auto shape = charlm::model_shape{16, o.embedding, o.hidden};
   if (auto valid = charlm::validate(shape); !valid)
-    throw troupe::failure{std::move(valid.error())};
+    throw troupe::exception{std::move(valid.error())};
   auto text = troupe::value_or_throw(charlm::load_corpus(o.text, shape.context));
   o.trainer.config = {{"embedding", o.embedding}, {"hidden", o.hidden}, {"batch", o.batch}};
   // A state that was trained on another kind of processor is another run's.

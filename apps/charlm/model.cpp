@@ -262,19 +262,19 @@ void model::initialise(const std::function<float(std::uint64_t)>& standard_norma
 void model::check_positions(std::span<const std::uint8_t> corpus, std::span<const std::uint64_t> positions) const {
   for (auto position : positions)
     if (position >= corpus.size() || corpus.size() - position <= shape_.context)
-      throw troupe::failure{troupe::errc::invalid_argument,
-                            "model: position " + std::to_string(position) + " and its context of " +
-                                std::to_string(shape_.context) + " bytes leave the corpus of " +
-                                std::to_string(corpus.size()) + " bytes"};
+      throw troupe::exception{troupe::errc::invalid_argument,
+                              "model: position " + std::to_string(position) + " and its context of " +
+                                  std::to_string(shape_.context) + " bytes leave the corpus of " +
+                                  std::to_string(corpus.size()) + " bytes"};
 }
 
 void model::check_gradient(std::span<const float> gradient) const {
   if (gradient.size() != parameters_.size())
-    throw troupe::failure{troupe::errc::invalid_argument, "model: the gradient has " + std::to_string(gradient.size()) +
-                                                              " elements, the parameters " +
-                                                              std::to_string(parameters_.size())};
+    throw troupe::exception{troupe::errc::invalid_argument,
+                            "model: the gradient has " + std::to_string(gradient.size()) +
+                                " elements, the parameters " + std::to_string(parameters_.size())};
   if (reinterpret_cast<std::uintptr_t>(gradient.data()) % alignment_bytes != 0)
-    throw troupe::failure{troupe::errc::invalid_argument, "model: the gradient does not start on a 64-byte boundary"};
+    throw troupe::exception{troupe::errc::invalid_argument, "model: the gradient does not start on a 64-byte boundary"};
 }
 
 /// Leaves the logits in the workspace.
@@ -364,9 +364,9 @@ double model::loss(std::span<const std::uint8_t> corpus, std::span<const std::ui
 
 void model::predict(std::span<const std::uint8_t> context, std::span<float, byte_values> logits) const {
   if (context.size() != shape_.context)
-    throw troupe::failure{troupe::errc::invalid_argument, "model: a context of " + std::to_string(context.size()) +
-                                                              " bytes, where the model takes " +
-                                                              std::to_string(shape_.context)};
+    throw troupe::exception{troupe::errc::invalid_argument, "model: a context of " + std::to_string(context.size()) +
+                                                                " bytes, where the model takes " +
+                                                                std::to_string(shape_.context)};
   const std::uint64_t start = 0;
   forward({context, {&start, 1}});
   for (std::size_t j = 0; j < byte_values; ++j)

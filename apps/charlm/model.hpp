@@ -67,7 +67,7 @@ struct sample_block;
 /// workspace.
 class model {
  public:
-  /// All parameters are zero. Throws `troupe::failure` for a shape that `validate` refuses.
+  /// All parameters are zero. Throws `troupe::exception` for a shape that `validate` refuses.
   explicit model(const model_shape& shape);
   ~model();
 
@@ -93,7 +93,7 @@ class model {
   /// The sum (not the mean) over `positions` of the cross-entropy in nats, where position p predicts `corpus[p +
   /// context]` from the `context` bytes before it. Adds the gradient of that sum to `gradient`, which is laid out as
   /// the parameters are and starts on a 64-byte boundary. The sum's order follows that of the positions, so a set of
-  /// positions split into two calls may differ in the last bits. Throws `troupe::failure` for a position outside the
+  /// positions split into two calls may differ in the last bits. Throws `troupe::exception` for a position outside the
   /// corpus or another gradient.
   double forward_backward(std::span<const std::uint8_t> corpus, std::span<const std::uint64_t> positions,
                           std::span<float> gradient);

@@ -20,9 +20,9 @@ double power(double base, std::uint64_t exponent) {
 
 void check(std::size_t parameters, std::size_t m, std::size_t v, std::size_t gradient, troupe::step_id step) {
   if (m != parameters || v != parameters || gradient != parameters)
-    throw troupe::failure{troupe::errc::invalid_argument, "adam: parameters, moments and gradient differ in length"};
+    throw troupe::exception{troupe::errc::invalid_argument, "adam: parameters, moments and gradient differ in length"};
   if (step.value == 0)
-    throw troupe::failure{troupe::errc::invalid_argument, "adam: step 0 is the state before the first update"};
+    throw troupe::exception{troupe::errc::invalid_argument, "adam: step 0 is the state before the first update"};
 }
 
 } // namespace

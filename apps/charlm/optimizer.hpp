@@ -29,8 +29,8 @@ struct adam_options {
 
 /// One update of Adam (Kingma and Ba, 2015, algorithm 1, with bias correction). The four spans have the same length;
 /// `mean_gradient` is the gradient of the mean loss of the batch; `step` counts from 1. Elements are independent of
-/// each other, so that a part of the buffers can be updated by itself, with the same bits. Throws `troupe::failure` for
-/// unequal lengths.
+/// each other, so that a part of the buffers can be updated by itself, with the same bits. Throws `troupe::exception`
+/// for unequal lengths.
 void adam_update(std::span<float> parameters, std::span<float> m, std::span<float> v,
                  std::span<const float> mean_gradient, troupe::step_id step, const adam_options& options = {});
 

@@ -83,8 +83,8 @@ std::string sample(const model& from, std::string_view prompt, std::size_t bytes
   for (std::size_t i = 0; i < bytes; ++i) {
     from.predict(context, logits);
     if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
-      throw troupe::failure{troupe::errc::invalid_argument,
-                            "sample: the model's logits are not finite: its training diverged"};
+      throw troupe::exception{troupe::errc::invalid_argument,
+                              "sample: the model's logits are not finite: its training diverged"};
     const auto next = temperature > 0.0 ? draw(logits, temperature, uniform(seed, i)) : likeliest(logits);
     result += static_cast<char>(next);
     std::rotate(context.begin(), context.begin() + 1, context.end());

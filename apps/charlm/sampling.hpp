@@ -12,7 +12,7 @@ namespace charlm {
 /// `bytes` bytes that the model writes after `prompt` (without the prompt). Each is drawn from the softmax of the
 /// logits divided by `temperature`; at 0 or below it is the likeliest byte, the smaller one where two are equal. A
 /// prompt shorter than the context counts as preceded by newlines. The same arguments give the same text; a longer one
-/// begins with the shorter one. Throws `troupe::failure` if the model's logits are not numbers.
+/// begins with the shorter one. Throws `troupe::exception` if the model's logits are not numbers.
 [[nodiscard]] std::string sample(const model& from, std::string_view prompt, std::size_t bytes, double temperature,
                                  std::uint64_t seed);
 

@@ -16,7 +16,7 @@ namespace charlm {
 
 namespace {
 
-class gpu_libraries : public troupe::backend {
+class gpu_libraries : public troupe::transport {
  public:
   std::string name() const override { return "charlm"; }
   std::map<std::string, std::string> gpu_numerics() const override { return gpu_maths_numerics(); }
@@ -124,7 +124,7 @@ void train_on_gpu(troupe::train_context& ctx) {
     network.begin_step();
     for (auto& shard : step.shards())
       network.forward_backward(shard.samples(), shard.gpu_gradient().data(), shard.gpu_metric("loss"),
-                               [&](std::size_t first, std::size_t count) { shard.complete(first, count); });
+                               [&](std::size_t first, std::size_t count) { shard.mark_ready(first, count); });
     network.update(step.id(), step.all_reduce_on_gpu().data());
     all.report(ctx, step, loss_of);
   });
@@ -136,7 +136,7 @@ void train(troupe::train_context& ctx) {
   ctx.device() == "cpu" ? train_on_cpu(ctx) : train_on_gpu(ctx);
 }
 
-std::shared_ptr<troupe::backend> make_backend() {
+std::shared_ptr<troupe::transport> make_backend() {
   return std::make_shared<gpu_libraries>();
 }
 

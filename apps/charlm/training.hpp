@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/backend.hpp>
+#include <troupe/framework.hpp>
 #include <troupe/train_context.hpp>
 
 #include <memory>
@@ -12,6 +12,6 @@ namespace charlm {
 void train(troupe::train_context& ctx);
 
 /// Tells what its arithmetic on a GPU depends on.
-[[nodiscard]] std::shared_ptr<troupe::backend> make_backend();
+[[nodiscard]] std::shared_ptr<troupe::transport> make_backend();
 
 } // namespace charlm

@@ -68,7 +68,7 @@ class listener : public listener_actor::base {
         [](const troupe::checkpoint_failed&) {},
         [](const troupe::generation_record& x) {
           std::printf("%u workers go on after step %llu: %s\n", x.workers,
-                      static_cast<unsigned long long>(x.settled.value), x.reason.c_str());
+                      static_cast<unsigned long long>(x.commit_point.value), x.reason.c_str());
         },
         [](const troupe::run_notice& x) { std::fprintf(stderr, "%s\n", x.text.c_str()); },
         [this](heard_request) { return heard_; },

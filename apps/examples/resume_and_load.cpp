@@ -11,7 +11,7 @@ troupe::run_result fit(const troupe::app& app, const troupe::trainer_config& con
   auto trainer = troupe::trainer{app, "train", config};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed)
-    throw troupe::failure{result.reason};
+    throw troupe::exception{result.reason};
   std::printf("%-8s steps %llu to %llu on %zu workers: loss %.6f, state %.16s\n", result.name.c_str(),
               static_cast<unsigned long long>(result.resumed_from_step), static_cast<unsigned long long>(result.steps),
               result.workers.size(), result.metrics["loss"], result.state_sha256.c_str());
@@ -32,7 +32,7 @@ void go_on(const troupe::app& app) {
   config.run.steps = 50;
   fit(app, config);
   config.run.steps = 100;
-  config.run.resume = troupe::resume_mode::must; // no checkpoint is an error
+  config.run.resume = troupe::resume_mode::required; // no checkpoint is an error
   config.scaling.num_workers = 2;
   auto resumed = fit(app, config);
   std::printf("a run that stopped half-way is %s\n",
@@ -46,10 +46,10 @@ void go_on(const troupe::app& app) {
   trainer.load_checkpoint(whole.latest_checkpoint);
   auto tuned = trainer.fit();
   if (tuned.status == troupe::run_status::failed)
-    throw troupe::failure{tuned.reason};
+    throw troupe::exception{tuned.reason};
   std::printf("tuned    from %s: loss %.6f\n", whole.latest_checkpoint.c_str(), tuned.metrics["loss"]);
   if (resumed.state_sha256 != whole.state_sha256)
-    throw troupe::failure{troupe::errc::internal, "the resumed run has another state than the undisturbed one"};
+    throw troupe::exception{troupe::errc::internal, "the resumed run has another state than the undisturbed one"};
 }
 
 } // namespace

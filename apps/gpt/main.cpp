@@ -125,8 +125,8 @@ void describe(CLI::App& cli, options& o) {
   group->add_option("--storage", o.storage, "Where the run's directory is made")->capture_default_str();
   group
       ->add_option("--resume", o.resume,
-                   "auto: go on from the latest checkpoint, if any; never; must: fail without one")
-      ->check(CLI::IsMember({"auto", "never", "must"}))
+                   "auto: go on from the latest checkpoint, if any; never; required: fail without one")
+      ->check(CLI::IsMember({"auto", "never", "required"}))
       ->capture_default_str();
   group->add_flag("--check-every-step", run.check_every_step,
                   "Look around every step whether its body writes state too early");
@@ -203,9 +203,9 @@ void show_validation(const options& o, const gpt::token_windows& text, const tro
 int run(const troupe::app& program, options& o) {
   auto heads = o.model["heads"].get<std::uint64_t>();
   if (o.model["embedding"].get<std::uint64_t>() % heads != 0)
-    throw troupe::failure{troupe::errc::invalid_argument, "--embedding " + o.model["embedding"].dump() +
-                                                              " cannot be dealt to " + std::to_string(heads) +
-                                                              " heads: take a multiple"};
+    throw troupe::exception{troupe::errc::invalid_argument, "--embedding " + o.model["embedding"].dump() +
+                                                                " cannot be dealt to " + std::to_string(heads) +
+                                                                " heads: take a multiple"};
   auto text = troupe::value_or_throw(gpt::read_windows(o.text, o.model["block_size"].get<std::uint64_t>()));
   if (!o.quiet)
     std::printf("gpt: %llu characters of text from %s, %zu different ones%s\n",
@@ -214,9 +214,9 @@ int run(const troupe::app& program, options& o) {
   std::fflush(stdout);
   o.trainer.scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(o.workers));
   o.trainer.run.storage_path = o.storage;
-  o.trainer.run.resume = o.resume == "never"  ? troupe::resume_mode::never
-                         : o.resume == "must" ? troupe::resume_mode::must
-                                              : troupe::resume_mode::automatic;
+  o.trainer.run.resume = o.resume == "never"      ? troupe::resume_mode::never
+                         : o.resume == "required" ? troupe::resume_mode::required
+                                                  : troupe::resume_mode::automatic;
   o.trainer.config = o.model;
   o.trainer.options = {{"text", std::filesystem::absolute(o.text).string()}, {"evaluate_every", o.evaluate_every}};
   auto trainer = troupe::trainer{program, "train", o.trainer};
@@ -243,7 +243,7 @@ int run(const troupe::app& program, options& o) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto program = troupe::app{argc, argv, {{"train", gpt::train, {troupe::libtorch::make_backend()}}}};
+  auto program = troupe::app{argc, argv, {{"train", gpt::train, {troupe::libtorch::make_framework()}}}};
   options o;
   CLI::App cli{
       "Trains a small character-level transformer on text, in as many processes as you like: the result is the "

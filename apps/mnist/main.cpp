@@ -67,8 +67,9 @@ void describe(CLI::App& cli, options& o) {
       ->capture_default_str();
   cli.add_option("--name", run.name, "Name of the run's directory")->capture_default_str();
   cli.add_option("--storage", o.storage, "Where the run's directory is made")->capture_default_str();
-  cli.add_option("--resume", o.resume, "auto: go on from the latest checkpoint, if any; never; must: fail without one")
-      ->check(CLI::IsMember({"auto", "never", "must"}))
+  cli.add_option("--resume", o.resume,
+                 "auto: go on from the latest checkpoint, if any; never; required: fail without one")
+      ->check(CLI::IsMember({"auto", "never", "required"}))
       ->capture_default_str();
   cli.add_flag("--check-every-step", run.check_every_step,
                "Look around every step whether its body writes state too early");
@@ -118,9 +119,9 @@ troupe::run_callbacks progress(const options& o) {
 int run(const troupe::app& program, options& o) {
   o.trainer.scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(o.workers));
   o.trainer.run.storage_path = o.storage;
-  o.trainer.run.resume = o.resume == "never"  ? troupe::resume_mode::never
-                         : o.resume == "must" ? troupe::resume_mode::must
-                                              : troupe::resume_mode::automatic;
+  o.trainer.run.resume = o.resume == "never"      ? troupe::resume_mode::never
+                         : o.resume == "required" ? troupe::resume_mode::required
+                                                  : troupe::resume_mode::automatic;
   auto has_test_files = !o.test_images.empty();
   o.trainer.config = {
       {"batch", o.batch}, {"learning_rate", o.learning_rate}, {"held_out", has_test_files ? 0 : o.held_out}};

@@ -58,8 +58,8 @@ struct images_and_labels {
 data::column read_images(const std::filesystem::path& path) {
   auto images = value_or_throw(data::read_idx(path, "image"));
   if (images.spec.type != dtype::u8 || images.spec.shape != std::vector<std::uint64_t>{28, 28})
-    throw failure{errc::invalid_argument, path.string() + " holds " + data::describe(images.spec) +
-                                              ", expected u8[28, 28]: images of 28 by 28 pixels"};
+    throw exception{errc::invalid_argument, path.string() + " holds " + data::describe(images.spec) +
+                                                ", expected u8[28, 28]: images of 28 by 28 pixels"};
   return images;
 }
 
@@ -70,13 +70,13 @@ data::data_set_ptr load_images(const train_context& ctx, const char* image_optio
   auto images = read_images(images_path);
   auto labels = value_or_throw(data::read_idx(labels_path, "label"));
   if (!labels.spec.shape.empty())
-    throw failure{errc::invalid_argument, labels_path.string() + " holds " + data::describe(labels.spec) +
-                                              ", expected one label for each image"};
+    throw exception{errc::invalid_argument, labels_path.string() + " holds " + data::describe(labels.spec) +
+                                                ", expected one label for each image"};
   if (images.samples() != labels.samples())
-    throw failure{errc::invalid_argument, images_path.string() + " has " + std::to_string(images.samples()) +
-                                              " images, and " + labels_path.string() + " " +
-                                              std::to_string(labels.samples()) +
-                                              " labels: take the two files of one set"};
+    throw exception{errc::invalid_argument, images_path.string() + " has " + std::to_string(images.samples()) +
+                                                " images, and " + labels_path.string() + " " +
+                                                std::to_string(labels.samples()) +
+                                                " labels: take the two files of one set"};
   return value_or_throw(data::make_table({std::move(images), std::move(labels)}));
 }
 
@@ -120,8 +120,8 @@ image_sets load_sets(const train_context& ctx) {
     return {all, load_images(ctx, "test_images", "test_labels")};
   auto held_out_images = ctx.config().at("held_out").get<std::uint64_t>();
   if (held_out_images == 0 || held_out_images >= all->size())
-    throw failure{errc::invalid_argument, "--held-out " + std::to_string(held_out_images) + " of " +
-                                              std::to_string(all->size()) + " images: leave some for each part"};
+    throw exception{errc::invalid_argument, "--held-out " + std::to_string(held_out_images) + " of " +
+                                                std::to_string(all->size()) + " images: leave some for each part"};
   return {value_or_throw(data::slice(all, 0, all->size() - held_out_images)),
           value_or_throw(data::slice(all, all->size() - held_out_images, held_out_images))};
 }

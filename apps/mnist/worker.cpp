@@ -9,10 +9,10 @@
 #include <cstdio>
 
 int main(int argc, char** argv) {
-  auto backend = troupe::libtorch::make_backend();
+  auto framework = troupe::libtorch::make_framework();
   auto predicting = troupe::inference::prediction_function("predict", mnist::make_prediction_job);
-  predicting.backends = {backend};
-  auto program = troupe::app{argc, argv, {{"train", mnist::train, {backend}}, predicting}};
+  predicting.frameworks = {framework};
+  auto program = troupe::app{argc, argv, {{"train", mnist::train, {framework}}, predicting}};
   std::fputs("mnist-worker: the workers of mnist and predict, which start it; run one of these\n", stderr);
   return 2;
 }

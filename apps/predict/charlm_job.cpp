@@ -47,8 +47,8 @@ class charlm_predictor final : public inference::predictor {
 std::uint64_t dimension(const serialization::checkpoint& from, const char* tensor, std::size_t which) {
   auto index = from.find(tensor);
   if (!index || from.content().tensors[*index].spec.shape.size() != 2)
-    throw failure{errc::not_found, from.directory().string() + " holds no model of charlm's: no tensor '" + tensor +
-                                       "' of two dimensions"};
+    throw exception{errc::not_found, from.directory().string() + " holds no model of charlm's: no tensor '" + tensor +
+                                         "' of two dimensions"};
   return from.content().tensors[*index].spec.shape[which];
 }
 

@@ -35,7 +35,7 @@ struct trees_model {
   std::vector<std::string> features;
 };
 
-/// Throws `failure` where this program was built without XGBoost.
+/// Throws `exception` where this program was built without XGBoost.
 [[nodiscard]] trees_model load_xgboost_model(const troupe::serialization::checkpoint& source);
 
 } // namespace predict

@@ -39,17 +39,17 @@ std::filesystem::path checkpoint_in(const std::filesystem::path& path) {
   return std::filesystem::is_directory(all) ? value_or_throw(serialization::open_latest(all)).found.directory() : path;
 }
 
-/// What kind of checkpoint it is; throws `failure` for what no worker could do anything about.
+/// What kind of checkpoint it is; throws `exception` for what no worker could do anything about.
 predict::model_kind look_at(const inference::batch_prediction_config& config) {
   auto kind = value_or_throw(predict::kind_of(value_or_throw(serialization::checkpoint::open(config.checkpoint))));
   auto library = config.trainer.options.at("lightgbm_library").get<std::string>();
   if (kind != predict::model_kind::lightgbm && !library.empty())
-    throw failure{errc::invalid_argument, "--lightgbm-library: " + config.checkpoint.string() +
-                                              " holds no model of LightGBM's: leave the option out"};
+    throw exception{errc::invalid_argument, "--lightgbm-library: " + config.checkpoint.string() +
+                                                " holds no model of LightGBM's: leave the option out"};
   // Where the workers are this host's, the error comes at once.
   if (kind == predict::model_kind::lightgbm && config.trainer.cluster.nodes.empty())
     if (auto found = lightgbm::find_library(library); !found)
-      throw failure{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
+      throw exception{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
   return kind;
 }
 

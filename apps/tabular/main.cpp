@@ -155,7 +155,7 @@ void write_flowers(const std::filesystem::path& path) {
   }
   out.close();
   if (!out)
-    throw failure{errc::io_error, path.string() + ": the table cannot be written"};
+    throw exception{errc::io_error, path.string() + ": the table cannot be written"};
 }
 
 /// Numbers of columns may be written as ranges: "0-3" for "0,1,2,3".

@@ -16,7 +16,7 @@ library lightgbm_library(boosting::make_training_sets make) {
             // Where the workers are this host's, the error comes at once.
             if (config.trainer.cluster.nodes.empty())
               if (auto found = lightgbm::find_library(config.library); !found)
-                throw failure{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
+                throw exception{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
             return lightgbm::make_trainer(program, "train-lightgbm", config);
           },
           [](const serialization::checkpoint& source, const std::filesystem::path& path) {

@@ -59,7 +59,7 @@ void write_flats(const std::filesystem::path& path) {
   }
   out.close();
   if (!out)
-    throw failure{errc::io_error, path.string() + ": the table cannot be written"};
+    throw exception{errc::io_error, path.string() + ": the table cannot be written"};
 }
 
 struct options {
@@ -74,7 +74,7 @@ void add_parameters(options& o) {
   for (const auto& each : o.parameters) {
     auto mark = each.find('=');
     if (mark == std::string::npos)
-      throw failure{errc::invalid_argument, "--parameter " + each + ": write NAME=VALUE"};
+      throw exception{errc::invalid_argument, "--parameter " + each + ": write NAME=VALUE"};
     o.asked.parameters[each.substr(0, mark)] = each.substr(mark + 1);
   }
 }

@@ -34,7 +34,7 @@ std::size_t batch::index_of(std::string_view name) const {
   auto names = std::string{};
   for (const auto& column : specs_)
     names += (names.empty() ? "'" : ", '") + column.name + "'";
-  throw failure{errc::not_found, "no column '" + std::string{name} + "': the batch has " + names};
+  throw exception{errc::not_found, "no column '" + std::string{name} + "': the batch has " + names};
 }
 
 std::span<std::byte> batch::bytes(std::size_t index) noexcept {
@@ -48,8 +48,8 @@ std::span<const std::byte> batch::bytes(std::size_t index) const noexcept {
 std::span<const std::byte> batch::typed(std::string_view name, dtype type) const {
   auto index = index_of(name);
   if (specs_[index].type != type)
-    throw failure{errc::mismatch, "column '" + std::string{name} + "' is " + describe(specs_[index]) +
-                                      ", and is asked for as " + std::string{to_string(type)}};
+    throw exception{errc::mismatch, "column '" + std::string{name} + "' is " + describe(specs_[index]) +
+                                        ", and is asked for as " + std::string{to_string(type)}};
   return bytes(index);
 }
 

@@ -263,7 +263,8 @@ class encoder : public column_preprocessor {
 
   void keep(const std::string& column, const category_set& found, bool of_texts) {
     if ((of_texts ? found.texts.size() : found.integers.size()) == 0)
-      throw failure{errc::invalid_argument, std::string{kind()} + ": column '" + column + "': all values are missing"};
+      throw exception{errc::invalid_argument,
+                      std::string{kind()} + ": column '" + column + "': all values are missing"};
     if (!of_texts) {
       auto integers = std::vector<std::int64_t>(found.integers.begin(), found.integers.end());
       set_state(column + ".integers", std::span<const std::int64_t>{integers});

@@ -25,7 +25,7 @@ constexpr std::uint64_t choice_seed = 0x9d1f3c5b7a2e4861u;
 expected<void> fetch_guarded(const data_set& set, std::span<const std::uint64_t> samples, batch& out) {
   try {
     return set.fetch(samples, out);
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return fail(x.reason());
   } catch (const std::exception& x) {
     return fail(errc::user_error, std::string{"fetching samples: "} + x.what());
@@ -46,13 +46,13 @@ std::jthread start_without_signals(F f) {
 
 void check(const data_set& set, const loader_options& options) {
   if (options.batch_samples == 0)
-    throw failure{errc::invalid_argument, "a batch of 0 samples: set loader_options::batch_samples"};
+    throw exception{errc::invalid_argument, "a batch of 0 samples: set loader_options::batch_samples"};
   if (set.size() == 0)
-    throw failure{errc::invalid_argument, "a data set without samples cannot be trained on"};
+    throw exception{errc::invalid_argument, "a data set without samples cannot be trained on"};
   if (set.size() < options.batch_samples && options.at_epoch_end != epoch_end::repeat)
-    throw failure{errc::invalid_argument,
-                  "a data set of " + std::to_string(set.size()) + " samples is smaller than a batch of " +
-                      std::to_string(options.batch_samples) + ": take a smaller batch, or epoch_end::repeat"};
+    throw exception{errc::invalid_argument,
+                    "a data set of " + std::to_string(set.size()) + " samples is smaller than a batch of " +
+                        std::to_string(options.batch_samples) + ": take a smaller batch, or epoch_end::repeat"};
 }
 
 std::uint64_t epoch_size(std::uint64_t samples, const loader_options& options) {

@@ -64,13 +64,13 @@ class numeric_preprocessor : public column_preprocessor {
     });
   }
 
-  [[nodiscard]] failure cannot_learn(const std::vector<std::size_t>& begins, std::size_t feature,
-                                     const std::string& why) const {
+  [[nodiscard]] exception cannot_learn(const std::vector<std::size_t>& begins, std::size_t feature,
+                                       const std::string& why) const {
     std::size_t c = 0;
     while (begins[c + 1] <= feature)
       ++c;
-    return failure{errc::invalid_argument, std::string{kind()} + ": column '" + columns()[c] + "', number " +
-                                               std::to_string(feature - begins[c]) + " of a sample: " + why};
+    return exception{errc::invalid_argument, std::string{kind()} + ": column '" + columns()[c] + "', number " +
+                                                 std::to_string(feature - begins[c]) + " of a sample: " + why};
   }
 
   /// Means over the training data, exactly as often computed as there are workers or not.
@@ -202,8 +202,8 @@ class min_max final : public linear_scaler {
   min_max(std::vector<std::string> columns, double low, double high)
       : linear_scaler(std::move(columns)), low_(low), high_(high) {
     if (!(low < high) || !std::isfinite(high - low))
-      throw failure{errc::invalid_argument, "min_max_scaler: from " + std::to_string(low) + " to " +
-                                                std::to_string(high) + " is no range: low must be below high"};
+      throw exception{errc::invalid_argument, "min_max_scaler: from " + std::to_string(low) + " to " +
+                                                  std::to_string(high) + " is no range: low must be below high"};
   }
 
   void fit(const data_set& training, exact_reduction& reduction) override {
@@ -331,8 +331,8 @@ class rescaling final : public fixed_preprocessor {
  public:
   rescaling(std::vector<std::string> columns, double factor) : fixed_preprocessor(std::move(columns)), factor_(factor) {
     if (!std::isfinite(factor) || factor == 0)
-      throw failure{errc::invalid_argument,
-                    "rescaler: a factor of " + std::to_string(factor) + ": take a finite one other than 0"};
+      throw exception{errc::invalid_argument,
+                      "rescaler: a factor of " + std::to_string(factor) + ": take a finite one other than 0"};
   }
 
  protected:

@@ -29,8 +29,8 @@ const preprocessor::state_tensor* preprocessor::find_state(std::string_view name
 
 void preprocessor::set_state(std::string name, dtype type, std::span<const std::byte> bytes) {
   if (tracked_)
-    throw failure{errc::invalid_argument,
-                  "a preprocessor that is tracked cannot be fitted again: fit it before preprocessor::track"};
+    throw exception{errc::invalid_argument,
+                    "a preprocessor that is tracked cannot be fitted again: fit it before preprocessor::track"};
   auto& place = state_[name];
   place.spec = {std::move(name), type, {bytes.size() / size_of(type)}};
   place.bytes.assign(bytes.begin(), bytes.end());
@@ -301,7 +301,7 @@ namespace {
 unknown_category unknown_of(const nlohmann::json& x) {
   auto text = x.at("unknown").get<std::string>();
   if (text != "refused" && text != "own_category")
-    throw failure{errc::damaged, "'" + text + "' says nothing about unknown categories"};
+    throw exception{errc::damaged, "'" + text + "' says nothing about unknown categories"};
   return text == "refused" ? unknown_category::refused : unknown_category::own_category;
 }
 
@@ -313,7 +313,7 @@ vector_norm norm_of(const nlohmann::json& x) {
     return vector_norm::l2;
   if (text == "max")
     return vector_norm::max;
-  throw failure{errc::damaged, "'" + text + "' is no norm"};
+  throw exception{errc::damaged, "'" + text + "' is no norm"};
 }
 
 preprocessor_ptr make(const nlohmann::json& x) {
@@ -341,8 +341,8 @@ preprocessor_ptr make(const nlohmann::json& x) {
     return ordinal_encoder(std::move(columns), unknown_of(x));
   if (kind == "column_join")
     return column_join(std::move(columns), x.at("into").get<std::string>());
-  throw failure{errc::not_found,
-                "no preprocessor of kind '" + kind + "': make one of a kind of your own yourself, and restore it"};
+  throw exception{errc::not_found,
+                  "no preprocessor of kind '" + kind + "': make one of a kind of your own yourself, and restore it"};
 }
 
 } // namespace
@@ -350,7 +350,7 @@ preprocessor_ptr make(const nlohmann::json& x) {
 expected<preprocessor_ptr> make_preprocessor(const nlohmann::json& description) {
   try {
     return make(description);
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return fail(x.reason());
   } catch (const nlohmann::json::exception& x) {
     return fail(errc::damaged, "no description of a preprocessor: " + std::string{x.what()});

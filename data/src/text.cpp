@@ -56,8 +56,8 @@ std::uint64_t text_windows::place(std::uint64_t index) const noexcept {
 
 std::uint64_t text_windows::position(std::uint64_t index) const {
   if (index >= size())
-    throw failure{errc::invalid_argument, "window " + std::to_string(index) + " of a text with " +
-                                              std::to_string(size()) + ": they are numbered from 0"};
+    throw exception{errc::invalid_argument, "window " + std::to_string(index) + " of a text with " +
+                                                std::to_string(size()) + ": they are numbered from 0"};
   return place(index);
 }
 

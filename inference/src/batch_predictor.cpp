@@ -17,12 +17,12 @@ class batch_predictor::impl {
 
   static batch_prediction_config checked(batch_prediction_config config) {
     if (config.block_rows == 0)
-      throw failure{errc::invalid_argument, "batch_prediction_config.block_rows is 0: a block has at least one row"};
+      throw exception{errc::invalid_argument, "batch_prediction_config.block_rows is 0: a block has at least one row"};
     if (!config.output.empty()) {
       (void)value_or_throw(format_of(config.output));
       if (config.existing == serialization::existing_file::keep && fs::exists(config.output))
-        throw failure{errc::already_exists,
-                      config.output.string() + " is there already: choose another name, or have it replaced"};
+        throw exception{errc::already_exists,
+                        config.output.string() + " is there already: choose another name, or have it replaced"};
     }
     config.checkpoint = fs::absolute(config.checkpoint);
     return config;

@@ -20,9 +20,9 @@ serialization::checkpoint open_model(const prediction_settings& settings) {
   auto model = value_or_throw(serialization::checkpoint::open(settings.checkpoint));
   auto digest = value_or_throw(serialization::state_sha256(model));
   if (digest != settings.model_sha256)
-    throw failure{errc::mismatch, settings.checkpoint + " holds another state here (" + digest.substr(0, 16) +
-                                      ") than at the driver (" + settings.model_sha256.substr(0, 16) +
-                                      "): copy the same checkpoint to all hosts"};
+    throw exception{errc::mismatch, settings.checkpoint + " holds another state here (" + digest.substr(0, 16) +
+                                        ") than at the driver (" + settings.model_sha256.substr(0, 16) +
+                                        "): copy the same checkpoint to all hosts"};
   return model;
 }
 
@@ -66,9 +66,9 @@ class block_predictions {
     }
     auto found = step.all_reduce();
     if (step.mean("rows") != static_cast<double>(block.size()))
-      throw failure{errc::internal, "block " + std::to_string(step.number()) + " has predictions for " +
-                                        std::to_string(step.mean("rows")) + " of its " + std::to_string(block.size()) +
-                                        " rows: an invariant of Troupe is broken"};
+      throw exception{errc::internal, "block " + std::to_string(step.number()) + " has predictions for " +
+                                          std::to_string(step.mean("rows")) + " of its " +
+                                          std::to_string(block.size()) + " rows: an invariant of Troupe is broken"};
     std::ranges::copy(found.first(block.size() * outputs_),
                       all_.begin() + static_cast<std::ptrdiff_t>(block.first * outputs_));
     step.report({{"rows", static_cast<double>(block.last)}, {"rows_of_all", static_cast<double>(job_.rows->size())}});
@@ -89,7 +89,7 @@ void predict(train_context& ctx, const std::function<prediction_job(const predic
   auto model = open_model(settings);
   auto job = make({model, settings.user_config, settings.user_options});
   if (job.rows == nullptr || job.model == nullptr || job.model->outputs().empty())
-    throw failure{errc::user_error, "a prediction job has no rows, no predictor, or one without outputs"};
+    throw exception{errc::user_error, "a prediction job has no rows, no predictor, or one without outputs"};
   if (!settings.preprocessor.empty())
     job.model =
         preprocessed(value_or_throw(data::load_preprocessor(model, settings.preprocessor)), std::move(job.model));

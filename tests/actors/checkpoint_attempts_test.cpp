@@ -35,7 +35,7 @@ checkpoint_part part_of(std::uint32_t rank, std::uint32_t world_size, step_id st
   return result;
 }
 
-checkpoint_facts facts() {
+checkpoint_metadata facts() {
   return {{"run"}, 17, 8, 64, 1, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"};
 }
 

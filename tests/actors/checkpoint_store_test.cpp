@@ -1,4 +1,4 @@
-#include "play.hpp"
+#include "actor_fixture.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -19,13 +19,13 @@ namespace {
 const auto run = run_id{"run"};
 
 /// A store on a directory of its own, and two ranks that write.
-class archive : public stage_house {
+class archive : public actor_fixture {
  public:
   archive() {
     store = spawn_checkpoint_store(system(), {run, directory(), 2,
                                               [this](const checkpoint_outcome& outcome) { heard.add(outcome); }, "loss",
                                               score_mode::min});
-    REQUIRE(ask<void>(store, checkpoint_facts{run, 17, 8, 64, 1, "c0ffee", "{}", "digits", "{}"}));
+    REQUIRE(ask<void>(store, checkpoint_metadata{run, 17, 8, 64, 1, "c0ffee", "{}", "digits", "{}"}));
   }
   ~archive() {
     caf::anon_send_exit(store, caf::exit_reason::user_shutdown);

@@ -1,4 +1,4 @@
-#include "play.hpp"
+#include "actor_fixture.hpp"
 
 #include <troupe/actors/collectives.hpp>
 
@@ -16,7 +16,7 @@ exchange_request from(std::uint32_t rank, std::uint64_t generation = 1) {
 }
 
 /// A collectives actor, and several ranks that wait for it at once.
-class ranks : public stage_house {
+class ranks : public actor_fixture {
  public:
   ranks() : actor(spawn_collectives(system())) {}
   ~ranks() { caf::anon_send_exit(actor, caf::exit_reason::user_shutdown); }
@@ -90,13 +90,13 @@ TEST_CASE_FIXTURE(ranks, "who waits for an exchange that is given up is told, an
 TEST_CASE_FIXTURE(
     ranks, "of workers that hang, the second has leave when the first is gone, and is told that it is the last") {
   REQUIRE(ask<void>(actor, generation_started{run, {1}, 2}));
-  const auto first = ask<leave_granted>(actor, leave_request{run, {1}, {0}, "NCCL hangs"});
+  const auto first = ask<exit_granted>(actor, exit_request{run, {1}, {0}, "NCCL hangs"});
   REQUIRE(first);
   CHECK_FALSE(first->is_last_holder);
-  auto asked = self()->request(actor, patience, leave_request{run, {1}, {1}, "NCCL hangs"});
+  auto asked = self()->request(actor, patience, exit_request{run, {1}, {1}, "NCCL hangs"});
   REQUIRE(ask<void>(actor, worker_gone{run, {0}, 1}));
-  expected<leave_granted> second = fail(errc::internal, "no answer");
-  asked.receive([&](leave_granted& x) { second = x; },
+  expected<exit_granted> second = fail(errc::internal, "no answer");
+  asked.receive([&](exit_granted& x) { second = x; },
                 [&](const caf::error& reason) { second = fail(from_caf(reason)); });
   REQUIRE(second);
   CHECK(second->is_last_holder);
@@ -104,21 +104,21 @@ TEST_CASE_FIXTURE(
 
 TEST_CASE_FIXTURE(ranks, "leave that nobody wants any more goes to the next, and a new generation ends all questions") {
   REQUIRE(ask<void>(actor, generation_started{run, {1}, 3}));
-  REQUIRE(ask<leave_granted>(actor, leave_request{run, {1}, {0}, "NCCL hangs"}));
+  REQUIRE(ask<exit_granted>(actor, exit_request{run, {1}, {0}, "NCCL hangs"}));
   const auto answer_of = [](auto& asked) {
-    expected<leave_granted> result = fail(errc::internal, "no answer");
-    asked.receive([&](leave_granted& x) { result = x; },
+    expected<exit_granted> result = fail(errc::internal, "no answer");
+    asked.receive([&](exit_granted& x) { result = x; },
                   [&](const caf::error& reason) { result = fail(from_caf(reason)); });
     return result;
   };
-  auto second = self()->request(actor, patience, leave_request{run, {1}, {1}, "NCCL hangs"});
-  auto third = self()->request(actor, patience, leave_request{run, {1}, {2}, "NCCL hangs"});
-  REQUIRE(ask<void>(actor, leave_withdrawn{run, {1}}));
+  auto second = self()->request(actor, patience, exit_request{run, {1}, {1}, "NCCL hangs"});
+  auto third = self()->request(actor, patience, exit_request{run, {1}, {2}, "NCCL hangs"});
+  REQUIRE(ask<void>(actor, exit_withdrawn{run, {1}}));
   CHECK(answer_of(second).error().code == errc::aborted);
-  REQUIRE(ask<void>(actor, leave_withdrawn{run, {0}}));
+  REQUIRE(ask<void>(actor, exit_withdrawn{run, {0}}));
   CHECK(answer_of(third));
-  auto fourth = self()->request(actor, patience, leave_request{run, {1}, {1}, "NCCL hangs"});
+  auto fourth = self()->request(actor, patience, exit_request{run, {1}, {1}, "NCCL hangs"});
   REQUIRE(ask<void>(actor, generation_started{run, {2}, 2}));
   CHECK(answer_of(fourth).error().code == errc::stale_generation);
-  CHECK(ask<leave_granted>(actor, leave_request{run, {2}, {0}, "NCCL hangs"}));
+  CHECK(ask<exit_granted>(actor, exit_request{run, {2}, {0}, "NCCL hangs"}));
 }

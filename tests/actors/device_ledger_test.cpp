@@ -28,7 +28,7 @@ names taken(device_ledger& ledger, std::uint32_t worker, double gpus, const run_
 
 } // namespace
 
-TEST_CASE("a fraction of a GPU has room for as many as its inverse says, whole ones for none beside") {
+TEST_CASE("a fraction of a GPU has capacity for as many as its inverse says, whole ones for none beside") {
   CHECK(workers_on_gpus(0.25, 1) == 4);
   CHECK(workers_on_gpus(0.1, 2) == 20);
   CHECK(workers_on_gpus(1.0 / 3, 1) == 3);
@@ -62,7 +62,7 @@ TEST_CASE("workers with fractions go where the least is taken, until all is") {
   REQUIRE_FALSE(full);
   CHECK(full.error().code == errc::unsatisfiable);
   CHECK(full.error().message ==
-        "no room for a worker with 0.5 GPU on this node's 2 GPUs (4: worker 0, worker 2; 5: worker 1, worker 3)");
+        "no capacity for a worker with 0.5 GPU on this node's 2 GPUs (4: worker 0, worker 2; 5: worker 1, worker 3)");
   ledger.give_back(ours, {2});
   CHECK(taken(ledger, 4, 0.5) == names{"4"});
 }
@@ -97,7 +97,7 @@ TEST_CASE("asking again gives the same, and taking nothing takes nothing") {
   CHECK(ledger.open_to(theirs) == 0);
 }
 
-TEST_CASE("however workers come and go, a device is never overdrawn, and no room is denied that there is") {
+TEST_CASE("however workers come and go, a device is never overdrawn, and no capacity is denied that there is") {
   constexpr auto seed = 20261121u;
   MESSAGE("seed ", seed);
   auto engine = std::mt19937{seed};
@@ -121,9 +121,9 @@ TEST_CASE("however workers come and go, a device is never overdrawn, and no room
         continue;
       }
       auto mine = std::ranges::count_if(held, [&](const auto& x) { return x.first.first == run; });
-      auto room = workers_on_gpus(each[run], ledger.open_to(run));
+      auto capacity = workers_on_gpus(each[run], ledger.open_to(run));
       auto result = ledger.take(run, {turn}, each[run]);
-      CHECK(result.has_value() == (static_cast<std::uint32_t>(mine) < room));
+      CHECK(result.has_value() == (static_cast<std::uint32_t>(mine) < capacity));
       if (result)
         held.insert({{run, turn}, *result});
     }

@@ -75,7 +75,7 @@ TEST_CASE("a first look is due after half the timeout, once for each silence") {
   CHECK(watch.overdue(start + 1600ms) == silences{{1, 800ms}});
 }
 
-TEST_CASE("a watcher that comes late condemns nobody and starts all windows again") {
+TEST_CASE("a watcher that comes late fences nobody and starts all windows again") {
   auto watch = watching_two();
   CHECK(ask(watch, 0ms, 1000ms).empty());
   CHECK(watch.overdue(start + 1000ms).size() == 2);
@@ -99,7 +99,7 @@ TEST_CASE("late is more than half the timeout, not less") {
   CHECK(watch.silent(start + 2250ms).empty());
 }
 
-TEST_CASE("the first question comes from nowhere and condemns nobody") {
+TEST_CASE("the first question comes from nowhere and fences nobody") {
   auto watch = monitor{timeout};
   watch.add(1, start);
   CHECK(watch.silent(start + 60s).empty());

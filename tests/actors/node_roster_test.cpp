@@ -33,13 +33,13 @@ const auto start = known_node::clock::time_point{} + 1h;
 TEST_CASE("a node that is away is tried again, but not too often, and not one that was given up") {
   auto nodes = roster_of(4);
   nodes[1].state = node_state::open;
-  nodes[2].condemned = true;
+  nodes[2].fenced = true;
   nodes[3].dialling = true;
   CHECK(nodes.to_try(start) == std::vector<std::uint32_t>{0});
   nodes[0].tried = start;
   CHECK(nodes.to_try(start + 1s).empty());
   CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0});
-  nodes[2].condemned = false;
+  nodes[2].fenced = false;
   nodes[3].dialling = false;
   CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0, 2, 3});
 }
@@ -83,28 +83,28 @@ TEST_CASE("places are for as many workers as the run is to have now") {
   CHECK(nodes.place(node_state::open, {})->places.size() == 1);
 }
 
-TEST_CASE("there is room on open nodes, beside those that are there") {
+TEST_CASE("there is capacity on open nodes, beside those that are there") {
   auto nodes = roster_of(1);
-  CHECK_FALSE(nodes.rooms({})[0].usable);
+  CHECK_FALSE(nodes.capacities({})[0].usable);
   nodes[0].state = node_state::open;
   auto places = std::vector{on_node(0, 0)};
-  auto rooms = nodes.rooms(places);
-  CHECK(rooms[0].usable);
-  CHECK(rooms[0].workers == 1);
-  CHECK(rooms[0].capacity.cpus == 2);
+  auto capacities = nodes.capacities(places);
+  CHECK(capacities[0].usable);
+  CHECK(capacities[0].workers == 1);
+  CHECK(capacities[0].capacity.cpus == 2);
 }
 
 TEST_CASE("where gradients may not leave a host, workers stay where the others are") {
   auto nodes = roster_of(3);
   for (std::uint32_t i = 0; i < 3; ++i)
     nodes[i].state = node_state::open;
-  for (const auto& room : nodes.rooms({}))
-    CHECK(room.usable);
+  for (const auto& capacity : nodes.capacities({}))
+    CHECK(capacity.usable);
   auto first = std::vector{on_node(0, 1)};
-  auto rooms = nodes.rooms(first);
-  CHECK_FALSE(rooms[0].usable);
-  CHECK(rooms[1].usable);
-  CHECK_FALSE(rooms[2].usable);
+  auto capacities = nodes.capacities(first);
+  CHECK_FALSE(capacities[0].usable);
+  CHECK(capacities[1].usable);
+  CHECK_FALSE(capacities[2].usable);
 
   CHECK(nodes.check_data_plane(first));
   auto both = std::vector{on_node(0, 0), on_node(1, 1)};

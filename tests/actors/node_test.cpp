@@ -1,4 +1,4 @@
-#include "play.hpp"
+#include "actor_fixture.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/collectives.hpp>
@@ -16,7 +16,7 @@ const auto run = run_id{"0123"};
 const auto secret = std::string(64, 's');
 
 /// Hears what the node and its workers tell the driver.
-class played_driver : public run_control::base {
+class fake_driver : public run_control::base {
  public:
   struct heard {
     record<worker_ended> ended;
@@ -25,14 +25,14 @@ class played_driver : public run_control::base {
     record<node_leaving> leaving;
   };
 
-  played_driver(caf::actor_config& cfg, std::shared_ptr<heard> all) : run_control::base(cfg), all_(std::move(all)) {}
+  fake_driver(caf::actor_config& cfg, std::shared_ptr<heard> all) : run_control::base(cfg), all_(std::move(all)) {}
 
   behavior_type make_behavior() override {
     return {
         [](const worker_ready&, const worker_actor&) {},
         [](const run_plan& plan) { return plan_accepted{plan.generation}; },
         [](const regroup_report&) { return next_generation{}; },
-        [](const newcomer_level&) {},
+        [](const caught_up&) {},
         [](const metrics_batch&) {},
         [](const worker_finished&) {},
         [this](const worker_ended& message) { all_->ended.add(message); },
@@ -46,15 +46,15 @@ class played_driver : public run_control::base {
   std::shared_ptr<heard> all_;
 };
 
-/// A node whose processes are played, and the driver of one run.
-class host : public stage_house {
+/// A node whose processes are fake, and the driver of one run.
+class host : public actor_fixture {
  public:
   host() {
     processes = std::make_shared<stage>(system(), part::silent);
     node = spawn_node(system(), {"host-a", "10.0.0.7", {16, 2}, {}}, processes->factory());
     processes->set_node(node);
-    heard = std::make_shared<played_driver::heard>();
-    driver = system().spawn<played_driver>(heard);
+    heard = std::make_shared<fake_driver::heard>();
+    driver = system().spawn<fake_driver>(heard);
     collectives = spawn_collectives(system());
     store = spawn_checkpoint_store(system(), {run, "unused", 1, {}});
   }
@@ -108,7 +108,7 @@ class host : public stage_house {
   }
 
   std::shared_ptr<stage> processes;
-  std::shared_ptr<played_driver::heard> heard;
+  std::shared_ptr<fake_driver::heard> heard;
   /// How long a worker may say nothing.
   std::uint64_t timeout_ms = 600'000;
   node_actor node;
@@ -148,7 +148,7 @@ TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered th
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::unsatisfiable);
   CHECK(refused.error().message.find("1: worker 1 of another run") != std::string::npos);
-  // Who ends makes room, and a replacement gets what it had.
+  // Who ends makes capacity, and a replacement gets what it had.
   processes->end({1}, 0, "exit code 0");
   heard->ended.wait_for(1);
   CHECK(offered(other) == 1);
@@ -204,7 +204,7 @@ TEST_CASE_FIXTURE(host, "who knows the secret gets the handles, and nobody else"
   CHECK(prove({run, {0}, make_proof(secret, join_role::worker, run, {0}, "")}) == errc::wrong_secret);
 }
 
-TEST_CASE_FIXTURE(host, "output and ends are passed on to the driver") {
+TEST_CASE_FIXTURE(host, "output and ends are committed on to the driver") {
   REQUIRE(open());
   REQUIRE(start({0, 1}));
   auto output = worker_output{run, {1}, {"a line"}};

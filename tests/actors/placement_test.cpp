@@ -59,7 +59,7 @@ scaling_config ask(worker_range workers, placement_strategy strategy, resources 
 }
 
 /// A node with so many CPUs, on which so many workers of the run are.
-node_room room(std::uint32_t cpus, std::uint32_t workers, bool usable = true) {
+node_capacity capacity(std::uint32_t cpus, std::uint32_t workers, bool usable = true) {
   return {{cpus, 0}, workers, usable};
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("workers that take a fraction of a GPU share one with as many as fit")
   auto reason = refused(ask(9, packed, {0, 0.25}), {offer(8, 2)});
   CAPTURE(reason.message);
   CHECK(says(reason.message, "9 workers with 0.25 GPU each need 3 GPUs; the nodes offer 8 CPUs and 2 GPUs"));
-  CHECK(says(reason.message, "room for 8 workers"));
+  CHECK(says(reason.message, "capacity for 8 workers"));
 }
 
 TEST_CASE("use_gpu without a number means one GPU for each") {
@@ -129,8 +129,8 @@ TEST_CASE("use_gpu without a number means one GPU for each") {
   request.num_workers = 4;
   request.resources_per_worker.gpus = 0.5;
   CHECK(placed(request, {offer(8, 2)}) == counts{4});
-  using rooms = std::vector<node_room>;
-  CHECK(place_more(request, rooms{{{8, 1}, 1, true}, {{8, 1}, 2, true}}, 3) == counts{0});
+  using capacities = std::vector<node_capacity>;
+  CHECK(place_more(request, capacities{{{8, 1}, 1, true}, {{8, 1}, 2, true}}, 3) == counts{0});
 }
 
 TEST_CASE("what cannot be satisfied says what is missing, and what to do") {
@@ -141,11 +141,11 @@ TEST_CASE("what cannot be satisfied says what is missing, and what to do") {
   CHECK(says(reason.message, "4 workers with 1 GPU each need 4 GPUs"));
   CHECK(says(reason.message, "the nodes offer 8 CPUs and 1 GPU"));
   CHECK(says(reason.message, two[0].address + ": 4 CPUs, 1 GPU"));
-  CHECK(says(reason.message, "room for 1 worker."));
+  CHECK(says(reason.message, "capacity for 1 worker."));
   CHECK(says(reason.message, "add nodes"));
   // Enough in all, but not on any one node.
   auto split = refused(ask(1, packed, {6, 0}), {offer(4), offer(4)});
-  CHECK(says(split.message, "room for 0 workers"));
+  CHECK(says(split.message, "capacity for 0 workers"));
   auto both = refused(ask(2, spreaded, {2, 3}), two);
   CHECK(says(both.message, "2 workers with 2 CPUs and 3 GPUs each need 4 CPUs and 6 GPUs"));
 }
@@ -188,8 +188,8 @@ TEST_CASE("strictly packed workers are on one node, or nowhere") {
   auto reason = refused(ask(3, one_node, {2, 0}), {offer(4), offer(4)});
   CHECK(reason.code == errc::unsatisfiable);
   CAPTURE(reason.message);
-  CHECK(says(reason.message, "3 workers are to be on one node (strict_pack), and none has room for all"));
-  CHECK(says(reason.message, "room for 4 workers."));
+  CHECK(says(reason.message, "3 workers are to be on one node (strict_pack), and none has capacity for all"));
+  CHECK(says(reason.message, "capacity for 4 workers."));
   // Too much for all nodes together is said as anywhere else.
   CHECK(says(refused(ask(5, one_node, {2, 0}), {offer(4), offer(4)}).message, "need 10 CPUs"));
 }
@@ -238,37 +238,38 @@ TEST_CASE("a range that is strict takes one node, or one place on each") {
   CHECK(refused(ask({3, 8}, one_node, {2, 0}), {offer(3), offer(5)}).code == errc::unsatisfiable);
 }
 
-TEST_CASE("more workers go where there is room, by the same rules") {
-  using rooms = std::vector<node_room>;
-  CHECK(place_more(ask(4, packed), rooms{room(4, 2), room(4, 1)}, 1) == counts{0});
-  CHECK(place_more(ask(8, packed), rooms{room(4, 3), room(4, 1)}, 3) == counts{0, 1, 1});
-  CHECK(place_more(ask(8, spreaded), rooms{room(4, 3), room(4, 1)}, 3) == counts{0, 1, 1});
-  CHECK(place_more(ask(8, spreaded), rooms{room(4, 3), room(4, 1)}, 1) == counts{1});
+TEST_CASE("more workers go where there is capacity, by the same rules") {
+  using capacities = std::vector<node_capacity>;
+  CHECK(place_more(ask(4, packed), capacities{capacity(4, 2), capacity(4, 1)}, 1) == counts{0});
+  CHECK(place_more(ask(8, packed), capacities{capacity(4, 3), capacity(4, 1)}, 3) == counts{0, 1, 1});
+  CHECK(place_more(ask(8, spreaded), capacities{capacity(4, 3), capacity(4, 1)}, 3) == counts{0, 1, 1});
+  CHECK(place_more(ask(8, spreaded), capacities{capacity(4, 3), capacity(4, 1)}, 1) == counts{1});
   // A fixed number is reached, if need be on shared CPUs; a range is not.
-  CHECK(place_more(ask(4, packed), rooms{room(1, 1), room(2, 2)}, 1) == counts{1});
-  CHECK(place_more(ask({2, 4}, packed), rooms{room(1, 1), room(2, 2)}, 1).empty());
-  CHECK(place_more(ask({4, 8}, packed), rooms{room(1, 1), room(2, 2)}, 5).size() == 1);
-  CHECK(place_more(ask(8, packed, {2, 0}), rooms{room(4, 2), room(4, 1)}, 3) == counts{1});
-  CHECK(place_more(ask(4, packed), rooms{}, 2).empty());
-  CHECK(place_more(ask(4, packed), rooms{room(4, 2)}, 0).empty());
+  CHECK(place_more(ask(4, packed), capacities{capacity(1, 1), capacity(2, 2)}, 1) == counts{1});
+  CHECK(place_more(ask({2, 4}, packed), capacities{capacity(1, 1), capacity(2, 2)}, 1).empty());
+  CHECK(place_more(ask({4, 8}, packed), capacities{capacity(1, 1), capacity(2, 2)}, 5).size() == 1);
+  CHECK(place_more(ask(8, packed, {2, 0}), capacities{capacity(4, 2), capacity(4, 1)}, 3) == counts{1});
+  CHECK(place_more(ask(4, packed), capacities{}, 2).empty());
+  CHECK(place_more(ask(4, packed), capacities{capacity(4, 2)}, 0).empty());
 }
 
 TEST_CASE("nobody goes to a node that is lost or leaves") {
-  using rooms = std::vector<node_room>;
-  CHECK(place_more(ask(4, packed), rooms{room(4, 2, false), room(1, 1)}, 2) == counts{1, 1});
-  CHECK(place_more(ask(4, spreaded), rooms{room(4, 0, false)}, 2).empty());
-  CHECK(place_more(ask(4, one_node), rooms{room(4, 2, false), room(8, 0)}, 2).empty());
+  using capacities = std::vector<node_capacity>;
+  CHECK(place_more(ask(4, packed), capacities{capacity(4, 2, false), capacity(1, 1)}, 2) == counts{1, 1});
+  CHECK(place_more(ask(4, spreaded), capacities{capacity(4, 0, false)}, 2).empty());
+  CHECK(place_more(ask(4, one_node), capacities{capacity(4, 2, false), capacity(8, 0)}, 2).empty());
 }
 
 TEST_CASE("more workers that are strictly placed go beside the others, or to nodes that have none") {
-  using rooms = std::vector<node_room>;
-  CHECK(place_more(ask(4, one_node), rooms{room(8, 0), room(8, 3)}, 1) == counts{1});
-  CHECK(place_more(ask(4, one_node, {2, 0}), rooms{room(8, 0), room(7, 2)}, 2) == counts{1});
-  CHECK(place_more(ask({2, 4}, one_node), rooms{room(8, 0), room(2, 2)}, 2).empty());
-  CHECK(place_more(ask(3, nodes_of_their_own), rooms{room(8, 1), room(8, 0), room(8, 1)}, 2) == counts{1});
+  using capacities = std::vector<node_capacity>;
+  CHECK(place_more(ask(4, one_node), capacities{capacity(8, 0), capacity(8, 3)}, 1) == counts{1});
+  CHECK(place_more(ask(4, one_node, {2, 0}), capacities{capacity(8, 0), capacity(7, 2)}, 2) == counts{1});
+  CHECK(place_more(ask({2, 4}, one_node), capacities{capacity(8, 0), capacity(2, 2)}, 2).empty());
+  CHECK(place_more(ask(3, nodes_of_their_own), capacities{capacity(8, 1), capacity(8, 0), capacity(8, 1)}, 2) ==
+        counts{1});
 }
 
-TEST_CASE("whatever is asked for, no node gets more than its limits, and nobody is left out while there is room") {
+TEST_CASE("whatever is asked for, no node gets more than its limits, and nobody is left out while there is capacity") {
   constexpr auto seed = 20260301u;
   MESSAGE("seed ", seed);
   auto engine = std::mt19937{seed};
@@ -279,10 +280,10 @@ TEST_CASE("whatever is asked for, no node gets more than its limits, and nobody 
     auto least = 1 + random() % 6;
     auto most = least + (random() % 2) * (random() % 6);
     auto each = resources{random() % 3, 0};
-    std::vector<node_room> nodes;
+    std::vector<node_capacity> nodes;
     for (auto n = 1 + random() % 4; n > 0; --n)
-      nodes.push_back(room(random() % 6, strategy == one_node || strategy == nodes_of_their_own ? 0 : random() % 3,
-                           random() % 5 != 0));
+      nodes.push_back(capacity(random() % 6, strategy == one_node || strategy == nodes_of_their_own ? 0 : random() % 3,
+                               random() % 5 != 0));
     auto request = ask({least, most}, strategy, each);
     auto count = random() % 8;
     auto placed = place_more(request, nodes, count);
@@ -302,6 +303,6 @@ TEST_CASE("whatever is asked for, no node gets more than its limits, and nobody 
         CHECK((nodes[node].workers + after[node]) * each.cpus <= nodes[node].capacity.cpus);
     // A fixed number that reserves nothing always finds a place beside others.
     if (each.cpus == 0 && least == most && (strategy == packed || strategy == spreaded))
-      CHECK(placed.size() == (std::ranges::any_of(nodes, &node_room::usable) ? count : 0));
+      CHECK(placed.size() == (std::ranges::any_of(nodes, &node_capacity::usable) ? count : 0));
   }
 }

@@ -12,19 +12,19 @@ namespace {
 
 const auto run = run_id{"r"};
 
-regroup_report report_of(std::uint32_t worker, std::uint64_t passed, bool holds_next = false,
+regroup_report report_of(std::uint32_t worker, std::uint64_t committed, bool holds_next = false,
                          std::uint64_t generation = 1) {
   regroup_report result;
   result.run = run;
   result.generation = {generation};
   result.worker = {worker};
-  result.passed = {passed};
+  result.committed = {committed};
   result.holds_next = holds_next;
-  result.commands_agreed = passed * 10;
+  result.commands_agreed = committed * 10;
   return result;
 }
 
-/// The end of one that was let go already: at most, another is tried again for which there was no room.
+/// The end of one that was let go already: at most, another is tried again for which there was no capacity.
 bool only_makes_room(const run_actions& actions) {
   return std::ranges::all_of(actions, [](const auto& x) { return std::holds_alternative<start_more>(x.what); });
 }
@@ -118,20 +118,20 @@ worker_ready ready_of(std::uint32_t worker) {
 }
 
 /// Of a worker that has come to a boundary because a command said so.
-regroup_report at_boundary(std::uint32_t worker, std::uint64_t passed, std::uint64_t generation = 1) {
-  auto result = report_of(worker, passed, false, generation);
+regroup_report at_boundary(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation = 1) {
+  auto result = report_of(worker, committed, false, generation);
   result.between_steps = true;
   return result;
 }
 
 /// Of a worker that was cut off in the middle of the next step.
-regroup_report in_step(std::uint32_t worker, std::uint64_t passed, std::uint64_t generation = 1) {
-  auto result = report_of(worker, passed, false, generation);
+regroup_report in_step(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation = 1) {
+  auto result = report_of(worker, committed, false, generation);
   result.in_step = true;
   return result;
 }
 
-/// Of a newcomer that asks for a place.
+/// Of a joiner that asks for a place.
 regroup_report asks_for_place(std::uint32_t worker) {
   auto result = report_of(worker, 0, false, 0);
   result.has_state = false;
@@ -178,18 +178,18 @@ run_coordinator in_loop(std::uint32_t workers) {
 void prepare(run_coordinator& group, std::uint32_t worker, std::uint32_t node) {
   group.on_started({{{worker}, {worker}, node, 0, 1}});
   const auto begins = group.on_ready(ready_of(worker));
-  REQUIRE(find<begin_newcomer>(begins));
-  CHECK(find<begin_newcomer>(begins)->worker == worker_id{worker});
+  REQUIRE(find<begin_joiner>(begins));
+  CHECK(find<begin_joiner>(begins)->worker == worker_id{worker});
   REQUIRE(find<accept_plan_of>(group.on_plan(plan_of(worker, 0))));
 }
 
 /// Those of the workers that are named come to the boundary; returns what the last of them leads to.
-run_actions gather(run_coordinator& group, const std::vector<std::uint32_t>& workers, std::uint64_t passed,
+run_actions gather(run_coordinator& group, const std::vector<std::uint32_t>& workers, std::uint64_t committed,
                    std::uint64_t generation = 1) {
   run_actions last;
   for (auto i : workers) {
     CHECK(last.empty());
-    last = group.on_report(at_boundary(i, passed, generation));
+    last = group.on_report(at_boundary(i, committed, generation));
   }
   return last;
 }
@@ -207,21 +207,21 @@ using ids = std::vector<std::uint32_t>;
 
 } // namespace
 
-TEST_CASE("if one has passed the step, all apply it") {
+TEST_CASE("if one has committed the step, all apply it") {
   const auto reports = std::vector{report_of(0, 6, true), report_of(1, 7), report_of(2, 6, true)};
   const auto decision = decide_regroup(reports);
   REQUIRE(decision);
-  CHECK(decision->settled == step_id{7});
+  CHECK(decision->commit_point == step_id{7});
   CHECK(decision->commands_agreed == 70);
-  CHECK(decision->reason.find("worker 1 has passed step 7") != std::string::npos);
+  CHECK(decision->reason.find("worker 1 has committed step 7") != std::string::npos);
 }
 
-TEST_CASE("if nobody has passed the step, all compute it again, whoever holds its gradient") {
+TEST_CASE("if nobody has committed the step, all compute it again, whoever holds its gradient") {
   const auto decision = decide_regroup(std::vector{report_of(0, 6, true), report_of(1, 6), report_of(2, 6)});
   REQUIRE(decision);
-  CHECK(decision->settled == step_id{6});
+  CHECK(decision->commit_point == step_id{6});
   CHECK(decision->commands_agreed == 60);
-  CHECK(decision->reason.find("nobody has passed step 7") != std::string::npos);
+  CHECK(decision->reason.find("nobody has committed step 7") != std::string::npos);
 }
 
 TEST_CASE("reports that cannot be are not decided about") {
@@ -259,7 +259,7 @@ TEST_CASE("who is left when a worker is killed forms a generation once all have 
   const auto& places = find<form_generation>(last)->places;
   // Ranks close up; the worker that is alone on its node says so.
   CHECK(places == std::vector<worker_place>{{{0}, {0}, 0, 0, 1}, {{2}, {1}, 1, 0, 2}, {{3}, {2}, 1, 1, 2}});
-  CHECK(find<form_generation>(last)->decision.settled == step_id{3});
+  CHECK(find<form_generation>(last)->decision.commit_point == step_id{3});
   REQUIRE(group.failures().size() == 1);
   CHECK(group.failures()[0].worker == worker_id{1});
   CHECK(group.training());
@@ -375,7 +375,7 @@ TEST_CASE("a lost worker is replaced: the others go on without it, and let the n
   CHECK(first.generation == generation_id{2});
   CHECK(first.attempt == 1);
   CHECK(first.workers == 2);
-  CHECK(first.settled == step_id{4});
+  CHECK(first.commit_point == step_id{4});
   CHECK(first.steps_redone == 1);
   CHECK(first.interrupted_step);
   CHECK(says(first.reason, "worker 1 (rank 1) ended: killed by signal 9 (SIGKILL)"));
@@ -390,9 +390,9 @@ TEST_CASE("a lost worker is replaced: the others go on without it, and let the n
   REQUIRE(find<form_generation>(with));
   const auto& joined = *find<form_generation>(with);
   CHECK(workers_of(joined) == ids{0, 2, 3});
-  CHECK(joined.newcomers == std::vector{worker_id{3}});
+  CHECK(joined.joiners == std::vector{worker_id{3}});
   CHECK(joined.released.empty());
-  CHECK(joined.decision.settled == step_id{9});
+  CHECK(joined.decision.commit_point == step_id{9});
   CHECK(joined.record.generation == generation_id{3});
   CHECK(joined.record.steps_redone == 0);
   CHECK_FALSE(joined.record.interrupted_step);
@@ -410,7 +410,7 @@ TEST_CASE("who has come compares its whole state with one who was there, until a
     REQUIRE(find<form_generation>(actions));
     return find<form_generation>(actions)->compared;
   };
-  // Nobody has passed a step yet: some may have left the first comparison, and others not.
+  // Nobody has committed a step yet: some may have left the first comparison, and others not.
   static_cast<void>(group.on_ended(killed(2)));
   static_cast<void>(group.on_report(in_step(0, 0)));
   CHECK(compared_after(group.on_report(in_step(1, 0))) == workers{{0}, {1}});
@@ -427,7 +427,7 @@ TEST_CASE("who has come compares its whole state with one who was there, until a
   CHECK(compared_after(group.on_report(at_boundary(0, 7, 5))).empty());
 }
 
-TEST_CASE("a newcomer takes its rank beside the workers of its node, and nobody before it moves back") {
+TEST_CASE("a joiner takes its rank beside the workers of its node, and nobody before it moves back") {
   auto group = in_loop(4);
   static_cast<void>(group.on_ended(killed(1)));
   static_cast<void>(gather(group, {0, 2, 3}, 5));
@@ -469,11 +469,11 @@ TEST_CASE("a worker that joins before the others have agreed on a plan is compar
   CHECK(group.on_ready(joins).empty());
   const auto accepted = group.on_plan(plan_of(0, 2));
   CHECK(find<accept_plans>(accepted));
-  REQUIRE(find<begin_newcomer>(accepted));
-  CHECK(find<begin_newcomer>(accepted)->worker == worker_id{2});
+  REQUIRE(find<begin_joiner>(accepted));
+  CHECK(find<begin_joiner>(accepted)->worker == worker_id{2});
 }
 
-TEST_CASE("a newcomer that is of another kind is refused, and costs the others nothing") {
+TEST_CASE("a joiner that is of another kind is refused, and costs the others nothing") {
   for (const auto* what : {"build", "numerics", "plan"}) {
     CAPTURE(what);
     auto group = in_loop(3);
@@ -497,7 +497,7 @@ TEST_CASE("a newcomer that is of another kind is refused, and costs the others n
       REQUIRE(find<fence_worker>(refused));
       CHECK(says(find<fence_worker>(refused)->reason, "v4 / v3"));
     } else {
-      CHECK(find<begin_newcomer>(group.on_ready(joins)));
+      CHECK(find<begin_joiner>(group.on_ready(joins)));
       auto plan = plan_of(3, 0);
       plan.batch_samples = 65;
       refused = group.on_plan(plan);
@@ -524,7 +524,7 @@ TEST_CASE("a newcomer that is of another kind is refused, and costs the others n
   }
 }
 
-TEST_CASE("a newcomer of another kind of host is taken in where that is allowed, and the result says so") {
+TEST_CASE("a joiner of another kind of host is taken in where that is allowed, and the result says so") {
   auto config = settings_for(2, 2);
   config.allow_mixed_hosts = true;
   auto group = in_loop(config);
@@ -534,11 +534,11 @@ TEST_CASE("a newcomer of another kind of host is taken in where that is allowed,
   auto joins = ready_of(2);
   joins.numerics = "v4";
   CHECK(group.exact_hosts());
-  CHECK(find<begin_newcomer>(group.on_ready(joins)));
+  CHECK(find<begin_joiner>(group.on_ready(joins)));
   CHECK_FALSE(group.exact_hosts());
 }
 
-TEST_CASE("newcomers that end by themselves, three in a row, are no more replaced until there is new room") {
+TEST_CASE("joiners that end by themselves, three in a row, are no more replaced until there is new capacity") {
   auto group = in_loop(3);
   CHECK(asked_for(group.on_ended(killed(1))) == 1);
   static_cast<void>(gather(group, {0, 2}, 4));
@@ -557,11 +557,11 @@ TEST_CASE("newcomers that end by themselves, three in a row, are no more replace
   // The next loss of a member is put up with, and does not begin it anew.
   CHECK(asked_for(group.on_ended(killed(2))) == 0);
   static_cast<void>(gather(group, {0}, 5, 2));
-  CHECK(asked_for(group.on_room()) == 2);
+  CHECK(asked_for(group.on_capacity()) == 2);
   CHECK(asked_for(crashes(6)) == 2);
 }
 
-TEST_CASE("a newcomer that got a place, or was killed from outside, does not count as one that cannot join") {
+TEST_CASE("a joiner that got a place, or was killed from outside, does not count as one that cannot join") {
   auto group = in_loop(2);
   static_cast<void>(group.on_ended(killed(1)));
   static_cast<void>(gather(group, {0}, 4));
@@ -592,7 +592,7 @@ TEST_CASE("nobody is replaced where that is not wanted, after a stop, or at the 
   config.failure.replace_lost = false;
   auto never = in_loop(config);
   CHECK(asked_for(never.on_ended(killed(1))) == 0);
-  CHECK(asked_for(never.on_room()) == 0);
+  CHECK(asked_for(never.on_capacity()) == 0);
   auto stopped = in_loop(3);
   static_cast<void>(stopped.on_stop({false}));
   CHECK(asked_for(stopped.on_ended(killed(1))) == 0);
@@ -604,7 +604,7 @@ TEST_CASE("nobody is replaced where that is not wanted, after a stop, or at the 
 TEST_CASE("the workers of a lost node are asked for once, not once for each") {
   auto group = in_loop(4);
   CHECK(asked_for(group.on_node_lost(1, "10.0.0.2:4000")) == 2);
-  // Newcomers, too.
+  // Joiners, too.
   static_cast<void>(gather(group, {0, 1}, 4));
   group.on_started({{{4}, {2}, 2, 0, 1}, {{5}, {3}, 2, 1, 1}});
   const auto again = group.on_node_lost(2, "10.0.0.3:4000");
@@ -613,7 +613,7 @@ TEST_CASE("the workers of a lost node are asked for once, not once for each") {
   CHECK(group.failures().size() == 4);
 }
 
-TEST_CASE("a newcomer that is lost while the state comes to it is dropped like any other") {
+TEST_CASE("a joiner that is lost while the state comes to it is dropped like any other") {
   auto group = in_loop(2);
   static_cast<void>(group.on_ended(killed(1)));
   static_cast<void>(gather(group, {0}, 4));
@@ -647,10 +647,10 @@ TEST_CASE("one that has a place but not the state yet reports without it, and ge
   const auto with = gather(group, {0}, 7, 4);
   REQUIRE(find<form_generation>(with));
   CHECK(workers_of(*find<form_generation>(with)) == ids{0, 3});
-  CHECK(find<form_generation>(with)->newcomers == std::vector{worker_id{3}});
+  CHECK(find<form_generation>(with)->joiners == std::vector{worker_id{3}});
 }
 
-TEST_CASE("if all who had the state die while a newcomer waits for it, the run starts again") {
+TEST_CASE("if all who had the state die while a joiner waits for it, the run starts again") {
   auto group = in_loop(2);
   static_cast<void>(group.on_ended(killed(1)));
   static_cast<void>(gather(group, {0}, 4));
@@ -663,7 +663,7 @@ TEST_CASE("if all who had the state die while a newcomer waits for it, the run s
   CHECK(find<restart_run>(group.on_report(without_state)));
 }
 
-TEST_CASE("newcomers that are under way at the end are not waited for") {
+TEST_CASE("joiners that are under way at the end are not waited for") {
   auto completed = in_loop(2);
   completed.on_started({{{2}, {2}, 0, 0, 1}});
   static_cast<void>(completed.on_finished(finished(0)));
@@ -707,7 +707,7 @@ TEST_CASE("the workers of a node that leaves go when their replacements have com
   CHECK(group.training());
 }
 
-TEST_CASE("without room elsewhere the workers of a node that leaves go at the next boundary") {
+TEST_CASE("without capacity elsewhere the workers of a node that leaves go at the next boundary") {
   auto group = in_loop(4);
   const auto leaving = group.on_node_leaving(1, false);
   CHECK(asks_for_regroup(leaving));
@@ -718,8 +718,8 @@ TEST_CASE("without room elsewhere the workers of a node that leaves go at the ne
   CHECK(find<form_generation>(formed)->released.size() == 2);
   CHECK(group.failures().empty());
   CHECK(group.on_drain_timeout().empty());
-  // Who goes is missed when there is room again.
-  CHECK(asked_for(group.on_room()) == 2);
+  // Who goes is missed when there is capacity again.
+  CHECK(asked_for(group.on_capacity()) == 2);
 }
 
 TEST_CASE("replacements that do not come in time are not waited for") {
@@ -764,7 +764,7 @@ TEST_CASE("when all workers are on the node that leaves, they stay until others 
   CHECK(find<form_generation>(drained)->released.size() == 2);
 }
 
-TEST_CASE("when the last node leaves, the run stands in a checkpoint, and starts again where there is room") {
+TEST_CASE("when the last node leaves, the run stands in a checkpoint, and starts again where there is capacity") {
   auto group = in_loop(2);
   const auto leaving = group.on_node_leaving(0, false);
   REQUIRE(leaving.size() == 2);
@@ -783,7 +783,7 @@ TEST_CASE("when the last node leaves, the run stands in a checkpoint, and starts
   CHECK(group.failures().empty());
 }
 
-TEST_CASE("newcomers that come about the same time are let in together; one that takes longer is not waited for") {
+TEST_CASE("joiners that come about the same time are let in together; one that takes longer is not waited for") {
   const auto start = run_coordinator::time{} + 1h;
   auto group = in_loop(4);
   static_cast<void>(group.on_node_lost(1, "10.0.0.2:4000"));
@@ -800,7 +800,7 @@ TEST_CASE("newcomers that come about the same time are let in together; one that
   CHECK(asks_for_regroup(group.on_report(asks_for_place(5), start + 2s), 3));
 }
 
-TEST_CASE("a newcomer that comes to a loop that the others have left goes on to the next, with what they have found") {
+TEST_CASE("a joiner that comes to a loop that the others have left goes on to the next, with what they have found") {
   auto group = in_loop(2);
   static_cast<void>(group.on_ended(killed(1)));
   REQUIRE(find<form_generation>(group.on_report(in_step(0, 7))));
@@ -841,7 +841,7 @@ TEST_CASE("a failure found at a boundary is not taken for the regroup that was a
   CHECK(find<abort_generation>(group.on_report(failed)));
 }
 
-TEST_CASE("a newcomer that does not join in time is killed, and another one is started") {
+TEST_CASE("a joiner that does not join in time is killed, and another one is started") {
   const auto start = run_coordinator::time{} + 1h;
   auto group = in_loop(2);
   static_cast<void>(group.on_ended(killed(1), start));
@@ -857,7 +857,7 @@ TEST_CASE("a newcomer that does not join in time is killed, and another one is s
   CHECK(only_makes_room(group.on_ended(killed(2), start + 32s)));
 }
 
-TEST_CASE("newcomers on a node that leaves are not waited for, and a node without workers may go") {
+TEST_CASE("joiners on a node that leaves are not waited for, and a node without workers may go") {
   auto group = in_loop(4);
   static_cast<void>(group.on_ended(killed(1)));
   static_cast<void>(gather(group, {0, 2, 3}, 4));
@@ -909,7 +909,7 @@ TEST_CASE("nobody is started for, or asked to leave, a loop of the training func
   REQUIRE(find<fence_worker>(accepted));
   CHECK(find<fence_worker>(accepted)->worker == worker_id{2});
   CHECK(asked_for(accepted) == 0);
-  CHECK(group.on_room().empty());
+  CHECK(group.on_capacity().empty());
   const auto leaving = group.on_node_leaving(0, true);
   REQUIRE(leaving.size() == 1);
   CHECK(std::holds_alternative<warn>(leaving[0].what));
@@ -949,7 +949,7 @@ TEST_CASE("a run that is to have fewer workers lets the last ranks go, and does 
   REQUIRE(find<form_generation>(formed));
   CHECK(workers_of(*find<form_generation>(formed)) == ids{0, 1});
   CHECK(find<form_generation>(formed)->released == std::vector{worker_id{2}, worker_id{3}});
-  CHECK(group.on_room().empty());
+  CHECK(group.on_capacity().empty());
   CHECK(asked_for(group.on_ended(killed(1))) == 1);
 }
 
@@ -985,9 +985,9 @@ TEST_CASE("a size that is asked for while the processes start is taken up when t
   CHECK(asks_for_regroup(begins_with_two));
 }
 
-TEST_CASE("room that comes while the processes start is used when they have") {
+TEST_CASE("capacity that comes while the processes start is used when they have") {
   auto group = run_coordinator{settings_for(2, {1, 4})};
-  CHECK(group.on_room().empty());
+  CHECK(group.on_capacity().empty());
   CHECK(group.on_ready(ready_of(0)).empty());
   CHECK(asked_for(group.on_ready(ready_of(1))) == 2);
 }
@@ -1027,7 +1027,7 @@ TEST_CASE("what happens during a pause is taken up when it ends") {
   CHECK(group.held());
   const auto formed = group.on_resume();
   REQUIRE(find<form_generation>(formed));
-  CHECK(find<form_generation>(formed)->decision.settled == step_id{5});
+  CHECK(find<form_generation>(formed)->decision.commit_point == step_id{5});
   CHECK(find<form_generation>(formed)->places.size() <= 4);
 }
 
@@ -1225,33 +1225,33 @@ TEST_CASE("attempts that end for want of memory before anything is done end the 
 
 TEST_CASE("a group of which no rank moves is formed anew, and ends the run if it stands there again") {
   auto group = in_loop(2);
-  const auto stands = group.on_group_stands_still("no rank has moved for 300 s");
+  const auto stands = group.on_group_hang("no rank has moved for 300 s");
   REQUIRE(find<abort_generation>(stands));
   REQUIRE(group.failures().size() == 1);
   CHECK(group.failures()[0].reason.code == errc::timed_out);
   // While they report there is nothing to be done.
-  CHECK(group.on_group_stands_still("no rank has moved for 600 s").empty());
+  CHECK(group.on_group_hang("no rank has moved for 600 s").empty());
   static_cast<void>(group.on_report(in_step(0, 3)));
   REQUIRE(find<form_generation>(group.on_report(in_step(1, 3))));
   group.on_applied({0}, {4});
-  CHECK(find<abort_generation>(group.on_group_stands_still("no rank has moved for 300 s")));
+  CHECK(find<abort_generation>(group.on_group_hang("no rank has moved for 300 s")));
   static_cast<void>(group.on_report(in_step(0, 4, 2)));
   REQUIRE(find<form_generation>(group.on_report(in_step(1, 4, 2))));
-  const auto again = group.on_group_stands_still("no rank has moved for 300 s");
+  const auto again = group.on_group_hang("no rank has moved for 300 s");
   CHECK(find<abort_all>(again));
   CHECK(says(again[0].why, "as in the generation before"));
   auto config = settings_for(2, 2);
   config.failure.max_failures = 0;
-  CHECK(find<abort_all>(in_loop(config).on_group_stands_still("no rank has moved for 300 s")));
+  CHECK(find<abort_all>(in_loop(config).on_group_hang("no rank has moved for 300 s")));
 }
 
-TEST_CASE("a newcomer that says that it is alive may take its time before its first loop") {
+TEST_CASE("a joiner that says that it is alive may take its time before its first loop") {
   using time = run_coordinator::time;
   auto group = in_loop(2);
   static_cast<void>(group.on_ended(killed(1)));
   static_cast<void>(group.on_report(in_step(0, 3)));
   group.on_started({{{2}, {1}, 0, 0, 1}}, time{1s});
-  REQUIRE(find<begin_newcomer>(group.on_ready(ready_of(2))));
+  REQUIRE(find<begin_joiner>(group.on_ready(ready_of(2))));
   for (auto now = time{500s}; now < time{5000s}; now += 500s) {
     group.on_sign_of_life({2}, static_cast<std::uint64_t>(now.time_since_epoch().count()), now);
     CHECK(find<fence_worker>(group.on_tick(now + 499s)) == nullptr);
@@ -1268,7 +1268,7 @@ TEST_CASE("nobody is told to have failed who only has no state to go on with") {
   prepare(group, 2, 0);
   static_cast<void>(group.on_report(asks_for_place(2)));
   REQUIRE(find<form_generation>(group.on_report(at_boundary(0, 5, 2))));
-  // It is lost before the newcomer has the state.
+  // It is lost before the joiner has the state.
   static_cast<void>(group.on_ended(killed(0)));
   auto without_state = report_of(2, 0, false, 3);
   without_state.has_state = false;

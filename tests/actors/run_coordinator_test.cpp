@@ -64,10 +64,10 @@ const auto user_bug = error{errc::user_error, "rank 1 after step 3: out of range
 
 /// What a list of actions says, by the kinds' names.
 std::vector<std::string> kinds(const run_actions& actions) {
-  static const char* names[] = {"begin",   "begin newcomer", "accept",      "accept newcomer", "refuse",  "refuse one",
-                                "command", "stage",          "end staging", "skip loop",       "abort",   "abort group",
-                                "hold",    "form",           "start",       "fence",           "restart", "release one",
-                                "release", "warn",           "conclude"};
+  static const char* names[] = {"begin",   "begin joiner", "accept",      "accept joiner", "refuse",  "refuse one",
+                                "command", "stage",        "end staging", "skip loop",     "abort",   "abort group",
+                                "hold",    "form",         "start",       "fence",         "restart", "release one",
+                                "release", "warn",         "conclude"};
   std::vector<std::string> result;
   for (const auto& each : actions) {
     result.emplace_back(names[each.what.index()]);
@@ -137,7 +137,7 @@ void check_that_nothing_acts(run_coordinator& run) {
     CHECK(kinds(run.on_report(report_of(i))) == list{"refuse one"});
     CHECK(run.on_resize(1 + i).empty());
   }
-  CHECK(run.on_room().empty());
+  CHECK(run.on_capacity().empty());
   CHECK(run.on_pause().empty());
   CHECK(run.on_resume().empty());
   CHECK(run.on_drain_timeout().empty());
@@ -834,7 +834,7 @@ struct walk_counts {
   int held = 0;
   int restarted = 0;
   int stopped_replacing = 0;
-  int refused_newcomers = 0;
+  int refused_joiners = 0;
 };
 
 /// Workers that train in steps as real ones do: reduce together, pass the barrier one by one, report when they are cut
@@ -879,7 +879,7 @@ class healing_simulation {
     bool holds = false;
     std::uint64_t generation = 0;
     std::uint64_t aborted = 0;
-    std::uint64_t passed = 0;
+    std::uint64_t committed = 0;
     std::uint64_t commands_done = 0;
     /// What the barrier of the step that is held has agreed on.
     std::uint64_t commands_held = 0;
@@ -953,9 +953,9 @@ class healing_simulation {
     message.run = run;
     message.generation = {who.generation};
     message.worker = {i};
-    message.step = {who.passed};
+    message.step = {who.committed};
     message.stopped = stopped;
-    message.state_sha256 = reason.code == errc::none ? "state " + std::to_string(who.passed) : "";
+    message.state_sha256 = reason.code == errc::none ? "state " + std::to_string(who.committed) : "";
     message.reason = std::move(reason);
     who.outbox.push_back([this, message] { return coordinator_.on_finished(message, now()); });
   }
@@ -966,9 +966,9 @@ class healing_simulation {
     auto plan = plan_of(i);
     plan.generation = {who.generation};
     who.outbox.push_back([this, i, plan] {
-      auto is_newcomer = plan.generation == generation_id{};
-      if ((!is_newcomer && plan.generation != coordinator_.generation()) ||
-          (!coordinator_.training() && !(is_newcomer && coordinator_.goes_on()))) {
+      auto is_joiner = plan.generation == generation_id{};
+      if ((!is_joiner && plan.generation != coordinator_.generation()) ||
+          (!coordinator_.training() && !(is_joiner && coordinator_.goes_on()))) {
         tell(i, [this, i] { report_if(i, life::planning, false); });
         return run_actions{};
       }
@@ -988,7 +988,7 @@ class healing_simulation {
     message.has_state = who.has_state;
     message.between_steps = between_steps;
     message.in_step = who.has_state && !between_steps;
-    message.passed = {who.passed};
+    message.committed = {who.committed};
     message.holds_next = who.holds;
     message.commands_agreed = who.commands_done;
     message.reason = between_steps ? error{} : cut_off;
@@ -1016,10 +1016,10 @@ class healing_simulation {
         stop = stop || command.kind == command_kind::stop;
         regroup = regroup || (command.kind == command_kind::regroup && command.generation.value == who.generation);
         if (command.kind == command_kind::checkpoint)
-          checkpointed_ = std::max(checkpointed_, who.passed);
+          checkpointed_ = std::max(checkpointed_, who.committed);
       }
     who.commands_done = std::max(who.commands_done, agreed);
-    if (stop || who.passed >= steps)
+    if (stop || who.committed >= steps)
       finish(i, {}, stop);
     else if (regroup)
       report_if(i, life::training, true);
@@ -1031,12 +1031,12 @@ class healing_simulation {
       return;
     if (who.has_state) {
       // Nothing is lost, and nothing that was applied is taken back.
-      auto behind = who.passed + 1 == next.settled.value && who.holds;
-      CHECK((who.passed == next.settled.value || behind));
+      auto behind = who.committed + 1 == next.commit_point.value && who.holds;
+      CHECK((who.committed == next.commit_point.value || behind));
       seen_.applied_by_all += behind ? 1 : 0;
     }
     who.generation = next.place.generation.value;
-    who.passed = next.settled.value;
+    who.committed = next.commit_point.value;
     who.holds = false;
     who.now = life::forming;
     if (!who.has_state)
@@ -1066,7 +1066,7 @@ class healing_simulation {
     auto& who = workers_[i];
     if (who.holds) {
       who.holds = false;
-      ++who.passed;
+      ++who.committed;
       obey_commands(i, who.commands_held);
       return true;
     }
@@ -1093,7 +1093,7 @@ class healing_simulation {
     }
     auto agreed = ~std::uint64_t{0};
     for (auto k : group) {
-      CHECK(workers_[k].passed == who.passed);
+      CHECK(workers_[k].committed == who.committed);
       agreed = std::min(agreed, workers_[k].commands.empty() ? 0 : workers_[k].commands.back().sequence);
     }
     for (auto k : group) {
@@ -1180,7 +1180,7 @@ class healing_simulation {
     case 10:
       return take(coordinator_.on_resume());
     case 11:
-      return take(chance(3) ? coordinator_.on_stop({chance(4)}) : coordinator_.on_room());
+      return take(chance(3) ? coordinator_.on_stop({chance(4)}) : coordinator_.on_capacity());
     case 12:
       return take(coordinator_.on_checkpoint_request());
     case 13:
@@ -1207,7 +1207,7 @@ class healing_simulation {
     if (coordinator_.held()) {
       take(coordinator_.on_resume());
       if (coordinator_.held())
-        take(chance(3) ? coordinator_.on_hold_timeout() : coordinator_.on_room());
+        take(chance(3) ? coordinator_.on_hold_timeout() : coordinator_.on_capacity());
     }
     if (coordinator_.in_grace())
       take(coordinator_.on_grace_timeout());
@@ -1238,18 +1238,18 @@ class healing_simulation {
           auto& x = workers_[i];
           x.generation = generation;
           x.has_state = true;
-          x.passed = checkpointed_at_start_;
+          x.committed = checkpointed_at_start_;
           propose(i);
         });
       }
   }
 
   // The states here are small.
-  void obey(const stage_newcomers&) { FAIL("nobody waits long for so small a state"); }
+  void obey(const stage_joiners&) { FAIL("nobody waits long for so small a state"); }
   void obey(const skip_loop&) { FAIL("there is one loop"); }
   void obey(const end_staging&) { FAIL("there is no staging group"); }
 
-  void obey(const begin_newcomer& x) {
+  void obey(const begin_joiner& x) {
     auto i = x.worker.value;
     for (const auto& command : commands_)
       tell(i, [this, i, command] { workers_[i].commands.push_back(command); });
@@ -1324,28 +1324,28 @@ class healing_simulation {
     CHECK(x.record.generation == coordinator_.generation());
     CHECK(x.record.generation.value > last_generation_);
     last_generation_ = x.record.generation.value;
-    CHECK(x.decision.settled >= step_id{settled_});
-    settled_ = x.decision.settled.value;
+    CHECK(x.decision.commit_point >= step_id{settled_});
+    settled_ = x.decision.commit_point.value;
     CHECK(x.record.workers == x.places.size());
     CHECK_FALSE(x.places.empty());
     seen_.redone += static_cast<int>(x.record.steps_redone);
-    seen_.joined += static_cast<int>(x.newcomers.size());
+    seen_.joined += static_cast<int>(x.joiners.size());
     seen_.released += static_cast<int>(x.released.size());
     auto with_state = std::size_t{0};
     for (std::uint32_t rank = 0; rank < x.places.size(); ++rank) {
       CHECK(x.places[rank].rank == rank_id{rank});
       auto i = x.places[rank].worker.value;
       groups_[last_generation_].push_back(i);
-      auto is_new = std::ranges::find(x.newcomers, worker_id{i}) != x.newcomers.end();
+      auto is_new = std::ranges::find(x.joiners, worker_id{i}) != x.joiners.end();
       if (workers_[i].lives())
         CHECK(is_new == !workers_[i].has_state);
       with_state += is_new ? 0 : 1;
       // Who has no state gets it, and who leaves may leave, where nobody is in the middle of anything.
-      if (!is_new && (!x.newcomers.empty() || !x.released.empty()))
+      if (!is_new && (!x.joiners.empty() || !x.released.empty()))
         CHECK(workers_[i].last_report->between_steps);
       next_generation next;
       next.place.generation = {last_generation_};
-      next.settled = x.decision.settled;
+      next.commit_point = x.decision.commit_point;
       next.commands_agreed = x.decision.commands_agreed;
       tell(i, [this, i, next] { enter(i, next); });
     }
@@ -1368,7 +1368,7 @@ class healing_simulation {
   }
 
   void obey(const fence_worker& x) {
-    ++seen_.refused_newcomers;
+    ++seen_.refused_joiners;
     end(x.worker.value, 137);
   }
 
@@ -1472,9 +1472,9 @@ TEST_CASE("whoever comes, goes, dies and pauses in whatever order, a run heals o
   MESSAGE("completed ", seen.ends[run_status::completed], ", stopped ", seen.ends[run_status::stopped], ", failed ",
           seen.ends[run_status::failed], ", redone ", seen.redone, ", applied by all ", seen.applied_by_all,
           ", joined ", seen.joined, ", released ", seen.released, ", held ", seen.held, ", restarted ", seen.restarted,
-          ", fenced ", seen.refused_newcomers, ", warned ", seen.stopped_replacing);
+          ", fenced ", seen.refused_joiners, ", warned ", seen.stopped_replacing);
   for (auto count : {seen.ends[run_status::completed], seen.ends[run_status::stopped], seen.ends[run_status::failed],
                      seen.redone, seen.applied_by_all, seen.joined, seen.released, seen.held, seen.restarted,
-                     seen.refused_newcomers, seen.stopped_replacing})
+                     seen.refused_joiners, seen.stopped_replacing})
     CHECK(count > 20);
 }

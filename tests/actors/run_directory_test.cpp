@@ -89,7 +89,7 @@ TEST_CASE("a run's directory is made with all above it, and can be taken again o
     CHECK(fs::is_directory(storage / "digits" / "logs"));
   }
   CHECK(run_directory::open(config_in(storage)));
-  CHECK(run_directory::open(config_in(storage, resume_mode::must)));
+  CHECK(run_directory::open(config_in(storage, resume_mode::required)));
 }
 
 TEST_CASE("a directory that another driver holds is refused with its process id") {
@@ -202,7 +202,7 @@ TEST_CASE("a full storage path is refused with what to do, and losing lines to i
   REQUIRE_FALSE(again);
   CHECK(again.error().code == errc::io_error);
   CHECK(says(again.error(), "No space left on device"));
-  CHECK(says(again.error(), "make room"));
+  CHECK(says(again.error(), "make capacity"));
 }
 
 TEST_CASE("metrics and ledger are one line for each report") {

@@ -7,7 +7,7 @@ using namespace troupe;
 using namespace troupe::actors;
 using namespace std::chrono_literals;
 
-/// How the coordinator has newcomers given the state while the others train on.
+/// How the coordinator has joiners given the state while the others train on.
 namespace {
 
 const auto run = run_id{"r"};
@@ -25,13 +25,13 @@ run_plan plan_of(std::uint32_t worker, std::uint64_t generation, std::uint32_t l
   return {run, {generation}, {worker}, 100, 64, 1797, "digits", "w f32 [3]", loop, {}, 1'000};
 }
 
-regroup_report report_of(std::uint32_t worker, std::uint64_t passed, std::uint64_t generation) {
+regroup_report report_of(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation) {
   regroup_report result;
   result.run = run;
   result.generation = {generation};
   result.worker = {worker};
   result.between_steps = true;
-  result.passed = {passed};
+  result.committed = {committed};
   result.commands_agreed = 1;
   return result;
 }
@@ -43,15 +43,15 @@ regroup_report asks_for_place(std::uint32_t worker, std::uint64_t staging = 0) {
   return result;
 }
 
-/// Of a newcomer that has followed the others to their boundary.
-regroup_report has_followed(std::uint32_t worker, std::uint64_t passed, std::uint64_t generation,
+/// Of a joiner that has followed the others to their boundary.
+regroup_report has_followed(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation,
                             std::uint64_t staging) {
-  auto result = report_of(worker, passed, generation);
+  auto result = report_of(worker, committed, generation);
   result.staging = staging;
   return result;
 }
 
-newcomer_level level(std::uint32_t worker, std::uint64_t generation, std::uint64_t staging, std::uint64_t step) {
+caught_up level(std::uint32_t worker, std::uint64_t generation, std::uint64_t staging, std::uint64_t step) {
   return {run, {worker}, {generation}, staging, {step}};
 }
 
@@ -64,7 +64,7 @@ run_coordinator two_in_loop(worker_range range = 2, std::uint64_t stage_above = 
   run_coordinator::settings config;
   config.run = run;
   config.workers = range;
-  config.failure.stage_above_bytes = stage_above;
+  config.failure.background_transfer_above_bytes = stage_above;
   for (std::uint32_t i = 0; i < 2; ++i)
     config.places.push_back({{i}, {i}, 0, i, 2});
   auto result = run_coordinator{config};
@@ -79,7 +79,7 @@ run_coordinator two_in_loop(worker_range range = 2, std::uint64_t stage_above = 
 /// A process was started, and comes as far as its first loop.
 void prepare(run_coordinator& group, std::uint32_t worker, std::uint32_t node = 0) {
   group.on_started({{{worker}, {worker}, node, 0, 1}}, start);
-  REQUIRE(find<begin_newcomer>(group.on_ready({run, {worker}, 100 + worker, "host", "", ""})));
+  REQUIRE(find<begin_joiner>(group.on_ready({run, {worker}, 100 + worker, "host", "", ""})));
   REQUIRE(find<accept_plan_of>(group.on_plan(plan_of(worker, 0))));
 }
 
@@ -88,7 +88,7 @@ run_coordinator with_a_follower() {
   auto group = two_in_loop();
   REQUIRE(find<start_more>(group.on_resize(3)));
   prepare(group, 2);
-  REQUIRE(find<stage_newcomers>(group.on_report(asks_for_place(2), start)));
+  REQUIRE(find<stage_joiners>(group.on_report(asks_for_place(2), start)));
   return group;
 }
 
@@ -110,7 +110,7 @@ using ids = std::vector<std::uint32_t>;
 } // namespace
 
 TEST_CASE(
-    "a newcomer is given a large state while the others train on, and is one of them at the boundary it has come to") {
+    "a joiner is given a large state while the others train on, and is one of them at the boundary it has come to") {
   auto group = two_in_loop();
   static_cast<void>(group.on_resize(3));
   prepare(group, 2);
@@ -119,26 +119,26 @@ TEST_CASE(
   REQUIRE(staged.size() == 2);
   const auto& command = std::get<send_command>(staged[0].what).command;
   CHECK(command == control_command{run, 1, command_kind::stage, {1}, 1, false, 0});
-  CHECK(std::get<stage_newcomers>(staged[1].what) == stage_newcomers{1, 2, 1, false, {{{2}, {2}}}});
+  CHECK(std::get<stage_joiners>(staged[1].what) == stage_joiners{1, 2, 1, false, {{{2}, {2}}}});
   CHECK(group.training());
 
-  CHECK(asks_for_regroup(group.on_level(level(2, 1, 1, 40))));
-  CHECK(group.on_level(level(2, 1, 1, 40)).empty());
+  CHECK(asks_for_regroup(group.on_caught_up(level(2, 1, 1, 40))));
+  CHECK(group.on_caught_up(level(2, 1, 1, 40)).empty());
   CHECK(group.on_report(report_of(0, 42, 1), start).empty());
   CHECK(group.on_report(report_of(1, 42, 1), start).empty());
   const auto formed = group.on_report(has_followed(2, 42, 1, 1), start);
   REQUIRE(find<form_generation>(formed));
   const auto& next = *find<form_generation>(formed);
   CHECK(workers_of(next) == ids{0, 1, 2});
-  CHECK(next.newcomers.empty());
+  CHECK(next.joiners.empty());
   CHECK(next.compared == std::vector<worker_id>{{2}, {0}});
-  CHECK(next.decision.settled == step_id{42});
+  CHECK(next.decision.commit_point == step_id{42});
   CHECK(next.record.steps_redone == 0);
 }
 
-TEST_CASE("the newcomer may come to the boundary before the others") {
+TEST_CASE("the joiner may come to the boundary before the others") {
   auto group = with_a_follower();
-  static_cast<void>(group.on_level(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_caught_up(level(2, 1, 1, 40)));
   CHECK(group.on_report(has_followed(2, 42, 1, 1), start).empty());
   CHECK(group.on_report(report_of(1, 42, 1), start).empty());
   const auto formed = group.on_report(report_of(0, 42, 1), start);
@@ -169,10 +169,10 @@ TEST_CASE("for a small state the others wait, and for a large one where they wai
   prepare(too_few, 2);
   const auto enough = too_few.on_report(asks_for_place(2), start);
   REQUIRE(find<form_generation>(enough));
-  CHECK(find<form_generation>(enough)->newcomers == std::vector{worker_id{2}});
+  CHECK(find<form_generation>(enough)->joiners == std::vector{worker_id{2}});
 }
 
-TEST_CASE("newcomers that come together follow together, and the regroup is for the last of them") {
+TEST_CASE("joiners that come together follow together, and the regroup is for the last of them") {
   auto group = two_in_loop();
   static_cast<void>(group.on_resize(4));
   group.on_started({{{2}, {2}, 0, 0, 1}, {{3}, {3}, 1, 0, 1}}, start);
@@ -182,71 +182,71 @@ TEST_CASE("newcomers that come together follow together, and the regroup is for 
   }
   CHECK(group.on_report(asks_for_place(2), start).empty());
   const auto staged = group.on_report(asks_for_place(3), start);
-  REQUIRE(find<stage_newcomers>(staged));
-  CHECK(*find<stage_newcomers>(staged) == stage_newcomers{1, 2, 2, true, {{{2}, {2}}, {{3}, {3}}}});
-  CHECK(group.on_level(level(3, 1, 1, 40)).empty());
-  CHECK(asks_for_regroup(group.on_level(level(2, 1, 1, 45))));
+  REQUIRE(find<stage_joiners>(staged));
+  CHECK(*find<stage_joiners>(staged) == stage_joiners{1, 2, 2, true, {{{2}, {2}}, {{3}, {3}}}});
+  CHECK(group.on_caught_up(level(3, 1, 1, 40)).empty());
+  CHECK(asks_for_regroup(group.on_caught_up(level(2, 1, 1, 45))));
 }
 
 TEST_CASE("one that asks again while it follows is told the same, and what it says late of an older group is nothing") {
   auto group = with_a_follower();
   const auto again = group.on_report(asks_for_place(2), start);
   REQUIRE(again.size() == 1);
-  CHECK(std::get<stage_newcomers>(again[0].what) == stage_newcomers{1, 2, 1, false, {{{2}, {2}}}});
-  CHECK(group.on_level(level(2, 1, 7, 40)).empty());
-  CHECK(group.on_level(level(2, 9, 1, 40)).empty());
-  CHECK(group.on_level(level(0, 1, 1, 40)).empty());
+  CHECK(std::get<stage_joiners>(again[0].what) == stage_joiners{1, 2, 1, false, {{{2}, {2}}}});
+  CHECK(group.on_caught_up(level(2, 1, 7, 40)).empty());
+  CHECK(group.on_caught_up(level(2, 9, 1, 40)).empty());
+  CHECK(group.on_caught_up(level(0, 1, 1, 40)).empty());
 }
 
-TEST_CASE("a newcomer that falls back follows again, and after three times the others wait for it") {
+TEST_CASE("a joiner that falls back follows again, and after three times the others wait for it") {
   auto group = with_a_follower();
   for (std::uint64_t number = 1; number < 3; ++number) {
     const auto again = group.on_report(asks_for_place(2, number), start);
-    REQUIRE(find<stage_newcomers>(again));
-    CHECK(find<stage_newcomers>(again)->number == number + 1);
+    REQUIRE(find<stage_joiners>(again));
+    CHECK(find<stage_joiners>(again)->number == number + 1);
   }
   const auto last = group.on_report(asks_for_place(2, 3), start);
   REQUIRE(find<send_command>(last));
   CHECK(find<send_command>(last)->command.kind == command_kind::regroup);
 }
 
-TEST_CASE("when one of the others is lost, the newcomer does not hold them up, and follows who is left") {
+TEST_CASE("when one of the others is lost, the joiner does not hold them up, and follows who is left") {
   auto group = with_a_follower();
   REQUIRE(find<abort_generation>(group.on_ended(killed(1))));
   const auto formed = group.on_report(report_of(0, 10, 1), start);
   REQUIRE(find<form_generation>(formed));
   CHECK(workers_of(*find<form_generation>(formed)) == ids{0});
   const auto again = group.on_report(asks_for_place(2, 1), start);
-  REQUIRE(find<stage_newcomers>(again));
-  CHECK(find<stage_newcomers>(again)->sources == 1);
+  REQUIRE(find<stage_joiners>(again));
+  CHECK(find<stage_joiners>(again)->sources == 1);
 }
 
 TEST_CASE("a loss at the boundary: who has followed the others there counts as one of them, and may be the last") {
   auto group = with_a_follower();
-  static_cast<void>(group.on_level(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_caught_up(level(2, 1, 1, 40)));
   CHECK(group.on_report(has_followed(2, 42, 1, 1), start).empty());
   static_cast<void>(group.on_ended(killed(1)));
   const auto formed = group.on_ended(killed(0));
   REQUIRE(find<form_generation>(formed));
   CHECK(workers_of(*find<form_generation>(formed)) == ids{2});
-  CHECK(find<form_generation>(formed)->decision.settled == step_id{42});
+  CHECK(find<form_generation>(formed)->decision.commit_point == step_id{42});
   CHECK(find<form_generation>(formed)->decision.commands_agreed == 1);
 }
 
-TEST_CASE("a newcomer that has followed the others where they are no more gets the state again") {
+TEST_CASE("a joiner that has followed the others where they are no more gets the state again") {
   auto group = with_a_follower();
-  // Another reason to regroup, before it was level: nobody waits.
+  // Another reason to regroup, before it was caught up: nobody waits.
   CHECK(asks_for_regroup(group.on_pause()));
   static_cast<void>(group.on_resume());
   static_cast<void>(group.on_report(report_of(0, 20, 1), start));
   REQUIRE(find<form_generation>(group.on_report(report_of(1, 20, 1), start)));
   const auto again = group.on_report(has_followed(2, 20, 1, 1), start);
-  REQUIRE(find<stage_newcomers>(again));
+  REQUIRE(find<stage_joiners>(again));
   // And once more, from the old one.
   static_cast<void>(group.on_report(asks_for_place(2, 2), start));
 }
 
-TEST_CASE("a newcomer that is lost while it follows, or is waited for, costs the others nothing") {
+TEST_CASE("a joiner that is lost while it follows, or is waited for, costs the others nothing") {
   auto group = with_a_follower();
   const auto lost = group.on_ended(killed(2));
   REQUIRE(find<end_staging>(lost));
@@ -255,7 +255,7 @@ TEST_CASE("a newcomer that is lost while it follows, or is waited for, costs the
   CHECK_FALSE(find<abort_generation>(lost));
 
   auto waiting = with_a_follower();
-  static_cast<void>(waiting.on_level(level(2, 1, 1, 40)));
+  static_cast<void>(waiting.on_caught_up(level(2, 1, 1, 40)));
   static_cast<void>(waiting.on_report(report_of(0, 42, 1), start));
   CHECK(waiting.on_report(report_of(1, 42, 1), start).empty());
   const auto without = waiting.on_ended(killed(2));
@@ -263,9 +263,9 @@ TEST_CASE("a newcomer that is lost while it follows, or is waited for, costs the
   CHECK(workers_of(*find<form_generation>(without)) == ids{0, 1});
 }
 
-TEST_CASE("one that has said to be level and does not come is waited for two seconds") {
+TEST_CASE("one that has said to be caught up and does not come is waited for two seconds") {
   auto group = with_a_follower();
-  static_cast<void>(group.on_level(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_caught_up(level(2, 1, 1, 40)));
   static_cast<void>(group.on_report(report_of(0, 42, 1), start));
   static_cast<void>(group.on_report(report_of(1, 42, 1), start));
   CHECK(group.on_tick(start).empty());
@@ -275,7 +275,7 @@ TEST_CASE("one that has said to be level and does not come is waited for two sec
   CHECK(workers_of(*find<form_generation>(formed)) == ids{0, 1});
 }
 
-TEST_CASE("a newcomer that is not wanted any more leaves nobody waiting for its group") {
+TEST_CASE("a joiner that is not wanted any more leaves nobody waiting for its group") {
   auto fewer = with_a_follower();
   const auto gone = fewer.on_resize(2);
   CHECK(find<fence_worker>(gone));
@@ -287,26 +287,26 @@ TEST_CASE("a newcomer that is not wanted any more leaves nobody waiting for its 
   REQUIRE(find<end_staging>(accepted));
   CHECK_FALSE(find<fence_worker>(accepted));
   // What it has heard of the loop before does not count in the next.
-  CHECK(next_loop.on_level(level(2, 1, 1, 40)).empty());
+  CHECK(next_loop.on_caught_up(level(2, 1, 1, 40)).empty());
   static_cast<void>(next_loop.on_pause());
   CHECK(find<skip_loop>(next_loop.on_report(has_followed(2, 40, 1, 1), start)));
 }
 
-TEST_CASE("who still forms a group that a newcomer has left is let go, before the next is formed") {
+TEST_CASE("who still forms a group that a joiner has left is let go, before the next is formed") {
   auto group = with_a_follower();
   const auto again = group.on_report(asks_for_place(2, 1), start);
   REQUIRE(again.size() == 3);
   CHECK(std::get<end_staging>(again[0].what).number == 1);
   CHECK(std::get<send_command>(again[1].what).command.sequence == 2);
-  CHECK(std::get<stage_newcomers>(again[2].what).number == 2);
+  CHECK(std::get<stage_joiners>(again[2].what).number == 2);
 }
 
-TEST_CASE("a newcomer that is waited for and goes with its node lets the others go on") {
+TEST_CASE("a joiner that is waited for and goes with its node lets the others go on") {
   auto group = two_in_loop();
   static_cast<void>(group.on_resize(3));
   prepare(group, 2, 1);
   static_cast<void>(group.on_report(asks_for_place(2), start));
-  static_cast<void>(group.on_level(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_caught_up(level(2, 1, 1, 40)));
   static_cast<void>(group.on_report(report_of(0, 42, 1), start));
   CHECK(group.on_report(report_of(1, 42, 1), start).empty());
   CHECK(find<form_generation>(group.on_node_leaving(1, false)));

@@ -1,4 +1,4 @@
-#include "play.hpp"
+#include "actor_fixture.hpp"
 
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -49,9 +49,9 @@ bool says(const std::string& text, const std::string& part) {
 }
 
 /// A trainer, what it runs on, and where its files go.
-class theatre : public stage_house {
+class trainer_fixture : public actor_fixture {
  public:
-  theatre() {
+  trainer_fixture() {
     config.run.name = "digits";
     config.run.storage_path = scratch_.path();
     config.run.keep_ledger = true;
@@ -59,7 +59,7 @@ class theatre : public stage_house {
     config.config = {{"lr", 0.5}};
   }
 
-  ~theatre() {
+  ~trainer_fixture() {
     if (observer_)
       caf::anon_send_exit(observer_, caf::exit_reason::user_shutdown);
   }
@@ -86,7 +86,7 @@ class theatre : public stage_house {
     auto index =
         static_cast<std::size_t>(std::ranges::find(config.cluster.nodes, address) - config.cluster.nodes.begin());
     auto result =
-        std::make_unique<played_node>(system(), nodes.at(index), address.substr(0, address.find(':')), capacity);
+        std::make_unique<fake_node>(system(), nodes.at(index), address.substr(0, address.find(':')), capacity);
     if (std::exchange(first_node_is_dead, false))
       caf::anon_send_exit(result->handle(), caf::exit_reason::kill);
     return result;
@@ -214,7 +214,7 @@ class theatre : public stage_house {
 
 } // namespace
 
-TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its events") {
+TEST_CASE_FIXTURE(trainer_fixture, "a whole run on two nodes: its result, its files, its events") {
   open(part::trains);
   config.scaling.num_workers = 4;
   config.scaling.placement = placement_strategy::spread;
@@ -279,7 +279,7 @@ TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its
   CHECK(begun[0].place.world_size == 4);
   CHECK(begun[0].place.local_world_size == 2);
   CHECK(begun[0].place.node_rank == 1);
-  CHECK(begun[0].place.backend == backend_kind::hierarchical);
+  CHECK(begun[0].place.transport == transport_kind::hierarchical);
   CHECK(begun[0].place.nodes == std::vector<std::uint32_t>{0, 0, 1, 1});
   CHECK(begun[0].place.data_address == "10.0.0.1");
   CHECK(begun[0].place.ownership.size() == 4);
@@ -293,20 +293,20 @@ TEST_CASE_FIXTURE(theatre, "a whole run on two nodes: its result, its files, its
   CHECK(nodes[0]->opened.all().at(0).heartbeat_timeout_ms == 1200);
 }
 
-TEST_CASE_FIXTURE(theatre, "one worker needs no data plane") {
+TEST_CASE_FIXTURE(trainer_fixture, "one worker needs no data plane") {
   open(part::trains);
   config.scaling.num_workers = 1;
   CHECK(fit().status == run_status::completed);
-  CHECK(nodes[0]->begun.all().at(0).place.backend == backend_kind::self);
+  CHECK(nodes[0]->begun.all().at(0).place.transport == transport_kind::self);
   CHECK(nodes[1]->started.all().empty());
 }
 
-TEST_CASE_FIXTURE(theatre, "a run goes on where its checkpoint stands, and its files with it") {
+TEST_CASE_FIXTURE(trainer_fixture, "a run goes on where its checkpoint stands, and its files with it") {
   open(part::trains);
   auto first = fit();
   config.run.steps = 8;
   config.scaling.num_workers = 3;
-  config.run.resume = resume_mode::must;
+  config.run.resume = resume_mode::required;
   auto second = fit();
   INFO(second.reason.message);
   CHECK(second.status == run_status::completed);
@@ -319,7 +319,7 @@ TEST_CASE_FIXTURE(theatre, "a run goes on where its checkpoint stands, and its f
   CHECK(begun.restore_from == first.latest_checkpoint);
 }
 
-TEST_CASE_FIXTURE(theatre, "a run of another configuration does not go on, and starts no process") {
+TEST_CASE_FIXTURE(trainer_fixture, "a run of another configuration does not go on, and starts no process") {
   open(part::trains);
   CHECK(fit().status == run_status::completed);
   auto before = nodes[0]->started.all().size();
@@ -332,7 +332,7 @@ TEST_CASE_FIXTURE(theatre, "a run of another configuration does not go on, and s
   CHECK(lines_of("metrics.jsonl") == 10);
 }
 
-TEST_CASE_FIXTURE(theatre, "a new run begins with the state of another, at its own first step") {
+TEST_CASE_FIXTURE(trainer_fixture, "a new run begins with the state of another, at its own first step") {
   open(part::trains);
   auto first = fit();
   config.run.name = "other";
@@ -346,16 +346,17 @@ TEST_CASE_FIXTURE(theatre, "a new run begins with the state of another, at its o
   CHECK_FALSE(begun.restore_step);
 }
 
-TEST_CASE_FIXTURE(theatre, "resume 'must' fails without a checkpoint") {
+TEST_CASE_FIXTURE(trainer_fixture, "resume 'must' fails without a checkpoint") {
   open(part::trains);
-  config.run.resume = resume_mode::must;
+  config.run.resume = resume_mode::required;
   auto result = fit();
   CHECK(result.status == run_status::failed);
   CHECK(result.reason.code == errc::not_found);
   CHECK(nodes[0]->started.all().empty());
 }
 
-TEST_CASE_FIXTURE(theatre, "the user's error ends the run with rank, step and text; the others are consequences") {
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "the user's error ends the run with rank, step and text; the others are consequences") {
   config.failure.max_failures = 0;
   open(part::waits_for_others);
   config.scaling.num_workers = 4;
@@ -382,7 +383,7 @@ TEST_CASE_FIXTURE(theatre, "the user's error ends the run with rank, step and te
   CHECK(says(notice->text, "out of range"));
 }
 
-TEST_CASE_FIXTURE(theatre, "a worker that dies ends the run with its exit status and last lines") {
+TEST_CASE_FIXTURE(trainer_fixture, "a worker that dies ends the run with its exit status and last lines") {
   config.failure.max_failures = 0;
   open(part::waits_for_others);
   for (auto& node : nodes)
@@ -395,7 +396,7 @@ TEST_CASE_FIXTURE(theatre, "a worker that dies ends the run with its exit status
   CHECK(result.failures.at(0).last_lines == std::vector<std::string>{"its last line"});
 }
 
-TEST_CASE_FIXTURE(theatre, "a worker that does not come up ends the run with what it said") {
+TEST_CASE_FIXTURE(trainer_fixture, "a worker that does not come up ends the run with what it said") {
   open(part::trains);
   for (auto& node : nodes)
     node->cast({1}, part::stillborn);
@@ -405,7 +406,7 @@ TEST_CASE_FIXTURE(theatre, "a worker that does not come up ends the run with wha
   CHECK(says(result.reason.message, "libfoo.so: not found"));
 }
 
-TEST_CASE_FIXTURE(theatre, "a worker that does not know the secret is not let in") {
+TEST_CASE_FIXTURE(trainer_fixture, "a worker that does not know the secret is not let in") {
   open(part::trains);
   for (auto& node : nodes)
     node->cast({0}, part::impostor);
@@ -414,7 +415,7 @@ TEST_CASE_FIXTURE(theatre, "a worker that does not know the secret is not let in
   CHECK(says(result.reason.message, "does not know the run's secret"));
 }
 
-TEST_CASE_FIXTURE(theatre, "a worker of another build ends the run") {
+TEST_CASE_FIXTURE(trainer_fixture, "a worker of another build ends the run") {
   open(part::trains);
   for (auto& node : nodes)
     node->cast({1}, part::other_build);
@@ -423,7 +424,7 @@ TEST_CASE_FIXTURE(theatre, "a worker of another build ends the run") {
   CHECK(nodes[0]->begun.all().empty());
 }
 
-TEST_CASE_FIXTURE(theatre, "workers that do not join are tried once more") {
+TEST_CASE_FIXTURE(trainer_fixture, "workers that do not join are tried once more") {
   open(part::trains);
   for (auto& node : nodes)
     node->cast({1}, part::silent);
@@ -435,7 +436,7 @@ TEST_CASE_FIXTURE(theatre, "workers that do not join are tried once more") {
   CHECK(says(result.failures[0].reason.message, "worker 1 (rank 1) did not join in time"));
 }
 
-TEST_CASE_FIXTURE(theatre, "workers that never join are named when the limit is reached") {
+TEST_CASE_FIXTURE(trainer_fixture, "workers that never join are named when the limit is reached") {
   open(part::silent);
   config.run.start_timeout = std::chrono::milliseconds{200};
   auto result = fit();
@@ -443,7 +444,7 @@ TEST_CASE_FIXTURE(theatre, "workers that never join are named when the limit is 
   CHECK(says(result.reason.message, "worker 3 (rank 1) did not join in time"));
 }
 
-TEST_CASE_FIXTURE(theatre, "workers that disagree about the run are told how") {
+TEST_CASE_FIXTURE(trainer_fixture, "workers that disagree about the run are told how") {
   open(part::trains);
   for (auto& node : nodes)
     node->cast({1}, part::disagrees);
@@ -455,7 +456,7 @@ TEST_CASE_FIXTURE(theatre, "workers that disagree about the run are told how") {
   CHECK(result.failures[2].consequence);
 }
 
-TEST_CASE_FIXTURE(theatre, "a stop ends the run with a checkpoint of what was reached") {
+TEST_CASE_FIXTURE(trainer_fixture, "a stop ends the run with a checkpoint of what was reached") {
   open(part::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) { CHECK(ask<void>(trainer, stop_request{})); });
   CHECK(result.status == run_status::stopped);
@@ -466,7 +467,7 @@ TEST_CASE_FIXTURE(theatre, "a stop ends the run with a checkpoint of what was re
   CHECK(stored_result()["status"] == "stopped");
 }
 
-TEST_CASE_FIXTURE(theatre, "an immediate stop waits for nobody") {
+TEST_CASE_FIXTURE(trainer_fixture, "an immediate stop waits for nobody") {
   open(part::waits_for_others);
   auto result = fit_and([&](const trainer_actor& trainer) {
     CHECK(ask<void>(trainer, stop_request{}));
@@ -476,7 +477,8 @@ TEST_CASE_FIXTURE(theatre, "an immediate stop waits for nobody") {
   CHECK(result.latest_checkpoint.empty());
 }
 
-TEST_CASE_FIXTURE(theatre, "a trainer that is ended leaves nobody waiting, no process, and its directory to others") {
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "a trainer that is ended leaves nobody waiting, no process, and its directory to others") {
   open(part::until_stopped);
   auto trainer = spawn();
   auto pending = self()->request(trainer, patience, fit_request{});
@@ -492,7 +494,7 @@ TEST_CASE_FIXTURE(theatre, "a trainer that is ended leaves nobody waiting, no pr
   CHECK(run_directory::open(config.run));
 }
 
-TEST_CASE_FIXTURE(theatre, "fit is refused while a run is under way") {
+TEST_CASE_FIXTURE(trainer_fixture, "fit is refused while a run is under way") {
   open(part::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     auto second = ask<run_result>(trainer, fit_request{});
@@ -503,9 +505,9 @@ TEST_CASE_FIXTURE(theatre, "fit is refused while a run is under way") {
   CHECK(result.status == run_status::stopped);
 }
 
-TEST_CASE_FIXTURE(theatre, "a second trainer does not get the directory of a run that is under way") {
+TEST_CASE_FIXTURE(trainer_fixture, "a second trainer does not get the directory of a run that is under way") {
   open(part::until_stopped);
-  auto rival = theatre{};
+  auto rival = trainer_fixture{};
   rival.config = config;
   rival.config.cluster.nodes.clear();
   rival.open(part::trains);
@@ -519,7 +521,7 @@ TEST_CASE_FIXTURE(theatre, "a second trainer does not get the directory of a run
   CHECK(result.status == run_status::stopped);
 }
 
-TEST_CASE_FIXTURE(theatre, "a node that is lost in training ends the run") {
+TEST_CASE_FIXTURE(trainer_fixture, "a node that is lost in training ends the run") {
   config.failure.max_failures = 0;
   open(part::waits_for_others);
   config.scaling.placement = placement_strategy::spread;
@@ -530,7 +532,7 @@ TEST_CASE_FIXTURE(theatre, "a node that is lost in training ends the run") {
   CHECK(result.failures.at(0).worker.value == 1);
 }
 
-TEST_CASE_FIXTURE(theatre, "a node that cannot be reached fails the run before anything is written") {
+TEST_CASE_FIXTURE(trainer_fixture, "a node that cannot be reached fails the run before anything is written") {
   open(part::trains);
   set_connect_error("10.0.0.1:4000", {errc::unreachable, "no connection to 10.0.0.1:4000"});
   auto result = fit();
@@ -539,7 +541,7 @@ TEST_CASE_FIXTURE(theatre, "a node that cannot be reached fails the run before a
   CHECK_FALSE(fs::exists(root()));
 }
 
-TEST_CASE_FIXTURE(theatre, "a node that is gone right after it was reached fails the run") {
+TEST_CASE_FIXTURE(trainer_fixture, "a node that is gone right after it was reached fails the run") {
   open(part::trains);
   first_node_is_dead = true;
   auto result = fit();
@@ -549,7 +551,7 @@ TEST_CASE_FIXTURE(theatre, "a node that is gone right after it was reached fails
   CHECK(says(result.reason.message, "10.0.0.0:4000"));
 }
 
-TEST_CASE_FIXTURE(theatre, "a node that has not the program fails the run with its address") {
+TEST_CASE_FIXTURE(trainer_fixture, "a node that has not the program fails the run with its address") {
   open(part::trains);
   nodes[0]->open_error = {errc::program_mismatch, "another build"};
   auto result = fit();
@@ -557,14 +559,14 @@ TEST_CASE_FIXTURE(theatre, "a node that has not the program fails the run with i
   CHECK(nodes[0]->started.all().empty());
 }
 
-TEST_CASE_FIXTURE(theatre, "a process that cannot be started fails the run with the node's address") {
+TEST_CASE_FIXTURE(trainer_fixture, "a process that cannot be started fails the run with the node's address") {
   open(part::trains);
   nodes[0]->start_error = {errc::io_error, "too many processes"};
   auto result = fit();
   CHECK(result.reason == error{errc::io_error, "node 10.0.0.0:4000: too many processes"});
 }
 
-TEST_CASE_FIXTURE(theatre, "what cannot be satisfied or meant fails before anything starts") {
+TEST_CASE_FIXTURE(trainer_fixture, "what cannot be satisfied or meant fails before anything starts") {
   open(part::trains);
   config.scaling.resources_per_worker.cpus = 5;
   CHECK(fit().reason.code == errc::unsatisfiable);
@@ -574,7 +576,7 @@ TEST_CASE_FIXTURE(theatre, "what cannot be satisfied or meant fails before anyth
   CHECK_FALSE(fs::exists(root()));
 }
 
-TEST_CASE_FIXTURE(theatre, "a person is told of shared CPUs and of uneven shards") {
+TEST_CASE_FIXTURE(trainer_fixture, "a person is told of shared CPUs and of uneven shards") {
   open(part::trains);
   capacity = {1, 0};
   config.scaling.num_workers = 7;
@@ -585,7 +587,7 @@ TEST_CASE_FIXTURE(theatre, "a person is told of shared CPUs and of uneven shards
 
 // -- healing --------------------------------------------------------------------------------------------------------
 
-TEST_CASE_FIXTURE(theatre, "a worker that is killed is replaced, and the run is completed") {
+TEST_CASE_FIXTURE(trainer_fixture, "a worker that is killed is replaced, and the run is completed") {
   open(part::waits_for_help);
   auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
   CHECK(result.status == run_status::completed);
@@ -604,7 +606,7 @@ TEST_CASE_FIXTURE(theatre, "a worker that is killed is replaced, and the run is 
   CHECK(result.generations[0].generation == generation_id{2});
   CHECK(result.generations[0].attempt == 1);
   CHECK(result.generations[0].workers == 1);
-  CHECK(result.generations[0].settled == step_id{3});
+  CHECK(result.generations[0].commit_point == step_id{3});
   CHECK(says(result.generations[0].reason, "worker 1 (rank 1) ended"));
   CHECK(result.generations[1].generation == generation_id{3});
   CHECK(result.generations[1].workers == 2);
@@ -612,10 +614,10 @@ TEST_CASE_FIXTURE(theatre, "a worker that is killed is replaced, and the run is 
   // It may have asked before the others had formed theirs.
   const auto& reason = result.generations[1].reason;
   CAPTURE(reason);
-  CHECK(((says(reason, "worker 2 (rank ") && says(reason, ") joins")) || reason == "newcomers wait"));
+  CHECK(((says(reason, "worker 2 (rank ") && says(reason, ") joins")) || reason == "joiners wait"));
   REQUIRE(result.workers.size() == 3);
   CHECK(result.workers[2].rank == rank_id{1});
-  // A newcomer gets its state from the others.
+  // A joiner gets its state from the others.
   auto begun = nodes[0]->begun.all();
   REQUIRE(begun.size() == 3);
   CHECK(begun[2].worker == worker_id{2});
@@ -626,7 +628,7 @@ TEST_CASE_FIXTURE(theatre, "a worker that is killed is replaced, and the run is 
   CHECK(stored_result()["generations"].size() == 2);
 }
 
-TEST_CASE_FIXTURE(theatre, "where nobody is to be replaced, who is left completes the run") {
+TEST_CASE_FIXTURE(trainer_fixture, "where nobody is to be replaced, who is left completes the run") {
   config.failure.replace_lost = false;
   open(part::waits_for_others);
   config.scaling.num_workers = 3;
@@ -639,7 +641,7 @@ TEST_CASE_FIXTURE(theatre, "where nobody is to be replaced, who is left complete
   CHECK(result.generations[0].interrupted_step);
 }
 
-TEST_CASE_FIXTURE(theatre, "a replacement of another build is refused, and another one is started") {
+TEST_CASE_FIXTURE(trainer_fixture, "a replacement of another build is refused, and another one is started") {
   open(part::waits_for_help);
   cast(2, part::other_build);
   auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
@@ -653,7 +655,7 @@ TEST_CASE_FIXTURE(theatre, "a replacement of another build is refused, and anoth
   CHECK(nodes[0]->killed_one.all() == std::vector{worker_id{2}});
 }
 
-TEST_CASE_FIXTURE(theatre, "replacements that do not come up are given up after three") {
+TEST_CASE_FIXTURE(trainer_fixture, "replacements that do not come up are given up after three") {
   open(part::waits_for_others);
   for (std::uint32_t worker = 2; worker < 9; ++worker)
     cast(worker, part::stillborn);
@@ -668,7 +670,7 @@ TEST_CASE_FIXTURE(theatre, "replacements that do not come up are given up after 
   CHECK(nodes[0]->started.all().size() + nodes[1]->started.all().size() == 5);
 }
 
-TEST_CASE_FIXTURE(theatre, "an exception is tried once more by the others, and the run is completed") {
+TEST_CASE_FIXTURE(trainer_fixture, "an exception is tried once more by the others, and the run is completed") {
   open(part::waits_for_help);
   cast(1, part::throws);
   auto result = fit();
@@ -679,7 +681,7 @@ TEST_CASE_FIXTURE(theatre, "an exception is tried once more by the others, and t
   CHECK(result.restarts == 0);
 }
 
-TEST_CASE_FIXTURE(theatre, "an exception that comes again on the same step is the user's, and ends the run") {
+TEST_CASE_FIXTURE(trainer_fixture, "an exception that comes again on the same step is the user's, and ends the run") {
   open(part::throws);
   auto result = fit();
   CHECK(result.status == run_status::failed);
@@ -688,7 +690,7 @@ TEST_CASE_FIXTURE(theatre, "an exception that comes again on the same step is th
   CHECK(result.restarts == 0);
 }
 
-TEST_CASE_FIXTURE(theatre, "when nobody is left the run starts again from its latest checkpoint") {
+TEST_CASE_FIXTURE(trainer_fixture, "when nobody is left the run starts again from its latest checkpoint") {
   open(part::trains);
   config.scaling.num_workers = 1;
   auto first = fit();
@@ -700,7 +702,7 @@ TEST_CASE_FIXTURE(theatre, "when nobody is left the run starts again from its la
   CHECK(result.restarts == 1);
   REQUIRE(result.generations.size() == 1);
   CHECK(result.generations[0].attempt == 2);
-  CHECK(result.generations[0].settled == step_id{5});
+  CHECK(result.generations[0].commit_point == step_id{5});
   CHECK(result.generations[0].steps_redone == 3);
   CHECK(says(result.generations[0].reason, "worker 0 (rank 0) ended"));
   CHECK(result.failures.size() == 1);
@@ -714,7 +716,7 @@ TEST_CASE_FIXTURE(theatre, "when nobody is left the run starts again from its la
   CHECK(is_said("starts again from its latest checkpoint"));
 }
 
-TEST_CASE_FIXTURE(theatre,
+TEST_CASE_FIXTURE(trainer_fixture,
                   "each worker gets a GPU, its replacement the one that is free, and so does a second attempt") {
   open(part::waits_for_help);
   capacity = {4, 2};
@@ -733,7 +735,7 @@ TEST_CASE_FIXTURE(theatre,
     CHECK(each.gpus == 0.5);
 }
 
-TEST_CASE_FIXTURE(theatre, "a run that starts again does so on the GPU that its dead worker had") {
+TEST_CASE_FIXTURE(trainer_fixture, "a run that starts again does so on the GPU that its dead worker had") {
   open(part::trains);
   capacity = {4, 1};
   config.scaling.use_gpu = true;
@@ -748,7 +750,7 @@ TEST_CASE_FIXTURE(theatre, "a run that starts again does so on the GPU that its 
     CHECK(each.devices == std::vector<std::string>{"0"});
 }
 
-TEST_CASE_FIXTURE(theatre, "more GPUs than there are fail at once, with what is asked for and what is offered") {
+TEST_CASE_FIXTURE(trainer_fixture, "more GPUs than there are fail at once, with what is asked for and what is offered") {
   open(part::trains);
   config.scaling.use_gpu = true;
   config.scaling.num_workers = 4;
@@ -760,7 +762,7 @@ TEST_CASE_FIXTURE(theatre, "more GPUs than there are fail at once, with what is 
   CHECK(nodes[0]->opened.all().empty());
 }
 
-TEST_CASE_FIXTURE(theatre, "a worker that is killed before it has joined has the run started again") {
+TEST_CASE_FIXTURE(trainer_fixture, "a worker that is killed before it has joined has the run started again") {
   open(part::trains);
   cast(1, part::silent);
   auto result = fit_and_at_once([&](const trainer_actor&) {
@@ -774,7 +776,7 @@ TEST_CASE_FIXTURE(theatre, "a worker that is killed before it has joined has the
 
 // -- nodes that are lost, and come -----------------------------------------------------------------------------------
 
-TEST_CASE_FIXTURE(theatre, "a node that goes silent is given up, and its worker replaced on another") {
+TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its worker replaced on another") {
   open(part::waits_for_help);
   config.scaling.placement = placement_strategy::spread;
   auto result = fit_and([&](const trainer_actor&) {
@@ -792,7 +794,7 @@ TEST_CASE_FIXTURE(theatre, "a node that goes silent is given up, and its worker 
   CHECK(result.workers[2].node == "10.0.0.0:4000");
 }
 
-TEST_CASE_FIXTURE(theatre, "a node that was given up and speaks again ends what it has, and takes new workers") {
+TEST_CASE_FIXTURE(trainer_fixture, "a node that was given up and speaks again ends what it has, and takes new workers") {
   open(part::waits_for_help);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;
@@ -810,7 +812,8 @@ TEST_CASE_FIXTURE(theatre, "a node that was given up and speaks again ends what 
   CHECK(nodes[1]->opened.all().size() == 2);
 }
 
-TEST_CASE_FIXTURE(theatre, "a node whose connection is lost is dialled again, and the run goes on when it is back") {
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "a node whose connection is lost is dialled again, and the run goes on when it is back") {
   open(part::waits_for_help);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;
@@ -829,7 +832,7 @@ TEST_CASE_FIXTURE(theatre, "a node whose connection is lost is dialled again, an
   CHECK(result.failures[0].reason.code == errc::node_lost);
 }
 
-TEST_CASE_FIXTURE(theatre, "a run with a range waits for its nodes, and begins when there are enough") {
+TEST_CASE_FIXTURE(trainer_fixture, "a run with a range waits for its nodes, and begins when there are enough") {
   open(part::trains);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;
@@ -846,7 +849,7 @@ TEST_CASE_FIXTURE(theatre, "a run with a range waits for its nodes, and begins w
   CHECK(result.failures.empty());
 }
 
-TEST_CASE_FIXTURE(theatre, "a run with a range that gets too few workers ends after its limit") {
+TEST_CASE_FIXTURE(trainer_fixture, "a run with a range that gets too few workers ends after its limit") {
   open(part::waits_for_help);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;
@@ -861,7 +864,7 @@ TEST_CASE_FIXTURE(theatre, "a run with a range that gets too few workers ends af
   CHECK(says(result.reason.message, "scaling.wait_for_workers"));
 }
 
-TEST_CASE_FIXTURE(theatre, "the workers of a node that goes away are replaced first, and no step is redone") {
+TEST_CASE_FIXTURE(trainer_fixture, "the workers of a node that goes away are replaced first, and no step is redone") {
   open(part::until_stopped);
   config.scaling.placement = placement_strategy::spread;
   auto result = fit_and([&](const trainer_actor& trainer) {
@@ -883,7 +886,7 @@ TEST_CASE_FIXTURE(theatre, "the workers of a node that goes away are replaced fi
 
 // -- on request -----------------------------------------------------------------------------------------------------
 
-TEST_CASE_FIXTURE(theatre, "a run takes another size on request, up and down") {
+TEST_CASE_FIXTURE(trainer_fixture, "a run takes another size on request, up and down") {
   open(part::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     for (auto workers : {0u, 9u}) {
@@ -904,7 +907,7 @@ TEST_CASE_FIXTURE(theatre, "a run takes another size on request, up and down") {
   CHECK_FALSE(result.state_sha256.empty());
 }
 
-TEST_CASE_FIXTURE(theatre, "a run that is paused goes on when it is resumed") {
+TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused goes on when it is resumed") {
   open(part::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     CHECK(ask<void>(trainer, pause_request{}));
@@ -920,7 +923,7 @@ TEST_CASE_FIXTURE(theatre, "a run that is paused goes on when it is resumed") {
   CHECK(result.generations.size() == 1);
 }
 
-TEST_CASE_FIXTURE(theatre, "a run that is paused can be stopped") {
+TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused can be stopped") {
   open(part::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     CHECK(ask<void>(trainer, pause_request{}));

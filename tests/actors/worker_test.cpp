@@ -1,4 +1,4 @@
-#include "play.hpp"
+#include "actor_fixture.hpp"
 
 #include <troupe/actors/worker.hpp>
 
@@ -9,7 +9,7 @@ using namespace troupe::actors;
 
 namespace {
 
-struct played_host : training_host {
+struct fake_host : training_host {
   void begin(const begin_training& message) override { calls.push_back("begin " + message.function); }
   void command(const control_command& message) override {
     calls.push_back("command " + std::to_string(message.sequence));
@@ -31,9 +31,9 @@ struct played_host : training_host {
 };
 
 /// Hears beats, and nothing else.
-class played_node_of_workers : public node_actor::base {
+class fake_node_of_workers : public node_actor::base {
  public:
-  played_node_of_workers(caf::actor_config& cfg, std::shared_ptr<record<worker_beat>> beats)
+  fake_node_of_workers(caf::actor_config& cfg, std::shared_ptr<record<worker_beat>> beats)
       : node_actor::base(cfg), beats_(std::move(beats)) {}
 
   behavior_type make_behavior() override {
@@ -60,8 +60,8 @@ class played_node_of_workers : public node_actor::base {
 
 } // namespace
 
-TEST_CASE_FIXTURE(stage_house, "a worker hands on what it is told, in order, and answers at once") {
-  auto host = std::make_shared<played_host>();
+TEST_CASE_FIXTURE(actor_fixture, "a worker hands on what it is told, in order, and answers at once") {
+  auto host = std::make_shared<fake_host>();
   auto worker = spawn_worker(system(), node_actor{}, host);
   begin_training begin;
   begin.function = "train";
@@ -75,10 +75,10 @@ TEST_CASE_FIXTURE(stage_house, "a worker hands on what it is told, in order, and
   CHECK(host->calls == std::vector<std::string>{"begin train", "command 5", "abort why", "release"});
 }
 
-TEST_CASE_FIXTURE(stage_house, "a worker tells its node several times a second what it does, until it ends") {
+TEST_CASE_FIXTURE(actor_fixture, "a worker tells its node several times a second what it does, until it ends") {
   auto beats = std::make_shared<record<worker_beat>>();
-  auto node = system().spawn<played_node_of_workers>(beats);
-  auto host = std::make_shared<played_host>();
+  auto node = system().spawn<fake_node_of_workers>(beats);
+  auto host = std::make_shared<fake_host>();
   auto worker = spawn_worker(system(), node, host);
   auto heard = beats->wait_for(3);
   REQUIRE(heard.size() >= 3);

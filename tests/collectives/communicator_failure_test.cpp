@@ -399,7 +399,7 @@ TEST_CASE("a deadline that passes tells where each missing rank stands, and so d
 
 TEST_CASE("members of another generation or group are refused") {
   for (int what = 0; what < 3; ++what) {
-    meeting<std::string> place{2};
+    rendezvous<std::string> place{2};
     std::vector<errc> seen(2);
     std::vector<std::thread> threads;
     for (std::uint32_t rank = 0; rank < 2; ++rank)
@@ -429,7 +429,7 @@ TEST_CASE("a cancelled group ends its connecting at once") {
   options.cancelled = source.get_token();
   options.connect_deadline = std::chrono::hours{1};
   // The peer gives its address and is never seen again.
-  meeting<std::string> place{2};
+  rendezvous<std::string> place{2};
   std::latch peer_may_go{1};
   std::thread peer{[&] {
     auto theirs = options_for(1, 2);
@@ -455,7 +455,7 @@ TEST_CASE("a cancelled group ends its connecting at once") {
 TEST_CASE("members that give up while all connect take none of the others with them") {
   constexpr std::uint32_t world_size = 8;
   for (int again = 0; again < 12; ++again) {
-    meeting<std::string> place{world_size};
+    rendezvous<std::string> place{world_size};
     std::stop_source source;
     std::vector<errc> seen(world_size);
     std::vector<std::thread> threads;

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-/// One step of a worker whose gradients lie in device memory: the same for a played device and a real one.
+/// One step of a worker whose gradients lie in device memory: the same for a fake device and a real one.
 namespace troupe::collectives::testing {
 
 struct device_case {

@@ -132,8 +132,8 @@ auto over_nccl(const std::vector<std::shared_ptr<device>>& devices, F f) {
   const auto n = static_cast<std::uint32_t>(devices.size());
   static std::uint64_t generation = 0;
   const generation_id number{++generation};
-  meeting<std::string> first{n};
-  meeting<std::string> second{n};
+  rendezvous<std::string> first{n};
+  rendezvous<std::string> second{n};
   std::vector<decltype(f(std::declval<device_group&>()))> results(n);
   std::vector<std::string> errors(n);
   std::vector<std::thread> threads;

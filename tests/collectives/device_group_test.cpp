@@ -1,6 +1,6 @@
 #include "device_cases.hpp"
+#include "fake_device.hpp"
 #include "hang_cases.hpp"
-#include "played_device.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@ using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
 
 TEST_CASE("alone on a device: the bits of the plain recursive sum, for every number of shards") {
-  const auto where = std::make_shared<played_device>(played_device::options{.seed = 5});
+  const auto where = std::make_shared<fake_device>(fake_device::options{.seed = 5});
   auto group = value_or_throw(make_self_device_group(where, generation_id{1}));
   for (const auto& layout : device_layouts())
     for (std::uint32_t shards : {1u, 2u, 3u, 8u, 13u, 32u})
@@ -21,7 +21,7 @@ TEST_CASE("alone on a device: the bits of the plain recursive sum, for every num
 }
 
 TEST_CASE("shards that contribute nothing count as zeros") {
-  const auto where = std::make_shared<played_device>(played_device::options{.seed = 6});
+  const auto where = std::make_shared<fake_device>(fake_device::options{.seed = 6});
   auto stream = value_or_throw(device_stream::make(where));
   const bucket_layout layout{{{dtype::f32, 100}}};
   auto sums = value_or_throw(device_leaf_accumulator::make(where, layout, 4));
@@ -33,7 +33,7 @@ TEST_CASE("shards that contribute nothing count as zeros") {
 }
 
 TEST_CASE("an accumulator in device memory refuses what one on the host refuses") {
-  const auto where = std::make_shared<played_device>();
+  const auto where = std::make_shared<fake_device>();
   auto stream = value_or_throw(device_stream::make(where));
   CHECK(device_leaf_accumulator::make(where, bucket_layout{{{dtype::i16, 4}}}, 2).error().code ==
         errc::invalid_argument);
@@ -52,7 +52,7 @@ TEST_CASE("an accumulator in device memory refuses what one on the host refuses"
 }
 
 TEST_CASE("memory that is not there is told with what was asked for and what was free") {
-  const auto where = std::make_shared<played_device>(played_device::options{.total_bytes = 1000});
+  const auto where = std::make_shared<fake_device>(fake_device::options{.total_bytes = 1000});
   auto group = value_or_throw(make_self_device_group(where, generation_id{1}));
   const auto result = group->make_bucket(bucket_layout{{{dtype::f32, 1024}}});
   REQUIRE(!result);
@@ -61,7 +61,7 @@ TEST_CASE("memory that is not there is told with what was asked for and what was
 }
 
 TEST_CASE("after an abort every call gives its reason, and arguments that do not fit harm nothing") {
-  const auto where = std::make_shared<played_device>();
+  const auto where = std::make_shared<fake_device>();
   auto group = value_or_throw(make_self_device_group(where, generation_id{3}));
   const bucket_layout layout{{{dtype::f32, 64}}};
   auto ready = value_or_throw(device_event::make(where));
@@ -81,7 +81,7 @@ TEST_CASE("after an abort every call gives its reason, and arguments that do not
 }
 
 TEST_CASE("a device that does not end its work ends the process, unless it goes on while leave is waited for") {
-  const auto where = std::make_shared<played_device>();
+  const auto where = std::make_shared<fake_device>();
   check_hanging_device(where, begins_on::own_thread, [&](hang_policy on_hang) {
     return value_or_throw(make_self_device_group(where, generation_id{1}, std::move(on_hang)));
   });

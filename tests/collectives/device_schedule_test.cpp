@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 #include <map>
 
-// The schedule between devices, played through in host memory: what it moves and finishes has to be the sum.
+// The schedule between devices, fake through in host memory: what it moves and finishes has to be the sum.
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -14,7 +14,7 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-struct played_rank {
+struct fake_rank {
   /// By position: whole buckets of sums.
   std::vector<std::vector<std::byte>> partials;
   std::vector<std::byte> received;
@@ -29,7 +29,7 @@ std::vector<std::vector<std::byte>> play(const bucket_layout& layout, std::uint3
   const auto plan = value_or_throw(plan_finish(shards, ownership));
   const auto sums = layout.sums();
   const auto n = static_cast<std::uint32_t>(ownership.size());
-  std::vector<played_rank> ranks(n);
+  std::vector<fake_rank> ranks(n);
   for (std::uint32_t r = 0; r < n; ++r) {
     ranks[r].result.resize(layout.size_bytes());
     for (const auto& node : maximal_nodes(shards, ownership[r]))

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "played_device.hpp"
+#include "fake_device.hpp"
 
 #include <troupe/collectives/device_group.hpp>
 #include <troupe/error.hpp>
@@ -41,15 +41,15 @@ class hang_diary {
   }
 
   /// With short limits, and without an end of this process. Leave is given by `answer`.
-  hang_policy policy(std::function<expected<hang_policy::leave>()> answer) {
+  hang_policy policy(std::function<expected<hang_policy::permit>()> answer) {
     hang_policy result;
     result.abort_deadline = std::chrono::milliseconds{20};
     result.settle_deadline = std::chrono::milliseconds{20};
-    result.ask_leave = [this, answer = std::move(answer)] {
+    result.request_exit = [this, answer = std::move(answer)] {
       add("leave");
       return answer();
     };
-    result.withdraw_leave = [this] { add("withdraw"); };
+    result.withdraw_exit = [this] { add("withdraw"); };
     result.copy_out = [this]() -> expected<void> {
       add("copy");
       return {};
@@ -77,7 +77,7 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
     auto ready = value_or_throw(device_event::make(where));
     auto bucket = value_or_throw(group.make_bucket(layout));
     auto memory = value_or_throw(group.allocate(layout.size_bytes()));
-    value_or_throw(played_device::run_on(stream.handle(), [&goes_on] { goes_on.wait(); }));
+    value_or_throw(fake_device::run_on(stream.handle(), [&goes_on] { goes_on.wait(); }));
     value_or_throw(ready.record(stream));
     const auto free = value_or_throw(where->free_bytes());
     value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
@@ -93,7 +93,7 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
   {
     hang_diary diary;
     std::latch goes_on{1};
-    auto group = make(diary.policy([] { return hang_policy::leave{true}; }));
+    auto group = make(diary.policy([] { return hang_policy::permit{true}; }));
     // A process would have ended by then.
     give_up(*group, goes_on, [&] {
       diary.wait_for(3);
@@ -104,7 +104,7 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
     CHECK(steps[0] == "leave");
     CHECK(steps[1] == "copy");
     INFO(steps[2]);
-    for (const char* part : {"end: ", "work on the device has not ended within 20 ms", "GPU 0 (played, GPU-"})
+    for (const char* part : {"end: ", "work on the device has not ended within 20 ms", "GPU 0 (fake, GPU-"})
       CHECK(steps[2].find(part) != std::string::npos);
   }
   {
@@ -112,7 +112,7 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
     std::latch goes_on{1};
     // The question's thread may be the last that looks at it.
     const auto is_over = std::make_shared<std::latch>(1);
-    auto group = make(diary.policy([is_over]() -> expected<hang_policy::leave> {
+    auto group = make(diary.policy([is_over]() -> expected<hang_policy::permit> {
       is_over->wait();
       return fail(errc::aborted, "the question was withdrawn");
     }));
@@ -134,7 +134,7 @@ inline void check_who_is_waited_for(device_group& group) {
   auto bucket = value_or_throw(group.make_bucket(layout));
   auto memory = value_or_throw(group.allocate(layout.size_bytes()));
   std::atomic<bool> may_end = false;
-  value_or_throw(played_device::run_on(stream.handle(), [&] { may_end.wait(false); }));
+  value_or_throw(fake_device::run_on(stream.handle(), [&] { may_end.wait(false); }));
   value_or_throw(ready.record(stream));
   CHECK_FALSE(group.awaits_own_gpu());
   value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));

@@ -1,7 +1,7 @@
 #include "device_cases.hpp"
+#include "fake_nccl.hpp"
 #include "hang_cases.hpp"
 #include "nccl/group.hpp"
-#include "played_nccl.hpp"
 #include "rank_group.hpp"
 
 #include <doctest/doctest.h>
@@ -14,17 +14,17 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-/// Ranks as threads, each with a played device of its own, over the played library.
+/// Ranks as threads, each with a fake device of its own, over the fake library.
 class nccl_ranks {
  public:
   using options_function = std::function<void(std::uint32_t rank, nccl_options&)>;
 
   explicit nccl_ranks(std::uint32_t world_size, const options_function& adjust = {}, int version = 22809,
                       std::uint64_t generation = 1)
-      : library_(played_nccl::table(version)), errors(world_size), groups(world_size), devices(world_size) {
+      : library_(fake_nccl::table(version)), errors(world_size), groups(world_size), devices(world_size) {
     for (std::uint32_t rank = 0; rank < world_size; ++rank)
-      devices[rank] = std::make_shared<played_device>(
-          played_device::options{.seed = rank + 1, .uuid = "GPU-" + std::to_string(rank)});
+      devices[rank] =
+          std::make_shared<fake_device>(fake_device::options{.seed = rank + 1, .uuid = "GPU-" + std::to_string(rank)});
     form(adjust, generation);
   }
 
@@ -33,8 +33,8 @@ class nccl_ranks {
   }
 
   void form(const options_function& adjust, std::uint64_t generation) {
-    meeting<std::string> first{size()};
-    meeting<std::string> second{size()};
+    rendezvous<std::string> first{size()};
+    rendezvous<std::string> second{size()};
     in_threads([&](std::uint32_t rank) {
       int calls = 0;
       nccl_options options;
@@ -121,15 +121,15 @@ TEST_CASE("every world size and ownership gives the bits of the plain recursive 
     nccl_ranks ranks{world_size};
     for (const auto& x : ranks.errors)
       REQUIRE(x == error{});
-    // Each pause of a played stream is a wait for a core where there are few.
+    // Each pause of a fake stream is a wait for a core where there are few.
     for (std::size_t i = world_size % 2; i < layouts.size(); i += 2) {
       const std::uint32_t shards = i % 2 == 0 ? 16 : 13;
       check_bits(ranks, {layouts[i], shards, even_ownership(shards, world_size), 1 + i % 3, 16384, 1});
       check_bits(ranks, {layouts[i], shards, random_ownership(shards, world_size, random), 1, UINT64_MAX, 1});
     }
   }
-  CHECK(played_nccl::violations == 0);
-  CHECK(played_nccl::living == 0);
+  CHECK(fake_nccl::violations == 0);
+  CHECK(fake_nccl::living == 0);
 }
 
 TEST_CASE("the fast mode sums one contribution for each rank by the library") {
@@ -142,11 +142,11 @@ TEST_CASE("the fast mode sums one contribution for each rank by the library") {
         CHECK(found == wanted);
     }
   }
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("buffers are registered once for each communicator, and live on") {
-  const auto before = played_nccl::registrations.load();
+  const auto before = fake_nccl::registrations.load();
   nccl_ranks ranks{2};
   const bucket_layout layout{{{dtype::f32, 30000}}};
   std::vector<device_memory> memory(2);
@@ -165,12 +165,12 @@ TEST_CASE("buffers are registered once for each communicator, and live on") {
     }
   };
   ranks.in_threads(reduce);
-  CHECK(played_nccl::registrations - before == 4);
+  CHECK(fake_nccl::registrations - before == 4);
   ranks.in_threads([&](std::uint32_t rank) { ranks.groups[rank].reset(); });
   ranks.form({}, 2);
   ranks.in_threads(reduce);
-  CHECK(played_nccl::registrations - before == 8);
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::registrations - before == 8);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("a library without registration, shrinking and revoking does as well") {
@@ -194,8 +194,8 @@ TEST_CASE("an abort ends what waits for a lost rank, and the group goes on witho
     const auto told = reduce_without(ranks, 1, {errc::aborted, "worker 1 is lost"});
     for (std::uint32_t rank : {0u, 2u, 3u})
       CHECK(told[rank] == error{errc::aborted, "worker 1 is lost"});
-    const auto shrunk_before = played_nccl::shrunk.load();
-    played_nccl::shrink_fails = x.fails;
+    const auto shrunk_before = fake_nccl::shrunk.load();
+    fake_nccl::shrink_fails = x.fails;
     std::vector<std::unique_ptr<device_group>> old;
     for (std::uint32_t rank : {0u, 2u, 3u})
       old.push_back(std::move(ranks.groups[rank]));
@@ -213,17 +213,17 @@ TEST_CASE("an abort ends what waits for a lost rank, and the group goes on witho
         2);
     for (const auto& each : ranks.errors)
       REQUIRE(each == error{});
-    CHECK(played_nccl::shrunk - shrunk_before == x.shrunk);
+    CHECK(fake_nccl::shrunk - shrunk_before == x.shrunk);
     check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 3)});
-    played_nccl::shrink_fails = false;
+    fake_nccl::shrink_fails = false;
   }
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("a rank that leaves while nothing is wrong leaves the others a group to shrink") {
   nccl_ranks ranks{3};
   check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 3), 1, UINT64_MAX, 1});
-  const auto shrunk_before = played_nccl::shrunk.load();
+  const auto shrunk_before = fake_nccl::shrunk.load();
   std::vector<std::unique_ptr<device_group>> old;
   for (std::uint32_t rank : {0u, 1u})
     old.push_back(std::move(ranks.groups[rank]));
@@ -232,14 +232,14 @@ TEST_CASE("a rank that leaves while nothing is wrong leaves the others a group t
   ranks.form([&](std::uint32_t rank, nccl_options& options) { options.predecessor = std::move(old[rank]); }, 2);
   for (std::uint32_t rank : {0u, 1u})
     REQUIRE(ranks.errors[rank] == error{});
-  CHECK(played_nccl::shrunk - shrunk_before == 2);
+  CHECK(fake_nccl::shrunk - shrunk_before == 2);
   check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 2), 1, UINT64_MAX, 1});
 }
 
-TEST_CASE("a newcomer among the ranks means a new id") {
+TEST_CASE("a joiner among the ranks means a new id") {
   nccl_ranks ranks{3};
   reduce_without(ranks, 2, {errc::aborted, "lost"});
-  const auto shrunk_before = played_nccl::shrunk.load();
+  const auto shrunk_before = fake_nccl::shrunk.load();
   ranks.groups[2].reset();
   ranks.form(
       [&](std::uint32_t rank, nccl_options& options) {
@@ -249,7 +249,7 @@ TEST_CASE("a newcomer among the ranks means a new id") {
       2);
   for (const auto& x : ranks.errors)
     REQUIRE(x == error{});
-  CHECK(played_nccl::shrunk == shrunk_before);
+  CHECK(fake_nccl::shrunk == shrunk_before);
   check_bits(ranks, {bucket_layout{{{dtype::f64, 3000}}}, 8, even_ownership(8, 3)});
 }
 
@@ -258,27 +258,27 @@ TEST_CASE("a group whose revocation does not end is aborted, and not looked at a
     nccl_ranks ranks{2, [](std::uint32_t, nccl_options& options) {
                        options.on_hang.abort_deadline = std::chrono::milliseconds{20};
                      }};
-    played_nccl::never_revoked = true;
+    fake_nccl::never_revoked = true;
     const auto told = reduce_without(ranks, 1, {errc::aborted, "lost"});
     CHECK(told[0] == error{errc::aborted, "lost"});
-    played_nccl::never_revoked = false;
+    fake_nccl::never_revoked = false;
   }
-  CHECK(played_nccl::violations == 0);
-  CHECK(played_nccl::living == 0);
+  CHECK(fake_nccl::violations == 0);
+  CHECK(fake_nccl::living == 0);
 }
 
 TEST_CASE("when NCCL never comes back, the process asks for leave, copies the state out if it is the last, and ends") {
   hang_diary of[3];
   {
     nccl_ranks ranks{3, [&](std::uint32_t rank, nccl_options& options) {
-                       options.on_hang = of[rank].policy([rank] { return hang_policy::leave{rank != 0}; });
+                       options.on_hang = of[rank].policy([rank] { return hang_policy::permit{rank != 0}; });
                        if (rank == 2)
                          options.on_hang.copy_out = {};
                      }};
-    played_nccl::hangs = true;
+    fake_nccl::hangs = true;
     reduce_without(ranks, 3, {errc::aborted, "lost"});
     // A process would have ended; here its threads may.
-    played_nccl::hangs = false;
+    fake_nccl::hangs = false;
   }
   const auto ends_with = [](const std::vector<std::string>& steps, const std::string& text) {
     INFO(steps.back());
@@ -294,7 +294,7 @@ TEST_CASE("when NCCL never comes back, the process asks for leave, copies the st
   // Nothing that could copy is no copy.
   REQUIRE(of[2].steps().size() == 2);
   ends_with(of[2].steps(), "the steps since the last checkpoint are lost");
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("an abort that comes back late spares the process, which then needs no leave") {
@@ -303,19 +303,19 @@ TEST_CASE("an abort that comes back late spares the process, which then needs no
   {
     nccl_ranks ranks{2, [&](std::uint32_t rank, nccl_options& options) {
                        if (rank == 0)
-                         options.on_hang = diary.policy([&is_over]() -> expected<hang_policy::leave> {
-                           played_nccl::hangs = false;
+                         options.on_hang = diary.policy([&is_over]() -> expected<hang_policy::permit> {
+                           fake_nccl::hangs = false;
                            is_over.wait();
                            return fail(errc::aborted, "the question was withdrawn");
                          });
                      }};
-    played_nccl::hangs = true;
+    fake_nccl::hangs = true;
     const auto told = reduce_without(ranks, 1, {errc::aborted, "lost"});
     CHECK(told[0] == error{errc::aborted, "lost"});
     CHECK(diary.steps() == std::vector<std::string>{"leave", "withdraw"});
     is_over.count_down();
   }
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("a call that NCCL refuses is named") {
@@ -325,10 +325,10 @@ TEST_CASE("a call that NCCL refuses is named") {
   auto ready = value_or_throw(device_event::make(group.where()));
   auto bucket = value_or_throw(group.make_bucket(layout));
   auto memory = value_or_throw(group.allocate(layout.size_bytes()));
-  played_nccl::all_reduce_result = nccl::invalid_usage;
+  fake_nccl::all_reduce_result = nccl::invalid_usage;
   value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
   const auto done = group.finish();
-  played_nccl::all_reduce_result = nccl::success;
+  fake_nccl::all_reduce_result = nccl::success;
   REQUIRE(!done);
   INFO(done.error().message);
   CHECK(done.error().code == errc::device_error);
@@ -337,18 +337,18 @@ TEST_CASE("a call that NCCL refuses is named") {
 }
 
 TEST_CASE("connections that break while the group is formed may be a peer's end, and are no error of the device's") {
-  played_nccl::forming_result = nccl::system_error;
+  fake_nccl::forming_result = nccl::system_error;
   nccl_ranks ranks{2};
-  played_nccl::forming_result = nccl::success;
+  fake_nccl::forming_result = nccl::success;
   for (const auto& x : ranks.errors) {
     CHECK(x.code == errc::unreachable);
     CHECK(x.message.find("ncclCommInitRankConfig: ") == 0);
   }
-  CHECK(played_nccl::living == 0);
+  CHECK(fake_nccl::living == 0);
 }
 
 TEST_CASE("without an id from NCCL nobody waits, and a group that can be shrunk needs none") {
-  played_nccl::id_result = nccl::system_error;
+  fake_nccl::id_result = nccl::system_error;
   {
     nccl_ranks ranks{2};
     CHECK(ranks.errors[0].code == errc::unreachable);
@@ -356,7 +356,7 @@ TEST_CASE("without an id from NCCL nobody waits, and a group that can be shrunk 
     CHECK(ranks.errors[1].code == errc::aborted);
     CHECK(ranks.errors[1].message.find("rank 0 has got no id from NCCL: ncclGetUniqueId: ") != std::string::npos);
   }
-  played_nccl::id_result = nccl::success;
+  fake_nccl::id_result = nccl::success;
   for (bool can_shrink : {true, false}) {
     nccl_ranks ranks{3};
     reduce_without(ranks, 2, {errc::aborted, "lost"});
@@ -365,8 +365,8 @@ TEST_CASE("without an id from NCCL nobody waits, and a group that can be shrunk 
       old.push_back(std::move(ranks.groups[rank]));
     ranks.groups.pop_back();
     std::vector<std::string> notes(2);
-    played_nccl::id_result = nccl::system_error;
-    played_nccl::shrink_fails = !can_shrink;
+    fake_nccl::id_result = nccl::system_error;
+    fake_nccl::shrink_fails = !can_shrink;
     ranks.form(
         [&](std::uint32_t rank, nccl_options& options) {
           options.predecessor = std::move(old[rank]);
@@ -374,8 +374,8 @@ TEST_CASE("without an id from NCCL nobody waits, and a group that can be shrunk 
           options.note = [&notes, rank](const std::string& text) { notes[rank] = text; };
         },
         2);
-    played_nccl::id_result = nccl::success;
-    played_nccl::shrink_fails = false;
+    fake_nccl::id_result = nccl::success;
+    fake_nccl::shrink_fails = false;
     for (std::uint32_t rank : {0u, 1u}) {
       CHECK((ranks.errors[rank] == error{}) == can_shrink);
       CHECK(notes[rank].empty() == can_shrink);
@@ -385,8 +385,8 @@ TEST_CASE("without an id from NCCL nobody waits, and a group that can be shrunk 
     else
       CHECK(notes[1].find("ncclCommShrink did not end within 100 ms") != std::string::npos);
   }
-  CHECK(played_nccl::living == 0);
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::living == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("a group that is replaced is not finalized, which would wait for those that have left") {
@@ -397,9 +397,9 @@ TEST_CASE("a group that is replaced is not finalized, which would wait for those
     old.push_back(std::move(ranks.groups[rank]));
   const auto leaving = std::move(ranks.groups[2]);
   ranks.groups.resize(2);
-  const auto before = played_nccl::finalized.load();
+  const auto before = fake_nccl::finalized.load();
   ranks.form([&](std::uint32_t rank, nccl_options& options) { options.predecessor = std::move(old[rank]); }, 2);
-  CHECK(played_nccl::finalized == before);
+  CHECK(fake_nccl::finalized == before);
   check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 2), 1, UINT64_MAX, 1});
 }
 
@@ -415,7 +415,7 @@ TEST_CASE("a rank that is late is told by the deadline, with call, rank and devi
   REQUIRE(!done);
   INFO(done.error().message);
   CHECK(done.error().code == errc::timed_out);
-  for (const char* part : {"rank 0 of 2", "GPU 0 (played, GPU-", "all_reduce_fast #1"})
+  for (const char* part : {"rank 0 of 2", "GPU 0 (fake, GPU-", "all_reduce_fast #1"})
     CHECK(done.error().message.find(part) != std::string::npos);
   ranks.groups[1]->abort({errc::aborted, "enough"});
 }
@@ -439,8 +439,8 @@ TEST_CASE("two ranks on one GPU are refused by name") {
 }
 
 TEST_CASE("a group is not formed with another generation's ranks, nor after it was cancelled") {
-  const auto library = played_nccl::table();
-  const auto where = std::make_shared<played_device>();
+  const auto library = fake_nccl::table();
+  const auto where = std::make_shared<fake_device>();
   nccl_options options;
   options.world_size = 2;
   options.generation = generation_id{7};

@@ -1,7 +1,7 @@
 #include "nccl/group.hpp"
 #include "nccl/library.hpp"
 
-#include <played_device.hpp>
+#include <fake_device.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -55,7 +55,7 @@ TEST_CASE("a group that NCCL refuses to form says why in NCCL's own words") {
   nccl_options options;
   options.world_size = 1;
   const auto made = make_nccl_group(
-      library, std::make_shared<collectives::testing::played_device>(collectives::testing::played_device::options{}),
+      library, std::make_shared<collectives::testing::fake_device>(collectives::testing::fake_device::options{}),
       std::move(options),
       [](std::string mine) -> expected<std::vector<std::string>> { return std::vector{std::move(mine)}; });
   REQUIRE_FALSE(made);

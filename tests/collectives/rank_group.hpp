@@ -30,9 +30,9 @@ inline std::string to_string(backend x) {
 
 /// The control plane's exchange, among threads.
 template <class Blob>
-class meeting {
+class rendezvous {
  public:
-  explicit meeting(std::uint32_t size) : blobs_(size) {}
+  explicit rendezvous(std::uint32_t size) : blobs_(size) {}
 
   std::vector<Blob> exchange(std::uint32_t rank, Blob mine) {
     std::unique_lock lock{mutex_};
@@ -79,9 +79,9 @@ class rank_group {
       : members_(world_size) {
     if (hosts.empty())
       hosts = kind == backend::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
-    meeting<std::string> addresses{world_size};
-    meeting<std::vector<int>> descriptors{world_size};
-    meeting<int> done{world_size};
+    rendezvous<std::string> addresses{world_size};
+    rendezvous<std::vector<int>> descriptors{world_size};
+    rendezvous<int> done{world_size};
     std::vector<error> errors(world_size);
     in_threads([&](std::uint32_t rank) {
       auto made = [&]() -> expected<std::unique_ptr<communicator>> {

@@ -55,8 +55,8 @@ class shm_generation {
   shm_generation(const pools& memory, std::uint64_t number, std::chrono::milliseconds deadline = patience)
       : members_(memory.size()) {
     const auto world_size = static_cast<std::uint32_t>(memory.size());
-    meeting<std::vector<int>> descriptors{world_size};
-    meeting<int> done{world_size};
+    rendezvous<std::vector<int>> descriptors{world_size};
+    rendezvous<int> done{world_size};
     in_threads(world_size, [&](std::uint32_t rank) {
       auto made = make_shm_communicator(
           {rank_id{rank}, world_size, generation_id{number}, deadline, memory[rank]}, [&](std::span<const int> mine) {
@@ -618,8 +618,8 @@ TEST_CASE("descriptors of another generation, group or order are refused") {
   const auto memory = make_pools(2);
   for (auto what : {"generation", "order", "fewer", "size", "nothing"}) {
     INFO(what);
-    meeting<std::vector<int>> descriptors{2};
-    meeting<int> done{2};
+    rendezvous<std::vector<int>> descriptors{2};
+    rendezvous<int> done{2};
     std::vector<errc> seen(2);
     in_threads(2, [&](std::uint32_t rank) {
       shm_options options{rank_id{rank}, 2, generation_id{7}, patience, memory[rank]};

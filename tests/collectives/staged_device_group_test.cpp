@@ -1,6 +1,6 @@
 #include "device_cases.hpp"
+#include "fake_device.hpp"
 #include "hang_cases.hpp"
-#include "played_device.hpp"
 #include "rank_group.hpp"
 
 #include <troupe/collectives/staged_device_group.hpp>
@@ -14,8 +14,8 @@ using namespace troupe::collectives::testing;
 namespace {
 
 /// All ranks on one device, as they share a GPU.
-std::shared_ptr<played_device> shared_device() {
-  return std::make_shared<played_device>(played_device::options{.seed = 9});
+std::shared_ptr<fake_device> shared_device() {
+  return std::make_shared<fake_device>(fake_device::options{.seed = 9});
 }
 
 void check_bits(backend kind, std::uint32_t world_size, const std::shared_ptr<device>& where, const device_case& x) {

@@ -104,14 +104,14 @@ TEST_CASE("what a batch does not have is named, with what it has") {
   try {
     (void)out.values<float>("label");
     FAIL("there is no such column");
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     CHECK(x.code() == errc::not_found);
     CHECK(std::string{x.what()} == "no column 'label': the batch has 'image', 'number'");
   }
   try {
     (void)out.values<float>("image");
     FAIL("the column has another type");
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     CHECK(x.code() == errc::mismatch);
     CHECK(std::string{x.what()} == "column 'image' is u8[2, 3], and is asked for as f32");
   }

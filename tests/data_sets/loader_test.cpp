@@ -251,7 +251,7 @@ TEST_CASE("a data set that is too small is refused before the first step") {
   auto message = [](std::uint64_t size, loader_options options) -> std::string {
     try {
       loader{std::make_shared<numbers>(size), options, shards, seed};
-    } catch (const failure& x) {
+    } catch (const exception& x) {
       return x.what();
     }
     return "";

@@ -57,7 +57,7 @@ class watched_reduction final : public exact_reduction {
                                         const contribution& function) override {
     return all_.sum(samples, number_of_sums, function);
   }
-  void alive() noexcept override { ++told; }
+  void heartbeat() noexcept override { ++told; }
 
   int told = 0;
 
@@ -80,7 +80,7 @@ template <class F>
 error thrown_by(F f) {
   try {
     f();
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return x.reason();
   }
   return {};
@@ -333,8 +333,8 @@ TEST_CASE("what cannot be fitted or applied is refused, and says why") {
   scaler->fit(*set, reduction);
   auto wide = all_of(*table_of({make_column("x", std::vector<float>{1, 2}, {2})}));
   CHECK(contains(scaler->transform(wide).error().message, "fitted on 1 numbers for each sample"));
-  CHECK_THROWS_AS((void)min_max_scaler({"x"}, 1, 1), failure);
-  CHECK_THROWS_AS((void)rescaler({"x"}, 0), failure);
+  CHECK_THROWS_AS((void)min_max_scaler({"x"}, 1, 1), exception);
+  CHECK_THROWS_AS((void)rescaler({"x"}, 0), exception);
 }
 
 TEST_CASE("what was learned is tracked, saved, and read again by those who predict") {
@@ -442,10 +442,10 @@ TEST_CASE("an evaluation adds over all samples, however they are dealt and fetch
     }
   auto reduction = local_reduction{};
   auto nothing = table_of({make_column("x", std::vector<float>{})});
-  CHECK_THROWS_AS((void)evaluate(reduction, *nothing, 1, [](const batch&, std::span<double>) {}), failure);
+  CHECK_THROWS_AS((void)evaluate(reduction, *nothing, 1, [](const batch&, std::span<double>) {}), exception);
   CHECK_THROWS_AS((void)evaluate(
                       reduction, *set, 1, [](const batch&, std::span<double>) {}, 0),
-                  failure);
+                  exception);
 }
 
 TEST_CASE("whoever watches is told of each batch that is fitted or evaluated") {

@@ -38,7 +38,7 @@ TEST_CASE("a window's batch holds its bytes and the one after them") {
       CHECK(target[i] == part->bytes()[begin + 16]);
     }
     CHECK_FALSE(part->fetch(std::vector<std::uint64_t>{part->size()}, out).has_value());
-    CHECK_THROWS_AS((void)part->position(part->size()), failure);
+    CHECK_THROWS_AS((void)part->position(part->size()), exception);
   }
 }
 

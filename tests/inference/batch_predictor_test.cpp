@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <troupe/data/data_set.hpp>
 #include <troupe/data/preprocessor.hpp>
@@ -21,7 +21,7 @@ constexpr std::uint64_t all_rows = 100'000;
 
 /// A trained model, and predictions with it.
 struct predictions {
-  playground here;
+  scratch_runs here;
   std::string model;
 
   predictions() {

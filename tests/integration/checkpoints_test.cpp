@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <csignal>
 #include <cstdint>
@@ -21,7 +21,7 @@ constexpr std::uint64_t all_steps = 600;
 
 /// Runs with many checkpoints, and their twins that nobody disturbs.
 struct trial {
-  playground here;
+  scratch_runs here;
 
   [[nodiscard]] std::vector<std::string> arguments(const std::string& name, std::vector<std::string> more) const {
     more.insert(more.end(), {"--steps", std::to_string(all_steps)});
@@ -200,7 +200,7 @@ TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor th
         return true;
     return false;
   };
-  playground::await(driver, has_checkpoint);
+  scratch_runs::await(driver, has_checkpoint);
   // Takes what is left, and leaves room for the lines of metrics once the first checkpoint has failed.
   {
     auto filler = std::ofstream{t.here.path("small") / "filler"};
@@ -208,7 +208,7 @@ TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor th
     while (filler.write(block.data(), static_cast<std::streamsize>(block.size())).flush())
       ;
   }
-  playground::await(driver, [&] { return contains(driver.err(), "failed, training goes on"); });
+  scratch_runs::await(driver, [&] { return contains(driver.err(), "failed, training goes on"); });
   CHECK(has_checkpoint());
   fs::remove(t.here.path("small") / "filler");
   auto status = driver.wait();
@@ -265,10 +265,10 @@ TEST_CASE("a disk that becomes read-only costs checkpoints, and serves again whe
     return becomes_true(done);
   };
   auto driver = t.here.start(arguments("frozen", "2"));
-  playground::await(driver, [&] { return !fs::is_empty(checkpoints); });
+  scratch_runs::await(driver, [&] { return !fs::is_empty(checkpoints); });
   t.here.await_step(driver, "frozen", 20);
   REQUIRE(remount("ro"));
-  playground::await(driver, [&] { return contains(driver.err(), "failed, training goes on"); });
+  scratch_runs::await(driver, [&] { return contains(driver.err(), "failed, training goes on"); });
   CHECK(contains(driver.err(), "Read-only file system"));
   REQUIRE(remount("rw"));
   auto status = driver.wait();

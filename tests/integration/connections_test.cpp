@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <arpa/inet.h>
 #include <array>
@@ -44,7 +44,7 @@ class plain_connection {
   bool open_ = false;
 };
 
-void check_service(playground& here, const running_node& node, const std::string& name,
+void check_service(scratch_runs& here, const running_node& node, const std::string& name,
                    std::vector<std::string> more = {}) {
   more.insert(more.end(), {"--nodes", node.address, "--workers", "2"});
   auto ran = here.run(here.charlm(name, more));
@@ -55,7 +55,7 @@ void check_service(playground& here, const running_node& node, const std::string
 } // namespace
 
 TEST_CASE("a driver with other keys is refused, and the node serves the next run") {
-  playground here;
+  scratch_runs here;
   auto node = here.start_node();
   auto ran =
       here.run(here.charlm("stranger", {"--nodes", node.address}), {{"TROUPE_KEYS", here.path("other").string()}});
@@ -68,7 +68,7 @@ TEST_CASE("a driver with other keys is refused, and the node serves the next run
 }
 
 TEST_CASE("a driver without TLS is refused by a node with it, and the other way round") {
-  playground here;
+  scratch_runs here;
   auto secure = here.start_node();
   auto plain = here.start_node({"--insecure"});
   CHECK(contains(plain.process.err(), "insecure"));
@@ -90,7 +90,7 @@ TEST_CASE("a driver without TLS is refused by a node with it, and the other way 
 }
 
 TEST_CASE("a node survives whoever dials it and speaks nonsense, or nothing") {
-  playground here;
+  scratch_runs here;
   auto node = here.start_node();
   plain_connection silent{node.address};
   plain_connection talkative{node.address};
@@ -103,7 +103,7 @@ TEST_CASE("a node survives whoever dials it and speaks nonsense, or nothing") {
 }
 
 TEST_CASE("an address off loopback without the cluster's keys is refused with the commands that make them") {
-  playground here;
+  scratch_runs here;
   for (const auto* address : {"0.0.0.0:0", "192.0.2.1:0", "[::]:0"}) {
     auto ran = here.run({TROUPE_CAF_NODE, "--listen", address});
     INFO(ran.err);

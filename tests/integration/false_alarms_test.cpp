@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <chrono>
 #include <csignal>
@@ -13,7 +13,7 @@ TEST_CASE("nobody is evicted from a crowded machine on which nothing is wrong") 
   // TROUPE_LONG_TESTS: ten minutes, else one. The time is what is tested here, nobody waits for anything to happen in
   // it.
   const auto duration = std::chrono::seconds{std::getenv("TROUPE_LONG_TESTS") != nullptr ? 600 : 60};
-  playground here;
+  scratch_runs here;
   auto driver = here.start(here.charlm("crowd", {"--workers", "16", "--shards", "16", "--hidden", "128", "--embedding",
                                                  "32", "--batch", "512", "--steps", "100000000"}));
   here.await_step(driver, "crowd");

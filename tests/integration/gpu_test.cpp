@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <gpu.hpp>
 
@@ -14,7 +14,7 @@ using namespace troupe::testing;
 namespace {
 
 /// charlm on workers that share one GPU.
-std::vector<std::string> on_gpu(const playground& here, const std::string& name, std::uint32_t workers,
+std::vector<std::string> on_gpu(const scratch_runs& here, const std::string& name, std::uint32_t workers,
                                 std::vector<std::string> more = {}) {
   more.insert(more.end(), {"--use-gpu", "--workers", std::to_string(workers)});
   if (workers > 1)
@@ -22,7 +22,7 @@ std::vector<std::string> on_gpu(const playground& here, const std::string& name,
   return here.charlm(name, std::move(more));
 }
 
-nlohmann::json run(playground& here, const std::string& name, std::uint32_t workers,
+nlohmann::json run(scratch_runs& here, const std::string& name, std::uint32_t workers,
                    std::vector<std::string> more = {}) {
   auto ran = here.run(on_gpu(here, name, workers, std::move(more)));
   INFO(ran.out << ran.err);
@@ -34,8 +34,8 @@ nlohmann::json run(playground& here, const std::string& name, std::uint32_t work
 
 /// So many that one worker takes five seconds for them: who comes in the place of a lost one has to find the others at
 /// work.
-std::string enough_steps(playground& here) {
-  if (has_played_gpu())
+std::string enough_steps(scratch_runs& here) {
+  if (has_fake_gpu())
     return "100";
   constexpr auto tried = 300;
   auto seconds = run(here, "tried", 1, {"--steps", std::to_string(tried)})["seconds"];
@@ -48,7 +48,7 @@ std::string enough_steps(playground& here) {
 TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers that share it, and after a kill") {
   if (!has_gpu())
     return;
-  playground here;
+  scratch_runs here;
   const std::vector<std::string> steps{"--steps", enough_steps(here)};
   const auto wanted = run(here, "one", 1, steps)["state_sha256"];
   CHECK(run(here, "two", 2, steps)["state_sha256"] == wanted);
@@ -58,7 +58,7 @@ TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers t
     CAPTURE(stage_above);
     auto name = "killed-" + stage_above;
     auto more = steps;
-    more.insert(more.end(), {"--stage-above", stage_above});
+    more.insert(more.end(), {"--background-transfer-above", stage_above});
     auto driver = here.start(on_gpu(here, name, 4, more));
     here.await_step(driver, name, 20);
     const auto victim = here.worker_of_rank(2);
@@ -79,7 +79,7 @@ TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers t
 TEST_CASE("a run on a GPU that was stopped goes on with the same bits on another number of workers") {
   if (!has_gpu())
     return;
-  playground here;
+  scratch_runs here;
   const auto wanted = run(here, "whole", 1, {"--steps", "60"})["state_sha256"];
   CHECK(run(here, "parts", 2, {"--steps", "30", "--checkpoint-every", "10"})["steps"] == 30);
   CHECK(run(here, "parts", 1, {"--steps", "45"})["steps"] == 45);
@@ -89,7 +89,7 @@ TEST_CASE("a run on a GPU that was stopped goes on with the same bits on another
 TEST_CASE("a run on a GPU learns what one on the CPU learns, and does not go on from its checkpoints") {
   if (!has_gpu())
     return;
-  playground here;
+  scratch_runs here;
   auto gpu = run(here, "gpu", 1, {"--steps", "200"})["metrics"]["loss"].get<double>();
   auto cpu = here.run(here.charlm("cpu", {"--steps", "200"}));
   REQUIRE(cpu.status == exit_status{0, {}});
@@ -102,7 +102,7 @@ TEST_CASE("a run on a GPU learns what one on the CPU learns, and does not go on 
 TEST_CASE("more workers than a GPU has room for are refused") {
   if (!has_gpu())
     return;
-  playground here;
+  scratch_runs here;
   auto argv = here.charlm("many", {"--use-gpu", "--workers", "3", "--gpus-per-worker", "0.5", "--shards", "8"});
   auto ran = here.run(argv, {{"CUDA_VISIBLE_DEVICES", "0"}});
   CHECK(ran.status == exit_status{1, {}});

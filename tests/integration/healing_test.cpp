@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <csignal>
 #include <cstdint>
@@ -13,7 +13,7 @@ constexpr std::uint64_t all_steps = 3000;
 
 /// Runs that are long enough to lose workers on the way, and their undisturbed twins.
 struct trial {
-  playground here;
+  scratch_runs here;
 
   [[nodiscard]] std::vector<std::string> arguments(const std::string& name, std::vector<std::string> more) const {
     more.insert(more.end(), {"--steps", std::to_string(all_steps)});
@@ -46,12 +46,12 @@ struct trial {
 
 } // namespace
 
-TEST_CASE("killed workers cost no step and no bit, down to one survivor, on every backend") {
+TEST_CASE("killed workers cost no step and no bit, down to one survivor, on every transport") {
   trial t;
   const auto wanted = t.undisturbed();
-  for (const std::string backend : {"shm", "gloo"}) {
-    auto result = t.disturbed(backend, {2, 0, 3}, {"--workers", "4", "--backend", backend});
-    INFO(backend << result.dump(2));
+  for (const std::string transport : {"shm", "gloo"}) {
+    auto result = t.disturbed(transport, {2, 0, 3}, {"--workers", "4", "--transport", transport});
+    INFO(transport << result.dump(2));
     CHECK(result["status"] == "completed");
     CHECK(result["state_sha256"] == wanted);
     CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
@@ -113,11 +113,12 @@ TEST_CASE("a lost worker is replaced, and nobody can tell from the result") {
   CHECK(sizes == std::vector{1, 2, 1, 2});
 }
 
-TEST_CASE("a newcomer that is given the state while the others train on changes no bit, on one node and on two") {
+TEST_CASE("a joiner that is given the state while the others train on changes no bit, on one node and on two") {
   trial t;
   const auto wanted = t.undisturbed();
   // It repeats steps with evaluations and checkpoints among them.
-  auto staged = std::vector<std::string>{"--stage-above", "0", "--evaluate-every", "20", "--checkpoint-every", "30"};
+  auto staged = std::vector<std::string>{"--background-transfer-above", "0", "--evaluate-every", "20",
+                                         "--checkpoint-every",          "30"};
   auto one = t.here.start_node();
   auto two = t.here.start_node();
   auto elsewhere =
@@ -175,7 +176,7 @@ TEST_CASE("a run without any worker left begins again from its latest checkpoint
   CHECK(result["resumed_from_step"] == 0);
   CHECK(result["generations"].back()["attempt"] == 2);
   // That of step 200 may still have been under way.
-  CHECK(result["generations"].back()["settled_step"] >= 100);
+  CHECK(result["generations"].back()["commit_point_step"] >= 100);
 }
 
 TEST_CASE("a node that is frozen is given up, and taken back when it answers again") {

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
     return 2;
   troupe::trainer_config config;
   config.options = {{"hidden", std::string{argv[1]} == "hidden"}, {"dies", std::string{argv[2]} == "dies"}};
-  config.failure.stage_above_bytes = std::strtoull(argv[3], nullptr, 10);
+  config.failure.background_transfer_above_bytes = std::strtoull(argv[3], nullptr, 10);
   config.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[4]));
   config.run.steps = std::strtoull(argv[5], nullptr, 10);
   config.run.storage_path = argv[6];

@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@ using namespace troupe::testing;
 namespace {
 
 /// The result of a run of the program; its state's identity is checked against that of the stored one.
-nlohmann::json run(playground& there, const std::string& name, const std::string& where, const std::string& fate,
+nlohmann::json run(scratch_runs& there, const std::string& name, const std::string& where, const std::string& fate,
                    const std::string& stage_above, const std::string& workers, const std::string& steps) {
   auto done =
       there.run({TROUPE_HIDDEN_STATE, where, fate, stage_above, workers, steps, there.path("runs").string(), name});
@@ -24,7 +24,7 @@ nlohmann::json run(playground& there, const std::string& name, const std::string
 } // namespace
 
 TEST_CASE("a state that no pointer leads to is healed, staged, stored and resumed like any other") {
-  playground there;
+  scratch_runs there;
   const auto wanted = run(there, "plain", "here", "lives", "0", "1", "60")["state_sha256"];
   CHECK(run(there, "two", "hidden", "lives", "0", "2", "60")["state_sha256"] == wanted);
   // 16 MiB is more than there is, so that the others wait; 0 is less, so that they do not.

@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -57,7 +57,7 @@ TEST_CASE("keys kill, freeze, pause and resize while charlm trains, and change n
   terminal keys;
   if (!keys.is_there())
     return;
-  playground here;
+  scratch_runs here;
   auto undisturbed = here.run(here.charlm("undisturbed", {"--workers", "1", "--steps", "4000"}));
   REQUIRE(undisturbed.status == exit_status{0, {}});
 
@@ -65,7 +65,7 @@ TEST_CASE("keys kill, freeze, pause and resize while charlm trains, and change n
   auto driver =
       here.start(here.charlm("disturbed", {"--workers", "3", "--steps", "4000", "--interactive"}), {}, keys.path());
   auto says = [&](const std::string& text) {
-    playground::await(driver, [&] { return contains(driver.err() + driver.out(), text); });
+    scratch_runs::await(driver, [&] { return contains(driver.err() + driver.out(), text); });
   };
   auto await_more_steps = [&] { here.await_step(driver, "disturbed", here.last_step("disturbed") + 50); };
   here.await_step(driver, "disturbed", 20);
@@ -98,7 +98,7 @@ TEST_CASE("a key stops a run after a step, and it is gone on from there") {
   terminal keys;
   if (!keys.is_there())
     return;
-  playground here;
+  scratch_runs here;
   auto driver =
       here.start(here.charlm("stopped", {"--workers", "2", "--steps", "1000000", "--interactive"}), {}, keys.path());
   here.await_step(driver, "stopped", 20);

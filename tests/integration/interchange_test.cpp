@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@ using namespace troupe::testing;
 namespace {
 
 /// Runs `troupe checkpoint`.
-outcome tool(playground& here, std::vector<std::string> arguments) {
+outcome tool(scratch_runs& here, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {TROUPE_TOOL, "checkpoint"});
   return here.run(std::move(arguments));
 }
@@ -20,7 +20,7 @@ void succeed(const outcome& ran) {
 } // namespace
 
 TEST_CASE("a run begins with an imported checkpoint as with the one that was exported") {
-  playground here;
+  scratch_runs here;
   succeed(here.run(here.charlm("first")));
   auto exported = here.result("first").at("latest_checkpoint").get<std::string>();
   auto file = here.path("model.safetensors").string();
@@ -38,7 +38,7 @@ TEST_CASE("a run begins with an imported checkpoint as with the one that was exp
 }
 
 TEST_CASE("a run refuses an imported checkpoint with other tensors, and says which") {
-  playground here;
+  scratch_runs here;
   succeed(here.run(here.charlm("first")));
   auto array = here.path("hidden.bias.npy").string();
   succeed(tool(here, {"export", here.run_directory("first").string(), array, "--tensor", "hidden.bias"}));
@@ -49,7 +49,7 @@ TEST_CASE("a run refuses an imported checkpoint with other tensors, and says whi
 }
 
 TEST_CASE("checkpoints of a run under way can be looked at, but not removed") {
-  playground here;
+  scratch_runs here;
   auto directory = here.run_directory("long");
   auto process = here.start(here.charlm("long", {"--steps", "1000000", "--checkpoint-every", "5"}));
   REQUIRE(becomes_true([&] { return std::filesystem::exists(directory / "checkpoints" / "step-00000005"); }));

@@ -1,11 +1,11 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
 using namespace troupe::testing;
 
 TEST_CASE("one Ctrl-C finishes the step, takes a checkpoint and ends with 130") {
-  playground here;
+  scratch_runs here;
   auto driver = here.start(here.charlm("run", {"--steps", "100000000", "--workers", "3"}));
   here.await_step(driver, "run");
   auto workers = watch_all(here.workers());
@@ -27,7 +27,7 @@ TEST_CASE("one Ctrl-C finishes the step, takes a checkpoint and ends with 130") 
 }
 
 TEST_CASE("Ctrl-C twice ends a run whose workers stand still") {
-  playground here;
+  scratch_runs here;
   auto node = here.start_node();
   auto nodes = std::vector<std::string>{};
   SUBCASE("on the driver's machine") {}
@@ -53,7 +53,7 @@ TEST_CASE("Ctrl-C twice ends a run whose workers stand still") {
 }
 
 TEST_CASE("a driver that is interrupted before its workers have joined ends, and leaves nothing") {
-  playground here;
+  scratch_runs here;
   auto driver = here.start(here.charlm("run", {"--steps", "100000000", "--workers", "4"}));
   here.await(driver, [&] { return !here.workers().empty(); });
   driver.signal_group(SIGINT);

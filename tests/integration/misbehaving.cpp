@@ -23,7 +23,7 @@ namespace {
 void dawdle(troupe::train_context& ctx) {
   for (int i = 0; i < 50; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds{100});
-    ctx.alive();
+    ctx.heartbeat();
   }
 }
 
@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
     how.erase(0, 5);
   if (how == "epochs staged") {
     how = "epochs";
-    config.failure.stage_above_bytes = 0;
+    config.failure.background_transfer_above_bytes = 0;
   }
   config.config = {{"how", how}, {"heal", heals}};
   config.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[2]));

@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -17,7 +17,7 @@ std::vector<std::string> for_long(const std::string& workers, std::vector<std::s
 
 /// Two nodes and a driver that trains with two workers on each.
 struct two_nodes {
-  playground here;
+  scratch_runs here;
   running_node one = here.start_node();
   running_node two = here.start_node();
 
@@ -119,7 +119,7 @@ TEST_CASE("where no failure is allowed, a killed worker ends the run, which name
 }
 
 TEST_CASE("a node ends when it is asked to, and its workers with it") {
-  playground here;
+  scratch_runs here;
   auto node = here.start_node();
   SUBCASE("while it does nothing") {
     for (auto signal : {SIGTERM, SIGINT}) {
@@ -149,7 +149,7 @@ TEST_CASE("a node ends when it is asked to, and its workers with it") {
 }
 
 TEST_CASE("a killed driver without nodes leaves nothing") {
-  playground here;
+  scratch_runs here;
   auto driver = here.start(here.charlm("alone", for_long("4")));
   here.await_step(driver, "alone");
   auto workers = watch_all(here.workers());
@@ -161,7 +161,7 @@ TEST_CASE("a killed driver without nodes leaves nothing") {
 }
 
 TEST_CASE("workers that stand still in user code end with their driver, too") {
-  playground here;
+  scratch_runs here;
   auto driver = here.start({TROUPE_MISBEHAVING, "sleep", "2", here.path("runs").string(), "asleep"});
   here.await_step(driver, "asleep");
   auto workers = watch_all(here.workers());
@@ -173,7 +173,7 @@ TEST_CASE("workers that stand still in user code end with their driver, too") {
 }
 
 TEST_CASE("two runs share a node, and the end of one leaves the other alone") {
-  playground here;
+  scratch_runs here;
   auto node = here.start_node();
   auto arguments = for_long("2", {"--nodes", node.address});
   auto first = here.start(here.charlm("first", arguments));

@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <troupe/collectives/device.hpp>
 #include <troupe/runtime/program.hpp>
@@ -16,7 +16,7 @@ using namespace troupe::testing;
 namespace {
 
 /// What cannot be is told by the driver, before it starts any worker.
-void refused(playground& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts,
+void refused(scratch_runs& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts,
              int code = 1) {
   auto ran = here.run(argv);
   INFO(ran.out << ran.err);
@@ -84,7 +84,7 @@ std::string bytes_of_hex(const std::string& hex) {
 } // namespace
 
 TEST_CASE("a text that is missing, empty or too short is refused") {
-  playground here;
+  scratch_runs here;
   refused(here, here.charlm("text", {"--text", here.path("absent.txt").string()}), {"absent.txt"});
   write_file(here.path("empty.txt"), "");
   refused(here, here.charlm("text", {"--text", here.path("empty.txt").string()}), {"empty.txt"});
@@ -95,7 +95,7 @@ TEST_CASE("a text that is missing, empty or too short is refused") {
 }
 
 TEST_CASE("a node that cannot be reached is named") {
-  playground here;
+  scratch_runs here;
   closed_port port;
   refused(here, here.charlm("run", {"--nodes", port.address()}), {port.address(), "caf-node"});
   auto node = here.start_node();
@@ -110,7 +110,7 @@ TEST_CASE("a node that cannot be reached is named") {
 }
 
 TEST_CASE("a storage path that cannot be written to is refused") {
-  playground here;
+  scratch_runs here;
   SUBCASE("a file") {
     write_file(here.path("a-file"), "no directory");
     refused(here, here.charlm("run", {"--storage", here.path("a-file").string()}), {"a-file", "storage"});
@@ -137,7 +137,7 @@ TEST_CASE("a storage path that cannot be written to is refused") {
 }
 
 TEST_CASE("storage that fills up while a run goes on costs checkpoints, not the training") {
-  playground here;
+  scratch_runs here;
   // Room for logs and metrics, not for the state of this model.
   tiny_file_system files{here.path("small"), "size=256k"};
   if (!files.mounted()) {
@@ -158,7 +158,7 @@ TEST_CASE("storage that fills up while a run goes on costs checkpoints, not the 
 }
 
 TEST_CASE("a request that cannot be met is told with what is missing") {
-  playground here;
+  scratch_runs here;
   refused(here, here.charlm("a/b"), {"a/b", "name"});
   refused(here, here.charlm("run", {"--workers", "9"}), {"9 workers", "8 shards"});
   refused(here, here.charlm("run", {"--workers", "0"}), {"'0'", "2-8"}, 2);
@@ -172,7 +172,7 @@ TEST_CASE("a request that cannot be met is told with what is missing") {
 }
 
 TEST_CASE("an unknown option is a usage error that names the nearest one, and help is none") {
-  playground here;
+  scratch_runs here;
   refused(here, {TROUPE_CHARLM, "--wokers", "2"}, {"--wokers", "--workers", "--help"}, 2);
   refused(here, {TROUPE_CAF_NODE, "--lisen", "127.0.0.1:0"}, {"--lisen", "--listen", "--help"}, 2);
   refused(here, {TROUPE_CHARLM, "--workers", "many"}, {"--workers", "many"}, 2);
@@ -188,13 +188,13 @@ TEST_CASE("an unknown option is a usage error that names the nearest one, and he
 }
 
 TEST_CASE("a port that is taken is refused with its address") {
-  playground here;
+  scratch_runs here;
   auto node = here.start_node();
   refused(here, {TROUPE_CAF_NODE, "--listen", node.address}, {node.address});
 }
 
 TEST_CASE("a node with another build of the program, or without it, is refused") {
-  playground here;
+  scratch_runs here;
   auto programs = here.path("programs");
   std::filesystem::create_directory(programs);
   auto node = here.start_node({"--program-dir", programs.string()});
@@ -225,7 +225,7 @@ TEST_CASE("a node with another build of the program, or without it, is refused")
 }
 
 TEST_CASE("a run that wants GPUs where there are none fails at once, with what it asks for and what is offered") {
-  playground here;
+  scratch_runs here;
   // Whatever this machine has.
   auto ran = here.run(here.charlm("gpus", {"--use-gpu", "--workers", "4"}), {{"CUDA_VISIBLE_DEVICES", ""}});
   INFO(ran.out << ran.err);
@@ -236,7 +236,7 @@ TEST_CASE("a run that wants GPUs where there are none fails at once, with what i
 }
 
 TEST_CASE("options of the command line that are no number above 0 are told by name") {
-  playground here;
+  scratch_runs here;
   for (const auto* value : {"0", "-1", "nan", "inf", "half"}) {
     auto ran = here.run(here.charlm("fraction", {"--use-gpu", "--gpus-per-worker", value}));
     INFO(ran.err);
@@ -246,7 +246,7 @@ TEST_CASE("options of the command line that are no number above 0 are told by na
 }
 
 TEST_CASE("a worker whose node promises a GPU that it has not says so, and the run ends") {
-  playground here;
+  scratch_runs here;
   auto node = here.start_node({"--gpus", "1"});
   auto argv = here.charlm("promised", {"--use-gpu", "--workers", "1", "--nodes", node.address});
   // The node's environment is its workers'.

@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@ using namespace troupe::testing;
 
 namespace {
 
-outcome succeed(playground& here, const std::string& name, std::vector<std::string> more = {}) {
+outcome succeed(scratch_runs& here, const std::string& name, std::vector<std::string> more = {}) {
   auto ran = here.run(here.charlm(name, std::move(more)));
   INFO(ran.err);
   REQUIRE(ran.status == exit_status{0, {}});
@@ -16,7 +16,7 @@ outcome succeed(playground& here, const std::string& name, std::vector<std::stri
 }
 
 /// Runs what must fail, with all of `parts` in its message.
-void refused(playground& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts) {
+void refused(scratch_runs& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts) {
   auto ran = here.run(argv);
   INFO(ran.err);
   CHECK(ran.status == exit_status{1, {}});
@@ -24,20 +24,20 @@ void refused(playground& here, const std::vector<std::string>& argv, const std::
     CHECK_MESSAGE(contains(ran.err, part), "the message lacks: " << part);
 }
 
-std::string state(const playground& here, const std::string& name) {
+std::string state(const scratch_runs& here, const std::string& name) {
   return here.result(name)["state_sha256"];
 }
 
 } // namespace
 
 TEST_CASE("resume 'must' without a checkpoint fails") {
-  playground here;
+  scratch_runs here;
   refused(here, here.charlm("nothing", {"--resume", "must"}),
           {"must", here.run_directory("nothing").string(), "checkpoint"});
 }
 
 TEST_CASE("resume 'never' into an existing run directory fails, and leaves it alone") {
-  playground here;
+  scratch_runs here;
   succeed(here, "there");
   auto before = read_file(here.run_directory("there") / "result.json");
   refused(here, here.charlm("there", {"--resume", "never"}), {"never", here.run_directory("there").string()});
@@ -46,7 +46,7 @@ TEST_CASE("resume 'never' into an existing run directory fails, and leaves it al
 }
 
 TEST_CASE("resume 'auto' with anything else that decides the result is refused, and the difference is shown") {
-  playground here;
+  scratch_runs here;
   succeed(here, "run");
   auto original = state(here, "run");
   auto more_steps = [&](std::vector<std::string> more) {
@@ -70,7 +70,7 @@ TEST_CASE("resume 'auto' with anything else that decides the result is refused, 
 }
 
 TEST_CASE("a run that is complete is complete again, in no time") {
-  playground here;
+  scratch_runs here;
   succeed(here, "run");
   auto before = here.result("run");
   succeed(here, "run", {"--workers", "3"});
@@ -82,7 +82,7 @@ TEST_CASE("a run that is complete is complete again, in no time") {
 }
 
 TEST_CASE("a new run begins with the state of another run's checkpoint") {
-  playground here;
+  scratch_runs here;
   succeed(here, "teacher");
   auto checkpoint = here.result("teacher")["latest_checkpoint"].get<std::string>();
   succeed(here, "pupil", {"--from", checkpoint, "--workers", "3", "--seed", "5"});
@@ -96,7 +96,7 @@ TEST_CASE("a new run begins with the state of another run's checkpoint") {
 }
 
 TEST_CASE("a damaged checkpoint is passed over for an older one, and the run says so") {
-  playground here;
+  scratch_runs here;
   succeed(here, "undisturbed", {"--steps", "12"});
   succeed(here, "run", {"--steps", "10", "--checkpoint-every", "5", "--workers", "2"});
   auto newest = std::filesystem::path{here.result("run")["latest_checkpoint"].get<std::string>()};
@@ -117,7 +117,7 @@ TEST_CASE("a damaged checkpoint is passed over for an older one, and the run say
 }
 
 TEST_CASE("with no good checkpoint left a run does not begin anew by itself") {
-  playground here;
+  scratch_runs here;
   succeed(here, "run");
   auto newest = std::filesystem::path{here.result("run")["latest_checkpoint"].get<std::string>()};
   for (const auto& entry : std::filesystem::directory_iterator{newest})
@@ -126,7 +126,7 @@ TEST_CASE("with no good checkpoint left a run does not begin anew by itself") {
 }
 
 TEST_CASE("a run directory has one driver at a time") {
-  playground here;
+  scratch_runs here;
   auto first = here.start(here.charlm("run", {"--steps", "100000000", "--workers", "2"}));
   here.await_step(first, "run");
   refused(here, here.charlm("run"), {"in use", std::to_string(first.pid()), here.run_directory("run").string()});
@@ -139,7 +139,7 @@ TEST_CASE("a run directory has one driver at a time") {
 }
 
 TEST_CASE("a killed run goes on from its latest checkpoint to the bits of an undisturbed one") {
-  playground here;
+  scratch_runs here;
   succeed(here, "undisturbed", {"--steps", "1500"});
   auto arguments = here.charlm("run", {"--steps", "1500", "--checkpoint-every", "50", "--workers", "2"});
   auto driver = here.start(arguments);

@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t all_steps = 1500;
 
 /// The digest that a run reports, after comparing it with the one of its checkpoint's files.
-std::string trained(playground& here, const std::string& name, std::vector<std::string> more) {
+std::string trained(scratch_runs& here, const std::string& name, std::vector<std::string> more) {
   auto ran = here.run(here.charlm(name, std::move(more)));
   INFO(name << ": " << ran.err);
   REQUIRE(ran.status == exit_status{0, {}});
@@ -29,7 +29,7 @@ std::string trained(playground& here, const std::string& name, std::vector<std::
 }
 
 /// Trains with every number of workers and checks that all end with the digest of the first.
-std::string same_for_all_workers(playground& here, const std::string& place, const std::string& shards,
+std::string same_for_all_workers(scratch_runs& here, const std::string& place, const std::string& shards,
                                  const std::vector<std::string>& more) {
   std::string first;
   for (const auto* workers : {"1", "2", "3", "4", "5", "8"}) {
@@ -44,7 +44,8 @@ std::string same_for_all_workers(playground& here, const std::string& place, con
 }
 
 /// Waits for a run to apply a step beyond `after`, asks it to stop, and returns the step it has reached.
-std::uint64_t interrupt(playground& here, const std::string& name, std::uint64_t after, std::vector<std::string> more) {
+std::uint64_t interrupt(scratch_runs& here, const std::string& name, std::uint64_t after,
+                        std::vector<std::string> more) {
   auto driver = here.start(here.charlm(name, std::move(more)));
   here.await_step(driver, name, after);
   driver.signal(SIGTERM);
@@ -64,7 +65,7 @@ std::uint64_t interrupt(playground& here, const std::string& name, std::uint64_t
 } // namespace
 
 TEST_CASE("any number of workers on any number of nodes ends with the same bits, which depend on the shards alone") {
-  playground here;
+  scratch_runs here;
   auto one = here.start_node();
   auto two = here.start_node();
   std::map<std::string, std::string> digests;
@@ -79,7 +80,7 @@ TEST_CASE("any number of workers on any number of nodes ends with the same bits,
 }
 
 TEST_CASE("another seed, one changed byte of text, and one more step each change the digest") {
-  playground here;
+  scratch_runs here;
   auto original = trained(here, "original", {"--workers", "2"});
   CHECK(trained(here, "again", {"--workers", "2"}) == original);
   CHECK(trained(here, "seed", {"--workers", "2", "--seed", "2"}) != original);
@@ -95,7 +96,7 @@ TEST_CASE("another seed, one changed byte of text, and one more step each change
 }
 
 TEST_CASE("a run stopped half-way and resumed on another number of workers ends like the undisturbed one") {
-  playground here;
+  scratch_runs here;
   auto steps = std::vector<std::string>{"--steps", std::to_string(all_steps)};
   auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), steps.begin(), steps.end());
@@ -127,7 +128,7 @@ TEST_CASE("a run stopped half-way and resumed on another number of workers ends 
 }
 
 TEST_CASE("the ledger shows each shard of each step computed once, by ranks in processes of their own") {
-  playground here;
+  scratch_runs here;
   trained(here, "ledger", {"--workers", "3", "--shards", "8", "--steps", "20", "--ledger"});
   std::map<std::pair<int, int>, int> computed;
   std::map<int, std::set<int>> pids_of_rank;
@@ -148,7 +149,7 @@ TEST_CASE("the ledger shows each shard of each step computed once, by ranks in p
 }
 
 TEST_CASE("the ledger of a resumed run still holds each shard of each step once") {
-  playground here;
+  scratch_runs here;
   trained(here, "ledger", {"--workers", "3", "--steps", "7", "--ledger"});
   trained(here, "ledger", {"--workers", "2", "--steps", "15", "--ledger"});
   std::map<std::pair<int, int>, int> computed;
@@ -161,7 +162,7 @@ TEST_CASE("the ledger of a resumed run still holds each shard of each step once"
 }
 
 TEST_CASE("the fast mode completes, and does not claim to be exact") {
-  playground here;
+  scratch_runs here;
   auto ran = here.run(here.charlm("fast", {"--fast", "--workers", "3"}));
   INFO(ran.err);
   REQUIRE(ran.status == exit_status{0, {}});

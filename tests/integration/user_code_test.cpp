@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 #include <string>
@@ -9,7 +9,7 @@ namespace {
 
 /// Training functions that fail in the first generation of a run, which is to survive it.
 struct trial {
-  playground here;
+  scratch_runs here;
 
   outcome run(const std::string& how, const std::string& workers = "3") {
     auto result = here.run({TROUPE_MISBEHAVING, how, workers, here.path("runs").string(), name_of(how)});
@@ -101,12 +101,12 @@ TEST_CASE("a function with a loop of its own begins again from the latest checkp
   CHECK(result["restarts"] == 1);
   REQUIRE(result["generations"].size() == 1);
   CHECK(result["generations"][0]["attempt"] == 2);
-  CHECK(result["generations"][0]["settled_step"] == 2);
+  CHECK(result["generations"][0]["commit_point_step"] == 2);
   CHECK(result["failures"][0]["code"] == "worker_lost");
   CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
 }
 
-TEST_CASE("a newcomer comes into a run of many short loops, and knows what was found between them") {
+TEST_CASE("a joiner comes into a run of many short loops, and knows what was found between them") {
   trial t;
   // The one that is to be killed is not there.
   t.run("heal epochs", "1");

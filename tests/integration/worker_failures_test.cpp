@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@ namespace {
 
 /// Runs the misbehaving program with three workers, on nodes or without.
 struct trial {
-  playground here;
+  scratch_runs here;
   std::vector<running_node> nodes;
 
   void use_nodes() {

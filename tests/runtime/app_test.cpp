@@ -36,7 +36,7 @@ TEST_CASE("two functions of one name are refused") {
   auto reason = error{};
   try {
     static_cast<void>(app{0, arguments, {{"a", nothing}, {"b", nothing}, {"a", nothing}}});
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     reason = x.reason();
   }
   CHECK(reason.code == errc::invalid_argument);

@@ -632,8 +632,8 @@ TEST_CASE("an actor system ends in the midst of everything") {
     thaw.set_value();
   }
   if (there) {
-    system_host newcomer{keys};
-    CHECK_MESSAGE(connect(newcomer.get(), there->where, hang_limit), "the node that was left goes on");
+    system_host joiner{keys};
+    CHECK_MESSAGE(connect(joiner.get(), there->where, hang_limit), "the node that was left goes on");
   }
 }
 

@@ -5,7 +5,7 @@
 #include <troupe/collectives/summation_tree.hpp>
 
 #include <doctest/doctest.h>
-#include <played_device.hpp>
+#include <fake_device.hpp>
 #include <rank_group.hpp>
 #include <scratch_directory.hpp>
 
@@ -21,22 +21,22 @@
 using namespace troupe;
 using namespace std::chrono_literals;
 
-/// Sessions that lose their group, and one that joins: the driver is played.
+/// Sessions that lose their group, and one that joins: the driver is fake.
 namespace {
 
 constexpr std::uint32_t shards = 8;
 
 /// What no test here needs.
-class link_without_files : public runtime::control_link {
+class link_without_files : public runtime::driver_client {
  public:
   expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const runtime::descriptor_request&,
                                                                                   std::span<const int>) override {
-    return fail(errc::internal, "not played");
+    return fail(errc::internal, "not fake");
   }
   expected<exchange_result> exchange_staging(const exchange_request&) override {
-    return fail(errc::internal, "not played");
+    return fail(errc::internal, "not fake");
   }
-  void tell(const newcomer_level&) override {}
+  void tell(const caught_up&) override {}
   void end(const exchange_ended&) override {}
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
     return checkpoint_outcome{part.step, "", {}};
@@ -52,7 +52,7 @@ group_place place_of(std::uint32_t rank, std::uint64_t generation) {
   result.world_size = 2;
   result.local_rank = rank;
   result.local_world_size = 2;
-  result.backend = backend_kind::gloo;
+  result.transport = transport_kind::gloo;
   result.data_address = "127.0.0.1";
   result.ownership = collectives::even_ownership(shards, 2);
   result.nodes = {0, 0};
@@ -81,15 +81,15 @@ step_plan plan_of(std::uint64_t steps) {
   return result;
 }
 
-using collectives::testing::played_device;
+using collectives::testing::fake_device;
 
-expected<std::shared_ptr<collectives::device>> played_gpu(std::uint32_t seed) {
-  played_device::options options;
+expected<std::shared_ptr<collectives::device>> fake_gpu(std::uint32_t seed) {
+  fake_device::options options;
   options.seed = seed;
-  return std::make_shared<played_device>(options);
+  return std::make_shared<fake_device>(options);
 }
 
-/// Tracked weights in host memory or in that of a played GPU, and work on them.
+/// Tracked weights in host memory or in that of a fake GPU, and work on them.
 class placed_weights {
  public:
   placed_weights(train_context& ctx, std::size_t elements, bool on_gpu)
@@ -104,7 +104,7 @@ class placed_weights {
   }
 
   void run(std::function<void()> work) {
-    on_gpu_ ? value_or_throw(played_device::run_on(ctx_.gpu_stream().handle(), std::move(work))) : work();
+    on_gpu_ ? value_or_throw(fake_device::run_on(ctx_.gpu_stream().handle(), std::move(work))) : work();
   }
 
   void add(step& step) {
@@ -181,11 +181,11 @@ class two_survivors {
       for (std::uint32_t i = 0; i < 2; ++i) {
         next_generation next;
         next.place = place_of(i, generation_);
-        next.settled = decision->settled;
+        next.commit_point = decision->commit_point;
         next.commands_agreed = decision->commands_agreed;
         next.evaluations = decision->evaluations;
         // As long as no step counts.
-        next.comparison = decision->settled == step_id{} ? state_comparison::whole : state_comparison::slice;
+        next.comparison = decision->commit_point == step_id{} ? state_comparison::whole : state_comparison::slice;
         answers_[i] = next;
       }
       changed_.notify_all();
@@ -230,7 +230,7 @@ std::vector<ended> lose_once(const std::filesystem::path& directory, std::chrono
     begin.gpus = on_gpu ? 0.5 : 0;
     links.push_back(std::make_unique<two_survivors::link>(driver, rank));
     sessions.push_back(std::make_unique<train_context::impl>(begin, *links.back()));
-    sessions.back()->open_gpu_ = [rank] { return played_gpu(rank + 1); };
+    sessions.back()->open_gpu_ = [rank] { return fake_gpu(rank + 1); };
   }
   std::atomic<int> bodies{0};
   std::vector<ended> results(2);
@@ -308,10 +308,10 @@ TEST_CASE("a loss at any instant costs a run on GPUs no step, and no step counts
 
 namespace {
 
-/// A driver of one newcomer: each report is answered by the next of what it was told to say.
-class newcomers_link : public link_without_files {
+/// A driver of one joiner: each report is answered by the next of what it was told to say.
+class joiners_link : public link_without_files {
  public:
-  newcomers_link(std::vector<next_generation> answers, collectives::testing::meeting<std::string>& addresses)
+  joiners_link(std::vector<next_generation> answers, collectives::testing::rendezvous<std::string>& addresses)
       : answers_(std::move(answers)), addresses_(addresses) {}
 
   expected<exchange_result> exchange(const exchange_request& message) override {
@@ -326,14 +326,14 @@ class newcomers_link : public link_without_files {
       return fail(errc::aborted, "the run is ending");
     return answers_[reports.size() - 1];
   }
-  void tell(const newcomer_level& message) override { levels.push_back(message); }
+  void tell(const caught_up& message) override { levels.push_back(message); }
 
   std::vector<regroup_report> reports;
-  std::vector<newcomer_level> levels;
+  std::vector<caught_up> levels;
 
  private:
   std::vector<next_generation> answers_;
-  collectives::testing::meeting<std::string>& addresses_;
+  collectives::testing::rendezvous<std::string>& addresses_;
 };
 
 next_generation staged_in(std::uint64_t generation) {
@@ -346,8 +346,8 @@ next_generation staged_in(std::uint64_t generation) {
 next_generation failing_place() {
   next_generation result;
   result.place = place_of(1, 5);
-  result.newcomers = {rank_id{1}};
-  result.settled = {6};
+  result.joiners = {rank_id{1}};
+  result.commit_point = {6};
   result.comparison = state_comparison::whole;
   return result;
 }
@@ -358,11 +358,11 @@ struct incumbent {
   tracked_state state;
   runtime::state_stager stager;
 
-  incumbent(collectives::testing::meeting<std::string>& addresses, std::uint64_t generation) {
+  incumbent(collectives::testing::rendezvous<std::string>& addresses, std::uint64_t generation) {
     state.track("weights", weights);
     runtime::staging_settings settings;
     settings.rank = {0};
-    settings.sources = settings.newcomers = 1;
+    settings.sources = settings.joiners = 1;
     settings.step = {7};
     settings.form = [&addresses, generation](const std::stop_token&) {
       collectives::gloo_options place;
@@ -387,20 +387,20 @@ struct incumbent {
   }
 };
 
-struct newcomer {
+struct joiner {
   testing::scratch_directory scratch;
   std::vector<float> weights = std::vector<float>(4);
   std::vector<std::uint64_t> applied;
   std::vector<double> evaluated;
 
-  worker_finished follow(newcomers_link& link, const std::function<void(step&)>& before = {}, bool on_gpu = false) {
+  worker_finished follow(joiners_link& link, const std::function<void(step&)>& before = {}, bool on_gpu = false) {
     auto begin = begin_at(scratch.path(), 1);
     begin.gpus = on_gpu ? 1 : 0;
     begin.place.rank = {1};
     begin.place.world_size = 2;
     begin.place.local_world_size = 1;
     train_context::impl session{begin, link};
-    session.open_gpu_ = [] { return played_gpu(1); };
+    session.open_gpu_ = [] { return fake_gpu(1); };
     return session.run([&](train_context& ctx) {
       placed_weights placed{ctx, weights.size(), on_gpu};
       auto plan = plan_of(100);
@@ -414,9 +414,8 @@ struct newcomer {
         applied.push_back(step.number());
         weights = placed.copy();
         if (step.number() == 9)
-          evaluated = ctx.evaluate(8, 1, [](std::span<const std::uint64_t>, std::span<double>) {
-            FAIL("a newcomer computes no evaluation");
-          });
+          evaluated = ctx.evaluate(
+              8, 1, [](std::span<const std::uint64_t>, std::span<double>) { FAIL("a joiner computes no evaluation"); });
       });
     });
   }
@@ -424,22 +423,22 @@ struct newcomer {
 
 } // namespace
 
-TEST_CASE("a newcomer repeats what the others have reduced, and comes to the boundary that they name") {
+TEST_CASE("a joiner repeats what the others have reduced, and comes to the boundary that they name") {
   for (auto [fails_first, on_gpu] : {std::pair{false, false}, {true, false}, {false, true}}) {
     CAPTURE(fails_first);
     CAPTURE(on_gpu);
-    collectives::testing::meeting<std::string> addresses{2};
+    collectives::testing::rendezvous<std::string> addresses{2};
     auto answers = std::vector{staged_in(6)};
     if (fails_first)
       answers.insert(answers.begin(), failing_place());
-    newcomers_link link{answers, addresses};
+    joiners_link link{answers, addresses};
     incumbent other{addresses, 6};
     other.reduce(8);
     other.reduce(9);
     other.stager.push_evaluation(std::vector{0.25});
     other.reduce(10);
     other.stager.push_end({10}, 17, 3);
-    newcomer joins;
+    joiner joins;
     auto end = joins.follow(link, {}, on_gpu);
     CHECK(end.reason.code == errc::aborted);
     CHECK(joins.weights == std::vector<float>(4, 1 + 8 + 9 + 10));
@@ -450,7 +449,7 @@ TEST_CASE("a newcomer repeats what the others have reduced, and comes to the bou
     const auto& report = link.reports.back();
     CHECK(report.has_state);
     CHECK(report.between_steps);
-    CHECK(report.passed == step_id{10});
+    CHECK(report.committed == step_id{10});
     CHECK(report.generation == generation_id{6});
     CHECK(report.staging == 1);
     CHECK(report.commands_agreed == 17);
@@ -458,12 +457,12 @@ TEST_CASE("a newcomer repeats what the others have reduced, and comes to the bou
   }
 }
 
-TEST_CASE("a newcomer whose sources are gone asks again, without a state") {
-  collectives::testing::meeting<std::string> addresses{2};
-  newcomers_link link{{staged_in(6)}, addresses};
+TEST_CASE("a joiner whose sources are gone asks again, without a state") {
+  collectives::testing::rendezvous<std::string> addresses{2};
+  joiners_link link{{staged_in(6)}, addresses};
   auto other = std::make_unique<incumbent>(addresses, 6);
   other->reduce(8);
-  newcomer joins;
+  joiner joins;
   auto end = joins.follow(link, [&](step& step) {
     if (step.number() == 8)
       other.reset();
@@ -475,12 +474,12 @@ TEST_CASE("a newcomer whose sources are gone asks again, without a state") {
 }
 
 TEST_CASE("what the user's code throws in a repeated step is the user's") {
-  collectives::testing::meeting<std::string> addresses{2};
-  newcomers_link link{{staged_in(6)}, addresses};
+  collectives::testing::rendezvous<std::string> addresses{2};
+  joiners_link link{{staged_in(6)}, addresses};
   incumbent other{addresses, 6};
   other.reduce(8);
-  newcomer joins;
-  auto end = joins.follow(link, [](step&) { throw failure{errc::io_error, "the data set cannot be read"}; });
+  joiner joins;
+  auto end = joins.follow(link, [](step&) { throw exception{errc::io_error, "the data set cannot be read"}; });
   CHECK(end.reason.code == errc::io_error);
   CHECK(end.reason.message.find("the data set cannot be read") != std::string::npos);
   CHECK(link.reports.size() == 1);

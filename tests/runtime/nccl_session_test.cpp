@@ -9,8 +9,8 @@
 #include <troupe/serialization/checkpoint/directory.hpp>
 
 #include <doctest/doctest.h>
-#include <played_device.hpp>
-#include <played_nccl.hpp>
+#include <fake_device.hpp>
+#include <fake_nccl.hpp>
 #include <scratch_directory.hpp>
 
 #include <algorithm>
@@ -32,10 +32,10 @@
 
 using namespace troupe;
 using namespace std::chrono_literals;
-using collectives::testing::played_device;
-using collectives::testing::played_nccl;
+using collectives::testing::fake_device;
+using collectives::testing::fake_nccl;
 
-/// Sessions whose workers have a GPU each, so that their gradients go over NCCL: driver, GPUs and NCCL are played.
+/// Sessions whose workers have a GPU each, so that their gradients go over NCCL: driver, GPUs and NCCL are fake.
 namespace {
 
 constexpr std::uint32_t shards = 8;
@@ -46,25 +46,25 @@ constexpr std::uint64_t first_gpu_exchange = std::uint64_t{1} << 63;
 
 /// The driver of workers that are threads. Who is lost has no place any more; the others form the next generation when
 /// all have reported.
-class played_run {
+class fake_run {
  public:
-  class link : public runtime::control_link {
+  class link : public runtime::driver_client {
    public:
-    link(played_run& run, worker_id worker) : run_(run), worker_(worker) {}
+    link(fake_run& run, worker_id worker) : run_(run), worker_(worker) {}
 
     expected<exchange_result> exchange(const exchange_request& message) override { return run_.exchange(message); }
     expected<exchange_result> exchange_staging(const exchange_request&) override {
-      return fail(errc::internal, "not played");
+      return fail(errc::internal, "not fake");
     }
     expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const runtime::descriptor_request&,
                                                                                     std::span<const int>) override {
-      return fail(errc::internal, "not played");
+      return fail(errc::internal, "not fake");
     }
     expected<plan_accepted> agree(const run_plan& plan) override { return run_.agree(plan); }
     expected<next_generation> regroup(const regroup_report& report) override { return run_.regroup(worker_, report); }
-    expected<leave_granted> ask_leave(const leave_request& message) override { return run_.ask_leave(message); }
-    void withdraw(const leave_withdrawn& message) override { run_.withdraw(message); }
-    void tell(const newcomer_level&) override {}
+    expected<exit_granted> request_exit(const exit_request& message) override { return run_.request_exit(message); }
+    void withdraw(const exit_withdrawn& message) override { run_.withdraw(message); }
+    void tell(const caught_up&) override {}
     void end(const exchange_ended&) override {}
     expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
       return checkpoint_outcome{part.step, "", {}};
@@ -74,12 +74,12 @@ class played_run {
     void finish(const worker_finished&) override {}
 
    private:
-    played_run& run_;
+    fake_run& run_;
     worker_id worker_;
   };
 
-  explicit played_run(std::uint32_t workers, int nccl_version = 22809)
-      : nccl_(played_nccl::table(nccl_version)), results(workers), weights(workers) {
+  explicit fake_run(std::uint32_t workers, int nccl_version = 22809)
+      : nccl_(fake_nccl::table(nccl_version)), results(workers), weights(workers) {
     for (std::uint32_t i = 0; i < workers; ++i)
       members_.push_back(worker_id{i});
     for (std::uint32_t i = 0; i < workers; ++i) {
@@ -97,8 +97,7 @@ class played_run {
       sessions.push_back(std::make_unique<train_context::impl>(begin, *links_.back()));
       auto& session = *sessions.back();
       session.open_gpu_ = [i]() -> expected<std::shared_ptr<collectives::device>> {
-        return std::make_shared<played_device>(
-            played_device::options{.seed = i + 1, .uuid = "GPU-" + std::to_string(i)});
+        return std::make_shared<fake_device>(fake_device::options{.seed = i + 1, .uuid = "GPU-" + std::to_string(i)});
       };
       session.nccl_.find = []() -> expected<std::string> { return "NCCL 2.28.9"; };
       session.nccl_.make_group = [this, i](std::shared_ptr<collectives::device> where,
@@ -202,10 +201,10 @@ class played_run {
   std::function<std::optional<error>(std::uint32_t worker, generation_id)> refuse;
   /// Done in a body whose reduction is under way.
   std::function<void(train_context&, step&, std::uint32_t worker)> while_reducing;
-  std::vector<leave_request> asked;
-  std::vector<leave_withdrawn> withdrawn;
+  std::vector<exit_request> asked;
+  std::vector<exit_withdrawn> withdrawn;
   /// What is said to who asks for leave; without it, all hangs come back by then.
-  std::function<expected<leave_granted>(const leave_request&)> answer_leave;
+  std::function<expected<exit_granted>(const exit_request&)> answer_exit;
   /// Where the last copies lie.
   std::vector<std::string> committed;
 
@@ -218,7 +217,7 @@ class played_run {
     std::ranges::fill(values, 0.0f);
     ctx.track_on_gpu("weights", values);
     const auto on_stream = [&](std::function<void()> work) {
-      value_or_throw(played_device::run_on(ctx.gpu_stream().handle(), std::move(work)));
+      value_or_throw(fake_device::run_on(ctx.gpu_stream().handle(), std::move(work)));
     };
     step_plan plan;
     plan.data = {64, "d"};
@@ -230,7 +229,7 @@ class played_run {
     ctx.for_each_step(plan, [&](step& step) {
       for (auto& shard : step.shards()) {
         on_stream([gradient = shard.gpu_gradient()] { gradient[0] += 1; });
-        shard.complete(0, elements);
+        shard.mark_ready(0, elements);
       }
       if (while_reducing)
         while_reducing(ctx, step, worker);
@@ -253,7 +252,7 @@ class played_run {
     result.world_size = size;
     result.local_rank = rank;
     result.local_world_size = size;
-    result.backend = size == 1 ? backend_kind::self : backend_kind::gloo;
+    result.transport = size == 1 ? transport_kind::self : transport_kind::gloo;
     result.data_address = "127.0.0.1";
     result.ownership = collectives::even_ownership(shards, size);
     result.nodes.assign(size, 0);
@@ -309,10 +308,10 @@ class played_run {
       for (auto each : members_) {
         next_generation next;
         next.place = place_of(each);
-        next.settled = decision.settled;
+        next.commit_point = decision.commit_point;
         next.commands_agreed = decision.commands_agreed;
         next.evaluations = decision.evaluations;
-        next.comparison = decision.settled == step_id{} ? state_comparison::whole : state_comparison::slice;
+        next.comparison = decision.commit_point == step_id{} ? state_comparison::whole : state_comparison::slice;
         answers_[each] = next;
       }
       changed_.notify_all();
@@ -323,19 +322,18 @@ class played_run {
     return answers_[worker];
   }
 
-  expected<leave_granted> ask_leave(const leave_request& message) {
+  expected<exit_granted> request_exit(const exit_request& message) {
     {
       auto lock = std::lock_guard{mutex_};
       asked.push_back(message);
     }
-    if (answer_leave)
-      return answer_leave(message);
+    if (answer_exit)
+      return answer_exit(message);
     // What hung comes back now.
-    played_nccl::hangs = false;
+    fake_nccl::hangs = false;
     auto lock = std::unique_lock{mutex_};
-    changed_.wait(lock, [&] {
-      return std::ranges::find(withdrawn, message.worker, &leave_withdrawn::worker) != withdrawn.end();
-    });
+    changed_.wait(
+        lock, [&] { return std::ranges::find(withdrawn, message.worker, &exit_withdrawn::worker) != withdrawn.end(); });
     return fail(errc::aborted, "the question was withdrawn");
   }
 
@@ -355,7 +353,7 @@ class played_run {
     return checkpoint_outcome{part.step, path->string(), {}};
   }
 
-  void withdraw(const leave_withdrawn& message) {
+  void withdraw(const exit_withdrawn& message) {
     auto lock = std::lock_guard{mutex_};
     withdrawn.push_back(message);
     changed_.notify_all();
@@ -388,9 +386,9 @@ class played_run {
 };
 
 /// Loses worker 0, and has NCCL hang on both: worker 1 is the last that has the state. Returns why its process ends.
-std::string end_of_last(played_run& run) {
+std::string end_of_last(fake_run& run) {
   std::string result;
-  run.answer_leave = [](const leave_request& message) { return leave_granted{message.worker == worker_id{1}}; };
+  run.answer_exit = [](const exit_request& message) { return exit_granted{message.worker == worker_id{1}}; };
   run.adjust = [&](std::uint32_t worker, collectives::nccl_options& options) {
     options.on_hang.abort_deadline = 20ms;
     // Where the last process would end, what hangs comes back.
@@ -398,60 +396,60 @@ std::string end_of_last(played_run& run) {
       if (worker != 1)
         return;
       result = why.message;
-      played_nccl::hangs = false;
+      fake_nccl::hangs = false;
     };
   };
-  run.lose_in_step_5(worker_id{0}, [] { played_nccl::hangs = true; });
+  run.lose_in_step_5(worker_id{0}, [] { fake_nccl::hangs = true; });
   run.train(12);
-  played_nccl::hangs = false;
+  fake_nccl::hangs = false;
   return result;
 }
 
 } // namespace
 
 TEST_CASE("workers with a GPU each reduce over NCCL, in groups whose exchanges are numbered apart from all others") {
-  const auto formed = played_nccl::formed.load();
-  played_run run{2};
+  const auto formed = fake_nccl::formed.load();
+  fake_run run{2};
   run.train(5);
   run.check_results(5, {0, 1});
-  CHECK(played_nccl::formed - formed == 2);
+  CHECK(fake_nccl::formed - formed == 2);
   // What they have, what NCCL is told of each, and its id.
   CHECK(run.gpu_exchanges(first_generation) == std::set<std::uint64_t>{0, 1, 2});
-  CHECK(played_nccl::living == 0);
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::living == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("after a loss the group that is left is shrunk, or a new one formed, and no step is lost or counts twice") {
   for (const auto& [version, shrinks] : {std::pair{22809, true}, {22803, false}}) {
     INFO("version ", version);
-    const auto formed = played_nccl::formed.load();
-    const auto shrunk = played_nccl::shrunk.load();
-    played_run run{3, version};
+    const auto formed = fake_nccl::formed.load();
+    const auto shrunk = fake_nccl::shrunk.load();
+    fake_run run{3, version};
     run.lose_in_step_5(worker_id{1});
     run.train(12);
     run.check_results(12, {0, 2});
     CHECK(run.results[1].reason.code != errc::none);
-    CHECK(played_nccl::formed - formed == (shrinks ? 3 : 5));
-    CHECK(played_nccl::shrunk - shrunk == (shrinks ? 2 : 0));
+    CHECK(fake_nccl::formed - formed == (shrinks ? 3 : 5));
+    CHECK(fake_nccl::shrunk - shrunk == (shrinks ? 2 : 0));
     // Anew in each generation: who is new in it has made none before.
     CHECK(run.gpu_exchanges(first_generation + 1) == std::set<std::uint64_t>{0, 1, 2});
-    CHECK(played_nccl::living == 0);
+    CHECK(fake_nccl::living == 0);
   }
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("the last of all goes on alone, on kernels alone") {
-  played_run run{2};
+  fake_run run{2};
   run.lose_in_step_5(worker_id{0});
   run.train(12);
   run.check_results(12, {1});
   CHECK(run.gpu_exchanges(first_generation + 1).empty());
-  CHECK(played_nccl::living == 0);
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::living == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("a group that is given up while it is formed is formed again") {
-  played_run run{2};
+  fake_run run{2};
   std::atomic<bool> is_refused = false;
   // One finds its peer unreachable; the other waits for it, until it is told.
   run.refuse = [&](std::uint32_t worker, generation_id generation) -> std::optional<error> {
@@ -464,11 +462,11 @@ TEST_CASE("a group that is given up while it is formed is formed again") {
   CHECK(is_refused);
   run.check_results(5, {0, 1});
   CHECK(run.gpu_exchanges(first_generation + 1) == std::set<std::uint64_t>{0, 1, 2});
-  CHECK(played_nccl::living == 0);
+  CHECK(fake_nccl::living == 0);
 }
 
 TEST_CASE("a peer that is never reached ends the run, with what NCCL says") {
-  played_run run{2};
+  fake_run run{2};
   std::atomic<int> tries = 0;
   run.refuse = [&](std::uint32_t worker, generation_id) -> std::optional<error> {
     tries += worker == 1 ? 1 : 0;
@@ -482,21 +480,21 @@ TEST_CASE("a peer that is never reached ends the run, with what NCCL says") {
 }
 
 TEST_CASE("a worker whose NCCL hangs asks for leave, and goes on if it comes back meanwhile") {
-  played_run run{3};
+  fake_run run{3};
   run.adjust = [](std::uint32_t, collectives::nccl_options& options) { options.on_hang.abort_deadline = 20ms; };
-  run.lose_in_step_5(worker_id{2}, [] { played_nccl::hangs = true; });
+  run.lose_in_step_5(worker_id{2}, [] { fake_nccl::hangs = true; });
   run.train(12);
-  played_nccl::hangs = false;
+  fake_nccl::hangs = false;
   run.check_results(12, {0, 1});
   REQUIRE_FALSE(run.asked.empty());
   for (const auto& each : run.asked)
     CHECK(each.generation.value == first_generation);
   CHECK(run.withdrawn.size() == run.asked.size());
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("the last that has the state, and has to end, leaves a checkpoint of its last step") {
-  played_run run{2};
+  fake_run run{2};
   std::filesystem::create_directory(run.directory() / "checkpoints");
   const auto end = end_of_last(run);
   INFO(end);
@@ -514,7 +512,7 @@ TEST_CASE("the last that has the state, and has to end, leaves a checkpoint of i
 }
 
 TEST_CASE("a last copy that cannot be saved is told, with the reason") {
-  played_run run{2};
+  fake_run run{2};
   std::ofstream{run.directory() / "checkpoints"} << "no directory";
   const auto end = end_of_last(run);
   INFO(end);
@@ -524,7 +522,7 @@ TEST_CASE("a last copy that cannot be saved is told, with the reason") {
 }
 
 TEST_CASE("a training function that leaves a step while its GPUs reduce ends with its own error") {
-  played_run run{2};
+  fake_run run{2};
   run.while_reducing = [](train_context&, step& step, std::uint32_t worker) {
     if (worker == 0 && step.number() == 3)
       throw std::runtime_error{"enough"};
@@ -533,11 +531,11 @@ TEST_CASE("a training function that leaves a step while its GPUs reduce ends wit
   CHECK(run.results[0].reason.code == errc::user_error);
   CHECK(run.results[0].reason.message.find("enough") != std::string::npos);
   CHECK(run.results[1].reason.code == errc::aborted);
-  CHECK(played_nccl::living == 0);
+  CHECK(fake_nccl::living == 0);
 }
 
 TEST_CASE("a worker that loses its place while its GPUs reduce ends in words") {
-  played_run run{2};
+  fake_run run{2};
   run.while_reducing = [&](train_context& ctx, step& step, std::uint32_t worker) {
     if (worker != 0 || step.number() != 3)
       return;
@@ -549,8 +547,8 @@ TEST_CASE("a worker that loses its place while its GPUs reduce ends in words") {
   CHECK(run.results[0].reason.code == errc::aborted);
   CHECK(run.results[0].reason.message.find("is lost") != std::string::npos);
   run.check_results(20, {1});
-  CHECK(played_nccl::living == 0);
-  CHECK(played_nccl::violations == 0);
+  CHECK(fake_nccl::living == 0);
+  CHECK(fake_nccl::violations == 0);
 }
 
 TEST_CASE("NCCL listens where the data plane does, for the life of the process, unless the user says where") {

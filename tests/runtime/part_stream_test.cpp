@@ -291,7 +291,7 @@ TEST_CASE("a byte that is damaged on the way is told, in either direction") {
   auto code = errc::none;
   try {
     restored.track(again);
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     code = x.code();
   }
   CHECK(code == errc::damaged);

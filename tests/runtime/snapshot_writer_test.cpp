@@ -45,7 +45,7 @@ struct sample {
 };
 
 /// A device and a store with gates.
-struct played {
+struct fake {
   snapshot_writer::destination destination() {
     return {[this](const staged_part& part, const std::stop_token& stop) -> expected<serialization::part_report> {
               written.emplace_back(part.bytes.begin(), part.bytes.end());
@@ -89,7 +89,7 @@ struct played {
 } // namespace
 
 TEST_CASE("what is written is the state when it was copied, whatever becomes of it") {
-  played there;
+  fake there;
   there.device_open = false;
   sample state;
   snapshot_writer writer{there.destination(), 1};
@@ -117,7 +117,7 @@ TEST_CASE("each rank copies its share, and the shares are the whole") {
   std::vector<std::byte> all;
   std::size_t largest = 0;
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    played there;
+    fake there;
     snapshot_writer writer{there.destination(), 1};
     state.begin(writer, {7}, rank, 3);
     REQUIRE(writer.wait());
@@ -131,7 +131,7 @@ TEST_CASE("each rank copies its share, and the shares are the whole") {
 }
 
 TEST_CASE("copies go into the same pages again") {
-  played there;
+  fake there;
   sample state;
   snapshot_writer writer{there.destination(), 1};
   writer.prepare(5000 * 4 + 3000 * 8);
@@ -145,7 +145,7 @@ TEST_CASE("copies go into the same pages again") {
 }
 
 TEST_CASE("several may be in flight, and are written in order") {
-  played there;
+  fake there;
   there.device_open = false;
   sample state;
   snapshot_writer writer{there.destination(), 3};
@@ -168,7 +168,7 @@ TEST_CASE("several may be in flight, and are written in order") {
 }
 
 TEST_CASE("what cannot be written is told to the store, which gives it up for all") {
-  played there;
+  fake there;
   there.device_error = {errc::io_error, "no space"};
   sample state;
   snapshot_writer writer{there.destination(), 1};
@@ -180,7 +180,7 @@ TEST_CASE("what cannot be written is told to the store, which gives it up for al
 }
 
 TEST_CASE("what is abandoned is not told to the store, nobody waits for it, and it counts as lost once") {
-  played there;
+  fake there;
   there.device_open = false;
   sample state;
   snapshot_writer writer{there.destination(), 2};
@@ -202,7 +202,7 @@ TEST_CASE("what is abandoned is not told to the store, nobody waits for it, and 
 
 TEST_CASE("what the store has been told of is the store's to decide") {
   for (auto refused : {false, true}) {
-    played there;
+    fake there;
     there.store_open = false;
     if (refused)
       there.refusal = {errc::stale_generation, "too late"};
@@ -219,7 +219,7 @@ TEST_CASE("what the store has been told of is the store's to decide") {
 }
 
 TEST_CASE("a share of memory that no pointer leads to is copied through its door, into memory that was made ready") {
-  played there;
+  fake there;
   sample plain;
   auto hidden = std::make_shared<testing::hidden_memory>(5000 * 4);
   hidden->assign(plain.weights);

@@ -23,7 +23,7 @@ namespace troupe::runtime {
 namespace {
 
 using collectives::communicator;
-using collectives::testing::meeting;
+using collectives::testing::rendezvous;
 
 constexpr auto boundary = step_id{7};
 
@@ -67,13 +67,13 @@ const std::vector<std::size_t> odd_sizes = {1, (std::size_t{9} << 20) + 3, 0, 40
 /// A staging group over loopback, whose ranks are formed by whoever calls.
 class staging_group {
  public:
-  staging_group(std::uint32_t sources, std::uint32_t newcomers)
-      : sources_(sources), newcomers_(newcomers), addresses_(sources + newcomers) {}
+  staging_group(std::uint32_t sources, std::uint32_t joiners)
+      : sources_(sources), joiners_(joiners), addresses_(sources + joiners) {}
 
   expected<std::unique_ptr<communicator>> form(std::uint32_t rank) {
     collectives::gloo_options place;
     place.rank = rank_id{rank};
-    place.world_size = sources_ + newcomers_;
+    place.world_size = sources_ + joiners_;
     place.generation = generation_id{4};
     place.deadline = std::chrono::seconds{120};
     return make_gloo_communicator(place, [&](std::string mine) -> expected<std::vector<std::string>> {
@@ -85,18 +85,18 @@ class staging_group {
     staging_settings result;
     result.rank = rank_id{source};
     result.sources = sources_;
-    result.newcomers = newcomers_;
+    result.joiners = joiners_;
     result.step = boundary;
     result.form = [this, source](const std::stop_token&) { return form(source); };
     return result;
   }
 
-  staged_state newcomer(std::uint32_t which = 0) { return {value_or_throw(form(sources_ + which)), sources_}; }
+  staged_state joiner(std::uint32_t which = 0) { return {value_or_throw(form(sources_ + which)), sources_}; }
 
  private:
   std::uint32_t sources_;
-  std::uint32_t newcomers_;
-  meeting<std::string> addresses_;
+  std::uint32_t joiners_;
+  rendezvous<std::string> addresses_;
 };
 
 /// The thread leaves by itself; nothing tells when.
@@ -111,15 +111,15 @@ std::span<const std::byte> bytes_of(const std::vector<T>& x) {
 }
 
 template <class Frame>
-Frame next(staged_state& newcomer) {
-  return std::get<Frame>(value_or_throw(newcomer.next()));
+Frame next(staged_state& joiner) {
+  return std::get<Frame>(value_or_throw(joiner.next()));
 }
 
 error error_of(const expected<staged_frame>& x) {
   return x ? error{} : x.error();
 }
 
-/// What a newcomer of the tests does: takes all there is.
+/// What a joiner of the tests does: takes all there is.
 struct joined {
   std::string sha256;
   nlohmann::json values;
@@ -133,13 +133,13 @@ joined join(staging_group& group, std::uint32_t which, const std::vector<std::si
             residence where = residence::here) {
   auto result = joined{};
   auto mine = replica{sizes, where};
-  auto newcomer = group.newcomer(which);
-  result.snapshot = value_or_throw(newcomer.receive(mine.state, mine.facts));
+  auto joiner = group.joiner(which);
+  result.snapshot = value_or_throw(joiner.receive(mine.state, mine.facts));
   result.sha256 = mine.state.sha256();
   result.values = mine.state.values();
   result.metrics = mine.facts.last_metrics;
   for (;;) {
-    auto frame = value_or_throw(newcomer.next());
+    auto frame = value_or_throw(joiner.next());
     if (auto* gradient = std::get_if<gradient_frame>(&frame))
       result.steps.push_back(gradient->step.value);
     if (auto* end = std::get_if<end_frame>(&frame)) {
@@ -149,20 +149,20 @@ joined join(staging_group& group, std::uint32_t which, const std::vector<std::si
   }
 }
 
-/// `sources` incumbents and `newcomers` go through one group; the state changes as soon as it was staged.
-void check_staging(std::list<state_stager>& stagers, std::uint32_t newcomers, const std::vector<std::size_t>& sizes,
+/// `sources` incumbents and `joiners` go through one group; the state changes as soon as it was staged.
+void check_staging(std::list<state_stager>& stagers, std::uint32_t joiners, const std::vector<std::size_t>& sizes,
                    std::uint32_t seed, residence from = residence::here, residence to = residence::here) {
   auto sources = static_cast<std::uint32_t>(stagers.size());
   CAPTURE(sources);
-  CAPTURE(newcomers);
-  auto group = staging_group{sources, newcomers};
+  CAPTURE(joiners);
+  auto group = staging_group{sources, joiners};
   auto incumbent = replica{sizes, from};
   incumbent.fill(seed);
   auto sha256 = incumbent.state.sha256();
   auto values = incumbent.state.values();
   auto metrics = incumbent.facts.last_metrics;
   auto results = std::vector<std::future<joined>>{};
-  for (std::uint32_t i = 0; i < newcomers; ++i)
+  for (std::uint32_t i = 0; i < joiners; ++i)
     results.push_back(std::async(std::launch::async, [&, i] { return join(group, i, sizes, to); }));
   for (std::uint32_t rank = 0; auto& stager : stagers)
     stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
@@ -189,15 +189,15 @@ void check_staging(std::list<state_stager>& stagers, std::uint32_t newcomers, co
 
 } // namespace
 
-TEST_CASE("newcomers get the state of the boundary, however many give it and whatever becomes of it there") {
+TEST_CASE("joiners get the state of the boundary, however many give it and whatever becomes of it there") {
   for (std::uint32_t sources : {1, 2, 3})
-    for (std::uint32_t newcomers : {1, 2}) {
+    for (std::uint32_t joiners : {1, 2}) {
       auto stagers = std::list<state_stager>(sources);
-      check_staging(stagers, newcomers, odd_sizes, sources * 10 + newcomers);
+      check_staging(stagers, joiners, odd_sizes, sources * 10 + joiners);
     }
 }
 
-TEST_CASE("a state that no pointer leads to is staged, and comes to newcomers, like any other") {
+TEST_CASE("a state that no pointer leads to is staged, and comes to joiners, like any other") {
   for (auto from : {residence::here, residence::hidden})
     for (auto to : {residence::here, residence::hidden}) {
       auto stagers = std::list<state_stager>(2);
@@ -223,12 +223,12 @@ TEST_CASE("a state is transferred from and to memory that no pointer leads to") 
       auto expected = replica{odd_sizes};
       expected.fill(9);
       std::ignore = ranks.run([&](communicator& group) {
-        auto is_newcomer = group.rank() == rank_id{1};
-        auto mine = replica{odd_sizes, is_newcomer ? to : from};
-        if (!is_newcomer)
+        auto is_joiner = group.rank() == rank_id{1};
+        auto mine = replica{odd_sizes, is_joiner ? to : from};
+        if (!is_joiner)
           mine.fill(9);
-        const auto newcomers = std::vector{rank_id{1}};
-        value_or_throw(transfer_state(group, newcomers, mine.state, mine.facts));
+        const auto joiners = std::vector{rank_id{1}};
+        value_or_throw(transfer_state(group, joiners, mine.state, mine.facts));
         CHECK(mine.state.sha256() == expected.state.sha256());
         CHECK(mine.facts.last_metrics == expected.facts.last_metrics);
         return 0;
@@ -251,7 +251,7 @@ TEST_CASE("a stager serves one group after the other, with states of other sizes
   check_staging(stagers, 2, {17, 3}, 3);
 }
 
-TEST_CASE("metrics and values that are no numbers reach the newcomer") {
+TEST_CASE("metrics and values that are no numbers reach the joiner") {
   auto group = staging_group{1, 1};
   auto incumbent = replica{{3}};
   incumbent.state.values() = {{"best", std::numeric_limits<double>::infinity()}, {"whole", 2.0}};
@@ -259,8 +259,8 @@ TEST_CASE("metrics and values that are no numbers reach the newcomer") {
   auto stager = state_stager{};
   stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
   auto mine = replica{{3}};
-  auto newcomer = group.newcomer();
-  REQUIRE(newcomer.receive(mine.state, mine.facts));
+  auto joiner = group.joiner();
+  REQUIRE(joiner.receive(mine.state, mine.facts));
   CHECK(std::isnan(mine.facts.last_metrics.at("loss")));
   CHECK(mine.state.values() == incumbent.state.values());
   CHECK(mine.state.sha256() == incumbent.state.sha256());
@@ -281,20 +281,20 @@ TEST_CASE("gradients, evaluations and the end come in their order, with their by
   stager.push_evaluation(std::vector{0.5, -1.0 / 3});
   stager.push_evaluation({});
   stager.push_gradient(step_id{9}, bytes_of(std::vector<std::uint32_t>{1, 2, 3}));
-  auto newcomer = group.newcomer();
-  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+  auto joiner = group.joiner();
+  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
   {
-    auto first = next<gradient_frame>(newcomer);
+    auto first = next<gradient_frame>(joiner);
     CHECK(first.step == step_id{8});
-    // A newcomer knows how far it is behind.
+    // A joiner knows how far it is behind.
     CHECK(first.latest == step_id{9});
     CHECK(std::ranges::equal(first.bytes, bytes_of(copy)));
     CHECK(reinterpret_cast<std::uintptr_t>(first.bytes.data()) % 64 == 0);
   }
-  CHECK(next<evaluation_frame>(newcomer).values == std::vector{0.5, -1.0 / 3});
-  CHECK(next<evaluation_frame>(newcomer).values.empty());
+  CHECK(next<evaluation_frame>(joiner).values == std::vector{0.5, -1.0 / 3});
+  CHECK(next<evaluation_frame>(joiner).values.empty());
   {
-    auto second = next<gradient_frame>(newcomer);
+    auto second = next<gradient_frame>(joiner);
     CHECK(second.step == step_id{9});
     CHECK(second.latest == step_id{9});
     CHECK(std::ranges::equal(second.bytes, bytes_of(std::vector<std::uint32_t>{1, 2, 3})));
@@ -302,20 +302,20 @@ TEST_CASE("gradients, evaluations and the end come in their order, with their by
   // Memory of the first is used again, and nothing of it is left.
   auto third = std::vector<std::uint32_t>(500, 77u);
   stager.push_gradient(step_id{10}, bytes_of(third));
-  CHECK(std::ranges::equal(next<gradient_frame>(newcomer).bytes, bytes_of(third)));
+  CHECK(std::ranges::equal(next<gradient_frame>(joiner).bytes, bytes_of(third)));
   stager.push_end(step_id{10}, 17, 3);
   // Nothing comes after the end.
   stager.push_gradient(step_id{11}, bytes_of(third));
-  auto end = next<end_frame>(newcomer);
+  auto end = next<end_frame>(joiner);
   CHECK(end.boundary == step_id{10});
   CHECK(end.commands_agreed == 17);
   CHECK(end.evaluations == 3);
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{});
-  CHECK(error_of(newcomer.next()).code == errc::aborted);
+  CHECK(error_of(joiner.next()).code == errc::aborted);
 }
 
-TEST_CASE("a newcomer learns what was passed while it computed a step") {
+TEST_CASE("a joiner learns what was committed while it computed a step") {
   auto group = staging_group{1, 1};
   auto incumbent = replica{{}};
   auto stager = state_stager{};
@@ -323,13 +323,13 @@ TEST_CASE("a newcomer learns what was passed while it computed a step") {
   auto gradient = std::vector<float>(10);
   stager.push_gradient(step_id{8}, bytes_of(gradient));
   stager.push_gradient(step_id{9}, bytes_of(gradient));
-  auto newcomer = group.newcomer();
-  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
-  CHECK(next<gradient_frame>(newcomer).latest == step_id{9});
+  auto joiner = group.joiner();
+  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+  CHECK(next<gradient_frame>(joiner).latest == step_id{9});
   // The next is on its way already.
   stager.push_gradient(step_id{10}, bytes_of(gradient));
   stager.push_gradient(step_id{11}, bytes_of(gradient));
-  auto frame = next<gradient_frame>(newcomer);
+  auto frame = next<gradient_frame>(joiner);
   CHECK(frame.step == step_id{9});
   CHECK(frame.latest == step_id{11});
 }
@@ -379,15 +379,15 @@ TEST_CASE("a group that was formed in spite of an abort is not used") {
   };
   auto stager = state_stager{};
   stager.begin(settings, incumbent.state, incumbent.facts);
-  auto newcomer = group.newcomer();
+  auto joiner = group.joiner();
   stager.abort({errc::aborted, "too late"});
   go_on.set_value();
-  CHECK(!newcomer.receive(incumbent.state, incumbent.facts));
+  CHECK(!joiner.receive(incumbent.state, incumbent.facts));
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{errc::aborted, "too late"});
 }
 
-TEST_CASE("staging is aborted while it sends to a newcomer that takes nothing, and the newcomer finds out") {
+TEST_CASE("staging is aborted while it sends to a joiner that takes nothing, and the joiner finds out") {
   for (auto has_state : {false, true}) {
     CAPTURE(has_state);
     auto group = staging_group{2, 1};
@@ -395,9 +395,9 @@ TEST_CASE("staging is aborted while it sends to a newcomer that takes nothing, a
     auto stagers = std::list<state_stager>(2);
     for (std::uint32_t rank = 0; auto& stager : stagers)
       stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
-    auto newcomer = group.newcomer();
+    auto joiner = group.joiner();
     if (has_state) {
-      REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+      REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
       stagers.front().push_gradient(step_id{8}, bytes_of(std::vector<float>(std::size_t{3} << 20)));
       stagers.front().push_end(step_id{8}, 0, 0);
     }
@@ -405,16 +405,16 @@ TEST_CASE("staging is aborted while it sends to a newcomer that takes nothing, a
     wait_until_idle(stagers.front());
     CHECK(stagers.front().last_error() == error{errc::aborted, "regroup"});
     if (has_state) {
-      CHECK(error_of(newcomer.next()).code == errc::aborted);
+      CHECK(error_of(joiner.next()).code == errc::aborted);
     } else {
-      auto got = newcomer.receive(incumbent.state, incumbent.facts);
+      auto got = joiner.receive(incumbent.state, incumbent.facts);
       REQUIRE(!got);
       CHECK(got.error().code == errc::aborted);
     }
   }
 }
 
-TEST_CASE("a stager whose newcomers are too slow for its memory gives up, and starts anew with the next") {
+TEST_CASE("a stager whose joiners are too slow for its memory gives up, and starts anew with the next") {
   auto gradient = std::vector<std::uint8_t>(1000);
   auto incumbent = replica{{10}};
   auto stager = state_stager{};
@@ -423,19 +423,19 @@ TEST_CASE("a stager whose newcomers are too slow for its memory gives up, and st
   settings.queue_limit_bytes = 3000;
   settings.queue_limit_gradients = 0;
   stager.begin(settings, incumbent.state, incumbent.facts);
-  auto newcomer = group.newcomer();
-  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
+  auto joiner = group.joiner();
+  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
   // What was sent counts no more.
   for (std::uint64_t step = 8; step < 18; ++step) {
     stager.push_gradient(step_id{step}, bytes_of(gradient));
-    CHECK(next<gradient_frame>(newcomer).step == step_id{step});
+    CHECK(next<gradient_frame>(joiner).step == step_id{step});
   }
   CHECK(stager.last_error() == error{});
   for (std::uint64_t step = 18; step < 22; ++step)
     stager.push_gradient(step_id{step}, bytes_of(gradient));
   CHECK(stager.last_error().code == errc::aborted);
   CHECK(stager.last_error().message.find("3000 bytes") != std::string::npos);
-  CHECK(error_of(newcomer.next()).code == errc::aborted);
+  CHECK(error_of(joiner.next()).code == errc::aborted);
   wait_until_idle(stager);
 
   auto again = staging_group{1, 1};
@@ -443,7 +443,7 @@ TEST_CASE("a stager whose newcomers are too slow for its memory gives up, and st
   settings.queue_limit_bytes = 3000;
   stager.begin(settings, incumbent.state, incumbent.facts);
   CHECK(stager.last_error() == error{});
-  auto second = again.newcomer();
+  auto second = again.joiner();
   REQUIRE(second.receive(incumbent.state, incumbent.facts));
   stager.push_end(boundary, 0, 0);
   // Training goes on, and the end is still to be heard.
@@ -454,7 +454,7 @@ TEST_CASE("a stager whose newcomers are too slow for its memory gives up, and st
   CHECK(stager.last_error() == error{});
 }
 
-TEST_CASE("a newcomer that dies ends its group only") {
+TEST_CASE("a joiner that dies ends its group only") {
   auto incumbent = replica{odd_sizes};
   auto stagers = std::list<state_stager>(2);
   {
@@ -463,8 +463,8 @@ TEST_CASE("a newcomer that dies ends its group only") {
       stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
     auto survivor = std::async(std::launch::async, [&] {
       auto mine = replica{odd_sizes};
-      auto newcomer = group.newcomer(1);
-      return newcomer.receive(mine.state, mine.facts) ? error_of(newcomer.next()).code : errc::aborted;
+      auto joiner = group.joiner(1);
+      return joiner.receive(mine.state, mine.facts) ? error_of(joiner.next()).code : errc::aborted;
     });
     // Gone when all are connected, and before it has taken anything.
     CHECK(value_or_throw(group.form(2))->barrier());
@@ -487,21 +487,21 @@ TEST_CASE("a source that dies ends the transfer") {
     return formed->barrier().has_value();
   });
   auto mine = replica{odd_sizes};
-  auto newcomer = group.newcomer();
-  auto got = newcomer.receive(mine.state, mine.facts);
+  auto joiner = group.joiner();
+  auto got = joiner.receive(mine.state, mine.facts);
   CHECK(second.get());
   REQUIRE(!got);
   CHECK(got.error().code == errc::aborted);
 }
 
-TEST_CASE("newcomers that come while others are served take their place") {
+TEST_CASE("joiners that come while others are served take their place") {
   auto incumbent = replica{odd_sizes};
   auto stagers = std::list<state_stager>(1);
   auto group = staging_group{1, 1};
   stagers.front().begin(group.settings_of(0), incumbent.state, incumbent.facts);
-  auto newcomer = group.newcomer();
+  auto joiner = group.joiner();
   check_staging(stagers, 1, odd_sizes, 6);
-  auto got = newcomer.receive(incumbent.state, incumbent.facts);
+  auto got = joiner.receive(incumbent.state, incumbent.facts);
   REQUIRE(!got);
   CHECK(got.error().code == errc::aborted);
 }
@@ -511,22 +511,22 @@ TEST_CASE("a stager that goes away takes its group along") {
   auto incumbent = replica{{10}};
   auto stager = std::make_unique<state_stager>();
   stager->begin(group.settings_of(0), incumbent.state, incumbent.facts);
-  auto newcomer = group.newcomer();
-  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
-  auto waiting = std::async(std::launch::async, [&] { return error_of(newcomer.next()).code; });
+  auto joiner = group.joiner();
+  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+  auto waiting = std::async(std::launch::async, [&] { return error_of(joiner.next()).code; });
   stager.reset();
   CHECK(waiting.get() == errc::aborted);
 }
 
-TEST_CASE("a newcomer that waits is told to stop from another thread") {
+TEST_CASE("a joiner that waits is told to stop from another thread") {
   auto group = staging_group{1, 1};
   auto incumbent = replica{{10}};
   auto stager = state_stager{};
   stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
-  auto newcomer = group.newcomer();
-  REQUIRE(newcomer.receive(incumbent.state, incumbent.facts));
-  auto waiting = std::async(std::launch::async, [&] { return error_of(newcomer.next()); });
-  newcomer.abort({errc::stale_generation, "released"});
+  auto joiner = group.joiner();
+  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+  auto waiting = std::async(std::launch::async, [&] { return error_of(joiner.next()); });
+  joiner.abort({errc::stale_generation, "released"});
   CHECK(waiting.get() == error{errc::stale_generation, "released"});
   // The stager hears of it when it has something to say.
   stager.push_gradient(step_id{8}, bytes_of(std::vector<float>(10)));
@@ -545,7 +545,7 @@ TEST_CASE("a group that cannot be formed is noted, and training goes on") {
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{errc::unreachable, "no such host"});
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
-    throw failure{errc::timed_out, "no answer"};
+    throw exception{errc::timed_out, "no answer"};
   };
   stager.begin(settings, incumbent.state, incumbent.facts);
   wait_until_idle(stager);
@@ -565,14 +565,14 @@ TEST_CASE("a group that cannot be formed is noted, and training goes on") {
   CHECK(stager.last_error().code == errc::internal);
 }
 
-TEST_CASE("a newcomer with tensors of other sizes is told so") {
+TEST_CASE("a joiner with tensors of other sizes is told so") {
   auto group = staging_group{1, 1};
   auto incumbent = replica{{10, 20}};
   auto stager = state_stager{};
   stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
   auto other = replica{{10, 21}};
-  auto newcomer = group.newcomer();
-  auto got = newcomer.receive(other.state, other.facts);
+  auto joiner = group.joiner();
+  auto got = joiner.receive(other.state, other.facts);
   REQUIRE(!got);
   CHECK(got.error().code == errc::mismatch);
   CHECK(got.error().message.find("31 bytes, the others of 30") != std::string::npos);

@@ -17,18 +17,18 @@ void bring(step_word& word, step_phase phase, std::uint64_t step = 7) {
   REQUIRE(word.begin(generation, step_id{step}));
   if (phase == step_phase::frozen)
     word.freeze();
-  if (phase == step_phase::reduced || phase == step_phase::passed)
+  if (phase == step_phase::reduced || phase == step_phase::committed)
     REQUIRE(word.reduced());
-  if (phase == step_phase::passed)
+  if (phase == step_phase::committed)
     REQUIRE(word.pass());
   REQUIRE(word.load() == step_word::value{3, step, phase});
 }
 
-TEST_CASE("a step goes from computing over reduced to passed, and the next begins") {
+TEST_CASE("a step goes from computing over reduced to committed, and the next begins") {
   step_word word;
   CHECK(word.load() == step_word::value{});
   for (std::uint64_t step = 1; step <= 3; ++step)
-    bring(word, step_phase::passed, step);
+    bring(word, step_phase::committed, step);
 }
 
 TEST_CASE("a step passes only once it is reduced, and is reduced only while it computes") {
@@ -41,10 +41,10 @@ TEST_CASE("a step passes only once it is reduced, and is reduced only while it c
   CHECK(word.pass());
   CHECK_FALSE(word.pass());
   CHECK_FALSE(word.reduced());
-  CHECK(word.load() == step_word::value{3, 7, step_phase::passed});
+  CHECK(word.load() == step_word::value{3, 7, step_phase::committed});
 }
 
-TEST_CASE("an abort freezes a step that has not passed, and says how far it was") {
+TEST_CASE("an abort freezes a step that has not committed, and says how far it was") {
   for (auto phase : {step_phase::computing, step_phase::reduced}) {
     step_word word;
     bring(word, phase);
@@ -58,15 +58,15 @@ TEST_CASE("an abort freezes a step that has not passed, and says how far it was"
   }
 }
 
-TEST_CASE("an abort leaves a step that has passed, and no other begins before the next generation") {
+TEST_CASE("an abort leaves a step that has committed, and no other begins before the next generation") {
   step_word word;
-  bring(word, step_phase::passed);
-  CHECK(word.freeze() == step_word::value{3, 7, step_phase::passed});
-  CHECK(word.load() == step_word::value{3, 7, step_phase::passed_and_frozen});
-  CHECK(word.freeze() == step_word::value{3, 7, step_phase::passed_and_frozen});
+  bring(word, step_phase::committed);
+  CHECK(word.freeze() == step_word::value{3, 7, step_phase::committed});
+  CHECK(word.load() == step_word::value{3, 7, step_phase::committed_and_frozen});
+  CHECK(word.freeze() == step_word::value{3, 7, step_phase::committed_and_frozen});
   CHECK_FALSE(word.begin(generation, step_id{8}));
   word.restart(generation_id{4}, step_id{7});
-  CHECK(word.load() == step_word::value{4, 7, step_phase::passed});
+  CHECK(word.load() == step_word::value{4, 7, step_phase::committed});
   CHECK(word.begin(generation_id{4}, step_id{8}));
 }
 
@@ -94,7 +94,7 @@ TEST_CASE("of passing and aborting exactly one wins, and both agree which") {
     static_cast<void>(words[i].begin(generation, step_id{i}));
     static_cast<void>(words[i].reduced());
   }
-  std::vector<char> passed(words.size());
+  std::vector<char> committed(words.size());
   std::vector<step_word::value> seen(words.size());
   std::atomic<std::size_t> arrived{0};
   auto meet = [&](std::size_t round) {
@@ -106,7 +106,7 @@ TEST_CASE("of passing and aborting exactly one wins, and both agree which") {
     for (std::size_t round = 0; round < rounds; ++round) {
       meet(round);
       for (auto i = round * words_of_round; i < (round + 1) * words_of_round; ++i)
-        passed[i] = words[i].pass() ? 1 : 0;
+        committed[i] = words[i].pass() ? 1 : 0;
     }
   }};
   for (std::size_t round = 0; round < rounds; ++round) {
@@ -121,15 +121,16 @@ TEST_CASE("of passing and aborting exactly one wins, and both agree which") {
   std::size_t disagreements = 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto end = words[i].load().phase;
-    auto agreed = passed[i] == 1 ? seen[i].phase == step_phase::passed && end == step_phase::passed_and_frozen
-                                 : seen[i].phase == step_phase::reduced && end == step_phase::frozen;
+    auto agreed = committed[i] == 1 ? seen[i].phase == step_phase::committed && end == step_phase::committed_and_frozen
+                                    : seen[i].phase == step_phase::reduced && end == step_phase::frozen;
     disagreements += agreed ? 0 : 1;
   }
-  MESSAGE("the step passed in " << std::count(passed.begin(), passed.end(), 1) << " of " << words.size() << " races");
+  MESSAGE("the step committed in " << std::count(committed.begin(), committed.end(), 1) << " of " << words.size()
+                                   << " races");
   CHECK(disagreements == 0);
 }
 
-TEST_CASE("of beginning, reducing, passing and aborting, an abort is final or the step has passed") {
+TEST_CASE("of beginning, reducing, passing and aborting, an abort is final or the step has committed") {
   constexpr auto rounds = 5'000;
   auto wrong = 0;
   for (auto round = 0; round < rounds; ++round) {
@@ -145,13 +146,14 @@ TEST_CASE("of beginning, reducing, passing and aborting, an abort is final or th
     auto seen = word.freeze();
     trainer.join();
     auto end = word.load();
-    // Frozen in step k: k - 1 is applied. Told that k has passed: it is, and no other begins.
+    // Frozen in step k: k - 1 is applied. Told that k has committed: it is, and no other begins.
     if (end.phase == step_phase::frozen)
-      wrong += seen.phase != step_phase::passed && applied + 1 == std::max<std::uint64_t>(seen.step, 1) ? 0 : 1;
+      wrong += seen.phase != step_phase::committed && applied + 1 == std::max<std::uint64_t>(seen.step, 1) ? 0 : 1;
     else
-      wrong += end.phase == step_phase::passed_and_frozen && seen.phase == step_phase::passed && applied == seen.step
-                   ? 0
-                   : 1;
+      wrong +=
+          end.phase == step_phase::committed_and_frozen && seen.phase == step_phase::committed && applied == seen.step
+              ? 0
+              : 1;
   }
   CHECK(wrong == 0);
 }

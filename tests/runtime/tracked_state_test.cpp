@@ -52,7 +52,7 @@ std::shared_ptr<const serialization::checkpoint> open(const fs::path& path) {
 error thrown_by(const std::function<void()>& f) {
   try {
     f();
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return x.reason();
   }
   return {};

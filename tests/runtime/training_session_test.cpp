@@ -6,8 +6,8 @@
 #include <troupe/serialization/files/digest.hpp>
 
 #include <doctest/doctest.h>
+#include <fake_device.hpp>
 #include <hidden_memory.hpp>
-#include <played_device.hpp>
 #include <scratch_directory.hpp>
 
 #include <algorithm>
@@ -52,12 +52,12 @@ struct settings {
   /// So many that none is skipped.
   std::uint32_t checkpoints_in_flight = 64;
   bool reuse_unchanged = true;
-  backend_kind backend = backend_kind::shm;
+  transport_kind transport = transport_kind::shm;
   bool fast = false;
   bool keep_ledger = false;
   bool check_every_step = false;
   std::uint64_t verify_determinism = 0;
-  /// Each worker has a played GPU.
+  /// Each worker has a fake GPU.
   bool has_gpus = false;
   fs::path restore_from;
   bool restore_step = true;
@@ -67,10 +67,9 @@ constexpr auto this_run = run_id{};
 constexpr auto this_generation = generation_id{3};
 
 /// Trainer, collectives actor and checkpoint store of a run whose workers are threads of this process.
-class played_driver {
+class fake_driver {
  public:
-  played_driver(std::uint32_t workers, fs::path checkpoints)
-      : workers_(workers), checkpoints_(std::move(checkpoints)) {}
+  fake_driver(std::uint32_t workers, fs::path checkpoints) : workers_(workers), checkpoints_(std::move(checkpoints)) {}
 
   expected<exchange_result> exchange(const exchange_request& message) {
     auto lock = std::unique_lock{mutex_};
@@ -189,9 +188,9 @@ class played_driver {
   actors::checkpoint_attempts attempts_;
 };
 
-class played_link : public runtime::control_link {
+class fake_link : public runtime::driver_client {
  public:
-  explicit played_link(played_driver& driver) : driver_(driver) {}
+  explicit fake_link(fake_driver& driver) : driver_(driver) {}
 
   expected<exchange_result> exchange(const exchange_request& message) override { return driver_.exchange(message); }
   expected<std::vector<std::vector<collectives::unique_fd>>>
@@ -201,16 +200,16 @@ class played_link : public runtime::control_link {
   expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
   expected<next_generation> regroup(const regroup_report&) override { return fail(errc::aborted, "the run is ending"); }
   expected<exchange_result> exchange_staging(const exchange_request&) override {
-    return fail(errc::internal, "not played");
+    return fail(errc::internal, "not fake");
   }
-  void tell(const newcomer_level&) override {}
+  void tell(const caught_up&) override {}
   void end(const exchange_ended&) override {}
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override { return driver_.deliver(part); }
   expected<void> push(const metrics_batch& batch) override { return driver_.push(batch); }
   void finish(const worker_finished&) override {}
 
  private:
-  played_driver& driver_;
+  fake_driver& driver_;
 };
 
 /// The workers of a run, as threads.
@@ -220,12 +219,12 @@ class worker_group {
       : config_(std::move(config)), driver_(config_.workers, place_.path() / "checkpoints") {
     results_.resize(config_.workers);
     for (std::uint32_t rank = 0; rank < config_.workers; ++rank) {
-      links_.push_back(std::make_unique<played_link>(driver_));
+      links_.push_back(std::make_unique<fake_link>(driver_));
       sessions_.push_back(std::make_unique<train_context::impl>(begin_of(rank), *links_.back()));
       sessions_.back()->open_gpu_ = [rank]() -> expected<std::shared_ptr<collectives::device>> {
-        collectives::testing::played_device::options options;
+        collectives::testing::fake_device::options options;
         options.seed = rank + 1;
-        return std::make_shared<collectives::testing::played_device>(options);
+        return std::make_shared<collectives::testing::fake_device>(options);
       };
     }
   }
@@ -277,7 +276,7 @@ class worker_group {
       each->abort({this_run, generation, reason});
   }
 
-  played_driver& driver() { return driver_; }
+  fake_driver& driver() { return driver_; }
   fs::path checkpoints() const { return place_.path() / "checkpoints"; }
 
   std::vector<std::uint64_t> checkpoint_steps() const {
@@ -298,7 +297,7 @@ class worker_group {
     result.place.local_rank = rank;
     result.place.local_world_size = config_.workers;
     result.place.ownership = collectives::even_ownership(config_.shards, config_.workers);
-    result.place.backend = config_.workers == 1 ? backend_kind::self : config_.backend;
+    result.place.transport = config_.workers == 1 ? transport_kind::self : config_.transport;
     result.place.nodes.assign(config_.workers, 0);
     result.place.data_address = "127.0.0.1";
     result.function = "train";
@@ -325,8 +324,8 @@ class worker_group {
 
   settings config_;
   scratch place_;
-  played_driver driver_;
-  std::vector<std::unique_ptr<played_link>> links_;
+  fake_driver driver_;
+  std::vector<std::unique_ptr<fake_link>> links_;
   std::vector<std::unique_ptr<train_context::impl>> sessions_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -539,7 +538,7 @@ outcome train_hidden_on(worker_group& group, const settings& config, std::uint64
   return result;
 }
 
-/// `digits` of the state's identity: none in the plain style, whose state is in checkpoints only.
+/// `digits` of the state's identity: none in a custom loop, whose state is in checkpoints only.
 void check_completed(const std::vector<worker_finished>& finished, std::uint64_t step, std::size_t digits = 64) {
   for (const auto& each : finished) {
     CHECK(each.reason == error{});
@@ -769,7 +768,7 @@ std::string train_in_parts(settings config, std::uint64_t bucket_bytes, completi
           auto last = std::min(elements, first + piece);
           add(first, last);
           if (how == completion::backward || how == completion::forward || (how == completion::only_the_end && n < 3))
-            shard.complete(first, last - first);
+            shard.mark_ready(first, last - first);
         }
         shard.add("loss", 1.0);
       }
@@ -790,12 +789,12 @@ TEST_CASE("a gradient that is reduced in parts, while it is still computed or no
   auto config = settings{};
   config.steps = 5;
   const auto whole = train_in_parts(config, 1 << 20, completion::never);
-  for (auto backend : {backend_kind::shm, backend_kind::gloo})
+  for (auto transport : {transport_kind::shm, transport_kind::gloo})
     for (auto workers : {1u, 2u, 3u})
       for (auto bucket_bytes : {std::uint64_t{4096}, std::uint64_t{9000}, std::uint64_t{1} << 20})
         for (auto how : {completion::never, completion::backward, completion::forward, completion::only_the_end}) {
           INFO("workers ", workers, ", bytes in a part ", bucket_bytes, ", completion ", static_cast<int>(how));
-          config.backend = backend;
+          config.transport = transport;
           config.workers = workers;
           CHECK(train_in_parts(config, bucket_bytes, how) == whole);
         }
@@ -815,15 +814,15 @@ TEST_CASE("the reduction of a part begins when its last contribution is in, and 
           return contains(group.describe(0), call);
         };
         auto is_last = shard.id().value + 1 == 8;
-        shard.complete(2048, 1023);
+        shard.mark_ready(2048, 1023);
         CHECK_FALSE(begun(1));
-        shard.complete(3071, 1);
+        shard.mark_ready(3071, 1);
         while (is_last && !begun(1))
           std::this_thread::yield();
         // The begin of the gradient has to wait for its middle.
-        shard.complete(0, 1024);
+        shard.mark_ready(0, 1024);
         CHECK_FALSE(begun(2));
-        shard.complete(1024, 1024);
+        shard.mark_ready(1024, 1024);
         while (is_last && !begun(3))
           std::this_thread::yield();
         CHECK(begun(3) == is_last);
@@ -854,14 +853,14 @@ TEST_CASE("elements that there are not, or that come after all_reduce, cannot be
         for (auto& each : step.shards()) {
           last = &each;
           if (!after)
-            each.complete(dimensions, 1);
+            each.mark_ready(dimensions, 1);
         }
         step.all_reduce();
-        last->complete(0, 1);
+        last->mark_ready(0, 1);
       });
     });
     CHECK(finished[0].reason.code == errc::user_error);
-    CHECK(contains(finished[0].reason.message, "shard.complete("));
+    CHECK(contains(finished[0].reason.message, "shard.mark_ready("));
   }
 }
 
@@ -1303,7 +1302,7 @@ TEST_CASE("a body that writes memory that no pointer leads to before all_reduce 
   CHECK(contains(reason.message, "tensor 'weights'"));
 }
 
-using collectives::testing::played_device;
+using collectives::testing::fake_device;
 
 /// The same training with everything in memory of a GPU: the same arithmetic, as work on the context's stream.
 outcome train_on_gpus(worker_group& group, const settings& config, std::uint64_t batch) {
@@ -1325,11 +1324,11 @@ outcome train_on_gpus(worker_group& group, const settings& config, std::uint64_t
           for (auto index : samples)
             *loss += mine.add_gradient(data()[index], static_cast<float>(random.uniform()), gradient);
         };
-        value_or_throw(played_device::run_on(stream, work));
+        value_or_throw(fake_device::run_on(stream, work));
       }
       auto gradient = step.all_reduce_on_gpu();
       value_or_throw(
-          played_device::run_on(stream, [&mine, gradient, number = step.number()] { mine.apply(gradient, number); }));
+          fake_device::run_on(stream, [&mine, gradient, number = step.number()] { mine.apply(gradient, number); }));
       step.report({{"loss", step.mean_loss()}});
     });
     value_or_throw(ctx.gpu()->synchronize());
@@ -1386,7 +1385,7 @@ TEST_CASE("a gradient on a GPU that is reduced in parts while it is computed has
       std::ranges::fill(weights, 1.0f);
       on_gpu ? ctx.track_on_gpu("weights", weights) : ctx.state().track("weights", weights);
       auto run = [&](std::function<void()> work) {
-        on_gpu ? value_or_throw(played_device::run_on(ctx.gpu_stream().handle(), std::move(work))) : work();
+        on_gpu ? value_or_throw(fake_device::run_on(ctx.gpu_stream().handle(), std::move(work))) : work();
       };
       auto plan = plan_with(24);
       plan.gradient_elements = elements;
@@ -1401,7 +1400,7 @@ TEST_CASE("a gradient on a GPU that is reduced in parts while it is computed has
               for (auto i = first; i < last; ++i)
                 gradient[i] += weights[i] / static_cast<float>(i + v + 1);
             });
-            shard.complete(first, last - first);
+            shard.mark_ready(first, last - first);
           }
         }
         auto mean = on_gpu ? step.all_reduce_on_gpu() : step.all_reduce();
@@ -1897,7 +1896,7 @@ TEST_CASE("what is thrown outside of steps, and is no exception at all, is told 
   auto odd = reason_of([](train_context&) { throw 17; });
   CHECK(odd.code == errc::user_error);
   CHECK(contains(odd.message, "no std::exception"));
-  auto own = reason_of([](train_context&) { throw failure{errc::not_found, "no file"}; });
+  auto own = reason_of([](train_context&) { throw exception{errc::not_found, "no file"}; });
   CHECK(own == error{errc::not_found, "rank 0 after step 0: no file"});
 }
 
@@ -2012,7 +2011,7 @@ TEST_CASE("aborts at any moment end all ranks") {
   }
 }
 
-// -- the plain style --------------------------------------------------------------------------------------------------
+// -- a custom loop --------------------------------------------------------------------------------------------------
 
 TEST_CASE("code with a loop of its own has the rank collectives") {
   constexpr std::uint32_t workers = 3;
@@ -2074,7 +2073,7 @@ TEST_CASE("code with a loop of its own has the rank collectives") {
   }
 }
 
-TEST_CASE("reports of the plain style count as steps and take checkpoints when asked to") {
+TEST_CASE("reports of a custom loop count as steps and take checkpoints when asked to") {
   auto config = settings{};
   config.workers = 2;
   auto group = worker_group{config};
@@ -2116,7 +2115,7 @@ TEST_CASE("reports of the plain style count as steps and take checkpoints when a
   CHECK(again.checkpoint_steps() == std::vector<std::uint64_t>{5});
 }
 
-TEST_CASE("a loop of the plain style that ends on a stop is a stopped run") {
+TEST_CASE("a loop of a custom loop that ends on a stop is a stopped run") {
   auto config = settings{};
   config.workers = 2;
   auto group = worker_group{config};
@@ -2177,7 +2176,7 @@ TEST_CASE("what is reported last, and before an exception, is with the driver wh
   }
 }
 
-TEST_CASE("a lost peer ends a collective of the plain style") {
+TEST_CASE("a lost peer ends a collective of a custom loop") {
   auto config = settings{};
   config.workers = 3;
   auto group = worker_group{config};

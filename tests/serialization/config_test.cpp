@@ -39,15 +39,15 @@ const std::vector<mistake>& mistakes() {
          x.scaling.num_workers = {2, 9};
        },
        "9 workers cannot share 8 shards", "ask for fewer workers"},
-      {"less than no window", [](auto& x) { x.scaling.gather_window = -1ms; }, "scaling.gather_window", "negative"},
+      {"less than no window", [](auto& x) { x.scaling.scale_up_wait = -1ms; }, "scaling.scale_up_wait", "negative"},
       {"no time to wait for workers", [](auto& x) { x.scaling.wait_for_workers = 0ms; }, "scaling.wait_for_workers",
        "positive"},
       {"a heartbeat timeout that beats cannot keep", [](auto& x) { x.failure.heartbeat_timeout = 499ms; },
        "failure.heartbeat_timeout", "at least 500 ms"},
       {"failures without a window", [](auto& x) { x.failure.window = 0ms; }, "failure.window", "positive"},
-      {"a standstill that is told at once", [](auto& x) { x.failure.report_after = 0ms; }, "failure.report_after",
+      {"a hang that is told at once", [](auto& x) { x.failure.report_after = 0ms; }, "failure.report_after",
        "positive"},
-      {"a standstill that is replaced at once", [](auto& x) { x.failure.replace_after = 0ms; }, "failure.replace_after",
+      {"a hang that is replaced at once", [](auto& x) { x.failure.replace_after = 0ms; }, "failure.replace_after",
        "positive"},
       {"no shards", [](auto& x) { x.scaling.shards = 0; }, "scaling.shards", "at least one"},
       {"too many shards", [](auto& x) { x.scaling.shards = 65537; }, "scaling.shards", "at most 65536"},
@@ -61,7 +61,8 @@ const std::vector<mistake>& mistakes() {
        "down to 0.01"},
       {"no number of GPUs", [](auto& x) { x.scaling.resources_per_worker.gpus = std::nan(""); },
        "resources_per_worker.gpus", "whole GPUs"},
-      {"NCCL without GPUs", [](auto& x) { x.run.backend = backend_mode::nccl; }, "run.backend", "set scaling.use_gpu"},
+      {"NCCL without GPUs", [](auto& x) { x.run.transport = transport_mode::nccl; }, "run.transport",
+       "set scaling.use_gpu"},
       {"no name", [](auto& x) { x.run.name = ""; }, "run.name", "use letters"},
       {"a hidden name", [](auto& x) { x.run.name = ".hidden"; }, "run.name", "use letters"},
       {"a name that leaves the storage path", [](auto& x) { x.run.name = "a/b"; }, "run.name", "use letters"},
@@ -104,7 +105,7 @@ TEST_CASE("what is at the edge of the allowed is good") {
   trainer_config config;
   config.scaling.shards = 65536;
   config.scaling.num_workers = 65536;
-  config.scaling.gather_window = std::chrono::milliseconds{0};
+  config.scaling.scale_up_wait = std::chrono::milliseconds{0};
   config.failure.max_failures = 0;
   config.failure.heartbeat_timeout = std::chrono::milliseconds{500};
   config.run.name = std::string(128, 'Z');
@@ -116,7 +117,7 @@ TEST_CASE("what is at the edge of the allowed is good") {
   config.scaling.resources_per_worker.gpus = 1;
   CHECK(validate(config));
   config.scaling.resources_per_worker.gpus = 0.25;
-  config.run.backend = backend_mode::nccl;
+  config.run.transport = transport_mode::nccl;
   CHECK(validate(config));
 }
 
@@ -197,7 +198,7 @@ TEST_CASE("what is no endpoint is refused with its text and an example") {
 TEST_CASE("modes have the names that people type") {
   CHECK(to_string(resume_mode::automatic) == "auto");
   CHECK(to_string(resume_mode::never) == "never");
-  CHECK(to_string(resume_mode::must) == "must");
+  CHECK(to_string(resume_mode::required) == "must");
   CHECK(to_string(placement_strategy::pack) == "pack");
   CHECK(to_string(placement_strategy::spread) == "spread");
   CHECK(to_string(placement_strategy::strict_pack) == "strict_pack");

@@ -239,9 +239,9 @@ TEST_CASE_FIXTURE(wire, "numbers that are no enumerator are refused") {
   };
   CHECK(applies(errc{}, 21));
   CHECK_FALSE(applies(errc{}, 22));
-  CHECK_FALSE(applies(backend_kind{}, 0));
-  CHECK(applies(backend_kind{}, 4));
-  CHECK_FALSE(applies(backend_kind{}, 5));
+  CHECK_FALSE(applies(transport_kind{}, 0));
+  CHECK(applies(transport_kind{}, 4));
+  CHECK_FALSE(applies(transport_kind{}, 5));
   CHECK_FALSE(applies(command_kind{}, 0));
   CHECK(applies(command_kind{}, 4));
   CHECK_FALSE(applies(command_kind{}, 5));

@@ -41,7 +41,7 @@ TEST_CASE("a result's JSON says everything that the result says") {
   CHECK(out["generations"][0] == json{{"generation", 8},
                                       {"attempt", 2},
                                       {"workers", 3},
-                                      {"settled_step", 41},
+                                      {"commit_point_step", 41},
                                       {"steps_redone", 1},
                                       {"interrupted_step", true},
                                       {"pause_seconds", 0.0625},

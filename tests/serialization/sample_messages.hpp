@@ -33,7 +33,7 @@ inline generation_record sample_generation() {
   result.generation = {8};
   result.attempt = 2;
   result.workers = 3;
-  result.settled = {41};
+  result.commit_point = {41};
   result.steps_redone = 1;
   result.interrupted_step = true;
   result.pause_seconds = 0.0625;
@@ -76,7 +76,7 @@ inline group_place sample_place() {
   result.local_world_size = 2;
   result.node_rank = 1;
   result.ownership = {{1, 2}, {2, 4}};
-  result.backend = backend_kind::gloo;
+  result.transport = transport_kind::gloo;
   result.nodes = {0, 0, 1, 1};
   result.data_address = "10.0.0.7";
   result.host_address = "host-a.example";
@@ -121,12 +121,12 @@ inline next_generation sample_next() {
   next_generation result;
   result.place = sample_place();
   result.released = true;
-  result.settled = {42};
+  result.commit_point = {42};
   result.commands_agreed = 5;
   result.evaluations = 3;
   result.evaluations_differ = true;
   result.evaluation_source = {2};
-  result.newcomers = {{0}, {3}};
+  result.joiners = {{0}, {3}};
   result.comparison = state_comparison::whole;
   result.staging = {9, {7}, {5}, 4, 2, "10.0.0.2"};
   result.skips_loop = true;
@@ -142,7 +142,7 @@ inline regroup_report sample_report() {
   result.has_state = false;
   result.between_steps = true;
   result.in_step = true;
-  result.passed = {41};
+  result.committed = {41};
   result.staging = 9;
   result.holds_next = true;
   result.commands_agreed = 5;
@@ -230,8 +230,8 @@ void for_each_message(Visitor visit) {
   visit("generation_started", generation_started{sample_run, {7}, 4});
   visit("checkpoint_part", sample_part());
   visit("checkpoint_outcome", checkpoint_outcome{{100}, "/runs/digits/checkpoints/step-00000100", reason});
-  visit("checkpoint_facts",
-        checkpoint_facts{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"});
+  visit("checkpoint_metadata",
+        checkpoint_metadata{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"});
   visit("run_result", sample_result());
   visit("run_started", run_started{sample_run, "digits", "/runs/digits", {sample_worker()}, 250});
   visit("run_progress", run_progress{sample_run, 41, 1000, 64, {{"loss", 0.5}}, 1234.5, 8.25, 16.75});
@@ -248,16 +248,16 @@ void for_each_message(Visitor visit) {
   visit("resize_request", resize_request{3});
   visit("pause_request", pause_request{});
   visit("resume_request", resume_request{});
-  visit("newcomer_level", newcomer_level{sample_run, {3}, {7}, 9, {42}});
+  visit("caught_up", caught_up{sample_run, {3}, {7}, 9, {42}});
   visit("exchange_ended", exchange_ended{sample_run, {7}, 9});
   visit("checkpoint_skipped", checkpoint_skipped{sample_run, {100}});
   visit("storage_probe", storage_probe{sample_run, {3}, ".probe-3", "c0ffee"});
   visit("storage_view", storage_view{true, ".store", "facade"});
   visit("checkpoint_failed", checkpoint_failed{sample_run, {100}, reason});
-  visit("leave_request", leave_request{sample_run, {7}, {3}, "NCCL has not come back from its abort"});
-  visit("leave_granted", leave_granted{true});
+  visit("exit_request", exit_request{sample_run, {7}, {3}, "NCCL has not come back from its abort"});
+  visit("exit_granted", exit_granted{true});
   visit("worker_gone", worker_gone{sample_run, {3}, 2});
-  visit("leave_withdrawn", leave_withdrawn{sample_run, {3}});
+  visit("exit_withdrawn", exit_withdrawn{sample_run, {3}});
 }
 
 } // namespace troupe

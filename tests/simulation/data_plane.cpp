@@ -5,8 +5,8 @@
 
 namespace troupe::simulation {
 
-data_plane::data_plane(std::vector<worker_id> members, std::uint32_t newcomers)
-    : members_(std::move(members)), newcomers_(newcomers) {
+data_plane::data_plane(std::vector<worker_id> members, std::uint32_t joiners)
+    : members_(std::move(members)), joiners_(joiners) {
   for (auto& row : comes_through_)
     row.fill(unbroken);
 }

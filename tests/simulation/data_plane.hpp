@@ -36,8 +36,8 @@ class data_plane {
  public:
   static constexpr std::uint32_t most_ranks = 24;
 
-  /// `newcomers` as a mask of ranks: they receive in a transfer, the others send.
-  data_plane(std::vector<worker_id> members, std::uint32_t newcomers);
+  /// `joiners` as a mask of ranks: they receive in a transfer, the others send.
+  data_plane(std::vector<worker_id> members, std::uint32_t joiners);
 
   [[nodiscard]] const std::vector<worker_id>& members() const noexcept { return members_; }
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members_.size()); }
@@ -62,11 +62,11 @@ class data_plane {
  private:
   static constexpr std::uint32_t unbroken = ~std::uint32_t{0};
 
-  [[nodiscard]] bool is_new(std::uint32_t rank) const noexcept { return (newcomers_ >> rank & 1) != 0; }
+  [[nodiscard]] bool is_new(std::uint32_t rank) const noexcept { return (joiners_ >> rank & 1) != 0; }
   void break_connection(std::uint32_t from, std::uint32_t to, random_source* random);
 
   std::vector<worker_id> members_;
-  std::uint32_t newcomers_;
+  std::uint32_t joiners_;
   /// How many operations each rank has entered.
   std::array<std::uint32_t, most_ranks> entered_{};
   /// How many operations' data come through, from whom to whom.

@@ -135,7 +135,7 @@ bool driver_model::is_given_up(worker_id worker) const {
 }
 
 void driver_model::lay_out(std::vector<worker_place> places) {
-  layout_ = group_layout{std::move(places), addresses_of(nodes_.size()), shards, backend_kind::gloo};
+  layout_ = group_layout{std::move(places), addresses_of(nodes_.size()), shards, transport_kind::gloo};
 }
 
 void driver_model::start(const std::vector<worker_place>& places) {
@@ -207,11 +207,11 @@ void driver_model::begin_all_workers() {
   }
 }
 
-void driver_model::begin_newcomer_of(worker_id worker) {
+void driver_model::begin_joiner_of(worker_id worker) {
   auto message = begin_message();
   message.place.attempt = coordinator_.attempt();
   world_.send_to_actor(worker, std::move(message));
-  if (world_.defect() == mutation::newcomers_miss_commands)
+  if (world_.defect() == mutation::joiners_miss_commands)
     return;
   for (const auto& command : commands_)
     world_.send_to_actor(worker, command);
@@ -224,10 +224,10 @@ void driver_model::take(const request<run_plan>& message) {
   };
   if (coordinator_.over())
     return refuse(errc::stale_generation, "this run has ended");
-  auto is_newcomer = plan.generation == generation_id{};
-  if (!is_newcomer && plan.generation != coordinator_.generation())
+  auto is_joiner = plan.generation == generation_id{};
+  if (!is_joiner && plan.generation != coordinator_.generation())
     return refuse(errc::stale_generation, "this generation is over");
-  if (!coordinator_.training() && !(is_newcomer && coordinator_.goes_on()))
+  if (!coordinator_.training() && !(is_joiner && coordinator_.goes_on()))
     return refuse(errc::aborted, "the run is ending");
   plans_.insert_or_assign(plan.worker, message.number);
   act(coordinator_.on_plan(plan));
@@ -254,36 +254,36 @@ void driver_model::answer_plan(worker_id worker, const expected<plan_accepted>& 
 void driver_model::take(const request<regroup_report>& message) {
   auto report = message.message;
   // Without a place, also one that has followed a generation that is over.
-  const auto is_newcomer = std::ranges::find(places(), report.worker, &worker_place::worker) == places().end();
+  const auto is_joiner = std::ranges::find(places(), report.worker, &worker_place::worker) == places().end();
   if (staged_.erase(report.worker) > 0 && !report.has_state)
     world_.count(branch::staging_broken);
-  const auto is_stale = is_given_up(report.worker) || (!is_newcomer && report.generation != coordinator_.generation());
+  const auto is_stale = is_given_up(report.worker) || (!is_joiner && report.generation != coordinator_.generation());
   if (is_given_up(report.worker))
-    world_.count(branch::condemned_worker_spoke);
+    world_.count(branch::fenced_worker_spoke);
   if (auto owed = owed_.extract(report.worker); !owed.empty())
     return world_.send_to_thread(report.worker, answer<next_generation>{message.number, owed.mapped()});
   reports_.insert_or_assign(report.worker, message.number);
   if (world_.defect() == mutation::hears_stale_reports)
     report.generation = coordinator_.generation();
-  if (world_.defect() == mutation::lets_newcomers_in_within_a_step)
+  if (world_.defect() == mutation::lets_joiners_in_within_a_step)
     report.between_steps = true;
   if (world_.defect() == mutation::restarts_beside_survivors)
     report.has_state = false;
   act_on_speaker(is_stale, coordinator_.on_report(report, world_.clock()));
 }
 
-void driver_model::take(const newcomer_level& message) {
-  act_on_speaker(is_given_up(message.worker), coordinator_.on_level(message));
+void driver_model::take(const caught_up& message) {
+  act_on_speaker(is_given_up(message.worker), coordinator_.on_caught_up(message));
 }
 
-void driver_model::stage_state(const stage_newcomers& group) {
+void driver_model::stage_state(const stage_joiners& group) {
   next_generation message;
   message.staging.number = group.number;
   message.staging.generation = coordinator_.generation();
   message.staging.sources = group.sources;
-  message.staging.newcomers = group.newcomers;
+  message.staging.joiners = group.joiners;
   for (auto [rank, worker] : group.told) {
-    world_.count(branch::newcomers_staged);
+    world_.count(branch::joiners_staged);
     staged_.insert(worker);
     message.staging.rank = rank;
     answer_report(worker, message);
@@ -301,7 +301,7 @@ void driver_model::abort_workers(const error& reason) {
   answer_plans(fail(reason.code, reason.message));
 }
 
-void driver_model::let_waiting_go(const error& reason) {
+void driver_model::fail_pending(const error& reason) {
   answer_plans(fail(reason.code, reason.message));
   for (auto [worker, number] : std::exchange(reports_, {}))
     world_.send_to_thread(worker, answer<next_generation>{number, fail(reason.code, reason.message)});
@@ -314,11 +314,11 @@ void driver_model::form(const form_generation& next) {
   collectives_.begin(generation_now());
   store_.begin(coordinator_.generation());
   next_generation message;
-  message.settled = next.decision.settled;
+  message.commit_point = next.decision.commit_point;
   message.commands_agreed = next.decision.commands_agreed;
   for (const auto& place : layout_.places())
-    if (std::ranges::find(next.newcomers, place.worker) != next.newcomers.end())
-      message.newcomers.push_back(place.rank);
+    if (std::ranges::find(next.joiners, place.worker) != next.joiners.end())
+      message.joiners.push_back(place.rank);
   for (const auto& place : layout_.places()) {
     message.place = place_of(place);
     if (world_.defect() == mutation::keeps_the_old_ownership) {
@@ -330,10 +330,10 @@ void driver_model::form(const form_generation& next) {
     answer_report(place.worker, message);
   }
   for (auto worker : next.released) {
-    next_generation farewell;
-    farewell.released = true;
+    next_generation drain;
+    drain.released = true;
     given_up_[worker.value] = true;
-    answer_report(worker, farewell);
+    answer_report(worker, drain);
     world_.send_to_actor(worker, release_worker{world_.run()});
   }
 }
@@ -369,8 +369,8 @@ void driver_model::lose_node(std::uint32_t node, const std::string& why) {
   act(coordinator_.on_node_lost(node, why, world_.clock()));
 }
 
-void driver_model::condemn(std::uint32_t node) {
-  nodes_[node] = node_state::condemned;
+void driver_model::fence(std::uint32_t node) {
+  nodes_[node] = node_state::fenced;
   lose_node(node, "node " + std::to_string(node) + " is silent");
 }
 
@@ -380,9 +380,9 @@ void driver_model::connection_lost(std::uint32_t node) {
 }
 
 void driver_model::node_speaks(std::uint32_t node) {
-  if (nodes_[node] != node_state::condemned)
+  if (nodes_[node] != node_state::fenced)
     return;
-  world_.count(branch::condemned_node_readmitted);
+  world_.count(branch::fenced_node_readmitted);
   nodes_[node] = node_state::away;
   world_.send_to_node(node, kill_all{});
 }
@@ -391,7 +391,7 @@ void driver_model::node_opens(std::uint32_t node) {
   if (nodes_[node] != node_state::away)
     return;
   nodes_[node] = node_state::open;
-  there_is_room();
+  has_capacity();
 }
 
 void driver_model::node_goes(std::uint32_t node) {
@@ -402,18 +402,18 @@ void driver_model::node_goes(std::uint32_t node) {
   act(coordinator_.on_node_leaving(node, emptiest_node({}).has_value()));
 }
 
-void driver_model::there_is_room() {
+void driver_model::has_capacity() {
   if (awaiting_room_)
     place_again();
   else
-    act(coordinator_.on_room());
+    act(coordinator_.on_capacity());
 }
 
 // -- nobody is left ---------------------------------------------------------------------------------------------------
 
 void driver_model::restart() {
   world_.restarts();
-  let_waiting_go({errc::aborted, "the run starts again from a checkpoint"});
+  fail_pending({errc::aborted, "the run starts again from a checkpoint"});
   for (auto worker : std::exchange(workers_, {}))
     world_.send_to_node(where_[worker], kill_process{worker});
   commands_.clear();
@@ -476,8 +476,8 @@ void driver_model::reached(reminder what) {
   case reminder::tick:
     world_.remind(reminder::tick);
     for (auto worker : workers_)
-      if (auto passed = world_.beat_of(worker))
-        coordinator_.on_applied(worker, *passed);
+      if (auto committed = world_.beat_of(worker))
+        coordinator_.on_applied(worker, *committed);
     return act(coordinator_.on_tick(world_.clock()));
   case reminder::drain:
     return ask(&run_coordinator::on_drain_timeout);
@@ -504,7 +504,7 @@ void driver_model::act(const run_actions& actions) {
       world_.note("driver, generation " + std::to_string(coordinator_.generation().value) + ": " + action.why);
     std::visit(overloaded{
                    [&](const begin_all&) { begin_all_workers(); },
-                   [&](const begin_newcomer& x) { begin_newcomer_of(x.worker); },
+                   [&](const begin_joiner& x) { begin_joiner_of(x.worker); },
                    [&](const accept_plans&) { world_.send_to_driver_itself(facts_stored{coordinator_.generation()}); },
                    [&](const accept_plan_of& x) { answer_plan(x.worker, plan_accepted{coordinator_.generation()}); },
                    [&](const refuse_plans& x) { world_.violate("plans are refused: " + x.reason.message); },
@@ -518,7 +518,7 @@ void driver_model::act(const run_actions& actions) {
                      for (auto worker : workers_)
                        world_.send_to_actor(worker, x.command);
                    },
-                   [&](const stage_newcomers& x) { stage_state(x); },
+                   [&](const stage_joiners& x) { stage_state(x); },
                    [&](const skip_loop&) { world_.violate("there is one loop only"); },
                    [&](const end_staging& x) {
                      world_.count(branch::staging_given_up);
@@ -551,10 +551,10 @@ void driver_model::act(const run_actions& actions) {
                    },
                    [&](const abort_all& x) {
                      abort_workers(x.reason);
-                     let_waiting_go(x.reason);
+                     fail_pending(x.reason);
                    },
                    [&](const release_all&) {
-                     let_waiting_go({errc::aborted, "the run is over"});
+                     fail_pending({errc::aborted, "the run is over"});
                      for (auto worker : workers_)
                        world_.send_to_actor(worker, release_worker{world_.run()});
                    },

@@ -107,7 +107,7 @@ class driver_model {
   void take(const worker_ready& message);
   void take(const request<run_plan>& message);
   void take(const request<regroup_report>& message);
-  void take(const newcomer_level& message);
+  void take(const caught_up& message);
   void take(const worker_finished& message);
   [[nodiscard]] store_model& store() noexcept { return store_; }
   [[nodiscard]] collectives_model& collectives() noexcept { return collectives_; }
@@ -119,7 +119,7 @@ class driver_model {
   void node_opens(std::uint32_t node);
   void connection_lost(std::uint32_t node);
   /// It has said nothing for too long.
-  void condemn(std::uint32_t node);
+  void fence(std::uint32_t node);
 
   // -- from users, and the clock --------------------------------------------------------------------------------------
   void ask(actors::run_actions (actors::run_coordinator::*what)());
@@ -131,7 +131,7 @@ class driver_model {
 
   [[nodiscard]] const actors::run_coordinator& coordinator() const noexcept { return coordinator_; }
   [[nodiscard]] bool has_concluded() const noexcept { return concluded_; }
-  [[nodiscard]] bool is_condemned(std::uint32_t node) const { return nodes_[node] == node_state::condemned; }
+  [[nodiscard]] bool is_condemned(std::uint32_t node) const { return nodes_[node] == node_state::fenced; }
   [[nodiscard]] bool is_away(std::uint32_t node) const { return nodes_[node] == node_state::away; }
   /// Whether the coordinator was told that this worker is lost, or has sent it away, or it is of an attempt that is
   /// over.
@@ -144,7 +144,7 @@ class driver_model {
   [[nodiscard]] const std::vector<actors::worker_place>& places() const noexcept { return layout_.places(); }
 
  private:
-  enum class node_state : std::uint8_t { open, leaving, away, condemned };
+  enum class node_state : std::uint8_t { open, leaving, away, fenced };
 
   void act(const actors::run_actions& actions);
   /// As `act`; nothing but a refusal may come of what a stale member says.
@@ -152,7 +152,7 @@ class driver_model {
   void lay_out(std::vector<actors::worker_place> places);
   void start(const std::vector<actors::worker_place>& places);
   void begin_all_workers();
-  void begin_newcomer_of(worker_id worker);
+  void begin_joiner_of(worker_id worker);
   [[nodiscard]] begin_work begin_message() const;
   [[nodiscard]] group_place place_of(const actors::worker_place& who) const;
   [[nodiscard]] generation_started generation_now() const;
@@ -160,13 +160,13 @@ class driver_model {
   void answer_plan(worker_id worker, const expected<plan_accepted>& what);
   void answer_report(worker_id worker, const expected<next_generation>& what);
   void abort_workers(const error& reason);
-  void let_waiting_go(const error& reason);
+  void fail_pending(const error& reason);
   void form(const actors::form_generation& next);
-  void stage_state(const actors::stage_newcomers& group);
+  void stage_state(const actors::stage_joiners& group);
   void start_additional(std::uint32_t count);
   void restart();
   void place_again();
-  void there_is_room();
+  void has_capacity();
   void lose_node(std::uint32_t node, const std::string& why);
   [[nodiscard]] std::optional<std::uint32_t> emptiest_node(const std::vector<actors::worker_place>& more) const;
   void guess_missing_reports();

@@ -20,18 +20,18 @@ std::string_view to_string(mutation x) noexcept {
     return "the held gradient is dropped";
   case mutation::passes_without_the_barrier:
     return "steps pass without the barrier";
-  case mutation::lets_newcomers_in_within_a_step:
-    return "newcomers come in within a step";
-  case mutation::newcomers_miss_commands:
-    return "newcomers miss commands";
+  case mutation::lets_joiners_in_within_a_step:
+    return "joiners come in within a step";
+  case mutation::joiners_miss_commands:
+    return "joiners miss commands";
   case mutation::keeps_the_old_ownership:
     return "the old ownership stays";
   case mutation::restarts_beside_survivors:
     return "the run starts again beside survivors";
   case mutation::goes_on_giving_after_a_loss:
-    return "newcomers are given what is reduced after a loss";
+    return "joiners are given what is reduced after a loss";
   case mutation::takes_a_lost_source_for_the_end:
-    return "a newcomer takes a lost source for the end";
+    return "a joiner takes a lost source for the end";
   }
   return "?";
 }

@@ -20,21 +20,21 @@ enum class mutation : std::uint8_t {
   hears_stale_members,
   /// Somebody's report is made up of what was last known of him, before he has reported.
   decides_before_all_have_reported,
-  /// Who has not passed the settled step computes it again, although it holds its gradient.
+  /// Who has not committed the commit_point step computes it again, although it holds its gradient.
   drops_the_held_gradient,
   /// A step counts as applied once its gradient is here: nobody waits for the others.
   passes_without_the_barrier,
-  /// Newcomers are let in where somebody has a step to apply.
-  lets_newcomers_in_within_a_step,
-  /// A newcomer is not told what was commanded before it came.
-  newcomers_miss_commands,
+  /// Joiners are let in where somebody has a step to apply.
+  lets_joiners_in_within_a_step,
+  /// A joiner is not told what was commanded before it came.
+  joiners_miss_commands,
   /// The shards are divided as in the generation before.
   keeps_the_old_ownership,
   /// The run starts again from a checkpoint although somebody has the state.
   restarts_beside_survivors,
-  /// Who gives newcomers what is reduced does so in the next generation, too.
+  /// Who gives joiners what is reduced does so in the next generation, too.
   goes_on_giving_after_a_loss,
-  /// A newcomer that is not told any more what the others do takes itself for one of them.
+  /// A joiner that is not told any more what the others do takes itself for one of them.
   takes_a_lost_source_for_the_end,
 };
 
@@ -46,8 +46,8 @@ inline constexpr std::array mutations{
     mutation::decides_before_all_have_reported,
     mutation::drops_the_held_gradient,
     mutation::passes_without_the_barrier,
-    mutation::lets_newcomers_in_within_a_step,
-    mutation::newcomers_miss_commands,
+    mutation::lets_joiners_in_within_a_step,
+    mutation::joiners_miss_commands,
     mutation::keeps_the_old_ownership,
     mutation::restarts_beside_survivors,
     mutation::goes_on_giving_after_a_loss,

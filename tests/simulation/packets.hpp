@@ -79,7 +79,7 @@ struct attempt_closed {
 
 using packet =
     std::variant<worker_ready, request<run_plan>, request<regroup_report>, request<exchange_request>,
-                 request<state_part>, newcomer_level, worker_finished, answer<plan_accepted>, answer<next_generation>,
+                 request<state_part>, caught_up, worker_finished, answer<plan_accepted>, answer<next_generation>,
                  answer<exchange_result>, answer<checkpoint_outcome>, begin_work, abort_training, control_command,
                  release_worker, start_process, kill_process, kill_all, worker_ended, node_speaks, node_goes,
                  node_opens, connection_lost, facts_stored, attempt_closed>;

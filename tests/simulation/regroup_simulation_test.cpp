@@ -55,13 +55,13 @@ campaign play(std::uint64_t first, std::uint64_t count, mutation defect,
     campaign mine;
     for (;;) {
       auto index = next++;
-      // Lower ones than the first finding are played to their end, so that the result does not hang on the processors.
+      // Lower ones than the first finding are fake to their end, so that the result does not hang on the processors.
       if (index >= limit || (index >= count && std::chrono::steady_clock::now() >= end))
         break;
-      auto played = schedule{first + index, defect, mine.counts, nullptr};
-      auto wrong = played.play();
+      auto fake = schedule{first + index, defect, mine.counts, nullptr};
+      auto wrong = fake.play();
       ++mine.schedules;
-      mine.turns += played.turns();
+      mine.turns += fake.turns();
       if (!wrong)
         continue;
       auto lock = std::lock_guard{mutex};
@@ -139,7 +139,7 @@ TEST_CASE("each thing that the shell around the decisions could do wrong is foun
   }
 }
 
-TEST_CASE("a schedule is the same each time it is played") {
+TEST_CASE("a schedule is the same each time it is fake") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed)
     CHECK(trace_of(seed) == trace_of(seed));
 }

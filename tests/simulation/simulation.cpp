@@ -55,8 +55,8 @@ simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::
   settings.build_id = "build";
   settings.failure.max_failures = 1'000'000;
   settings.failure.replace_lost = !random_.one_in(4);
-  // Newcomers get the state while the others train on, or wait.
-  settings.failure.stage_above_bytes = random_.one_in(2) ? 0 : 1;
+  // Joiners get the state while the others train on, or wait.
+  settings.failure.background_transfer_above_bytes = random_.one_in(2) ? 0 : 1;
   // Without replacements a run that has too few waits for ever, as it should.
   const auto least = settings.failure.replace_lost ? random_.between(1, 3) : 1;
   settings.workers = is_elastic_ ? worker_range{least, first_size_} : worker_range{first_size_};
@@ -273,9 +273,8 @@ void simulation::handle(const route& from, packet what) {
         else if constexpr (std::is_same_v<message, attempt_closed>)
           driver_->attempt_is_closed(x.attempt);
         else if constexpr (std::is_same_v<message, worker_ready> || std::is_same_v<message, request<run_plan>> ||
-                           std::is_same_v<message, request<regroup_report>> ||
-                           std::is_same_v<message, newcomer_level> || std::is_same_v<message, worker_finished> ||
-                           std::is_same_v<message, worker_ended>)
+                           std::is_same_v<message, request<regroup_report>> || std::is_same_v<message, caught_up> ||
+                           std::is_same_v<message, worker_finished> || std::is_same_v<message, worker_ended>)
           driver_->take(x);
         else
           throw std::logic_error{"a message went astray"};
@@ -371,7 +370,7 @@ std::optional<step_id> simulation::beat_of(worker_id worker) {
   auto* who = find(worker);
   if (who == nullptr || who->model.is_frozen() || who->is_cut_off)
     return std::nullopt;
-  return who->model.passed();
+  return who->model.committed();
 }
 
 void simulation::fire(const planned_event& x) {
@@ -402,10 +401,10 @@ void simulation::fire(const planned_event& x) {
     if (nodes_[x.who].leaves)
       kill_node(x.who);
     return;
-  case event::condemn_node:
+  case event::fence_node:
     // Its epoch would tell that it speaks again.
     if (nodes_[x.who].epoch == x.epoch && !driver_->is_condemned(x.who) && !driver_->is_away(x.who))
-      driver_->condemn(x.who);
+      driver_->fence(x.who);
     return;
   case event::revive_node: {
     auto& self = nodes_[x.who];
@@ -568,7 +567,7 @@ void simulation::freeze_node(std::uint32_t index) {
     for (auto id : living_)
       if (processes_[id]->model.node() == index)
         processes_[id]->model.freeze(true);
-  plan(random_.between(100, 140), event::condemn_node, index, self.epoch);
+  plan(random_.between(100, 140), event::fence_node, index, self.epoch);
   plan(random_.between(60, 500), event::revive_node, index, self.epoch);
 }
 
@@ -590,7 +589,7 @@ void simulation::cut_off(std::uint32_t index) {
         if (auto* other = find(each.model.group()->members()[rank]); other != nullptr && other->model.node() != index)
           each.model.group()->cut(each.model.rank(), {rank}, &random_);
   }
-  plan(random_.between(100, 140), event::condemn_node, index, self.epoch);
+  plan(random_.between(100, 140), event::fence_node, index, self.epoch);
   plan(random_.between(60, 500), random_.one_in(3) ? event::lose_connection : event::mend_link, index, self.epoch);
 }
 
@@ -740,10 +739,10 @@ std::shared_ptr<data_plane> simulation::group_of(const next_generation& place, c
   for (const auto& blob : found.blobs)
     members.push_back({static_cast<std::uint32_t>(std::stoul(blob))});
   if (group == nullptr) {
-    auto newcomers = std::uint32_t{0};
-    for (auto rank : place.newcomers)
-      newcomers |= std::uint32_t{1} << rank.value;
-    group = std::make_shared<data_plane>(members, newcomers);
+    auto joiners = std::uint32_t{0};
+    for (auto rank : place.joiners)
+      joiners |= std::uint32_t{1} << rank.value;
+    group = std::make_shared<data_plane>(members, joiners);
     for (std::uint32_t rank = 0; rank < members.size(); ++rank)
       if (find(members[rank]) == nullptr)
         group->close({rank}, peers_are_noticed_ ? &random_ : nullptr);
@@ -773,45 +772,45 @@ void simulation::violates(const worker_model& who, const std::string& what) {
 
 void simulation::forms(const form_generation& next) {
   counts_.count(branch::regroup);
-  if (next.decision.settled < settled_)
-    violate("step " + text(next.decision.settled.value) + " is settled, and step " + text(settled_.value) +
+  if (next.decision.commit_point < settled_)
+    violate("step " + text(next.decision.commit_point.value) + " is commit_point, and step " + text(settled_.value) +
             " was before");
-  settled_ = next.decision.settled;
+  settled_ = next.decision.commit_point;
   auto is_behind = false;
   for (const auto& place : next.places) {
     auto* who = find(place.worker);
     if (driver_->is_given_up(place.worker))
       violate("worker " + text(place.worker.value) + " has been given up, and gets a place");
-    if (who != nullptr && who->model.is_level() &&
-        std::ranges::find(next.newcomers, place.worker) == next.newcomers.end()) {
+    if (who != nullptr && who->model.is_caught_up() &&
+        std::ranges::find(next.joiners, place.worker) == next.joiners.end()) {
       counts_.count(branch::follower_let_in);
-      if (who->model.passed() != settled_)
-        violate(name_of(who->model) + " has followed the others to step " + text(who->model.passed().value) +
+      if (who->model.committed() != settled_)
+        violate(name_of(who->model) + " has followed the others to step " + text(who->model.committed().value) +
                 ", and they are at step " + text(settled_.value));
     }
     if (who == nullptr || !who->model.has_state())
       continue;
-    is_behind = is_behind || who->model.passed() < settled_;
-    if (who->model.passed() > settled_)
-      violate(name_of(who->model) + " has passed step " + text(who->model.passed().value) + ", and step " +
+    is_behind = is_behind || who->model.committed() < settled_;
+    if (who->model.committed() > settled_)
+      violate(name_of(who->model) + " has committed step " + text(who->model.committed().value) + ", and step " +
               text(settled_.value + 1) + " is to be computed again");
-    if (who->model.passed() < settled_ && who->model.reduced() < settled_)
+    if (who->model.committed() < settled_ && who->model.reduced() < settled_)
       violate(name_of(who->model) + " is to apply step " + text(settled_.value) + " without its gradient");
-    if (!next.newcomers.empty() && who->model.state().step != settled_)
-      violate(name_of(who->model) + " is to give a newcomer the state of step " + text(settled_.value) +
+    if (!next.joiners.empty() && who->model.state().step != settled_)
+      violate(name_of(who->model) + " is to give a joiner the state of step " + text(settled_.value) +
               ", and has that of step " + text(who->model.state().step.value));
   }
   for (const auto& before : driver_->places()) {
     auto* who = find(before.worker);
     if (who != nullptr && !who->model.has_state() && !driver_->is_given_up(before.worker) &&
         std::ranges::find(next.places, before.worker, &worker_place::worker) == next.places.end())
-      counts_.count(branch::newcomer_put_off);
+      counts_.count(branch::joiner_put_off);
   }
   if (is_behind)
     counts_.count(branch::all_apply_what_one_has_passed);
   counts_.count(branch::step_computed_again, next.record.steps_redone);
-  if (!next.newcomers.empty())
-    counts_.count(branch::newcomers_let_in);
+  if (!next.joiners.empty())
+    counts_.count(branch::joiners_let_in);
   if (!next.released.empty())
     counts_.count(branch::leaving_worker_released);
   if (next.places.size() == 1)
@@ -882,8 +881,8 @@ std::optional<regroup_report> simulation::guess_report_of(worker_id worker) {
   result.run = run_;
   result.worker = worker;
   result.generation = who->model.generation();
-  result.passed = who->model.passed();
-  result.holds_next = who->model.reduced().value == who->model.passed().value + 1;
+  result.committed = who->model.committed();
+  result.holds_next = who->model.reduced().value == who->model.committed().value + 1;
   result.in_step = true;
   return result;
 }

@@ -25,7 +25,7 @@
 ///   driver_model    what the trainer does around the coordinator, and the checkpoint store's actor;
 ///   worker_model    a process: an actor, and the training thread as the state machine that `train_context::impl` is;
 ///   data_plane      the communicators of one generation: who has entered an operation, whose data came to whom;
-///   staging_stream  what newcomers are given while the others train on.
+///   staging_stream  what joiners are given while the others train on.
 ///   simulation      the network, the nodes, the clock, the faults, and the checker.
 ///
 /// Network: between each pair of actors messages keep their order, as CAF has it; between different pairs they overtake
@@ -41,12 +41,12 @@
 ///
 /// Checked in every schedule: each state that any process ever reaches, given up or not, is the one of the undisturbed
 /// run, so that no step is lost, doubled or summed over wrong shards, and no two survivors differ; no survivor has
-/// passed more than what a regroup settles; the run ends, within bounds, and well; what a member of an old generation
-/// or a lost one says has no effect but a refusal; no checkpoint of an old generation is written; a checkpoint is gone
-/// back to only when nobody who has the state is left.
+/// committed more than what a regroup settles; the run ends, within bounds, and well; what a member of an old
+/// generation or a lost one says has no effect but a refusal; no checkpoint of an old generation is written; a
+/// checkpoint is gone back to only when nobody who has the state is left.
 ///
 /// Not modelled: bytes (one number stands for the state, modular sums for the canonical tree, which has its own tests),
-/// evaluations and several loops in one training function, gradients reduced in several parts, the plain style, the
+/// evaluations and several loops in one training function, gradients reduced in several parts, a custom loop, the
 /// exchange of descriptors, exceptions of the training function, plans that differ, limits on failures, full disks, the
 /// driver's own end.
 namespace troupe::simulation {
@@ -113,7 +113,7 @@ class simulation final : public surroundings, public stage {
     std::uint32_t who;
     std::deque<packet> packets = {};
     bool is_active = false;
-    /// Turns out of eight that it is passed over.
+    /// Turns out of eight that it is committed over.
     std::uint32_t slowness = 0;
   };
 
@@ -150,7 +150,7 @@ class simulation final : public surroundings, public stage {
     resume_run,
     kill_frozen_worker,
     revive_worker,
-    condemn_node,
+    fence_node,
     revive_node,
     mend_link,
     lose_connection,
@@ -165,7 +165,7 @@ class simulation final : public surroundings, public stage {
     std::uint32_t epoch = 0;
   };
 
-  /// Something that is to happen some turns after a step was passed by anybody.
+  /// Something that is to happen some turns after a step was committed by anybody.
   enum class incident : std::uint8_t {
     kill_worker,
     freeze_worker,
@@ -250,7 +250,7 @@ class simulation final : public surroundings, public stage {
   std::uint32_t idle_ticks_ = 0;
   std::vector<planned_event> events_;
   std::vector<planned_incident> incidents_;
-  /// When the furthest worker passed each step first.
+  /// When the furthest worker committed each step first.
   std::vector<std::uint64_t> passed_at_;
   std::uint64_t furthest_ = 0;
   std::uint32_t faults_ = 0;

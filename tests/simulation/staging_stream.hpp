@@ -11,10 +11,10 @@
 namespace troupe::simulation {
 
 /// A staging group, seen from outside: what its sources have given so far, and whether it still holds. What was given
-/// comes to a newcomer at any time, or, once the group is broken, perhaps not.
+/// comes to a joiner at any time, or, once the group is broken, perhaps not.
 struct staging_stream {
   struct frame {
-    /// Else the newcomer is one of the others after this step.
+    /// Else the joiner is one of the others after this step.
     bool is_gradient = true;
     step_id step;
     /// The gradient, or what the boundary's barrier has agreed on.

@@ -9,21 +9,21 @@ std::string_view to_string(branch x) noexcept {
   case branch::regroup:
     return "generations formed anew";
   case branch::all_apply_what_one_has_passed:
-    return "a step applied by all because one had passed it";
+    return "a step applied by all because one had committed it";
   case branch::step_computed_again:
     return "a step computed again";
-  case branch::newcomers_let_in:
-    return "newcomers let in";
-  case branch::newcomer_put_off:
-    return "a newcomer put off, because somebody was in the middle of a step";
-  case branch::newcomers_staged:
-    return "newcomers given the state while the others trained";
+  case branch::joiners_let_in:
+    return "joiners let in";
+  case branch::joiner_put_off:
+    return "a joiner put off, because somebody was in the middle of a step";
+  case branch::joiners_staged:
+    return "joiners given the state while the others trained";
   case branch::follower_let_in:
     return "one that followed the others let in";
   case branch::staging_given_up:
-    return "a staging group given up, because a newcomer was lost";
+    return "a staging group given up, because a joiner was lost";
   case branch::staging_broken:
-    return "a newcomer that followed fell back";
+    return "a joiner that followed fell back";
   case branch::leaving_worker_released:
     return "leaving workers released";
   case branch::all_left_with_their_nodes:
@@ -53,16 +53,16 @@ std::string_view to_string(branch x) noexcept {
   case branch::lost_while_transferring:
     return "a worker lost while state moved";
   case branch::lost_while_following:
-    return "a newcomer lost while it followed";
+    return "a joiner lost while it followed";
   case branch::lost_while_saving:
     return "a worker lost while a checkpoint was taken";
   case branch::found_by_workers:
     return "a loss told by a worker first";
   case branch::down_to_one:
     return "a generation of one";
-  case branch::condemned_worker_spoke:
+  case branch::fenced_worker_spoke:
     return "a report of a worker that was given up";
-  case branch::condemned_node_readmitted:
+  case branch::fenced_node_readmitted:
     return "a node that was given up came back";
   case branch::stopped:
     return "stopped on request";

@@ -51,13 +51,13 @@ void worker_model::begin(const begin_work& message) {
     return;
   place_.place = message.place;
   has_state_ = message.place.generation != generation_id{};
-  passed_ = reduced_ = message.restored.step;
+  committed_ = reduced_ = message.restored.step;
   if (early_abort_)
     abort(*early_abort_);
   if (!has_state_)
     return agree();
   state_ = message.restored;
-  word_.restart(place_.place.generation, passed_);
+  word_.restart(place_.place.generation, committed_);
   // An abort may have come first, and is found when the group is formed.
   form_communicator();
 }
@@ -77,8 +77,8 @@ void worker_model::abort(const abort_training& message) {
   if (world_.defect() == mutation::passes_after_its_report) {
     if (!snapshot_ && has_state_) {
       snapshot_.emplace();
-      snapshot_->passed = passed_;
-      snapshot_->holds_next = reduced_.value == passed_.value + 1;
+      snapshot_->committed = committed_;
+      snapshot_->holds_next = reduced_.value == committed_.value + 1;
       snapshot_->commands_agreed = commands_agreed_;
     }
   } else {
@@ -352,10 +352,10 @@ void worker_model::leave_barrier() {
 void worker_model::pass() {
   if (!word_.pass())
     return regroup(interrupted::step, {errc::aborted, "given up behind the barrier"});
-  passed_ = {state_.step.value + 1};
+  committed_ = {state_.step.value + 1};
   commands_agreed_ = words_agreed_;
   if (given_ && rank() == rank_id{0})
-    given_->frames.push_back({true, passed_, gradient_});
+    given_->frames.push_back({true, committed_, gradient_});
   apply();
 }
 
@@ -418,7 +418,7 @@ void worker_model::settle_boundary() {
     world_.send_to_collectives(
         *this, request<exchange_request>{~std::uint64_t{0},
                                          {world_.run(), generation(), staging.sequence, rank(),
-                                          std::to_string(id_.value), place_.place.world_size + staging.newcomers}});
+                                          std::to_string(id_.value), place_.place.world_size + staging.joiners}});
   }
   if (!stop_ && regroup_in_ == generation()) {
     if (given_ && rank() == rank_id{0})
@@ -430,7 +430,7 @@ void worker_model::settle_boundary() {
   go_on_to_next_step();
 }
 
-/// Newcomers find their group gone, sooner or later.
+/// Joiners find their group gone, sooner or later.
 void worker_model::stop_giving() {
   if (auto broken = std::exchange(given_, nullptr))
     broken->is_broken = true;
@@ -478,24 +478,24 @@ void worker_model::report(const error& reason) {
   group_.reset();
   regroup_report message;
   message.run = world_.run();
-  message.generation = level_ ? staging_.generation : generation();
+  message.generation = caught_up_ ? staging_.generation : generation();
   message.worker = id_;
-  message.has_state = has_state_ || level_;
+  message.has_state = has_state_ || caught_up_;
   message.between_steps = between_steps_;
   message.in_step = has_state_ && word_.load().phase == runtime::step_phase::frozen;
-  message.passed = passed_;
-  message.holds_next = reduced_.value == passed_.value + 1;
+  message.committed = committed_;
+  message.holds_next = reduced_.value == committed_.value + 1;
   message.commands_agreed = commands_agreed_;
   message.staging = staging_.number;
   message.reason = reason;
   if (auto before = std::exchange(snapshot_, std::nullopt)) {
-    message.passed = before->passed;
+    message.committed = before->committed;
     message.holds_next = before->holds_next;
     message.commands_agreed = before->commands_agreed;
   }
   if (world_.is_tracing())
-    world_.note(*this, "reports generation " + std::to_string(message.generation.value) + ", passed " +
-                           std::to_string(message.passed.value) + (message.holds_next ? ", holds the next" : "") +
+    world_.note(*this, "reports generation " + std::to_string(message.generation.value) + ", committed " +
+                           std::to_string(message.committed.value) + (message.holds_next ? ", holds the next" : "") +
                            (message.between_steps ? ", between steps" : "") +
                            (message.has_state ? "" : ", without state") + ": " + reason.message);
   ask(&surroundings::send_to_driver, std::move(message));
@@ -511,11 +511,11 @@ void worker_model::take(const answer<next_generation>& message) {
     return finish({errc::stopped, "not needed any more"}, false);
   staging_ = message.value->staging;
   if (staging_.number > 0) {
-    cut_off_ = has_snapshot_ = told_level_ = level_ = between_steps_ = false;
+    cut_off_ = has_snapshot_ = told_caught_up_ = caught_up_ = between_steps_ = false;
     position_ = 0;
     ask(&surroundings::send_to_collectives,
         exchange_request{world_.run(), staging_.generation, staging_.number, staging_.rank, std::to_string(id_.value),
-                         staging_.sources + staging_.newcomers});
+                         staging_.sources + staging_.joiners});
     return stand(standing::exchanging);
   }
   adopt(*message.value);
@@ -527,24 +527,24 @@ void worker_model::take(const answer<next_generation>& message) {
 
 void worker_model::adopt(const next_generation& next) {
   if (world_.defect() != mutation::drops_the_held_gradient || !has_state_)
-    passed_ = std::max(passed_, next.settled);
-  reduced_ = passed_;
+    committed_ = std::max(committed_, next.commit_point);
+  reduced_ = committed_;
   commands_agreed_ = next.commands_agreed;
   if (!has_state_) {
-    has_state_ = level_ && std::ranges::find(next.newcomers, next.place.rank) == next.newcomers.end();
-    if (has_state_ && passed_ != state_.step)
+    has_state_ = caught_up_ && std::ranges::find(next.joiners, next.place.rank) == next.joiners.end();
+    if (has_state_ && committed_ != state_.step)
       world_.violates(*this, "has followed the others to another step than they are at");
-    state_.step = passed_;
+    state_.step = committed_;
     commands_done_ = commands_agreed_;
-    level_ = false;
+    caught_up_ = false;
   }
   place_ = next;
   cut_off_ = false;
   snapshot_.reset();
-  word_.restart(generation(), passed_);
+  word_.restart(generation(), committed_);
 }
 
-// -- a newcomer follows -----------------------------------------------------------------------------------------------
+// -- a joiner follows -----------------------------------------------------------------------------------------------
 
 void worker_model::follow() {
   auto& stream = *followed_;
@@ -554,7 +554,7 @@ void worker_model::follow() {
   if (!has_snapshot_) {
     has_snapshot_ = true;
     state_ = stream.snapshots.begin()->second;
-    passed_ = reduced_ = state_.step;
+    committed_ = reduced_ = state_.step;
     for (const auto& [rank, each] : stream.snapshots)
       if (each != state_)
         world_.violates(*this, "is given shares of different states");
@@ -571,25 +571,25 @@ void worker_model::follow() {
     return world_.violates(*this, "is given the gradient of another step");
   const auto before = state_;
   state_.apply(next.step, next.value);
-  passed_ = reduced_ = next.step;
+  committed_ = reduced_ = next.step;
   world_.has_applied(*this, before, state_);
   const auto& last = stream.frames.back();
-  if (last.step.value <= next.step.value + 1 && !std::exchange(told_level_, true))
-    world_.send_to_driver(*this, newcomer_level{world_.run(), id_, staging_.generation, staging_.number, next.step});
+  if (last.step.value <= next.step.value + 1 && !std::exchange(told_caught_up_, true))
+    world_.send_to_driver(*this, caught_up{world_.run(), id_, staging_.generation, staging_.number, next.step});
 }
 
-void worker_model::leave_stream(bool is_level) {
-  level_ = is_level || (world_.defect() == mutation::takes_a_lost_source_for_the_end && has_snapshot_);
-  between_steps_ = level_;
+void worker_model::leave_stream(bool is_caught_up) {
+  caught_up_ = is_caught_up || (world_.defect() == mutation::takes_a_lost_source_for_the_end && has_snapshot_);
+  between_steps_ = caught_up_;
   // The others find that one of the group is gone.
-  if (!level_ && followed_)
+  if (!caught_up_ && followed_)
     followed_->is_broken = true;
   followed_.reset();
   report({});
 }
 
 void worker_model::exchange_state() {
-  if (place_.newcomers.empty())
+  if (place_.joiners.empty())
     return go_on();
   collective mine;
   mine.words = {state_.value, ~state_.value, state_.step.value, ~state_.step.value, 0};
@@ -629,8 +629,8 @@ void worker_model::go_on() {
   case interrupted::saving:
     return save();
   case interrupted::step:
-    // Somebody has passed: what was reduced counts. Else the step is computed again.
-    return passed_ > state_.step ? apply() : go_on_to_next_step();
+    // Somebody has committed: what was reduced counts. Else the step is computed again.
+    return committed_ > state_.step ? apply() : go_on_to_next_step();
   }
 }
 

@@ -34,13 +34,13 @@ enum class standing : std::uint8_t {
   /// Has left the reduction with the gradient.
   has_gradient,
   in_barrier,
-  /// Has left the barrier, and not passed yet.
+  /// Has left the barrier, and not committed yet.
   behind_barrier,
   waiting_for_commands,
   saving,
   reporting,
   transferring,
-  /// A newcomer that is given the state while the others train on.
+  /// A joiner that is given the state while the others train on.
   following,
   finished,
 };
@@ -110,8 +110,8 @@ class worker_model {
   // -- for the checker ------------------------------------------------------------------------------------------------
   [[nodiscard]] standing stands() const noexcept { return stands_; }
   [[nodiscard]] bool has_state() const noexcept { return has_state_; }
-  [[nodiscard]] bool is_level() const noexcept { return level_; }
-  [[nodiscard]] step_id passed() const noexcept { return passed_; }
+  [[nodiscard]] bool is_caught_up() const noexcept { return caught_up_; }
+  [[nodiscard]] step_id committed() const noexcept { return committed_; }
   [[nodiscard]] step_id reduced() const noexcept { return reduced_; }
   [[nodiscard]] const number_chain& state() const noexcept { return state_; }
   [[nodiscard]] generation_id generation() const noexcept { return place_.place.generation; }
@@ -148,7 +148,7 @@ class worker_model {
   void stage();
   void stop_giving();
   void follow();
-  void leave_stream(bool is_level);
+  void leave_stream(bool is_caught_up);
   void go_on_to_next_step();
   void regroup(interrupted what, const error& reason);
   void report(const error& reason);
@@ -185,7 +185,7 @@ class worker_model {
   bool has_state_ = false;
   bool between_steps_ = false;
   bool agreed_ = false;
-  step_id passed_;
+  step_id committed_;
   step_id reduced_;
   std::uint64_t gradient_ = 0;
   std::uint64_t commands_agreed_ = 0;
@@ -195,15 +195,15 @@ class worker_model {
   generation_id regroup_in_;
   /// The last command to stage the state.
   control_command stage_asked_;
-  /// What this worker gives to newcomers.
+  /// What this worker gives to joiners.
   std::shared_ptr<staging_stream> given_;
-  /// Of a newcomer that follows the others.
+  /// Of a joiner that follows the others.
   staging_place staging_;
   std::shared_ptr<staging_stream> followed_;
   std::size_t position_ = 0;
   bool has_snapshot_ = false;
-  bool told_level_ = false;
-  bool level_ = false;
+  bool told_caught_up_ = false;
+  bool caught_up_ = false;
   number_chain state_;
 };
 

@@ -20,10 +20,10 @@ inline bool has_gpu() {
   return false;
 }
 
-/// Whether the GPU is one that tests/played_cuda plays, which takes its time.
-inline bool has_played_gpu() {
+/// Whether the GPU is one that tests/fake_cuda plays, which takes its time.
+inline bool has_fake_gpu() {
   const auto found = collectives::find_devices();
-  return found && !found->empty() && found->front().name == "played GPU";
+  return found && !found->empty() && found->front().name == "fake GPU";
 }
 
 } // namespace troupe::testing

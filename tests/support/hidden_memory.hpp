@@ -18,7 +18,7 @@ class hidden_memory : public tensor_memory {
  public:
   explicit hidden_memory(std::uint64_t size_bytes) : fd_(::memfd_create("hidden", MFD_CLOEXEC)), size_(size_bytes) {
     if (fd_ < 0 || ::ftruncate(fd_, static_cast<off_t>(size_bytes)) != 0)
-      throw failure{errc::io_error, "no memory to hide"};
+      throw exception{errc::io_error, "no memory to hide"};
   }
   hidden_memory(const hidden_memory&) = delete;
   hidden_memory& operator=(const hidden_memory&) = delete;
@@ -53,14 +53,14 @@ class hidden_memory : public tensor_memory {
   [[nodiscard]] std::vector<T> values() const {
     std::vector<T> result(size_ / sizeof(T));
     if (::pread(fd_, result.data(), size_, 0) != static_cast<ssize_t>(size_))
-      throw failure{errc::io_error, "hidden memory cannot be read"};
+      throw exception{errc::io_error, "hidden memory cannot be read"};
     return result;
   }
 
   template <class T>
   void assign(const std::vector<T>& values) {
     if (::pwrite(fd_, values.data(), size_, 0) != static_cast<ssize_t>(size_))
-      throw failure{errc::io_error, "hidden memory cannot be written"};
+      throw exception{errc::io_error, "hidden memory cannot be written"};
   }
 
   int reads = 0;

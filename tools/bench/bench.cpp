@@ -152,7 +152,7 @@ void train_language_on_gpu(troupe::train_context& ctx) {
     network.begin_step();
     for (auto& shard : step.shards())
       network.forward_backward(shard.samples(), shard.gpu_gradient().data(), shard.gpu_metric("loss"),
-                               [&](std::size_t first, std::size_t count) { shard.complete(first, count); });
+                               [&](std::size_t first, std::size_t count) { shard.mark_ready(first, count); });
     network.update(step.id(), step.all_reduce_on_gpu().data());
     if (step.number() == 1)
       start = now();
@@ -225,7 +225,7 @@ troupe::run_result fit(const troupe::app& app, const std::string& function, cons
   auto result = trainer.fit();
   fs::remove_all(storage);
   if (result.status != troupe::run_status::completed)
-    throw troupe::failure{result.reason};
+    throw troupe::exception{result.reason};
   return result;
 }
 

@@ -49,7 +49,7 @@ double seconds_of(const std::function<void()>& work) {
 }
 
 [[noreturn]] void give_up(const std::string& why) {
-  throw troupe::failure{troupe::errc::io_error, why};
+  throw troupe::exception{troupe::errc::io_error, why};
 }
 
 /// Sixteen tensors of random bytes.

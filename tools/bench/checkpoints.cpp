@@ -35,7 +35,7 @@ double time_of_copy(const std::vector<float>& state, std::size_t bytes) {
     std::memcpy(target.data(), state.data(), bytes);
     seconds.push_back(seconds_since(start));
     if (target[bytes / 2] == 1)
-      throw troupe::failure{troupe::errc::internal, "nothing was copied"};
+      throw troupe::exception{troupe::errc::internal, "nothing was copied"};
   }
   return median(seconds);
 }
@@ -110,7 +110,7 @@ troupe::run_result fit(const troupe::app& app, const settings& s, const load& wh
   auto result = trainer.fit();
   fs::remove_all(storage);
   if (result.status != troupe::run_status::completed)
-    throw troupe::failure{result.reason};
+    throw troupe::exception{result.reason};
   return result;
 }
 

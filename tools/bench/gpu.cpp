@@ -105,9 +105,9 @@ void measure_kernels(const std::shared_ptr<device>& where, const options& x) {
 }
 
 /// An all-gather of descriptors among threads.
-class descriptor_meeting {
+class descriptor_rendezvous {
  public:
-  explicit descriptor_meeting(std::size_t size) : mine_(size) {}
+  explicit descriptor_rendezvous(std::size_t size) : mine_(size) {}
 
   std::vector<std::vector<unique_fd>> exchange(std::uint32_t rank, std::span<const int> descriptors) {
     std::unique_lock lock{mutex_};
@@ -164,7 +164,7 @@ void say_what_can_be_pinned(const std::shared_ptr<device>& where) {
   for (auto access : {PROT_READ | PROT_WRITE, PROT_READ}) {
     auto* data = ::mmap(nullptr, size_bytes, access, MAP_SHARED | MAP_POPULATE, pool->fd(), 0);
     if (data == MAP_FAILED)
-      throw failure{errc::io_error, std::string{"mmap: "} + std::strerror(errno)};
+      throw exception{errc::io_error, std::string{"mmap: "} + std::strerror(errno)};
     const auto is_read_only = access == PROT_READ;
     {
       const auto pinned =
@@ -183,7 +183,7 @@ void measure_staging(const std::shared_ptr<device>& where, const options& x, std
   const auto size_bytes = (x.megabytes << 20) / n;
   const bucket_layout layout{{{dtype::f32, size_bytes / 4}}};
   const auto ownership = even_ownership(n, n);
-  descriptor_meeting descriptors{n};
+  descriptor_rendezvous descriptors{n};
   std::vector<staged_rank> ranks(n);
   in_threads(n, [&](std::uint32_t rank) {
     auto& mine = ranks[rank];

@@ -141,7 +141,7 @@ std::vector<troupe::generation_record> disturbed_run(const troupe::app& app, con
     std::rethrow_exception(trouble);
   fs::remove_all(config.run.storage_path);
   if (result.status == troupe::run_status::failed)
-    throw troupe::failure{result.reason};
+    throw troupe::exception{result.reason};
   return result.generations;
 }
 
@@ -151,7 +151,7 @@ auto hit(const settings& s, std::uint32_t workers, int signal, bool all) {
     for (auto i = 0u; i < s.events; ++i) {
       auto members = watch.wait_for(workers);
       if (!members)
-        throw troupe::failure{troupe::errc::timed_out, "the run does not come back to its number of workers"};
+        throw troupe::exception{troupe::errc::timed_out, "the run does not come back to its number of workers"};
       // Anywhere in a step.
       std::this_thread::sleep_for(std::chrono::microseconds{random() % 8000});
       auto victim = random() % members->size();
@@ -176,7 +176,7 @@ struct summary {
   void print(const char* what, std::uint32_t workers) const {
     auto sorted = pauses_ms;
     if (sorted.empty())
-      throw troupe::failure{troupe::errc::internal, std::string{what} + ": nothing was measured"};
+      throw troupe::exception{troupe::errc::internal, std::string{what} + ": nothing was measured"};
     std::ranges::sort(sorted);
     auto at = [&](double part) {
       return sorted[std::min(sorted.size() - 1, static_cast<std::size_t>(part * static_cast<double>(sorted.size())))];
@@ -227,7 +227,7 @@ void measure_drains(const troupe::app& app, const settings& s, std::uint32_t wor
   auto drain = [&](run_watch& watch) {
     for (auto i = 0u; i < s.events; ++i) {
       if (!watch.wait_for(workers))
-        throw troupe::failure{troupe::errc::timed_out, "the run does not come back to its number of workers"};
+        throw troupe::exception{troupe::errc::timed_out, "the run does not come back to its number of workers"};
       auto& node = nodes[i % 2];
       auto where = node->address();
       node->drain(20s);
@@ -246,7 +246,7 @@ void measure_drains(const troupe::app& app, const settings& s, std::uint32_t wor
   drains.print("a node is drained", workers);
 }
 
-/// What a newcomer's state costs at least: a copy of it, in the median.
+/// What a joiner's state costs at least: a copy of it, in the median.
 void print_copy(std::uint64_t bytes) {
   std::vector<char> from(bytes, 1);
   std::vector<char> to(bytes, 2);
@@ -275,7 +275,7 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(2u, shards));
   cli.add_option("--seed", s.seed, "Decides who is hit, and when")->capture_default_str();
-  cli.add_option("--state-bytes", s.state_bytes, "Of the state that a newcomer gets, in the last row")
+  cli.add_option("--state-bytes", s.state_bytes, "Of the state that a joiner gets, in the last row")
       ->capture_default_str();
   cli.add_option("--only", only, "One kind")
       ->check(CLI::IsMember({"all", "kill", "freeze", "restart", "drain", "join"}))

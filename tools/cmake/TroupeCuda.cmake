@@ -59,7 +59,7 @@ else()
 endif()
 
 # troupe_compile_kernels(result SOURCES <.cu files> [INCLUDES <directories>] [AS_PTX]): a list of objects. Arithmetic is exact: nothing is
-# fused, subnormals stay, quotients are rounded. AS_PTX: without code for any GPU, with PTX that can be read (tests/played_cuda).
+# fused, subnormals stay, quotients are rounded. AS_PTX: without code for any GPU, with PTX that can be read (tests/fake_cuda).
 function(troupe_compile_kernels result)
   cmake_parse_arguments(arg "AS_PTX" "" "SOURCES;INCLUDES" ${ARGN})
   set(flags -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Wno-deprecated-gpu-targets

@@ -117,7 +117,7 @@ void scene::look() {
     else if (entry.generation == generation_)
       step_ = std::max(step_, entry.step);
     generation_ = std::max(generation_, entry.generation);
-    // Who joins has no shards, and no say, until it is level.
+    // Who joins has no shards, and no say, until it is caught up.
     if (entry.first_shard < entry.last_shard) {
       auto& step = steps_[static_cast<pid_t>(entry.pid)];
       step = std::max(step, entry.step);

@@ -9,7 +9,7 @@ namespace troupe::actors {
 
 namespace {
 
-serialization::manifest describe(const checkpoint_facts& facts, const checkpoint_part& part,
+serialization::manifest describe(const checkpoint_metadata& facts, const checkpoint_part& part,
                                  std::chrono::sys_time<std::chrono::milliseconds> now) {
   serialization::manifest result;
   result.run = part.run;

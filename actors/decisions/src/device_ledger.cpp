@@ -42,18 +42,18 @@ device_ledger::load device_ledger::load_of(std::size_t device, const run_id& run
 expected<std::vector<std::string>> device_ledger::take(const run_id& run, worker_id worker, double gpus) {
   auto who = std::pair{run, worker};
   if (!holdings_.contains(who) && gpus > 0) {
-    std::vector<std::pair<double, std::size_t>> room;
+    std::vector<std::pair<double, std::size_t>> capacity;
     for (std::size_t i = 0; i < devices_.size(); ++i)
       if (auto now = load_of(i, run); !now.is_foreign && now.taken + std::min(gpus, 1.0) <= 1 + tolerance)
-        room.emplace_back(now.taken, i);
+        capacity.emplace_back(now.taken, i);
     auto count = gpus < 1 ? std::size_t{1} : static_cast<std::size_t>(gpus);
-    if (room.size() < count)
+    if (capacity.size() < count)
       return fail(lack(run, gpus));
-    std::ranges::sort(room);
+    std::ranges::sort(capacity);
     holding mine;
     mine.gpus = gpus;
     for (std::size_t i = 0; i < count; ++i)
-      mine.devices.push_back(room[i].second);
+      mine.devices.push_back(capacity[i].second);
     holdings_.emplace(who, std::move(mine));
   }
   std::vector<std::string> result;
@@ -73,7 +73,7 @@ error device_ledger::lack(const run_id& run, double gpus) const {
                    (who.first == run ? "" : " of another run");
     text += (i > 0 ? "; " : "") + devices_[i] + ": " + (holders.empty() ? "nobody" : holders);
   }
-  return {errc::unsatisfiable, "no room for a worker with " + plural(gpus, "GPU") + " on this node's " +
+  return {errc::unsatisfiable, "no capacity for a worker with " + plural(gpus, "GPU") + " on this node's " +
                                    plural(size(), "GPU") + (text.empty() ? "" : " (" + text + ")")};
 }
 

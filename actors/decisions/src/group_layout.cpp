@@ -9,8 +9,8 @@
 namespace troupe::actors {
 
 group_layout::group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, std::uint32_t shards,
-                           backend_kind backend)
-    : places_(std::move(places)), addresses_(std::move(addresses)), shards_(shards), backend_(backend) {
+                           transport_kind transport)
+    : places_(std::move(places)), addresses_(std::move(addresses)), shards_(shards), backend_(transport) {
   std::set<std::uint32_t> used;
   for (const auto& place : places_)
     used.insert(place.node);
@@ -25,7 +25,7 @@ group_place group_layout::place_of(const worker_place& who) const {
   result.local_world_size = who.local_world_size;
   result.node_rank = node_rank_of(who);
   result.ownership = collectives::even_ownership(shards_, world_size());
-  result.backend = backend_;
+  result.transport = backend_;
   for (const auto& place : places_)
     result.nodes.push_back(place.node);
   result.data_address = used_nodes_.size() > 1 ? addresses_[who.node] : "127.0.0.1";
@@ -39,7 +39,7 @@ std::map<std::string, std::string> group_layout::environment_of(const worker_pla
                                             {"LOCAL_RANK", std::to_string(who.local_rank)},
                                             {"LOCAL_WORLD_SIZE", std::to_string(who.local_world_size)},
                                             {"GROUP_RANK", std::to_string(node_rank_of(who))}};
-  // Not for newcomers, who are laid out by themselves.
+  // Not for joiners, who are laid out by themselves.
   if (!places_.empty() && places_.front().rank == rank_id{})
     result["MASTER_ADDR"] = used_nodes_.size() > 1 ? addresses_[places_.front().node] : "127.0.0.1";
   return result;

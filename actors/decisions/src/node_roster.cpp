@@ -22,7 +22,7 @@ std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now
   auto result = in_state(node_state::away);
   std::erase_if(result, [&](std::uint32_t i) {
     const auto& node = nodes_[i];
-    return node.dialling || node.condemned || now - node.tried <= how_.try_every;
+    return node.dialling || node.fenced || now - node.tried <= how_.try_every;
   });
   return result;
 }
@@ -41,8 +41,8 @@ expected<placement_decision> node_roster::place(node_state state, worker_id firs
   return decision;
 }
 
-std::vector<node_room> node_roster::rooms(std::span<const worker_place> occupied) const {
-  std::vector<node_room> result;
+std::vector<node_capacity> node_roster::capacities(std::span<const worker_place> occupied) const {
+  std::vector<node_capacity> result;
   for (const auto& node : nodes_)
     result.push_back({node.offer.free, 0, node.state == node_state::open});
   for (const auto& place : occupied)

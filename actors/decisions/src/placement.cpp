@@ -50,7 +50,7 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
   auto needed = resources{each.cpus * least, each.gpus > 0 ? gpus_for_workers(each.gpus, least) : 0.0};
   const auto is_without_gpus = each.gpus > 0 && total.gpus == 0;
   auto nodes =
-      " (" + list + "), which is room for " + plural(fitting, "worker") +
+      " (" + list + "), which is capacity for " + plural(fitting, "worker") +
       (is_without_gpus ? ". A node offers the GPUs that it has a device file of (/dev/nvidia0, ...), as far as "
                          "its CUDA_VISIBLE_DEVICES leaves them: start one where nvidia-smi lists GPUs"
                        : ". Ask for fewer workers, reserve less for each, or add nodes");
@@ -59,7 +59,7 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
                                      plural(static_cast<double>(offers.size()), "node") + " can take one" + nodes};
   if (request.placement == placement_strategy::strict_pack && fitting >= least)
     return {errc::unsatisfiable,
-            plural(least, "worker") + " are to be on one node (strict_pack), and none has room for all" + nodes};
+            plural(least, "worker") + " are to be on one node (strict_pack), and none has capacity for all" + nodes};
   return {errc::unsatisfiable, plural(least, "worker") + " with " + describe(each) +
                                    (least == 1 ? " needs " : " each need ") + describe(needed) + "; the nodes offer " +
                                    plural(total.cpus, "CPU") + " and " + plural(total.gpus, "GPU") + nodes};
@@ -72,7 +72,7 @@ struct limits {
   std::vector<std::uint32_t> soft;
 };
 
-limits limits_of(const scaling_config& request, std::span<const node_room> nodes) {
+limits limits_of(const scaling_config& request, std::span<const node_capacity> nodes) {
   limits result;
   const auto each = resources_of_worker(request);
   for (const auto& node : nodes) {
@@ -103,7 +103,7 @@ std::uint32_t fill(std::vector<std::uint32_t>& counts, std::uint32_t left, std::
 
 /// Adds workers beyond what there are CPUs for, each where it takes the least from the others.
 std::uint32_t share(std::vector<std::uint32_t>& counts, std::uint32_t left, std::span<const std::uint32_t> most,
-                    std::span<const node_room> nodes) {
+                    std::span<const node_capacity> nodes) {
   auto load = [&](std::size_t node) {
     return (counts[node] + 1.0) / static_cast<double>(std::max(nodes[node].capacity.cpus, 1u));
   };
@@ -119,7 +119,7 @@ std::uint32_t share(std::vector<std::uint32_t>& counts, std::uint32_t left, std:
   return left;
 }
 
-/// All on one node: where they are already, else the first that has room for all. A range takes what it gets there.
+/// All on one node: where they are already, else the first that has capacity for all. A range takes what it gets there.
 std::uint32_t fill_one_node(const scaling_config& request, std::vector<std::uint32_t>& counts, std::uint32_t left,
                             const limits& most) {
   const auto there = std::accumulate(counts.begin(), counts.end(), 0u);
@@ -132,22 +132,22 @@ std::uint32_t fill_one_node(const scaling_config& request, std::vector<std::uint
       }
   if (there == 0 && !elastic)
     return left;
-  auto room = [&](std::size_t node) {
+  auto capacity = [&](std::size_t node) {
     auto fits =
         elastic ? std::max(most.soft[node], std::min(most.hard[node], request.num_workers.min)) : most.hard[node];
     return counts[node] == there && fits > there ? fits - there : 0;
   };
   auto best = std::size_t{0};
   for (std::size_t node = 1; node < counts.size(); ++node)
-    if (room(node) > room(best))
+    if (capacity(node) > capacity(best))
       best = node;
-  auto add = std::min(left, room(best));
+  auto add = std::min(left, capacity(best));
   counts[best] += add;
   return left - add;
 }
 
 /// Returns how many found no place.
-std::uint32_t distribute(const scaling_config& request, std::span<const node_room> nodes, std::uint32_t count,
+std::uint32_t distribute(const scaling_config& request, std::span<const node_capacity> nodes, std::uint32_t count,
                          std::vector<std::uint32_t>& counts) {
   auto most = limits_of(request, nodes);
   if (request.placement == placement_strategy::strict_pack)
@@ -169,7 +169,7 @@ std::uint32_t distribute(const scaling_config& request, std::span<const node_roo
 expected<placement_decision> place_workers(const scaling_config& request, std::span<const node_offer> offers) {
   if (offers.empty())
     return fail(errc::unsatisfiable, "no node to place workers on");
-  std::vector<node_room> nodes;
+  std::vector<node_capacity> nodes;
   for (const auto& offer : offers)
     nodes.push_back({offer.free, 0, true});
   auto counts = std::vector<std::uint32_t>(offers.size());
@@ -189,7 +189,7 @@ expected<placement_decision> place_workers(const scaling_config& request, std::s
   return result;
 }
 
-std::vector<std::uint32_t> place_more(const scaling_config& request, std::span<const node_room> nodes,
+std::vector<std::uint32_t> place_more(const scaling_config& request, std::span<const node_capacity> nodes,
                                       std::uint32_t count) {
   std::vector<std::uint32_t> before;
   for (const auto& node : nodes)

@@ -19,19 +19,19 @@ std::string text(std::uint64_t x) {
 expected<regroup_decision> decide_regroup(std::span<const regroup_report> reports) {
   if (reports.empty())
     return fail(errc::internal, "nobody is left to decide about");
-  const auto& first = *std::ranges::max_element(reports, {}, &regroup_report::passed);
+  const auto& first = *std::ranges::max_element(reports, {}, &regroup_report::committed);
   const auto& last_evaluated = *std::ranges::max_element(reports, {}, &regroup_report::evaluations);
   regroup_decision result;
-  result.settled = first.passed;
+  result.commit_point = first.committed;
   result.commands_agreed = first.commands_agreed;
   result.evaluations = last_evaluated.evaluations;
   result.evaluation_source = last_evaluated.worker;
   const regroup_report* behind = nullptr;
   for (const auto& x : reports) {
-    if (x.passed != result.settled) {
-      if (x.passed.value + 1 != result.settled.value || !x.holds_next)
-        return fail(errc::internal, name_of(first) + " has passed step " + text(first.passed.value) + ", and " +
-                                        name_of(x) + " is at step " + text(x.passed.value) +
+    if (x.committed != result.commit_point) {
+      if (x.committed.value + 1 != result.commit_point.value || !x.holds_next)
+        return fail(errc::internal, name_of(first) + " has committed step " + text(first.committed.value) + ", and " +
+                                        name_of(x) + " is at step " + text(x.committed.value) +
                                         " without the gradient of the next: an invariant of Troupe is broken");
       behind = &x;
     }
@@ -41,9 +41,9 @@ expected<regroup_decision> decide_regroup(std::span<const regroup_report> report
                                       ": an invariant of Troupe is broken");
     result.evaluations_differ = result.evaluations_differ || x.evaluations != result.evaluations;
   }
-  result.reason = behind != nullptr ? name_of(first) + " has passed step " + text(result.settled.value) +
+  result.reason = behind != nullptr ? name_of(first) + " has committed step " + text(result.commit_point.value) +
                                           ": all apply it, from the gradient that they hold"
-                                    : "nobody has passed step " + text(result.settled.value + 1) +
+                                    : "nobody has committed step " + text(result.commit_point.value + 1) +
                                           ": all compute it, under the new ownership";
   return result;
 }

@@ -9,23 +9,23 @@ namespace troupe::actors {
 
 namespace {
 
-/// Newcomers that end before they have a place, one after the other, until no more are started: so many that are killed
+/// Joiners that end before they have a place, one after the other, until no more are started: so many that are killed
 /// from outside, or three that end by themselves.
-constexpr std::uint32_t most_failed_newcomers = 30;
-constexpr std::uint32_t newcomer_fault = 10;
+constexpr std::uint32_t most_failed_joiners = 30;
+constexpr std::uint32_t joiner_fault = 10;
 
 /// Whether another worker may do what this one cannot: data may be damaged on the way, a GPU may be lost.
 bool may_be_an_accident(const error& reason) {
   return reason.code == errc::user_error || reason.code == errc::device_error;
 }
 
-/// How long a newcomer waits for others that were started, to be let in with them.
-constexpr auto newcomer_patience = std::chrono::milliseconds{500};
+/// How long a joiner waits for others that were started, to be let in with them.
+constexpr auto joiner_patience = std::chrono::milliseconds{500};
 
-/// How often a newcomer is given the state while the others train on, before they wait for it.
+/// How often a joiner is given the state while the others train on, before they wait for it.
 constexpr std::uint32_t most_stagings = 3;
 
-/// How long the others stand at a boundary for a newcomer that has said to be level: it has a step or two to apply.
+/// How long the others stand at a boundary for a joiner that has said to be caught up: it has a step or two to apply.
 constexpr auto follower_patience = std::chrono::seconds{2};
 
 /// Attempts in a row that may end before any step was applied.
@@ -106,11 +106,11 @@ failure_record run_coordinator::record(const member& who, error reason) const {
 
 void run_coordinator::on_started(const std::vector<worker_place>& places, time now) {
   for (const auto& place : places) {
-    member newcomer;
-    newcomer.place = place;
-    newcomer.applied = newcomer.came_after = attempt_began_;
-    newcomer.since = now;
-    members_.emplace(place.worker, std::move(newcomer));
+    member joiner;
+    joiner.place = place;
+    joiner.applied = joiner.came_after = attempt_began_;
+    joiner.since = now;
+    members_.emplace(place.worker, std::move(joiner));
   }
 }
 
@@ -134,25 +134,25 @@ std::vector<worker_place> run_coordinator::occupied() const {
 
 // -- the beginning ----------------------------------------------------------------------------------------------------
 
-std::optional<error> run_coordinator::compare_with_first(const member& newcomer) const {
+std::optional<error> run_coordinator::compare_with_first(const member& joiner) const {
   if (config_.compare_numerics == nullptr)
     return std::nullopt;
   auto reference = config_.resumed ? config_.resumed->numerics : std::string{};
   auto against = std::string{"the checkpoint"};
   if (reference.empty())
     for (const auto& [id, other] : members_)
-      if (other.stands != standing::started && id != newcomer.place.worker) {
+      if (other.stands != standing::started && id != joiner.place.worker) {
         reference = other.numerics;
         against = name_of(other.place) + " on " + other.host;
         break;
       }
   if (reference.empty())
     return std::nullopt;
-  auto differences = config_.compare_numerics(newcomer.numerics, reference);
+  auto differences = config_.compare_numerics(joiner.numerics, reference);
   if (differences.empty())
     return std::nullopt;
   return error{errc::mismatch,
-               name_of(newcomer.place) + " on " + newcomer.host + " computes differently from " + against +
+               name_of(joiner.place) + " on " + joiner.host + " computes differently from " + against +
                    ", so that the result would depend on the host:" + join_lines(differences) +
                    "\nUse hosts of one kind, or set run.allow_mixed_hosts (the result is then marked as "
                    "not exact)"};
@@ -183,7 +183,7 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
     return fail_run(record(*who, std::move(*wrong)), why);
   if (wrong) {
     auto actions = run_actions{{fence_worker{who->place.worker, wrong->message}, why}};
-    append(actions, lose_newcomer(*who, record(*who, std::move(*wrong)), false));
+    append(actions, lose_joiner(*who, record(*who, std::move(*wrong)), false));
     return with_replacement(std::move(actions));
   }
   who->stands = standing::ready;
@@ -192,7 +192,7 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
     if (accepted_.empty())
       return form_when_all_have_reported();
     who->stands = standing::preparing;
-    return {{begin_newcomer{who->place.worker}, name_of(who->place) + " has joined"}};
+    return {{begin_joiner{who->place.worker}, name_of(who->place) + " has joined"}};
   }
   if (!all([](const member& x) { return x.stands == standing::ready || x.ended; }))
     return {};
@@ -207,7 +207,7 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
   if (stop_sent_)
     actions.push_back(
         {send_command{{config_.run, ++commands_, command_kind::stop, generation_}}, "a stop was asked for"});
-  // What came while they started: another size, room, a pause.
+  // What came while they started: another size, capacity, a pause.
   append(actions, on_resize(wanted_));
   if (paused_)
     append(actions, ask_for_regroup("the run is paused"));
@@ -229,7 +229,7 @@ run_actions run_coordinator::on_plan(const run_plan& message) {
   if (who == nullptr || who->ended || who->finished || !goes_on())
     return {};
   if (who->stands != standing::member)
-    return on_plan_of_newcomer(*who, message);
+    return on_plan_of_joiner(*who, message);
   if (phase_ != phase::training)
     return {};
   who->plan = message;
@@ -263,23 +263,23 @@ run_actions run_coordinator::accept(const run_plan& plan) {
                          "the training function has a loop of its own"});
     } else if (each.stands == standing::ready && each.is_coming()) {
       each.stands = standing::preparing;
-      actions.push_back({begin_newcomer{id}, name_of(each.place) + " has joined"});
+      actions.push_back({begin_joiner{id}, name_of(each.place) + " has joined"});
     } else if (is_next_loop && each.is_coming() && each.stands == standing::waiting) {
       // It waits at a loop that is behind the others now. Who is still on its way there is told when it asks.
       append(actions, wait_for_place(each, each.since));
     } else if (is_next_loop && each.is_coming() && each.stands == standing::following) {
       // Nobody follows the others from one loop into the next: it is told when it reports.
-      each.level = false;
+      each.caught_up = false;
       append(actions, give_up_staging(each));
     }
   return with_replacement(std::move(actions));
 }
 
-run_actions run_coordinator::on_plan_of_newcomer(member& who, const run_plan& message) {
+run_actions run_coordinator::on_plan_of_joiner(member& who, const run_plan& message) {
   if (message.loop < accepted_.size())
     if (auto wrong = compare_plans(accepted_[message.loop], "in this run", message, "on " + name_of(who.place))) {
-      run_actions actions{{refuse_plans{*wrong, who.place.worker}, "a newcomer has another plan"}};
-      append(actions, lose_newcomer(who, record(who, std::move(*wrong)), false));
+      run_actions actions{{refuse_plans{*wrong, who.place.worker}, "a joiner has another plan"}};
+      append(actions, lose_joiner(who, record(who, std::move(*wrong)), false));
       actions.push_back({release_one{who.place.worker}, "it has another plan"});
       return with_replacement(std::move(actions));
     }
@@ -336,7 +336,7 @@ run_actions run_coordinator::on_ended(const worker_ended& message, time now) {
                ? conclude_failure("all workers have ended")
                : conclude_run(stopped_ ? run_status::stopped : run_status::completed, {}, "all workers have ended");
   }
-  // What becomes of it is of no interest any more, but it has made room.
+  // What becomes of it is of no interest any more, but it has made capacity.
   if (who->let_go)
     return replace_missing();
   auto during =
@@ -351,7 +351,7 @@ run_actions run_coordinator::on_ended(const worker_ended& message, time now) {
   if (phase_ == phase::starting)
     return was_killed(message) && within_budget(now) ? restart(std::move(what), why) : fail_run(std::move(what), why);
   if (who->stands != standing::member && goes_on())
-    return with_replacement(lose_newcomer(*who, std::move(what), was_killed(message)));
+    return with_replacement(lose_joiner(*who, std::move(what), was_killed(message)));
   return with_replacement(lose(*who, std::move(what), why, now));
 }
 
@@ -379,7 +379,7 @@ run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string&
     else if (phase_ == phase::starting)
       append(actions, within_budget(now) ? restart(std::move(what), why) : fail_run(std::move(what), why));
     else if (who->stands != standing::member && goes_on())
-      append(actions, lose_newcomer(*who, std::move(what), true));
+      append(actions, lose_joiner(*who, std::move(what), true));
     else
       append(actions, lose(*who, std::move(what), why, now));
   }
@@ -417,17 +417,17 @@ run_actions run_coordinator::lose(member& who, failure_record what, const std::s
 }
 
 /// One that had no place yet: the others do not miss it.
-run_actions run_coordinator::lose_newcomer(member& who, failure_record what, bool from_outside) {
+run_actions run_coordinator::lose_joiner(member& who, failure_record what, bool from_outside) {
   who.finished = who.let_go = true;
   failures_.push_back(std::move(what));
   auto actions = give_up_staging(who);
   if (who.stands == standing::following)
     append(actions, form_when_all_have_reported());
-  failed_newcomers_ += from_outside ? 1 : newcomer_fault;
-  if (failed_newcomers_ >= most_failed_newcomers)
-    actions.push_back({warn{}, workers(from_outside ? failed_newcomers_ : failed_newcomers_ / newcomer_fault) +
+  failed_joiners_ += from_outside ? 1 : joiner_fault;
+  if (failed_joiners_ >= most_failed_joiners)
+    actions.push_back({warn{}, workers(from_outside ? failed_joiners_ : failed_joiners_ / joiner_fault) +
                                    " in a row ended before they had joined, so that no more are started until there "
-                                   "is new room or another size is asked for; the last one: " +
+                                   "is new capacity or another size is asked for; the last one: " +
                                    failures_.back().reason.message});
   return actions;
 }
@@ -440,7 +440,7 @@ run_actions run_coordinator::with_replacement(run_actions actions) {
 run_actions run_coordinator::replace_missing() {
   // Into a loop of the training function's own nobody can be let: those that are there at the next attempt are in it.
   if (!goes_on() || end_known_ || stop_sent_ || has_own_loop() || !config_.failure.replace_lost ||
-      failed_newcomers_ >= most_failed_newcomers)
+      failed_joiners_ >= most_failed_joiners)
     return {};
   auto there = count([](const member& x) { return (x.is_left() || x.is_coming()) && !x.leaving; });
   if (there >= wanted_)
@@ -465,10 +465,10 @@ run_actions run_coordinator::restart(std::optional<failure_record> what, const s
   ++generation_.value;
   members_.clear();
   accepted_.clear();
-  commands_ = farewell_ = 0;
+  commands_ = drain_ = 0;
   regroup_asked_ = aborted_ = held_ = found_by_workers_ = false;
   followers_awaited_.reset();
-  failed_newcomers_ = 0;
+  failed_joiners_ = 0;
   cause_ = why;
   return {{restart_run{}, why}};
 }
@@ -537,10 +537,10 @@ run_actions run_coordinator::ask_for_regroup(const std::string& why) {
   return {{send_command{{config_.run, ++commands_, command_kind::regroup, generation_}}, why}};
 }
 
-/// Whether a newcomer gets the state inside its first generation, while the others wait. It is so where that takes no
+/// Whether a joiner gets the state inside its first generation, while the others wait. It is so where that takes no
 /// time, or where the others wait anyway, or are about to go; and where nothing else has helped.
 bool run_coordinator::takes_state_in_generation(const member& who) const {
-  if (accepted_.empty() || accepted_.back().state_bytes <= config_.failure.stage_above_bytes)
+  if (accepted_.empty() || accepted_.back().state_bytes <= config_.failure.background_transfer_above_bytes)
     return true;
   auto staying = count([](const member& x) { return x.is_left() && !x.leaving; });
   auto too_few = config_.workers.is_elastic() && staying < std::min(config_.workers.min, wanted_);
@@ -548,16 +548,16 @@ bool run_coordinator::takes_state_in_generation(const member& who) const {
          count([](const member& x) { return x.is_left() && x.leaving; }) > 0;
 }
 
-std::string run_coordinator::describe_joining(const std::vector<member*>& newcomers) {
+std::string run_coordinator::describe_joining(const std::vector<member*>& joiners) {
   auto result = std::string{};
-  for (const auto* each : newcomers)
+  for (const auto* each : joiners)
     result += (result.empty() ? "" : ", ") + name_of(each->place);
-  return result + (newcomers.size() == 1 ? " joins" : " join");
+  return result + (joiners.size() == 1 ? " joins" : " join");
 }
 
-/// Newcomers that ask for a place get it at the next boundary, once they have the state; for those that will be there
+/// Joiners that ask for a place get it at the next boundary, once they have the state; for those that will be there
 /// in a moment they wait.
-run_actions run_coordinator::let_newcomers_in(time now) {
+run_actions run_coordinator::let_joiners_in(time now) {
   auto others_come = false;
   auto waits_long = false;
   auto without_staging = false;
@@ -569,7 +569,7 @@ run_actions run_coordinator::let_newcomers_in(time now) {
       others_come = true;
       continue;
     }
-    waits_long = waits_long || now - who.since > newcomer_patience;
+    waits_long = waits_long || now - who.since > joiner_patience;
     without_staging = without_staging || takes_state_in_generation(who);
     waiting.push_back(&who);
   }
@@ -580,13 +580,13 @@ run_actions run_coordinator::let_newcomers_in(time now) {
 }
 
 /// Has the others give them the state while they train on. One group at a time.
-run_actions run_coordinator::stage(const std::vector<member*>& newcomers, const std::string& names) {
+run_actions run_coordinator::stage(const std::vector<member*>& joiners, const std::string& names) {
   if (phase_ != phase::training || regroup_asked_ || stop_sent_ || end_known_ ||
       count([](const member& x) { return x.is_coming() && x.stands == standing::following; }) > 0)
     return {};
   staging_ = {++commands_,
               count([](const member& x) { return x.is_left(); }),
-              static_cast<std::uint32_t>(newcomers.size()),
+              static_cast<std::uint32_t>(joiners.size()),
               false,
               {}};
   std::set<std::uint32_t> nodes;
@@ -594,10 +594,10 @@ run_actions run_coordinator::stage(const std::vector<member*>& newcomers, const 
     if (who.is_left())
       nodes.insert(who.place.node);
   auto rank = rank_id{staging_.sources};
-  for (auto* who : newcomers) {
+  for (auto* who : joiners) {
     nodes.insert(who->place.node);
     who->stands = standing::following;
-    who->level = false;
+    who->caught_up = false;
     who->report.reset();
     ++who->stagings;
     staging_.told.emplace(rank, who->place.worker);
@@ -608,7 +608,7 @@ run_actions run_coordinator::stage(const std::vector<member*>& newcomers, const 
                                  staging_.number,
                                  command_kind::stage,
                                  generation_,
-                                 staging_.newcomers,
+                                 staging_.joiners,
                                  staging_.across_nodes,
                                  static_cast<std::uint32_t>(accepted_.size() - 1)};
   return {{send_command{command}, names + ": the state is on its way"}, {staging_, names}};
@@ -621,22 +621,22 @@ run_actions run_coordinator::give_up_staging(const member& lost) {
   return {{end_staging{staging_.number}, name_of(lost.place) + " is gone"}};
 }
 
-run_actions run_coordinator::on_level(const newcomer_level& message) {
+run_actions run_coordinator::on_caught_up(const caught_up& message) {
   auto* who = find(message.worker);
   if (who == nullptr || !who->is_coming() || who->stands != standing::following || message.staging != staging_.number ||
       message.generation != generation_ || who->loop + 1 != accepted_.size() || !goes_on())
     return {};
-  who->level = true;
+  who->caught_up = true;
   who->applied = std::max(who->applied, message.step);
-  std::vector<member*> all_level;
+  std::vector<member*> all_caught_up;
   for (auto& [id, each] : members_) {
     if (!each.is_coming() || each.stands != standing::following)
       continue;
-    if (!each.level)
+    if (!each.caught_up)
       return {};
-    all_level.push_back(&each);
+    all_caught_up.push_back(&each);
   }
-  return ask_for_regroup(describe_joining(all_level));
+  return ask_for_regroup(describe_joining(all_caught_up));
 }
 
 /// It has come to the boundary at which the others stand, or will in a moment, and is one of them from here; or its
@@ -648,14 +648,14 @@ run_actions run_coordinator::on_report_of_follower(member& who, const regroup_re
     std::erase_if(again.told, [&](const auto& each) { return each.second != who.place.worker; });
     return {{std::move(again), name_of(who.place) + " asks again"}};
   }
-  who.level = false;
+  who.caught_up = false;
   who.report = report;
   auto is_there = report.has_state && report.generation == generation_ && who.loop + 1 == accepted_.size() &&
                   (phase_ == phase::regrouping || regroup_asked_);
   if (is_there) {
     who.stands = standing::member;
-    who.applied = std::max(who.applied, report.passed);
-    failed_newcomers_ = 0;
+    who.applied = std::max(who.applied, report.committed);
+    failed_joiners_ = 0;
     phase_ = phase::regrouping;
     return form_when_all_have_reported();
   }
@@ -665,7 +665,7 @@ run_actions run_coordinator::on_report_of_follower(member& who, const regroup_re
   return actions;
 }
 
-/// A newcomer without the state has reported.
+/// A joiner without the state has reported.
 run_actions run_coordinator::wait_for_place(member& who, time now) {
   // Also where it says again how far it has followed others who have gone on.
   who.report->has_state = who.report->between_steps = false;
@@ -679,7 +679,7 @@ run_actions run_coordinator::wait_for_place(member& who, time now) {
   }
   who.stands = standing::waiting;
   who.since = now;
-  return phase_ == phase::regrouping ? form_when_all_have_reported() : let_newcomers_in(now);
+  return phase_ == phase::regrouping ? form_when_all_have_reported() : let_joiners_in(now);
 }
 
 /// Nobody stands still for long for one that is slower than it has said.
@@ -691,7 +691,7 @@ run_actions run_coordinator::stop_waiting_for_followers(time now) {
   if (now - *followers_awaited_ <= follower_patience)
     return {};
   for (auto& [id, who] : members_)
-    who.level = false;
+    who.caught_up = false;
   return form_when_all_have_reported();
 }
 
@@ -703,27 +703,27 @@ run_actions run_coordinator::on_tick(time now) {
   for (auto& [id, who] : members_) {
     if (!who.is_coming())
       continue;
-    // What a newcomer does before its first loop is user code, too: it may take as long as that.
-    if (who.stands == standing::preparing && who.since != time{} && failure.standstill == standstill_mode::replace &&
+    // What a joiner does before its first loop is user code, too: it may take as long as that.
+    if (who.stands == standing::preparing && who.since != time{} && failure.hang == hang_mode::replace &&
         now - who.since > failure.replace_after) {
       auto what = record(who, {errc::timed_out, name_of(who.place) + " did not come to its first loop in time: what "
                                                                      "does the training function do before it? (It may "
                                                                      "take failure.replace_after, or longer where it "
-                                                                     "calls alive())"});
+                                                                     "calls heartbeat())"});
       actions.push_back({fence_worker{id, "it did not come to its first loop in time"}, what.reason.message});
-      append(actions, lose_newcomer(who, std::move(what), false));
+      append(actions, lose_joiner(who, std::move(what), false));
     } else if (who.stands == standing::started && now - who.since > config_.start_timeout) {
       auto what = record(who, {errc::timed_out, name_of(who.place) + " did not join in time after the start of the "
                                                                      "process: see the worker's output, or raise "
                                                                      "run.start_timeout"});
       actions.push_back({fence_worker{id, "it did not join in time"}, what.reason.message});
-      append(actions, lose_newcomer(who, std::move(what), false));
+      append(actions, lose_joiner(who, std::move(what), false));
     }
   }
   if (!actions.empty())
     append(actions, replace_missing());
   append(actions, stop_waiting_for_followers(now));
-  append(actions, let_newcomers_in(now));
+  append(actions, let_joiners_in(now));
   return actions;
 }
 
@@ -748,8 +748,8 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
                                                         " is over; the last is " + std::to_string(generation_.value)}},
              "its generation is over"}};
   who->report = report;
-  who->applied = std::max(who->applied, report.passed);
-  note_progress(report.passed);
+  who->applied = std::max(who->applied, report.committed);
+  note_progress(report.committed);
   if (phase_ == phase::regrouping)
     return form_when_all_have_reported();
   if (report.between_steps && regroup_asked_ && report.reason.code == errc::none) {
@@ -806,15 +806,15 @@ run_actions run_coordinator::form_when_all_have_reported() {
   // They are lost with their node, all at once: what that means is decided with the last of them.
   if (left.empty())
     return {};
-  // Newcomers that are about to come to this boundary are waited for, a moment.
+  // Joiners that are about to come to this boundary are waited for, a moment.
   if (let_in && std::ranges::any_of(members_, [](const auto& x) {
-        return x.second.is_coming() && x.second.stands == standing::following && x.second.level;
+        return x.second.is_coming() && x.second.stands == standing::following && x.second.caught_up;
       })) {
     if (!followers_awaited_)
       followers_awaited_ = time{};
     return {};
   }
-  // Who had the state has finished, and newcomers that did not get it any more are not needed.
+  // Who had the state has finished, and joiners that did not get it any more are not needed.
   if (reports.empty() && end_known_) {
     for (auto* who : left)
       who->finished = who->let_go = true;
@@ -830,15 +830,15 @@ run_actions run_coordinator::form_when_all_have_reported() {
     if (std::exchange(held_, true))
       return {};
     if (paused_)
-      return {{hold{false}, "the run is paused after step " + std::to_string(decision->settled.value)}};
-    return {{hold{true}, "the run waits after step " + std::to_string(decision->settled.value) +
+      return {{hold{false}, "the run is paused after step " + std::to_string(decision->commit_point.value)}};
+    return {{hold{true}, "the run waits after step " + std::to_string(decision->commit_point.value) +
                              ": it needs at least " + workers(config_.workers.min) + ", and has " +
                              std::to_string(left.size()) + ". Start more caf-nodes, or ask for another size"}};
   }
   auto is_coming_in = [this](const auto& x) {
     return x.second.is_coming() && x.second.stands == standing::waiting && takes_state_in_generation(x.second);
   };
-  auto is_saved = farewell_ > 0 && decision->commands_agreed >= farewell_;
+  auto is_saved = drain_ > 0 && decision->commands_agreed >= drain_;
   if (let_in && is_saved && !end_known_ && std::ranges::all_of(left, &member::leaving) &&
       std::ranges::none_of(members_, is_coming_in))
     return let_all_go(left);
@@ -861,25 +861,25 @@ run_actions run_coordinator::form_when_all_have_reported() {
     for (auto& [id, who] : members_)
       if (who.is_coming() && who.stands == standing::waiting && !who.leaving && takes_state_in_generation(who)) {
         next.push_back(&who);
-        failed_newcomers_ = 0;
+        failed_joiners_ = 0;
       }
   auto& about = result.record;
   for (const auto& report : reports) {
     about.interrupted_step = about.interrupted_step || report.in_step;
-    if (report.in_step && report.passed == decision->settled)
+    if (report.in_step && report.committed == decision->commit_point)
       about.steps_redone = 1;
   }
   for (auto* who : next)
     if (!who->has_place || !who->report->has_state)
-      who->came_after = decision->settled;
-  result.compared = choose_compared(next, decision->settled);
+      who->came_after = decision->commit_point;
+  result.compared = choose_compared(next, decision->commit_point);
   result.places = give_places(next);
   for (auto* who : next) {
     if (!who->report->has_state)
-      result.newcomers.push_back(who->place.worker);
+      result.joiners.push_back(who->place.worker);
     who->stands = standing::member;
     who->has_place = true;
-    who->applied = std::max(who->applied, decision->settled);
+    who->applied = std::max(who->applied, decision->commit_point);
     who->report.reset();
   }
   ++generation_.value;
@@ -887,18 +887,18 @@ run_actions run_coordinator::form_when_all_have_reported() {
   about.generation = generation_;
   about.attempt = attempt_;
   about.workers = static_cast<std::uint32_t>(next.size());
-  about.settled = decision->settled;
+  about.commit_point = decision->commit_point;
   about.reason = cause_;
   auto why = decision->reason;
   result.decision = std::move(*decision);
   phase_ = phase::training;
   found_by_workers_ = regroup_asked_ = aborted_ = held_ = false;
   followers_awaited_.reset();
-  farewell_ = 0;
+  drain_ = 0;
   auto actions = run_actions{{std::move(result), std::move(why)}};
   // What could not be done this time is done at the next boundary.
   if (std::ranges::any_of(members_, is_coming_in))
-    append(actions, ask_for_regroup("newcomers wait"));
+    append(actions, ask_for_regroup("joiners wait"));
   else if (let_go == false && count([](const member& x) { return x.is_left() && x.leaving; }) > 0)
     append(actions, count([](const member& x) { return x.is_left() && !x.leaving; }) > 0
                         ? ask_for_regroup("workers leave")
@@ -907,7 +907,7 @@ run_actions run_coordinator::form_when_all_have_reported() {
   return actions;
 }
 
-/// All go, and nobody is there to take over: the run stands in its checkpoint until there is room for it.
+/// All go, and nobody is there to take over: the run stands in its checkpoint until there is capacity for it.
 run_actions run_coordinator::let_all_go(const std::vector<member*>& left) {
   run_actions actions;
   for (auto* who : left) {
@@ -920,8 +920,8 @@ run_actions run_coordinator::let_all_go(const std::vector<member*>& left) {
 
 /// Gives ranks, such that the workers of a node keep neighbouring ones and who was before another stays before it.
 /// All others are the same as that one: they have been compared before, and slice by slice since.
-std::vector<worker_id> run_coordinator::choose_compared(const std::vector<member*>& all, step_id settled) {
-  auto is_new = [&](const member* x) { return x->came_after >= settled; };
+std::vector<worker_id> run_coordinator::choose_compared(const std::vector<member*>& all, step_id commit_point) {
+  auto is_new = [&](const member* x) { return x->came_after >= commit_point; };
   std::vector<worker_id> result;
   for (const auto* each : all)
     if (is_new(each))
@@ -963,12 +963,12 @@ std::vector<worker_place> run_coordinator::give_places(std::vector<member*> who)
 
 // -- who comes and goes -----------------------------------------------------------------------------------------------
 
-run_actions run_coordinator::on_room() {
-  failed_newcomers_ = 0;
+run_actions run_coordinator::on_capacity() {
+  failed_joiners_ = 0;
   return replace_missing();
 }
 
-run_actions run_coordinator::on_node_leaving(std::uint32_t node, bool room_elsewhere) {
+run_actions run_coordinator::on_node_leaving(std::uint32_t node, bool capacity_elsewhere) {
   auto is_there = [node](const member& x) { return x.place.node == node && (x.is_left() || x.is_coming()); };
   if (!goes_on() || count(is_there) == 0)
     return {};
@@ -990,7 +990,7 @@ run_actions run_coordinator::on_node_leaving(std::uint32_t node, bool room_elsew
   // Who was to go because fewer are wanted stays instead.
   keep_who_is_needed();
   auto others = count([](const member& x) { return x.is_left() && !x.leaving; });
-  if (room_elsewhere && config_.failure.replace_lost) {
+  if (capacity_elsewhere && config_.failure.replace_lost) {
     // They go when their replacements are there, or when the time for that is over.
     actions.push_back({warn{}, "a node is going away: its workers are replaced"});
     append(actions, replace_missing());
@@ -1008,7 +1008,7 @@ run_actions run_coordinator::ask_all_to_leave() {
   auto actions = ask_for_regroup("the run's last node goes away");
   if (!actions.empty()) {
     append(actions, on_checkpoint_request());
-    farewell_ = commands_;
+    drain_ = commands_;
   }
   return actions;
 }
@@ -1039,7 +1039,7 @@ run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
              "the training function has a loop of its own, into which nobody can be let: stop the run, and go on "
              "with another number of workers"}};
   wanted_ = workers_wanted;
-  failed_newcomers_ = 0;
+  failed_joiners_ = 0;
   if (phase_ == phase::starting)
     return {};
   // Who was to go may stay after all, unless its node goes; else the last ranks go first.
@@ -1111,7 +1111,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message, time no
   if (who->stands != standing::member) {
     if (!goes_on())
       return {};
-    auto actions = lose_newcomer(*who, record(*who, message.reason), false);
+    auto actions = lose_joiner(*who, record(*who, message.reason), false);
     actions.push_back({release_one{message.worker}, "it has failed before it had joined"});
     return with_replacement(std::move(actions));
   }
@@ -1206,8 +1206,8 @@ run_actions run_coordinator::on_grace_timeout() {
   return {};
 }
 
-run_actions run_coordinator::on_group_stands_still(const std::string& why, time now) {
-  // Who waits for the others to report, or for a newcomer, waits for the driver.
+run_actions run_coordinator::on_group_hang(const std::string& why, time now) {
+  // Who waits for the others to report, or for a joiner, waits for the driver.
   if (phase_ != phase::training)
     return {};
   auto who = std::ranges::find_if(members_, [](const auto& x) { return x.second.is_left(); });

@@ -312,11 +312,11 @@ void basic_device_group::settle(const device_stream& stream) noexcept {
     std::this_thread::sleep_for(pause_between_looks);
   }
   // Kernels and copies of ours end by themselves. These may write on, so that this worker must not report.
-  abort_ladder ladder{false, limits_of(on_hang_)};
+  abort_escalation escalation{false, limits_of(on_hang_)};
   const auto why = "work on the device has not ended within " + std::to_string(on_hang_.settle_deadline.count()) +
                    " ms after the group was given up";
-  is_process_ending_ = climb(ladder, ladder.begin_with_leave(why, clock::now()), on_hang_, named(),
-                             {{}, {}, is_done}) == ladder_end::ends_process;
+  is_process_ending_ = escalate(escalation, escalation.begin_with_permit(why, clock::now()), on_hang_, named(),
+                                {{}, {}, is_done}) == escalation_end::ends_process;
 }
 
 void basic_device_group::stop() noexcept {

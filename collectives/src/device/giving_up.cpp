@@ -15,8 +15,8 @@ namespace troupe::collectives {
 
 namespace {
 
-using rung = abort_ladder::rung;
-using decision = abort_ladder::decision;
+using stage = abort_escalation::stage;
+using decision = abort_escalation::decision;
 
 constexpr auto pause_between_looks = std::chrono::milliseconds{10};
 
@@ -25,12 +25,12 @@ struct report {
   std::mutex mutex;
   std::condition_variable changed;
   /// Rungs that have ended, and whether they worked.
-  std::deque<std::pair<rung, bool>> ended;
+  std::deque<std::pair<stage, bool>> ended;
   bool is_last_holder = false;
   /// What was wrong with the last that did not work.
   std::string why;
 
-  void end(rung which, bool worked) {
+  void end(stage which, bool worked) {
     {
       const std::lock_guard lock{mutex};
       ended.emplace_back(which, worked);
@@ -39,19 +39,19 @@ struct report {
   }
 };
 
-void ask_leave(const hang_policy& policy, const std::shared_ptr<report>& shared) {
-  std::thread{[ask = policy.ask_leave, shared] {
+void request_exit(const hang_policy& policy, const std::shared_ptr<report>& shared) {
+  std::thread{[ask = policy.request_exit, shared] {
     auto leave = ask ? ask() : fail(errc::not_found, "nobody is there to ask");
     {
       const std::lock_guard lock{shared->mutex};
       shared->is_last_holder = leave && leave->is_last_holder;
       shared->why = leave ? std::string{} : leave.error().message;
     }
-    shared->end(rung::ask_leave, leave.has_value());
+    shared->end(stage::request_exit, leave.has_value());
   }}.detach();
 }
 
-void try_call(rung which, const std::function<bool()>& call, const std::shared_ptr<report>& shared) {
+void try_call(stage which, const std::function<bool()>& call, const std::shared_ptr<report>& shared) {
   if (call)
     std::thread{[which, call, shared] { shared->end(which, call()); }}.detach();
 }
@@ -63,7 +63,7 @@ void copy_out(const hang_policy& policy, const std::shared_ptr<report>& shared) 
       const std::lock_guard lock{shared->mutex};
       shared->why = copied ? std::string{} : copied.error().message;
     }
-    shared->end(rung::copy_out, copied.has_value());
+    shared->end(stage::copy_out, copied.has_value());
   }}.detach();
 }
 
@@ -74,9 +74,9 @@ void end_process(const hang_policy& policy, const error& why) {
   ::kill(::getpid(), SIGKILL);
 }
 
-/// The next end that is reported, or what time does to the ladder.
-decision wait(abort_ladder& ladder, report& shared, const ladder_calls& calls) {
-  std::optional<std::pair<rung, bool>> ended;
+/// The next end that is reported, or what time does to the escalation.
+decision wait(abort_escalation& escalation, report& shared, const escalation_calls& calls) {
+  std::optional<std::pair<stage, bool>> ended;
   bool is_last_holder = false;
   std::string why;
   {
@@ -89,61 +89,61 @@ decision wait(abort_ladder& ladder, report& shared, const ladder_calls& calls) {
     is_last_holder = shared.is_last_holder;
     why = shared.why;
   }
-  const auto now = abort_ladder::clock::now();
+  const auto now = abort_escalation::clock::now();
   // Before any answer: who has been spared asks for nothing.
-  if (ladder.current() == rung::ask_leave && calls.has_let_go && calls.has_let_go())
-    return ladder.on_let_go(now);
+  if (escalation.current() == stage::request_exit && calls.has_let_go && calls.has_let_go())
+    return escalation.on_let_go(now);
   if (!ended)
-    return ladder.at(now);
+    return escalation.at(now);
   const auto [which, worked] = *ended;
-  if (which == rung::ask_leave)
-    return worked ? ladder.on_leave(is_last_holder, now) : ladder.on_leave_refused(why, now);
-  return which == rung::copy_out ? ladder.on_copied(worked ? std::string{} : why, now)
-                                 : ladder.on_call_ended(which, worked, now);
+  if (which == stage::request_exit)
+    return worked ? escalation.on_exit(is_last_holder, now) : escalation.on_exit_refused(why, now);
+  return which == stage::copy_out ? escalation.on_copied(worked ? std::string{} : why, now)
+                                  : escalation.on_call_ended(which, worked, now);
 }
 
 } // namespace
 
-abort_ladder::deadlines limits_of(const hang_policy& policy) {
+abort_escalation::deadlines limits_of(const hang_policy& policy) {
   return {policy.abort_deadline, policy.leave_deadline, policy.copy_deadline};
 }
 
-ladder_end climb(abort_ladder& ladder, decision first, const hang_policy& policy, const std::string& who,
-                 const ladder_calls& calls) {
+escalation_end escalate(abort_escalation& escalation, decision first, const hang_policy& policy, const std::string& who,
+                        const escalation_calls& calls) {
   auto shared = std::make_shared<report>();
-  auto stands_on = rung::none;
+  auto stands_on = stage::none;
   auto has_asked = false;
-  // Why the process ends, from the rung on which that is decided.
+  // Why the process ends, from the stage on which that is decided.
   std::string story;
-  for (auto next = std::move(first);; next = wait(ladder, *shared, calls)) {
+  for (auto next = std::move(first);; next = wait(escalation, *shared, calls)) {
     if (next.what == stands_on)
       continue;
     stands_on = next.what;
-    has_asked = has_asked || stands_on == rung::ask_leave;
+    has_asked = has_asked || stands_on == stage::request_exit;
     if (has_asked && !next.reason.empty())
       story += (story.empty() ? "" : "; ") + next.reason;
     switch (stands_on) {
-    case rung::none:
+    case stage::none:
       break;
-    case rung::revoke:
+    case stage::revoke:
       try_call(stands_on, calls.revoke, shared);
       break;
-    case rung::abort:
+    case stage::abort:
       try_call(stands_on, calls.abort, shared);
       break;
-    case rung::ask_leave:
-      ask_leave(policy, shared);
+    case stage::request_exit:
+      request_exit(policy, shared);
       break;
-    case rung::copy_out:
+    case stage::copy_out:
       copy_out(policy, shared);
       break;
-    case rung::end_process:
+    case stage::end_process:
       end_process(policy, {errc::device_error, who + ": " + story});
-      return ladder_end::ends_process;
-    case rung::done:
-      if (has_asked && policy.withdraw_leave)
-        policy.withdraw_leave();
-      return ladder.is_revoked() ? ladder_end::revoked : ladder_end::let_go;
+      return escalation_end::ends_process;
+    case stage::done:
+      if (has_asked && policy.withdraw_exit)
+        policy.withdraw_exit();
+      return escalation.is_revoked() ? escalation_end::revoked : escalation_end::let_go;
     }
   }
 }

@@ -503,7 +503,7 @@ expected<void> gloo_transport::give_up(error reason) {
   return result;
 }
 
-/// Interrupts the waiting thread and, where there is a failure or a farewell, the watchers.
+/// Interrupts the waiting thread and, where there is a failure or a drain, the watchers.
 void gloo_transport::wake_all() {
   changed_.notify_all();
   for (auto& x : messages_) {

@@ -1,6 +1,6 @@
 #include "nccl/group.hpp"
 
-#include "device/abort_ladder.hpp"
+#include "device/abort_escalation.hpp"
 #include "device/basic_group.hpp"
 #include "device/giving_up.hpp"
 #include "device/schedule.hpp"
@@ -659,7 +659,7 @@ void nccl_device_group::give_up() {
     return;
   // From now on nobody gives memory back to it.
   memory_->leave(group, false);
-  ladder_calls calls;
+  escalation_calls calls;
   if (is_reachable) {
     // An abort frees the communicator: none begins while a call is in NCCL, and no call comes after it.
     struct turn {
@@ -691,11 +691,11 @@ void nccl_device_group::give_up() {
       return library->comm_abort(group) == nccl::success;
     };
   }
-  abort_ladder ladder{library_->can_shrink() && is_reachable && comes_to_rest(group), limits_of(on_hang_)};
-  const auto end = climb(ladder, ladder.begin(clock::now()), on_hang_, named(), calls);
+  abort_escalation escalation{library_->can_shrink() && is_reachable && comes_to_rest(group), limits_of(on_hang_)};
+  const auto end = escalate(escalation, escalation.begin(clock::now()), on_hang_, named(), calls);
   const std::scoped_lock locks{comm_mutex_, watch_mutex_};
-  is_process_ending_ = end == ladder_end::ends_process;
-  if (end == ladder_end::revoked) {
+  is_process_ending_ = end == escalation_end::ends_process;
+  if (end == escalation_end::revoked) {
     comm_ = group;
     is_revoked_ = true;
   }

@@ -67,8 +67,8 @@ class shm_communicator final : public transport_communicator {
     if (auto begun = begin(moving_call(call_kind::barrier, words.size_bytes())); !begun)
       return over(std::move(begun));
     std::ranges::copy(words, group_->next_posting().words);
-    if (auto met = group_->post(call_); !met)
-      return over(std::move(met));
+    if (auto there = group_->post(call_); !there)
+      return over(std::move(there));
     for (std::uint32_t r = 0; r < world_size(); ++r)
       for (std::size_t i = 0; i < words.size(); ++i)
         words[i] = std::max(words[i], group_->posting_of(r).words[i]);

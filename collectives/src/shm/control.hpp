@@ -15,7 +15,7 @@ inline constexpr std::uint64_t magic = 0x3150555254ull;
 inline constexpr std::uint32_t max_ranks = 64;
 
 /// Up to this size (of one operand, in its own type) data travels in the control block, and everybody reduces all of
-/// it: one meeting instead of two.
+/// it: one rendezvous instead of two.
 inline constexpr std::uint64_t small_bytes = 4096;
 
 /// Room for the operands of one rank in a small reduction.
@@ -35,7 +35,7 @@ inline constexpr std::uint32_t channel_messages = 64;
 /// Calls of all that a rank remembers, for a peer that comes to know later that one of them was another call there.
 inline constexpr std::uint32_t remembered_calls = 64;
 
-/// What a rank contributes to one meeting. What everybody looks at first is in one cache line.
+/// What a rank contributes to one rendezvous. What everybody looks at first is in one cache line.
 struct alignas(64) posting {
   call_record call;
   /// Digest of all calls of all that this rank has begun.
@@ -70,8 +70,8 @@ struct control {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 0;
 
-  /// How many meetings this rank has come to. A futex.
-  alignas(64) std::atomic<std::uint32_t> meetings;
+  /// How many rendezvous this rank has come to. A futex.
+  alignas(64) std::atomic<std::uint32_t> rendezvous;
   /// Where it was when it came to the last one.
   std::atomic<std::uint32_t> core;
 

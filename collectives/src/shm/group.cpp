@@ -308,22 +308,22 @@ const std::byte* shm_group::slot_of(std::uint32_t rank) const noexcept {
 void shm_group::arrive() {
   if (const auto core = current_core(); own_->core.load(std::memory_order_relaxed) != core)
     own_->core.store(core, std::memory_order_relaxed);
-  own_->meetings.store(++meetings_, std::memory_order_seq_cst);
+  own_->rendezvous.store(++rendezvous_count_, std::memory_order_seq_cst);
   // After the count, because a peer that is about to sleep says so first and then looks at the count.
   auto has_sleepers = false;
   for (std::uint32_t r = 0; r < size(); ++r)
     has_sleepers = has_sleepers || (r != rank_ && members_[r].control->sleeps_on[rank_].load() != 0);
   if (has_sleepers)
-    futex_wake_all(own_->meetings);
+    futex_wake_all(own_->rendezvous);
 }
 
 bool shm_group::has_met(std::uint32_t peer) const noexcept {
-  const auto theirs = members_[peer].control->meetings.load(std::memory_order_acquire);
-  return static_cast<std::int32_t>(theirs - meetings_) >= 0;
+  const auto theirs = members_[peer].control->rendezvous.load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(theirs - rendezvous_count_) >= 0;
 }
 
-expected<void> shm_group::meet(std::uint32_t peer) {
-  const auto& word = members_[peer].control->meetings;
+expected<void> shm_group::wait_for(std::uint32_t peer) {
+  const auto& word = members_[peer].control->rendezvous;
   for (std::uint32_t looks = 0; !has_met(peer);) {
     if (has_failed())
       return state();
@@ -338,10 +338,10 @@ expected<void> shm_group::meet(std::uint32_t peer) {
   return {};
 }
 
-expected<void> shm_group::meet_all() {
+expected<void> shm_group::wait_for_all() {
   for (std::uint32_t i = 1; i < size(); ++i)
-    if (auto met = meet((rank_ + i) % size()); !met)
-      return met;
+    if (auto there = wait_for((rank_ + i) % size()); !there)
+      return there;
   return {};
 }
 
@@ -352,8 +352,8 @@ expected<void> shm_group::post(const call_record& call) {
   arrive();
   for (std::uint32_t i = 1; i < size(); ++i) {
     const auto peer = (rank_ + i) % size();
-    if (auto met = meet(peer); !met)
-      return met;
+    if (auto there = wait_for(peer); !there)
+      return there;
     const auto& theirs = posting_of(peer).call;
     // An earlier call may have ended on both sides without that anybody met there.
     if (posting_of(peer).history != history_)
@@ -412,7 +412,7 @@ void shm_group::wake_everybody() noexcept {
   for (const auto& x : members_) {
     if (x.control == nullptr)
       continue;
-    futex_wake_all(x.control->meetings);
+    futex_wake_all(x.control->rendezvous);
     futex_wake_all(x.control->channels[rank_].posted);
   }
   for (const auto& channel : own_->channels)
@@ -578,12 +578,12 @@ flight_record shm_group::record() const {
   result.duration = is_under_way_ ? std::chrono::steady_clock::now() - began_ : took_;
   if (!is_under_way_)
     return result;
-  const auto mine = own_->meetings.load();
+  const auto mine = own_->rendezvous.load();
   for (std::uint32_t r = 0; r < size(); ++r) {
     if (r == rank_)
       continue;
     const auto theirs = call_of(r);
-    const auto has_come = static_cast<std::int32_t>(members_[r].control->meetings.load() - mine) >= 0;
+    const auto has_come = static_cast<std::int32_t>(members_[r].control->rendezvous.load() - mine) >= 0;
     result.peers.push_back({name_of(r), has_come && theirs.sequence >= call_.sequence, theirs});
   }
   return result;

@@ -34,10 +34,10 @@ class mapped_file {
   std::uint64_t size_bytes_ = 0;
 };
 
-/// One rank's view of the ranks of its host: their memory, and meetings with them. Used by one thread, except for
+/// One rank's view of the ranks of its host: their memory, and rendezvous with them. Used by one thread, except for
 /// `abort`, `record` and what is const. The first failure is final.
 ///
-/// A meeting is a point that all ranks come to: each counts its own in its control block and waits for the others'
+/// A rendezvous is a point that all ranks come to: each counts its own in its control block and waits for the others'
 /// counts. Everything written before a rank comes is seen by those who have met it.
 class shm_group {
  public:
@@ -77,19 +77,20 @@ class shm_group {
   [[nodiscard]] expected<void> begin(const call_record& call);
   void end();
 
-  /// Where this rank writes what the next meeting is to see.
+  /// Where this rank writes what the next rendezvous is to see.
   [[nodiscard]] shm::posting& next_posting() noexcept;
   [[nodiscard]] std::byte* next_slot() noexcept;
 
-  /// Comes to the next meeting.
+  /// Comes to the next rendezvous.
   void arrive();
-  /// Waits for the others to come to the last meeting that this rank has come to.
-  [[nodiscard]] expected<void> meet_all();
-  [[nodiscard]] expected<void> meet(std::uint32_t peer);
-  /// `arrive` and `meet_all` for a meeting with a posting; fails with `errc::mismatch` if a peer makes another call.
+  /// Waits for the others to come to the last rendezvous that this rank has come to.
+  [[nodiscard]] expected<void> wait_for_all();
+  [[nodiscard]] expected<void> wait_for(std::uint32_t peer);
+  /// `arrive` and `wait_for_all` for a rendezvous with a posting; fails with `errc::mismatch` if a peer makes another
+  /// call.
   [[nodiscard]] expected<void> post(const call_record& call);
 
-  /// What a rank has posted for the meeting of the last `post`, until the next but one.
+  /// What a rank has posted for the rendezvous of the last `post`, until the next but one.
   [[nodiscard]] const shm::posting& posting_of(std::uint32_t rank) const noexcept;
   [[nodiscard]] const std::byte* slot_of(std::uint32_t rank) const noexcept;
 
@@ -148,7 +149,7 @@ class shm_group {
   std::vector<member> members_;
 
   /// Meetings that this rank has come to.
-  std::uint32_t meetings_ = 0;
+  std::uint32_t rendezvous_count_ = 0;
   /// Postings that this rank has made.
   std::uint32_t postings_ = 0;
   /// Digest of the calls of all that this rank has begun.

@@ -79,8 +79,8 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
   auto& posting = group_->next_posting();
   for (std::size_t k = 0; k < results.size(); ++k)
     posting.results[k] = results[k]->own_offset();
-  if (auto met = group_->post(call); !met)
-    return met;
+  if (auto there = group_->post(call); !there)
+    return there;
   look_at_operands(what);
   run(what, range.first, slice, outs_);
   group_->arrive();
@@ -89,13 +89,13 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
     for (std::size_t k = 0; k < results.size(); ++k)
       if (auto shown = results[k]->show(peer, group_->posting_of(peer).results[k]); !shown)
         return group_->fail_with(std::move(shown.error()));
-    if (auto met = group_->meet(peer); !met)
-      return met;
+    if (auto there = group_->wait_for(peer); !there)
+      return there;
   }
   return {};
 }
 
-/// Operands travel in the control block, which nobody writes again before all have read it: one meeting.
+/// Operands travel in the control block, which nobody writes again before all have read it: one rendezvous.
 expected<void> shm_reducer::reduce_small(const call_record& call, const tree_reduction& what,
                                          std::span<const std::byte* const> mine, byte_range part,
                                          std::span<std::byte* const> outs) {
@@ -103,8 +103,8 @@ expected<void> shm_reducer::reduce_small(const call_record& call, const tree_red
   auto* slot = group_->next_slot();
   for (std::size_t i = 0; i < mine.size(); ++i)
     std::memcpy(slot + i * size, begin_of(what, mine[i], part), size);
-  if (auto met = group_->post(call); !met)
-    return met;
+  if (auto there = group_->post(call); !there)
+    return there;
   operands_.clear();
   for (const auto& x : what.plan.operands)
     operands_.push_back(group_->slot_of(x.rank) + x.position * size);
@@ -164,8 +164,8 @@ expected<void> shm_reducer::all_reduce(const call_record& call, const tree_reduc
   auto& posting = group_->next_posting();
   posting.is_registered = group_->process_pool().contains(data.data(), data.size()) ? 1 : 0;
   posting.offsets[0] = posting.is_registered != 0 ? group_->process_pool().offset_of(data.data()) : 0;
-  if (auto met = group_->post(call); !met)
-    return met;
+  if (auto there = group_->post(call); !there)
+    return there;
   for (std::uint32_t r = 0; r < group_->size(); ++r)
     if (group_->posting_of(r).is_registered == 0)
       return all_reduce_staged(call, what, data);
@@ -185,17 +185,17 @@ expected<void> shm_reducer::all_reduce_in_place(const tree_reduction& what, std:
   for (std::uint32_t i = 1; i < n; ++i) {
     const auto peer = (me + i) % n;
     // It has read all that it needs of mine, and its slice of mine with it.
-    if (auto met = group_->meet(peer); !met)
-      return met;
+    if (auto there = group_->wait_for(peer); !there)
+      return there;
     std::memcpy(data.data() + slices[peer].first, operands_[peer] + slices[peer].first, slices[peer].size_bytes());
     read_bytes_ += slices[peer].size_bytes();
   }
   group_->arrive();
-  return group_->meet_all();
+  return group_->wait_for_all();
 }
 
-/// Chunk after chunk through memory that the peers can read. Of two halves in turn, so that one meeting for each chunk
-/// is enough: it says that the sums of this chunk are there, and the contributions to the next.
+/// Chunk after chunk through memory that the peers can read. Of two halves in turn, so that one rendezvous for each
+/// chunk is enough: it says that the sums of this chunk are there, and the contributions to the next.
 expected<void> shm_reducer::all_reduce_staged(const call_record& call, const tree_reduction& what,
                                               std::span<std::byte> data) {
   const auto n = group_->size();
@@ -211,8 +211,8 @@ expected<void> shm_reducer::all_reduce_staged(const call_record& call, const tre
   };
   put_in(0);
   group_->next_posting().results[0] = group_->generation_pool()->offset_of(*room);
-  if (auto met = group_->post(call); !met)
-    return met;
+  if (auto there = group_->post(call); !there)
+    return there;
   std::vector<const std::byte*> rooms(n);
   for (std::uint32_t r = 0; r < n; ++r)
     rooms[r] = group_->generation_memory(r) + group_->posting_of(r).results[0];
@@ -230,8 +230,8 @@ expected<void> shm_reducer::all_reduce_staged(const call_record& call, const tre
     group_->arrive();
     for (std::uint32_t i = 0; i < n; ++i) {
       const auto peer = (me + i) % n;
-      if (auto met = peer == me ? expected<void>{} : group_->meet(peer); !met)
-        return met;
+      if (auto there = peer == me ? expected<void>{} : group_->wait_for(peer); !there)
+        return there;
       std::memcpy(data.data() + slices[peer].first, rooms[peer] + out_at + (slices[peer].first - chunk(c).first),
                   slices[peer].size_bytes());
       read_bytes_ += peer == me ? 0 : slices[peer].size_bytes();

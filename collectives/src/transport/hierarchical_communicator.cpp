@@ -160,8 +160,8 @@ class hierarchical_communicator final : public transport_communicator {
     if (auto begun = begin(moving_call(call_kind::barrier, words.size_bytes())); !begun)
       return over(std::move(begun));
     std::ranges::copy(words, group_->next_posting().words);
-    if (auto met = group_->post(call_); !met)
-      return over(checked(std::move(met)));
+    if (auto there = group_->post(call_); !there)
+      return over(checked(std::move(there)));
     for (std::uint32_t r = 0; r < group_->size(); ++r)
       for (std::size_t i = 0; i < words.size(); ++i)
         words[i] = std::max(words[i], group_->posting_of(r).words[i]);
@@ -171,8 +171,8 @@ class hierarchical_communicator final : public transport_communicator {
       std::ranges::copy(words, group_->next_posting().words);
     }
     // The others of this host wait here for what the leader has heard.
-    if (auto met = group_->post(call_); !met)
-      return over(checked(std::move(met)));
+    if (auto there = group_->post(call_); !there)
+      return over(checked(std::move(there)));
     std::copy_n(group_->posting_of(0).words, words.size(), words.begin());
     return over({});
   }
@@ -229,8 +229,8 @@ class hierarchical_communicator final : public transport_communicator {
         return finished;
     }
     group_->arrive();
-    if (auto met = where_.is_leader() ? expected<void>{} : group_->meet(0); !met)
-      return checked(std::move(met));
+    if (auto there = where_.is_leader() ? expected<void>{} : group_->wait_for(0); !there)
+      return checked(std::move(there));
     if (auto shown = bucket.result().show(0, result_offset); !shown)
       return checked(group_->fail_with(std::move(shown.error())));
     return {};

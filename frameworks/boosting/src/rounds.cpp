@@ -21,21 +21,21 @@ void compare_ranks(train_context& ctx, const std::string& mine, const std::strin
   ctx.all_gather(std::span<const std::uint64_t>{digest}, std::span{all});
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
-      throw failure{errc::mismatch, "rank " + std::to_string(rank) + " has " + what};
+      throw exception{errc::mismatch, "rank " + std::to_string(rank) + " has " + what};
 }
 
 } // namespace
 
 rounds::rounds(train_context& ctx, const framework& library, settings how, const make_training_sets& make,
                const std::string& build)
-    : ctx_(ctx), how_(std::move(how)), sets_(make(ctx)), watch_([&ctx] { ctx.alive(); }) {
+    : ctx_(ctx), how_(std::move(how)), sets_(make(ctx)), watch_([&ctx] { ctx.heartbeat(); }) {
   if (sets_.training == nullptr)
-    throw failure{errc::user_error, "make_training_sets has given no training set"};
+    throw exception{errc::user_error, "make_training_sets has given no training set"};
   for (const auto& [name, set] : sets_.evaluations)
     if (set == nullptr)
-      throw failure{errc::user_error, "make_training_sets has given no evaluation set '" + name + "'"};
+      throw exception{errc::user_error, "make_training_sets has given no evaluation set '" + name + "'"};
   if (ctx_.steps() == 0)
-    throw failure{errc::invalid_argument, "nobody says how many rounds to do: set training_config.rounds"};
+    throw exception{errc::invalid_argument, "nobody says how many rounds to do: set training_config.rounds"};
   compare(library, build);
   require_rows(library, *sets_.training, ctx_.world_size());
   room_.resize(how_.model_bytes);
@@ -43,7 +43,7 @@ rounds::rounds(train_context& ctx, const framework& library, settings how, const
 }
 
 feature_table rounds::fetch(const data::data_set& set, std::span<const std::uint64_t> numbers) const {
-  return fetch_table(how_, set, numbers, categories_, [this] { ctx_.alive(); });
+  return fetch_table(how_, set, numbers, categories_, [this] { ctx_.heartbeat(); });
 }
 
 void rounds::run(learner& trees) {
@@ -63,13 +63,13 @@ void rounds::compare(const framework& library, const std::string& build) {
   const auto& before = ctx_.state().values()[library.key];
   if (ctx_.restored_step() > 0 && before.is_object()) {
     if (before.value("data", data) != data)
-      throw failure{errc::mismatch, "this run cannot go on from its checkpoint: the data sets are others than it was "
-                                    "begun with. Use those, or choose another run name"};
+      throw exception{errc::mismatch, "this run cannot go on from its checkpoint: the data sets are others than it was "
+                                      "begun with. Use those, or choose another run name"};
     if (before.value("build", build) != build)
-      throw failure{errc::mismatch, std::string{"this run cannot go on from its checkpoint: "} + library.name +
-                                        "'s library is another one than it was begun with (" +
-                                        before.value("build", build) + " then, " + build +
-                                        " now). Use that, or choose another run name"};
+      throw exception{errc::mismatch, std::string{"this run cannot go on from its checkpoint: "} + library.name +
+                                          "'s library is another one than it was begun with (" +
+                                          before.value("build", build) + " then, " + build +
+                                          " now). Use that, or choose another run name"};
   }
   compare_ranks(ctx_, data, "other data than rank 0: give all hosts the same files");
   compare_ranks(ctx_, build,
@@ -146,9 +146,9 @@ void rounds::keep_model(learner& trees) {
   }
   ctx_.broadcast(std::span<std::uint64_t>{fits});
   if (!written)
-    throw failure{std::move(written.error())};
+    throw exception{std::move(written.error())};
   if (fits[0] == 0)
-    throw failure{errc::unsatisfiable, "the model is larger than its room in checkpoints: see rank 0"};
+    throw exception{errc::unsatisfiable, "the model is larger than its room in checkpoints: see rank 0"};
   ctx_.broadcast(std::span{room_});
 }
 

@@ -41,7 +41,7 @@ class model_predictor final : public inference::predictor {
                                         std::to_string(rows.size()) + " rows");
       std::ranges::copy(found, out.begin());
       return {};
-    } catch (const failure& x) {
+    } catch (const exception& x) {
       return fail(errc::mismatch, x.reason().message);
     }
   }
@@ -64,7 +64,7 @@ nlohmann::json text_json(const std::string& text) {
 }
 
 /// A framework that cannot read a model says so with `errc::user_error`.
-error of_model(const serialization::checkpoint& source, const failure& x) {
+error of_model(const serialization::checkpoint& source, const exception& x) {
   if (x.reason().code != errc::user_error)
     return x.reason();
   return {errc::damaged, source.directory().string() + ": " + x.reason().message};
@@ -146,7 +146,7 @@ load_predictor(const framework& library, const serialization::checkpoint& source
     return fail(std::move(inputs.error()));
   try {
     return make_predictor(std::move(*inputs), load(*model));
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return fail(of_model(source, x));
   }
 }
@@ -162,7 +162,7 @@ expected<void> export_model(const framework& library, const serialization::check
   try {
     auto bytes = convert(std::move(*model));
     return serialization::write_file_durably(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return fail(of_model(source, x));
   }
 }

@@ -25,7 +25,7 @@ std::vector<float> numbers_of(const data::batch& samples, const std::string& col
                               const data::known_categories& known) {
   auto values = value_or_throw(data::feature_rows(samples, std::span{&column, 1}, known));
   if (values.size() != samples.size())
-    throw failure{errc::mismatch, "column '" + column + "' is no single number"};
+    throw exception{errc::mismatch, "column '" + column + "' is no single number"};
   return values;
 }
 
@@ -63,9 +63,9 @@ std::vector<std::uint64_t> rows_of_rank(std::uint64_t rows, std::uint32_t rank, 
 
 void require_rows(const framework& library, const data::data_set& set, std::uint32_t ranks) {
   if (set.size() < ranks)
-    throw failure{errc::invalid_argument, "a data set of " + std::to_string(set.size()) + " samples for " +
-                                              std::to_string(ranks) + " workers: each of " + library.name +
-                                              "'s workers needs one at least"};
+    throw exception{errc::invalid_argument, "a data set of " + std::to_string(set.size()) + " samples for " +
+                                                std::to_string(ranks) + " workers: each of " + library.name +
+                                                "'s workers needs one at least"};
 }
 
 } // namespace troupe::boosting

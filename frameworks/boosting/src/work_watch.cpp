@@ -16,7 +16,7 @@ bool has_worked(std::chrono::nanoseconds processor_time, std::chrono::nanosecond
 
 work_watch::work_watch(std::function<void()> alive, std::chrono::milliseconds interval) : alive_(std::move(alive)) {
   if (::pthread_getcpuclockid(::pthread_self(), &clock_) != 0)
-    throw failure{errc::internal, "the training thread's processor time cannot be read"};
+    throw exception{errc::internal, "the training thread's processor time cannot be read"};
   thread_ = std::jthread{[this, interval](const std::stop_token& stop) { watch(stop, interval); }};
 }
 

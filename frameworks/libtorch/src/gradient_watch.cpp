@@ -40,12 +40,12 @@ void gradient_watch::note(std::size_t index) {
   auto& each = list_[index];
   try {
     if (std::exchange(each.written, true))
-      throw failure{errc::user_error,
-                    "the gradient of '" + each.name +
-                        "' is written a second time in one shard, while its reduction may be under way: call "
-                        "backward() once for each shard, or set replica_options.overlap to false"};
+      throw exception{errc::user_error,
+                      "the gradient of '" + each.name +
+                          "' is written a second time in one shard, while its reduction may be under way: call "
+                          "backward() once for each shard, or set replica_options.overlap to false"};
     const auto& part = layout_[each.part];
-    shard_->complete(part.first, part.padded);
+    shard_->mark_ready(part.first, part.padded);
   } catch (...) {
     trouble_ = std::current_exception();
   }

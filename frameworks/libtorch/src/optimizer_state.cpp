@@ -121,9 +121,9 @@ collect_function collector_for(const Optimizer& optimizer) {
     return collect_rmsprop;
   if (dynamic_cast<const optim::Adagrad*>(&optimizer) != nullptr)
     return collect_adagrad;
-  throw failure{errc::invalid_argument, "libtorch::replica does not know what an optimizer of type " +
-                                            c10::demangle(typeid(optimizer).name()) +
-                                            " keeps from step to step: take Adam, AdamW, SGD, RMSprop or Adagrad"};
+  throw exception{errc::invalid_argument, "libtorch::replica does not know what an optimizer of type " +
+                                              c10::demangle(typeid(optimizer).name()) +
+                                              " keeps from step to step: take Adam, AdamW, SGD, RMSprop or Adagrad"};
 }
 
 } // namespace
@@ -139,10 +139,10 @@ optimizer_state make_optimizer_state(Optimizer& optimizer, const parameter_names
       const auto& parameter = each.params()[i];
       auto name = names.find(parameter.unsafeGetTensorImpl());
       if (name == names.end())
-        throw failure{errc::invalid_argument,
-                      "parameter " + std::to_string(i) + " of the optimizer's group " + std::to_string(group) +
-                          " is none of the module's: make the optimizer from the parameters of the module that "
-                          "libtorch::replica is given"};
+        throw exception{errc::invalid_argument,
+                        "parameter " + std::to_string(i) + " of the optimizer's group " + std::to_string(group) +
+                            " is none of the module's: make the optimizer from the parameters of the module that "
+                            "libtorch::replica is given"};
       // One without a gradient has no steps.
       if (!parameter.requires_grad())
         continue;

@@ -26,7 +26,7 @@ struct optimizer_state {
 /// By the tensors' identity.
 using parameter_names = std::map<const void*, std::string>;
 
-/// Throws `failure` for an optimizer of unknown kind, and for a parameter that is not among `names`.
+/// Throws `exception` for an optimizer of unknown kind, and for a parameter that is not among `names`.
 [[nodiscard]] optimizer_state make_optimizer_state(torch::optim::Optimizer& optimizer, const parameter_names& names);
 
 /// Has the optimizer take its next step. `first` says whether it is the first of all.

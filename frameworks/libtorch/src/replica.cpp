@@ -44,9 +44,9 @@ class replica::impl {
   impl(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer, replica_options options)
       : ctx_(ctx), optimizer_(optimizer), options_(std::move(options)) {
     if (!at::globalContext().deterministicAlgorithms())
-      throw failure{errc::invalid_argument,
-                    "LibTorch is not prepared for equal bits: name its backend with the training function, as in "
-                    "troupe::app{argc, argv, {{\"train\", train, {troupe::libtorch::make_backend()}}}}"};
+      throw exception{errc::invalid_argument,
+                      "LibTorch is not prepared for equal bits: name its framework with the training function, as in "
+                      "troupe::app{argc, argv, {{\"train\", train, {troupe::libtorch::make_framework()}}}}"};
     // Buffers first: the reduction begins with the gradient's end, where backward begins.
     add_buffers(model);
     auto names = add_parameters(model);
@@ -61,7 +61,7 @@ class replica::impl {
   void begin_step(const step& current) {
     for (auto& each : tracked_)
       each.check_place();
-    // A newcomer, or a run that goes on, has another state than this replica has made.
+    // A joiner, or a run that goes on, has another state than this replica has made.
     if (!applied_ || current.number() != *applied_ + 1)
       load();
   }
@@ -150,10 +150,10 @@ class replica::impl {
       if (!tensor.requires_grad())
         continue;
       if (tensor.scalar_type() != at::kFloat)
-        throw failure{errc::invalid_argument, "parameter '" + each.key() + "' is of LibTorch's type " +
-                                                  toString(tensor.scalar_type()) +
-                                                  ": gradients are f32; convert the module with to(torch::kFloat), or "
-                                                  "set requires_grad of the parameter to false"};
+        throw exception{errc::invalid_argument,
+                        "parameter '" + each.key() + "' is of LibTorch's type " + toString(tensor.scalar_type()) +
+                            ": gradients are f32; convert the module with to(torch::kFloat), or "
+                            "set requires_grad of the parameter to false"};
       auto part = layout_.add(static_cast<std::uint64_t>(tensor.numel()));
       parameters_.push_back({tensor, each.key(), part, {}});
       if (!tensor.is_cpu())
@@ -162,7 +162,7 @@ class replica::impl {
         watch_->add(tensor, each.key(), part);
     }
     if (parameters_.empty())
-      throw failure{errc::invalid_argument, "the module that libtorch::replica is given has no parameters to train"};
+      throw exception{errc::invalid_argument, "the module that libtorch::replica is given has no parameters to train"};
     return names;
   }
 
@@ -221,13 +221,14 @@ class replica::impl {
     const auto& gradient = each.tensor.grad();
     auto* expected = each.gradient.defined() ? each.gradient.data_ptr() : place;
     if (!gradient.defined() || gradient.data_ptr() != expected)
-      throw failure{errc::user_error, "the gradient of '" + each.name +
-                                          "' was replaced while a shard was computed: leave zero_grad out, every shard "
-                                          "begins with zeros"};
+      throw exception{errc::user_error,
+                      "the gradient of '" + each.name +
+                          "' was replaced while a shard was computed: leave zero_grad out, every shard "
+                          "begins with zeros"};
     if (each.gradient.defined()) {
       view_of(place, each.tensor.sizes()).copy_(gradient);
       if (options_.overlap)
-        current.complete(part.first, part.padded);
+        current.mark_ready(part.first, part.padded);
     }
   }
 

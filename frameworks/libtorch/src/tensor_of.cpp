@@ -11,9 +11,9 @@ at::Tensor tensor_of(const data::batch& samples, std::string_view column) {
   const auto& spec = samples.columns()[index];
   auto type = scalar_type_from(spec.type);
   if (!type)
-    throw failure{errc::invalid_argument,
-                  "column '" + std::string{column} + "' is " + std::string{to_string(spec.type)} +
-                      ", which LibTorch has no tensors of: make it an i32 or i64 in the data set"};
+    throw exception{errc::invalid_argument,
+                    "column '" + std::string{column} + "' is " + std::string{to_string(spec.type)} +
+                        ", which LibTorch has no tensors of: make it an i32 or i64 in the data set"};
   std::vector<std::int64_t> sizes{static_cast<std::int64_t>(samples.size())};
   for (auto n : spec.shape)
     sizes.push_back(static_cast<std::int64_t>(n));

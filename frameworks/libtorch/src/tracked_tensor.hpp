@@ -19,7 +19,7 @@ class tracked_tensor {
     copy,
   };
 
-  /// Tracks it, which fills it from a checkpoint. Throws `failure`.
+  /// Tracks it, which fills it from a checkpoint. Throws `exception`.
   tracked_tensor(std::string name, at::Tensor live, memory where, tracked_state& state);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -31,7 +31,7 @@ class tracked_tensor {
   void load();
   /// Tracks what the tensor is.
   void store();
-  /// Throws `failure` if the tensor has other memory than when it was tracked.
+  /// Throws `exception` if the tensor has other memory than when it was tracked.
   void check_place() const;
 
  private:

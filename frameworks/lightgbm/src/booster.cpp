@@ -13,8 +13,8 @@ constexpr const char* one_thread = "num_threads=1";
 /// LightGBM counts rows and columns in 32 bits.
 std::int32_t count_of(std::uint64_t number, const char* what) {
   if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
-    throw failure{errc::invalid_argument, std::to_string(number) + " " + what +
-                                              " in one worker: LightGBM takes 2^31 - 1 at most; take more workers"};
+    throw exception{errc::invalid_argument, std::to_string(number) + " " + what +
+                                                " in one worker: LightGBM takes 2^31 - 1 at most; take more workers"};
   return static_cast<std::int32_t>(number);
 }
 

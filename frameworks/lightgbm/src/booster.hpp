@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-/// LightGBM's sets and boosters as values that clean up behind them. What it refuses is thrown as `failure`.
+/// LightGBM's sets and boosters as values that clean up behind them. What it refuses is thrown as `exception`.
 namespace troupe::lightgbm {
 
 /// Throws unless its argument is 0: `library::check`, or `exchange::check`.

@@ -15,7 +15,7 @@ namespace troupe::lightgbm {
 /// no room for an object, so the thread knows it.
 class exchange {
  public:
-  /// Throws `failure` for what LightGBM refuses.
+  /// Throws `exception` for what LightGBM refuses.
   exchange(train_context& ctx, library_ptr functions);
   ~exchange();
   exchange(const exchange&) = delete;

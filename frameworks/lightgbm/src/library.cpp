@@ -126,7 +126,7 @@ expected<std::string> describe_library(const fs::path& path) {
 
 void library::check(int result) const {
   if (result != 0)
-    throw failure{errc::user_error, std::string{"LightGBM: "} + functions_.LGBM_GetLastError()};
+    throw exception{errc::user_error, std::string{"LightGBM: "} + functions_.LGBM_GetLastError()};
 }
 
 } // namespace troupe::lightgbm

@@ -65,7 +65,7 @@ class library {
 
   [[nodiscard]] const library_functions& functions() const noexcept { return functions_; }
 
-  /// Throws what LightGBM has said last, as `failure` with `errc::user_error`, unless `result` is 0.
+  /// Throws what LightGBM has said last, as `exception` with `errc::user_error`, unless `result` is 0.
   void check(int result) const;
 
  private:

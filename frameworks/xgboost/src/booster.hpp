@@ -17,9 +17,9 @@
 namespace troupe::xgboost {
 
 /// What XGBoost says.
-class library_error : public failure {
+class library_error : public exception {
  public:
-  explicit library_error(std::string text) : failure{errc::user_error, std::move(text)} {}
+  explicit library_error(std::string text) : exception{errc::user_error, std::move(text)} {}
 };
 
 /// Throws what XGBoost has said last unless `result` is 0.

@@ -40,7 +40,7 @@ class watchdog {
 };
 
 /// Where the tracker is, and what those who come there have to know.
-struct meeting_point {
+struct rendezvous_point {
   std::array<char, 64> host{};
   std::array<char, 32> secret{};
   std::int32_t port = 0;
@@ -65,9 +65,9 @@ void check_version() {
   XGBoostVersion(&major, &minor, &patch);
   // The tracker's protocol is another one from 2.1 on, and 1.7 is what was tried.
   if (major != 1 || minor != 7)
-    throw failure{errc::unsatisfiable, "XGBoost " + std::to_string(major) + "." + std::to_string(minor) +
-                                           " trains with one worker only here: several take XGBoost 1.7, whose "
-                                           "collective layer is known"};
+    throw exception{errc::unsatisfiable, "XGBoost " + std::to_string(major) + "." + std::to_string(minor) +
+                                             " trains with one worker only here: several take XGBoost 1.7, whose "
+                                             "collective layer is known"};
 }
 
 } // namespace
@@ -76,7 +76,7 @@ rabit_group::rabit_group(train_context& ctx, std::chrono::seconds deadline) {
   if (ctx.world_size() == 1)
     return;
   check_version();
-  auto where = meeting_point{};
+  auto where = rendezvous_point{};
   if (ctx.rank() == 0) {
     auto secret = serialization::random_hex(where.secret.size() / 2);
     std::ranges::copy(secret, where.secret.begin());
@@ -103,14 +103,14 @@ rabit_group::rabit_group(train_context& ctx, std::chrono::seconds deadline) {
     check(XGCommunicatorInit(how.dump().c_str()));
   } catch (const library_error& x) {
     if (tracker_ && tracker_->reason().code != errc::none)
-      throw failure{tracker_->reason()};
+      throw exception{tracker_->reason()};
     throw;
   }
   member_ = true;
   // Ranks are those of the run: what is trained on is a range for each.
   if (XGCommunicatorGetRank() != static_cast<int>(ctx.rank()) ||
       XGCommunicatorGetWorldSize() != static_cast<int>(ctx.world_size()))
-    throw failure{errc::internal, "XGBoost's ranks are not the run's"};
+    throw exception{errc::internal, "XGBoost's ranks are not the run's"};
 }
 
 void rabit_group::leave() noexcept {

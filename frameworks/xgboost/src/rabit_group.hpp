@@ -14,7 +14,7 @@ namespace troupe::xgboost {
 class rabit_group {
  public:
   /// Returns once all have found each other. A process that does not find the others within the deadline is ended, so
-  /// that it can be replaced: XGBoost itself would wait for ever. Throws `failure` and `library_error`.
+  /// that it can be replaced: XGBoost itself would wait for ever. Throws `exception` and `library_error`.
   rabit_group(train_context& ctx, std::chrono::seconds deadline);
 
   /// Closes the connections, so that nobody waits for this rank.

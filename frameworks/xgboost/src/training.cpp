@@ -101,7 +101,7 @@ class trees final : public boosting::learner {
     if (!text.empty() && text.find("rabit") == std::string::npos && text.find("llreduce") == std::string::npos)
       said = text;
   }
-  throw failure{errc::user_error, said};
+  throw exception{errc::user_error, said};
 }
 
 void train(train_context& ctx, const make_training_sets& make) {
@@ -120,7 +120,7 @@ void train(train_context& ctx, const make_training_sets& make) {
 }
 
 /// Workers with other versions of XGBoost do not train together.
-class xgboost_backend final : public backend {
+class xgboost_framework final : public framework {
  public:
   [[nodiscard]] std::string name() const override { return "xgboost"; }
   [[nodiscard]] std::map<std::string, std::string> numerics() const override { return {{"version", version_text()}}; }
@@ -131,7 +131,7 @@ class xgboost_backend final : public backend {
 named_function training_function(std::string name, make_training_sets make) {
   named_function result;
   result.name = std::move(name);
-  result.backends.push_back(std::make_shared<xgboost_backend>());
+  result.frameworks.push_back(std::make_shared<xgboost_framework>());
   result.function = [make = std::move(make)](train_context& ctx) { train(ctx, make); };
   return result;
 }

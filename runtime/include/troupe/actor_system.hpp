@@ -32,7 +32,7 @@ void init_meta_objects();
 
 /// Spawns a trainer in a prepared system. `function` is the name of a function that the program gives to
 /// `run_if_worker`. What workers write goes to `show_output`, or to standard error. They are processes of the program
-/// at `worker_path`, or of this one where that is empty. Throws `failure` where the program cannot be opened.
+/// at `worker_path`, or of this one where that is empty. Throws `exception` where the program cannot be opened.
 [[nodiscard]] actors::trainer_actor
 spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
               std::function<void(rank_id, const std::string& line)> show_output = {},

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/backend.hpp>
+#include <troupe/framework.hpp>
 #include <troupe/train_context.hpp>
 
 #include <filesystem>
@@ -19,7 +19,7 @@ struct named_function {
   std::string name;
   training_function function;
   /// The frameworks that it uses.
-  std::vector<std::shared_ptr<backend>> backends = {};
+  std::vector<std::shared_ptr<framework>> frameworks = {};
 };
 
 /// To be called first in a `main` of one's own: a worker process trains in here and never returns. Returns at once
@@ -37,11 +37,11 @@ struct worker_program {
 /// after it runs in the driver only.
 class app {
  public:
-  /// Throws `failure` for two functions of one name, and for a backend that is null.
+  /// Throws `exception` for two functions of one name, and for a framework that is null.
   app(int argc, char** argv, std::vector<named_function> functions);
 
   /// A driver whose workers are processes of another program, so that it need not load the libraries that training
-  /// functions use. Which functions there are is found out by the workers. Throws `failure` where its own path cannot
+  /// functions use. Which functions there are is found out by the workers. Throws `exception` where its own path cannot
   /// be told.
   app(int argc, char** argv, worker_program workers);
 

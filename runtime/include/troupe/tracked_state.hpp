@@ -44,7 +44,7 @@ class tracked_state {
  public:
   /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns. If the
   /// run goes on from a checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left as
-  /// it is. Names are unique. `shape` may be left out for a vector. Throws `failure`: `errc::invalid_argument` (name
+  /// it is. Names are unique. `shape` may be left out for a vector. Throws `exception`: `errc::invalid_argument` (name
   /// taken, shape and size differ), `errc::damaged`. A tensor that the checkpoint does not have, or not so, is left as
   /// it is, and told with all others by the first step, evaluation or checkpoint.
   template <std::ranges::contiguous_range Values>
@@ -63,7 +63,7 @@ class tracked_state {
   void add(tensor_view tensor, std::size_t size_bytes);
 
   /// Tracks a tensor whose bytes lie behind `memory`, on a GPU for example (see <troupe/tensor_memory.hpp>). The same
-  /// promises: restored when this returns, and left as it is otherwise. Throws `failure` as `track` does, and what
+  /// promises: restored when this returns, and left as it is otherwise. Throws `exception` as `track` does, and what
   /// `memory` fails with.
   void track(std::string name, dtype type, std::vector<std::uint64_t> shape, std::shared_ptr<tensor_memory> memory);
 
@@ -76,7 +76,7 @@ class tracked_state {
   [[nodiscard]] std::span<const tensor_view> tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::vector<tensor_spec> specs() const;
 
-  // -- the bytes, wherever they lie. Throw `failure` with what a `tensor_memory` fails with.
+  // -- the bytes, wherever they lie. Throw `exception` with what a `tensor_memory` fails with.
 
   /// Copies a range of tensor `index` to `target`.
   void copy_out(std::size_t index, std::uint64_t offset_bytes, std::span<std::byte> target) const;
@@ -96,8 +96,8 @@ class tracked_state {
   void restore_from(std::shared_ptr<const state_source> source, load_options options = {});
   void restore_from(std::shared_ptr<const serialization::checkpoint> source, load_options options = {});
 
-  /// Throws `failure` with `errc::mismatch` unless the checkpoint and what is tracked have the same tensors, as far as
-  /// the options want it: names all that are missing, not tracked, or of another type or shape.
+  /// Throws `exception` with `errc::mismatch` unless the checkpoint and what is tracked have the same tensors, as far
+  /// as the options want it: names all that are missing, not tracked, or of another type or shape.
   void check_restored() const;
 
   /// The same while more may be tracked: names those that are missing, or of another type or shape, so far.

@@ -43,7 +43,7 @@ struct step_plan {
   /// Sums over samples that ride along with the gradient.
   std::vector<std::string> metrics = {"loss"};
   /// A longer gradient is reduced in parts of about this size, from its end to its begin, each as soon as all workers
-  /// have said that it is complete (`shard::complete`). Does not change the result.
+  /// have said that it is complete (`shard::mark_ready`). Does not change the result.
   std::uint64_t bucket_bytes = std::uint64_t{25} << 20;
   /// The gradient and the metrics are written by work on `train_context::gpu_stream`, in memory of the worker's GPU
   /// (`shard::gpu_gradient`, `shard::gpu_metric`), and reduced there (`step::all_reduce_on_gpu`).
@@ -80,20 +80,20 @@ class shard {
   /// stream. `gradient()` is empty then.
   [[nodiscard]] std::span<float> gpu_gradient() const noexcept { return gpu_gradient_; }
 
-  /// Where a metric's sum over samples is to be added, in the GPU's memory. Throws `failure` for a name that the plan
+  /// Where a metric's sum over samples is to be added, in the GPU's memory. Throws `exception` for a name that the plan
   /// does not have, and where the plan is not `on_gpu`.
   [[nodiscard]] double* gpu_metric(std::string_view metric) const;
 
-  /// Adds a gradient, summed over the shard's samples, that lies elsewhere. Throws `failure` for another length.
+  /// Adds a gradient, summed over the shard's samples, that lies elsewhere. Throws `exception` for another length.
   void contribute(std::span<const float> gradient);
 
   /// Says that `count` elements of this shard's gradient, from element `first`, are written to the end. On the worker's
   /// last shard their reduction begins while the rest is computed, if they are the end of the gradient or what follows
   /// them is complete: as a backward pass goes. Each element once; what is left out counts as complete at
-  /// `all_reduce`. On a GPU: written by what stands on the stream. Throws `failure` for elements that there are not.
-  void complete(std::uint64_t first, std::uint64_t count);
+  /// `all_reduce`. On a GPU: written by what stands on the stream. Throws `exception` for elements that there are not.
+  void mark_ready(std::uint64_t first, std::uint64_t count);
 
-  /// Adds to a metric's sum over samples. Throws `failure` for a name that the plan does not have, and where the plan
+  /// Adds to a metric's sum over samples. Throws `exception` for a name that the plan does not have, and where the plan
   /// is `on_gpu`.
   void add(std::string_view metric, double sum);
 
@@ -163,7 +163,7 @@ class step {
   /// The gradient's mean over the global batch: the same bits on every worker. Returns once every worker has it. Valid
   /// until the body returns. To be called exactly once, after all shards. When the group loses a member, it returns
   /// later, or leaves the body by an exception of no standard type, and the body is run again: do not keep what
-  /// `catch (...)` catches. Throws `failure`: `errc::user_error` when the body has written tracked state before, and
+  /// `catch (...)` catches. Throws `exception`: `errc::user_error` when the body has written tracked state before, and
   /// where the run cannot go on.
   std::span<const float> all_reduce();
 
@@ -190,11 +190,11 @@ class step {
   shard_list shards_;
 };
 
-/// Whether a report in the plain style takes a checkpoint with it.
+/// Whether a report in a custom loop takes a checkpoint with it.
 enum class save_checkpoint : std::uint8_t { no, yes };
 
 /// What a training function is given: who and where it is, its configuration, state, steps and collectives. Used from
-/// the training thread only, but for `stop_requested` and `alive`.
+/// the training thread only, but for `stop_requested` and `heartbeat`.
 class train_context {
  public:
   class impl;
@@ -203,7 +203,7 @@ class train_context {
   train_context(const train_context&) = delete;
   train_context& operator=(const train_context&) = delete;
 
-  /// Rank and sizes change with the group, at the end of a step. A newcomer's are preliminary until its first step.
+  /// Rank and sizes change with the group, at the end of a step. A joiner's are preliminary until its first step.
   [[nodiscard]] std::uint32_t rank() const noexcept;
   [[nodiscard]] std::uint32_t world_size() const noexcept;
   /// Among the workers of this host.
@@ -219,7 +219,7 @@ class train_context {
   /// Says that the training function gets on, where it computes or waits for long without a call that tells: it is not
   /// taken for hung then (`failure_config::replace_after`). From any thread; in a call of this context, which is
   /// watched by itself, it says nothing.
-  void alive() const noexcept;
+  void heartbeat() const noexcept;
   [[nodiscard]] const std::string& run_name() const noexcept;
   [[nodiscard]] const std::filesystem::path& run_directory() const noexcept;
   /// V, the logical shards that every step's batch is cut into (`scaling_config::shards`).
@@ -244,8 +244,8 @@ class train_context {
   /// does.
   void name_gradient(std::vector<gradient_tensor> tensors);
 
-  // -- the GPU of a worker that has one (`scaling_config::use_gpu`). They throw `failure` where it has none, where the
-  // program was built without CUDA or there is no driver, and with what the driver fails with.
+  // -- the GPU of a worker that has one (`scaling_config::use_gpu`). They throw `exception` where it has none, where
+  // the program was built without CUDA or there is no driver, and with what the driver fails with.
 
   /// The first of the GPUs that this process sees. Opened by the first call.
   [[nodiscard]] const std::shared_ptr<collectives::device>& gpu();
@@ -267,7 +267,7 @@ class train_context {
   [[nodiscard]] random_stream random(std::string_view name) const noexcept;
 
   /// Runs `body` for every step that is still to be done, takes checkpoints between steps, and returns after the last,
-  /// or when a stop was requested. Throws `failure` when the run cannot go on, and whatever `body` throws.
+  /// or when a stop was requested. Throws `exception` when the run cannot go on, and whatever `body` throws.
   void for_each_step(const step_plan& plan, const std::function<void(step&)>& body);
 
   /// Evaluates `samples` samples, split over the workers: `function` adds to `sums` what the samples of `indices` give.
@@ -276,8 +276,8 @@ class train_context {
   evaluate(std::uint64_t samples, std::size_t number_of_sums,
            const std::function<void(std::span<const std::uint64_t> indices, std::span<double> sums)>& function);
 
-  // -- the plain style: for code that has its own loop. Sums over ranks are outside the promise of equal bits. All
-  // throw `failure`. -----
+  // -- a custom loop: for code that has its own loop. Sums over ranks are outside the promise of equal bits. All
+  // throw `exception`. -----
 
   template <class T>
   void all_reduce(std::span<T> data, reduction op = reduction::sum) {
@@ -307,7 +307,7 @@ class train_context {
 
   void barrier();
 
-  /// Reports metrics of this rank. Each call is a step of the plain style. With a checkpoint, every rank calls it; it
+  /// Reports metrics of this rank. Each call is a step of a custom loop. With a checkpoint, every rank calls it; it
   /// returns once the tracked state is copied. As many as `checkpoint_config::max_in_flight` are then on their way, and
   /// another is left out. The checkpoint of step `steps()`, and any after a stop was asked for, is always taken and
   /// waited for; what is in flight is durable when the training function has returned.

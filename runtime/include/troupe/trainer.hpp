@@ -32,7 +32,7 @@ struct run_callbacks {
 /// <troupe/actor_system.hpp>.)
 class trainer {
  public:
-  /// `function` is the name of one of the app's. Throws `failure` for another.
+  /// `function` is the name of one of the app's. Throws `exception` for another.
   trainer(const app& program, std::string function, trainer_config config);
   ~trainer();
   trainer(const trainer&) = delete;

@@ -2,9 +2,9 @@
 
 /// Everything that a program needs to train. Costs no CAF header.
 #include <troupe/app.hpp>
-#include <troupe/backend.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
+#include <troupe/framework.hpp>
 #include <troupe/random.hpp>
 #include <troupe/result.hpp>
 #include <troupe/tracked_state.hpp>

@@ -26,7 +26,7 @@ class signal_watch::impl {
  public:
   explicit impl(std::function<void(int, int)> react) : react_(std::move(react)) {
     if (::pipe2(pipe_, O_CLOEXEC) != 0)
-      throw failure{system_error("pipe")};
+      throw exception{system_error("pipe")};
     wake_fd = pipe_[1];
     struct sigaction action {};
     action.sa_handler = on_signal;

@@ -140,7 +140,7 @@ class trainer::impl {
 
 trainer::trainer(const app& program, std::string function, trainer_config config) {
   if (!program.has(function))
-    throw failure{errc::invalid_argument, "the app has no training function '" + function + "'"};
+    throw exception{errc::invalid_argument, "the app has no training function '" + function + "'"};
   impl_ = std::make_unique<impl>(std::move(function), std::move(config), program.worker_path());
 }
 

@@ -83,7 +83,7 @@ std::vector<tensor_spec> parse_tensors(const json& text) {
   for (const auto& each : text) {
     auto type = parse_dtype(each.at(1).get<std::string>());
     if (!type)
-      throw failure{errc::invalid_argument, "no such dtype: " + each.at(1).get<std::string>()};
+      throw exception{errc::invalid_argument, "no such dtype: " + each.at(1).get<std::string>()};
     result.push_back({each.at(0), *type, each.at(2)});
   }
   return result;

@@ -418,13 +418,13 @@ class tls_doorman : public caf::io::doorman {
   void remove_from_loop() override { acceptor_.passivate(); }
 
  private:
-  struct newcomer {
+  struct joiner {
     tls_scribe_ptr scribe;
     clock::time_point deadline;
   };
 
   void on_handshake(tls_scribe* scribe, bool verified) {
-    auto found = std::ranges::find(waiting_, scribe, [](const newcomer& each) { return each.scribe.get(); });
+    auto found = std::ranges::find(waiting_, scribe, [](const joiner& each) { return each.scribe.get(); });
     auto kept = std::move(found->scribe);
     waiting_.erase(found);
     if (!verified)
@@ -454,7 +454,7 @@ class tls_doorman : public caf::io::doorman {
   net::acceptor_impl<accept_policy> acceptor_;
   deadline_timer timer_;
   /// In the order in which they came, which is that of their deadlines.
-  std::deque<newcomer> waiting_;
+  std::deque<joiner> waiting_;
 };
 
 } // namespace

@@ -223,9 +223,9 @@ void descriptor_broker::impl::end_run(const run_id& run) {
   auto found = runs_.find(run);
   if (found == runs_.end())
     return;
-  auto farewell = make_refusal({}, {errc::stale_generation, "run " + run.value + " has ended on this node"});
+  auto drain = make_refusal({}, {errc::stale_generation, "run " + run.value + " has ended on this node"});
   for (auto& [worker, x] : found->second.workers) {
-    x.outbox.push_back(farewell);
+    x.outbox.push_back(drain);
     flush(x);
     x.is_over = true;
   }

@@ -2,7 +2,7 @@
 
 #include <troupe/runtime/descriptor_broker.hpp>
 #include <troupe/runtime/node_host.hpp>
-#include <troupe/runtime/process_look.hpp>
+#include <troupe/runtime/process_sample.hpp>
 
 #include <algorithm>
 #include <array>
@@ -136,7 +136,7 @@ class local_launcher : public actors::process_launcher {
 
   expected<process_sample> look_at(const run_id& run, worker_id worker) override {
     auto pid = find(run, worker);
-    return pid ? look_at_process(*pid) : process_sample{};
+    return pid ? sample_process(*pid) : process_sample{};
   }
 
   void close(const run_id& run) override {

@@ -40,9 +40,9 @@ void train_context::impl::choose_sync() {
   if (begin_.sync == checkpoint_sync::shared || (begin_.sync == checkpoint_sync::automatic && sees_storage()))
     return;
   if (begin_.part_stream.empty())
-    throw failure{errc::unreachable,
-                  "this worker has no way to " + (run_directory_ / "checkpoints").string() +
-                      " of the driver's: no such directory is shared, and the driver takes no streamed parts"};
+    throw exception{errc::unreachable,
+                    "this worker has no way to " + (run_directory_ / "checkpoints").string() +
+                        " of the driver's: no such directory is shared, and the driver takes no streamed parts"};
   part_stream_ = value_or_throw(link_.open_part_stream(begin_.part_stream));
   if (begin_.sync == checkpoint_sync::automatic)
     std::fprintf(stderr, "does not see the driver's %s: checkpoints are streamed to %s\n", run_directory_.c_str(),
@@ -76,7 +76,7 @@ bool train_context::impl::sees_storage() {
 
 void train_context::impl::prepare_checkpoints() {
   // The last one, and one that somebody asks for, may take their time.
-  if (begin_.checkpoint_every_steps == 0 && !plain_)
+  if (begin_.checkpoint_every_steps == 0 && !custom_loop_)
     return;
   auto plan = serialization::plan_chunks(state_.specs(), begin_.place.world_size);
   snapshots_->prepare(runtime::share_bytes(plan, begin_.place.rank.value), state_.distant_memory());
@@ -151,8 +151,8 @@ void train_context::impl::finish_checkpoint(step_id step, bool must) {
     auto outcome = snapshots_->wait();
     if (outcome)
       return;
-    if (plain_ || !is_loss_of_group(outcome.error()))
-      throw failure{std::move(outcome.error())};
+    if (custom_loop_ || !is_loss_of_group(outcome.error()))
+      throw exception{std::move(outcome.error())};
     regroup(std::move(outcome.error()));
     // Who was overtaken in this step's barrier does not come back to it, unless nothing comes after it.
     if (!must) {
@@ -200,11 +200,11 @@ expected<void> train_context::impl::save_last_copy() {
     const auto outcome = value_or_throw(link_.deliver_last(part));
     // What is there of this step is as good.
     if (outcome.reason.code != errc::none && outcome.reason.code != errc::already_exists)
-      throw failure{outcome.reason};
+      throw exception{outcome.reason};
     std::fprintf(stderr, "the last that has the state has saved that of step %llu before its end: %s\n",
                  static_cast<unsigned long long>(step->value), outcome.path.c_str());
     return {};
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return fail(x.reason());
   }
 }
@@ -215,9 +215,9 @@ void train_context::impl::report_with_checkpoint(step_id step) {
   std::array<std::uint64_t, 4> words{step.value, ~step.value, in_flight, stop_requested_ ? 1u : 0u};
   call_group([&](auto& group) { return group.barrier(words); });
   if (words[0] != ~words[1])
-    throw failure{errc::mismatch, "the ranks report a checkpoint at different steps, " + std::to_string(~words[1]) +
-                                      " and " + std::to_string(words[0]) +
-                                      ": each report counts as a step, so every rank has to report equally often"};
+    throw exception{errc::mismatch, "the ranks report a checkpoint at different steps, " + std::to_string(~words[1]) +
+                                        " and " + std::to_string(words[0]) +
+                                        ": each report counts as a step, so every rank has to report equally often"};
   // A checkpoint says which run it belongs to, and cannot be resumed otherwise.
   if (!agreed_) {
     run_plan message;
@@ -236,8 +236,8 @@ void train_context::impl::await_checkpoints() {
   auto scope = runtime::activity::scope{activity_, activity_kind::checkpoint};
   auto last = snapshots_->wait();
   if (snapshots_->take_lost())
-    throw failure{last ? error{errc::aborted, "a checkpoint was overtaken by the end of its generation"}
-                       : std::move(last.error())};
+    throw exception{last ? error{errc::aborted, "a checkpoint was overtaken by the end of its generation"}
+                         : std::move(last.error())};
 }
 
 } // namespace troupe

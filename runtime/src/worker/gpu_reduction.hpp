@@ -21,13 +21,13 @@ struct reduction_terms {
   std::span<const shard_range> ownership;
   /// The batch's samples, by which sums are divided.
   std::uint64_t divisor = 1;
-  /// Leaves the order of sums to the backend.
+  /// Leaves the order of sums to the transport.
   bool is_fast = false;
 };
 
 /// The reduction of a step's gradient in the memory of a worker's GPU, for one generation: the contributions of its
-/// shards, written by work on one stream; the sums of all, on the group's. Throws `failure` with what the group and the
-/// device fail with. All on the training thread.
+/// shards, written by work on one stream; the sums of all, on the group's. Throws `exception` with what the group and
+/// the device fail with. All on the training thread.
 class gpu_reduction {
  public:
   /// `group` outlives every call but those of `result`, `group` and `is_settled`, and the destructor.

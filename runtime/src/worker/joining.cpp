@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-/// How a newcomer gets the state, and what becomes of it meanwhile: the part of `train_context::impl` for staging
+/// How a joiner gets the state, and what becomes of it meanwhile: the part of `train_context::impl` for staging
 /// groups.
 namespace troupe {
 
@@ -16,12 +16,12 @@ using namespace std::chrono_literals;
 /// How long a staging group may take to form. Who is gone meanwhile is not told to the others.
 constexpr auto forming_limit = 30s;
 
-/// How long one waits for another in it: a newcomer for a step of training, the others for a newcomer's. Whoever is
+/// How long one waits for another in it: a joiner for a step of training, the others for a joiner's. Whoever is
 /// gone is found otherwise.
 constexpr auto staging_deadline = std::chrono::hours{24};
 
-/// A newcomer that comes after in so long is level: the others wait for it no longer than that.
-constexpr auto level_within = 50ms;
+/// A joiner that comes after in so long is caught up: the others wait for it no longer than that.
+constexpr auto caught_up_within = 50ms;
 
 using exchange = std::function<expected<exchange_result>(const exchange_request&)>;
 
@@ -29,7 +29,7 @@ expected<std::unique_ptr<collectives::communicator>>
 form_staging_group(const run_id& run, const staging_place& place, std::stop_token cancelled, const exchange& ask) {
   collectives::gloo_options options;
   options.rank = place.rank;
-  options.world_size = place.sources + place.newcomers;
+  options.world_size = place.sources + place.joiners;
   options.generation = place.generation;
   options.host = place.data_address;
   options.deadline = forming_limit;
@@ -37,7 +37,7 @@ form_staging_group(const run_id& run, const staging_place& place, std::stop_toke
   auto formed = collectives::make_gloo_communicator(
       std::move(options), [&](std::string mine) -> expected<std::vector<std::string>> {
         auto all =
-            ask({run, place.generation, place.number, place.rank, std::move(mine), place.sources + place.newcomers});
+            ask({run, place.generation, place.number, place.rank, std::move(mine), place.sources + place.joiners});
         if (!all)
           return fail(std::move(all.error()));
         return std::move(all->blobs);
@@ -47,7 +47,7 @@ form_staging_group(const run_id& run, const staging_place& place, std::stop_toke
   return formed;
 }
 
-/// Whether the newcomer may ask again. Else it is no accident.
+/// Whether the joiner may ask again. Else it is no accident.
 bool is_loss_of_staging(const error& reason) {
   return reason.code != errc::mismatch && reason.code != errc::invalid_argument && reason.code != errc::user_error &&
          reason.code != errc::internal;
@@ -63,11 +63,11 @@ void train_context::impl::stage_state(step_id step, const control_command& comma
     return;
   auto place = staging_place{command.sequence,  command.generation,
                              begin_.place.rank, begin_.place.world_size,
-                             command.newcomers, command.across_nodes ? begin_.place.host_address : "127.0.0.1"};
+                             command.joiners,   command.across_nodes ? begin_.place.host_address : "127.0.0.1"};
   runtime::staging_settings settings;
   settings.rank = place.rank;
   settings.sources = place.sources;
-  settings.newcomers = place.newcomers;
+  settings.joiners = place.joiners;
   settings.step = step;
   settings.deadline = std::chrono::milliseconds{begin_.collective_timeout_ms};
   settings.given_up = [this, ended = exchange_ended{begin_.run, place.generation, place.number}] { link_.end(ended); };
@@ -78,7 +78,7 @@ void train_context::impl::stage_state(step_id step, const control_command& comma
   stager_.begin(std::move(settings), state_, {last_metrics_});
 }
 
-// -- a newcomer -------------------------------------------------------------------------------------------------------
+// -- a joiner -------------------------------------------------------------------------------------------------------
 
 /// Comes back with the state, as one of the others.
 bool train_context::impl::join(step_driver& driver, const std::function<void(step&)>& body) {
@@ -88,36 +88,36 @@ bool train_context::impl::join(step_driver& driver, const std::function<void(ste
     if (has_state_ || skips_loop_)
       break;
     follow(driver, body);
-    between_steps_ = level_;
+    between_steps_ = caught_up_;
   }
-  between_steps_ = level_ = has_lost_others_ = false;
+  between_steps_ = caught_up_ = has_lost_others_ = false;
   return has_state_;
 }
 
 /// Takes the state as it was at a boundary of the others, and repeats their steps until they name one where it is to be
-/// one of them. `level_` says whether it has come so far.
+/// one of them. `caught_up_` says whether it has come so far.
 void train_context::impl::follow(step_driver& driver, const std::function<void(step&)>& body) {
-  level_ = told_level_ = has_lost_others_ = false;
+  caught_up_ = told_caught_up_ = has_lost_others_ = false;
   repeat_took_.reset();
   if (auto taken = take_staged_state(); !taken) {
     close_staging();
     if (!is_loss_of_staging(taken.error()))
-      throw failure{std::move(taken.error())};
+      throw exception{std::move(taken.error())};
     return;
   }
   // What goes wrong with the group from here on is told by `has_lost_others_`; what the body throws is the user's.
-  while (!level_) {
+  while (!caught_up_) {
     auto frame = look_at_frame();
     if (!frame)
       break;
     if (auto* end = std::get_if<runtime::end_frame>(*frame)) {
       if (end->boundary != step_)
-        throw failure{errc::internal, "the others end at step " + std::to_string(end->boundary.value) +
-                                          ", and this newcomer has come to step " + std::to_string(step_.value) +
-                                          ": an invariant of Troupe is broken"};
+        throw exception{errc::internal, "the others end at step " + std::to_string(end->boundary.value) +
+                                            ", and this joiner has come to step " + std::to_string(step_.value) +
+                                            ": an invariant of Troupe is broken"};
       commands_agreed_ = end->commands_agreed;
       evaluations_ = end->evaluations;
-      level_ = true;
+      caught_up_ = true;
       break;
     }
     const auto next = step_id{step_.value + 1};
@@ -125,7 +125,7 @@ void train_context::impl::follow(step_driver& driver, const std::function<void(s
     if (!driver.repeat(next, body))
       break;
     repeat_took_ = std::chrono::steady_clock::now() - began;
-    step_ = passed_ = reduced_ = next;
+    step_ = committed_ = reduced_ = next;
   }
   close_staging();
 }
@@ -134,14 +134,14 @@ expected<void> train_context::impl::take_staged_state() {
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
   try {
     open_staging();
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return fail(x.reason());
   }
   auto facts = runtime::transferred_facts{};
   auto step = followed_->receive(state_, facts);
   if (!step)
     return fail(std::move(step.error()));
-  step_ = passed_ = reduced_ = *step;
+  step_ = committed_ = reduced_ = *step;
   last_metrics_ = std::move(facts.last_metrics);
   return {};
 }
@@ -185,11 +185,11 @@ expected<runtime::staged_frame*> train_context::impl::look_at_frame() {
   if (!next)
     return fail(std::move(next.error()));
   frame_ = std::move(*next);
-  if (const auto* gradient = std::get_if<runtime::gradient_frame>(&*frame_); gradient != nullptr && !told_level_) {
+  if (const auto* gradient = std::get_if<runtime::gradient_frame>(&*frame_); gradient != nullptr && !told_caught_up_) {
     auto behind = gradient->latest.value - std::min(gradient->latest, gradient->step).value;
-    told_level_ = behind <= 1 || (repeat_took_ && behind * *repeat_took_ <= level_within);
-    if (told_level_)
-      link_.tell(newcomer_level{begin_.run, begin_.worker, staging_.generation, staging_.number, gradient->step});
+    told_caught_up_ = behind <= 1 || (repeat_took_ && behind * *repeat_took_ <= caught_up_within);
+    if (told_caught_up_)
+      link_.tell(caught_up{begin_.run, begin_.worker, staging_.generation, staging_.number, gradient->step});
   }
   return &*frame_;
 }
@@ -200,9 +200,9 @@ expected<std::span<const std::byte>> train_context::impl::gradient_of_others(ste
     return fail(std::move(frame.error()));
   const auto* gradient = std::get_if<runtime::gradient_frame>(*frame);
   if (gradient == nullptr || gradient->step != step)
-    throw failure{errc::mismatch, "a newcomer that repeats step " + std::to_string(step.value) +
-                                      " finds that the others did something else: the training function does not do "
-                                      "the same on all workers"};
+    throw exception{errc::mismatch, "a joiner that repeats step " + std::to_string(step.value) +
+                                        " finds that the others did something else: the training function does not do "
+                                        "the same on all workers"};
   auto bytes = gradient->bytes;
   frame_.reset();
   return bytes;
@@ -215,8 +215,8 @@ std::vector<double> train_context::impl::followed_evaluation() {
     throw step_interrupted{};
   auto* evaluation = std::get_if<runtime::evaluation_frame>(*frame);
   if (evaluation == nullptr)
-    throw failure{errc::mismatch, "a newcomer evaluates what the others did not: the training function does not do the "
-                                  "same on all workers"};
+    throw exception{errc::mismatch, "a joiner evaluates what the others did not: the training function does not do the "
+                                    "same on all workers"};
   last_evaluation_ = std::move(evaluation->values);
   frame_.reset();
   return last_evaluation_;

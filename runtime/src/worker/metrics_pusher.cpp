@@ -4,7 +4,7 @@
 
 namespace troupe::runtime {
 
-metrics_pusher::metrics_pusher(control_link& link, metrics_batch head)
+metrics_pusher::metrics_pusher(driver_client& link, metrics_batch head)
     : link_(link), head_(std::move(head)), pending_(head_), pushed_(head_.applied) {
   thread_ = std::thread{[this] { loop(); }};
 }

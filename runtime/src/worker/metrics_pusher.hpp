@@ -1,6 +1,6 @@
 #pragma once
 
-#include "worker/control_link.hpp"
+#include "worker/driver_client.hpp"
 
 #include <troupe/messages.hpp>
 
@@ -17,7 +17,7 @@ namespace troupe::runtime {
 class metrics_pusher {
  public:
   /// `head` has run, worker and rank; `link` outlives this.
-  metrics_pusher(control_link& link, metrics_batch head);
+  metrics_pusher(driver_client& link, metrics_batch head);
   ~metrics_pusher();
 
   void report(metric_row row);
@@ -42,7 +42,7 @@ class metrics_pusher {
 
   static constexpr std::size_t limit_rows = 65536;
 
-  control_link& link_;
+  driver_client& link_;
   metrics_batch head_;
   std::mutex mutex_;
   /// Wakes the thread when it has nothing to do.

@@ -3,7 +3,7 @@
 #include "net/connection.hpp"
 #include "net/part_stream.hpp"
 #include "node/local_launcher.hpp"
-#include "worker/backend_scope.hpp"
+#include "worker/framework_scope.hpp"
 #include "worker/session.hpp"
 
 #include <troupe/actor_system.hpp>
@@ -59,8 +59,8 @@ struct run_handles {
   actors::checkpoint_store store;
 };
 
-/// `control_link` over CAF. Each calling thread has an actor of its own to wait with.
-class actor_link : public control_link {
+/// `driver_client` over CAF. Each calling thread has an actor of its own to wait with.
+class actor_link : public driver_client {
  public:
   actor_link(caf::actor_system& system, run_handles handles, worker_id worker, part_stream_secret secret)
       : training_(system),
@@ -98,7 +98,7 @@ class actor_link : public control_link {
     return ask<next_generation>(training_, handles_.control, report);
   }
 
-  void tell(const newcomer_level& message) override { training_->send(handles_.control, message); }
+  void tell(const caught_up& message) override { training_->send(handles_.control, message); }
 
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
     return ask<checkpoint_outcome>(snapshots_, handles_.store, part);
@@ -119,11 +119,11 @@ class actor_link : public control_link {
     return std::make_shared<part_stream>(secret_, worker_, std::move(*where));
   }
 
-  expected<leave_granted> ask_leave(const leave_request& message) override {
-    return ask<leave_granted>(leaving_, handles_.collectives, message);
+  expected<exit_granted> request_exit(const exit_request& message) override {
+    return ask<exit_granted>(leaving_, handles_.collectives, message);
   }
 
-  void withdraw(const leave_withdrawn& message) override { caf::anon_send(handles_.collectives, message); }
+  void withdraw(const exit_withdrawn& message) override { caf::anon_send(handles_.collectives, message); }
 
   expected<void> push(const metrics_batch& batch) override {
     expected<void> result;
@@ -164,7 +164,7 @@ class actor_link : public control_link {
 /// The training thread of a worker process, started by `begin_training`.
 class process_host : public actors::training_host {
  public:
-  process_host(const std::vector<named_function>& functions, control_link& link, run_id run, worker_id worker)
+  process_host(const std::vector<named_function>& functions, driver_client& link, run_id run, worker_id worker)
       : functions_(functions), link_(link), run_(std::move(run)), worker_(worker) {}
 
   worker_beat beat() override {
@@ -228,17 +228,17 @@ class process_host : public actors::training_host {
     auto found = std::ranges::find(functions_, name, &named_function::name);
     auto message = session.run([&](train_context& ctx) {
       if (found == functions_.end())
-        throw failure{errc::invalid_argument,
-                      "the program has no training function '" + name + "' in its worker processes"};
-      session.frameworks_ = describe_backends(*found);
-      run_with_backends(*found, ctx);
+        throw exception{errc::invalid_argument,
+                        "the program has no training function '" + name + "' in its worker processes"};
+      session.frameworks_ = describe_frameworks(*found);
+      run_with_frameworks(*found, ctx);
     });
     std::fflush(nullptr);
     link_.finish(message);
   }
 
   const std::vector<named_function>& functions_;
-  control_link& link_;
+  driver_client& link_;
   run_id run_;
   worker_id worker_;
   std::mutex mutex_;
@@ -323,9 +323,9 @@ void add_gpu(numerics_fingerprint& fingerprint, const collectives::device_info& 
 }
 
 /// What the arithmetic of this process and of the frameworks in it depends on.
-std::string start_backends(const std::vector<named_function>& functions, const std::vector<std::string>& gpus) {
+std::string start_frameworks(const std::vector<named_function>& functions, const std::vector<std::string>& gpus) {
   auto gpu = gpus.empty() ? std::nullopt : std::optional{first_of(gpus)};
-  auto all = backends_of(functions);
+  auto all = frameworks_of(functions);
   for (const auto& each : all)
     each->on_start();
   prepare_arithmetic_thread();
@@ -370,7 +370,7 @@ void live(const std::vector<named_function>& functions) {
   ready.pid = static_cast<std::uint32_t>(::getpid());
   ready.host = local_host_name();
   ready.build_id = value_or_throw(own_program()).build_id;
-  ready.numerics = start_backends(functions, bootstrap->devices);
+  ready.numerics = start_frameworks(functions, bootstrap->devices);
   self->request(handles.control, join_limit, ready, worker)
       .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
   host->wait_for_release();

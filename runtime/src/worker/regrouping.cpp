@@ -8,12 +8,12 @@ namespace troupe {
 
 collectives::communicator& train_context::impl::group() {
   if (!has_state_)
-    throw failure{
+    throw exception{
         errc::invalid_argument,
         "this worker joins a run that is under way, and has no group before for_each_step: training functions "
         "that call collectives before it cannot take in workers later (set failure.replace_lost to false)"};
   if (communicator_ == nullptr)
-    throw failure{errc::aborted, "the group of workers is gone"};
+    throw exception{errc::aborted, "the group of workers is gone"};
   return *communicator_;
 }
 
@@ -55,7 +55,7 @@ void train_context::impl::end_gpu_group(std::unique_ptr<collectives::device_grou
 
 void train_context::impl::regroup(error reason) {
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
-  // What is said to newcomers at a boundary that all have come to stays true.
+  // What is said to joiners at a boundary that all have come to stays true.
   if (!between_steps_)
     stager_.abort(reason);
   if (has_state_ && !pause_began_)
@@ -79,20 +79,20 @@ void train_context::impl::regroup(error reason) {
     old.reset();
     regroup_report report;
     report.run = begin_.run;
-    report.generation = level_ && !has_state_ ? staging_.generation : begin_.place.generation;
+    report.generation = caught_up_ && !has_state_ ? staging_.generation : begin_.place.generation;
     report.worker = begin_.worker;
-    report.has_state = has_state_ || level_;
+    report.has_state = has_state_ || caught_up_;
     report.between_steps = between_steps_;
     report.in_step = has_state_ && word_.load().phase == runtime::step_phase::frozen;
-    report.passed = passed_;
-    report.holds_next = reduced_.value == passed_.value + 1;
+    report.committed = committed_;
+    report.holds_next = reduced_.value == committed_.value + 1;
     report.commands_agreed = commands_agreed_;
     report.evaluations = evaluations_;
     report.staging = staging_.number;
     report.reason = std::move(reason);
     auto next = link_.regroup(report);
     if (!next)
-      throw failure{why_it_ends(std::move(next.error()))};
+      throw exception{why_it_ends(std::move(next.error()))};
     if (next->released)
       throw worker_released{};
     if (next->skips_loop) {
@@ -112,7 +112,7 @@ void train_context::impl::regroup(error reason) {
         exchange_state(*next);
         prepare_checkpoints();
         return;
-      } catch (const failure& x) {
+      } catch (const exception& x) {
         if (!may_form_again(x.reason()))
           throw;
         reason = x.reason();
@@ -124,15 +124,15 @@ void train_context::impl::regroup(error reason) {
 }
 
 bool train_context::impl::adopt(const next_generation& next) {
-  passed_ = std::max(passed_, next.settled);
-  reduced_ = passed_;
+  committed_ = std::max(committed_, next.commit_point);
+  reduced_ = committed_;
   commands_agreed_ = next.commands_agreed;
   if (!has_state_) {
     // Where the others stand, whose state comes. What came before is no pause of this worker's.
-    step_ = passed_;
+    step_ = committed_;
     last_pass_ = std::chrono::steady_clock::now();
     commands_done_ = commands_agreed_;
-    has_state_ = level_ && std::ranges::find(next.newcomers, next.place.rank) == next.newcomers.end();
+    has_state_ = caught_up_ && std::ranges::find(next.joiners, next.place.rank) == next.joiners.end();
     if (!has_state_)
       evaluations_ = next.evaluations;
   }
@@ -144,24 +144,24 @@ bool train_context::impl::adopt(const next_generation& next) {
   pusher_->set_rank(next.place.rank);
   auto lock = std::lock_guard{communicator_mutex_};
   staging_ = {};
-  level_ = false;
+  caught_up_ = false;
   begin_.place = next.place;
   gpu_exchanges_ = 0;
   generation_ = next.place.generation;
   cancel_forming_ = {};
-  word_.restart(generation_, passed_);
+  word_.restart(generation_, committed_);
   if (aborted_ < generation_)
     return true;
   word_.freeze();
   return false;
 }
 
-/// Newcomers get the state of the others.
+/// Joiners get the state of the others.
 void train_context::impl::exchange_state(const next_generation& next) {
-  if (next.newcomers.empty())
+  if (next.joiners.empty())
     return;
   auto facts = runtime::transferred_facts{last_metrics_};
-  value_or_throw(runtime::transfer_state(*communicator_, next.newcomers, state_, facts));
+  value_or_throw(runtime::transfer_state(*communicator_, next.joiners, state_, facts));
   last_metrics_ = std::move(facts.last_metrics);
   has_state_ = true;
 }

@@ -2,7 +2,7 @@
 #include "net/part_stream.hpp"
 #include "worker/nccl_interface.hpp"
 
-#include <troupe/actors/decisions/backend_choice.hpp>
+#include <troupe/actors/decisions/transport_choice.hpp>
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/collectives/device_offer.hpp>
 #include <troupe/collectives/gloo_communicator.hpp>
@@ -36,7 +36,7 @@ constexpr auto first_gpu_exchange = std::uint64_t{1} << 63;
 
 } // namespace
 
-train_context::impl::impl(begin_training begin, runtime::control_link& link)
+train_context::impl::impl(begin_training begin, runtime::driver_client& link)
     : begin_(std::move(begin)),
       config_(nlohmann::json::parse(begin_.configuration)),
       options_(nlohmann::json::parse(begin_.options)),
@@ -55,17 +55,17 @@ train_context::impl::impl(begin_training begin, runtime::control_link& link)
 
 void train_context::impl::prepare() {
   choose_sync();
-  // A newcomer goes as far as its first loop by itself.
+  // A joiner goes as far as its first loop by itself.
   if (!has_state_) {
     restored_step_ = begin_.restored_step.value;
-    step_ = passed_ = reduced_ = begin_.restored_step;
+    step_ = committed_ = reduced_ = begin_.restored_step;
     return;
   }
   open_checkpoint();
-  word_.restart(begin_.place.generation, passed_);
+  word_.restart(begin_.place.generation, committed_);
   try {
     form_communicator();
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     if (!may_form_again(x.reason()))
       throw;
     regroup(x.reason());
@@ -81,14 +81,14 @@ void train_context::impl::open_checkpoint() {
     auto source = value_or_throw(stream->open_source());
     if (begin_.restore_step)
       restored_step_ = source->content().step.value;
-    step_ = passed_ = reduced_ = step_id{restored_step_};
+    step_ = committed_ = reduced_ = step_id{restored_step_};
     return state_.restore_from(std::move(source), begin_.load);
   }
   auto source = std::make_shared<const serialization::checkpoint>(
       value_or_throw(serialization::checkpoint::open(begin_.restore_from)));
   if (begin_.restore_step)
     restored_step_ = source->content().step.value;
-  step_ = passed_ = reduced_ = step_id{restored_step_};
+  step_ = committed_ = reduced_ = step_id{restored_step_};
   state_.restore_from(std::move(source), begin_.load);
 }
 
@@ -96,7 +96,7 @@ void train_context::impl::form_communicator() {
   {
     auto lock = std::lock_guard{communicator_mutex_};
     if (aborted_ >= generation_)
-      throw failure{*abort_reason_};
+      throw exception{*abort_reason_};
   }
   auto formed = make_communicator();
   auto lock = std::lock_guard{communicator_mutex_};
@@ -129,36 +129,37 @@ std::unique_ptr<collectives::communicator> train_context::impl::make_communicato
         {begin_.place.generation, begin_.place.local_rank, begin_.place.local_world_size, cancel_forming_.get_token()},
         mine);
   };
-  auto uses_memory = begin_.place.backend == backend_kind::shm || begin_.place.backend == backend_kind::hierarchical;
+  auto uses_memory =
+      begin_.place.transport == transport_kind::shm || begin_.place.transport == transport_kind::hierarchical;
   if (uses_memory && !pool_)
     pool_ = value_or_throw(collectives::shared_pool::make());
   const auto has_gpus = begin_.gpus > 0;
-  switch (begin_.place.backend) {
-  case backend_kind::self:
+  switch (begin_.place.transport) {
+  case transport_kind::self:
     return collectives::make_self_communicator(begin_.place.generation);
-  case backend_kind::gloo:
+  case transport_kind::gloo:
     return value_or_throw(collectives::make_gloo_communicator(std::move(place), addresses));
-  case backend_kind::shm:
+  case transport_kind::shm:
     return value_or_throw(collectives::make_shm_communicator(
         {begin_.place.rank, begin_.place.world_size, begin_.place.generation, place.deadline, pool_, {}, has_gpus},
         descriptors));
-  case backend_kind::hierarchical:
+  case transport_kind::hierarchical:
     return value_or_throw(collectives::make_hierarchical_communicator(
         {std::move(place), begin_.place.nodes, pool_, has_gpus}, addresses, descriptors));
   }
-  throw failure{errc::internal, "no such backend"};
+  throw exception{errc::internal, "no such transport"};
 }
 
 train_context::impl::opened_gpu& train_context::impl::gpu() {
   if (gpu_)
     return *gpu_;
   if (begin_.gpus == 0)
-    throw failure{errc::invalid_argument, "this worker has no GPU: set scaling.use_gpu, or "
-                                          "scaling.resources_per_worker.gpus"};
+    throw exception{errc::invalid_argument, "this worker has no GPU: set scaling.use_gpu, or "
+                                            "scaling.resources_per_worker.gpus"};
   opened_gpu opened;
   opened.device = value_or_throw(open_gpu_());
   opened.stream = value_or_throw(collectives::device_stream::make(opened.device));
-  opened.door = value_or_throw(runtime::gpu_door::open(opened.device, opened.stream.handle()));
+  opened.copier = value_or_throw(runtime::device_copier::open(opened.device, opened.stream.handle()));
   gpu_ = std::move(opened);
   return *gpu_;
 }
@@ -191,13 +192,13 @@ void train_context::impl::give_up_groups(const error& reason) noexcept {
 
 collectives::hang_policy train_context::impl::on_hang() {
   collectives::hang_policy result;
-  result.ask_leave = [this, generation = begin_.place.generation]() -> expected<collectives::hang_policy::leave> {
-    auto granted = link_.ask_leave({begin_.run, generation, begin_.worker, "the GPU does not let go of its group"});
+  result.request_exit = [this, generation = begin_.place.generation]() -> expected<collectives::hang_policy::permit> {
+    auto granted = link_.request_exit({begin_.run, generation, begin_.worker, "the GPU does not let go of its group"});
     if (!granted)
       return fail(std::move(granted.error()));
-    return collectives::hang_policy::leave{granted->is_last_holder};
+    return collectives::hang_policy::permit{granted->is_last_holder};
   };
-  result.withdraw_leave = [this] { link_.withdraw({begin_.run, begin_.worker}); };
+  result.withdraw_exit = [this] { link_.withdraw({begin_.run, begin_.worker}); };
   result.copy_out = [this] { return save_last_copy(); };
   return result;
 }
@@ -237,10 +238,10 @@ std::unique_ptr<collectives::device_group> train_context::impl::make_gpu_group()
   auto nccl = find_nccl();
   auto offers = value_or_throw(collectives::exchange_device_offers(
       place.generation, {device->info().uuid, nccl ? *nccl : std::string{}}, exchange));
-  auto choice = value_or_throw(actors::choose_device_backend(begin_.gradients_on_gpu, offers));
+  auto choice = value_or_throw(actors::choose_device_transport(begin_.gradients_on_gpu, offers));
   if (place.rank == rank_id{})
     std::fprintf(stderr, "gradients of GPUs go over %s\n", choice.reason.c_str());
-  if (choice.backend == actors::device_backend::staged)
+  if (choice.transport == actors::device_transport::staged)
     return value_or_throw(collectives::make_staged_device_group(device, *communicator_, on_hang()));
   collectives::nccl_options options;
   options.rank = place.rank;
@@ -264,9 +265,10 @@ std::string train_context::impl::describe() {
 
 void train_context::impl::fill_in(worker_beat& beat) noexcept {
   auto word = word_.load();
-  auto has_passed = word.phase == runtime::step_phase::passed || word.phase == runtime::step_phase::passed_and_frozen;
+  auto has_committed =
+      word.phase == runtime::step_phase::committed || word.phase == runtime::step_phase::committed_and_frozen;
   beat.generation = generation_id{word.generation};
-  beat.passed = step_id{has_passed || word.step == 0 ? word.step : word.step - 1};
+  beat.committed = step_id{has_committed || word.step == 0 ? word.step : word.step - 1};
   beat.progress = activity_.progress();
   beat.activity = activity_.kind();
   auto lock = std::lock_guard{communicator_mutex_};
@@ -284,14 +286,14 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
     auto context = train_context{*this};
     function(context);
     // What the training function has asked for is durable when it counts as finished.
-    if (plain_)
+    if (custom_loop_)
       await_checkpoints();
     result.state_sha256 = state_sha256_;
-    // The plain style leaves its loop by itself, in whichever step its ranks agree on.
-    result.stopped = stopped_ || (plain_ && stop_requested_);
+    // a custom loop leaves its loop by itself, in whichever step its ranks agree on.
+    result.stopped = stopped_ || (custom_loop_ && stop_requested_);
   } catch (const worker_released&) {
     result.reason = {errc::stopped, "this worker is not needed any more"};
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     result.reason = x.reason();
     result.needs_restart = is_loss_of_group(x.reason());
     auto lock = std::lock_guard{communicator_mutex_};
@@ -360,7 +362,7 @@ void train_context::impl::report_step(step_id step, metric_map values) {
 }
 
 void train_context::impl::agree_on(const step_plan& plan) {
-  auto invalid = [](const std::string& what) { throw failure{errc::invalid_argument, what}; };
+  auto invalid = [](const std::string& what) { throw exception{errc::invalid_argument, what}; };
   if (plan.data.samples == 0)
     invalid("the data set is empty: step_plan.data.samples must be positive");
   if (plan.batch_samples == 0)
@@ -392,8 +394,8 @@ void train_context::impl::agree_on(run_plan message) {
     auto accepted = link_.agree(message);
     if (accepted)
       break;
-    if (plain_ || !is_loss_of_group(accepted.error()))
-      throw failure{std::move(accepted.error())};
+    if (custom_loop_ || !is_loss_of_group(accepted.error()))
+      throw exception{std::move(accepted.error())};
     regroup(std::move(accepted.error()));
   }
   agreed_ = true;
@@ -405,7 +407,7 @@ void train_context::impl::for_each_step(step_plan plan, const std::function<void
   if (plan.steps == 0)
     plan.steps = begin_.steps;
   ++loops_;
-  // A newcomer has nothing to do in the loops that the others have behind them.
+  // A joiner has nothing to do in the loops that the others have behind them.
   if (!has_state_ && loops_ < begin_.earlier_evaluations.size()) {
     evaluations_before_loop_.clear();
     return;
@@ -447,13 +449,13 @@ void train_context::impl::pass_barrier(step_id step) {
   value_or_throw(communicator_->barrier(words));
   comparison_ = state_comparison::slice;
   if (words[3] != ~words[4])
-    throw failure{errc::mismatch, "the ranks are at different steps, " + std::to_string(~words[4]) + " and " +
-                                      std::to_string(words[3]) + ": an invariant of Troupe is broken"};
+    throw exception{errc::mismatch, "the ranks are at different steps, " + std::to_string(~words[4]) + " and " +
+                                        std::to_string(words[3]) + ": an invariant of Troupe is broken"};
   if (begin_.place.world_size > 1 && words[1] != ~words[2])
     compare_replicas(step);
   if (!word_.pass())
-    throw failure{errc::aborted, "the group was given up in step " + std::to_string(step.value)};
-  passed_ = step;
+    throw exception{errc::aborted, "the group was given up in step " + std::to_string(step.value)};
+  committed_ = step;
   commands_agreed_ = words[0];
   agreed_in_ = begin_.place.generation;
   in_flight_agreed_ = words[5];
@@ -495,10 +497,10 @@ void train_context::impl::compare_replicas(step_id step) {
     if (!ranks.empty())
       text += (text.empty() ? "" : "; ") + state_.name_of_part(part) + " on rank " + ranks;
   }
-  throw failure{errc::mismatch, "at the start of step " + std::to_string(step.value) +
-                                    " the tracked state differs from rank 0's: " + text +
-                                    ". The training function computes differently on different ranks: uninitialised "
-                                    "memory, an untracked random generator, or code that depends on the rank"};
+  throw exception{errc::mismatch, "at the start of step " + std::to_string(step.value) +
+                                      " the tracked state differs from rank 0's: " + text +
+                                      ". The training function computes differently on different ranks: uninitialised "
+                                      "memory, an untracked random generator, or code that depends on the rank"};
 }
 
 bool train_context::impl::end_of_step(step_id step, bool last) {
@@ -509,9 +511,9 @@ bool train_context::impl::end_of_step(step_id step, bool last) {
   if (commands_agreed_ > commands_done_) {
     auto commands = commands_.take(commands_done_, commands_agreed_, command_limit);
     if (commands.empty())
-      throw failure{errc::timed_out, "command " + std::to_string(commands_agreed_) +
-                                         ", which another rank has, has not come from the driver within " +
-                                         std::to_string(command_limit.count()) + " s"};
+      throw exception{errc::timed_out, "command " + std::to_string(commands_agreed_) +
+                                           ", which another rank has, has not come from the driver within " +
+                                           std::to_string(command_limit.count()) + " s"};
     commands_done_ = commands_agreed_;
     for (const auto& each : commands) {
       stop = stop || each.kind == command_kind::stop;
@@ -557,8 +559,8 @@ train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
     try {
       last_evaluation_ = evaluate_once(samples, number_of_sums, function);
       evaluations_ = number;
-    } catch (const failure& x) {
-      if (plain_ || !is_loss_of_group(x.reason()))
+    } catch (const exception& x) {
+      if (custom_loop_ || !is_loss_of_group(x.reason()))
         throw;
       regroup(x.reason());
     }
@@ -573,14 +575,14 @@ train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
   }
 }
 
-/// A newcomer takes what the others have found at this place.
+/// A joiner takes what the others have found at this place.
 const std::vector<double>* train_context::impl::evaluation_of_others() {
   if (has_state_)
     return nullptr;
   auto number = evaluations_before_loop_.size();
   if (loops_ >= begin_.earlier_evaluations.size() || number >= begin_.earlier_evaluations[loops_].size())
-    throw failure{errc::mismatch, "a newcomer evaluates what the others did not: the training function does not do the "
-                                  "same on all workers"};
+    throw exception{errc::mismatch, "a joiner evaluates what the others did not: the training function does not do the "
+                                    "same on all workers"};
   return &begin_.earlier_evaluations[loops_][number];
 }
 
@@ -588,7 +590,7 @@ std::vector<double> train_context::impl::evaluate_once(
     std::uint64_t samples, std::size_t number_of_sums,
     const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function) {
   if (communicator_ == nullptr)
-    throw failure{errc::aborted, "there is no group"};
+    throw exception{errc::aborted, "there is no group"};
   auto layout = collectives::bucket_layout{{{dtype::f64, number_of_sums}}};
   auto sums = value_or_throw(collectives::leaf_accumulator::make(layout, begin_.shards, communicator_->memory()));
   auto result = value_or_throw(communicator_->make_bucket(layout));
@@ -610,7 +612,7 @@ std::vector<double> train_context::impl::evaluate_once(
 }
 
 void train_context::impl::report(metric_map values, save_checkpoint checkpoint) {
-  plain_ = true;
+  custom_loop_ = true;
   ++step_.value;
   report_step(step_, std::move(values));
   pusher_->applied(step_);
@@ -655,7 +657,7 @@ step_driver::step_driver(train_context::impl& context, const step_plan& plan)
       plan_(plan),
       order_(plan.data.samples, plan.batch_samples, context.begin_.shards, context.begin_.seed),
       // Of a body that has been looked at elsewhere, nothing new is to be learned.
-      check_(!context.is_newcomer() || context.begin_.check_every_step),
+      check_(!context.is_joiner() || context.begin_.check_every_step),
       step_(*this) {}
 
 step_driver::~step_driver() {
@@ -703,7 +705,7 @@ bool step_driver::try_to_adopt() {
   try {
     adopt_generation();
     return true;
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     generation_ = {};
     if (!plan_.on_gpu || !context_.may_form_again(x.reason()))
       throw;
@@ -739,9 +741,9 @@ void step_driver::try_body(const std::function<void(step&)>& body) {
   reduced_ = computed_again_ = false;
   first_result_open_ = {};
   const auto& place = context_.begin_.place;
-  twice_ = runtime::choose_double_check(step_.id_, context_.begin_.verify_determinism, context_.begin_.shards,
-                                        place.ownership);
-  step_.shards_.again_ = computes_again() ? std::optional{twice_->shard} : std::nullopt;
+  redundant_ = runtime::choose_redundant_check(step_.id_, context_.begin_.verify_determinism, context_.begin_.shards,
+                                               place.ownership);
+  step_.shards_.again_ = computes_again() ? std::optional{redundant_->shard} : std::nullopt;
   if (check_)
     digests_before_ = context_.state_.digests();
   complete_.assign(parts().size(), 0);
@@ -757,9 +759,10 @@ void step_driver::run_body(const std::function<void(step&)>& body) {
     return;
   }
   if (!reduced_ && !interrupted_ && !context_.has_lost_others())
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
-                                        " returned without calling step.all_reduce(): every rank has to, or the others "
-                                        "wait for it"};
+    throw exception{errc::user_error,
+                    "the body of step " + std::to_string(step_.id_.value) +
+                        " returned without calling step.all_reduce(): every rank has to, or the others "
+                        "wait for it"};
 }
 
 bool step_driver::repeat(step_id id, const std::function<void(step&)>& body) {
@@ -767,7 +770,7 @@ bool step_driver::repeat(step_id id, const std::function<void(step&)>& body) {
   step_.shards_.owner_ = &step_;
   step_.shards_.range_ = range_ = {};
   step_.shards_.again_.reset();
-  twice_.reset();
+  redundant_.reset();
   next_shard_ = 0;
   reduced_ = interrupted_ = false;
   // It may have had a place in a generation that was never formed.
@@ -791,7 +794,7 @@ std::size_t step_driver::started() const {
   return on_gpu_ ? on_gpu_->started() : started_.size();
 }
 
-/// What the others have reduced in the step that this newcomer repeats.
+/// What the others have reduced in the step that this joiner repeats.
 void step_driver::take_from_others() {
   auto bytes = context_.gradient_of_others(step_.id_);
   if (!bytes)
@@ -799,16 +802,16 @@ void step_driver::take_from_others() {
   auto layout = layout_of(plan_);
   auto size = layout.size_bytes();
   if (bytes->size() != size)
-    throw failure{errc::mismatch, "the others have reduced " + std::to_string(bytes->size()) + " bytes in step " +
-                                      std::to_string(step_.id_.value) + ", this worker's plan has " +
-                                      std::to_string(size)};
+    throw exception{errc::mismatch, "the others have reduced " + std::to_string(bytes->size()) + " bytes in step " +
+                                        std::to_string(step_.id_.value) + ", this worker's plan has " +
+                                        std::to_string(size)};
   repeated_.reserve(size);
   std::ranges::copy(*bytes, repeated_.bytes().begin());
   if (plan_.on_gpu) {
     auto& gpu = context_.gpu();
     if (gpu_repeated_.size_bytes() < size)
       gpu_repeated_ = value_or_throw(collectives::device_memory::make(gpu.device, size));
-    value_or_throw(gpu.door->write(gpu_repeated_.data(), repeated_.bytes().first(size)));
+    value_or_throw(gpu.copier->write(gpu_repeated_.data(), repeated_.bytes().first(size)));
   }
   reduced_ = true;
 }
@@ -833,16 +836,16 @@ void step_driver::leave_if_regrouped() {
 void step_driver::open_shard(shard& target, shard_id id) {
   leave_if_regrouped();
   if (reduced_)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
-                                        " computes a shard after all_reduce: contributions come before it"};
+    throw exception{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
+                                          " computes a shard after all_reduce: contributions come before it"};
   if (id.value != next_shard_)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " takes shard " +
-                                        std::to_string(id.value) + " when shard " + std::to_string(next_shard_) +
-                                        " is due: go through step.shards() once"};
+    throw exception{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " takes shard " +
+                                          std::to_string(id.value) + " when shard " + std::to_string(next_shard_) +
+                                          " is due: go through step.shards() once"};
   ++next_shard_;
   keep_first_result();
   auto bucket = on_gpu_ ? on_gpu_->next(id) : sums_->next(id);
-  if (twice_ && twice_->shard == id)
+  if (redundant_ && redundant_->shard == id)
     first_result_open_ = bucket;
   fill(target, id, bucket);
   if (context_.begin_.keep_ledger)
@@ -865,15 +868,16 @@ void step_driver::check_untouched() const {
   auto now = state.digests();
   for (std::size_t part = 0; part < now.size(); ++part)
     if (part >= digests_before_.size() || now[part] != digests_before_[part])
-      throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
-                                          " wrote tracked state before all_reduce (" + state.name_of_part(part) +
-                                          "): an interrupted try could not be repeated. Write contributions first, and "
-                                          "apply after all_reduce"};
+      throw exception{errc::user_error,
+                      "the body of step " + std::to_string(step_.id_.value) +
+                          " wrote tracked state before all_reduce (" + state.name_of_part(part) +
+                          "): an interrupted try could not be repeated. Write contributions first, and "
+                          "apply after all_reduce"};
 }
 
 std::span<const float> step_driver::all_reduce() {
   if (plan_.on_gpu)
-    throw failure{errc::user_error, "step.all_reduce() of a plan that is on_gpu: call step.all_reduce_on_gpu()"};
+    throw exception{errc::user_error, "step.all_reduce() of a plan that is on_gpu: call step.all_reduce_on_gpu()"};
   settle_step();
   auto bytes = repeating_ ? std::span<const std::byte>{repeated_.bytes()} : std::span{result_->bytes()};
   return {reinterpret_cast<const float*>(bytes.data()), plan_.gradient_elements};
@@ -881,7 +885,7 @@ std::span<const float> step_driver::all_reduce() {
 
 std::span<const float> step_driver::all_reduce_on_gpu() {
   if (!plan_.on_gpu)
-    throw failure{errc::user_error, "step.all_reduce_on_gpu() of a plan that is not: set step_plan.on_gpu"};
+    throw exception{errc::user_error, "step.all_reduce_on_gpu() of a plan that is not: set step_plan.on_gpu"};
   settle_step();
   const auto* data = repeating_ ? gpu_repeated_.data() : on_gpu_->result().data();
   return {reinterpret_cast<const float*>(data), plan_.gradient_elements};
@@ -890,26 +894,26 @@ std::span<const float> step_driver::all_reduce_on_gpu() {
 void step_driver::settle_step() {
   leave_if_regrouped();
   if (reduced_)
-    throw failure{errc::user_error, "step.all_reduce() was called twice in step " + std::to_string(step_.id_.value)};
+    throw exception{errc::user_error, "step.all_reduce() was called twice in step " + std::to_string(step_.id_.value)};
   if (next_shard_ != range_.last)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " computed " +
-                                        std::to_string(next_shard_ - range_.first) + " of its " +
-                                        std::to_string(range_.size()) +
-                                        " shards before all_reduce: go through all of step.shards()"};
+    throw exception{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " computed " +
+                                          std::to_string(next_shard_ - range_.first) + " of its " +
+                                          std::to_string(range_.size()) +
+                                          " shards before all_reduce: go through all of step.shards()"};
   if (repeating_)
     return take_from_others();
   if (computes_again() && !computed_again_)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) + " did not compute shard " +
-                                        std::to_string(twice_->shard.value) +
-                                        " again before all_reduce: go through all of step.shards()"};
+    throw exception{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
+                                          " did not compute shard " + std::to_string(redundant_->shard.value) +
+                                          " again before all_reduce: go through all of step.shards()"};
   keep_first_result();
   if (check_)
     check_untouched();
   try {
     reduce();
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     lose_group(x.reason());
-    // Somebody has passed: what was reduced counts, and lies where the old generation left it.
+    // Somebody has committed: what was reduced counts, and lies where the old generation left it.
   }
   reduced_ = true;
 }
@@ -917,19 +921,19 @@ void step_driver::settle_step() {
 /// Forms the next group. Returns if the step counts all the same; else it is left, to be computed again.
 void step_driver::lose_group(error reason) {
   if (!context_.is_loss_of_group(reason))
-    throw failure{std::move(reason)};
+    throw exception{std::move(reason)};
   end_started_calls();
   context_.regroup(std::move(reason));
-  if (context_.passed() < step_.id_) {
+  if (context_.committed() < step_.id_) {
     interrupted_ = true;
     throw step_interrupted{};
   }
 }
 
-/// On return the step has passed.
+/// On return the step has committed.
 void step_driver::reduce() {
   auto scope = runtime::activity::scope{context_.activity_, activity_kind::collective};
-  if (twice_)
+  if (redundant_)
     compare_results();
   if (on_gpu_) {
     while (started() < parts().size())
@@ -940,7 +944,7 @@ void step_driver::reduce() {
     }
     gpu_metrics_.resize(plan_.metrics.size());
     auto metrics = on_gpu_->result().subspan(layout_of(plan_).offset_bytes(1));
-    value_or_throw(context_.gpu().door->read(metrics.data(), std::as_writable_bytes(std::span{gpu_metrics_})));
+    value_or_throw(context_.gpu().copier->read(metrics.data(), std::as_writable_bytes(std::span{gpu_metrics_})));
   } else if (started_.empty()) {
     // Nothing is under way: this thread does it itself.
     sums_->end();
@@ -953,13 +957,13 @@ void step_driver::reduce() {
       value_or_throw(call.wait());
   }
   if (!context_.word_.reduced())
-    throw failure{errc::aborted, "the group was given up in step " + std::to_string(step_.id_.value)};
+    throw exception{errc::aborted, "the group was given up in step " + std::to_string(step_.id_.value)};
   context_.reduced_ = step_.id_;
   context_.pass_barrier(step_.id_);
-  hand_to_newcomers();
+  hand_to_joiners();
 }
 
-void step_driver::hand_to_newcomers() {
+void step_driver::hand_to_joiners() {
   if (!on_gpu_)
     return context_.stager_.push_gradient(step_.id_, result_->bytes());
   if (!context_.stager_.is_active() || context_.begin_.place.rank != rank_id{})
@@ -967,22 +971,22 @@ void step_driver::hand_to_newcomers() {
   auto reduced = on_gpu_->result();
   repeated_.reserve(reduced.size());
   auto copy = repeated_.bytes().first(reduced.size());
-  value_or_throw(context_.gpu().door->read(reduced.data(), copy));
+  value_or_throw(context_.gpu().copier->read(reduced.data(), copy));
   context_.stager_.push_gradient(step_.id_, copy);
 }
 
-void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_t count) {
+void step_driver::mark_ready(const shard& which, std::uint64_t first, std::uint64_t count) {
   leave_if_regrouped();
   auto end = first + count;
   if (end < first || end > plan_.gradient_elements || reduced_)
-    throw failure{errc::user_error, "shard.complete(" + std::to_string(first) + ", " + std::to_string(count) +
-                                        ") in step " + std::to_string(step_.id_.value) + ": the gradient has " +
-                                        std::to_string(plan_.gradient_elements) +
-                                        " elements, and is complete before all_reduce"};
+    throw exception{errc::user_error, "shard.mark_ready(" + std::to_string(first) + ", " + std::to_string(count) +
+                                          ") in step " + std::to_string(step_.id_.value) + ": the gradient has " +
+                                          std::to_string(plan_.gradient_elements) +
+                                          " elements, and is complete before all_reduce"};
   auto parts = this->parts();
   auto is_last_shard = which.id_.value + 1 == range_.last;
   // What is computed twice is compared before anything is reduced.
-  if (!is_last_shard || parts.size() == 1 || twice_)
+  if (!is_last_shard || parts.size() == 1 || redundant_)
     return;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     auto from = std::max(first, parts[part].first / sizeof(float));
@@ -991,7 +995,7 @@ void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_
   }
   try {
     start_complete_parts();
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     // A group in the memory of GPUs that is given up takes no more.
     lose_group(x.reason());
     leave_if_regrouped();
@@ -1001,16 +1005,16 @@ void step_driver::complete(const shard& which, std::uint64_t first, std::uint64_
 // -- shards that are computed twice -----------------------------------------------------------------------------------
 
 bool step_driver::computes_again() const {
-  return twice_ && twice_->other == context_.begin_.place.rank;
+  return redundant_ && redundant_->other == context_.begin_.place.rank;
 }
 
 void step_driver::open_shard_again(shard& target) {
   leave_if_regrouped();
   if (reduced_ || computed_again_ || next_shard_ != range_.last)
-    throw failure{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
-                                        " goes through step.shards() out of order: once, before all_reduce"};
+    throw exception{errc::user_error, "the body of step " + std::to_string(step_.id_.value) +
+                                          " goes through step.shards() out of order: once, before all_reduce"};
   keep_first_result();
-  fill(target, twice_->shard, on_gpu_ ? second_bucket_on_gpu() : second_bucket());
+  fill(target, redundant_->shard, on_gpu_ ? second_bucket_on_gpu() : second_bucket());
   computed_again_ = true;
 }
 
@@ -1036,7 +1040,7 @@ void step_driver::keep_second_result() {
     return;
   auto size = layout_of(plan_).size_bytes();
   second_result_.reserve(size);
-  value_or_throw(context_.gpu().door->read(second_on_gpu_.data(), second_result_.bytes().first(size)));
+  value_or_throw(context_.gpu().copier->read(second_on_gpu_.data(), second_result_.bytes().first(size)));
 }
 
 /// The owner's contribution, before others are added to it.
@@ -1046,7 +1050,7 @@ void step_driver::keep_first_result() {
   const auto bucket = std::exchange(first_result_open_, {});
   first_result_.reserve(bucket.size());
   if (on_gpu_)
-    value_or_throw(context_.gpu().door->read(bucket.data(), first_result_.bytes().first(bucket.size())));
+    value_or_throw(context_.gpu().copier->read(bucket.data(), first_result_.bytes().first(bucket.size())));
   else
     std::ranges::copy(bucket, first_result_.bytes().begin());
 }
@@ -1062,7 +1066,7 @@ std::vector<std::byte>
 step_driver::both_results(const std::function<void(std::span<const std::byte>, std::vector<std::byte>&)>& take) const {
   std::vector<std::byte> result;
   auto size = layout_of(plan_).size_bytes();
-  if (twice_->owner == context_.begin_.place.rank)
+  if (redundant_->owner == context_.begin_.place.rank)
     take(std::span{first_result_.bytes()}.first(size), result);
   if (computes_again())
     take(std::span{second_result_.bytes()}.first(size), result);
@@ -1076,11 +1080,12 @@ void step_driver::compare_results() {
   auto parts = compared_parts_.size() + 1;
   auto exchange = [&](std::size_t bytes, const auto& take) {
     auto all = value_or_throw(context_.group().all_gather_bytes(both_results(take)));
-    auto& first = all[twice_->owner.value];
-    auto& second = all[twice_->other.value];
+    auto& first = all[redundant_->owner.value];
+    auto& second = all[redundant_->other.value];
     if (first.size() < bytes || second.size() < bytes)
-      throw failure{errc::mismatch, "the ranks disagree about which shard is computed twice: an invariant of Troupe is "
-                                    "broken"};
+      throw exception{errc::mismatch,
+                      "the ranks disagree about which shard is computed twice: an invariant of Troupe is "
+                      "broken"};
     return std::pair{std::vector(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(bytes)),
                      std::vector(second.end() - static_cast<std::ptrdiff_t>(bytes), second.end())};
   };
@@ -1093,7 +1098,7 @@ void step_driver::compare_results() {
   });
   if (first == second) {
     ++checked_shards_;
-    checked_elsewhere_ += twice_->owner == twice_->other ? 0 : 1;
+    checked_elsewhere_ += redundant_->owner == redundant_->other ? 0 : 1;
     return;
   }
   std::vector<std::string> names;
@@ -1118,7 +1123,8 @@ void step_driver::compare_results() {
   auto apart = *worst < compared_parts_.size()
                    ? runtime::difference_of(numbers(mine, float{}), numbers(theirs, float{}))
                    : runtime::difference_of(numbers(mine, double{}), numbers(theirs, double{}));
-  throw failure{errc::mismatch, runtime::describe_disagreement(step_.id_, *twice_, names, apart, context_.frameworks_)};
+  throw exception{errc::mismatch,
+                  runtime::describe_disagreement(step_.id_, *redundant_, names, apart, context_.frameworks_)};
 }
 
 /// All ranks reduce the parts in the same order: the gradient's from its end to its begin, then the metrics.

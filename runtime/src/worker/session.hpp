@@ -3,12 +3,12 @@
 #include "worker/activity.hpp"
 #include "worker/checkpoint_decision.hpp"
 #include "worker/command_inbox.hpp"
-#include "worker/control_link.hpp"
-#include "worker/double_check.hpp"
-#include "worker/gpu_door.hpp"
+#include "worker/device_copier.hpp"
+#include "worker/driver_client.hpp"
 #include "worker/gpu_reduction.hpp"
 #include "worker/metrics_pusher.hpp"
-#include "worker/rest_mark.hpp"
+#include "worker/quiescence_gate.hpp"
+#include "worker/redundant_check.hpp"
 #include "worker/snapshot_writer.hpp"
 #include "worker/state_stager.hpp"
 #include "worker/step_word.hpp"
@@ -41,9 +41,9 @@ class step_driver;
 /// runs everything but `command` and `abort`, which come from an actor's thread.
 class train_context::impl {
  public:
-  impl(begin_training begin, runtime::control_link& link);
+  impl(begin_training begin, runtime::driver_client& link);
 
-  /// Forms the communicator and opens the checkpoint to restore. Throws `failure`.
+  /// Forms the communicator and opens the checkpoint to restore. Throws `exception`.
   void prepare();
 
   /// What to tell the driver once `function` has returned or thrown.
@@ -65,16 +65,16 @@ class train_context::impl {
   evaluate(std::uint64_t samples, std::size_t number_of_sums,
            const std::function<void(std::span<const std::uint64_t>, std::span<double>)>& function);
   void report(metric_map values, save_checkpoint checkpoint);
-  /// Throws `failure` where there is none: the last was lost, in a function that has a loop of its own.
+  /// Throws `exception` where there is none: the last was lost, in a function that has a loop of its own.
   [[nodiscard]] collectives::communicator& group();
 
   /// What a worker that has a GPU opens of it.
   struct opened_gpu {
     std::shared_ptr<collectives::device> device;
     collectives::device_stream stream;
-    std::shared_ptr<runtime::gpu_door> door;
+    std::shared_ptr<runtime::device_copier> copier;
   };
-  /// Throws `failure` where there is none.
+  /// Throws `exception` where there is none.
   [[nodiscard]] opened_gpu& gpu();
   /// Where it comes from.
   std::function<expected<std::shared_ptr<collectives::device>>()> open_gpu_ = [] {
@@ -92,7 +92,7 @@ class train_context::impl {
   };
   nccl_access nccl_;
   /// The group of this generation for buckets in device memory. Formed by the first call, which all ranks make alike.
-  /// Throws `failure`.
+  /// Throws `exception`.
   [[nodiscard]] collectives::device_group& gpu_group();
   /// Whether it is the one of this generation, and lives.
   [[nodiscard]] bool is_gpu_group(const collectives::device_group& group);
@@ -105,14 +105,14 @@ class train_context::impl {
     auto scope = runtime::activity::scope{activity_, activity_kind::collective};
     if (auto done = call(group()); !done) {
       lost_in_own_loop_ = lost_in_own_loop_ || is_loss_of_group(done.error());
-      throw failure{std::move(done.error())};
+      throw exception{std::move(done.error())};
     }
   }
 
   // -- for step_driver
   // --------------------------------------------------------------------------------------------------
   /// The barrier of a step, whose reduced gradient is here: agrees with the other ranks on the commands that take
-  /// effect, and on the state. On return the step counts as applied. Throws `failure`.
+  /// effect, and on the state. On return the step counts as applied. Throws `exception`.
   void pass_barrier(step_id step);
 
   /// Whether this error means that the group is gone, and not that the run cannot go on.
@@ -120,24 +120,24 @@ class train_context::impl {
   /// The same of an error that a group in forming has given.
   [[nodiscard]] bool may_form_again(const error& reason);
 
-  /// Reports, waits for the decision and forms the next generation, as often as it takes. On return `passed()` is what
-  /// was decided. Nothing of the old generation's is in use any more, but results that were reduced. Throws `failure`
-  /// when the run is ending.
+  /// Reports, waits for the decision and forms the next generation, as often as it takes. On return `committed()` is
+  /// what was decided. Nothing of the old generation's is in use any more, but results that were reduced. Throws
+  /// `exception` when the run is ending.
   void regroup(error reason);
 
-  /// On a newcomer that follows the others: the reduced bucket of the step that it repeats, or what is wrong. Valid
+  /// On a joiner that follows the others: the reduced bucket of the step that it repeats, or what is wrong. Valid
   /// until the next frame is looked at.
   [[nodiscard]] expected<std::span<const std::byte>> gradient_of_others(step_id step);
   /// Whether the others have done steps of this run, and this worker none yet.
-  [[nodiscard]] bool is_newcomer() const noexcept { return !has_state_; }
+  [[nodiscard]] bool is_joiner() const noexcept { return !has_state_; }
   /// Whether the others do not say any more what they do.
   [[nodiscard]] bool has_lost_others() const noexcept { return has_lost_others_; }
 
   /// While it lives, the training thread leaves the tracked state as it is.
-  [[nodiscard]] runtime::rest_mark::scope rest() { return {rest_, step_}; }
+  [[nodiscard]] runtime::quiescence_gate::scope rest() { return {rest_, step_}; }
 
   /// Every step up to this one counts as applied.
-  [[nodiscard]] step_id passed() const noexcept { return passed_; }
+  [[nodiscard]] step_id committed() const noexcept { return committed_; }
   void report_step(step_id step, metric_map values);
 
   begin_training begin_;
@@ -155,10 +155,10 @@ class train_context::impl {
   /// What the gradient consists of, and what the frameworks' arithmetic depends on: for messages.
   std::vector<gradient_tensor> gradient_tensors_;
   std::string frameworks_;
-  /// Gives the state to newcomers.
+  /// Gives the state to joiners.
   runtime::state_stager stager_;
   /// When others may read the tracked state.
-  runtime::rest_mark rest_;
+  runtime::quiescence_gate rest_;
 
  private:
   void form_communicator();
@@ -221,11 +221,11 @@ class train_context::impl {
   void finish_checkpoint(step_id step, bool must);
   void wait_for_checkpoints(const runtime::checkpoint_boundary& at);
   void report_with_checkpoint(step_id step);
-  /// Returns once nothing is in flight. Throws `failure` if any of it was overtaken.
+  /// Returns once nothing is in flight. Throws `exception` if any of it was overtaken.
   void await_checkpoints();
   [[nodiscard]] std::uint64_t micros() const;
 
-  runtime::control_link& link_;
+  runtime::driver_client& link_;
   runtime::command_inbox commands_;
   std::uint64_t commands_done_ = 0;
   std::uint64_t commands_agreed_ = 0;
@@ -269,16 +269,16 @@ class train_context::impl {
   static constexpr int most_failed_formings = 5;
   /// The last step whose body has returned.
   step_id step_;
-  step_id passed_;
+  step_id committed_;
   std::uint64_t evaluations_ = 0;
   std::vector<double> last_evaluation_;
-  /// Whether this worker has the run's state: a newcomer has none until the others give it.
+  /// Whether this worker has the run's state: a joiner has none until the others give it.
   bool has_state_ = true;
-  /// The staging group that this newcomer has a place in; number 0 for none.
+  /// The staging group that this joiner has a place in; number 0 for none.
   staging_place staging_;
   /// Set while it follows the others; changed under `communicator_mutex_`.
   std::unique_ptr<runtime::staged_state> followed_;
-  /// The others have the loop behind them that this newcomer has come to.
+  /// The others have the loop behind them that this joiner has come to.
   bool skips_loop_ = false;
   /// The end of the group before.
   std::future<void> closing_;
@@ -287,17 +287,17 @@ class train_context::impl {
   bool has_lost_others_ = false;
   /// How long it took to repeat the last step, once it has.
   std::optional<std::chrono::steady_clock::duration> repeat_took_;
-  bool told_level_ = false;
+  bool told_caught_up_ = false;
   /// Whether it has come to a boundary of the others, with their state.
-  bool level_ = false;
-  /// Whether a loss now finds this worker where newcomers can be let in.
+  bool caught_up_ = false;
+  /// Whether a loss now finds this worker where joiners can be let in.
   bool between_steps_ = false;
   /// The loops of the training function that have begun, and the evaluations since.
   std::uint32_t loops_ = 0;
   bool in_loop_ = false;
   std::vector<std::vector<double>> evaluations_before_loop_;
   std::chrono::steady_clock::time_point last_pass_ = std::chrono::steady_clock::now();
-  /// When the last step before the group was lost was passed.
+  /// When the last step before the group was lost was committed.
   std::optional<std::chrono::steady_clock::time_point> pause_began_;
   /// A loop of the training function's own has lost its group.
   bool lost_in_own_loop_ = false;
@@ -306,9 +306,9 @@ class train_context::impl {
   bool stopped_ = false;
   bool agreed_ = false;
   /// Whether the training function has a loop of its own, and reports.
-  bool plain_ = false;
+  bool custom_loop_ = false;
   metric_map last_metrics_;
-  /// Identity of the state at the end of the steps; empty in the plain style.
+  /// Identity of the state at the end of the steps; empty in a custom loop.
   std::string state_sha256_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };
@@ -321,7 +321,7 @@ struct worker_released {};
 struct step_interrupted {};
 
 /// Runs one step after the other: contributions, reduction, barrier, application; again where the group was lost before
-/// the step was settled.
+/// the step was commit_point.
 class step_driver {
  public:
   step_driver(train_context::impl& context, const step_plan& plan);
@@ -329,7 +329,7 @@ class step_driver {
 
   void run(step_id id, const std::function<void(step&)>& body);
 
-  /// On a newcomer: runs the body of a step that the others have passed, without shards, so that it applies what they
+  /// On a joiner: runs the body of a step that the others have committed, without shards, so that it applies what they
   /// have reduced. False if they do not say what that is any more: the step is as if it had not begun, but for the
   /// tracked state.
   [[nodiscard]] bool repeat(step_id id, const std::function<void(step&)>& body);
@@ -339,7 +339,7 @@ class step_driver {
   void open_shard(shard& target, shard_id id);
   /// The shard that this rank computes only to be compared.
   void open_shard_again(shard& target);
-  void complete(const shard& which, std::uint64_t first, std::uint64_t count);
+  void mark_ready(const shard& which, std::uint64_t first, std::uint64_t count);
   std::span<const float> all_reduce();
   std::span<const float> all_reduce_on_gpu();
   [[nodiscard]] double metric(std::size_t index) const;
@@ -361,10 +361,10 @@ class step_driver {
   [[nodiscard]] bool try_to_adopt();
   [[nodiscard]] std::vector<collectives::byte_range> parts() const;
   [[nodiscard]] std::size_t started() const;
-  /// Throws `failure` unless the body may reduce now. Returns once the step counts.
+  /// Throws `exception` unless the body may reduce now. Returns once the step counts.
   void settle_step();
   void take_from_others();
-  void hand_to_newcomers();
+  void hand_to_joiners();
   void leave_if_regrouped();
   void lose_group(error reason);
   void try_body(const std::function<void(step&)>& body);
@@ -379,7 +379,7 @@ class step_driver {
   [[nodiscard]] std::span<std::byte> second_bucket_on_gpu();
   void keep_second_result();
   [[nodiscard]] bool computes_again() const;
-  /// Every rank compares what the two have found. Throws `failure` with `errc::mismatch` where it differs.
+  /// Every rank compares what the two have found. Throws `exception` with `errc::mismatch` where it differs.
   void compare_results();
   [[nodiscard]] std::span<const std::byte> result_part(std::span<const std::byte> bucket, std::size_t part) const;
   [[nodiscard]] std::vector<std::byte>
@@ -410,7 +410,7 @@ class step_driver {
   bool repeating_ = false;
   /// The shard of this step that is computed twice; what its owner has found, while it is written and then as a copy,
   /// and what the other has.
-  std::optional<runtime::double_check> twice_;
+  std::optional<runtime::redundant_check> redundant_;
   std::span<const std::byte> first_result_open_;
   collectives::aligned_buffer first_result_{*std::pmr::new_delete_resource()};
   collectives::aligned_buffer second_result_{*std::pmr::new_delete_resource()};

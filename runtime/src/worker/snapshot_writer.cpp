@@ -82,7 +82,7 @@ void snapshot_writer::begin(checkpoint_part head, serialization::chunk_plan plan
   try {
     value_or_throw(next.memory.reserve(next.size_bytes, state.distant_memory()));
     copy_share(plan, head.rank.value, state, next.memory.bytes());
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     head.reason = x.reason();
   }
   next.head = std::move(head);

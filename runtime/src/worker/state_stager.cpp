@@ -11,8 +11,8 @@ namespace troupe::runtime {
 
 namespace {
 
-/// What goes ahead of a frame's bytes. Behind them goes the last step that was passed: the bytes of a small message
-/// leave when the receiver asks for them, so that it tells what is so now, and not before the newcomer computed a step.
+/// What goes ahead of a frame's bytes. Behind them goes the last step that was committed: the bytes of a small message
+/// leave when the receiver asks for them, so that it tells what is so now, and not before the joiner computed a step.
 struct frame_header {
   staging_kind kind{};
   std::uint64_t step = 0;
@@ -71,7 +71,7 @@ state_stager::~state_stager() {
 }
 
 void state_stager::begin(staging_settings settings, const tracked_state& state, const transferred_facts& facts) {
-  abort({errc::aborted, "another group of newcomers has come"});
+  abort({errc::aborted, "another group of joiners has come"});
   if (thread_.joinable())
     thread_.join();
   settings_ = std::move(settings);
@@ -88,7 +88,7 @@ void state_stager::begin(staging_settings settings, const tracked_state& state, 
     stage_share(state, facts);
     thread_ = std::thread{[this] { run(); }};
   } catch (const std::exception& x) {
-    // No memory, or no thread: training does without newcomers.
+    // No memory, or no thread: training does without joiners.
     leave(nullptr, {errc::unsatisfiable, std::string{"cannot stage the state: "} + x.what()});
   }
 }
@@ -139,7 +139,7 @@ void state_stager::push(staging_kind kind, step_id step, std::span<const std::by
     if (queued_bytes_ >
         std::max<std::uint64_t>(settings_.queue_limit_bytes, settings_.queue_limit_gradients * bytes.size())) {
       lock.unlock();
-      return abort({errc::aborted, "the newcomers are more than " + std::to_string(settings_.queue_limit_bytes) +
+      return abort({errc::aborted, "the joiners are more than " + std::to_string(settings_.queue_limit_bytes) +
                                        " bytes of gradients behind: they are slower than training"});
     }
     if (kind == staging_kind::gradient && !spare_.empty()) {
@@ -157,7 +157,7 @@ void state_stager::push(staging_kind kind, step_id step, std::span<const std::by
     if (kind == staging_kind::gradient)
       latest_ = step;
   } catch (const std::bad_alloc&) {
-    return abort({errc::aborted, "no memory for the gradients that the newcomers need"});
+    return abort({errc::aborted, "no memory for the gradients that the joiners need"});
   }
   changed_.notify_one();
 }
@@ -206,7 +206,7 @@ void state_stager::run() {
     value_or_throw(give_share(*group));
     if (is_first())
       value_or_throw(give_frames(*group));
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     reason = x.reason();
   } catch (const std::exception& x) {
     reason = {errc::internal, std::string{"staging the state: "} + x.what()};
@@ -216,12 +216,12 @@ void state_stager::run() {
 
 /// From here on `abort` reaches the group.
 void state_stager::adopt(collectives::communicator& group) {
-  if (group.rank() != settings_.rank || group.world_size() != settings_.sources + settings_.newcomers)
-    throw failure{broken("rank " + std::to_string(group.rank().value) + " of " + std::to_string(group.world_size()) +
-                         " is another place than that of this incumbent")};
+  if (group.rank() != settings_.rank || group.world_size() != settings_.sources + settings_.joiners)
+    throw exception{broken("rank " + std::to_string(group.rank().value) + " of " + std::to_string(group.world_size()) +
+                           " is another place than that of this incumbent")};
   auto lock = std::lock_guard{mutex_};
   if (last_error_.code != errc::none)
-    throw failure{last_error_};
+    throw exception{last_error_};
   group_ = &group;
 }
 
@@ -257,7 +257,7 @@ expected<void> state_stager::give(collectives::communicator& group, const frame&
 }
 
 expected<void> state_stager::give_to_all(collectives::communicator& group, std::span<const std::byte> bytes) {
-  for (std::uint32_t i = 0; i < settings_.newcomers; ++i)
+  for (std::uint32_t i = 0; i < settings_.joiners; ++i)
     if (auto sent = group.send(rank_id{settings_.sources + i}, bytes); !sent)
       return sent;
   return {};
@@ -268,7 +268,7 @@ state_stager::frame state_stager::take_frame() {
   auto lock = std::unique_lock{mutex_};
   changed_.wait(lock, [this] { return !queue_.empty() || last_error_.code != errc::none; });
   if (last_error_.code != errc::none)
-    throw failure{last_error_};
+    throw exception{last_error_};
   auto result = std::move(queue_.front());
   queue_.pop_front();
   return result;
@@ -300,7 +300,7 @@ void state_stager::leave(std::unique_ptr<collectives::communicator> group, error
   active_ = false;
 }
 
-// -- a newcomer's side -----------------------------------------------------------------------------------------------
+// -- a joiner's side -----------------------------------------------------------------------------------------------
 
 staged_state::staged_state(std::unique_ptr<collectives::communicator> group, std::uint32_t sources)
     : group_(std::move(group)), sources_(sources) {}

@@ -23,9 +23,9 @@
 #include <variant>
 #include <vector>
 
-/// The state for newcomers while training goes on. A *staging group* is a communicator of its own: the incumbents of a
-/// generation, who have the state, are its ranks 0 to N - 1, and the newcomers follow. Each incumbent copies a share of
-/// the state between two steps and sends it behind the back of its training; rank 0 then sends what the newcomers need
+/// The state for joiners while training goes on. A *staging group* is a communicator of its own: the incumbents of a
+/// generation, who have the state, are its ranks 0 to N - 1, and the joiners follow. Each incumbent copies a share of
+/// the state between two steps and sends it behind the back of its training; rank 0 then sends what the joiners need
 /// to come after: the reduced gradients of the steps since, and the results of evaluations.
 namespace troupe::runtime {
 
@@ -37,24 +37,24 @@ struct staging_settings {
   rank_id rank;
   /// The incumbents.
   std::uint32_t sources = 1;
-  std::uint32_t newcomers = 1;
+  std::uint32_t joiners = 1;
   /// The step after which the state is as it is now.
   step_id step;
-  /// How many bytes of gradients and evaluations may wait for newcomers that are slower than training, and how many
+  /// How many bytes of gradients and evaluations may wait for joiners that are slower than training, and how many
   /// gradients in any case.
   std::uint64_t queue_limit_bytes = std::uint64_t{1} << 30;
   std::uint32_t queue_limit_gradients = 16;
-  /// How long the group waits for a newcomer that takes nothing; none: as its communicator has it.
+  /// How long the group waits for a joiner that takes nothing; none: as its communicator has it.
   std::optional<std::chrono::milliseconds> deadline = {};
   /// Told when the group has ended with an error: who waits for it to form waits in vain. From any thread.
   std::function<void()> given_up = {};
   /// Forms the group. Called once, on the stager's thread; returns soon after it is asked to stop. The communicator's
-  /// deadline bounds each wait for a newcomer, which may be in the middle of a step.
+  /// deadline bounds each wait for a joiner, which may be in the middle of a step.
   std::function<expected<std::unique_ptr<collectives::communicator>>(std::stop_token)> form = {};
 };
 
 /// An incumbent's side, through any number of groups, one at a time. `begin` and the pushes are called by the training
-/// thread, the rest from any thread. Whatever fails ends the staging and nothing else: the newcomers find their group
+/// thread, the rest from any thread. Whatever fails ends the staging and nothing else: the joiners find their group
 /// gone, and ask again.
 class state_stager {
  public:
@@ -74,7 +74,7 @@ class state_stager {
   void push_gradient(step_id step, std::span<const std::byte> bytes);
   /// The result of an evaluation, between the gradients as it was between the steps.
   void push_evaluation(std::span<const double> values);
-  /// The newcomers go on with the others after this step, whose barrier has agreed on `commands_agreed`, and up to
+  /// The joiners go on with the others after this step, whose barrier has agreed on `commands_agreed`, and up to
   /// which there were so many evaluations. The group ends once they have heard it.
   void push_end(step_id boundary, std::uint64_t commands_agreed, std::uint64_t evaluations);
 
@@ -139,7 +139,7 @@ class state_stager {
 /// A reduced bucket.
 struct gradient_frame {
   step_id step;
-  /// The last step that rank 0 had passed when this arrived here.
+  /// The last step that rank 0 had committed when this arrived here.
   step_id latest;
   /// From a 64-byte boundary; valid until the next call.
   std::span<const std::byte> bytes;
@@ -149,7 +149,7 @@ struct evaluation_frame {
   std::vector<double> values;
 };
 
-/// This newcomer is one of the others after this step.
+/// This joiner is one of the others after this step.
 struct end_frame {
   step_id boundary;
   std::uint64_t commands_agreed = 0;
@@ -158,7 +158,7 @@ struct end_frame {
 
 using staged_frame = std::variant<gradient_frame, evaluation_frame, end_frame>;
 
-/// A newcomer's side of one staging group: `receive`, then `next` until the end. On its training thread, but for
+/// A joiner's side of one staging group: `receive`, then `next` until the end. On its training thread, but for
 /// `abort`. Errors are those of the communicator, and final; `errc::aborted` where a source has given up.
 class staged_state {
  public:

@@ -15,19 +15,19 @@ std::vector<std::uint8_t> describe(const tracked_state& state, const transferred
   return nlohmann::json::to_cbor({{"values", state.values()}, {"metrics", facts.last_metrics}});
 }
 
-expected<void> give(collectives::communicator& group, rank_id newcomer, std::size_t mine, std::size_t sources,
+expected<void> give(collectives::communicator& group, rank_id joiner, std::size_t mine, std::size_t sources,
                     tracked_state& state, const std::vector<std::uint8_t>& text) {
   if (mine == 0) {
     auto size = std::uint64_t{text.size()};
-    if (auto sent = group.send(newcomer, std::as_bytes(std::span{&size, 1})); !sent)
+    if (auto sent = group.send(joiner, std::as_bytes(std::span{&size, 1})); !sent)
       return sent;
-    if (auto sent = group.send(newcomer, std::as_bytes(std::span{text})); !sent)
+    if (auto sent = group.send(joiner, std::as_bytes(std::span{text})); !sent)
       return sent;
   }
   auto carrier = chunk_carrier{state};
   auto chunks = chunks_of(state);
   for (auto i = mine; i < chunks.size(); i += sources)
-    if (auto sent = carrier.send(group, newcomer, chunks[i]); !sent)
+    if (auto sent = carrier.send(group, joiner, chunks[i]); !sent)
       return sent;
   return {};
 }
@@ -55,19 +55,18 @@ expected<void> take(collectives::communicator& group, const std::vector<rank_id>
 
 } // namespace
 
-expected<void> transfer_state(collectives::communicator& group, std::span<const rank_id> newcomers,
-                              tracked_state& state, transferred_facts& facts) {
+expected<void> transfer_state(collectives::communicator& group, std::span<const rank_id> joiners, tracked_state& state,
+                              transferred_facts& facts) {
   std::vector<rank_id> sources;
   for (std::uint32_t rank = 0; rank < group.world_size(); ++rank)
-    if (std::ranges::find(newcomers, rank_id{rank}) == newcomers.end())
+    if (std::ranges::find(joiners, rank_id{rank}) == joiners.end())
       sources.push_back(rank_id{rank});
   auto mine = std::ranges::find(sources, group.rank());
   if (mine == sources.end())
     return take(group, sources, state, facts);
   auto text = describe(state, facts);
-  for (auto newcomer : newcomers)
-    if (auto given =
-            give(group, newcomer, static_cast<std::size_t>(mine - sources.begin()), sources.size(), state, text);
+  for (auto joiner : joiners)
+    if (auto given = give(group, joiner, static_cast<std::size_t>(mine - sources.begin()), sources.size(), state, text);
         !given)
       return given;
   return {};

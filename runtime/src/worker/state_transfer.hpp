@@ -13,11 +13,11 @@ struct transferred_facts {
   metric_map last_metrics;
 };
 
-/// Gives the state of those who have it to the newcomers of a generation, in place. All ranks call it, with the same
-/// newcomers, at the same boundary between steps, having tracked the same tensors. Each who has the state sends its
-/// share: chunk c goes from the (c mod n)th of them, so that a newcomer gets all in (bytes / bandwidth), and the others
-/// send bytes / n for each newcomer. Fails as the communicator does; a newcomer's state is of no use then.
-[[nodiscard]] expected<void> transfer_state(collectives::communicator& group, std::span<const rank_id> newcomers,
+/// Gives the state of those who have it to the joiners of a generation, in place. All ranks call it, with the same
+/// joiners, at the same boundary between steps, having tracked the same tensors. Each who has the state sends its
+/// share: chunk c goes from the (c mod n)th of them, so that a joiner gets all in (bytes / bandwidth), and the others
+/// send bytes / n for each joiner. Fails as the communicator does; a joiner's state is of no use then.
+[[nodiscard]] expected<void> transfer_state(collectives::communicator& group, std::span<const rank_id> joiners,
                                             tracked_state& state, transferred_facts& facts);
 
 } // namespace troupe::runtime

@@ -13,11 +13,11 @@ enum class step_phase : std::uint8_t {
   /// The reduced gradient is here.
   reduced = 1,
   /// The barrier is behind: the step counts as applied.
-  passed = 2,
+  committed = 2,
   /// An abort came first: the step is not applied until somebody decides.
   frozen = 3,
   /// An abort came after the barrier: the step is applied, and no other begins until somebody decides.
-  passed_and_frozen = 4,
+  committed_and_frozen = 4,
 };
 
 /// A worker's place in the protocol as one atomic word (generation, step, phase), in which leaving the barrier and
@@ -44,8 +44,8 @@ class step_word {
   /// computing -> reduced; false when an abort was faster.
   bool reduced() noexcept { return advance(step_phase::computing, step_phase::reduced); }
 
-  /// reduced -> passed; false when an abort was faster.
-  bool pass() noexcept { return advance(step_phase::reduced, step_phase::passed); }
+  /// reduced -> committed; false when an abort was faster.
+  bool pass() noexcept { return advance(step_phase::reduced, step_phase::committed); }
 
   /// An abort: no step passes, and none begins, until `restart`. Returns what the worker had reached. From any thread.
   value freeze() noexcept {
@@ -55,7 +55,7 @@ class step_word {
       if (is_frozen(now.phase))
         return now;
       auto frozen = now;
-      frozen.phase = now.phase == step_phase::passed ? step_phase::passed_and_frozen : step_phase::frozen;
+      frozen.phase = now.phase == step_phase::committed ? step_phase::committed_and_frozen : step_phase::frozen;
       if (word_.compare_exchange_weak(old, pack(frozen)))
         return now;
     }
@@ -63,14 +63,14 @@ class step_word {
 
   /// A new generation: everything up to `step` is applied. Nobody freezes at the same time.
   void restart(generation_id generation, step_id step) noexcept {
-    word_.store(pack({static_cast<std::uint32_t>(generation.value), step.value, step_phase::passed}));
+    word_.store(pack({static_cast<std::uint32_t>(generation.value), step.value, step_phase::committed}));
   }
 
   [[nodiscard]] value load() const noexcept { return unpack(word_.load(std::memory_order_acquire)); }
 
  private:
   static constexpr bool is_frozen(step_phase x) noexcept {
-    return x == step_phase::frozen || x == step_phase::passed_and_frozen;
+    return x == step_phase::frozen || x == step_phase::committed_and_frozen;
   }
 
   // 19 bits of generation, 42 of step, 3 of phase.

@@ -52,11 +52,11 @@ void tracked_state::track(std::string name, dtype type, std::vector<std::uint64_
 
 void tracked_state::check_new(const tensor_spec& spec, std::uint64_t size_bytes) const {
   if (spec.size_bytes() != size_bytes)
-    throw failure{errc::invalid_argument, "tensor '" + spec.name + "' is tracked as " + describe(spec) +
-                                              ", which are " + std::to_string(spec.size_bytes()) +
-                                              " bytes, but its memory has " + std::to_string(size_bytes)};
+    throw exception{errc::invalid_argument, "tensor '" + spec.name + "' is tracked as " + describe(spec) +
+                                                ", which are " + std::to_string(spec.size_bytes()) +
+                                                " bytes, but its memory has " + std::to_string(size_bytes)};
   if (std::ranges::any_of(tensors_, [&](const tensor_view& x) { return x.spec.name == spec.name; }))
-    throw failure{errc::invalid_argument, "tensor '" + spec.name + "' is tracked twice: names must be unique"};
+    throw exception{errc::invalid_argument, "tensor '" + spec.name + "' is tracked twice: names must be unique"};
 }
 
 /// And fills it in, if there is what to begin with.
@@ -193,9 +193,9 @@ void tracked_state::check(bool is_complete) const {
   add("to be renamed, but not in it: ", unknown);
   if (text.empty())
     return;
-  throw failure{errc::mismatch, "the tensors of checkpoint " + source_->name() +
-                                    " are not those that the training function tracks:" + text +
-                                    "\n(the state of another run can be taken in part: load_options)"};
+  throw exception{errc::mismatch, "the tensors of checkpoint " + source_->name() +
+                                      " are not those that the training function tracks:" + text +
+                                      "\n(the state of another run can be taken in part: load_options)"};
 }
 
 std::uint64_t tracked_state::digest_of(std::size_t index, std::uint64_t offset_bytes, std::uint64_t size_bytes) const {

@@ -21,14 +21,14 @@ collectives::reduce_op to_op(reduction op) {
   case reduction::product:
     return collectives::reduce_op::product;
   }
-  throw failure{errc::invalid_argument, "no such reduction"};
+  throw exception{errc::invalid_argument, "no such reduction"};
 }
 
 std::size_t index_of(const std::vector<std::string>& names, std::string_view name) {
   auto found = std::ranges::find(names, name);
   if (found == names.end())
-    throw failure{errc::invalid_argument,
-                  "no metric '" + std::string{name} + "' in the plan: name it in step_plan.metrics"};
+    throw exception{errc::invalid_argument,
+                    "no metric '" + std::string{name} + "' in the plan: name it in step_plan.metrics"};
   return static_cast<std::size_t>(found - names.begin());
 }
 
@@ -42,30 +42,31 @@ random_stream shard::random(std::uint32_t index) const noexcept {
 
 void shard::contribute(std::span<const float> gradient) {
   if (owner_->driver_->plan_.on_gpu)
-    throw failure{errc::user_error, "shard.contribute() of a plan that is on_gpu: write to shard.gpu_gradient()"};
+    throw exception{errc::user_error, "shard.contribute() of a plan that is on_gpu: write to shard.gpu_gradient()"};
   if (gradient.size() != gradient_.size())
-    throw failure{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size()) +
-                                              " elements to a gradient of " + std::to_string(gradient_.size()) +
-                                              ": set step_plan.gradient_elements"};
+    throw exception{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size()) +
+                                                " elements to a gradient of " + std::to_string(gradient_.size()) +
+                                                ": set step_plan.gradient_elements"};
   for (std::size_t i = 0; i < gradient.size(); ++i)
     gradient_[i] += gradient[i];
 }
 
-void shard::complete(std::uint64_t first, std::uint64_t count) {
-  owner_->driver_->complete(*this, first, count);
+void shard::mark_ready(std::uint64_t first, std::uint64_t count) {
+  owner_->driver_->mark_ready(*this, first, count);
 }
 
 double* shard::gpu_metric(std::string_view metric) const {
   const auto& plan = owner_->driver_->plan_;
   if (!plan.on_gpu)
-    throw failure{errc::user_error, "shard.gpu_metric() of a plan that is not on_gpu: shard.add() adds to its metrics"};
+    throw exception{errc::user_error,
+                    "shard.gpu_metric() of a plan that is not on_gpu: shard.add() adds to its metrics"};
   return metrics_.data() + index_of(plan.metrics, metric);
 }
 
 void shard::add(std::string_view metric, double sum) {
   if (owner_->driver_->plan_.on_gpu)
-    throw failure{errc::user_error,
-                  "shard.add() of a plan that is on_gpu: its metrics are added to where shard.gpu_metric() says"};
+    throw exception{errc::user_error,
+                    "shard.add() of a plan that is on_gpu: its metrics are added to where shard.gpu_metric() says"};
   metrics_[index_of(owner_->driver_->plan_.metrics, metric)] += sum;
 }
 
@@ -99,7 +100,7 @@ std::span<const float> step::all_reduce_on_gpu() {
 
 double step::mean(std::string_view metric) const {
   if (!driver_->reduced_)
-    throw failure{errc::user_error, "step.mean('" + std::string{metric} + "') before step.all_reduce()"};
+    throw exception{errc::user_error, "step.mean('" + std::string{metric} + "') before step.all_reduce()"};
   return driver_->metric(index_of(driver_->plan_.metrics, metric));
 }
 
@@ -141,7 +142,7 @@ const std::string& train_context::generation_reason() const noexcept {
   return impl_->begin_.place.reason;
 }
 
-void train_context::alive() const noexcept {
+void train_context::heartbeat() const noexcept {
   if (impl_->activity_.kind() == activity_kind::user_code)
     impl_->activity_.touch();
 }
@@ -204,7 +205,7 @@ const collectives::device_stream& train_context::gpu_stream() {
 
 void train_context::track_on_gpu(std::string name, dtype type, std::vector<std::uint64_t> shape,
                                  std::span<std::byte> memory) {
-  impl_->state_.track(std::move(name), type, std::move(shape), impl_->gpu().door->tensor(memory));
+  impl_->state_.track(std::move(name), type, std::move(shape), impl_->gpu().copier->tensor(memory));
 }
 
 random_stream train_context::random(std::string_view name) const noexcept {

@@ -60,7 +60,7 @@ struct scaling_config {
   resources resources_per_worker = {};
   placement_strategy placement = placement_strategy::pack;
   /// How long a run with a range waits at its start for more room than `min` needs.
-  std::chrono::milliseconds gather_window{2'000};
+  std::chrono::milliseconds scale_up_wait{2'000};
   /// How long a run waits for room for its least number of workers, at its start and later, before it ends.
   std::chrono::milliseconds wait_for_workers{600'000};
 };
@@ -75,20 +75,20 @@ enum class resume_mode : std::uint8_t {
   /// Refuse to run into an existing run directory.
   never = 2,
   /// Fail without a checkpoint.
-  must = 3,
+  required = 3,
 };
 
 /// How gradients are summed.
 enum class reduction_mode : std::uint8_t {
   /// Over the canonical summation tree: the same bits on any number of workers.
   exact = 1,
-  /// By the backend's own all-reduce: replicas agree, and nothing more is promised.
+  /// By the transport's own all-reduce: replicas agree, and nothing more is promised.
   fast = 2,
 };
 
 /// What carries the gradients between workers. Gradients in the memory of GPUs go through the host's with all but
 /// `automatic` and `nccl`.
-enum class backend_mode : std::uint8_t {
+enum class transport_mode : std::uint8_t {
   /// What suits where the workers are, and the GPUs that they have.
   automatic = 1,
   /// Shared memory: all workers on one node.
@@ -112,7 +112,7 @@ struct run_config {
   std::uint64_t steps = 0;
   std::uint64_t seed = 1;
   reduction_mode reduction = reduction_mode::exact;
-  backend_mode backend = backend_mode::automatic;
+  transport_mode transport = transport_mode::automatic;
   /// Lets a checkpoint of another kind of processor be resumed, and workers of different kinds train together. The
   /// result is then marked as not exact.
   bool allow_mixed_hosts = false;
@@ -129,7 +129,7 @@ struct run_config {
   std::uint64_t verify_determinism = 0;
   /// Limit for starting worker processes until all have joined.
   std::chrono::milliseconds start_timeout{30'000};
-  /// Limit of one collective operation. Where `failure.standstill` is `replace`, ranks wait for a slow one as long as
+  /// Limit of one collective operation. Where `failure.hang` is `replace`, ranks wait for a slow one as long as
   /// that is not replaced; when all of them have waited for each other for so long, the group is formed anew, once, and
   /// the run ends if they do so again. Where it is `report`, a rank that has waited for so long ends the run.
   std::chrono::milliseconds collective_timeout{300'000};
@@ -158,7 +158,7 @@ struct checkpoint_config {
 };
 
 /// What to do about a worker that stands still although its process lives.
-enum class standstill_mode : std::uint8_t {
+enum class hang_mode : std::uint8_t {
   /// Only say so.
   report = 1,
   /// Say so, and replace it after `failure_config::replace_after`.
@@ -175,14 +175,14 @@ struct failure_config {
   /// A process or node that says nothing for so long is taken for frozen or cut off: it is killed, or given up. At
   /// least 500 ms.
   std::chrono::milliseconds heartbeat_timeout{1'200};
-  standstill_mode standstill = standstill_mode::replace;
-  /// A rank whose training thread does nothing for so long is named. `train_context::alive` says that it does
+  hang_mode hang = hang_mode::replace;
+  /// A rank whose training thread does nothing for so long is named. `train_context::heartbeat` says that it does
   /// something; before its first loop, too.
   std::chrono::milliseconds report_after{30'000};
   std::chrono::milliseconds replace_after{600'000};
-  /// A tracked state of more bytes is given to a newcomer while the others train on; it then applies what they have
+  /// A tracked state of more bytes is given to a joiner while the others train on; it then applies what they have
   /// reduced meanwhile. For a smaller one the others wait.
-  std::uint64_t stage_above_bytes = std::uint64_t{16} << 20;
+  std::uint64_t background_transfer_above_bytes = std::uint64_t{16} << 20;
 };
 
 /// On which nodes to run.

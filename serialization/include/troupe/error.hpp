@@ -100,10 +100,10 @@ using expected = tl::expected<T, error>;
 [[nodiscard]] error system_error(std::string_view what);
 
 /// Carries an `error` out of the user's training loop, where a value could not unwind it.
-class failure : public std::exception {
+class exception : public std::exception {
  public:
-  explicit failure(error reason) : reason_(std::move(reason)) {}
-  failure(errc code, std::string message) : reason_{code, std::move(message)} {}
+  explicit exception(error reason) : reason_(std::move(reason)) {}
+  exception(errc code, std::string message) : reason_{code, std::move(message)} {}
 
   [[nodiscard]] const char* what() const noexcept override { return reason_.message.c_str(); }
   [[nodiscard]] const error& reason() const noexcept { return reason_; }
@@ -113,11 +113,11 @@ class failure : public std::exception {
   error reason_;
 };
 
-/// The value of `result`; throws its error as a `failure`.
+/// The value of `result`; throws its error as a `exception`.
 template <class T>
 T value_or_throw(expected<T> result) {
   if (!result)
-    throw failure{std::move(result.error())};
+    throw exception{std::move(result.error())};
   if constexpr (!std::is_void_v<T>)
     return std::move(*result);
 }

@@ -159,7 +159,7 @@ bool inspect(Inspector& f, end_run& x) {
   return f.object(x).fields(f.field("run", x.run));
 }
 
-/// Kills one worker: it was condemned, or is not needed any more. Its end comes as `worker_ended`. Idempotent.
+/// Kills one worker: it was fenced, or is not needed any more. Its end comes as `worker_ended`. Idempotent.
 struct kill_worker {
   run_id run;
   worker_id worker;
@@ -248,8 +248,8 @@ struct worker_beat {
   run_id run;
   worker_id worker;
   generation_id generation;
-  /// The last step whose barrier was passed.
-  step_id passed;
+  /// The last step whose barrier was committed.
+  step_id committed;
   /// Changes whenever the training thread does anything: enters or leaves a call, or says that it is alive.
   std::uint64_t progress = 0;
   activity_kind activity = activity_kind::control;
@@ -260,7 +260,7 @@ struct worker_beat {
 template <class Inspector>
 bool inspect(Inspector& f, worker_beat& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("generation", x.generation),
-                            f.field("passed", x.passed), f.field("progress", x.progress),
+                            f.field("committed", x.committed), f.field("progress", x.progress),
                             f.field("activity", x.activity));
 }
 
@@ -366,7 +366,7 @@ struct run_plan {
   std::uint32_t loop = 0;
   /// The results of the evaluations since the loop before: who joins later computes none of them.
   std::vector<std::vector<double>> evaluations;
-  /// The size of the tracked tensors, which decides how newcomers get them.
+  /// The size of the tracked tensors, which decides how joiners get them.
   std::uint64_t state_bytes = 0;
 
   bool operator==(const run_plan&) const = default;
@@ -395,28 +395,28 @@ bool inspect(Inspector& f, plan_accepted& x) {
 
 /// What a worker knows once its group is gone and no thread of its own touches memory under that generation any more.
 /// Sent by its training thread when a collective operation was aborted or found a peer missing, when a command says so,
-/// and by a newcomer that asks for its first place, or has followed the others to where they are. Answered by
+/// and by a joiner that asks for its first place, or has followed the others to where they are. Answered by
 /// `next_generation` when all who are left have reported; fails when the run is ending. Repeating it is harmless.
 struct regroup_report {
   run_id run;
-  /// The generation that is over; 0 from a newcomer that was in none.
+  /// The generation that is over; 0 from a joiner that was in none.
   generation_id generation;
   worker_id worker;
-  /// Whether it has the run's state: a newcomer has none until somebody gives it.
+  /// Whether it has the run's state: a joiner has none until somebody gives it.
   bool has_state = true;
-  /// Whether it stands between two steps, where newcomers can be let in.
+  /// Whether it stands between two steps, where joiners can be let in.
   bool between_steps = false;
   /// Whether a step was under way.
   bool in_step = false;
-  /// The last step whose barrier this worker has passed: it counts as applied.
-  step_id passed;
+  /// The last step whose barrier this worker has committed: it counts as applied.
+  step_id committed;
   /// Whether it holds the reduced gradient of the step after that one.
   bool holds_next = false;
-  /// The highest command that the barrier of `passed` has agreed on.
+  /// The highest command that the barrier of `committed` has agreed on.
   std::uint64_t commands_agreed = 0;
   /// How many evaluations it has finished; it holds the result of the last.
   std::uint64_t evaluations = 0;
-  /// The number of the staging group that this newcomer was in last; 0 for none.
+  /// The number of the staging group that this joiner was in last; 0 for none.
   std::uint64_t staging = 0;
   /// How this worker found out, if nobody had told it.
   error reason;
@@ -426,16 +426,17 @@ struct regroup_report {
 
 template <class Inspector>
 bool inspect(Inspector& f, regroup_report& x) {
-  return f.object(x).fields(
-      f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
-      f.field("has_state", x.has_state), f.field("between_steps", x.between_steps), f.field("in_step", x.in_step),
-      f.field("passed", x.passed), f.field("holds_next", x.holds_next), f.field("commands_agreed", x.commands_agreed),
-      f.field("evaluations", x.evaluations), f.field("staging", x.staging), f.field("reason", x.reason));
+  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
+                            f.field("has_state", x.has_state), f.field("between_steps", x.between_steps),
+                            f.field("in_step", x.in_step), f.field("committed", x.committed),
+                            f.field("holds_next", x.holds_next), f.field("commands_agreed", x.commands_agreed),
+                            f.field("evaluations", x.evaluations), f.field("staging", x.staging),
+                            f.field("reason", x.reason));
 }
 
-/// A newcomer that follows the others in a staging group has applied what they have, but for the last step or two.
+/// A joiner that follows the others in a staging group has applied what they have, but for the last step or two.
 /// Pushed.
-struct newcomer_level {
+struct caught_up {
   run_id run;
   worker_id worker;
   /// Of the others.
@@ -444,11 +445,11 @@ struct newcomer_level {
   std::uint64_t staging = 0;
   step_id step;
 
-  bool operator==(const newcomer_level&) const = default;
+  bool operator==(const caught_up&) const = default;
 };
 
 template <class Inspector>
-bool inspect(Inspector& f, newcomer_level& x) {
+bool inspect(Inspector& f, caught_up& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("generation", x.generation),
                             f.field("staging", x.staging), f.field("step", x.step));
 }
@@ -489,7 +490,7 @@ bool inspect(Inspector& f, ledger_row& x) {
 struct pause_row {
   /// The first generation in which it got on again.
   generation_id generation;
-  /// The first step that it passed there.
+  /// The first step that it committed there.
   step_id step;
   /// From the barrier before to that step's, in microseconds.
   std::uint64_t pause_us = 0;
@@ -557,7 +558,7 @@ bool inspect(Inspector& f, worker_finished& x) {
 // -- driver to worker -----------------------------------------------------------------------------------------------
 
 /// Which communicator carries the gradients.
-enum class backend_kind : std::uint8_t {
+enum class transport_kind : std::uint8_t {
   self = 1,
   gloo = 2,
   shm = 3,
@@ -565,10 +566,10 @@ enum class backend_kind : std::uint8_t {
 };
 
 template <class Inspector>
-bool inspect(Inspector& f, backend_kind& x) {
+bool inspect(Inspector& f, transport_kind& x) {
   auto get = [&x] { return static_cast<std::uint8_t>(x); };
   auto set = [&x](std::uint8_t value) {
-    x = static_cast<backend_kind>(value);
+    x = static_cast<transport_kind>(value);
     return value >= 1 && value <= 4;
   };
   return f.apply(get, set);
@@ -598,7 +599,7 @@ bool inspect(Inspector& f, checkpoint_sync& x) {
 enum class gpu_gradients : std::uint8_t {
   /// NCCL where each rank has a GPU of its own and all have the library in one version; else the hosts' memory.
   automatic = 0,
-  /// The hosts' memory, and the generation's backend: that was asked for by name.
+  /// The hosts' memory, and the generation's transport: that was asked for by name.
   by_host = 1,
   /// NCCL, or nothing: it was asked for by name.
   by_nccl = 2,
@@ -616,7 +617,7 @@ bool inspect(Inspector& f, gpu_gradients& x) {
 
 /// A worker's place in a generation, and who else is in it.
 struct group_place {
-  /// 0 for a newcomer that has no place yet.
+  /// 0 for a joiner that has no place yet.
   generation_id generation;
   /// Which start of the run this belongs to, from 1: one that is started again from a checkpoint begins its next.
   std::uint32_t attempt = 1;
@@ -629,7 +630,7 @@ struct group_place {
   std::uint32_t node_rank = 0;
   /// By rank.
   std::vector<shard_range> ownership;
-  backend_kind backend = backend_kind::self;
+  transport_kind transport = transport_kind::self;
   /// The node of each rank, as indices: ranks of one node can share memory.
   std::vector<std::uint32_t> nodes;
   /// The address that the data plane binds to on this worker's host.
@@ -646,18 +647,18 @@ bool inspect(Inspector& f, group_place& x) {
                             f.field("reason", x.reason), f.field("rank", x.rank), f.field("world_size", x.world_size),
                             f.field("local_rank", x.local_rank), f.field("local_world_size", x.local_world_size),
                             f.field("node_rank", x.node_rank), f.field("ownership", x.ownership),
-                            f.field("backend", x.backend), f.field("nodes", x.nodes),
+                            f.field("transport", x.transport), f.field("nodes", x.nodes),
                             f.field("data_address", x.data_address), f.field("host_address", x.host_address));
 }
 
-/// Everything a worker needs to enter the training function. Sent once all workers are ready, and to a newcomer once it
+/// Everything a worker needs to enter the training function. Sent once all workers are ready, and to a joiner once it
 /// is ready itself.
 struct begin_training {
   run_id run;
   worker_id worker;
-  /// Without a generation for a newcomer: it comes as far as its first loop by itself, and asks for a place there.
+  /// Without a generation for a joiner: it comes as far as its first loop by itself, and asks for a place there.
   group_place place;
-  /// For a newcomer: the results of the evaluations that the others have done before each loop, in order. Its own loops
+  /// For a joiner: the results of the evaluations that the others have done before each loop, in order. Its own loops
   /// before the last of these are skipped.
   std::vector<std::vector<std::vector<double>>> earlier_evaluations;
   /// The name under which the program registered its training function.
@@ -690,7 +691,7 @@ struct begin_training {
   std::string part_stream;
   /// How the tensors of a checkpoint of another run become this run's.
   load_options load;
-  /// The sum is handed to the backend instead of the canonical tree.
+  /// The sum is handed to the transport instead of the canonical tree.
   bool fast_reduction = false;
   bool keep_ledger = false;
   /// Digest the tracked state around the body of every step, not only of the first.
@@ -725,8 +726,8 @@ bool inspect(Inspector& f, begin_training& x) {
       f.field("gpus", x.gpus), f.field("gradients_on_gpu", x.gradients_on_gpu));
 }
 
-/// A newcomer's place in a staging group: a communicator beside the one of a generation, over which its members, who
-/// are the first ranks, give the newcomers the state and what happens to it, while they train on.
+/// A joiner's place in a staging group: a communicator beside the one of a generation, over which its members, who
+/// are the first ranks, give the joiners the state and what happens to it, while they train on.
 struct staging_place {
   /// The number of the command that told the others; 0 for no staging group.
   std::uint64_t number = 0;
@@ -734,7 +735,7 @@ struct staging_place {
   generation_id generation;
   rank_id rank;
   std::uint32_t sources = 0;
-  std::uint32_t newcomers = 0;
+  std::uint32_t joiners = 0;
   /// The address that the data plane binds to on this worker's host.
   std::string data_address;
 
@@ -744,7 +745,7 @@ struct staging_place {
 template <class Inspector>
 bool inspect(Inspector& f, staging_place& x) {
   return f.object(x).fields(f.field("number", x.number), f.field("generation", x.generation), f.field("rank", x.rank),
-                            f.field("sources", x.sources), f.field("newcomers", x.newcomers),
+                            f.field("sources", x.sources), f.field("joiners", x.joiners),
                             f.field("data_address", x.data_address));
 }
 
@@ -752,9 +753,9 @@ bool inspect(Inspector& f, staging_place& x) {
 enum class state_comparison : std::uint8_t {
   /// The slice whose turn it is, as at every barrier.
   slice = 1,
-  /// All of it: newcomers, and one who was there before them.
+  /// All of it: joiners, and one who was there before them.
   whole = 2,
-  /// Nothing: newcomers have come, and others are compared with them.
+  /// Nothing: joiners have come, and others are compared with them.
   nothing = 3,
 };
 
@@ -773,9 +774,9 @@ struct next_generation {
   group_place place;
   /// Whether this worker is not needed any more, and has no place: its process may end.
   bool released = false;
-  /// Who has not passed this step holds its reduced gradient, and applies it. Any later step is computed again.
-  step_id settled;
-  /// What the barrier of `settled` has agreed on.
+  /// Who has not committed this step holds its reduced gradient, and applies it. Any later step is computed again.
+  step_id commit_point;
+  /// What the barrier of `commit_point` has agreed on.
   std::uint64_t commands_agreed = 0;
   /// Who has finished fewer evaluations takes the last result from rank `evaluation_source`; all take part in that if
   /// `evaluations_differ`.
@@ -783,12 +784,12 @@ struct next_generation {
   bool evaluations_differ = false;
   rank_id evaluation_source;
   /// The ranks that get the run's state from the others before anything else.
-  std::vector<rank_id> newcomers;
+  std::vector<rank_id> joiners;
   state_comparison comparison = state_comparison::slice;
-  /// For a newcomer: it has no place yet, follows the others here, and reports again when it has come to the boundary
+  /// For a joiner: it has no place yet, follows the others here, and reports again when it has come to the boundary
   /// that they name, or cannot. Nothing else is filled in then.
   staging_place staging;
-  /// For a newcomer: the others have this loop of the training function behind them. It goes on to the next, before
+  /// For a joiner: the others have this loop of the training function behind them. It goes on to the next, before
   /// which they have found `next_evaluations`. Nothing else is filled in then.
   bool skips_loop = false;
   std::vector<std::vector<double>> next_evaluations;
@@ -798,10 +799,10 @@ struct next_generation {
 
 template <class Inspector>
 bool inspect(Inspector& f, next_generation& x) {
-  return f.object(x).fields(f.field("place", x.place), f.field("released", x.released), f.field("settled", x.settled),
-                            f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
-                            f.field("evaluations_differ", x.evaluations_differ),
-                            f.field("evaluation_source", x.evaluation_source), f.field("newcomers", x.newcomers),
+  return f.object(x).fields(f.field("place", x.place), f.field("released", x.released),
+                            f.field("commit_point", x.commit_point), f.field("commands_agreed", x.commands_agreed),
+                            f.field("evaluations", x.evaluations), f.field("evaluations_differ", x.evaluations_differ),
+                            f.field("evaluation_source", x.evaluation_source), f.field("joiners", x.joiners),
                             f.field("comparison", x.comparison), f.field("staging", x.staging),
                             f.field("skips_loop", x.skips_loop), f.field("next_evaluations", x.next_evaluations));
 }
@@ -815,7 +816,7 @@ enum class command_kind : std::uint8_t {
   /// Form the next generation: members come or go, or the run pauses. Void in any other generation than
   /// `control_command::generation`.
   regroup = 3,
-  /// Give `control_command::newcomers` newcomers the state, behind the back of the training. Void in any other
+  /// Give `control_command::joiners` joiners the state, behind the back of the training. Void in any other
   /// generation than `control_command::generation`.
   stage = 4,
 };
@@ -837,7 +838,7 @@ struct control_command {
   command_kind kind = command_kind::stop;
   /// The generation in which it was given.
   generation_id generation;
-  std::uint32_t newcomers = 0;
+  std::uint32_t joiners = 0;
   /// Whether not all of them and the others are on one node.
   bool across_nodes = false;
   /// Of `stage`: which of the training function's loops they have come to, from 0. Void in any other.
@@ -849,7 +850,7 @@ struct control_command {
 template <class Inspector>
 bool inspect(Inspector& f, control_command& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("kind", x.kind),
-                            f.field("generation", x.generation), f.field("newcomers", x.newcomers),
+                            f.field("generation", x.generation), f.field("joiners", x.joiners),
                             f.field("across_nodes", x.across_nodes), f.field("loop", x.loop));
 }
 
@@ -943,47 +944,47 @@ bool inspect(Inspector& f, exchange_ended& x) {
 }
 
 /// A worker's device does not let go of a group that was given up, so that the process has to end: it asks for leave.
-/// Answered by `leave_granted`, when it is its turn. From a worker to the collectives actor.
-struct leave_request {
+/// Answered by `exit_granted`, when it is its turn. From a worker to the collectives actor.
+struct exit_request {
   run_id run;
   generation_id generation;
   worker_id worker;
   /// What hangs, for the log.
   std::string reason;
 
-  bool operator==(const leave_request&) const = default;
+  bool operator==(const exit_request&) const = default;
 };
 
 template <class Inspector>
-bool inspect(Inspector& f, leave_request& x) {
+bool inspect(Inspector& f, exit_request& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
                             f.field("reason", x.reason));
 }
 
 /// The worker may end itself.
-struct leave_granted {
+struct exit_granted {
   /// Nobody else has the state of the run: it is to be copied out first.
   bool is_last_holder = false;
 
-  bool operator==(const leave_granted&) const = default;
+  bool operator==(const exit_granted&) const = default;
 };
 
 template <class Inspector>
-bool inspect(Inspector& f, leave_granted& x) {
+bool inspect(Inspector& f, exit_granted& x) {
   return f.object(x).fields(f.field("is_last_holder", x.is_last_holder));
 }
 
 /// A worker that has asked for leave goes on after all: what hung has come back. From the worker to the collectives
 /// actor.
-struct leave_withdrawn {
+struct exit_withdrawn {
   run_id run;
   worker_id worker;
 
-  bool operator==(const leave_withdrawn&) const = default;
+  bool operator==(const exit_withdrawn&) const = default;
 };
 
 template <class Inspector>
-bool inspect(Inspector& f, leave_withdrawn& x) {
+bool inspect(Inspector& f, exit_withdrawn& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker));
 }
 
@@ -1096,7 +1097,7 @@ bool inspect(Inspector& f, storage_view& x) {
 // -- driver to checkpoint store -------------------------------------------------------------------------------------
 
 /// What every manifest of a run says alike. Sent by the trainer when the workers' plans are accepted.
-struct checkpoint_facts {
+struct checkpoint_metadata {
   run_id run;
   std::uint64_t seed = 0;
   std::uint32_t shards = 0;
@@ -1107,11 +1108,11 @@ struct checkpoint_facts {
   std::string data_fingerprint;
   std::string numerics;
 
-  bool operator==(const checkpoint_facts&) const = default;
+  bool operator==(const checkpoint_metadata&) const = default;
 };
 
 template <class Inspector>
-bool inspect(Inspector& f, checkpoint_facts& x) {
+bool inspect(Inspector& f, checkpoint_metadata& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("seed", x.seed), f.field("shards", x.shards),
                             f.field("batch_samples", x.batch_samples), f.field("tree_version", x.tree_version),
                             f.field("build_id", x.build_id), f.field("configuration", x.configuration),

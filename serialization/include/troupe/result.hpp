@@ -88,7 +88,7 @@ struct generation_record {
   std::uint32_t attempt = 1;
   std::uint32_t workers = 0;
   /// Every step up to this one was applied before.
-  step_id settled;
+  step_id commit_point;
   /// How many steps that some had begun were computed again: 0 or 1; after a restart, those since the checkpoint.
   std::uint64_t steps_redone = 0;
   /// Whether a step was under way when the generation before ended.
@@ -105,7 +105,7 @@ struct generation_record {
 template <class Inspector>
 bool inspect(Inspector& f, generation_record& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("attempt", x.attempt),
-                            f.field("workers", x.workers), f.field("settled", x.settled),
+                            f.field("workers", x.workers), f.field("commit_point", x.commit_point),
                             f.field("steps_redone", x.steps_redone), f.field("interrupted_step", x.interrupted_step),
                             f.field("pause_seconds", x.pause_seconds), f.field("reason", x.reason),
                             f.field("members", x.members));
@@ -153,7 +153,7 @@ struct run_result {
   std::uint32_t restarts = 0;
   /// All worker processes that ever were part of it, by `worker`; the last rank of each.
   std::vector<worker_info> workers;
-  /// False where hosts of different kinds took part, or the sums were left to the backend.
+  /// False where hosts of different kinds took part, or the sums were left to the transport.
   bool exact = true;
   /// The step that was resumed from; 0 for a fresh start.
   std::uint64_t resumed_from_step = 0;

@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <fmt/core.h>
 #include <functional>
 #include <string>
 
@@ -61,4 +62,13 @@ bool inspect(Inspector& f, shard_range& x) {
 template <class Tag, class Rep>
 struct std::hash<troupe::strong_id<Tag, Rep>> {
   std::size_t operator()(const troupe::strong_id<Tag, Rep>& x) const noexcept { return std::hash<Rep>{}(x.value); }
+};
+
+/// An id prints as its value, with the value's format specification.
+template <class Tag, class Rep>
+struct fmt::formatter<troupe::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
+  template <class Context>
+  auto format(const troupe::strong_id<Tag, Rep>& x, Context& context) const {
+    return fmt::formatter<Rep>::format(x.value, context);
+  }
 };

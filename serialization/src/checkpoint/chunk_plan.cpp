@@ -15,11 +15,11 @@ std::uint64_t pages_of(std::uint64_t size_bytes) {
 
 void require_valid(std::uint32_t parts, std::uint64_t limit_bytes) {
   if (parts == 0)
-    throw failure{errc::invalid_argument, "a checkpoint needs at least one part"};
+    throw exception{errc::invalid_argument, "a checkpoint needs at least one part"};
   if (limit_bytes == 0 || limit_bytes > max_chunk_bytes || limit_bytes % chunk_alignment_bytes != 0)
-    throw failure{errc::invalid_argument,
-                  "a chunk limit of " + std::to_string(limit_bytes) + " bytes: it must be a positive multiple of " +
-                      std::to_string(chunk_alignment_bytes) + ", at most " + std::to_string(max_chunk_bytes)};
+    throw exception{errc::invalid_argument,
+                    "a chunk limit of " + std::to_string(limit_bytes) + " bytes: it must be a positive multiple of " +
+                        std::to_string(chunk_alignment_bytes) + ", at most " + std::to_string(max_chunk_bytes)};
 }
 
 /// Walks along the row of pages and cuts it.

@@ -1,6 +1,6 @@
 #include "checkpoint/exported_manifest.hpp"
 
-#include "vocabulary/in_quotes.hpp"
+#include "vocabulary/quote_for_log.hpp"
 
 #include <charconv>
 #include <cmath>
@@ -109,7 +109,7 @@ class field_reader {
   void refuse(const char* key, const std::string& text) {
     if (flaw_.code == errc::none)
       flaw_ = {errc::damaged, "its __metadata__ has under " + std::string{key} +
-                                  " what Troupe does not write there: " + in_quotes(text)};
+                                  " what Troupe does not write there: " + quote_for_log(text)};
   }
 
   const texts& from_;
@@ -160,7 +160,7 @@ expected<manifest> from_metadata(const texts& metadata) {
   if (auto found = metadata.find(format_key); found == metadata.end() || found->second != format)
     return fail(errc::unsupported_version,
                 "its __metadata__ has the version " +
-                    (found == metadata.end() ? std::string{"\"\""} : in_quotes(found->second)) + " under " +
+                    (found == metadata.end() ? std::string{"\"\""} : quote_for_log(found->second)) + " under " +
                     std::string{format_key} + ", and this build reads " + format + ": use the one that wrote it");
   auto result = manifest{};
   auto from = field_reader{metadata};

@@ -23,7 +23,8 @@ using byte_sink = std::function<void(std::span<const std::byte>)>;
 
 void require(bool success, const char* what) {
   if (!success)
-    throw failure{errc::internal, std::string{"OpenSSL fails at "} + what + "; see its configuration on this machine"};
+    throw exception{errc::internal,
+                    std::string{"OpenSSL fails at "} + what + "; see its configuration on this machine"};
 }
 
 const unsigned char* raw(std::span<const std::byte> bytes) {

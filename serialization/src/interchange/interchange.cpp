@@ -11,7 +11,7 @@
 #include "files/file_place.hpp"
 #include "files/new_file.hpp"
 #include "files/reserved_memory.hpp"
-#include "vocabulary/in_quotes.hpp"
+#include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -117,7 +117,7 @@ expected<void> check_written(const fs::path& made, const fs::path& source, const
     return fail(std::move(sha256.error()));
   if (*sha256 != expected_sha256)
     return fail(errc::mismatch, source.string() + " holds another state than was exported (SHA-256 " + *sha256 +
-                                    ", exported " + in_quotes(expected_sha256) +
+                                    ", exported " + quote_for_log(expected_sha256) +
                                     "): it is damaged, or was changed since; export it again, or say that the change "
                                     "is meant (--changed)");
   return {};
@@ -270,7 +270,7 @@ expected<void> export_npy(const checkpoint& source, std::string_view tensor, con
                           existing_file existing, const byte_counter& progress) {
   auto index = source.find(tensor);
   if (!index)
-    return fail(errc::not_found, source.directory().string() + " holds no tensor " + in_quotes(tensor));
+    return fail(errc::not_found, source.directory().string() + " holds no tensor " + quote_for_log(tensor));
   auto read = [&](const byte_sink& sink) { return source.read_chunks(*index, counted(sink, progress)); };
   return write_npy(target, source.content().tensors[*index].spec, read, existing);
 }
@@ -290,7 +290,7 @@ expected<checkpoint> import_checkpoint(const fs::path& source, const fs::path& t
     return fail(errc::invalid_argument, source.string() +
                                             " is no NPY file, and its tensors have names: leave out the "
                                             "name " +
-                                            in_quotes(options.tensor));
+                                            quote_for_log(options.tensor));
   return import_safetensors(source, place, options);
 }
 

@@ -6,7 +6,7 @@
 #include "files/file_place.hpp"
 #include "files/new_file.hpp"
 #include "vocabulary/booleans.hpp"
-#include "vocabulary/in_quotes.hpp"
+#include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -94,8 +94,9 @@ expected<void> write_npy(const fs::path& path, const tensor_spec& spec,
   if (!written)
     return written;
   if (auto given = target->written_bytes() - head->size(); given != spec.size_bytes())
-    return fail(errc::invalid_argument, "tensor " + in_quotes(spec.name) + " has " + std::to_string(spec.size_bytes()) +
-                                            " bytes, and its source gave " + std::to_string(given));
+    return fail(errc::invalid_argument, "tensor " + quote_for_log(spec.name) + " has " +
+                                            std::to_string(spec.size_bytes()) + " bytes, and its source gave " +
+                                            std::to_string(given));
   return target->commit();
 }
 

@@ -1,6 +1,6 @@
 #include <troupe/serialization/interchange/npy.hpp>
 
-#include "vocabulary/in_quotes.hpp"
+#include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <array>
@@ -50,13 +50,13 @@ class header_reader {
       auto key = read_string();
       auto found = std::ranges::find(names, key);
       if (good() && found == names.end())
-        return refuse("its header has an entry " + in_quotes(key) + ", which the format does not");
+        return refuse("its header has an entry " + quote_for_log(key) + ", which the format does not");
       want(':');
       if (!good())
         return;
       auto which = static_cast<std::size_t>(found - names.begin());
       if (std::exchange(seen[which], true))
-        return refuse("its header has two entries " + in_quotes(key));
+        return refuse("its header has two entries " + quote_for_log(key));
       which == 0 ? read_descr() : which == 1 ? read_order() : read_shape();
       if (!take(',')) {
         want('}');
@@ -95,7 +95,7 @@ class header_reader {
     if (code == "|O" || code == "O")
       return refuse("its elements are Python objects, which are code to be run, not numbers: save an array of numbers",
                     errc::invalid_argument);
-    refuse("its elements are of dtype " + in_quotes(code) +
+    refuse("its elements are of dtype " + quote_for_log(code) +
                ", which Troupe does not have: convert them with array.astype to one of float16, float32, float64, "
                "int8, int16, int32, int64, uint8, bool before",
            errc::invalid_argument);
@@ -246,11 +246,11 @@ expected<npy_layout> parse_npy_header(std::span<const std::byte> beginning, std:
 expected<std::string> make_npy_head(const tensor_spec& spec) {
   auto code = std::ranges::find(codes, spec.type, &std::pair<dtype, std::string_view>::first);
   if (code == codes.end())
-    return fail(errc::invalid_argument, "tensor " + in_quotes(spec.name) + " has elements of dtype " +
+    return fail(errc::invalid_argument, "tensor " + quote_for_log(spec.name) + " has elements of dtype " +
                                             std::string{to_string(spec.type)} +
                                             ", which NumPy does not have: write a safetensors file");
   if (spec.shape.size() > max_imported_dimensions)
-    return fail(errc::invalid_argument, "tensor " + in_quotes(spec.name) + " has more than " +
+    return fail(errc::invalid_argument, "tensor " + quote_for_log(spec.name) + " has more than " +
                                             std::to_string(max_imported_dimensions) +
                                             " dimensions, and NumPy reads no more: write a safetensors file");
   auto shape = std::string{};

@@ -6,7 +6,7 @@
 #include "files/file_place.hpp"
 #include "files/new_file.hpp"
 #include "vocabulary/booleans.hpp"
-#include "vocabulary/in_quotes.hpp"
+#include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <array>
@@ -51,7 +51,7 @@ expected<void> write_tensor(new_file& target, const tensor_spec& spec, std::size
   if (!read)
     return read;
   if (written && taken != size)
-    return fail(errc::invalid_argument, "tensor " + in_quotes(spec.name) + " has " + std::to_string(size) +
+    return fail(errc::invalid_argument, "tensor " + quote_for_log(spec.name) + " has " + std::to_string(size) +
                                             " bytes, and its source gave " + std::to_string(taken));
   return written;
 }
@@ -93,13 +93,13 @@ expected<void> safetensors_file::read(std::size_t index, std::uint64_t offset_by
   const auto& entry = tensors()[index];
   auto size = entry.spec.size_bytes();
   if (offset_bytes > size || target.size() > size - offset_bytes)
-    return fail(errc::invalid_argument, "tensor " + in_quotes(entry.spec.name) + " of " + path_.string() + " has " +
+    return fail(errc::invalid_argument, "tensor " + quote_for_log(entry.spec.name) + " of " + path_.string() + " has " +
                                             std::to_string(size) + " bytes, and " + std::to_string(target.size()) +
                                             " are wanted from byte " + std::to_string(offset_bytes) + " on");
   if (auto read = source_->read_at(entry.offset_bytes + offset_bytes, target); !read)
     return read;
   if (auto bad = find_no_boolean(entry.spec.type, target))
-    return fail(errc::damaged, path_.string() + ": tensor " + in_quotes(entry.spec.name) +
+    return fail(errc::damaged, path_.string() + ": tensor " + quote_for_log(entry.spec.name) +
                                    " is bool, and its element " + std::to_string(offset_bytes + *bad) +
                                    " is neither 0 nor 1");
   return {};

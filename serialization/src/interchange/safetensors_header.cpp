@@ -1,6 +1,6 @@
 #include <troupe/serialization/interchange/safetensors.hpp>
 
-#include "vocabulary/in_quotes.hpp"
+#include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <array>
@@ -102,10 +102,10 @@ class header_reader {
       return true;
     }
     if (where_ != place::tensor || key_ != "dtype")
-      return unexpected(in_quotes(value));
+      return unexpected(quote_for_log(value));
     auto type = dtype_named(value);
     if (!type)
-      return refuse(tensor_name() + " has elements of dtype " + in_quotes(value) +
+      return refuse(tensor_name() + " has elements of dtype " + quote_for_log(value) +
                         ", which Troupe does not have: convert it to one of " + all_dtypes() + " before",
                     errc::invalid_argument);
     tensor_.spec.type = *type;
@@ -223,8 +223,8 @@ class header_reader {
     return true;
   }
 
-  [[nodiscard]] std::string key_name() const { return in_quotes(key_); }
-  [[nodiscard]] std::string tensor_name() const { return "tensor " + in_quotes(tensor_.spec.name); }
+  [[nodiscard]] std::string key_name() const { return quote_for_log(key_); }
+  [[nodiscard]] std::string tensor_name() const { return "tensor " + quote_for_log(tensor_.spec.name); }
 
   place where_ = place::before;
   std::string key_;
@@ -241,13 +241,13 @@ class header_reader {
 expected<void> check_cover(const std::vector<described_tensor>& tensors, std::uint64_t data_bytes) {
   auto covered = std::uint64_t{0};
   for (const auto& tensor : tensors) {
-    auto which = "tensor " + in_quotes(tensor.spec.name) + " begins at byte " + std::to_string(tensor.begin);
+    auto which = "tensor " + quote_for_log(tensor.spec.name) + " begins at byte " + std::to_string(tensor.begin);
     if (tensor.begin < covered)
       return fail(errc::damaged, which + " and overlaps the one before it, which ends at " + std::to_string(covered));
     if (tensor.begin > covered)
       return fail(errc::damaged, which + " and leaves a hole from byte " + std::to_string(covered) + " on");
     if (tensor.end > data_bytes)
-      return fail(errc::damaged, "tensor " + in_quotes(tensor.spec.name) + " ends at byte " +
+      return fail(errc::damaged, "tensor " + quote_for_log(tensor.spec.name) + " ends at byte " +
                                      std::to_string(tensor.end) + ", of which there are " + std::to_string(data_bytes) +
                                      ": the file is cut short or its header is wrong");
     covered = tensor.end;
@@ -262,7 +262,7 @@ expected<std::string> json_text(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::type_error&) {
-    return fail(errc::invalid_argument, "the name or text " + in_quotes(text) +
+    return fail(errc::invalid_argument, "the name or text " + quote_for_log(text) +
                                             " is not UTF-8, and a safetensors file can hold no other: rename it");
   }
 }
@@ -289,7 +289,8 @@ expected<std::string> entry_text(const tensor_spec& spec, std::uint64_t begin) {
   auto size = checked_size(spec);
   auto end = std::uint64_t{0};
   if (!size || __builtin_add_overflow(begin, *size, &end))
-    return fail(errc::invalid_argument, "tensor " + in_quotes(spec.name) + " is too big for its size to be a number");
+    return fail(errc::invalid_argument,
+                "tensor " + quote_for_log(spec.name) + " is too big for its size to be a number");
   auto shape = std::string{};
   for (auto dimension : spec.shape) {
     if (!shape.empty())
@@ -343,7 +344,7 @@ expected<safetensors_head> make_safetensors_head(std::span<const tensor_spec> te
   auto begin = std::uint64_t{0};
   for (auto i : result.order) {
     if (!names.insert(tensors[i].name).second)
-      return fail(errc::invalid_argument, "there are two tensors " + in_quotes(tensors[i].name) +
+      return fail(errc::invalid_argument, "there are two tensors " + quote_for_log(tensors[i].name) +
                                               ", or the name is the format's own: rename one");
     auto text = entry_text(tensors[i], begin);
     if (!text)

@@ -54,10 +54,10 @@ expected<void> validate(const trainer_config& config) {
                     ": a worker takes whole GPUs (1, 2, ...), or shares one with others of its run (0.5, 0.25, ... "
                     "down to " +
                     nlohmann::json(least_gpu_share).dump() + ")");
-  if (config.run.backend == backend_mode::nccl && resources_of_worker(scaling).gpus == 0)
+  if (config.run.transport == transport_mode::nccl && resources_of_worker(scaling).gpus == 0)
     return fail(errc::invalid_argument,
-                "run.backend is nccl, which carries gradients between GPUs, and the workers have "
-                "none: set scaling.use_gpu, or leave run.backend to itself");
+                "run.transport is nccl, which carries gradients between GPUs, and the workers have "
+                "none: set scaling.use_gpu, or leave run.transport to itself");
   if (!is_file_name(config.run.name))
     return fail(errc::invalid_argument, "run.name '" + config.run.name +
                                             "' cannot name a directory: use letters, digits, '.', '_' and '-', at most "
@@ -83,9 +83,9 @@ expected<void> validate(const trainer_config& config) {
       config.failure.report_after.count() <= 0 || config.failure.replace_after.count() <= 0)
     return fail(errc::invalid_argument, "failure.heartbeat_timeout must be at least 500 ms, and failure.window, "
                                         "failure.report_after and failure.replace_after must be positive");
-  if (scaling.gather_window.count() < 0 || scaling.wait_for_workers.count() <= 0)
+  if (scaling.scale_up_wait.count() < 0 || scaling.wait_for_workers.count() <= 0)
     return fail(errc::invalid_argument,
-                "scaling.gather_window must not be negative, and scaling.wait_for_workers must be positive");
+                "scaling.scale_up_wait must not be negative, and scaling.wait_for_workers must be positive");
   if (!config.config.is_object())
     return fail(errc::invalid_argument, "config must be a JSON object, not " + std::string{config.config.type_name()});
   if (!config.options.is_object())
@@ -156,8 +156,8 @@ std::string to_string(resume_mode mode) {
     return "auto";
   case resume_mode::never:
     return "never";
-  case resume_mode::must:
-    return "must";
+  case resume_mode::required:
+    return "required";
   }
   return "invalid";
 }

@@ -53,7 +53,7 @@ std::string to_json(const run_result& result) {
     out["generations"].push_back({{"generation", x.generation.value},
                                   {"attempt", x.attempt},
                                   {"workers", x.workers},
-                                  {"settled_step", x.settled.value},
+                                  {"commit_point_step", x.commit_point.value},
                                   {"steps_redone", x.steps_redone},
                                   {"interrupted_step", x.interrupted_step},
                                   {"pause_seconds", x.pause_seconds},

@@ -115,8 +115,8 @@ TEST_CASE("about a tenth of a long text is held out") {
 
 TEST_CASE("a sample beyond the last one is refused") {
   const auto text = corpus_of(std::vector<std::uint8_t>(1000));
-  CHECK_THROWS_AS((void)text.training_position(text.training_samples()), troupe::failure);
-  CHECK_THROWS_AS((void)text.held_out_position(text.held_out_samples()), troupe::failure);
+  CHECK_THROWS_AS((void)text.training_position(text.training_samples()), troupe::exception);
+  CHECK_THROWS_AS((void)text.held_out_position(text.held_out_samples()), troupe::exception);
 }
 
 TEST_CASE("a text too short for both parts is refused, and the message says how long it must be") {

@@ -23,7 +23,7 @@ using troupe::value_or_throw;
 using troupe::collectives::device;
 using troupe::collectives::device_memory;
 using troupe::collectives::device_stream;
-using troupe::testing::has_played_gpu;
+using troupe::testing::has_fake_gpu;
 
 charlm::corpus some_text() {
   static const std::vector<std::string> words{"the ", "actor ", "sends ", "its ", "gradient ", "to ", "a ", "tree. "};
@@ -88,7 +88,7 @@ TEST_CASE("a GPU computes the loss and the gradient of the host's model, twice t
   on_gpu there;
   auto host = random_model(there.shape);
   there.network.initialise(host);
-  for (std::size_t count : {1u, 64u, 100u, has_played_gpu() ? 600u : 3000u}) {
+  for (std::size_t count : {1u, 64u, 100u, has_fake_gpu() ? 600u : 3000u}) {
     CAPTURE(count);
     auto samples = some_samples(count, there.text.training_samples());
     std::vector<std::uint64_t> positions;

@@ -293,7 +293,7 @@ TEST_CASE("shapes that would break alignment, or memory, are refused with the re
   CHECK_FALSE(charlm::validate({.context = 16, .embedding = 16, .hidden = 0}).has_value());
   CHECK_FALSE(charlm::validate({.context = std::size_t{1} << 63U, .embedding = 16, .hidden = 16}).has_value());
   CHECK_FALSE(charlm::validate({.context = 1 << 16, .embedding = 1 << 16, .hidden = 1 << 16}).has_value());
-  CHECK_THROWS_AS(model{model_shape{.hidden = 17}}, troupe::failure);
+  CHECK_THROWS_AS(model{model_shape{.hidden = 17}}, troupe::exception);
 }
 
 TEST_CASE("positions outside the corpus and foreign gradients are refused") {
@@ -305,9 +305,9 @@ TEST_CASE("positions outside the corpus and foreign gradients are refused") {
   const std::vector<std::uint64_t> beyond{17};
   const std::vector<std::uint64_t> far{~std::uint64_t{0}};
   CHECK_NOTHROW(m.forward_backward(corpus, last, right));
-  CHECK_THROWS_AS(m.forward_backward(corpus, beyond, right), troupe::failure);
-  CHECK_THROWS_AS(m.forward_backward(corpus, far, right), troupe::failure);
-  CHECK_THROWS_AS(m.forward_backward(corpus, last, gradient), troupe::failure);
-  CHECK_THROWS_AS(m.forward_backward(corpus, last, std::span{gradient}.subspan(1, right.size())), troupe::failure);
-  CHECK_THROWS_AS((void)m.loss(corpus, beyond), troupe::failure);
+  CHECK_THROWS_AS(m.forward_backward(corpus, beyond, right), troupe::exception);
+  CHECK_THROWS_AS(m.forward_backward(corpus, far, right), troupe::exception);
+  CHECK_THROWS_AS(m.forward_backward(corpus, last, gradient), troupe::exception);
+  CHECK_THROWS_AS(m.forward_backward(corpus, last, std::span{gradient}.subspan(1, right.size())), troupe::exception);
+  CHECK_THROWS_AS((void)m.loss(corpus, beyond), troupe::exception);
 }

@@ -77,7 +77,7 @@ TEST_CASE("neither no warm-up nor no constant part divides by zero") {
 TEST_CASE("buffers of unequal lengths and step 0 are refused") {
   std::vector<float> three(3);
   std::vector<float> two(2);
-  CHECK_THROWS_AS(charlm::adam_update(three, three, two, three, step_id{1}), troupe::failure);
-  CHECK_THROWS_AS(charlm::adam_update(three, three, three, two, step_id{1}), troupe::failure);
-  CHECK_THROWS_AS(charlm::adam_update(three, three, three, three, step_id{0}), troupe::failure);
+  CHECK_THROWS_AS(charlm::adam_update(three, three, two, three, step_id{1}), troupe::exception);
+  CHECK_THROWS_AS(charlm::adam_update(three, three, three, two, step_id{1}), troupe::exception);
+  CHECK_THROWS_AS(charlm::adam_update(three, three, three, three, step_id{0}), troupe::exception);
 }

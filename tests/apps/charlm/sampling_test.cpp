@@ -81,7 +81,7 @@ TEST_CASE("bytes are drawn as often as the model and the temperature say") {
 
 TEST_CASE("a model that diverged writes nothing") {
   const auto m = model_with_biases({{'a', std::numeric_limits<float>::quiet_NaN()}});
-  CHECK_THROWS_AS((void)sample(m, "", 1, 1.0, 1), troupe::failure);
+  CHECK_THROWS_AS((void)sample(m, "", 1, 1.0, 1), troupe::exception);
 }
 
 TEST_CASE("a terminal gets no control characters and no broken UTF-8") {

@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,9 +10,9 @@ using namespace troupe::testing;
 
 namespace {
 
-/// A program of apps/ in a playground.
+/// A program of apps/ in a scratch_runs.
 struct programs {
-  playground here;
+  scratch_runs here;
 
   [[nodiscard]] outcome run(const std::string& program, std::vector<std::string> arguments,
                             std::map<std::string, std::string> environment = {}) {

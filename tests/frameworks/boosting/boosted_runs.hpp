@@ -1,7 +1,7 @@
 #pragma once
 
 #include "example_rows.hpp"
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <troupe/boosting/tables.hpp>
 #include <troupe/inference/predictor.hpp>
@@ -27,7 +27,7 @@ struct boosted_runs {
   explicit boosted_runs(std::string with) : program(std::move(with)) {}
 
   std::string program;
-  playground here;
+  scratch_runs here;
   std::map<std::string, std::string> environment = {};
 
   outcome run(const std::string& name, const std::string& workers, const std::string& parameters,

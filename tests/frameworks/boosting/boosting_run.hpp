@@ -47,7 +47,7 @@ class deadly_rows final : public data::data_set {
 
 inline boosting::training_sets make_sets(train_context& ctx) {
   // Reading takes its time.
-  ctx.alive();
+  ctx.heartbeat();
   const auto& what = boosting::user_options(ctx).at("kill").get_ref<const std::string&>();
   auto count = boosting::user_config(ctx).at("rows").get<std::uint64_t>();
   if (what == "two classes" || what == "three classes") {

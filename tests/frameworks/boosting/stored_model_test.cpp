@@ -18,7 +18,7 @@ namespace {
 loaded_model sums(std::uint64_t features, std::size_t outputs) {
   return {features, [features, outputs](std::span<const float> values, std::uint64_t rows) {
             if (values.size() != rows * features)
-              throw failure{errc::user_error, "so many features are not the model's"};
+              throw exception{errc::user_error, "so many features are not the model's"};
             std::vector<float> result;
             for (std::uint64_t row = 0; row < rows; ++row) {
               float sum = 0;

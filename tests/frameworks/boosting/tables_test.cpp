@@ -27,7 +27,7 @@ template <class Call>
 std::string refused(Call call) {
   try {
     call();
-  } catch (const failure& x) {
+  } catch (const exception& x) {
     return x.reason().message;
   }
   return {};

@@ -51,13 +51,12 @@ TEST_CASE("tensors whose memory is not in the order of their dimensions are trac
   CHECK(here.trained("halves", {{"config", {{"channels_last", true}}}}) == one);
 }
 
-TEST_CASE("a newcomer that takes a lost worker's place has the others' bits") {
+TEST_CASE("a joiner that takes a lost worker's place has the others' bits") {
   torch_runs here;
   auto steps = 150;
   auto one = here.trained("one", {{"workers", 2}, {"steps", steps}});
   CHECK(here.trained("replaced",
-                     {{"workers", 3}, {"steps", steps}, {"options", {{"kill_at", 5}, {"await_newcomer", true}}}}) ==
-        one);
+                     {{"workers", 3}, {"steps", steps}, {"options", {{"kill_at", 5}, {"await_joiner", true}}}}) == one);
   // One without the lost worker, one with the new one.
   CHECK(here.last["generations"].size() >= 2);
 }

@@ -16,7 +16,7 @@ TEST_CASE("what would make replicas differ is refused, with what to do") {
   };
   const misuse cases[] = {
       {"lbfgs", {{"config", {{"optimizer", "lbfgs"}}}}, "take Adam, AdamW, SGD, RMSprop or Adagrad"},
-      {"backend", {{"function", "without_backend"}}, "name its backend with the training function"},
+      {"framework", {{"function", "without_framework"}}, "name its framework with the training function"},
       {"double", {{"options", {{"misuse", "double"}}}}, "'convolution.weight' is of LibTorch's type Double"},
       {"foreign",
        {{"options", {{"misuse", "foreign"}}}},
@@ -65,9 +65,9 @@ TEST_CASE("memory of tensors stays with the process from step to step") {
   CHECK(result["metrics"]["faults"].get<double>() < 3000);
 }
 
-TEST_CASE("a program may make several backends, and what they say of GPUs does not count without one") {
+TEST_CASE("a program may make several frameworks, and what they say of GPUs does not count without one") {
   torch_runs here;
-  CHECK(here.trained("one", {{"steps", 4}}) == here.trained("other", {{"steps", 4}, {"function", "other_backend"}}));
+  CHECK(here.trained("one", {{"steps", 4}}) == here.trained("other", {{"steps", 4}, {"function", "other_framework"}}));
   auto latest = troupe::serialization::open_latest(here.scratch.path() / "other" / "checkpoints");
   REQUIRE(latest);
   auto numerics = json::parse(latest->found.content().numerics_fingerprint_json);

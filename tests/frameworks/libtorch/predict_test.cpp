@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@ using namespace troupe::testing;
 using nlohmann::json;
 
 TEST_CASE("a checkpoint of LibTorch predicts for a whole data set over the workers of two nodes, with the same bytes") {
-  playground here;
+  scratch_runs here;
   auto run = [&](const std::string& name, json wanted) {
     wanted["storage"] = here.path("runs").string();
     wanted["name"] = name;

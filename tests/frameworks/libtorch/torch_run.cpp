@@ -202,8 +202,8 @@ int load_tied(const std::filesystem::path& run) {
   return 0;
 }
 
-/// A backend that has something to say about GPUs.
-class gpu_talker : public backend {
+/// A framework that has something to say about GPUs.
+class gpu_talker : public framework {
  public:
   std::string name() const override { return "talker"; }
   std::map<std::string, std::string> numerics() const override { return {{"kind", "a"}}; }
@@ -261,7 +261,7 @@ void train(train_context& ctx) {
     // What is drawn after a step is the same everywhere.
     step.report({{"loss", step.mean_loss()}, {"drawn", torch::rand({1}).item<double>()}});
     // Until the lost worker's place is taken.
-    if (kill_at > 0 && step.number() > kill_at && options.value("await_newcomer", false) && ctx.world_size() < 3)
+    if (kill_at > 0 && step.number() > kill_at && options.value("await_joiner", false) && ctx.world_size() < 3)
       std::this_thread::sleep_for(std::chrono::milliseconds{200});
   });
 }
@@ -319,17 +319,18 @@ int predict_all(const troupe::app& program, const nlohmann::json& wanted, troupe
 
 // torch_run JSON
 int main(int argc, char** argv) {
-  auto backend = troupe::libtorch::make_backend();
+  auto framework = troupe::libtorch::make_framework();
   auto predicting = troupe::inference::prediction_function("predict", make_prediction);
-  predicting.backends = {backend};
-  auto app = troupe::app{argc,
-                         argv,
-                         {{"train", train, {backend}},
-                          {"without_backend", train},
-                          {"other_backend", train, {troupe::libtorch::make_backend(), std::make_shared<gpu_talker>()}},
-                          {"tied", train_tied, {backend}},
-                          {"use_memory", use_memory_in_steps, {backend}},
-                          predicting}};
+  predicting.frameworks = {framework};
+  auto app =
+      troupe::app{argc,
+                  argv,
+                  {{"train", train, {framework}},
+                   {"without_framework", train},
+                   {"other_framework", train, {troupe::libtorch::make_framework(), std::make_shared<gpu_talker>()}},
+                   {"tied", train_tied, {framework}},
+                   {"use_memory", use_memory_in_steps, {framework}},
+                   predicting}};
   if (argc != 2)
     return 2;
   auto wanted = nlohmann::json::parse(argv[1]);

@@ -1,4 +1,4 @@
-#include "playground.hpp"
+#include "scratch_runs.hpp"
 
 #include <troupe/lightgbm.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -30,7 +30,7 @@ std::vector<double> numbers_of(const std::string& text) {
 } // namespace
 
 TEST_CASE("trees and predict take LightGBM: one worker and three come to the same up to rounding") {
-  playground here;
+  scratch_runs here;
   auto storage = here.path("runs").string();
   auto ran = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"--storage", storage});

@@ -34,7 +34,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 TEST_CASE("a run that ends with other bits is found, and kept") {
   trial t;
-  // Sums that are left to the backend depend on the number of workers.
+  // Sums that are left to the transport depend on the number of workers.
   auto process = t.start({"--program", "charlm --fast --batch 64 --embedding 16 --hidden 32 --evaluate-every 1000000",
                           "--kinds", "kill", "--faults", "1", "--mean-interval", "100ms"});
   auto status = process.wait();

@@ -30,7 +30,7 @@ constexpr std::uint32_t shards = 8;
 
 void check(expected<void> result) {
   if (!result)
-    throw failure{std::move(result.error())};
+    throw exception{std::move(result.error())};
 }
 
 shared_floats floats_in(std::pmr::memory_resource& memory, std::uint64_t bytes) {
@@ -165,7 +165,7 @@ class raw_gloo_ring final : public contender {
   shared_floats data_;
 };
 
-/// Gloo's meeting place: all ranks set a key of their own at the same time, before they ask for each other's.
+/// Gloo's rendezvous place: all ranks set a key of their own at the same time, before they ask for each other's.
 class link_store final : public gloo::rendezvous::Store {
  public:
   explicit link_store(rank_link& link) : link_(link) {}

@@ -29,7 +29,7 @@ class contender {
   /// This rank's contribution, to be written before `run`.
   [[nodiscard]] virtual std::span<float> input() = 0;
 
-  /// What is timed. Throws `troupe::failure`.
+  /// What is timed. Throws `troupe::exception`.
   virtual void run() = 0;
 
   /// The sum; of `limit`, this rank's share of it.

@@ -44,7 +44,7 @@ void sum_slices(float* out, std::span<const float* const> slices, std::uint64_t 
 mapped_block::mapped_block(int fd, std::uint64_t offset, std::uint64_t size_bytes) : size_bytes_(size_bytes) {
   auto* data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, static_cast<off_t>(offset));
   if (data == MAP_FAILED)
-    throw failure{system_error("mapping a peer's block")};
+    throw exception{system_error("mapping a peer's block")};
   data_ = static_cast<const std::byte*>(data);
 }
 

@@ -13,7 +13,7 @@ void sum_slices(float* out, std::span<const float* const> slices, std::uint64_t 
 /// Bytes of another process's file, mapped for reading, all pages present.
 class mapped_block {
  public:
-  /// `offset` is a multiple of the page size. Throws `troupe::failure`.
+  /// `offset` is a multiple of the page size. Throws `troupe::exception`.
   mapped_block(int fd, std::uint64_t offset, std::uint64_t size_bytes);
   mapped_block(mapped_block&& other) noexcept;
   mapped_block& operator=(mapped_block&&) = delete;

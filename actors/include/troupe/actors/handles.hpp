@@ -59,7 +59,7 @@ using worker_actor = caf::typed_actor<
     // Answers at once, whatever the training thread does.
     caf::result<activity_answer>(activity_question)>;
 
-/// What nodes and workers tell the driver of a run. Played by the trainer.
+/// What nodes and workers tell the driver of a run. Fake by the trainer.
 using run_control = caf::typed_actor<
     // A worker has joined. Fails with `errc::stale_generation` for a worker that is none of this run.
     caf::result<void>(worker_ready, worker_actor),
@@ -69,8 +69,8 @@ using run_control = caf::typed_actor<
     // `errc::aborted` when the run is ending, `errc::stale_generation` when that generation is not the last.
     // Idempotent.
     caf::result<next_generation>(regroup_report),
-    // A newcomer is level with the others. Idempotent.
-    caf::result<void>(newcomer_level),
+    // A joiner is caught up with the others. Idempotent.
+    caf::result<void>(caught_up),
     // Takes metrics in. Pushed, not idempotent.
     caf::result<void>(metrics_batch),
     // A training function has ended. Idempotent for each worker.
@@ -96,16 +96,16 @@ using collectives_actor = caf::typed_actor<
     caf::result<void>(exchange_ended),
     // A worker that has to end itself asks for leave: answers when no other has leave that still lives. Fails with
     // `errc::stale_generation` for another run. Repeating it is harmless.
-    caf::result<leave_granted>(leave_request),
+    caf::result<exit_granted>(exit_request),
     // It needs none any more: what it asked fails with `errc::aborted`, and the next may go. Idempotent.
-    caf::result<void>(leave_withdrawn),
+    caf::result<void>(exit_withdrawn),
     // A worker is gone. From the trainer. Idempotent.
     caf::result<void>(worker_gone)>;
 
 /// Commits the checkpoints of a run, and decides which stay. Owned by the trainer; runs on a thread of its own.
 using checkpoint_store = caf::typed_actor<
     // What all manifests say alike. To be sent before the first part. Idempotent.
-    caf::result<void>(checkpoint_facts),
+    caf::result<void>(checkpoint_metadata),
     // Begins a generation: what older ones have not completed fails with `errc::stale_generation`, now and later.
     // Idempotent.
     caf::result<void>(generation_started),

@@ -11,15 +11,15 @@ namespace troupe::collectives {
 /// writing, so that this process must not report, and must not stay. All are called from threads of the group's.
 struct hang_policy {
   /// What the collectives actor answers who asks for leave to die.
-  struct leave {
+  struct permit {
     /// Nobody else has the state: `copy_out` comes before the end.
     bool is_last_holder = false;
   };
 
   /// Returns once this process may end; others that hang, too, wait for it to be gone. An error counts as leave.
-  std::function<expected<leave>()> ask_leave;
+  std::function<expected<permit>()> request_exit;
   /// What hung has come back, and the process goes on: who waits for its end need not.
-  std::function<void()> withdraw_leave;
+  std::function<void()> withdraw_exit;
   /// Takes the state off the device, on a stream of its own, to where it outlives the process. Where there is none, or
   /// it fails, and nobody else has the state, the run falls back to its last checkpoint.
   std::function<expected<void>()> copy_out;

@@ -34,14 +34,14 @@ class batch {
 
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const noexcept;
 
-  /// The index of the column. Throws `failure` (`errc::not_found`), naming those that there are.
+  /// The index of the column. Throws `exception` (`errc::not_found`), naming those that there are.
   [[nodiscard]] std::size_t index_of(std::string_view name) const;
 
   /// All values of a column. Valid until the batch is filled again or the column is replaced.
   [[nodiscard]] std::span<std::byte> bytes(std::size_t index) noexcept;
   [[nodiscard]] std::span<const std::byte> bytes(std::size_t index) const noexcept;
 
-  /// The same as numbers, sample after sample. Throws `failure`: `errc::not_found`, or `errc::mismatch` for another
+  /// The same as numbers, sample after sample. Throws `exception`: `errc::not_found`, or `errc::mismatch` for another
   /// type.
   template <class T>
   [[nodiscard]] std::span<T> values(std::string_view name) {
@@ -55,7 +55,7 @@ class batch {
   }
 
   /// The column as a tensor, the samples being its first dimension: what a framework's tensor can be made of without a
-  /// copy. Throws `failure` (`errc::not_found`).
+  /// copy. Throws `exception` (`errc::not_found`).
   [[nodiscard]] tensor_view tensor(std::string_view name);
 
   // -- for preprocessors -----

@@ -17,7 +17,7 @@ using batch_evaluation = std::function<void(const batch& samples, std::span<doub
 /// Evaluates a whole data set, split over the workers: each fetches its own shards' samples, `batch_samples` at a time.
 /// Returns the sums over all samples, the same bits on every number of workers; divide by `set.size()` for means. Every
 /// rank calls it, before `for_each_step` or after `all_reduce` in a step. `batch_samples` may change the last bits of
-/// what `function` adds up: it belongs to the program. Throws `failure` for a data set without samples and for what
+/// what `function` adds up: it belongs to the program. Throws `exception` for a data set without samples and for what
 /// cannot be fetched, and what `function` throws.
 [[nodiscard]] std::vector<double> evaluate(train_context& ctx, const data_set& set, std::size_t number_of_sums,
                                            const batch_evaluation& function, std::uint64_t batch_samples = 256);
@@ -27,7 +27,7 @@ using batch_evaluation = std::function<void(const batch& samples, std::span<doub
                                            const batch_evaluation& function, std::uint64_t batch_samples = 256);
 
 /// Fetches samples in pieces of at most `batch_samples` and hands on each. After each of them `reduction` is told that
-/// this worker is alive. Throws `failure`.
+/// this worker is alive. Throws `exception`.
 void for_each_batch(exact_reduction& reduction, const data_set& set, std::span<const std::uint64_t> samples,
                     std::uint64_t batch_samples, const std::function<void(const batch& piece)>& function);
 

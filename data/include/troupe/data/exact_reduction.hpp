@@ -26,12 +26,12 @@ class exact_reduction {
   /// V, into which the samples are dealt.
   [[nodiscard]] virtual std::uint32_t shards() const noexcept = 0;
 
-  /// The sums over all of `samples` samples, along the canonical tree. Throws what `function` throws, and `failure`.
+  /// The sums over all of `samples` samples, along the canonical tree. Throws what `function` throws, and `exception`.
   [[nodiscard]] virtual std::vector<double> sum(std::uint64_t samples, std::size_t number_of_sums,
                                                 const contribution& function) = 0;
 
   /// Says that the work on a shard gets on, where that takes long: after each batch of it.
-  virtual void alive() noexcept {}
+  virtual void heartbeat() noexcept {}
 
   /// What each shard that has samples has found, in order of the shards, for what is not to be added. A zero may lose
   /// its sign. Costs a sum of shards() times as many numbers.
@@ -52,7 +52,7 @@ class context_reduction final : public exact_reduction {
   [[nodiscard]] std::uint32_t shards() const noexcept override { return ctx_.shards(); }
   [[nodiscard]] std::vector<double> sum(std::uint64_t samples, std::size_t number_of_sums,
                                         const contribution& function) override;
-  void alive() noexcept override { ctx_.alive(); }
+  void heartbeat() noexcept override { ctx_.heartbeat(); }
 
  private:
   train_context& ctx_;

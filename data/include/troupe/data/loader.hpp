@@ -43,7 +43,7 @@ struct loader_options {
 /// Used from one thread. The data set's `fetch` runs on another.
 class loader {
  public:
-  /// Throws `failure` (`errc::invalid_argument`) for a data set with fewer samples than a batch, unless they are
+  /// Throws `exception` (`errc::invalid_argument`) for a data set with fewer samples than a batch, unless they are
   /// repeated.
   loader(const train_context& ctx, data_set_ptr set, loader_options options);
 
@@ -60,7 +60,7 @@ class loader {
   /// The plan for `for_each_step`: data set and batch. The rest may be set by hand.
   [[nodiscard]] step_plan plan(std::uint64_t gradient_elements) const;
 
-  /// The samples of this shard. Valid until the next call. Throws `failure` for what cannot be fetched, also if that
+  /// The samples of this shard. Valid until the next call. Throws `exception` for what cannot be fetched, also if that
   /// was tried ahead.
   [[nodiscard]] const batch& operator()(const step& step, const shard& shard);
 

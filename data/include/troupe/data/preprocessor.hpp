@@ -52,7 +52,8 @@ class preprocessor {
   [[nodiscard]] virtual expected<std::vector<column_spec>> output(std::vector<column_spec> columns) const = 0;
 
   /// Learns from the training data. Missing values (NaN, the code -1) are left out. Collective: every rank calls it,
-  /// on the same data set. Throws `failure` for data that cannot be learned from, after `track`, and as fetching does.
+  /// on the same data set. Throws `exception` for data that cannot be learned from, after `track`, and as fetching
+  /// does.
   virtual void fit(const data_set& training, exact_reduction& reduction) = 0;
 
   /// Changes a batch in place. Fails with `errc::not_found` or `errc::mismatch` for a column that is absent or of
@@ -64,7 +65,7 @@ class preprocessor {
   [[nodiscard]] virtual expected<void> inverse(batch& samples) const;
 
   /// Tracks what was learned, under "preprocessor/NAME/", and the description in the state's values. If the run goes on
-  /// from a checkpoint, this then holds what that learned. Outlives the training function. Throws `failure` as
+  /// from a checkpoint, this then holds what that learned. Outlives the training function. Throws `exception` as
   /// `tracked_state::track` does: `errc::mismatch` where the checkpoint's was fitted on other columns or categories.
   void track(tracked_state& state, std::string_view name);
 
@@ -82,7 +83,7 @@ class preprocessor {
                                                    const std::map<std::string, state_tensor>& tensors);
 
  protected:
-  /// Sets one tensor. Throws `failure` once the state is tracked: its memory must not move then.
+  /// Sets one tensor. Throws `exception` once the state is tracked: its memory must not move then.
   void set_state(std::string name, dtype type, std::span<const std::byte> bytes);
   template <class T>
   void set_state(std::string name, std::span<const T> values) {

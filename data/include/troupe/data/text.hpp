@@ -36,7 +36,7 @@ class text_windows final : public data_set {
   [[nodiscard]] std::size_t block_bytes() const noexcept { return block_bytes_; }
 
   /// Where sample `index` begins in `bytes()`; its target is `context` bytes further on. Positions grow with the index.
-  /// Throws `failure` for a sample that there is not.
+  /// Throws `exception` for a sample that there is not.
   [[nodiscard]] std::uint64_t position(std::uint64_t index) const;
 
   /// In every period of the text, where this part begins and how long it is.

@@ -24,8 +24,8 @@ struct training_sets {
   data::preprocessor_ptr preprocessor = {};
 };
 
-/// Makes the data sets, the same in every worker. Throws `failure` for what cannot be read. What takes minutes says
-/// `ctx.alive()` now and then. The codes of categorical columns may differ between the sets: texts are compared.
+/// Makes the data sets, the same in every worker. Throws `exception` for what cannot be read. What takes minutes says
+/// `ctx.heartbeat()` now and then. The codes of categorical columns may differ between the sets: texts are compared.
 using make_training_sets = std::function<training_sets(train_context& ctx)>;
 
 /// The `config` that the user has given in `training_config::trainer`.

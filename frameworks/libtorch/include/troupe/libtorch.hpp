@@ -1,8 +1,8 @@
 #pragma once
 
-#include <troupe/backend.hpp>
 #include <troupe/data/batch.hpp>
 #include <troupe/error.hpp>
+#include <troupe/framework.hpp>
 #include <troupe/inference/predictor.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/train_context.hpp>
@@ -34,7 +34,7 @@ class Optimizer;
 namespace troupe::libtorch {
 
 /// Of a worker process; part of the program.
-struct backend_options {
+struct framework_options {
   /// Threads of one worker's kernels. Gradients depend on it: a constant of the program, not of the machine.
   int threads = 1;
 };
@@ -44,7 +44,7 @@ struct backend_options {
 /// versions and kernels become part of the numerics fingerprint. Says so on standard error, on the host's first worker,
 /// when matrix products go through the reference BLAS, which is some ten times slower than others, and when OpenBLAS
 /// takes the processor for an old one.
-[[nodiscard]] std::shared_ptr<backend> make_backend(backend_options options = {});
+[[nodiscard]] std::shared_ptr<framework> make_framework(framework_options options = {});
 
 struct replica_options {
   /// Has the reduction of the gradient begin while backward still runs. Wants one `backward()` for each shard, and
@@ -75,9 +75,9 @@ struct replica_options {
 class replica {
  public:
   /// Makes the optimizer's state, tracks everything, and takes over a checkpoint's values. Every parameter with a
-  /// gradient is f32. Throws `failure`: `errc::invalid_argument` for another type, for an optimizer that is none of
+  /// gradient is f32. Throws `exception`: `errc::invalid_argument` for another type, for an optimizer that is none of
   /// Adam, AdamW, SGD, RMSprop and Adagrad, for a parameter of it that is none of the module's, and where the training
-  /// function does not name the backend; and what `tracked_state::track` throws.
+  /// function does not name the framework; and what `tracked_state::track` throws.
   replica(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
           replica_options options = {});
   ~replica();
@@ -91,7 +91,7 @@ class replica {
 
   /// The step's shards, as `step.shards()`. When one is taken, generators are seeded by (seed, step, shard), buffers
   /// are as after the last step, and the parameters' `.grad` are zeros inside the shard's own gradient; when the next
-  /// is, its contribution ends. Throws `failure` where a tensor or gradient has been moved, and for a second
+  /// is, its contribution ends. Throws `exception` where a tensor or gradient has been moved, and for a second
   /// `backward()` while the reduction is under way.
   [[nodiscard]] shard_sequence shards(step& step);
 
@@ -133,11 +133,11 @@ class replica::shard_sequence {
 };
 
 /// A batch's column as a tensor, the samples being the first dimension, without a copy: valid as long as the batch's
-/// memory. Not to be written. Throws `failure` (`errc::not_found`) for a column that there is not.
+/// memory. Not to be written. Throws `exception` (`errc::not_found`) for a column that there is not.
 [[nodiscard]] at::Tensor tensor_of(const data::batch& samples, std::string_view column);
 
 /// What this worker computes on: the CPU, or the first of the GPUs that the run has given it
-/// (`scaling_config::use_gpu`). Throws `failure` (`errc::unsatisfiable`) where it was given one and LibTorch finds
+/// (`scaling_config::use_gpu`). Throws `exception` (`errc::unsatisfiable`) where it was given one and LibTorch finds
 /// none.
 [[nodiscard]] c10::Device device_of(const train_context& ctx);
 
@@ -150,7 +150,7 @@ class replica::shard_sequence {
 /// A module as a predictor: filled as by `load_module`, and set to `eval()`. `forward` returns a tensor of one row of
 /// `outputs.size()` numbers for each sample of the batch, from any device; it runs without gradients. Products of
 /// matrices may round otherwise in another batch and with another number of threads: a worker's are what
-/// `make_backend` says, and a batch predictor cuts rows in the same way on any number of workers. Fails as
+/// `make_framework` says, and a batch predictor cuts rows in the same way on any number of workers. Fails as
 /// `load_module` does.
 [[nodiscard]] expected<inference::predictor_ptr>
 load_predictor(const serialization::checkpoint& source, std::shared_ptr<torch::nn::Module> model,

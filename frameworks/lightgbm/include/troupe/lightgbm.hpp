@@ -63,7 +63,7 @@ struct training_config {
 };
 
 /// A trainer for a function that `training_function` has made. Each round is a step; evaluation metrics are reported by
-/// name. Throws `failure` for what cannot be meant.
+/// name. Throws `exception` for what cannot be meant.
 [[nodiscard]] trainer make_trainer(const app& program, std::string function, const training_config& config);
 
 /// Predicts with the model of a checkpoint. It takes the columns that it was trained on, and gives what LightGBM's

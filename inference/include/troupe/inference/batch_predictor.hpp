@@ -32,7 +32,7 @@ struct prediction_job {
   predictor_ptr model;
 };
 
-/// A function of an app's that predicts: `make` is called once in every worker process. It throws `failure` for what
+/// A function of an app's that predicts: `make` is called once in every worker process. It throws `exception` for what
 /// cannot be read.
 [[nodiscard]] named_function prediction_function(std::string name,
                                                  std::function<prediction_job(const prediction_request&)> make);
@@ -64,7 +64,7 @@ struct prediction_result {
 /// order, whatever dies on the way, and the same bytes on any number of workers.
 class batch_predictor {
  public:
-  /// `function` is the name of one that `prediction_function` has made. Throws `failure` for a name that the app does
+  /// `function` is the name of one that `prediction_function` has made. Throws `exception` for a name that the app does
   /// not have, for an output of no known kind or one that is there already, and for a checkpoint that cannot be read.
   batch_predictor(const app& program, std::string function, batch_prediction_config config);
   ~batch_predictor();

@@ -16,7 +16,7 @@
 namespace troupe::boosting {
 
 /// A framework's trees while they are trained, on one rank. All ranks are asked the same in the same order, except for
-/// `save`. What the framework refuses is thrown as `failure`.
+/// `save`. What the framework refuses is thrown as `exception`.
 class learner {
  public:
   learner() = default;
@@ -44,7 +44,7 @@ class rounds {
  public:
   /// Makes the data sets and compares them: with the other ranks', and with those that the run was begun with. The same
   /// with `build`, which says what the library's bits depend on; empty where the numerics fingerprint has it. Tracks
-  /// the room for the model. All ranks make one. Throws `failure`.
+  /// the room for the model. All ranks make one. Throws `exception`.
   rounds(train_context& ctx, const framework& library, settings how, const make_training_sets& make,
          const std::string& build = {});
   rounds(const rounds&) = delete;

@@ -46,7 +46,7 @@ struct model_inputs {
 struct loaded_model {
   /// The numbers that it takes of a row.
   std::uint64_t features = 0;
-  /// What it says of `rows` rows, as many numbers for each, row after row. Throws `failure`.
+  /// What it says of `rows` rows, as many numbers for each, row after row. Throws `exception`.
   std::function<std::vector<float>(std::span<const float> values, std::uint64_t rows)> predict;
 };
 

@@ -23,7 +23,7 @@ struct feature_table {
 };
 
 /// Fetches the rows of these numbers, with the codes of the categories that are known. Calls `fetched` after every
-/// 65,536 of them. Throws `failure` for what cannot be fetched, for a column that is not there, and for a label or
+/// 65,536 of them. Throws `exception` for what cannot be fetched, for a column that is not there, and for a label or
 /// weight that is no single number.
 [[nodiscard]] feature_table fetch_table(const settings& how, const data::data_set& set,
                                         std::span<const std::uint64_t> numbers,
@@ -34,7 +34,7 @@ struct feature_table {
 /// one row.
 [[nodiscard]] std::vector<std::uint64_t> rows_of_rank(std::uint64_t rows, std::uint32_t rank, std::uint32_t ranks);
 
-/// Throws `failure` for a data set that is dealt to the workers and has no row for one of them.
+/// Throws `exception` for a data set that is dealt to the workers and has no row for one of them.
 void require_rows(const framework& library, const data::data_set& set, std::uint32_t ranks);
 
 } // namespace troupe::boosting

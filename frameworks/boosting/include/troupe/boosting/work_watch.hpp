@@ -16,7 +16,7 @@ namespace troupe::boosting {
 /// processor time goes on. So a call that waits for ever is found as anywhere else; one that computes for ever is not.
 class work_watch {
  public:
-  /// `alive` is called in a thread of its own, every `interval`, and in calls' thread.
+  /// `heartbeat` is called in a thread of its own, every `interval`, and in calls' thread.
   explicit work_watch(std::function<void()> alive, std::chrono::milliseconds interval = std::chrono::seconds{1});
   work_watch(const work_watch&) = delete;
   work_watch& operator=(const work_watch&) = delete;

@@ -47,8 +47,8 @@ struct chunk_plan {
 /// tensors computes the same plan. The tensors, each rounded up to whole pages, stand in a row that is cut into `parts`
 /// pieces whose sizes differ by one page at most; a piece is cut where a tensor ends, and after every `limit_bytes`.
 /// A tensor without elements has no chunk; a part without chunks is an empty file.
-/// Throws `failure` with `errc::invalid_argument` unless `parts` is 1 or more and `limit_bytes` a positive multiple of
-/// `chunk_alignment_bytes`, at most `max_chunk_bytes`.
+/// Throws `exception` with `errc::invalid_argument` unless `parts` is 1 or more and `limit_bytes` a positive multiple
+/// of `chunk_alignment_bytes`, at most `max_chunk_bytes`.
 [[nodiscard]] chunk_plan plan_chunks(std::span<const tensor_spec> tensors, std::uint32_t parts,
                                      std::uint64_t limit_bytes = max_chunk_bytes);
 

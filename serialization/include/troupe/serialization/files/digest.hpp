@@ -43,7 +43,7 @@ class xxh3_stream {
   std::unique_ptr<XXH3_state_s, release> state_;
 };
 
-/// SHA-256 over bytes that come in pieces. Throws `failure` if OpenSSL cannot provide it.
+/// SHA-256 over bytes that come in pieces. Throws `exception` if OpenSSL cannot provide it.
 class sha256 {
  public:
   sha256();
@@ -82,14 +82,14 @@ state_sha256(std::span<const tensor_spec> tensors,
 /// verifies every chunk; fails as `checkpoint::read_chunks` does.
 [[nodiscard]] expected<std::string> state_sha256(const checkpoint& stored);
 
-/// HMAC-SHA-256 of `message` under `key`. Throws `failure` if OpenSSL cannot provide it.
+/// HMAC-SHA-256 of `message` under `key`. Throws `exception` if OpenSSL cannot provide it.
 [[nodiscard]] std::array<std::byte, 32> hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> message);
 
 /// Whether both are equal, in a time that depends on their lengths alone: for secrets and their digests.
 [[nodiscard]] bool equal_constant_time(std::span<const std::byte> a, std::span<const std::byte> b) noexcept;
 
 /// `size_bytes` bytes from the system's generator for secrets, as twice as many lower-case hexadecimal digits. Throws
-/// `failure` if there are none to be had.
+/// `exception` if there are none to be had.
 [[nodiscard]] std::string random_hex(std::size_t size_bytes);
 
 /// Two lower-case hexadecimal digits for each byte.

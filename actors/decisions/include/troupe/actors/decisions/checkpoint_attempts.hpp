@@ -28,8 +28,8 @@ struct complete_checkpoint {
 /// What the checkpoint store remembers: which parts of which attempt have come. A plain class; it does no I/O.
 class checkpoint_attempts {
  public:
-  void set_facts(checkpoint_facts facts) { facts_ = std::move(facts); }
-  [[nodiscard]] const checkpoint_facts& facts() const noexcept { return facts_; }
+  void set_facts(checkpoint_metadata facts) { facts_ = std::move(facts); }
+  [[nodiscard]] const checkpoint_metadata& facts() const noexcept { return facts_; }
 
   /// Takes one part. Returns nothing while others are missing, the whole once the last is in, and the first error if
   /// any rank could not write (also once the last is in, so that nobody still writes into a directory that is cleaned
@@ -45,7 +45,7 @@ class checkpoint_attempts {
  private:
   using key = std::tuple<generation_id, step_id, std::uint32_t>;
 
-  checkpoint_facts facts_;
+  checkpoint_metadata facts_;
   std::map<key, std::map<rank_id, checkpoint_part>> pending_;
 };
 

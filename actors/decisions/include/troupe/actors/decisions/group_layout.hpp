@@ -18,7 +18,7 @@ class group_layout {
 
   /// `places` by rank; `addresses` of the nodes by index: where other hosts reach them.
   group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, std::uint32_t shards,
-               backend_kind backend);
+               transport_kind transport);
 
   [[nodiscard]] const std::vector<worker_place>& places() const noexcept { return places_; }
   [[nodiscard]] std::uint32_t world_size() const noexcept { return static_cast<std::uint32_t>(places_.size()); }
@@ -37,7 +37,7 @@ class group_layout {
   std::vector<std::string> addresses_;
   std::vector<std::uint32_t> used_nodes_;
   std::uint32_t shards_ = 1;
-  backend_kind backend_ = backend_kind::self;
+  transport_kind backend_ = transport_kind::self;
 };
 
 } // namespace troupe::actors

@@ -13,7 +13,7 @@ namespace troupe::actors {
 ///
 /// The owner asks at a regular interval, a small part of the timeout. Whoever asks late (after more than half the
 /// timeout) did not get to run itself, and beats may lie unread in its mailbox: all windows start again, and nobody is
-/// condemned for what the watcher has missed. The first question counts as late.
+/// fenced for what the watcher has missed. The first question counts as late.
 template <class Key>
 class heartbeat_monitor {
  public:

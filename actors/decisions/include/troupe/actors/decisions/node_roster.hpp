@@ -39,7 +39,7 @@ struct known_node {
   node_offer offer = {};
   node_state state = node_state::away;
   /// It was given up while it was silent: should it speak again, it is told that its workers are not wanted any more.
-  bool condemned = false;
+  bool fenced = false;
   clock::time_point tried = {};
   bool dialling = false;
   /// It goes away, and has said so before its workers had begun.
@@ -82,9 +82,9 @@ class node_roster {
   /// `first_worker` on.
   [[nodiscard]] expected<placement_decision> place(node_state state, worker_id first_worker) const;
 
-  /// What room there is beside the workers that have a place. Where workers of two nodes could not talk to each other,
-  /// only the one that has some already has room.
-  [[nodiscard]] std::vector<node_room> rooms(std::span<const worker_place> occupied) const;
+  /// What capacity there is beside the workers that have a place. Where workers of two nodes could not talk to each
+  /// other, only the one that has some already has capacity.
+  [[nodiscard]] std::vector<node_capacity> capacities(std::span<const worker_place> occupied) const;
 
   /// Whether workers in these places may talk to each other: `errc::invalid_argument`, naming the node and what to say
   /// in the configuration, if not. Workers of an elastic run may come to all nodes that have made an offer.

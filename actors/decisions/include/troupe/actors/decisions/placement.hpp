@@ -39,7 +39,7 @@ struct placement_decision {
                                                          std::span<const node_offer> offers);
 
 /// A node, as far as more workers are concerned.
-struct node_room {
+struct node_capacity {
   resources capacity;
   /// Workers of this run that are there.
   std::uint32_t workers = 0;
@@ -47,8 +47,8 @@ struct node_room {
   bool usable = true;
 };
 
-/// The nodes, as indices, of up to `count` more workers, by the same rules: as many as there is room for. Pure.
-[[nodiscard]] std::vector<std::uint32_t> place_more(const scaling_config& request, std::span<const node_room> nodes,
+/// The nodes, as indices, of up to `count` more workers, by the same rules: as many as there is capacity for. Pure.
+[[nodiscard]] std::vector<std::uint32_t> place_more(const scaling_config& request, std::span<const node_capacity> nodes,
                                                     std::uint32_t count);
 
 } // namespace troupe::actors

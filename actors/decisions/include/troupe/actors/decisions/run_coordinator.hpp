@@ -33,10 +33,10 @@ struct begin_all {
   bool operator==(const begin_all&) const = default;
 };
 
-/// A newcomer is ready: send it its `begin_training`, without a place.
-struct begin_newcomer {
+/// A joiner is ready: send it its `begin_training`, without a place.
+struct begin_joiner {
   worker_id worker;
-  bool operator==(const begin_newcomer&) const = default;
+  bool operator==(const begin_joiner&) const = default;
 };
 
 /// All plans agree: answer them.
@@ -45,7 +45,7 @@ struct accept_plans {
   bool operator==(const accept_plans&) const = default;
 };
 
-/// A newcomer's plan is that of the others: answer it.
+/// A joiner's plan is that of the others: answer it.
 struct accept_plan_of {
   worker_id worker;
   bool operator==(const accept_plan_of&) const = default;
@@ -71,21 +71,21 @@ struct send_command {
   bool operator==(const send_command&) const = default;
 };
 
-/// These newcomers get the state behind the back of the training: answer their reports with their places in a staging
-/// group. Its ranks are the members of the generation, and then the newcomers.
-struct stage_newcomers {
+/// These joiners get the state behind the back of the training: answer their reports with their places in a staging
+/// group. Its ranks are the members of the generation, and then the joiners.
+struct stage_joiners {
   /// The command that tells the others.
   std::uint64_t number = 0;
   std::uint32_t sources = 0;
-  std::uint32_t newcomers = 0;
+  std::uint32_t joiners = 0;
   /// Whether not all of the group are on one node.
   bool across_nodes = false;
   /// Who is told, by rank.
   std::map<rank_id, worker_id> told;
-  bool operator==(const stage_newcomers&) const = default;
+  bool operator==(const stage_joiners&) const = default;
 };
 
-/// This newcomer has come to a loop that the others have behind them: answer its report so. `evaluations` are those
+/// This joiner has come to a loop that the others have behind them: answer its report so. `evaluations` are those
 /// before the next.
 struct skip_loop {
   worker_id worker;
@@ -93,7 +93,7 @@ struct skip_loop {
   bool operator==(const skip_loop&) const = default;
 };
 
-/// A staging group has lost a newcomer: let nobody wait for it any more.
+/// A staging group has lost a joiner: let nobody wait for it any more.
 struct end_staging {
   std::uint64_t number = 0;
   bool operator==(const end_staging&) const = default;
@@ -124,7 +124,7 @@ struct form_generation {
   std::vector<worker_place> places;
   regroup_decision decision;
   /// Those of `places` that get the state from the others.
-  std::vector<worker_id> newcomers;
+  std::vector<worker_id> joiners;
   /// Those who have come since the last step that counts, and one who was there before: they compare their whole state.
   /// Empty if nobody has come.
   std::vector<worker_id> compared;
@@ -134,13 +134,13 @@ struct form_generation {
   bool operator==(const form_generation&) const = default;
 };
 
-/// Start so many more where there is room, and tell by `on_started` which.
+/// Start so many more where there is capacity, and tell by `on_started` which.
 struct start_more {
   std::uint32_t count = 0;
   bool operator==(const start_more&) const = default;
 };
 
-/// Kill this worker: it is condemned, or of no use.
+/// Kill this worker: it is fenced, or of no use.
 struct fence_worker {
   worker_id worker;
   std::string reason;
@@ -180,8 +180,8 @@ inline constexpr std::int32_t never_started = -1;
 
 /// What to do, and why (for the log).
 struct run_action {
-  std::variant<begin_all, begin_newcomer, accept_plans, accept_plan_of, refuse_plans, refuse_report, send_command,
-               stage_newcomers, end_staging, skip_loop, abort_all, abort_generation, hold, form_generation, start_more,
+  std::variant<begin_all, begin_joiner, accept_plans, accept_plan_of, refuse_plans, refuse_report, send_command,
+               stage_joiners, end_staging, skip_loop, abort_all, abort_generation, hold, form_generation, start_more,
                fence_worker, restart_run, release_one, release_all, warn, conclude>
       what;
   std::string why;
@@ -221,10 +221,10 @@ class run_coordinator {
   [[nodiscard]] run_actions on_ready(const worker_ready& message);
   [[nodiscard]] run_actions on_plan(const run_plan& message);
   [[nodiscard]] run_actions on_finished(const worker_finished& message, time now = {});
-  /// A worker's group is gone, or a newcomer asks for a place.
+  /// A worker's group is gone, or a joiner asks for a place.
   [[nodiscard]] run_actions on_report(const regroup_report& report, time now = {});
-  /// A newcomer that follows the others in a staging group has caught up.
-  [[nodiscard]] run_actions on_level(const newcomer_level& message);
+  /// A joiner that follows the others in a staging group has caught up.
+  [[nodiscard]] run_actions on_caught_up(const caught_up& message);
   /// Notes how far a worker is, for failure records.
   void on_applied(worker_id worker, step_id step);
   /// What the beat of a worker says: one that changes `progress` on the way to its first loop is not given up.
@@ -234,12 +234,12 @@ class run_coordinator {
   [[nodiscard]] run_actions on_ended(const worker_ended& message, time now = {});
   /// A node's connection is gone, or it is silent: its workers are lost.
   [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& why, time now = {});
-  /// A node is going away. `room_elsewhere`: whether others can take in its workers.
-  [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool room_elsewhere);
+  /// A node is going away. `capacity_elsewhere`: whether others can take in its workers.
+  [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
   /// The time for replacements of leaving workers is over: they go without.
   [[nodiscard]] run_actions on_drain_timeout();
-  /// There is room for more workers, perhaps.
-  [[nodiscard]] run_actions on_room();
+  /// There is capacity for more workers, perhaps.
+  [[nodiscard]] run_actions on_capacity();
   /// What was started after `start_more`.
   void on_started(const std::vector<worker_place>& places, time now = {});
   /// What was started after `restart_run`, from the state of `first_step`.
@@ -257,13 +257,13 @@ class run_coordinator {
   [[nodiscard]] run_actions on_start_timeout(time now = {});
   /// The survivors of a failure, or released workers, took longer than the grace period.
   [[nodiscard]] run_actions on_grace_timeout();
-  /// To be called several times a second: newcomers that come about the same time are let in together, and one that
+  /// To be called several times a second: joiners that come about the same time are let in together, and one that
   /// does not join in time is given up.
   [[nodiscard]] run_actions on_tick(time now);
   /// There have been too few workers for too long.
   [[nodiscard]] run_actions on_hold_timeout();
   /// All ranks have waited in collective operations, or for the driver, for too long: `why` says which and where.
-  [[nodiscard]] run_actions on_group_stands_still(const std::string& why, time now = {});
+  [[nodiscard]] run_actions on_group_hang(const std::string& why, time now = {});
 
   /// In the order in which they were told. Those that ended the run are last, their cause first among them.
   [[nodiscard]] const std::vector<failure_record>& failures() const noexcept { return failures_; }
@@ -288,13 +288,13 @@ class run_coordinator {
   /// Whether it is one of this attempt's workers; and of those whose processes are still to join.
   [[nodiscard]] bool knows(worker_id worker) const { return members_.contains(worker); }
   [[nodiscard]] bool expects(worker_id worker) const;
-  /// Whether it is a newcomer that repeats what the others do.
+  /// Whether it is a joiner that repeats what the others do.
   [[nodiscard]] bool follows(worker_id worker) const;
   /// The furthest step that anybody has applied.
   [[nodiscard]] step_id furthest() const noexcept { return furthest_; }
   /// Where processes are that were started and have not ended.
   [[nodiscard]] std::vector<worker_place> occupied() const;
-  /// The plans that were accepted, one for each loop: newcomers are compared with them.
+  /// The plans that were accepted, one for each loop: joiners are compared with them.
   [[nodiscard]] const std::vector<run_plan>& accepted() const noexcept { return accepted_; }
   /// Whether the training function has a loop of its own, without boundaries that the coordinator could use.
   [[nodiscard]] bool has_own_loop() const { return !accepted_.empty() && accepted_.back().batch_samples == 0; }
@@ -309,11 +309,11 @@ class run_coordinator {
     started,
     /// It has joined, and waits for the beginning.
     ready,
-    /// A newcomer, on its way to its first loop.
+    /// A joiner, on its way to its first loop.
     preparing,
-    /// A newcomer that asks for a place.
+    /// A joiner that asks for a place.
     waiting,
-    /// A newcomer that is given the state while the others train on, and applies what they reduce.
+    /// A joiner that is given the state while the others train on, and applies what they reduce.
     following,
     member,
   };
@@ -340,10 +340,10 @@ class run_coordinator {
     /// Has been in a generation.
     bool has_place = false;
     /// Of one that follows: whether it is where the others are, or will be in a moment.
-    bool level = false;
+    bool caught_up = false;
     /// How often it was given the state so.
     std::uint32_t stagings = 0;
-    /// Of a newcomer: the loop that it has come to.
+    /// Of a joiner: the loop that it has come to.
     std::uint32_t loop = 0;
     step_id applied;
     /// The step after which it came.
@@ -368,17 +368,17 @@ class run_coordinator {
   bool within_budget(time now);
 
   run_actions lose(member& who, failure_record what, const std::string& why, time now);
-  run_actions lose_newcomer(member& who, failure_record what, bool from_outside);
+  run_actions lose_joiner(member& who, failure_record what, bool from_outside);
   run_actions restart(std::optional<failure_record> what, const std::string& why);
   run_actions let_all_go(const std::vector<member*>& left);
   run_actions fail_once(member& who, const worker_finished& message, time now);
   run_actions replace_missing();
   run_actions with_replacement(run_actions actions);
-  run_actions let_newcomers_in(time now);
+  run_actions let_joiners_in(time now);
   [[nodiscard]] bool takes_state_in_generation(const member& who) const;
   /// "worker 3 (rank 3), worker 4 (rank 4) join", for people.
-  [[nodiscard]] static std::string describe_joining(const std::vector<member*>& newcomers);
-  run_actions stage(const std::vector<member*>& newcomers, const std::string& names);
+  [[nodiscard]] static std::string describe_joining(const std::vector<member*>& joiners);
+  run_actions stage(const std::vector<member*>& joiners, const std::string& names);
   run_actions give_up_staging(const member& lost);
   run_actions wait_for_place(member& who, time now);
   run_actions on_report_of_follower(member& who, const regroup_report& report, time now);
@@ -389,15 +389,15 @@ class run_coordinator {
   run_actions regroup(const std::string& why, const error& reason);
   run_actions form_when_all_have_reported();
   [[nodiscard]] bool is_held();
-  [[nodiscard]] static std::vector<worker_id> choose_compared(const std::vector<member*>& all, step_id settled);
+  [[nodiscard]] static std::vector<worker_id> choose_compared(const std::vector<member*>& all, step_id commit_point);
   std::vector<worker_place> give_places(std::vector<member*> who);
   run_actions fail_run(failure_record what, const std::string& why);
   run_actions conclude_failure(const std::string& why);
   run_actions conclude_run(run_status status, error reason, std::string why);
   run_actions all_finished();
   run_actions accept(const run_plan& plan);
-  run_actions on_plan_of_newcomer(member& who, const run_plan& message);
-  std::optional<error> compare_with_first(const member& newcomer) const;
+  run_actions on_plan_of_joiner(member& who, const run_plan& message);
+  std::optional<error> compare_with_first(const member& joiner) const;
   std::optional<error> find_difference() const;
 
   settings config_;
@@ -416,8 +416,8 @@ class run_coordinator {
   std::deque<time> recent_;
   /// Whether the last of them was told by a worker, and what is behind it not yet.
   bool found_by_workers_ = false;
-  /// Newcomers that ended before they had a place, since the last that got one.
-  std::uint32_t failed_newcomers_ = 0;
+  /// Joiners that ended before they had a place, since the last that got one.
+  std::uint32_t failed_joiners_ = 0;
   /// Attempts in a row in which no step was applied.
   std::uint32_t fruitless_attempts_ = 0;
   /// Whether the attempt before ended because workers did not join.
@@ -432,10 +432,10 @@ class run_coordinator {
   std::vector<run_plan> accepted_;
   std::uint64_t commands_ = 0;
   /// The checkpoint behind which all leave, as the number of its command; 0 if that was not asked for.
-  std::uint64_t farewell_ = 0;
+  std::uint64_t drain_ = 0;
   /// The last staging group; number 0 before the first.
-  stage_newcomers staging_;
-  /// Since when the others stand at a boundary and wait for newcomers that are about to come there.
+  stage_joiners staging_;
+  /// Since when the others stand at a boundary and wait for joiners that are about to come there.
   std::optional<time> followers_awaited_;
   /// A regroup was commanded in this generation.
   bool regroup_asked_ = false;

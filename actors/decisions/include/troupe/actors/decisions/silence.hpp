@@ -7,7 +7,7 @@
 
 namespace troupe::actors {
 
-/// What one look at a process shows, all its threads together. `runtime::look_at_process` takes it.
+/// What one look at a process shows, all its threads together. `runtime::sample_process` takes it.
 struct process_sample {
   std::chrono::steady_clock::time_point when;
   /// A letter of proc(5): 'T' stopped, 'R' a thread runs or is ready to, 't' traced, 'D' in uninterruptible sleep, 'S'
@@ -37,7 +37,7 @@ enum class silence_cause : std::uint8_t {
 struct silence_verdict {
   silence_cause cause = silence_cause::hung;
   /// Whether to give it up: always, but for the starved within their limit.
-  bool condemned = true;
+  bool fenced = true;
   /// For people, to stand behind the name of the process: "is stopped (SIGSTOP, or a debugger)".
   std::string reason;
 };

@@ -1,0 +1,66 @@
+#include <troupe/actors/decisions/exit_permits.hpp>
+
+#include <algorithm>
+
+namespace troupe::actors {
+
+bool exit_permits::begin(const generation_started& message) {
+  if (message.run != run_)
+    formed_ = {};
+  run_ = message.run;
+  if (message.world_size == 0 || message.generation < formed_)
+    return false;
+  holders_ = message.world_size;
+  // The same one may be told twice.
+  if (message.generation == formed_)
+    return false;
+  formed_ = message.generation;
+  leaving_.reset();
+  waiting_.clear();
+  return true;
+}
+
+expected<std::optional<exit_permits::grant>> exit_permits::ask(const exit_request& message) {
+  if (message.run != run_)
+    return fail(errc::stale_generation, "worker " + std::to_string(message.worker.value) +
+                                            " asks for leave in a run that is none of this driver's");
+  if (message.generation < formed_)
+    return fail(errc::stale_generation, "worker " + std::to_string(message.worker.value) +
+                                            " asks for leave in generation " +
+                                            std::to_string(message.generation.value) + ", and " +
+                                            std::to_string(formed_.value) + " has been formed since");
+  if (leaving_ == message.worker)
+    return grant{message.worker, {holders_ <= 1}};
+  if (std::ranges::find(waiting_, message.worker) == waiting_.end())
+    waiting_.push_back(message.worker);
+  return next();
+}
+
+std::optional<exit_permits::grant> exit_permits::withdraw(const exit_withdrawn& message) {
+  if (message.run != run_)
+    return std::nullopt;
+  if (leaving_ == message.worker)
+    leaving_.reset();
+  std::erase(waiting_, message.worker);
+  return next();
+}
+
+std::optional<exit_permits::grant> exit_permits::gone(const worker_gone& message) {
+  if (message.run != run_)
+    return std::nullopt;
+  holders_ = message.holders_left;
+  if (leaving_ == message.worker)
+    leaving_.reset();
+  std::erase(waiting_, message.worker);
+  return next();
+}
+
+std::optional<exit_permits::grant> exit_permits::next() {
+  if (leaving_ || waiting_.empty())
+    return std::nullopt;
+  leaving_ = waiting_.front();
+  waiting_.pop_front();
+  return grant{*leaving_, {holders_ <= 1}};
+}
+
+} // namespace troupe::actors

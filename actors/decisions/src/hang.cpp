@@ -1,0 +1,153 @@
+#include <troupe/actors/decisions/hang.hpp>
+
+#include <troupe/messages.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+using clock = hang_watch::clock;
+
+/// Beats come several times a second: what is missing for longer was not watched.
+constexpr auto longest_gap = std::chrono::seconds{2};
+
+std::string in_seconds(clock::duration x) {
+  return std::to_string(std::chrono::floor<std::chrono::seconds>(x).count()) + " s";
+}
+
+/// "rank 2", or "ranks 0, 1 and 3".
+std::string name_ranks(std::vector<std::uint32_t> ranks) {
+  std::ranges::sort(ranks);
+  auto result = std::string{ranks.size() == 1 ? "rank " : "ranks "};
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0)
+      result += i + 1 == ranks.size() ? " and " : ", ";
+    result += std::to_string(ranks[i]);
+  }
+  return result;
+}
+
+std::string_view name_place(activity_kind x) {
+  switch (x) {
+  case activity_kind::user_code:
+    return "in user code";
+  case activity_kind::collective:
+    return "in a collective operation";
+  case activity_kind::checkpoint:
+    return "at a checkpoint";
+  case activity_kind::control:
+    return "waiting for the driver";
+  }
+  return "in an unknown place";
+}
+
+} // namespace
+
+void hang_watch::observe(activity_observation beat, clock::time_point now) {
+  auto [i, is_new] = ranks_.try_emplace(beat.worker);
+  auto& x = i->second;
+  auto stands = !is_new && x.last.progress == beat.progress && x.last.activity == beat.activity;
+  if (stands)
+    x.stood += std::clamp<clock::duration>(now - x.heard, clock::duration::zero(), longest_gap);
+  else
+    x = rank_state{.last = {}, .heard = now, .stood = {}, .report_at = settings_.report_after, .replaced = false};
+  x.heard = std::max(x.heard, now);
+  x.last = std::move(beat);
+}
+
+void hang_watch::clear() {
+  ranks_.clear();
+  report_all_at_ = {};
+  regroup_asked_ = false;
+}
+
+std::vector<hang_finding> hang_watch::check() {
+  std::vector<hang_finding> result;
+  for (auto& [worker, x] : ranks_)
+    if (auto found = check_one(x))
+      result.push_back(std::move(*found));
+  if (auto found = check_all())
+    result.push_back(std::move(*found));
+  return result;
+}
+
+std::optional<hang_finding> hang_watch::check_one(rank_state& x) const {
+  if (x.last.activity != activity_kind::user_code)
+    return std::nullopt;
+  auto replace = settings_.replace_after.count() > 0 && x.stood >= settings_.replace_after && !x.replaced;
+  if (!replace && x.stood < x.report_at)
+    return std::nullopt;
+  x.report_at = 2 * x.stood;
+  x.replaced |= replace;
+  using action = hang_finding::action;
+  return hang_finding{replace ? action::replace : action::report, x.last.worker, describe(x, replace)};
+}
+
+std::optional<hang_finding> hang_watch::check_all() {
+  auto stood = clock::duration::max();
+  for (const auto& [worker, x] : ranks_)
+    stood = std::min(stood, x.last.activity == activity_kind::user_code ? clock::duration::zero() : x.stood);
+  if (ranks_.empty() || stood < std::min<clock::duration>(settings_.report_after, regroup_after())) {
+    report_all_at_ = settings_.report_after;
+    regroup_asked_ = false;
+    return std::nullopt;
+  }
+  auto stands_in = [this](activity_kind kind) {
+    return std::ranges::any_of(ranks_, [kind](const auto& x) { return x.second.last.activity == kind; });
+  };
+  auto regroup = stood >= regroup_after() && !regroup_asked_ && stands_in(activity_kind::collective) &&
+                 !stands_in(activity_kind::checkpoint);
+  if (!regroup && stood < report_all_at_)
+    return std::nullopt;
+  report_all_at_ = 2 * stood;
+  regroup_asked_ = regroup_asked_ || regroup;
+  using action = hang_finding::action;
+  return hang_finding{regroup ? action::regroup : action::report, std::nullopt, describe_all(stood)};
+}
+
+clock::duration hang_watch::regroup_after() const {
+  return settings_.regroup_after.count() > 0 ? clock::duration{settings_.regroup_after} : clock::duration::max();
+}
+
+std::string hang_watch::describe(const rank_state& culprit, bool replaced) const {
+  const auto& last = culprit.last;
+  auto result = "worker " + std::to_string(last.worker.value) + " (rank " + std::to_string(last.rank.value) +
+                ") has stood in user code for " + in_seconds(culprit.stood);
+  if (!last.place.empty())
+    result += ", " + last.place;
+  std::vector<std::uint32_t> waiting;
+  for (const auto& [worker, x] : ranks_)
+    // Who has moved since its beat before is only passing through.
+    if (x.last.activity != activity_kind::user_code && x.stood.count() > 0)
+      waiting.push_back(x.last.rank.value);
+  if (waiting.size() == 1)
+    result += "; " + name_ranks(waiting) + " waits for it";
+  else if (!waiting.empty())
+    result += "; " + name_ranks(waiting) + " wait for it";
+  if (replaced)
+    return result + "; it is replaced";
+  if (settings_.replace_after.count() > 0 && !culprit.replaced)
+    result += "; it is replaced after " + in_seconds(settings_.replace_after) + ", unless it calls heartbeat()";
+  return result;
+}
+
+std::string hang_watch::describe_all(clock::duration stood) const {
+  auto result = "no rank has moved for " + in_seconds(stood);
+  auto separator = ": ";
+  for (auto kind : {activity_kind::collective, activity_kind::checkpoint, activity_kind::control}) {
+    std::vector<std::uint32_t> here;
+    for (const auto& [worker, x] : ranks_)
+      if (x.last.activity == kind)
+        here.push_back(x.last.rank.value);
+    if (here.empty())
+      continue;
+    result += std::exchange(separator, "; ") + name_ranks(here) + (here.size() == 1 ? " stands " : " stand ");
+    result += name_place(kind);
+  }
+  return result + "; none stands in user code, so none can be told to be at fault";
+}
+
+} // namespace troupe::actors

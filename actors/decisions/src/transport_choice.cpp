@@ -1,0 +1,97 @@
+#include <troupe/actors/decisions/transport_choice.hpp>
+
+#include <algorithm>
+#include <map>
+
+namespace troupe::actors {
+
+namespace {
+
+/// What the control blocks of shared memory have capacity for.
+constexpr std::size_t most_sharing = 64;
+
+std::string workers(std::size_t n) {
+  return std::to_string(n) + (n == 1 ? " worker" : " workers");
+}
+
+} // namespace
+
+expected<transport_choice> choose_transport(transport_mode mode, std::span<const worker_place> places) {
+  std::map<std::uint32_t, std::size_t> on_node;
+  for (const auto& place : places)
+    ++on_node[place.node];
+  std::size_t most = 0;
+  for (const auto& [node, count] : on_node)
+    most = std::max(most, count);
+  if (places.size() == 1)
+    return transport_choice{transport_kind::self, "nothing: there is one worker"};
+  const auto where =
+      workers(places.size()) + " on " + std::to_string(on_node.size()) + (on_node.size() == 1 ? " node" : " nodes");
+  switch (mode) {
+  case transport_mode::gloo:
+    return transport_choice{transport_kind::gloo, "TCP, as asked for: " + where};
+  case transport_mode::shm:
+    if (on_node.size() > 1)
+      return fail(errc::invalid_argument, "the workers are on " + std::to_string(on_node.size()) +
+                                              " nodes and share no memory: leave run.transport to itself, or set it to "
+                                              "hierarchical");
+    if (most > most_sharing)
+      break;
+    return transport_choice{transport_kind::shm, "shared memory, as asked for: " + where};
+  case transport_mode::hierarchical:
+    if (on_node.size() == 1)
+      return fail(errc::invalid_argument,
+                  "all workers are on one node, so that there is nothing between nodes: leave run.transport to itself, "
+                  "or set it to shm");
+    if (most > most_sharing)
+      break;
+    return transport_choice{transport_kind::hierarchical, "shared memory inside a node and TCP between nodes, as asked "
+                                                          "for: " +
+                                                              where};
+  case transport_mode::automatic:
+  case transport_mode::nccl:
+    if (most > most_sharing)
+      return transport_choice{transport_kind::gloo, "TCP: " + workers(most) +
+                                                        " on a node are more than can share memory (" +
+                                                        std::to_string(most_sharing) + ")"};
+    if (on_node.size() == 1)
+      return transport_choice{transport_kind::shm, "shared memory: " + where};
+    if (most == 1)
+      return transport_choice{transport_kind::gloo, "TCP: " + where};
+    return transport_choice{transport_kind::hierarchical,
+                            "shared memory inside a node and TCP between nodes: " + where};
+  }
+  return fail(errc::invalid_argument, workers(most) + " on a node are more than can share memory (" +
+                                          std::to_string(most_sharing) + "): set run.transport to gloo");
+}
+
+expected<device_transport_choice> choose_device_transport(gpu_gradients mode,
+                                                          std::span<const collectives::device_offer> ranks) {
+  if (ranks.size() <= 1)
+    return device_transport_choice{device_transport::self, "nothing: there is one worker"};
+  if (mode == gpu_gradients::by_host)
+    return device_transport_choice{device_transport::staged, "the host's memory, as run.transport asks for"};
+  const auto is_forced = mode == gpu_gradients::by_nccl;
+  // Whether ranks may share a GPU is for NCCL to say, if it was asked for by name.
+  for (std::size_t i = 0; i < ranks.size() && !is_forced; ++i)
+    for (std::size_t k = 0; k < i; ++k)
+      if (ranks[i].device == ranks[k].device)
+        return device_transport_choice{device_transport::staged, "the host's memory: ranks " + std::to_string(k) +
+                                                                     " and " + std::to_string(i) + " share a GPU"};
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].nccl == ranks[0].nccl && !ranks[i].nccl.empty())
+      continue;
+    const auto why = ranks[i].nccl.empty()
+                         ? "rank " + std::to_string(i) + " has no NCCL"
+                         : "rank 0 has " + ranks[0].nccl + " and rank " + std::to_string(i) + " " + ranks[i].nccl;
+    if (is_forced)
+      return fail(errc::unsatisfiable,
+                  "run.transport is nccl, and " + why +
+                      ": install NCCL in one version on all hosts, or leave run.transport to itself");
+    return device_transport_choice{device_transport::staged, "the host's memory: " + why};
+  }
+  return device_transport_choice{device_transport::nccl, ranks[0].nccl + (is_forced ? ", as asked for: " : ": ") +
+                                                             std::to_string(ranks.size()) + " workers with a GPU each"};
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,126 @@
+#include "device/abort_escalation.hpp"
+
+#include <utility>
+
+namespace troupe::collectives {
+
+namespace {
+
+std::string text_of(std::chrono::milliseconds x) {
+  return std::to_string(x.count()) + " ms";
+}
+
+constexpr auto what_is_lost = "if nobody else has it, the steps since the last checkpoint are lost";
+
+} // namespace
+
+abort_escalation::decision abort_escalation::go_to(stage next, clock::time_point now, std::string reason) {
+  current_ = next;
+  ends_at_ = now;
+  switch (next) {
+  case stage::revoke:
+  case stage::abort:
+    ends_at_ += limits_.abort;
+    break;
+  case stage::request_exit:
+    ends_at_ += limits_.leave;
+    break;
+  case stage::copy_out:
+    ends_at_ += limits_.copy;
+    break;
+  case stage::none:
+  case stage::end_process:
+  case stage::done:
+    break;
+  }
+  return {next, std::move(reason)};
+}
+
+abort_escalation::decision abort_escalation::begin(clock::time_point now) {
+  if (current_ != stage::none)
+    return at(now);
+  return can_revoke_ ? go_to(stage::revoke, now, "the group is given up: its operations are revoked")
+                     : go_to(stage::abort, now, "the group is given up: its operations are aborted");
+}
+
+abort_escalation::decision abort_escalation::begin_with_permit(const std::string& why, clock::time_point now) {
+  if (current_ != stage::none)
+    return at(now);
+  return go_to(stage::request_exit, now, why + ": this process has to end, and asks for leave");
+}
+
+abort_escalation::decision abort_escalation::at(clock::time_point now) {
+  if (now < ends_at_)
+    return {current_, {}};
+  switch (current_) {
+  case stage::revoke:
+    return go_to(stage::abort, now,
+                 "NCCL has not revoked the group within " + text_of(limits_.abort) + ": it is aborted");
+  case stage::abort:
+    return go_to(stage::request_exit, now,
+                 "NCCL has not come back from its abort within " + text_of(limits_.abort) +
+                     ": its kernels may write on, so this process has to end, and asks for leave");
+  case stage::request_exit:
+    // Nobody answers: the run is over, or cannot be reached. To copy costs seconds; to lose the state costs more.
+    return go_to(stage::copy_out, now,
+                 "no leave was given within " + text_of(limits_.leave) +
+                     ": the state is copied out, in case that nobody else has it");
+  case stage::copy_out:
+    return go_to(stage::end_process, now,
+                 "the state was not copied out within " + text_of(limits_.copy) + ": " + what_is_lost);
+  case stage::none:
+  case stage::end_process:
+  case stage::done:
+    break;
+  }
+  return {current_, {}};
+}
+
+abort_escalation::decision abort_escalation::on_call_ended(stage which, bool worked, clock::time_point now) {
+  // A call of an earlier stage may come back late: it is as good.
+  const auto is_waited_for = current_ == stage::revoke || current_ == stage::abort || current_ == stage::request_exit;
+  if (!is_waited_for || (which != stage::revoke && which != stage::abort))
+    return {current_, {}};
+  if (worked) {
+    // Once it was told to abort it is gone, whatever comes back first.
+    is_revoked_ = which == stage::revoke && current_ == stage::revoke;
+    if (which == stage::revoke && current_ != stage::revoke)
+      return {current_, {}};
+    return go_to(stage::done, now, {});
+  }
+  if (which == stage::revoke && current_ == stage::revoke)
+    return go_to(stage::abort, now, "NCCL cannot revoke the group: it is aborted");
+  if (which == stage::abort && current_ == stage::abort)
+    return go_to(stage::request_exit, now,
+                 "NCCL's abort has failed: its kernels may write on, so this process has to end, and asks for leave");
+  return {current_, {}};
+}
+
+abort_escalation::decision abort_escalation::on_exit(bool is_last_holder, clock::time_point now) {
+  if (current_ != stage::request_exit)
+    return {current_, {}};
+  if (is_last_holder)
+    return go_to(stage::copy_out, now, "nobody else has the state: it is copied out first");
+  return go_to(stage::end_process, now, "others have the state: this process may end");
+}
+
+abort_escalation::decision abort_escalation::on_exit_refused(const std::string& why, clock::time_point now) {
+  if (current_ != stage::request_exit)
+    return {current_, {}};
+  return go_to(stage::copy_out, now,
+               "leave cannot be asked for (" + why + "): the state is copied out, in case that nobody else has it");
+}
+
+abort_escalation::decision abort_escalation::on_let_go(clock::time_point now) {
+  return current_ == stage::request_exit ? go_to(stage::done, now, {}) : decision{current_, {}};
+}
+
+abort_escalation::decision abort_escalation::on_copied(const std::string& failure, clock::time_point now) {
+  if (current_ != stage::copy_out)
+    return {current_, {}};
+  return go_to(stage::end_process, now,
+               failure.empty() ? std::string{"the state is copied out"}
+                               : "the state cannot be copied out (" + failure + "): " + what_is_lost);
+}
+
+} // namespace troupe::collectives

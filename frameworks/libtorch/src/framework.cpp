@@ -1,0 +1,173 @@
+#include "blas.hpp"
+#include "device_choice.hpp"
+
+#include <troupe/libtorch.hpp>
+
+#include <troupe/runtime/program.hpp>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/cuda.h>
+#include <torch/utils.h>
+#include <torch/version.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <dlfcn.h>
+#include <filesystem>
+#include <malloc.h>
+#include <sstream>
+#include <string>
+#include <system_error>
+
+namespace troupe::libtorch {
+
+namespace {
+
+blas_library loaded_blas() {
+  std::vector<std::string> paths;
+  for (const auto& object : runtime::loaded_objects()) {
+    auto code = std::error_code{};
+    auto path = std::filesystem::canonical(object.name, code);
+    paths.push_back(code ? object.name : path.string());
+  }
+  return find_blas(paths);
+}
+
+/// The processor that OpenBLAS has chosen its kernels for; empty where it is not what is loaded.
+std::string openblas_core(const blas_library& blas) {
+  auto* handle = blas.path.empty() ? nullptr : ::dlopen(blas.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr)
+    return {};
+  std::string result;
+  if (auto* symbol = ::dlsym(handle, "openblas_get_corename"); symbol != nullptr)
+    result = reinterpret_cast<const char* (*)()>(symbol)();
+  ::dlclose(handle);
+  return result;
+}
+
+vector_unit own_vector_unit() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+      __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0)
+    return vector_unit::avx512;
+  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0)
+    return vector_unit::avx2;
+#endif
+  return vector_unit::other;
+}
+
+/// What is to be said about how matrices are multiplied here.
+std::string warning() {
+  auto blas = loaded_blas();
+  if (auto text = warning_of(blas); !text.empty())
+    return text;
+  // Who has chosen knows.
+  return std::getenv("OPENBLAS_CORETYPE") != nullptr ? "" : warning_of_kernels(openblas_core(blas), own_vector_unit());
+}
+
+/// The instructions that LibTorch's kernels were chosen for, such as "AVX2": the environment may say otherwise than the
+/// processor.
+std::string kernels() {
+  constexpr std::string_view mark = "CPU capability usage: ";
+  auto text = at::show_config();
+  auto found = text.find(mark);
+  if (found == std::string::npos)
+    return "unknown";
+  found += mark.size();
+  return text.substr(found, text.find('\n', found) - found);
+}
+
+/// The versions of CUDA and cuDNN that LibTorch has found, as its configuration names them; empty without.
+std::string gpu_libraries() {
+  auto text = std::istringstream{at::show_config()};
+  std::string result;
+  for (std::string line; std::getline(text, line);)
+    for (const auto* mark : {"CUDA Runtime", "CuDNN", "Magma"})
+      if (auto found = line.find(mark); found != std::string::npos)
+        result += (result.empty() ? "" : ", ") + line.substr(found);
+  return result;
+}
+
+/// Has the C library keep what tensors have given back. By its own limits it returns the activations' memory to the
+/// system in each step, where it is as large as that of a training step usually is, and the next step faults in every
+/// page anew.
+void keep_freed_memory() {
+  constexpr auto mib = 1 << 20;
+  // The largest that it takes: beyond, memory is mapped and unmapped each time.
+  ::mallopt(M_MMAP_THRESHOLD, 32 * mib);
+  ::mallopt(M_TRIM_THRESHOLD, 1024 * mib);
+  // Threads other than the first allocate from heaps of 64 MiB, which are unmapped unless so much is to stay.
+  ::mallopt(M_TOP_PAD, 64 * mib);
+}
+
+class torch_framework : public framework {
+ public:
+  explicit torch_framework(framework_options options) : options_(options) {
+    if (options_.threads < 1)
+      throw exception{errc::invalid_argument, "framework_options.threads is " + std::to_string(options_.threads) +
+                                                  ": a worker needs at least 1"};
+  }
+
+  std::string name() const override { return "libtorch"; }
+
+  void on_start() override {
+    keep_freed_memory();
+    // Read by cuBLAS when it starts; without it deterministic algorithms are refused.
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+    at::set_num_threads(options_.threads);
+    // LibTorch takes this once in a process, and a program may have several of these objects.
+    static const bool once = (at::set_num_interop_threads(1), true);
+    static_cast<void>(once);
+  }
+
+  std::map<std::string, std::string> numerics() const override {
+    std::map<std::string, std::string> result;
+    result["version"] = TORCH_VERSION;
+    result["threads"] = std::to_string(at::get_num_threads());
+    result["kernels"] = kernels();
+    result["onednn"] = at::hasMKLDNN() ? "yes" : "no";
+    result["blas"] = loaded_blas().name;
+    return result;
+  }
+
+  std::map<std::string, std::string> gpu_numerics() const override {
+    std::map<std::string, std::string> result;
+    if (auto libraries = gpu_libraries(); !libraries.empty())
+      result["libraries"] = libraries;
+    return result;
+  }
+
+  void on_training_start(train_context& ctx) override {
+    // Kernels may take the number of threads from what is set for the thread that calls them.
+    at::set_num_threads(options_.threads);
+    auto& context = at::globalContext();
+    context.setDeterministicAlgorithms(true, false);
+    context.setDeterministicCuDNN(true);
+    context.setBenchmarkCuDNN(false);
+    auto random = ctx.random("libtorch");
+    auto high = std::uint64_t{random()};
+    torch::manual_seed(high << 32 | random());
+    if (auto text = warning(); !text.empty() && ctx.local_rank() == 0)
+      std::fprintf(stderr, "%s\n", text.c_str());
+  }
+
+ private:
+  framework_options options_;
+};
+
+} // namespace
+
+std::shared_ptr<framework> make_framework(framework_options options) {
+  return std::make_shared<torch_framework>(options);
+}
+
+c10::Device device_of(const train_context& ctx) {
+  auto given = ctx.device() != "cpu";
+  auto kind = value_or_throw(choose_device(given, given ? torch::cuda::device_count() : 0));
+  // CUDA shows a worker its own GPUs only.
+  return kind == device_kind::gpu ? c10::Device{c10::kCUDA, 0} : c10::Device{c10::kCPU};
+}
+
+} // namespace troupe::libtorch

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <troupe/collectives/unique_fd.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+namespace troupe::runtime {
+
+class part_stream;
+
+/// A place among the ranks of a node.
+struct descriptor_request {
+  generation_id generation;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_world_size = 0;
+  std::stop_token cancelled;
+};
+
+/// What the training side of a worker asks of the run's actors. Calls block; each comes from one thread at a time.
+/// Implemented over CAF in one file; tests play it.
+class driver_client {
+ public:
+  virtual ~driver_client() = default;
+
+  /// An all-gather over the control plane. From the training thread.
+  [[nodiscard]] virtual expected<exchange_result> exchange(const exchange_request& message) = 0;
+
+  /// The same among the ranks of a staging group. From the stager's thread.
+  [[nodiscard]] virtual expected<exchange_result> exchange_staging(const exchange_request& message) = 0;
+
+  /// Tells that an exchange of a staging group will not be complete. From any thread.
+  virtual void end(const exchange_ended& message) = 0;
+
+  /// An all-gather of descriptors among the ranks of this node. From the training thread.
+  [[nodiscard]] virtual expected<std::vector<std::vector<collectives::unique_fd>>>
+  exchange_descriptors(const descriptor_request& request, std::span<const int> mine) = 0;
+
+  /// Returns once all workers have the same plan. From the training thread.
+  [[nodiscard]] virtual expected<plan_accepted> agree(const run_plan& plan) = 0;
+
+  /// Returns once all who are left have reported, with this worker's place among them. From the training thread.
+  [[nodiscard]] virtual expected<next_generation> regroup(const regroup_report& report) = 0;
+
+  /// Tells that this joiner has caught up with the others. From the training thread.
+  virtual void tell(const caught_up& message) = 0;
+
+  /// Returns once the checkpoint is durable or given up. From the snapshot writer's thread.
+  [[nodiscard]] virtual expected<checkpoint_outcome> deliver(const checkpoint_part& part) = 0;
+
+  /// The same of the whole state, by a worker that has leave to end as the last that has it. From a thread of the
+  /// group's.
+  [[nodiscard]] virtual expected<checkpoint_outcome> deliver_last(const checkpoint_part&) {
+    return fail(errc::invalid_argument, "there is no store to deliver to");
+  }
+
+  /// What the store has seen of this worker's file. From the training thread.
+  [[nodiscard]] virtual expected<storage_view> probe(const storage_probe&) {
+    return fail(errc::invalid_argument, "there is no store to ask");
+  }
+
+  /// A stream to the driver at `HOST:PORT`, which connects when it is used. From any thread.
+  [[nodiscard]] virtual expected<std::shared_ptr<part_stream>> open_part_stream(const std::string&) {
+    return fail(errc::invalid_argument, "there is no driver to stream to");
+  }
+
+  /// Asks for leave to end this process, which a GPU's library does not let go, and waits for its turn. From a thread
+  /// of the group's.
+  [[nodiscard]] virtual expected<exit_granted> request_exit(const exit_request&) {
+    return fail(errc::invalid_argument, "there is nobody to ask");
+  }
+
+  /// It needs none any more. From a thread of the group's.
+  virtual void withdraw(const exit_withdrawn&) {}
+
+  /// Returns once the driver has taken them in: that is the back pressure. From the metrics thread.
+  [[nodiscard]] virtual expected<void> push(const metrics_batch& batch) = 0;
+
+  /// Tells the end of the training function. From the training thread.
+  virtual void finish(const worker_finished& message) = 0;
+};
+
+} // namespace troupe::runtime

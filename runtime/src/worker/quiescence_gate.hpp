@@ -1,0 +1,57 @@
+#pragma once
+
+#include <troupe/types.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+namespace troupe::runtime {
+
+/// Says when the tracked state keeps still: while the training thread waits for a group, it is that of the last step
+/// whose body has returned. Whoever the training thread waits for may read it then.
+class quiescence_gate {
+ public:
+  /// While one lives, the state keeps still. For the training thread; one inside the other is fine.
+  class scope {
+   public:
+    scope(quiescence_gate& mark, step_id step) : mark_(mark) { mark_.begin(step); }
+    ~scope() { mark_.end(); }
+    scope(const scope&) = delete;
+    scope& operator=(const scope&) = delete;
+
+   private:
+    quiescence_gate& mark_;
+  };
+
+  /// The step whose state it is, once it keeps still; nothing if that takes longer than `limit`. From any thread.
+  [[nodiscard]] std::optional<step_id> wait(std::chrono::milliseconds limit) {
+    auto lock = std::unique_lock{mutex_};
+    if (!changed_.wait_for(lock, limit, [this] { return depth_ > 0; }))
+      return std::nullopt;
+    return step_;
+  }
+
+ private:
+  void begin(step_id step) {
+    {
+      auto lock = std::lock_guard{mutex_};
+      ++depth_;
+      step_ = step;
+    }
+    changed_.notify_all();
+  }
+
+  void end() {
+    auto lock = std::lock_guard{mutex_};
+    --depth_;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int depth_ = 0;
+  step_id step_;
+};
+
+} // namespace troupe::runtime

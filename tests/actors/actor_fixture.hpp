@@ -1,0 +1,666 @@
+#pragma once
+
+#include <troupe/actors/decisions/join_handshake.hpp>
+#include <troupe/actors/error_conversion.hpp>
+#include <troupe/actors/handles.hpp>
+#include <troupe/actors/node.hpp>
+#include <troupe/actors/process_launcher.hpp>
+#include <troupe/actors/trainer.hpp>
+#include <troupe/serialization/files/digest.hpp>
+
+#include "scratch.hpp"
+
+#include <caf/all.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// Troupe's actors in one process, without sockets and processes: a launcher whose workers are actors that play a
+/// worker's part.
+namespace troupe::actors {
+
+/// A test that waits longer than this has failed.
+inline constexpr auto patience = std::chrono::seconds{60};
+
+/// An actor system that knows Troupe's types.
+class actor_fixture {
+ public:
+  actor_fixture() : system_((init(), config_)), self_(system_) {}
+
+  [[nodiscard]] caf::actor_system& system() noexcept { return system_; }
+  [[nodiscard]] caf::scoped_actor& self() noexcept { return self_; }
+
+  /// Asks, waits, and returns the answer or the error.
+  template <class Result, class Handle, class... Ts>
+  expected<Result> ask(const Handle& whom, Ts... message) {
+    auto request = self_->request(whom, patience, std::move(message)...);
+    std::optional<error> refusal;
+    auto refuse = [&](const caf::error& reason) { refusal = from_caf(reason); };
+    if constexpr (std::is_void_v<Result>) {
+      request.receive([] {}, refuse);
+      if (refusal)
+        return fail(*refusal);
+      return {};
+    } else {
+      std::optional<Result> result;
+      request.receive([&](Result& value) { result = std::move(value); }, refuse);
+      if (refusal)
+        return fail(*refusal);
+      return std::move(*result);
+    }
+  }
+
+  /// Returns once the actor has ended.
+  template <class Handle>
+  bool has_ended(const Handle& whom) {
+    self_->monitor(whom);
+    auto ended = false;
+    self_->receive([&](const caf::down_msg&) { ended = true; }, caf::after(patience) >> [] {});
+    return ended;
+  }
+
+ private:
+  void init() {
+    static const auto once = [] {
+      caf::init_global_meta_objects<caf::id_block::troupe_messages>();
+      caf::init_global_meta_objects<caf::id_block::troupe_actors>();
+      caf::core::init_global_meta_objects();
+      return true;
+    }();
+    std::ignore = once;
+    config_.set("caf.scheduler.max-threads", 2);
+  }
+
+  caf::actor_system_config config_;
+  caf::actor_system system_;
+  caf::scoped_actor self_;
+};
+
+/// What has been said so far, and a way to wait for more.
+template <class T>
+class record {
+ public:
+  void add(T x) {
+    auto lock = std::lock_guard{mutex_};
+    all_.push_back(std::move(x));
+    changed_.notify_all();
+  }
+
+  /// All, once there are `count` or patience is over.
+  std::vector<T> wait_for(std::size_t count) {
+    auto lock = std::unique_lock{mutex_};
+    changed_.wait_for(lock, patience, [&] { return all_.size() >= count; });
+    return all_;
+  }
+
+  /// Whether one comes that is as it is wanted.
+  bool wait_until_any(const std::function<bool(const T&)>& wanted) {
+    auto lock = std::unique_lock{mutex_};
+    return changed_.wait_for(lock, patience, [&] { return std::ranges::any_of(all_, wanted); });
+  }
+
+  std::vector<T> all() {
+    auto lock = std::lock_guard{mutex_};
+    return all_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<T> all_;
+};
+
+/// What a fake worker does.
+enum class part {
+  /// Joins, agrees, trains some steps, takes a checkpoint, returns.
+  trains,
+  /// As above, but trains until it is told to stop.
+  until_stopped,
+  /// Throws after the third step; the others wait for it until they are cut off, and go on with who is left.
+  throws,
+  waits_for_others,
+  /// Stands after the third step until it is in a later generation of `stage::group` workers.
+  waits_for_help,
+  /// Its process ends after the third step.
+  dies,
+  /// Its process starts and says nothing.
+  silent,
+  /// Its process ends before it joins.
+  stillborn,
+  /// Is another build.
+  other_build,
+  /// Does not know the secret.
+  impostor,
+  /// Has another plan.
+  disagrees,
+};
+
+/// The processes of one node, fake. Shared by the test, the launcher and the workers.
+class stage : public std::enable_shared_from_this<stage> {
+ public:
+  stage(caf::actor_system& system, part everybody) : system_(system), everybody_(everybody) {}
+
+  /// What one of the workers does instead.
+  void cast(worker_id worker, part role) { roles_[worker] = role; }
+
+  [[nodiscard]] part role_of(worker_id worker) const {
+    auto i = roles_.find(worker);
+    return i == roles_.end() ? everybody_ : i->second;
+  }
+
+  [[nodiscard]] launcher_factory factory();
+
+  void set_node(node_actor node) {
+    auto lock = std::lock_guard{mutex_};
+    node_ = std::move(node);
+  }
+  [[nodiscard]] node_actor node() {
+    auto lock = std::lock_guard{mutex_};
+    return node_;
+  }
+
+  void start(const launch_request& request);
+
+  /// A process has ended; once for each.
+  void end(worker_id worker, std::int32_t status, const std::string& how, std::vector<std::string> last_lines = {}) {
+    launcher_events events;
+    run_id run;
+    {
+      auto lock = std::lock_guard{mutex_};
+      auto i = living_.find(worker);
+      if (i == living_.end())
+        return;
+      run = i->second.run;
+      if (i->second.actor)
+        caf::anon_send_exit(i->second.actor, caf::exit_reason::kill);
+      living_.erase(i);
+      events = events_;
+    }
+    if (events.ended)
+      events.ended({run, worker, status, how, std::move(last_lines)});
+  }
+
+  /// What a look at its process shows from now on.
+  void show(worker_id worker, char state) {
+    auto lock = std::lock_guard{mutex_};
+    states_[worker] = state;
+  }
+
+  [[nodiscard]] process_sample look_at(worker_id worker) {
+    looked.add(worker);
+    auto lock = std::lock_guard{mutex_};
+    process_sample result;
+    result.when = std::chrono::steady_clock::now();
+    auto i = states_.find(worker);
+    result.state = i == states_.end() ? 'S' : i->second;
+    return result;
+  }
+
+  /// The node's actor stands still until it is thawed, as one does whose process is stopped.
+  void freeze() {
+    node_actor node;
+    {
+      auto lock = std::lock_guard{mutex_};
+      frozen_ = true;
+      node = node_;
+    }
+    open_run request;
+    request.run = freezing_run();
+    caf::anon_send(node, request, run_control{}, collectives_actor{}, checkpoint_store{});
+    stood.wait_for(1);
+  }
+  void thaw() {
+    auto lock = std::lock_guard{mutex_};
+    frozen_ = false;
+    thawed_.notify_all();
+  }
+  void stand_while_frozen() {
+    stood.add(true);
+    auto lock = std::unique_lock{mutex_};
+    thawed_.wait_for(lock, patience, [this] { return !frozen_; });
+  }
+  /// Opening this one makes the node stand.
+  [[nodiscard]] static run_id freezing_run() { return {"freezes"}; }
+
+  void write(const worker_output& output) {
+    auto lock = std::lock_guard{mutex_};
+    if (events_.output)
+      events_.output(output);
+  }
+
+  [[nodiscard]] std::vector<worker_id> living() {
+    auto lock = std::lock_guard{mutex_};
+    std::vector<worker_id> result;
+    for (const auto& [worker, process] : living_)
+      result.push_back(worker);
+    return result;
+  }
+
+  void kill_all() {
+    for (auto worker : living())
+      end(worker, 137, "killed by signal 9 (SIGKILL)");
+  }
+
+  void connect(launcher_events events) {
+    auto lock = std::lock_guard{mutex_};
+    events_ = std::move(events);
+  }
+  void disconnect() {
+    connect({});
+    set_node(node_actor{});
+    kill_all();
+  }
+
+  record<open_run> opened;
+  record<run_id> killed;
+  record<worker_id> killed_one;
+  record<worker_id> looked;
+  record<bool> stood;
+  record<run_id> closed;
+  record<launch_request> started;
+  record<begin_training> begun;
+  /// What opening and starting fail with.
+  error open_error;
+  error start_error;
+  /// How many steps a run has.
+  std::uint64_t steps = 5;
+  /// How many workers those want to be that wait for help.
+  std::uint32_t group = 2;
+
+ private:
+  struct process {
+    run_id run;
+    caf::actor actor;
+  };
+
+  caf::actor_system& system_;
+  part everybody_;
+  std::map<worker_id, part> roles_;
+  std::mutex mutex_;
+  node_actor node_;
+  launcher_events events_;
+  std::map<worker_id, process> living_;
+  std::map<worker_id, char> states_;
+  bool frozen_ = false;
+  std::condition_variable thawed_;
+};
+
+class fake_launcher : public process_launcher {
+ public:
+  explicit fake_launcher(std::shared_ptr<stage> where) : stage_(std::move(where)) {}
+  ~fake_launcher() override { stage_->disconnect(); }
+
+  expected<std::string> open(const open_run& request) override {
+    if (request.run == stage::freezing_run()) {
+      stage_->stand_while_frozen();
+      return fail(errc::not_found, "no such program");
+    }
+    stage_->opened.add(request);
+    if (stage_->open_error.code != errc::none)
+      return fail(stage_->open_error);
+    return "/there" + request.program_path;
+  }
+
+  expected<std::uint32_t> start(const launch_request& request) override {
+    if (stage_->start_error.code != errc::none)
+      return fail(stage_->start_error);
+    stage_->start(request);
+    return 1000 + request.worker.value;
+  }
+
+  void kill(const run_id& run) override {
+    stage_->killed.add(run);
+    stage_->kill_all();
+  }
+
+  void kill(const run_id&, worker_id worker) override {
+    stage_->killed_one.add(worker);
+    stage_->end(worker, 137, "killed by signal 9 (SIGKILL)");
+  }
+
+  expected<process_sample> look_at(const run_id&, worker_id worker) override { return stage_->look_at(worker); }
+
+  void close(const run_id& run) override { stage_->closed.add(run); }
+
+ private:
+  std::shared_ptr<stage> stage_;
+};
+
+inline launcher_factory stage::factory() {
+  return [me = shared_from_this()](launcher_events events) -> std::unique_ptr<process_launcher> {
+    me->connect(std::move(events));
+    return std::make_unique<fake_launcher>(me);
+  };
+}
+
+/// A worker process, as far as the other actors see it.
+class fake_worker : public worker_actor::base {
+ public:
+  fake_worker(caf::actor_config& cfg, std::shared_ptr<stage> where, launch_request request)
+      : worker_actor::base(cfg), stage_(std::move(where)), request_(std::move(request)) {}
+
+  behavior_type make_behavior() override {
+    join();
+    return {
+        [this](const begin_training& message) { begin(message); },
+        [this](const control_command& command) { obey(command); },
+        [this](const abort_training& message) {
+          aborted_ = std::max(aborted_, message.generation);
+          if (has_state_ && message.generation >= place_.generation)
+            report(message.reason);
+        },
+        [this](const release_worker&) { stage_->end(request_.worker, 0, "exit code 0"); },
+        [](const activity_question&) { return activity_answer{"plays"}; },
+    };
+  }
+
+ private:
+  [[nodiscard]] part role() const { return stage_->role_of(request_.worker); }
+
+  void join() {
+    auto secret = role() == part::impostor ? "not the secret" : request_.secret;
+    auto hello = join_request{request_.run, request_.worker, serialization::random_hex(16)};
+    auto node = stage_->node();
+    request(node, patience, hello)
+        .then(
+            [this, node, hello, secret](const join_challenge& challenge) {
+              if (role() != part::impostor && !verify_node(secret, hello, challenge))
+                return leave("the node does not know the secret");
+              auto proof = make_proof(secret, join_role::worker, hello.run, hello.worker, challenge.nonce);
+              request(node, patience, join_proof{hello.run, hello.worker, proof})
+                  .then(
+                      [this](const run_control& control, const collectives_actor&, const checkpoint_store& store) {
+                        control_ = control;
+                        store_ = store;
+                        say_ready();
+                      },
+                      [this](const caf::error& reason) { leave(from_caf(reason).message); });
+            },
+            [this](const caf::error& reason) { leave(from_caf(reason).message); });
+  }
+
+  void leave(const std::string& why) { stage_->end(request_.worker, 1, "exit code 1", {why}); }
+
+  void say_ready() {
+    worker_ready ready;
+    ready.run = request_.run;
+    ready.worker = request_.worker;
+    ready.pid = 1000 + request_.worker.value;
+    ready.host = "host of " + std::to_string(request_.worker.value);
+    ready.build_id = role() == part::other_build ? "decaf" : "c0ffee";
+    ready.numerics = R"({"cpu":"v3"})";
+    request(control_, patience, ready, worker_actor{this})
+        .then([this] { beat(); }, [this](const caf::error& reason) { leave(from_caf(reason).message); });
+  }
+
+  void beat() {
+    if (auto node = stage_->node())
+      caf::anon_send(node, worker_beat{request_.run, request_.worker, place_.generation, {step_}, ++beats_});
+    run_delayed(std::chrono::milliseconds{200}, [this] { beat(); });
+  }
+
+  void begin(const begin_training& message) {
+    stage_->begun.add(message);
+    begin_ = message;
+    place_ = message.place;
+    step_ = message.restored_step.value;
+    // A joiner has no place yet, and gets the state of the others with it.
+    has_state_ = place_.generation != generation_id{};
+    stage_->write({request_.run, request_.worker, {"hello from rank " + std::to_string(place_.rank.value)}});
+    propose();
+  }
+
+  void propose() {
+    run_plan plan;
+    plan.run = begin_.run;
+    plan.generation = place_.generation;
+    plan.worker = begin_.worker;
+    plan.steps = steps();
+    plan.batch_samples = role() == part::disagrees ? 65 : 64;
+    plan.data_samples = 1797;
+    plan.data_fingerprint = "digits";
+    plan.tensors = "w f32 [100]";
+    request(control_, caf::infinite, plan)
+        .then(
+            [this](const plan_accepted&) {
+              agreed_ = true;
+              has_state_ ? train() : report({});
+            },
+            [this](const caf::error& reason) { fail(from_caf(reason)); });
+  }
+
+  [[nodiscard]] std::uint64_t steps() const { return begin_.steps > 0 ? begin_.steps : stage_->steps; }
+
+  /// Whether this one stands after the third step.
+  [[nodiscard]] bool stands() const {
+    switch (role()) {
+    case part::throws:
+    case part::dies:
+      return true;
+    case part::waits_for_others:
+      return place_.generation == generation_id{1};
+    case part::waits_for_help:
+      return place_.generation == generation_id{1} || place_.world_size < stage_->group;
+    case part::trains:
+    case part::until_stopped:
+    case part::silent:
+    case part::stillborn:
+    case part::other_build:
+    case part::impostor:
+    case part::disagrees:
+      return false;
+    }
+    return false;
+  }
+
+  /// Makes of `go_on` what does nothing once this generation is over.
+  std::function<void()> unless_regrouped(std::function<void()> go_on) {
+    return [this, go_on = std::move(go_on), generation = place_.generation] {
+      if (!reporting_ && generation == place_.generation)
+        go_on();
+    };
+  }
+
+  std::function<void(const caf::error&)> fail_unless_regrouped() {
+    return [this, generation = place_.generation](const caf::error& reason) {
+      if (!reporting_ && generation == place_.generation)
+        fail(from_caf(reason));
+    };
+  }
+
+  void train() {
+    metrics_batch batch;
+    batch.run = begin_.run;
+    batch.worker = begin_.worker;
+    batch.rank = place_.rank;
+    auto third = std::min(steps(), begin_.restored_step.value + 3);
+    for (auto last = stands() ? third : steps(); step_ < last;) {
+      ++step_;
+      batch.rows.push_back({{step_}, step_, {{"loss", 1.0 / static_cast<double>(step_)}}});
+      batch.ledger.push_back({{step_}, place_.generation, place_.ownership[place_.rank.value]});
+    }
+    batch.applied = {step_};
+    request(control_, patience, batch).then(unless_regrouped([this] { after_training(); }), fail_unless_regrouped());
+  }
+
+  void after_training() {
+    auto rank = "rank " + std::to_string(place_.rank.value);
+    if (role() == part::throws)
+      return finish({errc::user_error, rank + " after step 3: out of range"});
+    if (role() == part::dies)
+      return stage_->end(request_.worker, 139, "killed by signal 11 (SIGSEGV)", {"its last line"});
+    if (role() == part::until_stopped ? stop_asked_ : !stands())
+      return save_and_finish(stop_asked_);
+    stands_between_steps_ = true;
+    if (regroup_asked_ == place_.generation)
+      report({});
+  }
+
+  void obey(const control_command& command) {
+    commands_ = std::max(commands_, command.sequence);
+    if (command.kind == command_kind::stop)
+      stop_asked_ = true;
+    if (command.kind == command_kind::regroup)
+      regroup_asked_ = command.generation;
+    if (!stands_between_steps_ || !has_state_ || reporting_ || finished_)
+      return;
+    if (command.kind == command_kind::stop && role() == part::until_stopped)
+      save_and_finish(true);
+    if (command.kind == command_kind::regroup && command.generation == place_.generation)
+      report({});
+  }
+
+  /// The group is gone, or there is to be another one.
+  void report(error reason) {
+    if (finished_ || std::exchange(reporting_, true))
+      return;
+    regroup_report message;
+    message.run = begin_.run;
+    message.generation = place_.generation;
+    message.worker = begin_.worker;
+    message.has_state = has_state_;
+    message.between_steps = has_state_ && reason.code == errc::none;
+    message.in_step = has_state_ && reason.code != errc::none;
+    message.committed = {step_};
+    message.commands_agreed = commands_;
+    message.reason = std::move(reason);
+    request(control_, caf::infinite, message)
+        .then(
+            [this](const next_generation& next) {
+              reporting_ = false;
+              go_on(next);
+            },
+            [this](const caf::error& reason) {
+              reporting_ = false;
+              finish(from_caf(reason));
+            });
+  }
+
+  void go_on(const next_generation& next) {
+    if (next.released) {
+      finished_ = true;
+      return;
+    }
+    place_ = next.place;
+    has_state_ = true;
+    stands_between_steps_ = false;
+    step_ = next.commit_point.value;
+    if (aborted_ >= place_.generation)
+      return report({errc::aborted, "the group is gone again"});
+    agreed_ ? train() : propose();
+  }
+
+  void fail(error reason) {
+    if (reason.code == errc::aborted || reason.code == errc::stale_generation)
+      report(std::move(reason));
+    else
+      finish(std::move(reason));
+  }
+
+  void save_and_finish(bool stopped) {
+    auto state = serialization::sample_state{{{"w", dtype::f32, {100}}}, 7};
+    checkpoint_part message;
+    message.run = begin_.run;
+    message.generation = place_.generation;
+    message.step = {step_};
+    message.attempt = 1;
+    message.rank = place_.rank;
+    message.world_size = place_.world_size;
+    message.tensors = state.specs();
+    message.values_json = "{}";
+    auto plan = serialization::plan_chunks(message.tensors, message.world_size);
+    auto directory = std::filesystem::path{begin_.run_directory} / "checkpoints" /
+                     serialization::temporary_name(message.step, message.generation, 1);
+    auto views = state.views();
+    auto written = serialization::write_part(directory, place_.rank.value, plan, views);
+    if (written)
+      message.report = *written;
+    else
+      message.reason = written.error();
+    auto digest = serialization::state_sha256(views, "{}");
+    auto done = unless_regrouped([this, stopped, digest] { finish({}, stopped, digest); });
+    request(store_, patience, message).then([done](const checkpoint_outcome&) { done(); }, fail_unless_regrouped());
+  }
+
+  void finish(error reason, bool stopped = false, std::string digest = {}) {
+    if (std::exchange(finished_, true))
+      return;
+    worker_finished message;
+    message.run = begin_.run;
+    message.generation = place_.generation;
+    message.worker = begin_.worker;
+    message.step = {step_};
+    message.reason = std::move(reason);
+    message.stopped = stopped;
+    message.state_sha256 = std::move(digest);
+    send(control_, std::move(message));
+  }
+
+  std::shared_ptr<stage> stage_;
+  launch_request request_;
+  run_control control_;
+  checkpoint_store store_;
+  begin_training begin_;
+  group_place place_;
+  generation_id aborted_;
+  generation_id regroup_asked_;
+  std::uint64_t commands_ = 0;
+  std::uint64_t step_ = 0;
+  std::uint64_t beats_ = 0;
+  bool has_state_ = false;
+  bool agreed_ = false;
+  bool stop_asked_ = false;
+  bool reporting_ = false;
+  bool stands_between_steps_ = false;
+  bool finished_ = false;
+};
+
+inline void stage::start(const launch_request& request) {
+  auto role = role_of(request.worker);
+  {
+    auto lock = std::lock_guard{mutex_};
+    living_[request.worker] = {request.run, nullptr};
+  }
+  started.add(request);
+  if (role == part::stillborn)
+    return end(request.worker, 127, "exit code 127", {"libfoo.so: not found"});
+  if (role == part::silent)
+    return;
+  auto worker = system_.spawn<fake_worker>(shared_from_this(), request);
+  auto lock = std::lock_guard{mutex_};
+  if (auto i = living_.find(request.worker); i != living_.end())
+    i->second.actor = caf::actor_cast<caf::actor>(worker);
+}
+
+/// A node that ends with its owner.
+class fake_node : public connected_node {
+ public:
+  fake_node(caf::actor_system& system, const std::shared_ptr<stage>& where, const std::string& host,
+            resources capacity = {4, 0})
+      : handle_(spawn_node(system, {"host", host, capacity, {}}, where->factory())), address_(host + ":4000") {
+    where->set_node(handle_);
+  }
+  ~fake_node() override { caf::anon_send_exit(handle_, caf::exit_reason::user_shutdown); }
+
+  [[nodiscard]] const node_actor& handle() const noexcept override { return handle_; }
+  [[nodiscard]] std::string address() const override { return address_; }
+
+ private:
+  node_actor handle_;
+  std::string address_;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,28 @@
+#include "scratch_runs.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace troupe::testing;
+
+namespace {
+
+std::string trained_state(const char* charlm, const std::string& workers) {
+  scratch_runs here;
+  auto argv = here.charlm(
+      "run", {"--use-gpu", "--gpus-per-worker", "0.5", "--batch", "32", "--steps", "8", "--workers", workers});
+  argv[0] = charlm;
+  const auto ran = here.run(std::move(argv), {{"TROUPE_FAKE_GPUS", "1"},
+                                              {"CUDA_VISIBLE_DEVICES", "GPU-00000001-0000-0000-0000-000000000000"}});
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  return here.result("run")["state_sha256"];
+}
+
+} // namespace
+
+TEST_CASE("what nvcc makes of the kernels trains to the bits of what the host's compiler makes of them") {
+  const auto by_host = trained_state(TROUPE_CHARLM, "1");
+  CHECK(by_host.size() == 64);
+  CHECK(trained_state(TROUPE_PTX_CHARLM, "1") == by_host);
+  CHECK(trained_state(TROUPE_PTX_CHARLM, "2") == by_host);
+}

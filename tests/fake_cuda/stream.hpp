@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+namespace fake_cuda {
+
+/// Work in its order, done by a thread that takes its time: now and then it pauses, so that whoever forgets to wait is
+/// found out, if not always. A device that is lost does no work any more.
+class stream : public std::enable_shared_from_this<stream> {
+ public:
+  /// `seed` is that of the pauses; 0: none.
+  [[nodiscard]] static std::shared_ptr<stream> start(int device, std::uint32_t seed);
+
+  [[nodiscard]] int device() const noexcept { return device_; }
+  void add(std::function<void()> work);
+  void wait_until_idle();
+  /// What was added before is still done.
+  void end();
+
+ private:
+  stream(int device, std::uint32_t seed) : device_(device), pauses_(seed != 0), random_(seed) {}
+  void run();
+
+  const int device_;
+  const bool pauses_;
+  std::mt19937 random_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;
+  bool is_busy_ = false;
+  bool is_ending_ = false;
+};
+
+/// Counts how often it was recorded, and how many of those have been reached.
+class event {
+ public:
+  explicit event(int device) : device_(device) {}
+
+  [[nodiscard]] int device() const noexcept { return device_; }
+  /// The number of the new record.
+  std::uint64_t add();
+  [[nodiscard]] std::uint64_t last();
+  void complete(std::uint64_t record);
+  [[nodiscard]] bool is_complete(std::uint64_t record);
+  void wait(std::uint64_t record);
+
+ private:
+  const int device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t recorded_ = 0;
+  std::uint64_t completed_ = 0;
+};
+
+/// What befell this process's devices; stays for its life, as with CUDA.
+class loss {
+ public:
+  [[nodiscard]] static cudaError_t code() noexcept { return current; }
+  static void set(cudaError_t code) noexcept { current = code; }
+
+ private:
+  static inline std::atomic<cudaError_t> current = cudaSuccess;
+};
+
+} // namespace fake_cuda

@@ -1,0 +1,204 @@
+#pragma once
+
+#include <processes.hpp>
+
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/digest.hpp>
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace troupe::testing {
+
+/// A program that has run to its end.
+struct outcome {
+  exit_status status;
+  std::string out;
+  std::string err;
+};
+
+/// A caf-node that listens.
+struct running_node {
+  child_process process;
+  std::string address;
+};
+
+/// A program of this build, or of its name where TROUPE_TEST_PROGRAMS says: tests may run where they were not built.
+inline std::string program(const char* built) {
+  const auto* directory = std::getenv("TROUPE_TEST_PROGRAMS");
+  return directory == nullptr ? built
+                              : (std::filesystem::path{directory} / std::filesystem::path{built}.filename()).string();
+}
+
+/// What one test case has to itself: a directory with text, runs and keys. Its processes are known by the keys'
+/// directory in their environment, whoever started them.
+class scratch_runs {
+ public:
+  scratch_runs() { write_file(text(), make_text(24'000)); }
+
+  [[nodiscard]] std::filesystem::path path(const std::string& name) const { return scratch_.path() / name; }
+  [[nodiscard]] std::filesystem::path text() const { return path("text.txt"); }
+  [[nodiscard]] std::filesystem::path run_directory(const std::string& name) const { return path("runs") / name; }
+
+  /// Words that repeat, but not regularly: something can be learned from them.
+  static std::string make_text(std::size_t bytes) {
+    static constexpr std::array<const char*, 8> words{"the", "actor", "sends", "its", "gradient", "to", "a", "tree"};
+    std::string result;
+    for (std::uint64_t state = 12345; result.size() < bytes;) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      result += words[state >> 61];
+      result += (state >> 50) % 9 == 0 ? ".\n" : " ";
+    }
+    result.resize(bytes);
+    return result;
+  }
+
+  [[nodiscard]] child_process start(std::vector<std::string> argv, std::map<std::string, std::string> environment = {},
+                                    const std::filesystem::path& input = "/dev/null") {
+    environment.emplace("TROUPE_KEYS", keys());
+    return {{std::move(argv), std::move(environment), input}, path("output-" + std::to_string(++started_))};
+  }
+
+  [[nodiscard]] outcome run(std::vector<std::string> argv, std::map<std::string, std::string> environment = {}) {
+    auto process = start(std::move(argv), std::move(environment));
+    auto status = process.wait();
+    return {status, process.out(), process.err()};
+  }
+
+  /// The arguments of a small charlm run; what is in `more` counts, where both say something.
+  [[nodiscard]] std::vector<std::string> charlm(const std::string& name, std::vector<std::string> more = {}) const {
+    std::vector<std::pair<std::string, std::string>> defaults{{"--hidden", "32"},
+                                                              {"--embedding", "16"},
+                                                              {"--batch", "64"},
+                                                              {"--steps", "12"},
+                                                              {"--text", text().string()},
+                                                              {"--evaluate-every", "1000"},
+                                                              {"--storage", path("runs").string()},
+                                                              {"--name", name}};
+    std::vector<std::string> result{program(TROUPE_CHARLM), "--quiet"};
+    for (const auto& [option, value] : defaults)
+      if (std::ranges::find(more, option) == more.end())
+        result.insert(result.end(), {option, value});
+    result.insert(result.end(), more.begin(), more.end());
+    return result;
+  }
+
+  /// Starts a node and waits for its address.
+  [[nodiscard]] running_node start_node(std::vector<std::string> more = {},
+                                        std::map<std::string, std::string> environment = {}) {
+    more.insert(more.begin(), program(TROUPE_CAF_NODE));
+    auto process = start(std::move(more), std::move(environment));
+    static const auto mark = std::string{"caf-node: listening on "};
+    if (!becomes_true([&] { return process.out().find('\n') != std::string::npos || !process.running(); }))
+      throw std::runtime_error{"caf-node does not say where it listens"};
+    auto line = process.out();
+    if (!line.starts_with(mark))
+      throw std::runtime_error{"caf-node did not start: " + line + process.err()};
+    auto address = line.substr(mark.size(), line.find('\n') - mark.size());
+    return {std::move(process), std::move(address)};
+  }
+
+  [[nodiscard]] nlohmann::json result(const std::string& name) const {
+    return nlohmann::json::parse(read_file(run_directory(name) / "result.json"));
+  }
+
+  /// The last step of a run that is known to be applied; 0 before the first.
+  [[nodiscard]] std::uint64_t last_step(const std::string& name) const {
+    auto text = read_file(run_directory(name) / "metrics.jsonl");
+    // The last line that is whole.
+    auto end = text.rfind('\n');
+    if (end == std::string::npos)
+      return 0;
+    auto begin = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
+    begin = begin == std::string::npos ? 0 : begin + 1;
+    auto row = nlohmann::json::parse(text.substr(begin, end - begin), nullptr, false);
+    return row.is_discarded() ? 0 : row["step"].get<std::uint64_t>();
+  }
+
+  /// Waits for a run to apply a step beyond `after`, and throws for one that ends before.
+  void await_step(child_process& driver, const std::string& name, std::uint64_t after = 0) const {
+    await(driver, [&] { return last_step(name) > after; });
+  }
+
+  /// Waits for what a driver is to bring about, and throws for one that ends before.
+  static void await(child_process& driver, const std::function<bool()>& condition) {
+    // What held once may not hold again: the ranks' rows come as they come, and the last is not always the furthest.
+    auto holds = false;
+    becomes_true([&] { return (holds = condition()) || !driver.running(); });
+    if (holds || condition())
+      return;
+    auto text = std::ostringstream{};
+    if (driver.running())
+      text << "a driver does not come to what is waited for";
+    else
+      text << "a driver ended (" << driver.wait() << ") before what is waited for";
+    throw std::runtime_error{text.str() + "; its output:\n" + driver.out() + driver.err()};
+  }
+
+  /// The directories of a run's checkpoints.
+  [[nodiscard]] std::vector<std::filesystem::path> checkpoints(const std::string& name) const {
+    std::vector<std::filesystem::path> result;
+    auto code = std::error_code{};
+    for (const auto& entry : std::filesystem::directory_iterator{run_directory(name) / "checkpoints", code})
+      if (entry.path().filename().string().starts_with("step-"))
+        result.push_back(entry.path());
+    return result;
+  }
+
+  /// Everything that this test has started, and what that has started.
+  [[nodiscard]] std::vector<pid_t> processes() const { return processes_with("TROUPE_KEYS", keys()); }
+
+  /// The worker processes among them.
+  [[nodiscard]] std::vector<pid_t> workers() const {
+    auto result = processes();
+    std::erase_if(result, [](pid_t pid) { return !environment_of(pid).contains("TROUPE_WORKER"); });
+    return result;
+  }
+
+  /// The worker process of this rank; 0 for none.
+  [[nodiscard]] pid_t worker_of_rank(int rank) const {
+    for (auto pid : workers())
+      if (environment_of(pid)["RANK"] == std::to_string(rank))
+        return pid;
+    return 0;
+  }
+
+  [[nodiscard]] bool workers_vanish() const {
+    return becomes_true([this] { return workers().empty(); }, std::chrono::milliseconds{10'000});
+  }
+
+  [[nodiscard]] std::string keys() const { return path("keys").string(); }
+
+ private:
+  scratch_directory scratch_;
+  int started_ = 0;
+};
+
+/// The identity of the state in a checkpoint's files; its error where they are not good.
+inline std::string stored_state(const std::filesystem::path& checkpoint) {
+  auto opened = serialization::checkpoint::open(checkpoint);
+  if (!opened)
+    return opened.error().message;
+  auto digest = serialization::state_sha256(*opened);
+  return digest ? *digest : digest.error().message;
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline std::vector<nlohmann::json> read_lines(const std::filesystem::path& path) {
+  std::vector<nlohmann::json> result;
+  auto in = std::ifstream{path};
+  for (std::string line; std::getline(in, line);)
+    result.push_back(nlohmann::json::parse(line));
+  return result;
+}
+
+} // namespace troupe::testing

@@ -26,7 +26,7 @@ void compare_ranks(train_context& ctx, const std::string& mine, const std::strin
 
 } // namespace
 
-rounds::rounds(train_context& ctx, const framework& library, settings how, const make_training_sets& make,
+rounds::rounds(train_context& ctx, const tree_library& library, settings how, const make_training_sets& make,
                const std::string& build)
     : ctx_(ctx), how_(std::move(how)), sets_(make(ctx)), watch_([&ctx] { ctx.heartbeat(); }) {
   if (sets_.training == nullptr)
@@ -54,7 +54,7 @@ void rounds::run(learner& trees) {
 }
 
 /// Workers that read different data, or compute otherwise, would train on it without a word.
-void rounds::compare(const framework& library, const std::string& build) {
+void rounds::compare(const tree_library& library, const std::string& build) {
   auto data = sets_.training->fingerprint();
   for (const auto& [name, set] : sets_.evaluations)
     data += " " + name + " " + set->fingerprint();
@@ -78,7 +78,7 @@ void rounds::compare(const framework& library, const std::string& build) {
   remember(library, data, build);
 }
 
-void rounds::preprocess(const framework& library) {
+void rounds::preprocess(const tree_library& library) {
   if (!sets_.preprocessor)
     return;
   auto reduction = data::context_reduction{ctx_};
@@ -90,7 +90,7 @@ void rounds::preprocess(const framework& library) {
 }
 
 /// What those who go on, and those who predict, have to know.
-void rounds::remember(const framework& library, const std::string& data, const std::string& build) {
+void rounds::remember(const tree_library& library, const std::string& data, const std::string& build) {
   auto columns = how_.features;
   columns.push_back(how_.label);
   auto texts = data::categories_of(sets_.training->columns(), columns);

@@ -54,7 +54,7 @@ std::optional<std::uint64_t> room_of(double trees, double bytes_per_tree) {
   return std::bit_ceil(static_cast<std::uint64_t>(bytes));
 }
 
-nlohmann::json config_of(const framework& library, const settings& what, const own_settings& own,
+nlohmann::json config_of(const tree_library& library, const settings& what, const own_settings& own,
                          const nlohmann::json& user) {
   auto all = nlohmann::json{{"parameters", what.parameters},
                             {"features", what.features},
@@ -65,7 +65,7 @@ nlohmann::json config_of(const framework& library, const settings& what, const o
   return {{library.key, std::move(all)}, {"config", user}};
 }
 
-nlohmann::json options_of(const framework& library, const settings& what, const own_settings& own,
+nlohmann::json options_of(const tree_library& library, const settings& what, const own_settings& own,
                           const nlohmann::json& user) {
   auto all = nlohmann::json{{"model_bytes", what.model_bytes}};
   all.update(own.options);
@@ -73,7 +73,8 @@ nlohmann::json options_of(const framework& library, const settings& what, const 
 }
 
 expected<void>
-read_settings(const framework& library, const nlohmann::json& config, const nlohmann::json& options, settings& result,
+read_settings(const tree_library& library, const nlohmann::json& config, const nlohmann::json& options,
+              settings& result,
               const std::function<void(const nlohmann::json& config, const nlohmann::json& options)>& read_own) {
   try {
     const auto& decides = config.at(library.key);
@@ -96,7 +97,7 @@ read_settings(const framework& library, const nlohmann::json& config, const nloh
   }
 }
 
-trainer make_trainer(const app& program, std::string function, const framework& library, settings how,
+trainer make_trainer(const app& program, std::string function, const tree_library& library, settings how,
                      const own_settings& own, std::uint64_t rounds, trainer_config all) {
   how.model_bytes = inference::room_of_latest(all.run, library.model_tensor()).value_or(how.model_bytes);
   all.run.steps = rounds;

@@ -63,7 +63,7 @@ nlohmann::json text_json(const std::string& text) {
   }
 }
 
-/// A framework that cannot read a model says so with `errc::user_error`.
+/// A library that cannot read a model says so with `errc::user_error`.
 error of_model(const serialization::checkpoint& source, const exception& x) {
   if (x.reason().code != errc::user_error)
     return x.reason();
@@ -72,7 +72,7 @@ error of_model(const serialization::checkpoint& source, const exception& x) {
 
 } // namespace
 
-expected<std::vector<std::string>> feature_names(const framework& library, const serialization::checkpoint& source) {
+expected<std::vector<std::string>> feature_names(const tree_library& library, const serialization::checkpoint& source) {
   try {
     if (source.find(library.model_tensor()))
       return nlohmann::json::parse(source.content().values_json)
@@ -110,7 +110,7 @@ data::category_texts category_texts_of(const nlohmann::json& json) {
   return result;
 }
 
-expected<model_inputs> inputs_of(const framework& library, const serialization::checkpoint& source) {
+expected<model_inputs> inputs_of(const tree_library& library, const serialization::checkpoint& source) {
   auto columns = feature_names(library, source);
   if (!columns)
     return fail(std::move(columns.error()));
@@ -136,7 +136,7 @@ inference::predictor_ptr make_predictor(model_inputs inputs, loaded_model model)
 }
 
 expected<inference::predictor_ptr>
-load_predictor(const framework& library, const serialization::checkpoint& source,
+load_predictor(const tree_library& library, const serialization::checkpoint& source,
                const std::function<loaded_model(std::span<const std::byte> model)>& load) {
   auto model = inference::read_model(source, library.model_tensor());
   if (!model)
@@ -151,7 +151,7 @@ load_predictor(const framework& library, const serialization::checkpoint& source
   }
 }
 
-expected<void> export_model(const framework& library, const serialization::checkpoint& source,
+expected<void> export_model(const tree_library& library, const serialization::checkpoint& source,
                             const std::filesystem::path& path, serialization::existing_file existing,
                             const std::function<std::vector<std::byte>(std::vector<std::byte> model)>& convert) {
   if (existing == serialization::existing_file::keep && std::filesystem::exists(path))

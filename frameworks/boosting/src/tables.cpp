@@ -61,7 +61,7 @@ std::vector<std::uint64_t> rows_of_rank(std::uint64_t rows, std::uint32_t rank, 
   return result;
 }
 
-void require_rows(const framework& library, const data::data_set& set, std::uint32_t ranks) {
+void require_rows(const tree_library& library, const data::data_set& set, std::uint32_t ranks) {
   if (set.size() < ranks)
     throw exception{errc::invalid_argument, "a data set of " + std::to_string(set.size()) + " samples for " +
                                                 std::to_string(ranks) + " workers: each of " + library.name +

@@ -8,12 +8,12 @@
 namespace troupe::lightgbm {
 
 expected<std::vector<std::string>> feature_names(const serialization::checkpoint& source) {
-  return boosting::feature_names(this_framework, source);
+  return boosting::feature_names(this_library, source);
 }
 
 expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source,
                                                   const std::filesystem::path& asked) {
-  return boosting::load_predictor(this_framework, source, [&asked](std::span<const std::byte> model) {
+  return boosting::load_predictor(this_library, source, [&asked](std::span<const std::byte> model) {
     auto functions = value_or_throw(library::open(value_or_throw(find_library(asked))));
     auto text = std::string{reinterpret_cast<const char*>(model.data()), model.size()};
     auto loaded = std::make_shared<const booster>(functions, text);
@@ -29,8 +29,7 @@ expected<inference::predictor_ptr> load_predictor(const serialization::checkpoin
 
 expected<void> export_model(const serialization::checkpoint& source, const std::filesystem::path& path,
                             serialization::existing_file existing) {
-  return boosting::export_model(this_framework, source, path, existing,
-                                [](std::vector<std::byte> text) { return text; });
+  return boosting::export_model(this_library, source, path, existing, [](std::vector<std::byte> text) { return text; });
 }
 
 } // namespace troupe::lightgbm

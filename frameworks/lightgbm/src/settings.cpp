@@ -126,7 +126,7 @@ expected<settings> read_settings(const nlohmann::json& config, const nlohmann::j
     decides.at("bin_rows").get_to(result.bin_rows);
     more.at("library").get_to(result.library);
   };
-  if (auto read = boosting::read_settings(this_framework, config, options, result, read_own); !read)
+  if (auto read = boosting::read_settings(this_library, config, options, result, read_own); !read)
     return fail(std::move(read.error()));
   return result;
 }

@@ -10,7 +10,7 @@
 namespace troupe::lightgbm {
 
 /// Its models are LightGBM's text.
-inline constexpr boosting::framework this_framework{"LightGBM", "lightgbm"};
+inline constexpr boosting::tree_library this_library{"LightGBM", "lightgbm"};
 
 /// What the workers are told.
 struct settings : boosting::settings {

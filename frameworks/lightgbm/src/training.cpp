@@ -113,7 +113,7 @@ void train(train_context& ctx, const make_training_sets& make) {
   auto how = value_or_throw(read_settings(ctx.config(), ctx.options()));
   auto file = value_or_throw(find_library(how.library));
   auto functions = value_or_throw(library::open(file));
-  auto rounds = boosting::rounds{ctx, this_framework, how, make, value_or_throw(describe_library(file))};
+  auto rounds = boosting::rounds{ctx, this_library, how, make, value_or_throw(describe_library(file))};
   auto mine = trees{ctx, std::move(functions), how, rounds};
   rounds.run(mine);
 }
@@ -129,7 +129,7 @@ named_function training_function(std::string name, make_training_sets make) {
 
 trainer make_trainer(const app& program, std::string function, const training_config& config) {
   auto how = value_or_throw(settings_of(config));
-  return boosting::make_trainer(program, std::move(function), this_framework, how, own_settings_of(how), config.rounds,
+  return boosting::make_trainer(program, std::move(function), this_library, how, own_settings_of(how), config.rounds,
                                 config.trainer);
 }
 

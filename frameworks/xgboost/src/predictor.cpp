@@ -36,11 +36,11 @@ boosting::loaded_model load(std::span<const std::byte> model) {
 } // namespace
 
 expected<std::vector<std::string>> feature_names(const serialization::checkpoint& source) {
-  return boosting::feature_names(this_framework, source);
+  return boosting::feature_names(this_library, source);
 }
 
 expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source) {
-  return boosting::load_predictor(this_framework, source, load);
+  return boosting::load_predictor(this_library, source, load);
 }
 
 expected<void> export_model(const serialization::checkpoint& source, const std::filesystem::path& path,
@@ -48,7 +48,7 @@ expected<void> export_model(const serialization::checkpoint& source, const std::
   if (path.extension() != ".ubj" && path.extension() != ".json")
     return fail(errc::invalid_argument,
                 path.string() + ": XGBoost's models are .ubj or .json: give a name that ends so");
-  return boosting::export_model(this_framework, source, path, existing, [&path](const std::vector<std::byte>& stored) {
+  return boosting::export_model(this_library, source, path, existing, [&path](const std::vector<std::byte>& stored) {
     auto model = booster{};
     model.load(stored);
     return model.save(path.extension().string().substr(1));

@@ -70,7 +70,7 @@ expected<settings> read_settings(const nlohmann::json& config, const nlohmann::j
   auto read_own = [&result](const nlohmann::json&, const nlohmann::json& more) {
     result.deadline = std::chrono::seconds{more.at("deadline").get<std::int64_t>()};
   };
-  if (auto read = boosting::read_settings(this_framework, config, options, result, read_own); !read)
+  if (auto read = boosting::read_settings(this_library, config, options, result, read_own); !read)
     return fail(std::move(read.error()));
   return result;
 }

@@ -13,7 +13,7 @@
 namespace troupe::xgboost {
 
 /// Its models are UBJSON.
-inline constexpr boosting::framework this_framework{"XGBoost", "xgboost"};
+inline constexpr boosting::tree_library this_library{"XGBoost", "xgboost"};
 
 /// What the workers are told.
 struct settings : boosting::settings {

@@ -21,7 +21,7 @@ constexpr std::size_t longest_report = 512;
 
 /// This rank's part of a data set, as XGBoost has it.
 matrix part_of(const train_context& ctx, boosting::rounds& rounds, const data::data_set& set, int threads) {
-  boosting::require_rows(this_framework, set, ctx.world_size());
+  boosting::require_rows(this_library, set, ctx.world_size());
   auto mine = boosting::rows_of_rank(set.size(), ctx.rank(), ctx.world_size());
   auto table = rounds.fetch(set, mine);
   auto call = rounds.in_library();
@@ -106,7 +106,7 @@ class trees final : public boosting::learner {
 
 void train(train_context& ctx, const make_training_sets& make) {
   auto how = value_or_throw(read_settings(ctx.config(), ctx.options()));
-  auto rounds = boosting::rounds{ctx, this_framework, how, make};
+  auto rounds = boosting::rounds{ctx, this_library, how, make};
   auto group = rabit_group{ctx, how.deadline};
   try {
     auto mine = trees{ctx, how, rounds};
@@ -138,7 +138,7 @@ named_function training_function(std::string name, make_training_sets make) {
 
 trainer make_trainer(const app& program, std::string function, const training_config& config) {
   auto how = value_or_throw(settings_of(config));
-  return boosting::make_trainer(program, std::move(function), this_framework, how, own_settings_of(how), config.rounds,
+  return boosting::make_trainer(program, std::move(function), this_library, how, own_settings_of(how), config.rounds,
                                 config.trainer);
 }
 

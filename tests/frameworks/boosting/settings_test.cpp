@@ -7,7 +7,7 @@ using namespace troupe::boosting;
 
 namespace {
 
-constexpr framework made_up{"Made Up", "madeup"};
+constexpr tree_library made_up{"Made Up", "madeup"};
 
 settings good() {
   return {.parameters = {{"depth", 3}}, .features = {"a", "b"}, .label = "y", .weight = "w", .checkpoint_every = 7};
@@ -75,7 +75,7 @@ TEST_CASE("settings arrive at the workers as they were, beside the user's own") 
   CHECK(limit == 8);
   // A run of another library's, one without the library's own, and one of no trainer of trees.
   for (const auto& [library, wrong] :
-       {std::pair{framework{"Other", "other"}, config}, std::pair{made_up, config_of(made_up, sent, {}, {})},
+       {std::pair{tree_library{"Other", "other"}, config}, std::pair{made_up, config_of(made_up, sent, {}, {})},
         std::pair{made_up, nlohmann::json{{"mine", 1}}}}) {
     auto result = read_settings(library, wrong, options, got, read);
     REQUIRE(!result);

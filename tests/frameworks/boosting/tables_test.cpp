@@ -105,7 +105,7 @@ TEST_CASE("every row is one rank's, in the order of ranks, and no rank has two m
 }
 
 TEST_CASE("a data set with fewer rows than workers is refused, with both numbers") {
-  auto made_up = framework{"Made Up", "madeup"};
+  auto made_up = tree_library{"Made Up", "madeup"};
   CHECK(refused([&] { require_rows(made_up, *rows(), 3); }).empty());
   CHECK(refused([&] { require_rows(made_up, *rows(), 4); }) ==
         "a data set of 3 samples for 4 workers: each of Made Up's workers needs one at least");

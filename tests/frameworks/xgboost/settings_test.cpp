@@ -45,8 +45,8 @@ TEST_CASE("settings arrive at the workers as they were") {
   config.deadline = std::chrono::seconds{99};
   auto sent = settings_of(config).value();
   auto own = own_settings_of(sent);
-  auto got = read_settings(config_of(this_framework, sent, own, {{"mine", 1}}),
-                           options_of(this_framework, sent, own, {{"file", "x"}}))
+  auto got = read_settings(config_of(this_library, sent, own, {{"mine", 1}}),
+                           options_of(this_library, sent, own, {{"file", "x"}}))
                  .value();
   CHECK(got.parameters == config.parameters);
   CHECK(got.features == config.features);

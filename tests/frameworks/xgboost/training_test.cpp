@@ -135,7 +135,7 @@ TEST_CASE("a model is exported as XGBoost's own file, and never over another") {
   auto stored = value_or_throw(serialization::checkpoint::open(checkpoint));
   CHECK(xgboost::feature_names(stored) == std::vector<std::string>{"x"});
   // What another library would say of it.
-  auto other = boosting::framework{"LightGBM", "lightgbm"};
+  auto other = boosting::tree_library{"LightGBM", "lightgbm"};
   CHECK(boosting::feature_names(other, stored).error().code == errc::not_found);
   CHECK(contains(boosting::load_predictor(other, stored, {}).error().message, "no tensor 'lightgbm/model'"));
   auto file = with.here.path("model.json");

@@ -15,8 +15,8 @@
 
 namespace troupe::boosting {
 
-/// A framework's trees while they are trained, on one rank. All ranks are asked the same in the same order, except for
-/// `save`. What the framework refuses is thrown as `exception`.
+/// A library's trees while they are trained, on one rank. All ranks are asked the same in the same order, except for
+/// `save`. What the library refuses is thrown as `exception`.
 class learner {
  public:
   learner() = default;
@@ -34,7 +34,7 @@ class learner {
   /// The metrics of the evaluation sets after this round, as "NAME-METRIC".
   [[nodiscard]] virtual metric_map evaluate(std::uint64_t round) = 0;
 
-  /// The model, of all rounds, in the framework's own format. Rank 0 is asked alone, and `begin` comes next, if
+  /// The model, of all rounds, in the library's own format. Rank 0 is asked alone, and `begin` comes next, if
   /// anything does.
   [[nodiscard]] virtual std::vector<std::byte> save() = 0;
 };
@@ -45,7 +45,7 @@ class rounds {
   /// Makes the data sets and compares them: with the other ranks', and with those that the run was begun with. The same
   /// with `build`, which says what the library's bits depend on; empty where the numerics fingerprint has it. Tracks
   /// the room for the model. All ranks make one. Throws `exception`.
-  rounds(train_context& ctx, const framework& library, settings how, const make_training_sets& make,
+  rounds(train_context& ctx, const tree_library& library, settings how, const make_training_sets& make,
          const std::string& build = {});
   rounds(const rounds&) = delete;
   rounds& operator=(const rounds&) = delete;
@@ -62,9 +62,9 @@ class rounds {
   void run(learner& trees);
 
  private:
-  void compare(const framework& library, const std::string& build);
-  void remember(const framework& library, const std::string& data, const std::string& build);
-  void preprocess(const framework& library);
+  void compare(const tree_library& library, const std::string& build);
+  void remember(const tree_library& library, const std::string& data, const std::string& build);
+  void preprocess(const tree_library& library);
   void begin(learner& trees, std::uint64_t rounds);
   [[nodiscard]] metric_map compute(learner& trees, std::uint64_t round);
   /// False when the run is to end.

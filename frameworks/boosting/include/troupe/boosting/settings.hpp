@@ -17,7 +17,7 @@
 namespace troupe::boosting {
 
 /// A library of boosted trees.
-struct framework {
+struct tree_library {
   /// In texts: "XGBoost".
   const char* name;
   /// In configurations, in the state's values and in front of the model's tensor: "xgboost".
@@ -27,7 +27,7 @@ struct framework {
   [[nodiscard]] std::string model_tensor() const { return std::string{key} + "/model"; }
 };
 
-/// What the workers are told. A framework derives its own from it.
+/// What the workers are told. A library derives its own from it.
 struct settings {
   nlohmann::json parameters;
   std::vector<std::string> features;
@@ -37,7 +37,7 @@ struct settings {
   std::uint64_t model_bytes = 0;
 };
 
-/// What a framework has beside that, as JSON.
+/// What a library has beside that, as JSON.
 struct own_settings {
   /// Part of the run's identity.
   nlohmann::json config = nlohmann::json::object();
@@ -45,7 +45,7 @@ struct own_settings {
   nlohmann::json options = nlohmann::json::object();
 };
 
-/// The fields that every framework's `training_config` has.
+/// The fields that every library's `training_config` has.
 template <class Config>
 [[nodiscard]] settings shared_settings(const Config& config) {
   return {config.parameters, config.features, config.label, config.weight, config.checkpoint_every, config.model_bytes};
@@ -69,19 +69,20 @@ template <class Config>
 [[nodiscard]] std::optional<std::uint64_t> room_of(double trees, double bytes_per_tree);
 
 /// What `trainer_config::config` and `trainer_config::options` are for the workers: `user` is the user's own.
-[[nodiscard]] nlohmann::json config_of(const framework& library, const settings& what, const own_settings& own,
+[[nodiscard]] nlohmann::json config_of(const tree_library& library, const settings& what, const own_settings& own,
                                        const nlohmann::json& user);
-[[nodiscard]] nlohmann::json options_of(const framework& library, const settings& what, const own_settings& own,
+[[nodiscard]] nlohmann::json options_of(const tree_library& library, const settings& what, const own_settings& own,
                                         const nlohmann::json& user);
 
-/// Reads that back; `read_own` is given the framework's part of both, and may throw JSON's exceptions. Fails with
+/// Reads that back; `read_own` is given the library's part of both, and may throw JSON's exceptions. Fails with
 /// `errc::invalid_argument` for a run that `make_trainer` has not made.
 [[nodiscard]] expected<void>
-read_settings(const framework& library, const nlohmann::json& config, const nlohmann::json& options, settings& result,
+read_settings(const tree_library& library, const nlohmann::json& config, const nlohmann::json& options,
+              settings& result,
               const std::function<void(const nlohmann::json& config, const nlohmann::json& options)>& read_own);
 
 /// A trainer for so many rounds. A run that goes on keeps the room for the model that it was begun with.
-[[nodiscard]] trainer make_trainer(const app& program, std::string function, const framework& library, settings how,
+[[nodiscard]] trainer make_trainer(const app& program, std::string function, const tree_library& library, settings how,
                                    const own_settings& own, std::uint64_t rounds, trainer_config all);
 
 } // namespace troupe::boosting

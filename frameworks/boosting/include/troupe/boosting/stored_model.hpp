@@ -21,7 +21,7 @@
 namespace troupe::boosting {
 
 /// The columns that a checkpoint's model was trained on. Fails with `errc::not_found` for a checkpoint of another kind.
-[[nodiscard]] expected<std::vector<std::string>> feature_names(const framework& library,
+[[nodiscard]] expected<std::vector<std::string>> feature_names(const tree_library& library,
                                                                const serialization::checkpoint& source);
 
 /// Categories as they stand in the state's values. A text that is no UTF-8 is the list of its bytes.
@@ -40,7 +40,7 @@ struct model_inputs {
 
 /// What a checkpoint's model takes. One that was taken before categories were kept has none. Fails as `feature_names`
 /// and `data::load_preprocessor` do.
-[[nodiscard]] expected<model_inputs> inputs_of(const framework& library, const serialization::checkpoint& source);
+[[nodiscard]] expected<model_inputs> inputs_of(const tree_library& library, const serialization::checkpoint& source);
 
 /// A model that has been made ready to predict.
 struct loaded_model {
@@ -58,13 +58,13 @@ struct loaded_model {
 /// of another kind, and with `errc::damaged` for what `load` throws as `errc::user_error`; what else it throws is the
 /// error as it is.
 [[nodiscard]] expected<inference::predictor_ptr>
-load_predictor(const framework& library, const serialization::checkpoint& source,
+load_predictor(const tree_library& library, const serialization::checkpoint& source,
                const std::function<loaded_model(std::span<const std::byte> model)>& load);
 
 /// Writes the bytes that `convert` makes of a checkpoint's model. Fails as `load_predictor` does, with
 /// `errc::already_exists` or `errc::io_error`.
 [[nodiscard]] expected<void>
-export_model(const framework& library, const serialization::checkpoint& source, const std::filesystem::path& path,
+export_model(const tree_library& library, const serialization::checkpoint& source, const std::filesystem::path& path,
              serialization::existing_file existing,
              const std::function<std::vector<std::byte>(std::vector<std::byte> model)>& convert);
 

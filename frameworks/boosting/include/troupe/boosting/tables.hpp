@@ -35,6 +35,6 @@ struct feature_table {
 [[nodiscard]] std::vector<std::uint64_t> rows_of_rank(std::uint64_t rows, std::uint32_t rank, std::uint32_t ranks);
 
 /// Throws `exception` for a data set that is dealt to the workers and has no row for one of them.
-void require_rows(const framework& library, const data::data_set& set, std::uint32_t ranks);
+void require_rows(const tree_library& library, const data::data_set& set, std::uint32_t ranks);
 
 } // namespace troupe::boosting

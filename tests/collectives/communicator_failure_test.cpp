@@ -373,7 +373,7 @@ TEST_CASE("a deadline that passes tells where each missing rank stands, and so d
     record = group[0].record();
   } while (!is_over && (record.peers.size() != 3 || !is_told(0) || !is_told(1) || !is_told(2)));
   REQUIRE(record.peers.size() == 3);
-  CHECK(record.backend == "gloo");
+  CHECK(record.transport == "gloo");
   CHECK(record.call.kind == call_kind::all_reduce);
   CHECK(record.is_under_way);
   CHECK(record.duration > std::chrono::nanoseconds{0});

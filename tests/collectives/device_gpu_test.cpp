@@ -231,7 +231,7 @@ TEST_CASE("ranks that share the device: the same bits through pinned memory, ove
   auto where = gpu();
   if (!where)
     return;
-  for (auto kind : all_backends)
+  for (auto kind : all_transports)
     for (std::uint32_t world_size : {2u, 3u, 4u})
       for (const auto& layout : device_layouts()) {
         INFO(to_string(kind), ", ranks ", world_size, ", bytes ", layout.size_bytes());

@@ -89,7 +89,7 @@ TEST_CASE("a mismatch names both calls and ranks, and says so when only layouts 
 
 TEST_CASE("a record tells what a rank is in, since when, and whom it waits for") {
   flight_record record;
-  record.backend = "shm";
+  record.transport = "shm";
   record.rank = rank_id{2};
   record.world_size = 4;
   record.generation = generation_id{7};

@@ -557,9 +557,9 @@ outcome make_calls(communicator& group, std::uint32_t seed, int rounds) {
 void run_world(std::uint32_t seed, int rounds) {
   std::mt19937 random{seed};
   const auto world_size = 1 + below(random, 8);
-  for (auto kind : all_backends) {
-    const auto of_backend = to_string(kind);
-    INFO("seed ", seed, ", ", of_backend, ", ranks ", world_size);
+  for (auto kind : all_transports) {
+    const auto of_transport = to_string(kind);
+    INFO("seed ", seed, ", ", of_transport, ", ranks ", world_size);
     rank_group group{kind, world_size};
     const auto outcomes = group.run([&](communicator& x) { return make_calls(x, seed, rounds); });
     for (std::uint32_t rank = 0; rank < world_size; ++rank) {

@@ -67,7 +67,7 @@ std::vector<shard_range> random_ownership(std::uint32_t shards, std::uint32_t wo
 }
 
 void check_everywhere(std::uint32_t world_size, const reduction_case& x, const std::vector<std::byte>& wanted) {
-  for (auto kind : all_backends) {
+  for (auto kind : all_transports) {
     INFO(to_string(kind), ", ranks ", world_size, ", shards ", x.shards, ", bytes ", x.layout.size_bytes());
     const auto results = group_of(kind, world_size).run([&](communicator& group) { return reduce(group, x); });
     for (const auto& result : results)
@@ -78,7 +78,7 @@ void check_everywhere(std::uint32_t world_size, const reduction_case& x, const s
 /// The bytes that every rank sends in one call.
 std::vector<std::uint64_t> sent_bytes(std::uint32_t world_size, const bucket_layout& layout, std::uint32_t shards,
                                       const std::vector<shard_range>& ownership) {
-  return group_of(backend::gloo, world_size).run([&](communicator& group) {
+  return group_of(transport_kind::gloo, world_size).run([&](communicator& group) {
     const auto before = group.sent().sent_bytes;
     return reduce(group, {layout, shards, ownership}).empty() ? 0 : (group.sent().sent_bytes - before) / 2;
   });

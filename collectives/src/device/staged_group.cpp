@@ -122,7 +122,7 @@ class staged_device_group final : public basic_device_group {
  public:
   staged_device_group(std::shared_ptr<device> where, communicator& host, hang_policy on_hang)
       : basic_device_group(std::move(where), host.rank(), host.world_size(), host.generation(), default_deadline,
-                           "staged (" + std::string{host.record().backend} + ")", std::move(on_hang)),
+                           "staged (" + std::string{host.record().transport} + ")", std::move(on_hang)),
         host_(host) {}
 
   ~staged_device_group() override { stop(); }

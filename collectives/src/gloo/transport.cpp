@@ -295,7 +295,7 @@ bool gloo_transport::is_needed(const std::vector<std::uint32_t>& ranks) {
 flight_record gloo_transport::record() const {
   const std::lock_guard lock{mutex_};
   flight_record result;
-  result.backend = "gloo";
+  result.transport = "gloo";
   result.rank = rank_id{rank_};
   result.world_size = world_size();
   result.generation = generation_;

@@ -225,7 +225,7 @@ expected<std::vector<introduction>> nccl_device_group::introduce(const nccl_opti
         return fail(errc::invalid_argument, named() + ": ranks " + std::to_string(k) + " and " + std::to_string(i) +
                                                 " are on one GPU, which NCCL " + nccl::version_text(library_->version) +
                                                 " does not take: give each a GPU of its own, or leave the choice of "
-                                                "the backend to Troupe");
+                                                "the transport to Troupe");
   if (options.cancelled.stop_requested())
     return fail(errc::aborted, named() + ": the group was given up while it was formed");
   return result;

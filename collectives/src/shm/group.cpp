@@ -569,7 +569,7 @@ expected<void> shm_group::state() const {
 flight_record shm_group::record() const {
   const std::lock_guard lock{mutex_};
   flight_record result;
-  result.backend = "shm";
+  result.transport = "shm";
   result.rank = name_of(rank_);
   result.world_size = size();
   result.generation = generation_;

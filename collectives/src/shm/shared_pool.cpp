@@ -26,7 +26,7 @@ std::uint64_t physical_memory() {
 
 expected<void> failed(const char* what) {
   return fail(errc::io_error, std::string{"memory to share with the workers of this host: "} + what + ": " +
-                                  std::strerror(errno) + "; set the backend to gloo to do without");
+                                  std::strerror(errno) + "; set the transport to gloo to run without shared memory");
 }
 
 } // namespace

@@ -26,12 +26,12 @@ std::uint32_t rounds(std::uint32_t world_size) noexcept {
 
 } // namespace
 
-transport_communicator::transport_communicator(std::unique_ptr<transport> backend, generation_id generation)
-    : backend_(std::move(backend)),
+transport_communicator::transport_communicator(std::unique_ptr<transport> underlying, generation_id generation)
+    : transport_(std::move(underlying)),
       generation_(generation),
-      sent_to_(backend_->world_size()),
-      received_from_(backend_->world_size()),
-      everybody_(backend_->world_size()) {
+      sent_to_(transport_->world_size()),
+      received_from_(transport_->world_size()),
+      everybody_(transport_->world_size()) {
   std::iota(everybody_.begin(), everybody_.end(), 0u);
 }
 
@@ -58,7 +58,7 @@ expected<void> transport_communicator::begin(call_record call) {
   else
     call.sequence = ++sequence_;
   call_ = call;
-  return backend_->begin(call_);
+  return transport_->begin(call_);
 }
 
 /// What has to be equal on all ranks is in the tag, so that those that disagree about it wait for each other until that
@@ -78,14 +78,14 @@ void transport_communicator::post_send(std::uint32_t peer, const std::byte* data
                                        std::uint32_t phase) {
   if (size_bytes == 0)
     return;
-  backend_->send(peer, tag(size_bytes, phase), data, size_bytes);
+  transport_->send(peer, tag(size_bytes, phase), data, size_bytes);
   sent_.sent_bytes += size_bytes;
   ++sent_.sent_messages;
 }
 
 transport::ticket transport_communicator::post_receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes,
                                                        std::uint32_t phase) {
-  return backend_->receive(peer, tag(size_bytes, phase), data, size_bytes);
+  return transport_->receive(peer, tag(size_bytes, phase), data, size_bytes);
 }
 
 expected<void> transport_communicator::check_peer(rank_id peer) const {
@@ -177,7 +177,7 @@ expected<void> transport_communicator::finish_slice(const reduction& what, std::
 expected<void> transport_communicator::finish_tree(const reduction& what, std::byte* out) {
   const auto slice = what.in_sums(what.slices[what.me]);
   const auto arrived = [this](operand_state& x) -> expected<void> {
-    return std::exchange(x.pending, false) ? backend_->wait(x.message) : expected<void>{};
+    return std::exchange(x.pending, false) ? transport_->wait(x.message) : expected<void>{};
   };
   if (what.plan.additions.empty()) {
     auto result = arrived(operands_[0]);
@@ -228,7 +228,7 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
   if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun)
     return begun;
   if (data.empty())
-    return backend_->finish();
+    return transport_->finish();
   const bucket_layout layout{{{type, data.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
@@ -247,7 +247,7 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
   }
   if (auto reduced = reduce_and_spread(what, {&mine, 1}, data.data()); !reduced)
     return reduced;
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<void> transport_communicator::all_reduce_fast(const bucket_layout& layout,
@@ -317,7 +317,7 @@ expected<void> transport_communicator::reduce_into(reduced_bucket& result, const
 }
 
 expected<void> transport_communicator::over(expected<void> result) {
-  return result ? backend_->finish() : result;
+  return result ? transport_->finish() : result;
 }
 
 expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
@@ -329,7 +329,7 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
   if (auto begun = begin(reduction_call(call_kind::reduce_scatter, type, op, input.size())); !begun)
     return begun;
   if (output.empty())
-    return backend_->finish();
+    return transport_->finish();
   const bucket_layout layout{{{type, input.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
@@ -345,7 +345,7 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
   }
   if (auto reduced = reduce_own_slice(what, {&mine, 1}, output.data()); !reduced)
     return reduced;
-  return backend_->finish();
+  return transport_->finish();
 }
 
 // -- moving bytes ----------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ expected<void> transport_communicator::all_gather(std::span<const std::byte> inp
       post_send((me + i) % n, input.data(), input.size());
     std::memmove(output.data() + me * input.size(), input.data(), input.size());
   }
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<std::vector<std::vector<std::byte>>>
@@ -388,13 +388,13 @@ transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
   for (std::uint32_t r = 0; r < n; ++r) {
     if (r == me)
       continue;
-    if (auto known = backend_->wait(received[r]); !known)
+    if (auto known = transport_->wait(received[r]); !known)
       return fail(std::move(known.error()));
     result[r].resize(sizes[r]);
     if (sizes[r] != 0)
       post_receive(r, result[r].data(), sizes[r], second_phase);
   }
-  if (auto finished = backend_->finish(); !finished)
+  if (auto finished = transport_->finish(); !finished)
     return fail(std::move(finished.error()));
   return result;
 }
@@ -408,19 +408,19 @@ expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank
   if (auto begun = begin(moving_call(call_kind::broadcast, data.size(), root.value)); !begun)
     return begun;
   if (data.empty())
-    return backend_->finish();
+    return transport_->finish();
   const auto v = (rank().value + n - root.value) % n;
   const auto real = [&](std::uint32_t x) { return (x + root.value) % n; };
   std::uint32_t bit = 1;
   while (bit < n && (v & bit) == 0)
     bit <<= 1;
   if (v != 0)
-    if (auto arrived = backend_->wait(post_receive(real(v - bit), data.data(), data.size())); !arrived)
+    if (auto arrived = transport_->wait(post_receive(real(v - bit), data.data(), data.size())); !arrived)
       return arrived;
   for (bit >>= 1; bit != 0; bit >>= 1)
     if (v + bit < n)
       post_send(real(v + bit), data.data(), data.size());
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<void> transport_communicator::all_to_all(std::span<const std::byte> input, std::span<std::byte> output) {
@@ -440,7 +440,7 @@ expected<void> transport_communicator::all_to_all(std::span<const std::byte> inp
       post_send((me + i) % n, input.data() + (me + i) % n * block, block);
     std::memmove(output.data() + me * block, input.data() + me * block, block);
   }
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
@@ -448,7 +448,7 @@ expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
     return begun;
   if (auto heard = spread_maximum(words, everybody_, rank().value); !heard)
     return heard;
-  return backend_->finish();
+  return transport_->finish();
 }
 
 /// Dissemination: in round k a rank tells the one 2^k further what it has heard so far. That a word may be counted
@@ -469,7 +469,7 @@ expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> w
   for (std::uint32_t k = 0; k < rounds(n); ++k) {
     std::ranges::copy(words, outgoing(k));
     post_send(members[(me + (1u << k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
-    if (auto heard = backend_->wait(received[k]); !heard)
+    if (auto heard = transport_->wait(received[k]); !heard)
       return heard;
     for (std::size_t i = 0; i < words.size(); ++i)
       words[i] = std::max(words[i], incoming(k)[i]);
@@ -483,7 +483,7 @@ expected<void> transport_communicator::send(rank_id peer, std::span<const std::b
   if (auto begun = begin(moving_call(call_kind::send, data.size(), peer.value)); !begun)
     return begun;
   post_send(peer.value, data.data(), data.size());
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte> data) {
@@ -493,7 +493,7 @@ expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte
     return begun;
   if (!data.empty())
     post_receive(peer.value, data.data(), data.size());
-  return backend_->finish();
+  return transport_->finish();
 }
 
 } // namespace troupe::collectives

@@ -21,15 +21,15 @@ class transport_communicator : public communicator {
   using communicator::broadcast;
   using communicator::reduce_scatter;
 
-  transport_communicator(std::unique_ptr<transport> backend, generation_id generation);
+  transport_communicator(std::unique_ptr<transport> underlying, generation_id generation);
   ~transport_communicator() override;
 
-  rank_id rank() const noexcept override { return rank_id{backend_->rank()}; }
-  std::uint32_t world_size() const noexcept override { return backend_->world_size(); }
+  rank_id rank() const noexcept override { return rank_id{transport_->rank()}; }
+  std::uint32_t world_size() const noexcept override { return transport_->world_size(); }
   generation_id generation() const noexcept override { return generation_; }
   traffic sent() const noexcept override { return sent_; }
-  flight_record record() const override { return backend_->record(); }
-  void set_deadline(std::chrono::milliseconds deadline) noexcept override { backend_->set_deadline(deadline); }
+  flight_record record() const override { return transport_->record(); }
+  void set_deadline(std::chrono::milliseconds deadline) noexcept override { transport_->set_deadline(deadline); }
   std::pmr::memory_resource& memory() noexcept override { return *std::pmr::new_delete_resource(); }
   expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
                                                         std::vector<byte_range> parts) override;
@@ -49,7 +49,7 @@ class transport_communicator : public communicator {
                                reduced_bucket& result, std::uint64_t divisor, std::size_t part) override;
   expected<void> all_reduce_fast(const bucket_layout& layout, std::span<const std::byte> contribution,
                                  reduced_bucket& result, std::uint64_t divisor, std::size_t part) override;
-  void abort(error reason) noexcept override { backend_->abort(std::move(reason)); }
+  void abort(error reason) noexcept override { transport_->abort(std::move(reason)); }
 
  protected:
   /// The plan of `reduce_leaves`, kept from step to step.
@@ -122,7 +122,7 @@ class transport_communicator : public communicator {
   expected<void> spread_maximum(std::span<std::uint64_t> words, std::span<const std::uint32_t> members,
                                 std::uint32_t me);
 
-  std::unique_ptr<transport> backend_;
+  std::unique_ptr<transport> transport_;
   generation_id generation_;
   traffic sent_;
 

@@ -81,7 +81,7 @@ std::string describe_mismatch(rank_id left, const call_record& of_left, rank_id 
 
 std::string to_string(const flight_record& record) {
   auto text = "rank " + std::to_string(record.rank.value) + " of " + std::to_string(record.world_size) +
-              ", generation " + std::to_string(record.generation.value) + ", " + std::string{record.backend} + ": ";
+              ", generation " + std::to_string(record.generation.value) + ", " + std::string{record.transport} + ": ";
   if (record.call.kind == call_kind::none)
     return text + "no call yet";
   if (!record.is_under_way)

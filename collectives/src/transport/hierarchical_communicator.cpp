@@ -225,7 +225,7 @@ class hierarchical_communicator final : public transport_communicator {
                            where_.leaders, where_.host, range.first};
       if (auto reduced = reduce_and_spread(what, host_operands_, bucket.result().own_slice(part)); !reduced)
         return reduced;
-      if (auto finished = backend_->finish(); !finished)
+      if (auto finished = transport_->finish(); !finished)
         return finished;
     }
     group_->arrive();
@@ -288,7 +288,7 @@ class hierarchical_communicator final : public transport_communicator {
   /// A failure inside the host ends the connections to other hosts, too.
   expected<void> checked(expected<void> result) {
     if (!result)
-      backend_->abort(result.error());
+      transport_->abort(result.error());
     return result;
   }
 

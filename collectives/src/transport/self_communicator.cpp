@@ -34,7 +34,7 @@ class self_transport final : public transport {
   flight_record record() const override {
     const std::lock_guard lock{mutex_};
     flight_record result;
-    result.backend = "self";
+    result.transport = "self";
     result.world_size = 1;
     result.generation = generation_;
     result.call = call_;

@@ -81,7 +81,7 @@ struct flight_record {
   };
 
   /// "shm", "gloo", "shm+gloo", "self".
-  std::string_view backend;
+  std::string_view transport;
   rank_id rank;
   std::uint32_t world_size = 0;
   generation_id generation;

@@ -127,6 +127,8 @@ class staged_device_group final : public basic_device_group {
 
   ~staged_device_group() override { stop(); }
 
+  bool can_be_predecessor() const noexcept override { return false; }
+
   expected<void> open_streams() {
     if (auto opened = open(); !opened)
       return opened;

@@ -106,6 +106,7 @@ class nccl_device_group final : public basic_device_group {
   expected<void> connect(nccl_options& options, const address_exchange& exchange);
 
   expected<device_memory> allocate(std::uint64_t size_bytes) override { return memory_->allocate(size_bytes); }
+  bool can_be_predecessor() const noexcept override { return true; }
 
  private:
   // -- forming

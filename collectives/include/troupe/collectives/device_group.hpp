@@ -68,6 +68,10 @@ class device_group {
   [[nodiscard]] virtual generation_id generation() const noexcept = 0;
   [[nodiscard]] virtual const std::shared_ptr<device>& where() const noexcept = 0;
 
+  /// Whether the next generation's group can be formed from this one (`nccl_options::predecessor`). If so, keep the
+  /// group until then: it needs nothing of its generation's `communicator`. If not, destroy it before the communicator.
+  [[nodiscard]] virtual bool can_be_predecessor() const noexcept = 0;
+
   /// The longest that one reduction may take from now on, from its `ready` event on.
   virtual void set_deadline(std::chrono::milliseconds deadline) noexcept = 0;
 

@@ -61,7 +61,7 @@ abort_escalation::decision abort_escalation::at(clock::time_point now) {
                  "NCCL has not come back from its abort within " + text_of(limits_.abort) +
                      ": its kernels may write on, so this process has to end, and asks for leave");
   case stage::request_exit:
-    // Nobody answers: the run is over, or cannot be reached. To copy costs seconds; to lose the state costs more.
+    // No answer: the run is over, or unreachable. Copying costs seconds; losing the state costs more.
     return go_to(stage::copy_out, now,
                  "no leave was given within " + text_of(limits_.leave) +
                      ": the state is copied out, in case that nobody else has it");
@@ -77,12 +77,12 @@ abort_escalation::decision abort_escalation::at(clock::time_point now) {
 }
 
 abort_escalation::decision abort_escalation::on_call_ended(stage which, bool worked, clock::time_point now) {
-  // A call of an earlier stage may come back late: it is as good.
+  // A late return of an earlier stage's call counts as well.
   const auto is_waited_for = current_ == stage::revoke || current_ == stage::abort || current_ == stage::request_exit;
   if (!is_waited_for || (which != stage::revoke && which != stage::abort))
     return {current_, {}};
   if (worked) {
-    // Once it was told to abort it is gone, whatever comes back first.
+    // After the abort has started the communicator is gone, whichever call returns first.
     is_revoked_ = which == stage::revoke && current_ == stage::revoke;
     if (which == stage::revoke && current_ != stage::revoke)
       return {current_, {}};

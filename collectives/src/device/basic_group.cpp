@@ -11,12 +11,12 @@ namespace troupe::collectives {
 
 namespace {
 
-/// What is looked at again and again is mostly there within microseconds, or not for long.
+/// Most conditions become true within microseconds, or not for a long time.
 constexpr int looks_without_sleep = 200;
 constexpr auto pause_between_looks = std::chrono::microseconds{50};
 constexpr int looks_between_looks_at_gpu = 1000;
 
-/// The kernel lets a thread sleep 50 us longer than it asks for, as long again as the pause.
+/// The kernel's timer slack lengthens a sleep by 50 us, as long as the pause itself.
 void pause() {
   thread_local const auto is_precise = ::prctl(PR_SET_TIMERSLACK, 1000UL) == 0;
   static_cast<void>(is_precise);
@@ -38,7 +38,7 @@ basic_device_group::basic_device_group(std::shared_ptr<device> where, rank_id ra
       arithmetic_(std::move(where)) {}
 
 expected<void> basic_device_group::open() {
-  // Communication goes before the rest of backward: others wait for it.
+  // Communication takes priority over the rest of backward: peers wait for it.
   auto stream = device_stream::make(where_, device::stream_priority::high);
   if (!stream)
     return fail(std::move(stream.error()));
@@ -132,7 +132,7 @@ expected<void> basic_device_group::begin(reduction what, const device_event& rea
   if (auto fine = state(); !fine)
     return fine;
   what.ends_at = clock::now() + deadline_.load();
-  // The caller may record its event anew as soon as this returns.
+  // The caller may record its event again as soon as this returns.
   if (auto held = ready.hold(gate_); !held)
     return fail_with(std::move(held.error()));
   auto own = record_event(gate_.handle());
@@ -170,7 +170,7 @@ expected<void> basic_device_group::finish() {
   return state();
 }
 
-/// On the group's thread: everything before has been put on streams, or has failed.
+/// On the group's thread: all reductions started before are on streams or have failed.
 expected<void> basic_device_group::end_all() {
   for (const auto& x : expected_) {
     if (has_failed())
@@ -188,7 +188,7 @@ expected<void> basic_device_group::end_all() {
   return state();
 }
 
-/// On the group's thread, now and then while it waits.
+/// On the group's thread, periodically while it waits.
 void basic_device_group::look_at_gpu() noexcept {
   for (const auto& next : milestones_)
     if (const auto has_come = next.event->has_completed(); has_come && !*has_come) {
@@ -299,7 +299,7 @@ void basic_device_group::settle(const device_stream& stream) noexcept {
   if (is_process_ending_)
     return;
   auto event = record_event(stream.handle());
-  // A device that has failed for good takes no events, and does nothing any more.
+  // A device that has failed for good records no events and does no more work.
   if (!event)
     return;
   const auto is_done = [&event] {
@@ -311,7 +311,8 @@ void basic_device_group::settle(const device_stream& stream) noexcept {
       return;
     std::this_thread::sleep_for(pause_between_looks);
   }
-  // Kernels and copies of ours end by themselves. These may write on, so that this worker must not report.
+  // Our own kernels and copies should end by themselves. These may still write, so this worker must not report the
+  // loss.
   abort_escalation escalation{false, limits_of(on_hang_)};
   const auto why = "work on the device has not ended within " + std::to_string(on_hang_.settle_deadline.count()) +
                    " ms after the group was given up";

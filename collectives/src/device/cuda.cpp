@@ -18,12 +18,12 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-/// Forgets an error that later calls would give once more; one that a kernel has left stays.
+/// Clears an error that later calls would return again. A kernel's error stays.
 void forget_last_error() noexcept {
   static_cast<void>(cudaGetLastError());
 }
 
-/// As nvidia-smi prints it.
+/// In nvidia-smi's format.
 std::string text_of(const cudaUUID_t& uuid) {
   static constexpr char digits[] = "0123456789abcdef";
   std::string text = "GPU-";
@@ -195,7 +195,7 @@ class cuda_device final : public device {
   }
 
   expected<void> synchronize_stream(stream_handle stream) override {
-    // The runtime's own wait for a stream burns a core, unless the whole process is told otherwise.
+    // The runtime's own wait for a stream spins, unless the whole process is configured otherwise.
     auto event = make_event();
     if (!event)
       return fail(std::move(event.error()));
@@ -250,7 +250,7 @@ class cuda_device final : public device {
   static cudaStream_t as_stream(stream_handle x) noexcept { return static_cast<cudaStream_t>(x); }
   static cudaEvent_t as_event(event_handle x) noexcept { return static_cast<cudaEvent_t>(x); }
 
-  /// The runtime keeps a device for each thread; any thread may call here.
+  /// The runtime has a current device per thread, and any thread may call here.
   template <class F>
   cudaError_t try_run(F call) noexcept {
     if (const auto code = cudaSetDevice(info_.index); code != cudaSuccess)
@@ -321,7 +321,7 @@ expected<std::shared_ptr<device>> open_device(int index) {
   if (!info)
     return fail(std::move(info.error()));
   auto result = std::make_shared<cuda_device>(std::move(*info));
-  // The first call that needs the device makes its context.
+  // The first call that needs the device creates its context.
   if (auto context = result->free_bytes(); !context)
     return fail(std::move(context.error()));
   return result;

@@ -3,7 +3,7 @@
 namespace troupe::collectives {
 
 std::string to_string(const device_info& info) {
-  // Processes number what they are shown: on its host the UUID tells it, of which the first group will do.
+  // Indices differ between processes. The UUID identifies the GPU on its host; its first group is enough.
   return "GPU " + std::to_string(info.index) + " (" + info.name + ", " + info.uuid.substr(0, info.uuid.find('-', 4)) +
          ")";
 }

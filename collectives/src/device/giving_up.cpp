@@ -20,14 +20,14 @@ using decision = abort_escalation::decision;
 
 constexpr auto pause_between_looks = std::chrono::milliseconds{10};
 
-/// What has come back from the threads, which may outlive whoever waits.
+/// The results of the threads, which may outlive the waiting thread.
 struct report {
   std::mutex mutex;
   std::condition_variable changed;
-  /// Rungs that have ended, and whether they worked.
+  /// Stages that have ended, and whether they worked.
   std::deque<std::pair<stage, bool>> ended;
   bool is_last_holder = false;
-  /// What was wrong with the last that did not work.
+  /// The error of the last stage that failed.
   std::string why;
 
   void end(stage which, bool worked) {
@@ -74,7 +74,7 @@ void end_process(const hang_policy& policy, const error& why) {
   ::kill(::getpid(), SIGKILL);
 }
 
-/// The next end that is reported, or what time does to the escalation.
+/// Waits for the next result, or for the escalation's next deadline.
 decision wait(abort_escalation& escalation, report& shared, const escalation_calls& calls) {
   std::optional<std::pair<stage, bool>> ended;
   bool is_last_holder = false;
@@ -90,7 +90,7 @@ decision wait(abort_escalation& escalation, report& shared, const escalation_cal
     why = shared.why;
   }
   const auto now = abort_escalation::clock::now();
-  // Before any answer: who has been spared asks for nothing.
+  // Checked before an answer: a process that is spared needs no permit.
   if (escalation.current() == stage::request_exit && calls.has_let_go && calls.has_let_go())
     return escalation.on_let_go(now);
   if (!ended)
@@ -113,7 +113,7 @@ escalation_end escalate(abort_escalation& escalation, decision first, const hang
   auto shared = std::make_shared<report>();
   auto stands_on = stage::none;
   auto has_asked = false;
-  // Why the process ends, from the stage on which that is decided.
+  // Why the process ends, from the stage that decides it.
   std::string story;
   for (auto next = std::move(first);; next = wait(escalation, *shared, calls)) {
     if (next.what == stands_on)

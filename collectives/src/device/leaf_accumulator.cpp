@@ -9,7 +9,7 @@
 
 namespace troupe::collectives {
 
-/// Each operation of the plan is a kernel over the whole range, since no cache would keep a block until the next.
+/// Each operation of the plan is one kernel over the whole range: no cache would hold a block until the next one.
 struct device_leaf_accumulator::state {
   std::shared_ptr<device> where;
   bucket_layout layout;
@@ -25,7 +25,7 @@ struct device_leaf_accumulator::state {
 
   [[nodiscard]] bool is_narrow() const noexcept { return sums.size_bytes() != layout.size_bytes(); }
 
-  /// All that the plan speaks of.
+  /// Allocates all buffers that the plan refers to.
   expected<void> make_buffers() {
     while (buffers.size() < plan.buffers()) {
       auto made = allocate(std::max<std::uint64_t>(sums.size_bytes(), alignment_bytes));

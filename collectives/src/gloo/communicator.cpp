@@ -26,12 +26,12 @@ using context_ptr = gloo_transport::context_ptr;
 
 using clock = std::chrono::steady_clock;
 
-/// What stands before a rank's addresses in its blob, and what both sides of a connection say first.
+/// Precedes a rank's addresses in its blob, and starts the greeting on a connection.
 struct blob_header {
   std::uint64_t generation = 0;
   std::uint32_t world_size = 0;
   std::uint32_t rank = 0;
-  /// Of each address; the rank's own place holds zeros.
+  /// The size of each address. The rank's own entry is zeros.
   std::uint32_t address_bytes = 0;
   std::uint32_t magic = 0x676c6f32;
 
@@ -62,8 +62,8 @@ bool can_bind(const addrinfo& address) {
   return result;
 }
 
-/// Gloo uses memory it never got for a name that does not resolve, and loses some for an address of another host, so it
-/// must see neither.
+/// Gloo uses unallocated memory for a name that does not resolve, and leaks some for an address of another host. Check
+/// both before it sees them.
 expected<void> check_host(const std::string& host) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -90,7 +90,7 @@ expected<void> check_options(const gloo_options& options) {
   return check_host(options.host);
 }
 
-/// A listening pair for every peer, each in a context of its own.
+/// One listening pair per peer, each in its own context.
 struct open_ports {
   gloo_transport::device_ptr device;
   std::vector<context_ptr> contexts;
@@ -134,7 +134,7 @@ std::string make_blob(const gloo_options& options, const std::vector<context_ptr
   return blob;
 }
 
-/// The address at which `peer` listens for this rank.
+/// Reads the address at which `peer` listens for this rank.
 expected<std::vector<char>> read_blob(const gloo_options& options, std::uint32_t peer, const std::string& mine,
                                       const std::string& theirs) {
   blob_header header, expected_header;
@@ -151,12 +151,12 @@ expected<std::vector<char>> read_blob(const gloo_options& options, std::uint32_t
                            theirs.begin() + static_cast<std::ptrdiff_t>(first + header.address_bytes));
 }
 
-/// No call uses this tag: they are smaller.
+/// Larger than the tag of any call.
 constexpr std::uint64_t greeting_tag = UINT64_MAX - 1;
 
-/// Ends a connection, or the wait for one, with a FIN: Gloo does that where one of its waits runs out of time.
-/// `Pair::close` would send a reset. Gloo's thread asks a connection that it has just accepted for the peer's name;
-/// after a reset there is none, and the exception ends that process, which was healthy.
+/// Ends a connection, or the wait for one, with a FIN, as Gloo does when a wait times out. `Pair::close` would send a
+/// reset. Gloo's thread asks a connection it has just accepted for the peer's name; after a reset there is none, and
+/// the exception terminates that healthy process.
 void close_softly(const context_ptr& context) noexcept {
   try {
     context->createUnboundBuffer(nullptr, 0)->waitRecv(nullptr, std::chrono::milliseconds{0});
@@ -165,9 +165,9 @@ void close_softly(const context_ptr& context) noexcept {
   }
 }
 
-/// Connects to all peers at the same time, so that the slowest counts and not the sum; the first failure, or the
-/// caller's, ends the others' waiting. Both sides of a connection greet each other: when that is done, the peer's Gloo
-/// has accepted it, and it may be reset.
+/// Connects to all peers in parallel, so that the slowest one counts and not the sum. The first failure, and a
+/// cancellation, stop the others. The two sides of a connection greet each other. After that, the peer's Gloo has
+/// accepted the connection and a reset is harmless.
 class connector {
  public:
   connector(const gloo_options& options, const std::vector<context_ptr>& contexts)

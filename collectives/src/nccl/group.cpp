@@ -19,13 +19,13 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// What one rank tells the others before the group is formed.
+/// What the ranks exchange before the group is formed.
 struct introduction {
   std::uint64_t generation = 0;
   std::uint32_t world_size = 0;
   std::string device;
   int version = 0;
-  /// Of the group before, if it can be shrunk; else 0.
+  /// The previous group, if it can be shrunk; otherwise 0.
   std::uint64_t old_generation = 0;
   std::uint32_t old_rank = 0;
   std::uint32_t old_world_size = 0;
@@ -50,7 +50,7 @@ struct introduction {
   }
 };
 
-/// The old ranks that are lost, if the old group can become the new one: all of the new were in it, in the same order.
+/// The lost old ranks, if the old group can be shrunk to the new one: all new ranks were in it, in the same order.
 std::optional<std::vector<int>> plan_shrink(const std::vector<introduction>& ranks) {
   std::vector<int> lost;
   std::uint32_t next = 0;
@@ -69,7 +69,7 @@ std::optional<std::vector<int>> plan_shrink(const std::vector<introduction>& ran
   return lost;
 }
 
-/// Two ranks on one device: allowed, as an experiment, from 2.30 on.
+/// From NCCL 2.30 on, two ranks on one device are allowed, as an experiment.
 constexpr int first_with_shared_devices = 23000;
 
 class nccl_device_group final : public basic_device_group {
@@ -96,7 +96,7 @@ class nccl_device_group final : public basic_device_group {
     watch_changed_.notify_all();
     if (watchdog_.joinable())
       watchdog_.join();
-    // Revoked or replaced, and nobody has made a new group of it.
+    // Revoked or replaced, and no new group was made from it.
     if (auto* left = take()) {
       memory_->leave(left, false);
       abort_beside(left);
@@ -111,7 +111,7 @@ class nccl_device_group final : public basic_device_group {
  private:
   // -- forming
 
-  /// What NCCL reads and writes in the background. Left behind where it was not waited for to the end.
+  /// What NCCL reads and writes in the background. Leaked if nobody waits for its end.
   struct request {
     nccl::comm made = nullptr;
     nccl::config config;
@@ -134,7 +134,7 @@ class nccl_device_group final : public basic_device_group {
   expected<void> reduce_exactly(const reduction& what) override;
   expected<void> reduce_fast(const reduction& what) override;
 
-  /// The first of several calls that has failed.
+  /// The first of several calls that failed.
   struct outcome {
     nccl::result code = nccl::success;
     const char* call = "";
@@ -147,7 +147,7 @@ class nccl_device_group final : public basic_device_group {
     }
   };
 
-  /// Makes calls of NCCL, grouped, and waits until they stand on the stream.
+  /// Makes a group of NCCL calls and waits until they are on the stream.
   template <class F>
   expected<void> grouped(const std::string& what, clock::time_point ends_at, F calls);
   expected<void> use_memory(const std::byte* data);
@@ -165,8 +165,8 @@ class nccl_device_group final : public basic_device_group {
   void give_up();
   void abort_beside(nccl::comm group) noexcept;
 
-  /// The communicator is this object's until somebody takes it to end it. Every call of NCCL holds the mutex: none of
-  /// them blocks, and the communicator does not go away meanwhile.
+  /// This object owns the communicator until a thread takes it to end it. Every NCCL call holds the mutex: none of them
+  /// blocks, and the communicator cannot be freed meanwhile.
   [[nodiscard]] nccl::comm take() noexcept {
     const std::lock_guard lock{comm_mutex_};
     return std::exchange(comm_, nullptr);
@@ -178,7 +178,7 @@ class nccl_device_group final : public basic_device_group {
   nccl::comm comm_ = nullptr;
   device_scratch received_;
   device_scratch sums_;
-  /// All ranks have done with it, and not all of them are there: to finalize it would be to wait for them.
+  /// The new group has replaced this one. Finalizing it would wait for ranks that are gone.
   bool is_replaced_ = false;
 
   std::mutex watch_mutex_;
@@ -190,8 +190,8 @@ class nccl_device_group final : public basic_device_group {
   std::thread watchdog_;
 };
 
-/// Connections that break because a peer has died are remote errors to NCCL, or system errors: whichever it is, the
-/// driver knows who is gone.
+/// NCCL reports connections that break because a peer died as remote errors or as system errors. The driver knows in
+/// either case who is lost.
 tl::unexpected<error> nccl_device_group::refused(const char* call, nccl::result code, errc loss) const {
   std::string text = std::string{call} + ": " + library_->get_error_string(code);
   if (const auto* last = library_->get_last_error(nullptr); last != nullptr && *last != '\0')
@@ -232,8 +232,8 @@ expected<std::vector<introduction>> nccl_device_group::introduce(const nccl_opti
   return result;
 }
 
-/// Until NCCL has done in the background what it was asked for. A peer that cannot be reached may be one that is gone,
-/// and may be one behind a firewall: unlike a loss, that is not tried for ever.
+/// Waits until NCCL has finished in the background. An unreachable peer may be lost, or behind a firewall: unlike a
+/// loss, this is not retried for ever.
 expected<void> nccl_device_group::await(nccl::comm group, const char* what, const nccl_options& options,
                                         clock::time_point begun_at, std::chrono::milliseconds limit) {
   for (;;) {
@@ -253,7 +253,7 @@ expected<void> nccl_device_group::await(nccl::comm group, const char* what, cons
   }
 }
 
-/// It stays for the life of the process, and in sight of leak checkers: NCCL may still write to it.
+/// Keeps it for the life of the process, reachable for leak checkers: NCCL may still write to it.
 nccl::comm nccl_device_group::leave_behind(std::unique_ptr<request> asked) {
   static auto& mutex = *new std::mutex;
   static auto& all = *new std::vector<std::unique_ptr<request>>;
@@ -275,7 +275,7 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
   expected<void> done;
   if (code != nccl::success && code != nccl::in_progress)
     done = refused("ncclCommShrink", code);
-  // The new one is there when the old one is done with it.
+  // The new communicator is ready when the old one has finished the call.
   if (done)
     done = await(parent, "ncclCommShrink", options, begun_at, options.shrink_deadline);
   if (done && asked->made == nullptr)
@@ -304,8 +304,8 @@ expected<nccl::comm> nccl_device_group::connect_by(const nccl::unique_id& id, co
   return asked->made;
 }
 
-/// Whether the old group could be shrunk is settled by all; rank 0's id is there in case that it could not for some, or
-/// why there is none.
+/// All ranks agree on whether the old group was shrunk. Rank 0 also sends an id in case some failed, or the reason why
+/// it has none.
 expected<nccl::comm> nccl_device_group::agree_on(expected<nccl::comm> shrunk, const nccl_options& options,
                                                  const address_exchange& exchange) {
   const auto is_shrunk = shrunk && *shrunk != nullptr;
@@ -332,7 +332,7 @@ expected<nccl::comm> nccl_device_group::agree_on(expected<nccl::comm> shrunk, co
   if (std::ranges::all_of(*words, [](const std::string& x) { return x.starts_with('1'); }))
     return shrunk;
   drop();
-  // It has the cause: the others are told of it by the driver.
+  // This rank has the cause; the driver reports it to the others.
   if (!has_id)
     return fail(std::move(has_id.error()));
   const auto& first = words->front();
@@ -354,7 +354,7 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
   if (auto current = where_->make_current(); !current)
     return current;
   if (predecessor != nullptr) {
-    // What it still does ends here.
+    // Ends whatever it is still doing.
     static_cast<void>(predecessor->finish());
     if (predecessor->has_failed())
       predecessor->let_go();
@@ -396,12 +396,12 @@ expected<void> nccl_device_group::grouped(const std::string& what, clock::time_p
       return refused("ncclGroupStart", code);
     outcome made;
     calls(comm_, made);
-    // Also after a call that failed: the group has to be closed.
+    // Also after a failed call: the group has to be closed.
     made.note("ncclGroupEnd", library_->group_end());
     if (made.code != nccl::success)
       return refused(made.call, made.code);
   }
-  // Kernels stand on the stream only once this is over, and no other call may be made before.
+  // The kernels are on the stream only once this is done, and no other call may be made before.
   return poll(
       [this]() -> expected<bool> {
         const std::lock_guard lock{comm_mutex_};
@@ -419,7 +419,7 @@ expected<void> nccl_device_group::grouped(const std::string& what, clock::time_p
       what, ends_at);
 }
 
-/// While the work goes on: whether NCCL has found a peer gone.
+/// While it waits: asks whether NCCL has lost a peer.
 expected<void> nccl_device_group::look_around() {
   if (auto fine = state(); !fine)
     return fine;
@@ -434,7 +434,7 @@ expected<void> nccl_device_group::look_around() {
 
 expected<void> nccl_device_group::use_memory(const std::byte* data) {
   const std::lock_guard lock{comm_mutex_};
-  // Registered memory is faster, and no more: what cannot be registered is used as it is.
+  // Registration only makes it faster: memory that cannot be registered is used as it is.
   if (comm_ != nullptr && library_->can_register())
     static_cast<void>(memory_->use(comm_, data));
   return {};
@@ -557,7 +557,7 @@ void nccl_device_group::wake() noexcept {
   watch_changed_.notify_all();
 }
 
-/// Returns once NCCL has let go of the streams. If it never does, this process ends meanwhile.
+/// Returns once NCCL has released the streams. If it hangs, ends this process.
 void nccl_device_group::let_go() noexcept {
   std::unique_lock lock{watch_mutex_};
   if (!watchdog_.joinable())
@@ -567,7 +567,7 @@ void nccl_device_group::let_go() noexcept {
   settle(stream_);
 }
 
-/// Everything has been done: the others leave, too, or have left.
+/// All work is done: the others leave too, or have left.
 void nccl_device_group::leave() noexcept {
   auto* group = take();
   if (group == nullptr)
@@ -587,7 +587,7 @@ void nccl_device_group::leave() noexcept {
     abort_beside(group);
 }
 
-/// For a communicator on which nothing is under way: that NCCL may hang in it harms nobody.
+/// For a communicator without running work: if NCCL hangs here, it harms nobody.
 void nccl_device_group::abort_beside(nccl::comm group) noexcept {
   struct outcome {
     std::mutex mutex;
@@ -623,9 +623,8 @@ void nccl_device_group::watch() {
   watch_changed_.notify_all();
 }
 
-/// Whether no call on it is under way any more, and none has failed. NCCL (2.30.7 and before) frees a call that is
-/// still being made when it revokes the communicator, and looks at it later; and it never says of one that has failed
-/// that it is revoked.
+/// Whether no call is running on it and none has failed. NCCL up to 2.30.7 frees a running call when it revokes the
+/// communicator, and accesses it later. A failed communicator never reports that it is revoked.
 bool nccl_device_group::comes_to_rest(nccl::comm group) noexcept {
   static_cast<void>(where_->make_current());
   auto code = nccl::in_progress;
@@ -638,7 +637,7 @@ bool nccl_device_group::comes_to_rest(nccl::comm group) noexcept {
   }
 }
 
-/// Not by std::timed_mutex: GCC 12's ThreadSanitizer knows nothing of how that is locked.
+/// Not a std::timed_mutex: GCC 12's ThreadSanitizer does not understand how it is locked.
 bool nccl_device_group::lock_before(clock::time_point ends_at) noexcept {
   while (!comm_mutex_.try_lock()) {
     if (clock::now() > ends_at)
@@ -649,7 +648,7 @@ bool nccl_device_group::lock_before(clock::time_point ends_at) noexcept {
 }
 
 void nccl_device_group::give_up() {
-  // A call that does not come back keeps the mutex: then there is no communicator to give up, only the process.
+  // A call that hangs keeps the mutex: then only the process can end, not the communicator.
   auto* group = nccl::comm{nullptr};
   const auto is_reachable = lock_before(clock::now() + on_hang_.abort_deadline);
   if (is_reachable) {
@@ -658,11 +657,11 @@ void nccl_device_group::give_up() {
   }
   if (is_reachable && group == nullptr)
     return;
-  // From now on nobody gives memory back to it.
+  // From now on no memory is deregistered from it.
   memory_->leave(group, false);
   escalation_calls calls;
   if (is_reachable) {
-    // An abort frees the communicator: none begins while a call is in NCCL, and no call comes after it.
+    // An abort frees the communicator: it starts when no call is inside NCCL, and no call follows it.
     struct turn {
       std::mutex mutex;
       bool is_over = false;
@@ -677,7 +676,7 @@ void nccl_device_group::give_up() {
         const std::lock_guard lock{turns->mutex};
         if (turns->is_over)
           return false;
-        // Revoked once it is quiet.
+        // Revoke once it is quiet.
         if (!has_begun)
           code = library->comm_revoke(group, 0);
         else if (library->comm_get_async_error(group, &code) != nccl::success)

@@ -14,7 +14,7 @@ bool load(void* handle, const char* name, F*& target) {
   return target != nullptr;
 }
 
-/// Before 2.9 versions had one digit less.
+/// Versions before 2.9 have one digit less.
 constexpr int oldest = 21400;
 
 tl::unexpected<error> missing(const std::string& why) {

@@ -33,7 +33,7 @@ expected<std::unique_ptr<shm_bucket>> shm_bucket::make(std::shared_ptr<shm_group
   const auto rank = result->group_->rank();
   const auto own_bytes = result->offset_in_slices(result->parts_.size(), rank);
   try {
-    // Never given back to the pool: a peer may still look at it when this rank is done. It goes with the generation.
+    // Never returned to the pool: a peer may still read it when this rank is done. It is freed with the generation.
     auto* own = result->group_->generation_pool()->allocate(std::max<std::uint64_t>(own_bytes, 1), page_bytes);
     result->own_ = static_cast<std::byte*>(own);
   } catch (const std::bad_alloc&) {
@@ -75,7 +75,7 @@ expected<void> shm_bucket::show(std::uint32_t rank, std::uint64_t offset) {
       return ::mmap(view_ + slice.first, whole_pages(slice.size_bytes()), access, MAP_SHARED | MAP_FIXED,
                     group_->generation_fd(rank), at) != MAP_FAILED;
     };
-    // Nobody writes here: most drivers pin only what could be written.
+    // Nobody writes here, but most drivers pin only memory that could be written.
     const auto is_shown = (group_->has_results_for_devices() && map(PROT_READ | PROT_WRITE)) || map(PROT_READ);
     if (!is_shown)
       return fail(system_error("showing the result of rank " + std::to_string(rank)));

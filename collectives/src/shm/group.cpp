@@ -23,12 +23,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long a rank sleeps before it looks whether its peers still live.
+/// How long a rank sleeps before it checks whether its peers are alive.
 constexpr auto look_interval = 20ms;
 
 enum descriptor : std::size_t { generation_file, process_file, process, descriptor_count };
 
-/// The shared variants: the word may be mapped at another address there.
+/// The shared variants, because other processes map the word at other addresses.
 long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
            const timespec* timeout) noexcept {
   return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
@@ -38,7 +38,7 @@ void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept {
   futex(word, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-/// False when the time was over before anybody woke it.
+/// False if the timeout expired first.
 bool futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::nanoseconds limit) noexcept {
   const auto timeout = timespec{static_cast<time_t>(limit / 1s), static_cast<long>((limit % 1s).count())};
   return futex(word, FUTEX_WAIT, seen, &timeout) == 0 || errno != ETIMEDOUT;
@@ -52,8 +52,8 @@ void pause_briefly() noexcept {
 #endif
 }
 
-/// The time of the kernel's last tick, some milliseconds ago: to read the exact one takes longer than the rest of what
-/// a small call does for its record and deadline.
+/// The time of the kernel's last tick, a few milliseconds ago. Reading the exact time takes longer than the rest of a
+/// small call's bookkeeping.
 std::chrono::steady_clock::time_point recent_time() noexcept {
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -61,7 +61,7 @@ std::chrono::steady_clock::time_point recent_time() noexcept {
                                                std::chrono::nanoseconds{now.tv_nsec}};
 }
 
-/// Costs no system call where the C library keeps this with the thread, as glibc does since 2.35.
+/// Makes no system call where the C library keeps the value per thread, as glibc does since 2.35.
 std::uint32_t current_core() noexcept {
   return static_cast<std::uint32_t>(::sched_getcpu());
 }
@@ -76,17 +76,17 @@ std::string describe(const shm_options& options) {
          " of this host, generation " + std::to_string(options.generation.value);
 }
 
-bool is_of_all(const call_record& call) noexcept {
+bool is_collective(const call_record& call) noexcept {
   return call.kind != call_kind::send && call.kind != call_kind::receive && call.kind != call_kind::none;
 }
 
-/// A call in which nobody ends before all have begun it.
+/// A call in which no rank ends before all have begun it.
 bool waits_for_all(const call_record& call) noexcept {
-  return is_of_all(call) && call.kind != call_kind::broadcast &&
+  return is_collective(call) && call.kind != call_kind::broadcast &&
          (call.size_bytes != 0 || call.kind == call_kind::barrier || call.kind == call_kind::all_gather_bytes);
 }
 
-/// Reads what a peer may be writing; a default value when it never stands still.
+/// Reads what a peer may be writing; returns a default value if it never gets a consistent copy.
 template <class F>
 auto read_calls(const shm::control& theirs, F read) noexcept -> decltype(read(theirs)) {
   for (int tries = 0; tries < 1000; ++tries) {
@@ -154,7 +154,7 @@ expected<std::shared_ptr<shm_group>> shm_group::connect(const shm_options& optio
                                                         const descriptor_exchange& exchange) {
   if (auto valid = check_options(options); !valid)
     return fail(std::move(valid.error()));
-  // As much room as in the process's own.
+  // As large as the process's own pool.
   auto pool = shared_pool::make(options.pool->capacity_bytes(), options.results_for_devices
                                                                     ? shared_pool::peer_access::pinnable
                                                                     : shared_pool::peer_access::read_only);
@@ -254,23 +254,23 @@ int shm_group::generation_fd(std::uint32_t rank) const noexcept {
 // -- calls -----------------------------------------------------------------------------------------------------------
 
 expected<void> shm_group::begin(const call_record& call) {
-  // A call after the end is none: the record keeps the one that failed.
+  // A call after the group has failed is not recorded: the record keeps the one that failed.
   if (has_failed())
     return state();
   const auto now = recent_time();
   ends_at_ = now + deadline_;
-  // Nobody else writes the version.
+  // Only this rank writes the version.
   const auto version = own_->call_version.load(std::memory_order_relaxed);
   own_->call_version.store(version + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   own_->call = call;
-  if (is_of_all(call)) {
-    own_->calls_of_all = call.sequence;
+  if (is_collective(call)) {
+    own_->collective_calls = call.sequence;
     own_->calls[call.sequence % shm::remembered_calls] = call;
   }
   own_->is_under_way.store(1, std::memory_order_relaxed);
   own_->call_version.store(version + 2, std::memory_order_release);
-  if (is_of_all(call))
+  if (is_collective(call))
     for (auto x : {call.sequence, call.size_bytes, call.detail, std::uint64_t{call.peer},
                    std::uint64_t{static_cast<std::uint8_t>(call.kind)} << 16 | std::uint64_t{call.type} << 8 | call.op})
       history_ = (std::rotl(history_, 5) ^ x) * 0x9e3779b97f4a7c15u;
@@ -309,7 +309,7 @@ void shm_group::arrive() {
   if (const auto core = current_core(); own_->core.load(std::memory_order_relaxed) != core)
     own_->core.store(core, std::memory_order_relaxed);
   own_->rendezvous.store(++rendezvous_count_, std::memory_order_seq_cst);
-  // After the count, because a peer that is about to sleep says so first and then looks at the count.
+  // Read after the count is written, because a peer that is about to sleep announces it first and then reads the count.
   auto has_sleepers = false;
   for (std::uint32_t r = 0; r < size(); ++r)
     has_sleepers = has_sleepers || (r != rank_ && members_[r].control->sleeps_on[rank_].load() != 0);
@@ -355,7 +355,7 @@ expected<void> shm_group::post(const call_record& call) {
     if (auto there = wait_for(peer); !there)
       return there;
     const auto& theirs = posting_of(peer).call;
-    // An earlier call may have ended on both sides without that anybody met there.
+    // An earlier call may have ended on both sides without a rendezvous.
     if (posting_of(peer).history != history_)
       if (auto fine = check_calls_of(peer); !fine)
         return fine;
@@ -366,8 +366,9 @@ expected<void> shm_group::post(const call_record& call) {
 }
 
 bool shm_group::spin(std::uint32_t peer, std::uint32_t& looks) const noexcept {
-  // With a core for each rank a peer is likely to come while this one spins; without, spinning takes somebody's core.
-  // The kernel also puts two ranks onto one core while others are free, and leaves them there for long.
+  // With a core per rank, the peer is likely to arrive while this rank spins; otherwise spinning takes a core from
+  // another rank. The kernel also places two ranks on one core while others are free, and leaves them there for a long
+  // time.
   const auto spins = cores_per_rank_ > 0 ? 2000u : 100u;
   const auto yields = cores_per_rank_ > 0 ? 4u : 8u;
   const auto takes_its_core = members_[peer].control->core.load(std::memory_order_relaxed) == current_core();
@@ -408,7 +409,7 @@ void shm_group::wake(std::uint32_t peer, const std::atomic<std::uint32_t>& word)
 }
 
 void shm_group::wake_everybody() noexcept {
-  // Also those who sleep on a word of another rank, and this rank's own thread.
+  // Also ranks that sleep on a word of another rank, and this rank's own thread.
   for (const auto& x : members_) {
     if (x.control == nullptr)
       continue;
@@ -421,8 +422,8 @@ void shm_group::wake_everybody() noexcept {
 
 // -- failure ---------------------------------------------------------------------------------------------------------
 
-/// Whether a peer has given up, or the one that is waited for is not there any more; unless what it did before has come
-/// after all: `word` is then no longer `seen`.
+/// Whether a peer has given up, or the awaited one is gone. It does not count as a loss if what it did before has
+/// arrived: `word` is then no longer `seen`.
 expected<void> shm_group::check_peers(std::uint32_t waits_for, const std::atomic<std::uint32_t>& word,
                                       std::uint32_t seen) {
   for (std::uint32_t r = 0; r < size(); ++r) {
@@ -430,7 +431,7 @@ expected<void> shm_group::check_peers(std::uint32_t waits_for, const std::atomic
       continue;
     if (word.load() != seen)
       return {};
-    // This rank's own look may find more than what the peer says.
+    // This rank's own check may find more than the peer reports.
     if (auto fine = check_calls(); !fine)
       return fine;
     const auto& theirs = *members_[r].control;
@@ -455,18 +456,18 @@ call_record shm_group::call_of(std::uint32_t peer) const noexcept {
   return read_calls(*members_[peer].control, [](const shm::control& x) { return x.call; });
 }
 
-/// The call of all with this number; of no kind if the peer has not begun it, or no longer remembers it.
+/// The collective call with this number; its kind is `none` if the peer has not begun it or no longer remembers it.
 call_record shm_group::call_of(std::uint32_t peer, std::uint64_t sequence) const noexcept {
   const auto call = read_calls(*members_[peer].control,
                                [sequence](const shm::control& x) { return x.calls[sequence % shm::remembered_calls]; });
   return call.sequence == sequence ? call : call_record{};
 }
 
-std::uint64_t shm_group::calls_of_all(std::uint32_t peer) const noexcept {
-  return read_calls(*members_[peer].control, [](const shm::control& x) { return x.calls_of_all; });
+std::uint64_t shm_group::collective_calls(std::uint32_t peer) const noexcept {
+  return read_calls(*members_[peer].control, [](const shm::control& x) { return x.collective_calls; });
 }
 
-/// Whether a peer has begun another call than this rank has under the same number.
+/// Whether a peer has begun another call under the same number.
 expected<void> shm_group::check_calls() {
   for (std::uint32_t r = 0; r < size(); ++r)
     if (r != rank_)
@@ -476,7 +477,7 @@ expected<void> shm_group::check_calls() {
 }
 
 expected<void> shm_group::check_calls_of(std::uint32_t peer) {
-  const auto last = own_->calls_of_all;
+  const auto last = own_->collective_calls;
   for (auto i = last < shm::remembered_calls ? 1 : last - shm::remembered_calls + 1; i <= last; ++i) {
     const auto mine = call_of(rank_, i);
     const auto theirs = call_of(peer, i);
@@ -486,17 +487,16 @@ expected<void> shm_group::check_calls_of(std::uint32_t peer) {
   return {};
 }
 
-/// Whether this rank waits for a message (or for its taking) of a peer that stands in a call of all, and waits there
-/// for this rank to come.
+/// Whether this rank waits for a peer (to send or take a message) that waits for this rank in a collective call.
 expected<void> shm_group::check_crossing(std::uint32_t peer, const std::atomic<std::uint32_t>& word,
                                          std::uint32_t seen) {
-  if (is_of_all(call_))
+  if (is_collective(call_))
     return {};
   const auto theirs = read_calls(*members_[peer].control, [](const shm::control& x) {
     return x.is_under_way.load(std::memory_order_acquire) != 0 ? x.call : call_record{};
   });
-  // What it sent before is here by now, if it sent anything.
-  if (!waits_for_all(theirs) || theirs.sequence <= own_->calls_of_all || word.load() != seen)
+  // Messages that it sent earlier have arrived by now.
+  if (!waits_for_all(theirs) || theirs.sequence <= own_->collective_calls || word.load() != seen)
     return {};
   return fail_with({errc::mismatch, describe_mismatch(name_of(peer), theirs, name_of(rank_), call_)});
 }
@@ -504,16 +504,16 @@ expected<void> shm_group::check_crossing(std::uint32_t peer, const std::atomic<s
 expected<void> shm_group::check_deadline(std::uint32_t peer) {
   if (std::chrono::steady_clock::now() < ends_at_)
     return {};
-  // Those that are the furthest behind keep all others from going on, and only them this rank blames; where all have
-  // begun this call, those that stand still in it.
-  auto least = is_of_all(call_) ? call_.sequence : 0;
+  // The ranks that are furthest behind block all others, so only they are blamed. If all have begun this call, blame
+  // those that make no progress in it.
+  auto least = is_collective(call_) ? call_.sequence : 0;
   for (std::uint32_t r = 0; r < size(); ++r)
     if (r != rank_)
-      least = std::min(least, calls_of_all(r));
-  const auto is_behind = is_of_all(call_) && least < call_.sequence;
+      least = std::min(least, collective_calls(r));
+  const auto is_behind = is_collective(call_) && least < call_.sequence;
   auto missing = std::string{};
   for (std::uint32_t r = 0; r < size(); ++r) {
-    if (r == rank_ || (is_behind ? calls_of_all(r) != least : r != peer && has_met(r)))
+    if (r == rank_ || (is_behind ? collective_calls(r) != least : r != peer && has_met(r)))
       continue;
     const auto theirs = call_of(r);
     missing += (missing.empty() ? "" : ", ") + named(r) +

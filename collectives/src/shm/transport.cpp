@@ -12,7 +12,7 @@ shm_transport::shm_transport(std::shared_ptr<shm_group> group) : group_(std::mov
 
 shm_transport::~shm_transport() = default;
 
-/// Gives back the memory of what the peer has taken.
+/// Frees the memory of messages that the peer has taken.
 void shm_transport::release_taken(std::uint32_t peer) {
   auto& to = links_[peer];
   const auto taken = group_->control_of(peer).taken[rank()].load(std::memory_order_acquire);
@@ -73,7 +73,7 @@ void shm_transport::take(pending& receive) {
   std::memcpy(receive.data, group_->generation_memory(receive.peer) + found->message.offset, receive.size_bytes);
   found->is_taken = true;
   receive.is_done = true;
-  // Counted in the order of posting, as the sender gives memory back.
+  // Counted in posting order, as the sender frees memory.
   auto& taken = group_->own_control().taken[receive.peer];
   auto count = 0u;
   for (; !from.arrived.empty() && from.arrived.front().is_taken; ++count)
@@ -84,7 +84,7 @@ void shm_transport::take(pending& receive) {
   }
 }
 
-/// Whether the peer has sent this message with another size. The group compares calls of all itself.
+/// Whether the peer has sent this message with another size. The group itself compares collective calls.
 expected<void> shm_transport::check_sizes(const pending& wanted) {
   if (wanted.tag >> tag_kind_shift != static_cast<std::uint64_t>(call_kind::send))
     return {};

@@ -121,7 +121,7 @@ expected<void> check_parts(const bucket_layout& layout, std::vector<byte_range>&
 
 std::vector<byte_range> cut_evenly(byte_range whole, std::uint32_t pieces, std::uint64_t granule_bytes) {
   const auto granules = (whole.size_bytes() + granule_bytes - 1) / granule_bytes;
-  // Quotient and remainder apart, so that no product overflows.
+  // Quotient and remainder separately, so that no product overflows.
   const auto bound = [&](std::uint64_t i) {
     const auto at = granules / pieces * i + granules % pieces * i / pieces;
     return std::min(whole.first + at * granule_bytes, whole.last);

@@ -13,10 +13,10 @@ namespace troupe::collectives {
 
 namespace {
 
-/// Up to this size everybody sends everything to everybody and finishes the whole tree: one round instead of two.
+/// Up to this size every rank sends everything to every other and finishes the whole tree: one round instead of two.
 constexpr std::uint64_t one_round_limit_bytes = 4096;
 
-/// The phases of one operation that have tags of their own.
+/// Phases of one operation, with separate tags.
 constexpr std::uint32_t first_phase = 0;
 constexpr std::uint32_t second_phase = 1;
 
@@ -50,7 +50,8 @@ expected<std::unique_ptr<reduced_bucket>> transport_communicator::make_bucket(co
 
 expected<void> transport_communicator::begin(call_record call) {
   wait_for_started_calls();
-  // Both sides of a pair count their own messages: their collectives' numbers agree, their calls' need not.
+  // Both sides of a pair count their own messages: the numbers of collective calls agree across ranks, those of
+  // messages need not.
   if (call.kind == call_kind::send)
     call.sequence = ++sent_to_[call.peer];
   else if (call.kind == call_kind::receive)
@@ -61,8 +62,8 @@ expected<void> transport_communicator::begin(call_record call) {
   return transport_->begin(call_);
 }
 
-/// What has to be equal on all ranks is in the tag, so that those that disagree about it wait for each other until that
-/// is found out, instead of taking each other's bytes.
+/// The tag contains what must be equal on all ranks. Ranks that disagree wait for each other until the mismatch is
+/// found, instead of taking each other's bytes.
 std::uint64_t transport_communicator::tag(std::uint64_t size_bytes, std::uint32_t phase) const noexcept {
   const auto what = call_.kind == call_kind::receive ? call_kind::send : call_.kind;
   auto size_hash = size_bytes * 0x9e3779b97f4a7c15u;
@@ -125,8 +126,8 @@ std::vector<byte_range> transport_communicator::spread(byte_range part, std::siz
   return cut_evenly(part, static_cast<std::uint32_t>(members), alignment_bytes);
 }
 
-/// Sends every peer its slice of my partial sums, takes theirs of mine straight into scratch memory, and finishes the
-/// tree there.
+/// Sends every peer its slice of this rank's partial sums, receives theirs of this rank's slice into scratch memory,
+/// and finishes the tree there.
 expected<void> transport_communicator::reduce_own_slice(const reduction& what, std::span<const std::byte* const> mine,
                                                         std::byte* out) {
   const auto n = what.count();
@@ -148,7 +149,7 @@ expected<void> transport_communicator::reduce_own_slice(const reduction& what, s
       room += stride;
     }
   }
-  // Everybody starts with another peer, so that no one is sent to by all at once.
+  // Each rank starts with another peer, so that no rank receives from all at once.
   for (std::uint32_t i = 1; i < n; ++i) {
     const auto peer = (what.me + i) % n;
     const auto theirs = what.in_sums(what.slices[peer]);
@@ -158,7 +159,7 @@ expected<void> transport_communicator::reduce_own_slice(const reduction& what, s
   return slice.size_bytes() == 0 ? expected<void>{} : finish_slice(what, out);
 }
 
-/// The sum, divided and rounded, of my slice.
+/// The sum of this rank's slice, divided and rounded.
 expected<void> transport_communicator::finish_slice(const reduction& what, std::byte* out) {
   const auto slice = what.slices[what.me];
   auto* sum = out;
@@ -192,7 +193,7 @@ expected<void> transport_communicator::finish_tree(const reduction& what, std::b
       return done;
     if (auto done = arrived(right); !done)
       return done;
-    // One of the two came from a peer: a worker has joined its own siblings already.
+    // At least one of the two came from a peer: a worker has already joined its own siblings.
     auto* target = i + 1 == what.plan.additions.size() ? out : left.scratch != nullptr ? left.scratch : right.scratch;
     combine(what.sums, slice, what.op, target, left.data, right.data);
     left.data = left.scratch = target;
@@ -200,15 +201,15 @@ expected<void> transport_communicator::finish_tree(const reduction& what, std::b
   return {};
 }
 
-/// Without the end of the call.
+/// Does not end the call.
 expected<void> transport_communicator::reduce_and_spread(const reduction& what, std::span<const std::byte* const> mine,
                                                          std::byte* result) {
   const auto n = what.count();
   const auto slice = what.slices[what.me];
-  // In one round everybody finishes everything.
+  // In one round every rank finishes everything.
   const auto is_spread = n > 1 && what.slices.front() != what.slices.back();
-  // Posted first: the peers' finished slices need no further round trip. In place this is safe, because a peer sends
-  // its finished slice only after it has my contribution to it.
+  // Posted first, so that the peers' finished slices need no further round trip. This is safe in place, because a peer
+  // sends its finished slice only after it has this rank's contribution to it.
   for (std::uint32_t i = 1; is_spread && i < n; ++i) {
     const auto peer = (what.me + n - i) % n;
     if (const auto theirs = what.slices[peer]; theirs.size_bytes() != 0)
@@ -240,7 +241,7 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
     widen(type, copy_.data(), data.data(), data.size() / size_of(type));
     mine = copy_.data();
   } else if (what.slices[rank().value].size_bytes() == data.size() && world_size() > 1) {
-    // What is sent as a whole must not change under the sends.
+    // What is sent as a whole must not change while it is sent.
     copy_.reserve(data.size());
     std::memcpy(copy_.data(), data.data(), data.size());
     mine = copy_.data();
@@ -267,7 +268,7 @@ expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout
                                                      std::span<const shard_range> ownership,
                                                      std::span<const leaf_partial> partials, reduced_bucket& result,
                                                      std::uint64_t divisor, std::size_t part) {
-  // They use the plan.
+  // Started calls use the plan.
   wait_for_started_calls();
   if (auto planned = refresh_leaves_plan(shards, ownership); !planned)
     return planned;
@@ -399,7 +400,7 @@ transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
   return result;
 }
 
-/// A binomial tree: rank root + v has its data from v without its lowest bit.
+/// A binomial tree: rank root + v receives from the rank at v with its lowest bit cleared.
 expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank_id root) {
   const auto n = world_size();
   if (root.value >= n)
@@ -451,12 +452,12 @@ expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
   return transport_->finish();
 }
 
-/// Dissemination: in round k a rank tells the one 2^k further what it has heard so far. That a word may be counted
-/// twice is no harm to a maximum.
+/// Dissemination: in round k a rank sends what it knows to the rank 2^k further. A word may be counted twice, which
+/// does not change a maximum.
 expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> words,
                                                       std::span<const std::uint32_t> members, std::uint32_t me) {
   const auto n = static_cast<std::uint32_t>(members.size());
-  // One word more, so that there is a message even without words.
+  // One extra word, so that there is a message even without words.
   const auto width = words.size() + 1;
   const auto size_bytes = width * sizeof(std::uint64_t);
   words_.assign(2 * rounds(n) * width, 0);

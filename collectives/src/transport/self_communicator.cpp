@@ -9,7 +9,7 @@ namespace troupe::collectives {
 
 namespace {
 
-/// No peers: there is nothing to send, only to abort.
+/// No peers: it sends nothing, and can only be aborted.
 class self_transport final : public transport {
  public:
   explicit self_transport(generation_id generation) : generation_(generation) {}

@@ -54,7 +54,7 @@ void accumulation_plan::push_leaf() {
   free_.pop_back();
 }
 
-/// Plans what has waited for the contribution on top of the stack.
+/// Plans the operations that were waiting for the contribution on top of the stack.
 void accumulation_plan::plan_contribution() {
   if (!std::exchange(contributed_, false))
     return;
@@ -86,7 +86,7 @@ void accumulation_plan::plan_joins() {
     auto& left = stack_[stack_.size() - 2];
     operations_.push_back({operation::kind::add, left.buffer, top.buffer});
     left.node = parent;
-    // Whoever takes it next is planned, or run, after this addition.
+    // The next user of this buffer is planned, and executed, after this addition.
     free_.push_back(top.buffer);
     stack_.pop_back();
   }

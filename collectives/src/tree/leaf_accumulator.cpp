@@ -10,7 +10,7 @@ namespace troupe::collectives {
 
 namespace {
 
-/// A contribution goes up through all its joins in pieces of this size, which stay in the cache meanwhile.
+/// A contribution goes through all its additions in pieces of this size, which stay in the cache.
 constexpr std::uint64_t block_bytes = 16 << 10;
 
 std::string to_text(byte_range range) {
@@ -19,7 +19,7 @@ std::string to_text(byte_range range) {
   return text.append(std::to_string(range.first)).append(", ").append(std::to_string(range.last)).append(")");
 }
 
-/// Puts `range` among the disjoint ones in `ranges`; false if it overlaps one.
+/// Inserts `range` into the disjoint `ranges`; returns false if it overlaps one.
 bool insert(std::vector<byte_range>& ranges, byte_range range) {
   auto right = std::lower_bound(ranges.begin(), ranges.end(), range);
   const auto touches_left = right != ranges.begin() && (right - 1)->last >= range.first;
@@ -106,7 +106,7 @@ void leaf_accumulator::finish(byte_range range) {
   run(range);
 }
 
-/// Does what is planned to the part `range` of a contribution, and the sums that correspond to it.
+/// Executes the plan on the part `range` of a contribution and on the corresponding part of the sums.
 void leaf_accumulator::run(byte_range range) noexcept {
   for (auto first = range.first; first < range.last && !plan_.operations().empty();) {
     const byte_range block{first, std::min(first + block_bytes, range.last)};
@@ -130,7 +130,7 @@ void leaf_accumulator::run(byte_range range) noexcept {
 }
 
 void leaf_accumulator::make_buffers() {
-  // At least one line, so that even an empty bucket's partial sums are distinct addresses.
+  // At least one line, so that even an empty bucket's partial sums have distinct addresses.
   while (buffers_.size() < plan_.buffers())
     buffers_.emplace_back(std::max<std::size_t>(sums_.size_bytes(), alignment_bytes), *memory_);
 }

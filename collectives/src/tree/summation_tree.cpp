@@ -14,7 +14,7 @@ std::string to_text(shard_range range) {
   return text.append(std::to_string(range.first)).append(", ").append(std::to_string(range.last)).append(")");
 }
 
-/// Whether the ranges, sorted, follow each other from 0 to `shards` without a hole.
+/// Checks that the sorted ranges follow each other from 0 to `shards` without a gap.
 expected<void> check_ownership(std::uint32_t shards, std::span<const shard_range> ownership) {
   std::vector<shard_range> sorted;
   std::copy_if(ownership.begin(), ownership.end(), std::back_inserter(sorted),
@@ -35,7 +35,7 @@ expected<void> check_ownership(std::uint32_t shards, std::span<const shard_range
   return {};
 }
 
-/// Adds up a list of disjoint subtrees as a binary counter does: the last two are joined as soon as they are siblings.
+/// Adds a list of disjoint subtrees as a binary counter does: joins the last two as soon as they are siblings.
 class joiner {
  public:
   joiner(std::uint32_t shards, std::vector<tree_addition>& additions) : shards_(shards), additions_(additions) {}
@@ -46,7 +46,7 @@ class joiner {
     }
   }
 
-  /// What could not be joined further.
+  /// The sums that could not be joined further.
   std::vector<tree_output> outputs() const {
     std::vector<tree_output> result;
     for (const auto& x : stack_)

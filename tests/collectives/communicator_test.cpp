@@ -13,10 +13,10 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-/// Every backend in every size.
-std::vector<std::pair<backend, std::uint32_t>> groups() {
-  std::vector<std::pair<backend, std::uint32_t>> result;
-  for (auto kind : all_backends)
+/// Every transport with every world size.
+std::vector<std::pair<transport_kind, std::uint32_t>> groups() {
+  std::vector<std::pair<transport_kind, std::uint32_t>> result;
+  for (auto kind : all_transports)
     for (auto world_size : {1u, 2u, 3u, 4u, 7u, 8u})
       result.emplace_back(kind, world_size);
   return result;
@@ -122,14 +122,14 @@ TEST_CASE("all-reduce of integers is exact, also where it wraps, and a mean trun
   }
 }
 
-TEST_CASE("all-reduce of 16-bit floats adds in f32 and rounds once, whatever the backend") {
+TEST_CASE("all-reduce of 16-bit floats adds in f32 and rounds once, over every transport") {
   for (auto type : {dtype::f16, dtype::bf16})
     for (auto world_size : {1u, 2u, 3u, 8u})
       for (std::size_t n : {1, 31, 1000, 700'001})
         for (auto op : all_ops) {
           INFO(to_string(type), ", ranks ", world_size, ", elements ", n, ", ", to_string(op));
-          std::vector<std::vector<std::byte>> by_backend;
-          for (auto kind : all_backends) {
+          std::vector<std::vector<std::byte>> by_transport;
+          for (auto kind : all_transports) {
             const auto results = group_of(kind, world_size).run([&](communicator& group) {
               std::vector<std::byte> data(n * 2);
               narrow(type, data.data(), reinterpret_cast<const std::byte*>(input<float>(group.rank().value, n).data()),
@@ -138,12 +138,12 @@ TEST_CASE("all-reduce of 16-bit floats adds in f32 and rounds once, whatever the
             });
             for (const auto& x : results)
               CHECK(x == results[0]);
-            by_backend.push_back(results[0]);
+            by_transport.push_back(results[0]);
           }
-          REQUIRE(by_backend[0].size() == n * 2);
-          CHECK(by_backend[0] == by_backend[1]);
+          REQUIRE(by_transport[0].size() == n * 2);
+          CHECK(by_transport[0] == by_transport[1]);
           std::vector<float> wide(n);
-          widen(type, reinterpret_cast<std::byte*>(wide.data()), by_backend[0].data(), n);
+          widen(type, reinterpret_cast<std::byte*>(wide.data()), by_transport[0].data(), n);
           const auto precision = type == dtype::f16 ? 1.0 / 1024 : 1.0 / 128;
           for (std::size_t i = 0; i < n; i += 97)
             CHECK(std::abs(wide[i] - reference(op, world_size, i)) <=
@@ -152,7 +152,7 @@ TEST_CASE("all-reduce of 16-bit floats adds in f32 and rounds once, whatever the
 }
 
 TEST_CASE("data in the group's memory is reduced in place, also where only some ranks' data is there") {
-  for (auto kind : all_backends)
+  for (auto kind : all_transports)
     for (auto world_size : {2u, 3u, 8u})
       for (auto in_memory : {0u, 1u, world_size}) {
         INFO(to_string(kind), ", ranks ", world_size, ", in the group's memory ", in_memory);
@@ -172,22 +172,22 @@ TEST_CASE("data in the group's memory is reduced in place, also where only some 
       }
 }
 
-TEST_CASE("all backends give the same bits") {
+TEST_CASE("all transports give the same bits") {
   for (auto world_size : {2u, 3u, 7u})
     for (std::size_t n : {5, 1000, 300'001}) {
-      std::vector<std::vector<double>> by_backend;
-      for (auto kind : all_backends)
-        by_backend.push_back(group_of(kind, world_size).run([&](communicator& group) {
+      std::vector<std::vector<double>> by_transport;
+      for (auto kind : all_transports)
+        by_transport.push_back(group_of(kind, world_size).run([&](communicator& group) {
           auto data = input<double>(group.rank().value, n);
           return group.all_reduce(std::span{data}) ? data : std::vector<double>{};
         })[0]);
-      REQUIRE(by_backend[0].size() == n);
-      for (const auto& x : by_backend)
-        CHECK(x == by_backend[0]);
+      REQUIRE(by_transport[0].size() == n);
+      for (const auto& x : by_transport)
+        CHECK(x == by_transport[0]);
     }
 }
 
-TEST_CASE("calls that were started end in order, several at a time, and a plain call waits for them") {
+TEST_CASE("started calls end in order, several at a time, and a direct call waits for them") {
   for (auto [kind, world_size] : groups()) {
     INFO(to_string(kind), ", ranks ", world_size);
     const auto results = group_of(kind, world_size).run([](communicator& group) -> char {
@@ -214,8 +214,8 @@ TEST_CASE("calls that were started end in order, several at a time, and a plain 
   }
 }
 
-TEST_CASE("all-reduce gives the same bits when it is done again") {
-  for (auto kind : all_backends)
+TEST_CASE("repeated all-reduces give the same bits") {
+  for (auto kind : all_transports)
     for (auto n : {std::size_t{1000}, std::size_t{65537}}) {
       const auto once = [&] {
         return group_of(kind, 7).run([&](communicator& group) {
@@ -228,7 +228,7 @@ TEST_CASE("all-reduce gives the same bits when it is done again") {
 }
 
 TEST_CASE("NaN on any one rank wins min and max everywhere") {
-  for (auto kind : all_backends)
+  for (auto kind : all_transports)
     for (std::uint32_t culprit = 0; culprit < 4; ++culprit)
       for (auto op : {reduce_op::min, reduce_op::max}) {
         const auto results = group_of(kind, 4).run([&](communicator& group) -> char {
@@ -276,7 +276,7 @@ TEST_CASE("all-gather and all-to-all put every block in its place") {
 }
 
 TEST_CASE("all-gather in place finds its own block where it belongs") {
-  for (auto kind : all_backends) {
+  for (auto kind : all_transports) {
     const auto results = group_of(kind, 4).run([](communicator& group) {
       std::vector<std::int32_t> all(4, -1);
       all[group.rank().value] = static_cast<std::int32_t>(group.rank().value) * 10;
@@ -288,7 +288,7 @@ TEST_CASE("all-gather in place finds its own block where it belongs") {
   }
 }
 
-TEST_CASE("all-gather of blobs keeps sizes, also none") {
+TEST_CASE("all-gather of blobs keeps sizes, including 0") {
   for (auto [kind, world_size] : groups())
     for (std::size_t unit : {0, 1, 5000}) {
       const auto results = group_of(kind, world_size).run([&](communicator& group) {
@@ -304,7 +304,7 @@ TEST_CASE("all-gather of blobs keeps sizes, also none") {
     }
 }
 
-TEST_CASE("broadcast reaches everybody from every root") {
+TEST_CASE("broadcast reaches every rank from every root") {
   for (auto [kind, world_size] : groups())
     for (auto n : element_counts(world_size))
       for (std::uint32_t root = 0; root < world_size; ++root) {
@@ -330,7 +330,7 @@ TEST_CASE("a barrier carries the maximum of each word") {
     }
 }
 
-TEST_CASE("nobody leaves a barrier before everybody has entered it") {
+TEST_CASE("no rank leaves a barrier before every rank has entered it") {
   for (auto [kind, world_size] : groups()) {
     std::atomic<std::uint32_t> entered = 0;
     const auto seen = group_of(kind, world_size).run([&](communicator& group) {
@@ -341,8 +341,8 @@ TEST_CASE("nobody leaves a barrier before everybody has entered it") {
   }
 }
 
-TEST_CASE("messages between two ranks keep their order, beside collectives of all") {
-  for (auto kind : all_backends) {
+TEST_CASE("messages between two ranks keep their order, beside collective calls") {
+  for (auto kind : all_transports) {
     const auto results = group_of(kind, 3).run([](communicator& group) {
       std::vector<std::int32_t> seen;
       for (std::int32_t i = 0; i < 10; ++i) {
@@ -364,7 +364,7 @@ TEST_CASE("messages between two ranks keep their order, beside collectives of al
   }
 }
 
-TEST_CASE("the fast all-reduce gives replicas that agree, of every segment's type") {
+TEST_CASE("the fast all-reduce gives equal replicas, for every segment's type") {
   const bucket_layout layout{{{dtype::f32, 5000}, {dtype::i64, 3}, {dtype::f64, 77}}};
   for (auto [kind, world_size] : groups()) {
     const auto results = group_of(kind, world_size).run([&](communicator& group) {
@@ -392,7 +392,7 @@ TEST_CASE("the fast all-reduce gives replicas that agree, of every segment's typ
 
 TEST_CASE("all-reduce sends the bytes of a ring") {
   constexpr std::uint32_t world_size = 8;
-  const auto results = group_of(backend::gloo, world_size).run([](communicator& group) -> std::uint64_t {
+  const auto results = group_of(transport_kind::gloo, world_size).run([](communicator& group) -> std::uint64_t {
     std::vector<float> data(world_size * 16 * 100);
     const auto before = group.sent().sent_bytes;
     return group.all_reduce(std::span{data}) ? group.sent().sent_bytes - before : 0;
@@ -401,8 +401,8 @@ TEST_CASE("all-reduce sends the bytes of a ring") {
     CHECK(sent == 2 * (world_size - 1) * 6400);
 }
 
-TEST_CASE("arguments that do not fit are refused, and the group goes on") {
-  for (auto kind : all_backends) {
+TEST_CASE("inconsistent arguments are rejected, and the group stays usable") {
+  for (auto kind : all_transports) {
     const auto results = group_of(kind, 2).run([](communicator& group) {
       std::vector<errc> codes;
       const auto note = [&](const expected<void>& result) {

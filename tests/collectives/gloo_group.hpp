@@ -9,7 +9,7 @@ class gloo_group : public rank_group {
  public:
   explicit gloo_group(std::uint32_t world_size, std::chrono::milliseconds deadline = std::chrono::seconds{120},
                       generation_id generation = generation_id{1})
-      : rank_group(backend::gloo, world_size, deadline, generation) {}
+      : rank_group(transport_kind::gloo, world_size, deadline, generation) {}
 };
 
 } // namespace troupe::collectives::testing

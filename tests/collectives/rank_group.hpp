@@ -20,15 +20,16 @@
 
 namespace troupe::collectives::testing {
 
-enum class backend : std::uint8_t { gloo, shm, hierarchical };
+enum class transport_kind : std::uint8_t { gloo, shm, hierarchical };
 
-inline constexpr backend all_backends[] = {backend::gloo, backend::shm, backend::hierarchical};
+inline constexpr transport_kind all_transports[] = {transport_kind::gloo, transport_kind::shm,
+                                                    transport_kind::hierarchical};
 
-inline std::string to_string(backend x) {
-  return x == backend::gloo ? "gloo" : x == backend::shm ? "shm" : "hierarchical";
+inline std::string to_string(transport_kind x) {
+  return x == transport_kind::gloo ? "gloo" : x == transport_kind::shm ? "shm" : "hierarchical";
 }
 
-/// The control plane's exchange, among threads.
+/// The control plane's exchange, between threads.
 template <class Blob>
 class rendezvous {
  public:
@@ -50,7 +51,7 @@ class rendezvous {
   std::size_t arrived_ = 0;
 };
 
-/// Copies of the others' descriptors, as they come through a socket.
+/// Copies of the others' descriptors, as a socket would deliver them.
 inline std::vector<std::vector<unique_fd>> copies_of(const std::vector<std::vector<int>>& descriptors,
                                                      std::uint32_t own) {
   std::vector<std::vector<unique_fd>> result(descriptors.size());
@@ -61,7 +62,7 @@ inline std::vector<std::vector<unique_fd>> copies_of(const std::vector<std::vect
   return result;
 }
 
-/// Hosts of unequal sizes, whose ranks are not neighbours.
+/// Hosts of unequal sizes whose ranks are not adjacent.
 inline std::vector<std::uint32_t> some_hosts(std::uint32_t world_size) {
   std::vector<std::uint32_t> result;
   for (std::uint32_t rank = 0; rank < world_size; ++rank)
@@ -69,16 +70,16 @@ inline std::vector<std::uint32_t> some_hosts(std::uint32_t world_size) {
   return result;
 }
 
-/// Ranks as threads of this process, over any backend.
+/// Ranks as threads of this process, over any transport.
 class rank_group {
  public:
-  explicit rank_group(backend kind, std::uint32_t world_size,
+  explicit rank_group(transport_kind kind, std::uint32_t world_size,
                       std::chrono::milliseconds deadline = std::chrono::seconds{120},
                       generation_id generation = generation_id{1}, std::vector<std::uint32_t> hosts = {},
                       bool results_for_devices = false)
       : members_(world_size) {
     if (hosts.empty())
-      hosts = kind == backend::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
+      hosts = kind == transport_kind::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
     rendezvous<std::string> addresses{world_size};
     rendezvous<std::vector<int>> descriptors{world_size};
     rendezvous<int> done{world_size};
@@ -108,11 +109,11 @@ class rank_group {
         place.world_size = world_size;
         place.generation = generation;
         place.deadline = deadline;
-        if (kind == backend::gloo)
+        if (kind == transport_kind::gloo)
           return make_gloo_communicator(place, exchange_addresses);
         // Every rank maps the pools of all others into this one process, of which ThreadSanitizer leaves us 1.5 TiB.
         auto pool = value_or_throw(shared_pool::make(1 << 28));
-        if (kind == backend::shm)
+        if (kind == transport_kind::shm)
           return make_shm_communicator(
               {rank_id{rank}, world_size, generation, deadline, std::move(pool), {}, results_for_devices},
               exchange_descriptors);
@@ -163,9 +164,10 @@ class rank_group {
   std::vector<std::unique_ptr<communicator>> members_;
 };
 
-/// Groups are made once: all cases of a backend and size run on the same connections, one after the other, as steps do.
-inline rank_group& group_of(backend kind, std::uint32_t world_size) {
-  static std::map<std::pair<backend, std::uint32_t>, std::unique_ptr<rank_group>> groups;
+/// Groups are made once: all cases of a transport and size run on the same connections, one after the other, as steps
+/// do.
+inline rank_group& group_of(transport_kind kind, std::uint32_t world_size) {
+  static std::map<std::pair<transport_kind, std::uint32_t>, std::unique_ptr<rank_group>> groups;
   auto& group = groups[{kind, world_size}];
   if (!group)
     group = std::make_unique<rank_group>(kind, world_size);

@@ -6,11 +6,11 @@
 
 namespace troupe::collectives {
 
-/// What to do about a group of NCCL's that is given up, stage by stage: revoke it where the version can, abort it, each
-/// under a deadline of ours, since both have been seen to hang; if neither comes back, its kernels may write on, and
-/// this process has to end. It asks for leave first, so that not all who hang die at once, and if it is the last that
-/// has the state, the state is copied out on a stream of its own. The same from there on for work on a device that does
-/// not end. A plain class: whoever drives it does the work, and tells it of ends and of the time.
+/// Decides how to end an NCCL group that was given up, stage by stage: revoke it if the version can, then abort it,
+/// each with a deadline of our own because both have been seen to hang. If neither returns, its kernels may still write
+/// and this process has to end. It requests an exit permit first, so that hanging processes do not all die at once; if
+/// it is the last holder of the state, the state is copied out on a separate stream. Work on a device that does not end
+/// enters at the permit stage. A plain class: its driver does the work and reports results and the time.
 class abort_escalation {
  public:
   using clock = std::chrono::steady_clock;
@@ -23,32 +23,32 @@ class abort_escalation {
 
   enum class stage : std::uint8_t { none, revoke, abort, request_exit, copy_out, end_process, done };
 
-  /// What is to be done now. The same one again means to go on waiting.
+  /// What to do now. The same stage again means: keep waiting.
   struct decision {
     stage what = stage::none;
-    /// For people; empty if nothing is new.
+    /// To be logged; empty if nothing is new.
     std::string reason;
   };
 
   abort_escalation(bool can_revoke, deadlines limits) : can_revoke_(can_revoke), limits_(limits) {}
 
   [[nodiscard]] decision begin(clock::time_point now);
-  /// With nothing left to be tried: leave is asked for. `why` says what does not end.
+  /// Enters at the permit stage, when there is nothing to revoke or abort. `why` says what does not end.
   [[nodiscard]] decision begin_with_permit(const std::string& why, clock::time_point now);
   [[nodiscard]] decision at(clock::time_point now);
 
-  /// The call of the current stage, `revoke` or `abort`, has come back; `worked` unless it was with an error.
+  /// The call of stage `revoke` or `abort` has returned; `worked` if without an error.
   [[nodiscard]] decision on_call_ended(stage which, bool worked, clock::time_point now);
-  /// An answer, or an error in its place: then nobody may know who has the state.
+  /// The answer to the request, or the error in its place, after which the last holder of the state is unknown.
   [[nodiscard]] decision on_exit(bool is_last_holder, clock::time_point now);
   [[nodiscard]] decision on_exit_refused(const std::string& why, clock::time_point now);
-  /// What did not end has ended by itself.
+  /// The hanging work has ended by itself.
   [[nodiscard]] decision on_let_go(clock::time_point now);
-  /// Empty if it is; else why it is not.
+  /// The copy has ended; `failure` is empty if it worked.
   [[nodiscard]] decision on_copied(const std::string& failure, clock::time_point now);
 
   [[nodiscard]] stage current() const noexcept { return current_; }
-  /// Whether the group ended revoked, and may be shrunk.
+  /// Whether the group ended revoked, and can therefore be shrunk.
   [[nodiscard]] bool is_revoked() const noexcept { return is_revoked_; }
 
  private:

@@ -16,7 +16,7 @@
 
 namespace troupe::collectives {
 
-/// A bucket in device memory of its own.
+/// A bucket with its own device memory.
 class own_device_bucket : public device_bucket {
  public:
   own_device_bucket(device_memory memory, std::uint64_t size_bytes, std::vector<byte_range> parts)
@@ -32,8 +32,8 @@ class own_device_bucket : public device_bucket {
   std::vector<byte_range> parts_;
 };
 
-/// What the groups share: checks of arguments, the plan, the first failure, and waiting for events with a deadline. A
-/// reduction is begun by the caller's thread and goes on in a job, on one thread beside it, in order.
+/// The common part of the device groups: argument checks, plans, the first failure, and waiting for events with a
+/// deadline. The caller's thread starts a reduction; a job on the group's thread continues it, in order.
 class basic_device_group : public device_group {
  public:
   rank_id rank() const noexcept override { return rank_; }
@@ -65,10 +65,10 @@ class basic_device_group : public device_group {
   basic_device_group(std::shared_ptr<device> where, rank_id rank, std::uint32_t world_size, generation_id generation,
                      std::chrono::milliseconds deadline, std::string name, hang_policy on_hang);
 
-  /// The group's streams. To be called once, by whoever makes the group.
+  /// Creates the group's streams. Called once, by the factory.
   [[nodiscard]] expected<void> open();
 
-  /// A reduction on its way. What it refers to stays until `finish` has returned; the rest are copies.
+  /// A running reduction. What it points to lives until `finish` has returned; the rest are copies.
   struct reduction {
     /// "reduce_leaves #12 (part 3)".
     std::string call;
@@ -76,7 +76,7 @@ class basic_device_group : public device_group {
     std::uint32_t shards = 0;
     std::vector<shard_range> ownership;
     std::shared_ptr<const finish_plan> plan;
-    /// Begins of buckets in device memory: of sums, or, for the fast mode, of contributions.
+    /// Bucket starts in device memory: of sums or, in the fast mode, of contributions.
     std::vector<leaf_partial> operands;
     own_device_bucket* result = nullptr;
     std::uint64_t divisor = 1;
@@ -88,41 +88,41 @@ class basic_device_group : public device_group {
     [[nodiscard]] byte_range range() const noexcept { return result->parts()[part]; }
   };
 
-  // -- what a backend does
+  // -- implemented by each group
 
   /// On the caller's thread, before the job is started.
   [[nodiscard]] virtual expected<void> prepare(reduction&) { return {}; }
-  /// On the group's thread. Return once the work stands on streams; its last event goes to `expect`.
+  /// On the group's thread. Return once the work is on streams; pass its last event to `expect`.
   [[nodiscard]] virtual expected<void> reduce_exactly(const reduction& what) = 0;
   [[nodiscard]] virtual expected<void> reduce_fast(const reduction& what) = 0;
-  /// On the group's thread, until `event` has completed: whether something else has gone wrong meanwhile.
+  /// On the group's thread, repeatedly while it waits: reports other failures.
   [[nodiscard]] virtual expected<void> look_around() { return state(); }
-  /// On the group's thread, after a failure: returns once the work on the streams has ended, or will not by itself.
+  /// On the group's thread, after a failure: returns once the work on the streams has ended or hangs.
   virtual void let_go() noexcept { settle(stream_); }
-  /// After the first reason: wakes what does not look at `state`.
+  /// After the first failure: wakes whatever does not check `state`.
   virtual void wake() noexcept {}
   [[nodiscard]] virtual pending_call start(std::function<expected<void>()> job) { return jobs_.start(std::move(job)); }
 
-  // -- for backends
+  // -- for the implementations
 
   [[nodiscard]] expected<void> state() const;
   [[nodiscard]] bool has_failed() const noexcept { return has_failed_.load(std::memory_order_acquire); }
-  /// The first reason stays; returns it.
+  /// Records the reason unless there is one already; returns the first one.
   [[nodiscard]] expected<void> fail_with(error reason);
-  /// Polls until `is_done` is true. Fails as `look_around` does, and at the deadline.
+  /// Polls until `is_done` returns true. Fails as `look_around` does, and at the deadline.
   [[nodiscard]] expected<void> poll(const std::function<expected<bool>()>& is_done, const std::string& what,
                                     clock::time_point ends_at);
   [[nodiscard]] expected<void> wait_for(const device_event& event, const std::string& what, clock::time_point ends_at);
-  /// What a stream waits for before it comes to an event.
+  /// What a stream waits for before it reaches an event.
   enum class waits_for : std::uint8_t { own_gpu, peers };
-  /// An event of the group's for the place where `stream` is now; `finish` waits for it.
+  /// Records an event of the group on `stream`; `finish` waits for it.
   [[nodiscard]] expected<void> expect(stream_handle stream, const reduction& what, waits_for whom);
-  /// The same on the way there, for who asks what is waited for.
+  /// The same for an intermediate point: it only tells what the stream waits for.
   [[nodiscard]] expected<void> mark(stream_handle stream, waits_for whom);
   [[nodiscard]] expected<device_event*> record_event(stream_handle stream);
-  /// Returns once all that stands on `stream` is done. If it never is, this process ends meanwhile.
+  /// Returns once all work on `stream` is done. If it hangs, ends this process.
   void settle(const device_stream& stream) noexcept;
-  /// Ends the jobs. First thing in a backend's destructor.
+  /// Ends the jobs. The first call in a destructor.
   void stop() noexcept;
   [[nodiscard]] std::string named() const;
 
@@ -131,7 +131,7 @@ class basic_device_group : public device_group {
   const std::uint32_t world_size_;
   const generation_id generation_;
   const hang_policy on_hang_;
-  /// Of the group's thread: the process has been told to end, and nothing is waited for any more.
+  /// On the group's thread: the process is ending; nothing is waited for any more.
   bool is_process_ending_ = false;
   std::atomic<std::chrono::milliseconds> deadline_;
   std::string name_;
@@ -148,9 +148,9 @@ class basic_device_group : public device_group {
                                           clock::time_point ends_at);
   void look_at_gpu() noexcept;
 
-  /// Brings the caller's events over to events of the group's own, in order.
+  /// Transfers the caller's events to events of the group, in order.
   device_stream gate_;
-  /// Free ones, and those of the reductions since the last `finish`.
+  /// The free ones, and those of the reductions since the last `finish`.
   std::mutex events_mutex_;
   std::vector<std::unique_ptr<device_event>> free_events_;
   std::vector<std::unique_ptr<device_event>> used_events_;
@@ -160,19 +160,19 @@ class basic_device_group : public device_group {
     std::string call;
     clock::time_point ends_at;
   };
-  /// Of the group's thread.
+  /// Used on the group's thread.
   std::vector<expectation> expected_;
 
   struct milestone {
     const device_event* event;
     waits_for whom;
   };
-  /// Of the group's thread: in the order in which they complete.
+  /// Used on the group's thread; in the order in which they complete.
   std::vector<milestone> milestones_;
 
   std::atomic<bool> awaits_own_gpu_{false};
   mutable std::mutex under_way_mutex_;
-  /// The last reduction that was put on streams, or is being put there; empty once all have ended.
+  /// The last reduction that is on streams or on its way there; empty once all have ended.
   std::string under_way_;
 
   std::uint64_t sequence_ = 0;

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <deque>
+#include <fmt/format.h>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,14 +21,14 @@ using decision = abort_escalation::decision;
 
 constexpr auto pause_between_looks = std::chrono::milliseconds{10};
 
-/// What has come back from the threads, which may outlive whoever waits.
+/// The results of the threads, which may outlive the waiting thread.
 struct report {
   std::mutex mutex;
   std::condition_variable changed;
-  /// Rungs that have ended, and whether they worked.
+  /// Stages that have ended, and whether they worked.
   std::deque<std::pair<stage, bool>> ended;
   bool is_last_holder = false;
-  /// What was wrong with the last that did not work.
+  /// The error of the last stage that failed.
   std::string why;
 
   void end(stage which, bool worked) {
@@ -41,7 +42,7 @@ struct report {
 
 void request_exit(const hang_policy& policy, const std::shared_ptr<report>& shared) {
   std::thread{[ask = policy.request_exit, shared] {
-    auto leave = ask ? ask() : fail(errc::not_found, "nobody is there to ask");
+    auto leave = ask ? ask() : fail(errc::not_found, "no collectives actor to ask");
     {
       const std::lock_guard lock{shared->mutex};
       shared->is_last_holder = leave && leave->is_last_holder;
@@ -58,7 +59,7 @@ void try_call(stage which, const std::function<bool()>& call, const std::shared_
 
 void copy_out(const hang_policy& policy, const std::shared_ptr<report>& shared) {
   std::thread{[copy = policy.copy_out, shared] {
-    const auto copied = copy ? copy() : fail(errc::not_found, "there is nowhere to copy it to");
+    const auto copied = copy ? copy() : fail(errc::not_found, "there is no place to copy it to");
     {
       const std::lock_guard lock{shared->mutex};
       shared->why = copied ? std::string{} : copied.error().message;
@@ -74,7 +75,7 @@ void end_process(const hang_policy& policy, const error& why) {
   ::kill(::getpid(), SIGKILL);
 }
 
-/// The next end that is reported, or what time does to the escalation.
+/// Waits for the next result, or for the escalation's next deadline.
 decision wait(abort_escalation& escalation, report& shared, const escalation_calls& calls) {
   std::optional<std::pair<stage, bool>> ended;
   bool is_last_holder = false;
@@ -90,7 +91,7 @@ decision wait(abort_escalation& escalation, report& shared, const escalation_cal
     why = shared.why;
   }
   const auto now = abort_escalation::clock::now();
-  // Before any answer: who has been spared asks for nothing.
+  // Checked before an answer: a process that is spared needs no permit.
   if (escalation.current() == stage::request_exit && calls.has_let_go && calls.has_let_go())
     return escalation.on_let_go(now);
   if (!ended)
@@ -113,7 +114,7 @@ escalation_end escalate(abort_escalation& escalation, decision first, const hang
   auto shared = std::make_shared<report>();
   auto stands_on = stage::none;
   auto has_asked = false;
-  // Why the process ends, from the stage on which that is decided.
+  // Why the process ends, from the stage that decides it.
   std::string story;
   for (auto next = std::move(first);; next = wait(escalation, *shared, calls)) {
     if (next.what == stands_on)
@@ -138,7 +139,7 @@ escalation_end escalate(abort_escalation& escalation, decision first, const hang
       copy_out(policy, shared);
       break;
     case stage::end_process:
-      end_process(policy, {errc::device_error, who + ": " + story});
+      end_process(policy, {errc::device_error, fmt::format("{}: {}", who, story)});
       return escalation_end::ends_process;
     case stage::done:
       if (has_asked && policy.withdraw_exit)

@@ -10,7 +10,7 @@ namespace {
 using namespace arithmetic;
 
 constexpr int threads_of_a_block = 256;
-/// Elements that a thread takes at once fill one access of 16 bytes to each operand.
+/// The elements that a thread handles at once fill one 16-byte access to each operand.
 constexpr int access_bytes = 16;
 
 template <class T, int Count>
@@ -23,8 +23,8 @@ struct operand_list {
   const T* at[8];
 };
 
-/// What the sum of `N` operands becomes. Integers are divided by a kernel of their own: a quotient of 64 bits is long
-/// code, which would stand in every sum.
+/// Turns the sum of `N` operands into what is stored. Integers are divided by a kernel of their own: a 64-bit division
+/// is long code that would be in every sum.
 template <class Out, class T>
 __device__ Out stored(T sum, bool divides, wrapping<T> divisor) {
   if constexpr (std::is_floating_point_v<T>)
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(threads_of_a_block)
     }
     reinterpret_cast<out_pack*>(out)[i] = result;
   }
-  // What is left at the end of a bucket that is no multiple of an access.
+  // The rest of a bucket that is not a multiple of an access.
   for (auto i = elements / width * width + first; i < elements; i += stride) {
     T values[N];
     for (int k = 0; k < N; ++k)
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(threads_of_a_block) widen(float* out, const Fr
 unsigned blocks_for(std::uint64_t elements, std::size_t element_bytes) {
   const auto accesses = elements * element_bytes / access_bytes + 1;
   const auto blocks = (accesses + threads_of_a_block - 1) / threads_of_a_block;
-  // Beyond this a thread takes several accesses: the device is long full.
+  // Beyond this number each thread does several accesses: the device is long saturated.
   constexpr std::uint64_t most = 1u << 20;
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
@@ -103,8 +103,8 @@ struct as_declared {
   using type = T;
 };
 
-/// `kernel<<<blocks, threads_of_a_block, 0, stream>>>(arguments...)`, spelled as any C++ compiler reads it: tests play
-/// these kernels on the host.
+/// `kernel<<<blocks, threads_of_a_block, 0, stream>>>(arguments...)` in plain C++, so that tests can run these kernels
+/// on the host.
 template <class... Parameters>
 cudaError_t start(void (*kernel)(Parameters...), unsigned blocks, cudaStream_t stream,
                   typename as_declared<Parameters>::type... arguments) {

@@ -5,14 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The kernels behind `device::reduce` and `device::widen`. Read by g++ as C++20 and by nvcc as C++17, and free of
-/// CUDA's own headers. What is returned is a `cudaError_t`, of the launch alone.
+/// The kernels behind `device::reduce` and `device::widen`. Compiled as C++20 by g++ and as C++17 by nvcc, so it
+/// includes no CUDA header. The functions return the `cudaError_t` of the launch alone.
 namespace troupe::collectives::kernels {
 
 enum class operation : std::uint8_t { add, min, max, multiply };
 
 struct tree_pass {
-  /// Of the bucket.
+  /// The bucket's type.
   dtype type;
   operation op;
   /// 1, 2, 4 or 8.
@@ -24,7 +24,7 @@ struct tree_pass {
   std::uint64_t divisor;
 };
 
-/// On the current device. `stream` is a `cudaStream_t`.
+/// Launches on the current device. `stream` is a `cudaStream_t`.
 [[nodiscard]] int launch(const tree_pass& what, void* stream) noexcept;
 [[nodiscard]] int launch_widen(dtype type, void* out, const void* in, std::uint64_t elements, void* stream) noexcept;
 

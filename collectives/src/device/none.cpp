@@ -1,7 +1,7 @@
 #include <troupe/collectives/device.hpp>
 #include <troupe/collectives/device_software.hpp>
 
-// Where CMake finds no CUDA Toolkit.
+// Compiled where CMake finds no CUDA Toolkit.
 namespace troupe::collectives {
 
 namespace {

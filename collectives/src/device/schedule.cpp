@@ -29,11 +29,11 @@ device_schedule plan_device_schedule(const finish_plan& plan, const bucket_layou
     if (mine.size_bytes() == 0)
       continue;
     result.receives.push_back({operand.rank, i, result.received_bytes, mine.size_bytes()});
-    // A multiple of a line as it is.
+    // Already a multiple of a line.
     result.received_bytes += mine.size_bytes();
   }
   const auto own = plan.count_of(rank);
-  // Everybody starts with another peer, so that no one is sent to by all at once.
+  // Each rank starts with another peer, so that no rank receives from all at once.
   for (std::uint32_t k = 1; k < world_size; ++k) {
     const auto peer = (rank + k) % world_size;
     const auto theirs = in_sums(result.slices[peer]);

@@ -8,46 +8,46 @@
 
 namespace troupe::collectives {
 
-/// What one rank does to reduce a part of a bucket by messages between devices: slices of partial sums to their owners,
-/// who finish the tree, and finished slices to all. A pure function of what all ranks know.
+/// What one rank sends and receives to reduce a part of a bucket by messages between devices: slices of partial sums go
+/// to their owners, which finish the tree, and finished slices go to all. A pure function of what all ranks know.
 struct device_schedule {
-  /// Up to this size everybody gets everything and finishes the whole part: one round instead of two.
+  /// Up to this size every rank gets everything and finishes the whole part: one round instead of two.
   static constexpr std::uint64_t one_round_limit_bytes = 16 << 10;
 
-  /// Bytes of sums. Between two ranks messages are received in the order in which they are sent.
+  /// Bytes of sums. Messages between two ranks arrive in the order in which they are sent.
   struct message {
     std::uint32_t peer = 0;
-    /// Of what is sent: which of this rank's partial sums. Of what is received: which operand of the plan it is.
+    /// Sent: the index of this rank's partial sum. Received: the index of the plan's operand.
     std::uint32_t index = 0;
-    /// In the partial sum; in the memory for what is received.
+    /// Sent: the offset in the partial sum. Received: the offset in the receive buffer.
     std::uint64_t offset_bytes = 0;
     std::uint64_t size_bytes = 0;
 
     bool operator==(const message&) const = default;
   };
 
-  /// Where an operand of the plan begins for this rank's slice.
+  /// Where an operand of the plan starts for this rank's slice.
   struct operand_place {
     bool is_mine = false;
-    /// Of this rank's partial sums, if it is one of them.
+    /// The index among this rank's partial sums, if the operand is one of them.
     std::uint32_t position = 0;
-    /// In that, or in the memory for what is received.
+    /// The offset in that partial sum, or in the receive buffer.
     std::uint64_t offset_bytes = 0;
 
     bool operator==(const operand_place&) const = default;
   };
 
-  /// Of the layout, by rank: what each finishes.
+  /// The slice that each rank finishes, in the layout; by rank.
   std::vector<byte_range> slices;
   std::vector<message> sends;
   std::vector<message> receives;
-  /// The memory for what is received.
+  /// The size of the receive buffer.
   std::uint64_t received_bytes = 0;
   /// In the plan's order.
   std::vector<operand_place> operands;
-  /// Whether finished slices have to go to the others.
+  /// Whether finished slices have to be sent to the other ranks.
   bool is_spread = false;
-  /// Whether they have equal sizes, so that one all-gather does it.
+  /// Whether all slices have the same size, so that one all-gather is enough.
   bool is_even = false;
 };
 

@@ -14,6 +14,7 @@ class self_device_group final : public basic_device_group {
   ~self_device_group() override { stop(); }
 
   using basic_device_group::open;
+  bool can_be_predecessor() const noexcept override { return false; }
 
  private:
   expected<void> reduce_exactly(const reduction& what) override {

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <fmt/format.h>
 #include <thread>
 #include <vector>
 
@@ -19,11 +20,11 @@ namespace {
 
 constexpr auto default_deadline = std::chrono::seconds{300};
 
-/// Of results that the device cannot fetch where they are: what a thread copies at a time, and the most threads.
+/// For results that the device cannot read in place: the size of one copy, and the limit of copying threads.
 constexpr std::uint64_t chunk_bytes = 2 << 20;
 constexpr std::size_t most_lanes = 4;
 
-/// A device bucket with its stage on the host: partial sums going down, and the result coming up.
+/// A device bucket with its host side: the stage for partial sums on their way down, and the result on its way up.
 class staged_bucket final : public own_device_bucket {
  public:
   staged_bucket(device_memory memory, std::uint64_t size_bytes, std::vector<byte_range> parts,
@@ -37,7 +38,7 @@ class staged_bucket final : public own_device_bucket {
 
   [[nodiscard]] reduced_bucket& reduced() noexcept { return *reduced_; }
 
-  /// Room for partial sum `i`, pinned. On the caller's thread.
+  /// Pinned memory for partial sum `i`. On the caller's thread.
   [[nodiscard]] expected<std::byte*> stage(std::size_t i, std::uint64_t size_bytes) {
     while (stages_.size() <= i) {
       auto made = make_stage(std::max<std::uint64_t>(size_bytes, alignment_bytes));
@@ -49,8 +50,8 @@ class staged_bucket final : public own_device_bucket {
   }
   [[nodiscard]] const std::byte* stage(std::size_t i) const noexcept { return stages_[i].data; }
 
-  /// Whether the device can fetch `part` of the result where it is. Parts of it are others' memory, mapped by the first
-  /// reduction: to be called after that, and the mapping stays. On the group's thread.
+  /// Whether the device can read `part` of the result in place. Parts of it are peers' memory, mapped by the first
+  /// reduction, so call this after that; the mapping stays. On the group's thread.
   [[nodiscard]] bool pin(std::size_t part) {
     auto& view = views_[part];
     if (view.is_tried)
@@ -59,7 +60,7 @@ class staged_bucket final : public own_device_bucket {
     const auto range = reduced_->parts()[part];
     const auto memory = reduced_->bytes().subspan(range.first, range.size_bytes());
     auto pinned = pinned_registration::make(where_, memory);
-    // What others keep to themselves some drivers pin, too.
+    // Some drivers also pin memory that this process may only read.
     if (!pinned)
       pinned = pinned_registration::make(where_, memory, device::host_access::read_only);
     view.is_pinned = pinned.has_value();
@@ -72,19 +73,19 @@ class staged_bucket final : public own_device_bucket {
   struct stage_memory {
     std::byte* data = nullptr;
     std::unique_ptr<aligned_buffer> shared;
-    /// After `shared`: given back before it.
+    /// Declared after `shared`, so that it is released first.
     pinned_registration pinned;
     pinned_memory own;
   };
 
-  /// Memory of the group's that the peers can read; where there is no such, pages of the driver's.
+  /// The group's memory, which peers can read; pages from the driver if that cannot be pinned.
   [[nodiscard]] expected<stage_memory> make_stage(std::uint64_t size_bytes) {
     if (memory_of_group_ == *std::pmr::new_delete_resource())
       return make_own_stage(size_bytes);
     stage_memory result;
     result.shared = std::make_unique<aligned_buffer>(size_bytes, memory_of_group_);
     auto pinned = pinned_registration::make(where_, result.shared->bytes());
-    // The group copies what is not in memory of its own.
+    // The group copies what lies outside its own memory.
     if (!pinned) {
       result.shared.reset();
       return make_own_stage(size_bytes);
@@ -114,7 +115,7 @@ class staged_bucket final : public own_device_bucket {
   std::shared_ptr<device> where_;
   std::pmr::memory_resource& memory_of_group_;
   std::vector<stage_memory> stages_;
-  /// After `reduced_`: given back before what they pin is unmapped.
+  /// Declared after `reduced_`, so that the pins go before the mappings.
   std::vector<view_of_part> views_;
 };
 
@@ -122,10 +123,12 @@ class staged_device_group final : public basic_device_group {
  public:
   staged_device_group(std::shared_ptr<device> where, communicator& host, hang_policy on_hang)
       : basic_device_group(std::move(where), host.rank(), host.world_size(), host.generation(), default_deadline,
-                           "staged (" + std::string{host.record().backend} + ")", std::move(on_hang)),
+                           fmt::format("staged ({})", host.record().transport), std::move(on_hang)),
         host_(host) {}
 
   ~staged_device_group() override { stop(); }
+
+  bool can_be_predecessor() const noexcept override { return false; }
 
   expected<void> open_streams() {
     if (auto opened = open(); !opened)
@@ -157,11 +160,11 @@ class staged_device_group final : public basic_device_group {
   }
 
  private:
-  /// Down to the host, on a stream of its own: while the host reduces one part the next comes down.
+  /// Copies partial sums down on a stream of its own: while the host reduces one part, the next comes down.
   expected<void> prepare(reduction& what) override {
     auto* bucket = dynamic_cast<staged_bucket*>(what.result);
     if (bucket == nullptr)
-      return fail(errc::invalid_argument, what.call + ": another kind of group made the bucket");
+      return fail(errc::invalid_argument, fmt::format("{}: another kind of group made the bucket", what.call));
     const auto is_exact = what.plan != nullptr;
     const auto range = what.range();
     const auto size_bytes = what.layout.offset_in_sums(what.layout.size_bytes());
@@ -223,8 +226,8 @@ class staged_device_group final : public basic_device_group {
     return expect(stream_.handle(), what, waits_for::own_gpu);
   }
 
-  /// Through pinned chunks, of which the host fills some while the device fetches others. One thread's copies are
-  /// slower than the device's, so that several share the work.
+  /// Copies through pinned chunks: the host fills some while the device reads others. One thread copies more slowly
+  /// than the device, so several share the work.
   expected<void> bounce(std::byte* to, const std::byte* from, std::uint64_t size_bytes, const reduction& what) {
     const auto pieces = (size_bytes + chunk_bytes - 1) / chunk_bytes;
     const auto processors = std::max<std::size_t>(std::thread::hardware_concurrency() / world_size_, 1);
@@ -261,7 +264,7 @@ class staged_device_group final : public basic_device_group {
 
   pending_call start(std::function<expected<void>()> job) override { return host_.start(std::move(job)); }
 
-  /// Two pinned chunks of one thread's, used in turn.
+  /// One thread's two pinned chunks, used alternately.
   class lane {
    public:
     [[nodiscard]] expected<void> pass(staged_device_group& group, std::byte* to, const std::byte* from,
@@ -297,7 +300,7 @@ class staged_device_group final : public basic_device_group {
   communicator& host_;
   device_stream down_;
   std::array<lane, most_lanes> lanes_;
-  /// Once something has had to go through them.
+  /// Started when something first has to go through them.
   std::unique_ptr<helper_threads> helpers_;
 };
 

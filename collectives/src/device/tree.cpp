@@ -50,7 +50,7 @@ expected<void> device_tree::reduce(const finish_plan& plan, const bucket_layout&
   }
   const auto pieces = layout.part(slice);
   const auto sum_bytes = pieces.offset_in_sums(pieces.size_bytes());
-  // Of the steps all but the last leave a sum that is no result yet.
+  // All steps but the last leave an intermediate sum.
   auto room = std::uint64_t{0};
   if (steps_.size() > 1)
     room = sum_bytes * (steps_.size() - 1);
@@ -68,7 +68,7 @@ expected<void> device_tree::reduce(const finish_plan& plan, const bucket_layout&
       return put;
     at_[step.operands[0]] = target;
   }
-  // One partial sum is all there is.
+  // There is only one partial sum.
   if (steps_.empty())
     return run(pieces, {at_.data(), 1}, out, true, divisor, stream);
   return {};

@@ -13,7 +13,7 @@
 
 namespace troupe::collectives {
 
-/// Device memory that is overwritten again and again by the work of one stream. What it grew out of is kept: the stream
+/// Device memory that one stream's work overwrites again and again. When it grows, the old block is kept: the stream
 /// may still be using it.
 class device_scratch {
  public:
@@ -26,28 +26,28 @@ class device_scratch {
   std::vector<device_memory> blocks_;
 };
 
-/// What `slice_reducer` does, by kernels on one stream.
+/// The `slice_reducer` of devices: runs kernels on one stream.
 class device_tree {
  public:
   explicit device_tree(std::shared_ptr<device> where) : where_(where), scratch_(std::move(where)) {}
 
-  /// Puts the reduction of one slice (of `layout`, on 64-byte boundaries) along `plan`, which ends in one output, on
-  /// `stream`. `operands`, in the plan's order, are sums, and begin at the slice's first element, as `out` does.
+  /// Submits the reduction of one slice (of `layout`, on 64-byte boundaries) along `plan`, which has one output, to
+  /// `stream`. `operands`, in the plan's order, are sums; they and `out` start at the slice's first element.
   [[nodiscard]] expected<void> reduce(const finish_plan& plan, const bucket_layout& layout, std::uint64_t divisor,
                                       std::span<const std::byte* const> operands, byte_range slice, std::byte* out,
                                       stream_handle stream);
 
-  /// What becomes of a finished sum, which may be where the result goes: divided and rounded.
+  /// Turns a finished sum into the result: divides and rounds. The two may share memory.
   [[nodiscard]] expected<void> finish(const bucket_layout& layout, std::uint64_t divisor, const std::byte* sum,
                                       byte_range slice, std::byte* out, stream_handle stream);
 
-  /// Adds 2, 4 or 8 sums; `sums` is the layout of sums, and `range` a part of it.
+  /// Adds 2, 4 or 8 sums. `sums` is the layout of sums, and `range` a part of it.
   [[nodiscard]] expected<void> add(const bucket_layout& sums, std::span<const std::byte* const> operands,
                                    byte_range range, std::byte* out, stream_handle stream) {
     return run(sums.part(range), operands, out, false, 1, stream);
   }
 
-  /// From elements of the layout to sums.
+  /// Converts elements of the layout to sums.
   [[nodiscard]] expected<void> widen(const bucket_layout& layout, const std::byte* in, byte_range slice, std::byte* out,
                                      stream_handle stream);
 

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <fmt/format.h>
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <mutex>
@@ -26,12 +27,12 @@ using context_ptr = gloo_transport::context_ptr;
 
 using clock = std::chrono::steady_clock;
 
-/// What stands before a rank's addresses in its blob, and what both sides of a connection say first.
+/// Precedes a rank's addresses in its blob, and starts the greeting on a connection.
 struct blob_header {
   std::uint64_t generation = 0;
   std::uint32_t world_size = 0;
   std::uint32_t rank = 0;
-  /// Of each address; the rank's own place holds zeros.
+  /// The size of each address. The rank's own entry is zeros.
   std::uint32_t address_bytes = 0;
   std::uint32_t magic = 0x676c6f32;
 
@@ -39,8 +40,7 @@ struct blob_header {
 };
 
 std::string describe(const gloo_options& options) {
-  return "rank " + std::to_string(options.rank.value) + " of " + std::to_string(options.world_size) + ", generation " +
-         std::to_string(options.generation.value);
+  return fmt::format("rank {} of {}, generation {}", options.rank, options.world_size, options.generation);
 }
 
 gloo::transport::Pair& pair_of(const context_ptr& context, std::uint32_t peer) {
@@ -62,35 +62,37 @@ bool can_bind(const addrinfo& address) {
   return result;
 }
 
-/// Gloo uses memory it never got for a name that does not resolve, and loses some for an address of another host, so it
-/// must see neither.
+/// Gloo uses unallocated memory for a name that does not resolve, and leaks some for an address of another host. Check
+/// both before it sees them.
 expected<void> check_host(const std::string& host) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (const auto code = getaddrinfo(host.c_str(), nullptr, &hints, &found); code != 0)
-    return fail(errc::unreachable, "host '" + host + "' does not resolve (" + gai_strerror(code) +
-                                       "); set this host's name or address in the trusted network");
+    return fail(errc::unreachable,
+                fmt::format("host '{}' does not resolve ({}); set this host's name or address in the trusted network",
+                            host, gai_strerror(code)));
   auto is_ours = false;
   for (const auto* x = found; x != nullptr && !is_ours; x = x->ai_next)
     is_ours = can_bind(*x);
   freeaddrinfo(found);
   if (is_ours)
     return {};
-  return fail(errc::unreachable, "host '" + host +
-                                     "' is no address of this machine; set its own name or address in "
-                                     "the trusted network");
+  return fail(
+      errc::unreachable,
+      fmt::format("host '{}' is not an address of this machine; set its own name or address in the trusted network",
+                  host));
 }
 
 expected<void> check_options(const gloo_options& options) {
   if (options.world_size == 0 || options.rank.value >= options.world_size)
-    return fail(errc::invalid_argument, describe(options) + ": a rank must be below the world size");
+    return fail(errc::invalid_argument, fmt::format("{}: a rank must be below the world size", describe(options)));
   if (options.deadline <= std::chrono::milliseconds{0} || options.connect_deadline <= std::chrono::milliseconds{0})
-    return fail(errc::invalid_argument, describe(options) + ": deadlines must be positive");
+    return fail(errc::invalid_argument, fmt::format("{}: deadlines must be positive", describe(options)));
   return check_host(options.host);
 }
 
-/// A listening pair for every peer, each in a context of its own.
+/// One listening pair per peer, each in its own context.
 struct open_ports {
   gloo_transport::device_ptr device;
   std::vector<context_ptr> contexts;
@@ -111,8 +113,8 @@ expected<open_ports> make_ports(const gloo_options& options, const std::vector<b
       contexts[peer]->createPair(static_cast<int>(peer));
     }
   } catch (const std::exception& e) {
-    return fail(errc::unreachable, describe(options) + " cannot open ports on '" + options.host + "': " + e.what() +
-                                       "; set an address of this host");
+    return fail(errc::unreachable, fmt::format("{} cannot open ports on '{}': {}; set an address of this host",
+                                               describe(options), options.host, e.what()));
   }
   return result;
 }
@@ -134,7 +136,7 @@ std::string make_blob(const gloo_options& options, const std::vector<context_ptr
   return blob;
 }
 
-/// The address at which `peer` listens for this rank.
+/// Reads the address at which `peer` listens for this rank.
 expected<std::vector<char>> read_blob(const gloo_options& options, std::uint32_t peer, const std::string& mine,
                                       const std::string& theirs) {
   blob_header header, expected_header;
@@ -143,20 +145,20 @@ expected<std::vector<char>> read_blob(const gloo_options& options, std::uint32_t
   if (theirs.size() == mine.size())
     std::memcpy(&header, theirs.data(), sizeof(header));
   if (theirs.size() != mine.size() || header != expected_header)
-    return fail(errc::mismatch, describe(options) + ": what came for rank " + std::to_string(peer) +
-                                    " is not of this generation and group; exchange among exactly its members, in "
-                                    "rank order");
+    return fail(errc::mismatch, fmt::format("{}: the blob of rank {} is not from this generation and group; exchange "
+                                            "among exactly its members, in rank order",
+                                            describe(options), peer));
   const auto first = sizeof(header) + std::size_t{header.address_bytes} * options.rank.value;
   return std::vector<char>(theirs.begin() + static_cast<std::ptrdiff_t>(first),
                            theirs.begin() + static_cast<std::ptrdiff_t>(first + header.address_bytes));
 }
 
-/// No call uses this tag: they are smaller.
+/// Larger than the tag of any call.
 constexpr std::uint64_t greeting_tag = UINT64_MAX - 1;
 
-/// Ends a connection, or the wait for one, with a FIN: Gloo does that where one of its waits runs out of time.
-/// `Pair::close` would send a reset. Gloo's thread asks a connection that it has just accepted for the peer's name;
-/// after a reset there is none, and the exception ends that process, which was healthy.
+/// Ends a connection, or the wait for one, with a FIN, as Gloo does when a wait times out. `Pair::close` would send a
+/// reset. Gloo's thread asks a connection it has just accepted for the peer's name; after a reset there is none, and
+/// the exception terminates that healthy process.
 void close_softly(const context_ptr& context) noexcept {
   try {
     context->createUnboundBuffer(nullptr, 0)->waitRecv(nullptr, std::chrono::milliseconds{0});
@@ -165,9 +167,9 @@ void close_softly(const context_ptr& context) noexcept {
   }
 }
 
-/// Connects to all peers at the same time, so that the slowest counts and not the sum; the first failure, or the
-/// caller's, ends the others' waiting. Both sides of a connection greet each other: when that is done, the peer's Gloo
-/// has accepted it, and it may be reset.
+/// Connects to all peers in parallel, so that the slowest one counts and not the sum. The first failure, and a
+/// cancellation, stop the others. The two sides of a connection greet each other. After that, the peer's Gloo has
+/// accepted the connection and a reset is harmless.
 class connector {
  public:
   connector(const gloo_options& options, const std::vector<context_ptr>& contexts)
@@ -192,8 +194,9 @@ class connector {
       pair_of(contexts_[peer], peer).connect(address);
       greet(peer);
     } catch (const std::exception& e) {
-      stop({errc::unreachable, describe(options_) + " did not connect to rank " + std::to_string(peer) + ": " +
-                                   e.what() + "; it may have ended, or a firewall is between"});
+      stop({errc::unreachable,
+            fmt::format("{} did not connect to rank {}: {}; it may have ended, or a firewall blocks the connection",
+                        describe(options_), peer, e.what())});
     }
   }
 
@@ -209,10 +212,9 @@ class connector {
     greeting->waitSend(time_left());
     mine.rank = peer;
     if (theirs != mine)
-      stop({errc::mismatch, describe(options_) + ": what connected as rank " + std::to_string(peer) + " is rank " +
-                                std::to_string(theirs.rank) + " of " + std::to_string(theirs.world_size) +
-                                ", generation " + std::to_string(theirs.generation) +
-                                "; form the group anew, and let nobody else connect to its ports"});
+      stop({errc::mismatch, fmt::format("{}: the process that connected as rank {} is rank {} of {}, generation {}; "
+                                        "form the group again, and keep other processes from its ports",
+                                        describe(options_), peer, theirs.rank, theirs.world_size, theirs.generation)});
   }
 
   std::chrono::milliseconds time_left() const {
@@ -220,7 +222,7 @@ class connector {
     return std::max(left, std::chrono::milliseconds{0});
   }
 
-  void cancel() { stop({errc::aborted, describe(options_) + ": cancelled while connecting"}); }
+  void cancel() { stop({errc::aborted, fmt::format("{}: cancelled while connecting", describe(options_))}); }
 
   void stop(error reason) {
     {
@@ -249,8 +251,8 @@ expected<std::vector<std::vector<char>>> exchange_addresses(const gloo_options& 
   if (!blobs)
     return fail(std::move(blobs.error()));
   if (blobs->size() != options.world_size)
-    return fail(errc::mismatch, describe(options) + ": the exchange returned " + std::to_string(blobs->size()) +
-                                    " blobs; it must return one for each rank");
+    return fail(errc::mismatch, fmt::format("{}: the exchange returned {} blobs; it must return one for each rank",
+                                            describe(options), blobs->size()));
   std::vector<std::vector<char>> result(options.world_size);
   for (std::uint32_t peer = 0; peer < options.world_size; ++peer) {
     auto address = read_blob(options, peer, mine, (*blobs)[peer]);

@@ -9,7 +9,8 @@
 
 namespace troupe::collectives {
 
-/// What `make_gloo_communicator` stands on; connects to those ranks only that are peers. Being a peer is mutual.
+/// The transport of `make_gloo_communicator`. Connects to those ranks for which `is_peer` is true; the relation is
+/// symmetric.
 [[nodiscard]] expected<std::unique_ptr<transport>>
 connect_gloo(const gloo_options& options, const std::vector<bool>& is_peer, const address_exchange& exchange);
 

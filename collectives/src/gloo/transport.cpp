@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <fmt/format.h>
 #include <gloo/transport/pair.h>
 #include <type_traits>
 #include <utility>
@@ -10,33 +11,34 @@ namespace troupe::collectives {
 
 namespace {
 
-/// The tags of messages are smaller.
+/// Larger than the tag of any message.
 constexpr std::uint64_t watch_tag = UINT64_MAX;
 
 /// Longer than any run, and short enough to be counted in nanoseconds.
 constexpr std::chrono::hours for_ever{24 * 365 * 10};
 
-/// A call that has taken this long asks the peers where they are; again after twice that, and so on up to the longest.
+/// A call that takes this long asks the peers for their state; again after twice that time, and so on up to the longest
+/// interval.
 constexpr std::chrono::milliseconds first_word_after{200};
 constexpr std::chrono::milliseconds longest_word_interval{4000};
 
-/// As many words may be under way to a peer; one that is frozen takes none.
+/// The limit of words in flight to one peer; a frozen peer accepts none.
 constexpr std::size_t max_outgoing_words = 4;
 
-/// How long a rank that fails of a mismatch stays for a peer that does not say that it has heard of it.
-constexpr std::chrono::milliseconds mismatch_farewell{1000};
+/// How long a rank that fails with a mismatch waits for peers to confirm that they know of it.
+constexpr std::chrono::milliseconds mismatch_drain{1000};
 
 bool is_pairwise(const call_record& call) noexcept {
   return call.kind == call_kind::send || call.kind == call_kind::receive;
 }
 
-/// Whether `call` cannot end before `peer` makes the call that belongs to it, when that one has begun so many calls of
-/// all and sends to and receives from the caller. In doubt it can.
-bool needs(const call_record& call, std::uint32_t peer, std::uint64_t calls_of_all, std::uint64_t sends,
+/// Whether `call` cannot end before `peer` makes the matching call, given the peer's numbers of collective calls and of
+/// sends to and receives from this rank. False in doubt.
+bool needs(const call_record& call, std::uint32_t peer, std::uint64_t collective_calls, std::uint64_t sends,
            std::uint64_t receives) noexcept {
   switch (call.kind) {
   case call_kind::none:
-  // Of a broadcast, a rank needs its neighbours in the tree only.
+  // In a broadcast a rank needs only its neighbours in the tree.
   case call_kind::broadcast:
     return false;
   case call_kind::send:
@@ -45,19 +47,19 @@ bool needs(const call_record& call, std::uint32_t peer, std::uint64_t calls_of_a
     return call.peer == peer && call.size_bytes != 0 && call.sequence > sends;
   case call_kind::barrier:
   case call_kind::all_gather_bytes:
-    return call.sequence > calls_of_all;
+    return call.sequence > collective_calls;
   case call_kind::all_reduce:
   case call_kind::reduce_scatter:
   case call_kind::all_gather:
   case call_kind::all_to_all:
   case call_kind::reduce_leaves:
   case call_kind::all_reduce_fast:
-    return call.size_bytes != 0 && call.sequence > calls_of_all;
+    return call.size_bytes != 0 && call.sequence > collective_calls;
   }
   return false;
 }
 
-/// A permutation of 64-bit words that leaves no bit where it was: the finalizer of SplitMix64.
+/// A permutation of 64-bit words that mixes all bits: the finalizer of SplitMix64.
 std::uint64_t mix(std::uint64_t x) noexcept {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
@@ -65,18 +67,15 @@ std::uint64_t mix(std::uint64_t x) noexcept {
 }
 
 std::string to_text(const std::vector<std::uint32_t>& ranks) {
-  std::string result = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    result += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return result;
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
 std::string to_text(std::chrono::nanoseconds x) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(x).count();
-  return ms < 10'000 ? std::to_string(ms) + " ms" : std::to_string(ms / 1000) + " s";
+  return ms < 10'000 ? fmt::format("{} ms", ms) : fmt::format("{} s", ms / 1000);
 }
 
-/// Gloo's messages start with the place in its sources.
+/// Gloo's messages start with a source location.
 std::string without_place(std::string text) {
   const auto end = text.find("] ");
   return text.starts_with('[') && end != std::string::npos ? text.substr(end + 2) : text;
@@ -95,7 +94,7 @@ gloo_transport::gloo_transport(std::uint32_t rank, generation_id generation, std
     if (added.context)
       added.watch = added.context->createUnboundBuffer(added.incoming.data(), sizeof(added.incoming));
   }
-  // Only now: a watcher may look at all links.
+  // Only after all links exist: a watcher may access any of them.
   for (auto& x : links_)
     if (x->context)
       x->watcher = std::thread{[this, &peer = *x] { watch(peer); }};
@@ -143,7 +142,7 @@ void gloo_transport::take_note(const call_record& call) {
   is_under_way_ = true;
   begun_at_ = clock::now();
   ends_at_ = begun_at_ + deadline_;
-  // A short deadline shall not pass before the peers were asked.
+  // With a short deadline, ask the peers before it expires.
   word_interval_ = std::min(first_word_after, std::max(deadline_ / 4, std::chrono::milliseconds{1}));
   next_word_at_ = begun_at_ + word_interval_;
   if (std::exchange(is_asleep_, false))
@@ -154,7 +153,7 @@ void gloo_transport::take_note(const call_record& call) {
   } else if (call.kind == call_kind::receive) {
     links_[call.peer]->receive = call;
   } else {
-    calls_of_all_ = call.sequence;
+    collective_calls_ = call.sequence;
     history_[call.sequence % history_.size()] = call;
     const auto rest = std::uint64_t{call.peer} << 32 | std::uint64_t{static_cast<std::uint8_t>(call.kind)} << 16 |
                       std::uint64_t{call.type} << 8 | call.op;
@@ -162,7 +161,7 @@ void gloo_transport::take_note(const call_record& call) {
   }
 }
 
-/// Equal where tag, size and, for calls of all, everything that has to be equal are.
+/// Equal if tag and size are equal and, for collective calls, everything else that must be.
 std::uint64_t gloo_transport::wire_tag(std::uint64_t tag, std::size_t size_bytes) const noexcept {
   return mix(mix(tag + call_digest_) + size_bytes) >> 1;
 }
@@ -177,8 +176,8 @@ transport::ticket gloo_transport::receive(std::uint32_t peer, std::uint64_t tag,
   return post(peer, direction::receive, tag, data, size_bytes);
 }
 
-/// A buffer object for each message: that is an allocation of some 300 bytes, beside which Gloo makes several of its
-/// own, and nothing next to the system calls.
+/// Each message allocates a buffer object of about 300 bytes. Gloo allocates several more, and all are cheap beside the
+/// system calls.
 transport::ticket gloo_transport::post(std::uint32_t peer, direction way, std::uint64_t tag, void* data,
                                        std::size_t size_bytes) {
   auto owned = links_[peer]->context->createUnboundBuffer(data, size_bytes);
@@ -205,7 +204,7 @@ expected<void> gloo_transport::wait(ticket message) {
   while (!x.is_done) {
     if (auto trouble = find_trouble(); trouble.code != errc::none)
       return give_up(std::move(trouble));
-    // The look at a lost peer's messages may have found, and used up, what would be waited for.
+    // Checking a lost peer's messages may already have consumed the completion.
     if (x.is_done)
       break;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(ends_at_ - clock::now());
@@ -233,13 +232,13 @@ expected<void> gloo_transport::finish() {
   return {};
 }
 
-/// False when a wait was interrupted; throws when the pair has failed, or at the time-out.
+/// False if the wait was interrupted. Throws if the pair has failed, and at the timeout.
 bool gloo_transport::wait_for(pending& message, std::chrono::milliseconds timeout) {
   return message.way == direction::send ? message.buffer->waitSend(timeout) : message.buffer->waitRecv(timeout);
 }
 
-/// Looks without waiting. Where the answer is no, the connection to that peer is closed: only for lost peers, and on
-/// the way out.
+/// Checks without waiting. If the message is incomplete, this closes the connection: use it for lost peers and when
+/// leaving.
 bool gloo_transport::is_complete(pending& message) noexcept {
   try {
     // An interruption is reported once, before a completion.
@@ -259,7 +258,7 @@ void gloo_transport::end_call() {
   is_under_way_ = false;
 }
 
-/// What ends the call that is under way, if there is something.
+/// The error that ends the running call, if there is one.
 error gloo_transport::find_trouble() {
   std::unique_lock lock{mutex_};
   if (failure_.code != errc::none)
@@ -269,14 +268,14 @@ error gloo_transport::find_trouble() {
   const auto lost = lost_ranks();
   auto reason = mismatch_ && !lost.empty() ? mismatch_error() : error{};
   lock.unlock();
-  // A peer that left after its last message is no loss for this call.
+  // A peer that left after its last message does not fail this call.
   if (lost.empty() || !is_needed(lost))
     return {};
   return reason.code != errc::none ? reason : lost_error();
 }
 
-/// Whether a mismatch keeps the call that is under way from ending. If not, and it needs a rank that fails of it, then
-/// that one's connection closes.
+/// Whether a mismatch prevents the running call from ending. If it does not, but the call needs a rank that fails
+/// because of it, the connection to that rank closes.
 bool gloo_transport::is_concerned() const {
   if (!mismatch_)
     return false;
@@ -286,7 +285,7 @@ bool gloo_transport::is_concerned() const {
          call_.sequence >= std::min(mismatch_->of_left.sequence, mismatch_->of_right.sequence);
 }
 
-/// Of lost ranks only.
+/// For lost ranks only.
 bool gloo_transport::is_needed(const std::vector<std::uint32_t>& ranks) {
   return std::ranges::any_of(messages_,
                              [&](pending& x) { return std::ranges::count(ranks, x.peer) != 0 && !is_complete(x); });
@@ -295,7 +294,7 @@ bool gloo_transport::is_needed(const std::vector<std::uint32_t>& ranks) {
 flight_record gloo_transport::record() const {
   const std::lock_guard lock{mutex_};
   flight_record result;
-  result.backend = "gloo";
+  result.transport = "gloo";
   result.rank = rank_id{rank_};
   result.world_size = world_size();
   result.generation = generation_;
@@ -308,13 +307,13 @@ flight_record gloo_transport::record() const {
   return result;
 }
 
-/// Whether the peer has said that it has begun this call too, or all messages from and to it are known to be done.
+/// Whether the peer has reported that it is in this call too, or all messages to and from it are done.
 bool gloo_transport::has_arrived(const link& peer) const {
   if (peer.heard) {
     const auto& said = *peer.heard;
     const auto begun = call_.kind == call_kind::send      ? said.receives_from_you
                        : call_.kind == call_kind::receive ? said.sends_to_you
-                                                          : said.calls_of_all;
+                                                          : said.collective_calls;
     if (call_.sequence <= begun)
       return true;
   }
@@ -323,7 +322,7 @@ bool gloo_transport::has_arrived(const link& peer) const {
   });
 }
 
-/// Asks the peers where they are when a call takes long.
+/// Asks the peers for their state when a call takes long.
 void gloo_transport::look_after_late_calls() {
   std::unique_lock lock{mutex_};
   while (!is_over()) {
@@ -340,7 +339,7 @@ void gloo_transport::look_after_late_calls() {
   }
 }
 
-// -- the peers' words ------------------------------------------------------------------------------------------------
+// -- words of the peers ----------------------------------------------------------------------------------------------
 
 void gloo_transport::watch(link& peer) {
   try {
@@ -357,12 +356,12 @@ void gloo_transport::watch(link& peer) {
   leave(peer);
 }
 
-/// Closes the connection, if that is what the watcher was woken for.
+/// Closes the connection, if the watcher was woken for that.
 void gloo_transport::leave(link& peer) {
   std::unique_lock lock{mutex_};
   if (!is_leaving_ && failure_.code != errc::none) {
     lock.unlock();
-    // At once, and what was not yet sent is dropped: the peers must not wait for us.
+    // Immediately; unsent data is dropped, because peers must not wait for this rank.
     peer.context->getPair(static_cast<int>(peer.peer))->close();
     return;
   }
@@ -371,7 +370,8 @@ void gloo_transport::leave(link& peer) {
   const auto outgoing = std::move(peer.outgoing);
   const auto watch = std::move(peer.watch);
   const auto context = std::move(peer.context);
-  // The last owners go here, outside the lock and in every thread at once: closing takes a turn of the event loop.
+  // The last owners release here, outside the lock and in all threads in parallel: closing takes a turn of the event
+  // loop.
   lock.unlock();
 }
 
@@ -404,7 +404,7 @@ void gloo_transport::tell(link& peer, std::uint32_t flags) {
   auto& content = added.content;
   content.call = call_;
   content.elapsed_ns = std::chrono::nanoseconds{clock::now() - (is_under_way_ ? begun_at_ : ended_at_)}.count();
-  content.calls_of_all = calls_of_all_;
+  content.collective_calls = collective_calls_;
   content.sends_to_you = peer.send.sequence;
   content.receives_from_you = peer.receive.sequence;
   content.words_from_you = peer.words_heard;
@@ -418,21 +418,21 @@ void gloo_transport::tell(link& peer, std::uint32_t flags) {
   }
 }
 
-/// A peer that takes no words is not asked again: it answers what it has when it wakes up.
+/// Does not ask a peer again that accepts no words: it answers the pending ones when it wakes up.
 void gloo_transport::tell_all(std::uint32_t flags) {
   for (auto& x : links_)
     if (mismatch_ || x->outgoing.size() < max_outgoing_words)
       tell(*x, flags);
 }
 
-/// Compares what the peer last said with what this rank has done. What is found stays true, however old the word.
+/// Compares the peer's last word with this rank's calls. A mismatch stays true, however old the word is.
 void gloo_transport::compare(const link& peer) {
   const auto& theirs = *peer.heard;
   const auto disagree = [&](const call_record& mine) { learn({peer.peer, rank_, theirs.call, mine}); };
   if (theirs.call.kind == call_kind::none)
     return;
   if (!is_pairwise(theirs.call)) {
-    // One that is yet to be made, or too old to be known, is for the peer to compare.
+    // A call that this rank has yet to make, or no longer remembers, is for the peer to compare.
     const auto& mine = history_[theirs.call.sequence % history_.size()];
     if (mine.sequence == theirs.call.sequence && !fit_together(mine, theirs.call))
       return disagree(mine);
@@ -441,10 +441,10 @@ void gloo_transport::compare(const link& peer) {
     if (mine.sequence == theirs.call.sequence && mine.size_bytes != theirs.call.size_bytes)
       return disagree(mine);
   }
-  // That the peer is still there follows from what it needs and this rank has not begun.
+  // The peer is still in its call, because that call needs one that this rank has not begun.
   if (is_under_way_ && theirs.has(word::under_way) &&
-      needs(theirs.call, rank_, calls_of_all_, peer.send.sequence, peer.receive.sequence) &&
-      needs(call_, peer.peer, theirs.calls_of_all, theirs.sends_to_you, theirs.receives_from_you))
+      needs(theirs.call, rank_, collective_calls_, peer.send.sequence, peer.receive.sequence) &&
+      needs(call_, peer.peer, theirs.collective_calls, theirs.sends_to_you, theirs.receives_from_you))
     disagree(call_);
 }
 
@@ -482,12 +482,12 @@ void gloo_transport::abort(error reason) noexcept {
   wake_all();
 }
 
-/// Keeps the first reason, lets go of all memory, and has the connections closed. Returns the kept reason.
+/// Keeps the first reason, releases all memory and closes the connections. Returns the first reason.
 expected<void> gloo_transport::give_up(error reason) {
   std::vector<pending> dropped;
   std::unique_lock lock{mutex_};
   if (mismatch_)
-    changed_.wait_for(lock, mismatch_farewell, [this] {
+    changed_.wait_for(lock, mismatch_drain, [this] {
       return is_over() ||
              std::ranges::all_of(links_, [](const auto& x) { return !x->context || x->is_lost || x->knows_mismatch; });
     });
@@ -498,12 +498,12 @@ expected<void> gloo_transport::give_up(error reason) {
   dropped.swap(messages_);
   auto result = fail(failure_);
   lock.unlock();
-  // Returns once Gloo's thread is not using the memory; it finds the buffers gone afterwards.
+  // Waits until Gloo's thread no longer uses the memory; after that it finds the buffers gone.
   dropped.clear();
   return result;
 }
 
-/// Interrupts the waiting thread and, where there is a failure or a drain, the watchers.
+/// Interrupts the waiting thread and, after a failure or during a drain, the watchers.
 void gloo_transport::wake_all() {
   changed_.notify_all();
   for (auto& x : messages_) {
@@ -527,21 +527,20 @@ std::vector<std::uint32_t> gloo_transport::lost_ranks() const {
 }
 
 std::string gloo_transport::where() const {
-  return std::string{to_string(call_.kind)} + " #" + std::to_string(call_.sequence) + " on rank " +
-         std::to_string(rank_) + " of " + std::to_string(world_size()) + ", generation " +
-         std::to_string(generation_.value);
+  return fmt::format("{} #{} on rank {} of {}, generation {}", to_string(call_.kind), call_.sequence, rank_,
+                     world_size(), generation_);
 }
 
 error gloo_transport::mismatch_error() const {
-  return {errc::mismatch, where() + ": " +
-                              describe_mismatch(rank_id{mismatch_->left}, mismatch_->of_left, rank_id{mismatch_->right},
-                                                mismatch_->of_right)};
+  return {errc::mismatch, fmt::format("{}: {}", where(),
+                                      describe_mismatch(rank_id{mismatch_->left}, mismatch_->of_left,
+                                                        rank_id{mismatch_->right}, mismatch_->of_right))};
 }
 
 error gloo_transport::lost_error() {
   const std::lock_guard lock{mutex_};
-  return {errc::aborted, where() + ": lost " + to_text(lost_ranks()) + " (" + first_loss_ +
-                             "): ended, or left the group; form a new communicator without it"};
+  return {errc::aborted, fmt::format("{}: lost {} ({}): it ended or left the group; form a new communicator without it",
+                                     where(), to_text(lost_ranks()), first_loss_)};
 }
 
 error gloo_transport::timeout_error() {
@@ -554,23 +553,24 @@ error gloo_transport::timeout_error() {
   std::string positions;
   for (auto rank : missing)
     positions += "; " + position_of(*links_[rank]);
-  return {errc::timed_out, where() + ": no message from or to " + to_text(missing) + " within " +
-                               to_text(clock::now() - begun_at_) + positions + "; look there, or raise the deadline"};
+  return {errc::timed_out,
+          fmt::format("{}: no message from or to {} within {}{}; check those ranks, or raise the deadline", where(),
+                      to_text(missing), to_text(clock::now() - begun_at_), positions)};
 }
 
 std::string gloo_transport::position_of(const link& peer) const {
-  const auto name = "rank " + std::to_string(peer.peer);
+  const auto name = fmt::format("rank {}", peer.peer);
   if (!peer.heard)
-    return name + " has not answered: frozen, or cut off";
+    return fmt::format("{} has not answered: it is frozen or unreachable", name);
   const auto& said = *peer.heard;
   const auto elapsed = to_text(std::chrono::nanoseconds{said.elapsed_ns} + (clock::now() - peer.heard_at));
   if (said.call.kind == call_kind::none)
-    return name + " has made no call yet";
+    return fmt::format("{} has made no call yet", name);
   if (!said.has(word::under_way))
-    return name + " has made no call since " + to_string(said.call) + ", which it ended " + elapsed + " ago";
+    return fmt::format("{} has made no call since {}, which it ended {} ago", name, to_string(said.call), elapsed);
   if (!is_pairwise(said.call) && !is_pairwise(call_) && said.call.sequence == call_.sequence)
-    return name + " waits in the same call since " + elapsed;
-  return name + " stands in " + to_string(said.call) + " since " + elapsed;
+    return fmt::format("{} has been waiting in the same call for {}", name, elapsed);
+  return fmt::format("{} has been in {} for {}", name, to_string(said.call), elapsed);
 }
 
 } // namespace troupe::collectives

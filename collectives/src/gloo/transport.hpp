@@ -22,32 +22,32 @@
 
 namespace troupe::collectives {
 
-/// Messages over Gloo's TCP pairs. Three peculiarities of Gloo shape it:
-/// - A pair that fails while it reads or writes a message does not tell that message's buffer. So every pair has a
-///   buffer with two receives posted, and a thread that waits on it: only one can be in the middle of a message, so
-///   that buffer is always told.
-/// - A context's lock is held while a pair of it waits for the event loop, which may want that lock for another pair.
-///   So every pair has a context of its own.
-/// - A wait that times out closes its context's pairs. So no wait is shorter than the call's deadline, except on the
-///   way out, and nobody can look whether a message is complete.
-///
-/// The two receives bring the peer's words. Ranks that make different calls post different tags, so they take none of
-/// each other's bytes and wait. When a call takes long, a thread of its own sends every peer this rank's word (what it
-/// is in, and how many calls it has begun) and asks for theirs, again and again; the peer's watcher answers, whatever
-/// its caller does. What either side then finds not to fit is final, because calls are numbered and never taken back:
-/// - two calls of all with the same number that differ, also when one of them has long ended;
+/// Messages over Gloo's TCP pairs. Three properties of Gloo shape this class:
+/// - A pair that fails in the middle of a message does not notify that message's buffer. So every pair has a buffer
+/// with two posted receives and a thread that waits on it: only one of the two can be in the middle of a message, so
+/// that buffer is always notified.
+/// - A context's lock is held while one of its pairs waits for the event loop, which may want that lock for another
+/// pair. So every pair has its own context.
+/// - A wait that times out closes the pairs of its context. So no wait is shorter than the call's deadline, except when
+/// leaving, and there is no way to poll a message.
+/// | The two receives carry the peer's words. Ranks that make different calls post different tags, so they do not take
+/// each other's bytes; they wait. When a call takes long, a separate thread periodically sends every peer this rank's
+/// word (its current call and how many calls it has begun) and asks for theirs. The peer's watcher answers, whatever
+/// its caller is doing. A mismatch that either side finds is final, because calls are numbered and never undone:
+/// - two collective calls with the same number that differ, even if one of them ended long ago;
 /// - a send and the receive with the same number between two ranks, with different sizes;
-/// - two ranks in calls that need each other, neither of which the other has begun: a send against a collective.
-/// Who finds it, or hears of it, tells all; whoever is concerned fails once all have heard, so that the closing of its
-/// connections explains itself. Not found: a send of nothing against a receive of something, a circle of more than two
-/// ranks, and what differs between calls that need no messages. Those wait for the deadline.
+/// - two ranks in calls that need each other, neither of which the other has begun: a send against a collective call.
+/// The rank that finds a mismatch, or hears of one, forwards it to all. The affected ranks fail once all have confirmed
+/// it, so that nobody mistakes their closing connections for a loss. Not found: a send of nothing against a receive of
+/// something, a cycle of more than two ranks, and differences between calls that need no messages. Those run into the
+/// deadline.
 class gloo_transport final : public transport {
  public:
   using context_ptr = std::shared_ptr<gloo::transport::Context>;
   using device_ptr = std::shared_ptr<gloo::transport::Device>;
 
-  /// `contexts` are of `device`; there is one for each rank, with one connected pair to that rank; none for the own
-  /// rank. Both sides of every pair are connected: a close before would be a reset that Gloo does not survive.
+  /// `contexts` belong to `device`. There is one per rank, with one connected pair to that rank, and none for this
+  /// rank. Both sides of every pair are connected: Gloo does not survive the reset that an earlier close would cause.
   gloo_transport(std::uint32_t rank, generation_id generation, std::chrono::milliseconds deadline, device_ptr device,
                  std::vector<context_ptr> contexts);
   ~gloo_transport() override;
@@ -77,7 +77,7 @@ class gloo_transport final : public transport {
     alignas(std::atomic_ref<bool>::required_alignment) bool is_done = false;
   };
 
-  /// Two calls that cannot both be right.
+  /// Two calls that contradict each other.
   struct mismatch {
     std::uint32_t left = 0;
     std::uint32_t right = 0;
@@ -85,19 +85,19 @@ class gloo_transport final : public transport {
     call_record of_right;
   };
 
-  /// What a rank tells a peer of itself.
+  /// A rank's report of its state to one peer.
   struct word {
     enum : std::uint32_t { under_way = 1, wants_answer = 2, knows_mismatch = 4 };
 
-    /// Under way, or the last one.
+    /// The running call, or the last one.
     call_record call;
-    /// Since its begin while it is under way, else since its end.
+    /// Since the start of a running call, otherwise since its end.
     std::int64_t elapsed_ns = 0;
-    /// The calls that this rank has begun: of all, and with the peer that is told.
-    std::uint64_t calls_of_all = 0;
+    /// The calls that this rank has begun: collective ones, and those with the receiver.
+    std::uint64_t collective_calls = 0;
     std::uint64_t sends_to_you = 0;
     std::uint64_t receives_from_you = 0;
-    /// The words that have arrived from the peer that is told.
+    /// The number of words received from the receiver of this one.
     std::uint64_t words_from_you = 0;
     /// Valid with `knows_mismatch`.
     mismatch found;
@@ -107,7 +107,7 @@ class gloo_transport final : public transport {
     [[nodiscard]] bool has(std::uint32_t flag) const noexcept { return (flags & flag) != 0; }
   };
 
-  /// Stays until the peer has said that it has arrived.
+  /// Kept until the peer confirms its arrival.
   struct sent_word {
     std::uint64_t number = 0;
     word content;
@@ -126,7 +126,7 @@ class gloo_transport final : public transport {
     std::thread watcher;
     bool is_lost = false;
     bool knows_mismatch = false;
-    /// The peer's last word, and when it came.
+    /// The peer's last word and its arrival time.
     std::optional<word> heard;
     clock::time_point heard_at;
     /// The last of each that this rank has begun.
@@ -174,13 +174,13 @@ class gloo_transport final : public transport {
   const device_ptr device_;
   std::vector<std::unique_ptr<link>> links_;
 
-  // Of the thread that makes the calls.
+  // Used by the thread that makes the calls.
   std::uint64_t call_digest_ = 0;
   clock::time_point ends_at_;
 
-  /// Guards what follows; the waiting thread reads `messages_` without it, because only that thread changes it.
+  /// Guards everything below. The waiting thread reads `messages_` without it, because only that thread changes it.
   mutable std::mutex mutex_;
-  /// Something was heard, or has ended.
+  /// Notified when a word arrives or something ends.
   std::condition_variable changed_;
   std::vector<pending> messages_;
   std::chrono::milliseconds deadline_;
@@ -188,18 +188,18 @@ class gloo_transport final : public transport {
   bool is_under_way_ = false;
   clock::time_point begun_at_;
   clock::time_point ended_at_;
-  std::uint64_t calls_of_all_ = 0;
-  /// The last calls of all, at their number modulo the size.
+  std::uint64_t collective_calls_ = 0;
+  /// The last collective calls, at their number modulo the size.
   std::array<call_record, 64> history_;
   std::optional<mismatch> mismatch_;
   std::string first_loss_;
   error failure_;
   bool is_leaving_ = false;
 
-  /// When the peers are asked next, if the call is still under way then.
+  /// When to ask the peers next if the call is still running.
   clock::time_point next_word_at_;
   std::chrono::milliseconds word_interval_{0};
-  /// Sleeps while calls are short: it is woken once for many of them.
+  /// Sleeps while calls are short: one wake-up covers many of them.
   std::thread late_calls_;
   std::condition_variable late_calls_woken_;
   bool is_asleep_ = false;

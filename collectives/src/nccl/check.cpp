@@ -4,7 +4,7 @@
 #include <nccl.h>
 #include <type_traits>
 
-// Compiled where nccl.h is installed, for the comparison alone.
+// Compiled only for this comparison, where nccl.h is installed.
 namespace troupe::collectives::nccl {
 
 static_assert(sizeof(unique_id) == sizeof(ncclUniqueId));
@@ -27,7 +27,7 @@ static_assert(int{int8} == int{ncclInt8} && int{uint8} == int{ncclUint8} && int{
               int{float64} == int{ncclFloat64} && int{bfloat16} == int{ncclBfloat16});
 static_assert(int{sum} == int{ncclSum});
 
-/// Compares a function of the table with NCCL's own: as many arguments, of the same sizes.
+/// Compares a function of the table with NCCL's own: the same number of arguments, of the same sizes.
 template <class Ours, class Theirs>
 struct fits : std::false_type {};
 template <class R, class... A, class S, class... B>

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <fmt/format.h>
 #include <optional>
 #include <thread>
 
@@ -19,21 +20,20 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// What one rank tells the others before the group is formed.
+/// What the ranks exchange before the group is formed.
 struct introduction {
   std::uint64_t generation = 0;
   std::uint32_t world_size = 0;
   std::string device;
   int version = 0;
-  /// Of the group before, if it can be shrunk; else 0.
+  /// The previous group, if it can be shrunk; otherwise 0.
   std::uint64_t old_generation = 0;
   std::uint32_t old_rank = 0;
   std::uint32_t old_world_size = 0;
 
   [[nodiscard]] std::string to_text() const {
-    return "nccl1 " + std::to_string(generation) + ' ' + std::to_string(world_size) + ' ' + std::to_string(version) +
-           ' ' + std::to_string(old_generation) + ' ' + std::to_string(old_rank) + ' ' +
-           std::to_string(old_world_size) + ' ' + device;
+    return fmt::format("nccl1 {} {} {} {} {} {} {}", generation, world_size, version, old_generation, old_rank,
+                       old_world_size, device);
   }
 
   [[nodiscard]] static bool parse(const std::string& text, introduction& x) {
@@ -50,7 +50,7 @@ struct introduction {
   }
 };
 
-/// The old ranks that are lost, if the old group can become the new one: all of the new were in it, in the same order.
+/// The lost old ranks, if the old group can be shrunk to the new one: all new ranks were in it, in the same order.
 std::optional<std::vector<int>> plan_shrink(const std::vector<introduction>& ranks) {
   std::vector<int> lost;
   std::uint32_t next = 0;
@@ -69,7 +69,7 @@ std::optional<std::vector<int>> plan_shrink(const std::vector<introduction>& ran
   return lost;
 }
 
-/// Two ranks on one device: allowed, as an experiment, from 2.30 on.
+/// From NCCL 2.30 on, two ranks on one device are allowed, as an experiment.
 constexpr int first_with_shared_devices = 23000;
 
 class nccl_device_group final : public basic_device_group {
@@ -77,7 +77,7 @@ class nccl_device_group final : public basic_device_group {
   nccl_device_group(std::shared_ptr<const nccl::library> library, std::shared_ptr<device> where,
                     const nccl_options& options)
       : basic_device_group(where, options.rank, options.world_size, options.generation, options.deadline,
-                           "nccl " + nccl::version_text(library->version), options.on_hang),
+                           fmt::format("nccl {}", nccl::version_text(library->version)), options.on_hang),
         library_(library),
         memory_(nccl_memory::of(std::move(library), where)),
         received_(where),
@@ -96,7 +96,7 @@ class nccl_device_group final : public basic_device_group {
     watch_changed_.notify_all();
     if (watchdog_.joinable())
       watchdog_.join();
-    // Revoked or replaced, and nobody has made a new group of it.
+    // Revoked or replaced, and no new group was made from it.
     if (auto* left = take()) {
       memory_->leave(left, false);
       abort_beside(left);
@@ -106,11 +106,12 @@ class nccl_device_group final : public basic_device_group {
   expected<void> connect(nccl_options& options, const address_exchange& exchange);
 
   expected<device_memory> allocate(std::uint64_t size_bytes) override { return memory_->allocate(size_bytes); }
+  bool can_be_predecessor() const noexcept override { return true; }
 
  private:
   // -- forming
 
-  /// What NCCL reads and writes in the background. Left behind where it was not waited for to the end.
+  /// What NCCL reads and writes in the background. Leaked if nobody waits for its end.
   struct request {
     nccl::comm made = nullptr;
     nccl::config config;
@@ -133,7 +134,7 @@ class nccl_device_group final : public basic_device_group {
   expected<void> reduce_exactly(const reduction& what) override;
   expected<void> reduce_fast(const reduction& what) override;
 
-  /// The first of several calls that has failed.
+  /// The first of several calls that failed.
   struct outcome {
     nccl::result code = nccl::success;
     const char* call = "";
@@ -146,7 +147,7 @@ class nccl_device_group final : public basic_device_group {
     }
   };
 
-  /// Makes calls of NCCL, grouped, and waits until they stand on the stream.
+  /// Makes a group of NCCL calls and waits until they are on the stream.
   template <class F>
   expected<void> grouped(const std::string& what, clock::time_point ends_at, F calls);
   expected<void> use_memory(const std::byte* data);
@@ -164,8 +165,8 @@ class nccl_device_group final : public basic_device_group {
   void give_up();
   void abort_beside(nccl::comm group) noexcept;
 
-  /// The communicator is this object's until somebody takes it to end it. Every call of NCCL holds the mutex: none of
-  /// them blocks, and the communicator does not go away meanwhile.
+  /// This object owns the communicator until a thread takes it to end it. Every NCCL call holds the mutex: none of them
+  /// blocks, and the communicator cannot be freed meanwhile.
   [[nodiscard]] nccl::comm take() noexcept {
     const std::lock_guard lock{comm_mutex_};
     return std::exchange(comm_, nullptr);
@@ -177,7 +178,7 @@ class nccl_device_group final : public basic_device_group {
   nccl::comm comm_ = nullptr;
   device_scratch received_;
   device_scratch sums_;
-  /// All ranks have done with it, and not all of them are there: to finalize it would be to wait for them.
+  /// The new group has replaced this one. Finalizing it would wait for ranks that are gone.
   bool is_replaced_ = false;
 
   std::mutex watch_mutex_;
@@ -189,12 +190,12 @@ class nccl_device_group final : public basic_device_group {
   std::thread watchdog_;
 };
 
-/// Connections that break because a peer has died are remote errors to NCCL, or system errors: whichever it is, the
-/// driver knows who is gone.
+/// NCCL reports connections that break because a peer died as remote errors or as system errors. The driver knows in
+/// either case who is lost.
 tl::unexpected<error> nccl_device_group::refused(const char* call, nccl::result code, errc loss) const {
-  std::string text = std::string{call} + ": " + library_->get_error_string(code);
+  std::string text = fmt::format("{}: {}", call, library_->get_error_string(code));
   if (const auto* last = library_->get_last_error(nullptr); last != nullptr && *last != '\0')
-    text.append(" (").append(last).append(")");
+    text += fmt::format(" ({})", last);
   const auto is_loss = code == nccl::remote_error || code == nccl::system_error;
   return fail(is_loss ? loss : errc::device_error, std::move(text));
 }
@@ -217,22 +218,23 @@ expected<std::vector<introduction>> nccl_device_group::introduce(const nccl_opti
   for (std::size_t i = 0; i < blobs->size(); ++i)
     if (!introduction::parse((*blobs)[i], result[i]) || result[i].generation != generation_.value ||
         result[i].world_size != world_size_ || blobs->size() != world_size_)
-      return fail(errc::mismatch, named() + ": what rank " + std::to_string(i) +
-                                      " says of itself is of another generation or group, or no device at all");
+      return fail(
+          errc::mismatch,
+          fmt::format("{}: rank {}'s introduction is from another generation or group, or malformed", named(), i));
   for (std::size_t i = 0; i < result.size(); ++i)
     for (std::size_t k = 0; k < i; ++k)
       if (result[i].device == result[k].device && library_->version < first_with_shared_devices)
-        return fail(errc::invalid_argument, named() + ": ranks " + std::to_string(k) + " and " + std::to_string(i) +
-                                                " are on one GPU, which NCCL " + nccl::version_text(library_->version) +
-                                                " does not take: give each a GPU of its own, or leave the choice of "
-                                                "the backend to Troupe");
+        return fail(errc::invalid_argument,
+                    fmt::format("{}: ranks {} and {} are on one GPU, which NCCL {} does not support: give each its own "
+                                "GPU, or leave the choice of the transport to Troupe",
+                                named(), k, i, nccl::version_text(library_->version)));
   if (options.cancelled.stop_requested())
-    return fail(errc::aborted, named() + ": the group was given up while it was formed");
+    return fail(errc::aborted, fmt::format("{}: cancelled while the group was being formed", named()));
   return result;
 }
 
-/// Until NCCL has done in the background what it was asked for. A peer that cannot be reached may be one that is gone,
-/// and may be one behind a firewall: unlike a loss, that is not tried for ever.
+/// Waits until NCCL has finished in the background. An unreachable peer may be lost, or behind a firewall: unlike a
+/// loss, this is not retried for ever.
 expected<void> nccl_device_group::await(nccl::comm group, const char* what, const nccl_options& options,
                                         clock::time_point begun_at, std::chrono::milliseconds limit) {
   for (;;) {
@@ -244,15 +246,17 @@ expected<void> nccl_device_group::await(nccl::comm group, const char* what, cons
     if (code != nccl::in_progress)
       return refused(what, code, errc::unreachable);
     if (options.cancelled.stop_requested())
-      return fail(errc::aborted, named() + ": the group was given up while it was formed");
+      return fail(errc::aborted, fmt::format("{}: cancelled while the group was being formed", named()));
     if (clock::now() > begun_at + limit)
-      return fail(errc::timed_out, named() + ": " + what + " did not end within " + std::to_string(limit.count()) +
-                                       " ms: a rank is late or gone, or the hosts cannot reach each other");
+      return fail(
+          errc::timed_out,
+          fmt::format("{}: {} did not end within {} ms: a rank is late or lost, or the hosts cannot reach each other",
+                      named(), what, limit.count()));
     std::this_thread::sleep_for(std::chrono::microseconds{200});
   }
 }
 
-/// It stays for the life of the process, and in sight of leak checkers: NCCL may still write to it.
+/// Keeps it for the life of the process, reachable for leak checkers: NCCL may still write to it.
 nccl::comm nccl_device_group::leave_behind(std::unique_ptr<request> asked) {
   static auto& mutex = *new std::mutex;
   static auto& all = *new std::vector<std::unique_ptr<request>>;
@@ -264,7 +268,7 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
                                                const nccl_options& options) {
   auto* parent = predecessor.take();
   if (parent == nullptr)
-    return fail(errc::aborted, "the group before is gone");
+    return fail(errc::aborted, "the previous group is gone");
   memory_->leave(parent, false);
   const auto begun_at = clock::now();
   auto asked = std::make_unique<request>();
@@ -274,11 +278,11 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
   expected<void> done;
   if (code != nccl::success && code != nccl::in_progress)
     done = refused("ncclCommShrink", code);
-  // The new one is there when the old one is done with it.
+  // The new communicator is ready when the old one has finished the call.
   if (done)
     done = await(parent, "ncclCommShrink", options, begun_at, options.shrink_deadline);
   if (done && asked->made == nullptr)
-    done = fail(errc::device_error, "ncclCommShrink: gave no communicator");
+    done = fail(errc::device_error, "ncclCommShrink: returned no communicator");
   if (done)
     done = await(asked->made, "ncclCommShrink", options, begun_at, options.shrink_deadline);
   abort_beside(parent);
@@ -303,8 +307,8 @@ expected<nccl::comm> nccl_device_group::connect_by(const nccl::unique_id& id, co
   return asked->made;
 }
 
-/// Whether the old group could be shrunk is settled by all; rank 0's id is there in case that it could not for some, or
-/// why there is none.
+/// All ranks agree on whether the old group was shrunk. Rank 0 also sends an id in case some failed, or the reason why
+/// it has none.
 expected<nccl::comm> nccl_device_group::agree_on(expected<nccl::comm> shrunk, const nccl_options& options,
                                                  const address_exchange& exchange) {
   const auto is_shrunk = shrunk && *shrunk != nullptr;
@@ -331,15 +335,15 @@ expected<nccl::comm> nccl_device_group::agree_on(expected<nccl::comm> shrunk, co
   if (std::ranges::all_of(*words, [](const std::string& x) { return x.starts_with('1'); }))
     return shrunk;
   drop();
-  // It has the cause: the others are told of it by the driver.
+  // This rank has the cause; the driver reports it to the others.
   if (!has_id)
     return fail(std::move(has_id.error()));
   const auto& first = words->front();
   nccl::unique_id id{};
   if (first.size() > 1 && first[1] == 'e')
-    return fail(errc::aborted, named() + ": rank 0 has got no id from NCCL: " + first.substr(2));
+    return fail(errc::aborted, fmt::format("{}: rank 0 got no id from NCCL: {}", named(), first.substr(2)));
   if (first.size() != 2 + sizeof(id.internal) || first[1] != 'i')
-    return fail(errc::mismatch, named() + ": rank 0 has sent no id of NCCL's");
+    return fail(errc::mismatch, fmt::format("{}: rank 0 sent no NCCL id", named()));
   std::memcpy(id.internal, first.data() + 2, sizeof(id.internal));
   return connect_by(id, options);
 }
@@ -353,7 +357,7 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
   if (auto current = where_->make_current(); !current)
     return current;
   if (predecessor != nullptr) {
-    // What it still does ends here.
+    // Ends whatever it is still doing.
     static_cast<void>(predecessor->finish());
     if (predecessor->has_failed())
       predecessor->let_go();
@@ -369,8 +373,8 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
   if (const auto lost = plan_shrink(*ranks)) {
     made = shrink(*predecessor, *lost, options);
     if (!made && options.note)
-      options.note(named() + ": the group before cannot be shrunk (" + made.error().message +
-                   "), and a new one is formed");
+      options.note(fmt::format("{}: the previous group cannot be shrunk ({}); forming a new one", named(),
+                               made.error().message));
   }
   options.predecessor.reset();
   made = agree_on(std::move(made), options, exchange);
@@ -395,12 +399,12 @@ expected<void> nccl_device_group::grouped(const std::string& what, clock::time_p
       return refused("ncclGroupStart", code);
     outcome made;
     calls(comm_, made);
-    // Also after a call that failed: the group has to be closed.
+    // Also after a failed call: the group has to be closed.
     made.note("ncclGroupEnd", library_->group_end());
     if (made.code != nccl::success)
       return refused(made.call, made.code);
   }
-  // Kernels stand on the stream only once this is over, and no other call may be made before.
+  // The kernels are on the stream only once this is done, and no other call may be made before.
   return poll(
       [this]() -> expected<bool> {
         const std::lock_guard lock{comm_mutex_};
@@ -418,7 +422,7 @@ expected<void> nccl_device_group::grouped(const std::string& what, clock::time_p
       what, ends_at);
 }
 
-/// While the work goes on: whether NCCL has found a peer gone.
+/// While it waits: asks whether NCCL has lost a peer.
 expected<void> nccl_device_group::look_around() {
   if (auto fine = state(); !fine)
     return fine;
@@ -433,7 +437,7 @@ expected<void> nccl_device_group::look_around() {
 
 expected<void> nccl_device_group::use_memory(const std::byte* data) {
   const std::lock_guard lock{comm_mutex_};
-  // Registered memory is faster, and no more: what cannot be registered is used as it is.
+  // Registration only makes it faster: memory that cannot be registered is used as it is.
   if (comm_ != nullptr && library_->can_register())
     static_cast<void>(memory_->use(comm_, data));
   return {};
@@ -556,7 +560,7 @@ void nccl_device_group::wake() noexcept {
   watch_changed_.notify_all();
 }
 
-/// Returns once NCCL has let go of the streams. If it never does, this process ends meanwhile.
+/// Returns once NCCL has released the streams. If it hangs, ends this process.
 void nccl_device_group::let_go() noexcept {
   std::unique_lock lock{watch_mutex_};
   if (!watchdog_.joinable())
@@ -566,7 +570,7 @@ void nccl_device_group::let_go() noexcept {
   settle(stream_);
 }
 
-/// Everything has been done: the others leave, too, or have left.
+/// All work is done: the others leave too, or have left.
 void nccl_device_group::leave() noexcept {
   auto* group = take();
   if (group == nullptr)
@@ -586,7 +590,7 @@ void nccl_device_group::leave() noexcept {
     abort_beside(group);
 }
 
-/// For a communicator on which nothing is under way: that NCCL may hang in it harms nobody.
+/// For a communicator without running work: if NCCL hangs here, it harms nobody.
 void nccl_device_group::abort_beside(nccl::comm group) noexcept {
   struct outcome {
     std::mutex mutex;
@@ -622,9 +626,8 @@ void nccl_device_group::watch() {
   watch_changed_.notify_all();
 }
 
-/// Whether no call on it is under way any more, and none has failed. NCCL (2.30.7 and before) frees a call that is
-/// still being made when it revokes the communicator, and looks at it later; and it never says of one that has failed
-/// that it is revoked.
+/// Whether no call is running on it and none has failed. NCCL up to 2.30.7 frees a running call when it revokes the
+/// communicator, and accesses it later. A failed communicator never reports that it is revoked.
 bool nccl_device_group::comes_to_rest(nccl::comm group) noexcept {
   static_cast<void>(where_->make_current());
   auto code = nccl::in_progress;
@@ -637,7 +640,7 @@ bool nccl_device_group::comes_to_rest(nccl::comm group) noexcept {
   }
 }
 
-/// Not by std::timed_mutex: GCC 12's ThreadSanitizer knows nothing of how that is locked.
+/// Not a std::timed_mutex: GCC 12's ThreadSanitizer does not understand how it is locked.
 bool nccl_device_group::lock_before(clock::time_point ends_at) noexcept {
   while (!comm_mutex_.try_lock()) {
     if (clock::now() > ends_at)
@@ -648,7 +651,7 @@ bool nccl_device_group::lock_before(clock::time_point ends_at) noexcept {
 }
 
 void nccl_device_group::give_up() {
-  // A call that does not come back keeps the mutex: then there is no communicator to give up, only the process.
+  // A call that hangs keeps the mutex: then only the process can end, not the communicator.
   auto* group = nccl::comm{nullptr};
   const auto is_reachable = lock_before(clock::now() + on_hang_.abort_deadline);
   if (is_reachable) {
@@ -657,11 +660,11 @@ void nccl_device_group::give_up() {
   }
   if (is_reachable && group == nullptr)
     return;
-  // From now on nobody gives memory back to it.
+  // From now on no memory is deregistered from it.
   memory_->leave(group, false);
   escalation_calls calls;
   if (is_reachable) {
-    // An abort frees the communicator: none begins while a call is in NCCL, and no call comes after it.
+    // An abort frees the communicator: it starts when no call is inside NCCL, and no call follows it.
     struct turn {
       std::mutex mutex;
       bool is_over = false;
@@ -676,7 +679,7 @@ void nccl_device_group::give_up() {
         const std::lock_guard lock{turns->mutex};
         if (turns->is_over)
           return false;
-        // Revoked once it is quiet.
+        // Revoke once it is quiet.
         if (!has_begun)
           code = library->comm_revoke(group, 0);
         else if (library->comm_get_async_error(group, &code) != nccl::success)
@@ -707,8 +710,8 @@ expected<std::unique_ptr<device_group>> make_nccl_group(std::shared_ptr<const nc
                                                         std::shared_ptr<device> where, nccl_options options,
                                                         const address_exchange& exchange) {
   if (options.world_size == 0 || options.rank.value >= options.world_size)
-    return fail(errc::invalid_argument, "rank " + std::to_string(options.rank.value) + " is none of " +
-                                            std::to_string(options.world_size) + "; name a rank of the group");
+    return fail(errc::invalid_argument, fmt::format("rank {} is not one of {} ranks; name a rank of the group",
+                                                    options.rank, options.world_size));
   auto group = std::make_unique<nccl_device_group>(std::move(library), std::move(where), options);
   if (auto connected = group->connect(options, exchange); !connected)
     return fail(std::move(connected.error()));

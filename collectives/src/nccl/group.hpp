@@ -8,7 +8,7 @@
 
 namespace troupe::collectives {
 
-/// `make_nccl_group` over any table of functions.
+/// `make_nccl_group` with any function table.
 [[nodiscard]] expected<std::unique_ptr<device_group>> make_nccl_group(std::shared_ptr<const nccl::library> library,
                                                                       std::shared_ptr<device> where,
                                                                       nccl_options options,

@@ -10,8 +10,8 @@
 
 struct ncclComm;
 
-/// NCCL's C interface as far as it is used, without its header: the library is opened at run time, and its absence
-/// stops nobody. nccl_check.cpp compares all of it with nccl.h where that is installed.
+/// The part of NCCL's C interface that is used, declared without its header: the library is opened at run time and may
+/// be absent. nccl/check.cpp compares all of it with nccl.h where that is installed.
 namespace troupe::collectives::nccl {
 
 using comm = ::ncclComm*;
@@ -35,8 +35,8 @@ struct unique_id {
   char internal[128];
 };
 
-/// The first fields of ncclConfig_t, which say themselves how many they are. `version` is that of the fields: a later
-/// library takes its own defaults for the rest.
+/// The first fields of ncclConfig_t, which contains its own size. `version` is that of these fields; a later library
+/// uses its defaults for the rest.
 struct config {
   static constexpr int undefined = INT32_MIN;
 
@@ -48,7 +48,7 @@ struct config {
   int cga_cluster_size = undefined;
 };
 
-/// The library's functions. Those that may be missing in an older one are null.
+/// The library's functions. Those that older versions lack may be null.
 struct library {
   int version = 0;
 
@@ -72,7 +72,7 @@ struct library {
   result (*mem_free)(void*) = nullptr;
   result (*comm_register)(comm, void*, std::size_t, void** handle) = nullptr;
   result (*comm_deregister)(comm, void* handle) = nullptr;
-  /// Since 2.27.3 and 2.28.7. Shrinking is of use only together with revoking: what was revoked writes no more.
+  /// Since 2.27.3 and 2.28.7. Shrinking is used only together with revoking: a revoked communicator writes no more.
   result (*comm_shrink)(comm, int* excluded, int count, comm*, config*, int flags) = nullptr;
   result (*comm_revoke)(comm, int flags) = nullptr;
 
@@ -85,7 +85,7 @@ struct library {
 /// "2.28.9" of 22809.
 [[nodiscard]] std::string version_text(int version);
 
-/// The one of this process, opened once and never closed. See `find_nccl` for errors.
+/// The library of this process, opened once and never closed. Fails as `find_nccl` does.
 [[nodiscard]] expected<std::shared_ptr<const library>> open_library();
 
 [[nodiscard]] data_type type_of(dtype type) noexcept;

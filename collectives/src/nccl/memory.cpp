@@ -7,7 +7,7 @@ namespace troupe::collectives {
 
 std::shared_ptr<nccl_memory> nccl_memory::of(std::shared_ptr<const nccl::library> library,
                                              std::shared_ptr<device> where) {
-  // Blocks keep it alive, so that a generation without any begins with another.
+  // Its blocks keep it alive. A generation without blocks starts with a new one.
   static std::mutex mutex;
   static std::map<std::pair<const nccl::library*, const device*>, std::weak_ptr<nccl_memory>> known;
   const std::lock_guard lock{mutex};
@@ -26,7 +26,8 @@ expected<device_memory> nccl_memory::allocate(std::uint64_t size_bytes) {
   if (auto current = where_->make_current(); !current)
     return fail(std::move(current.error()));
   void* data = nullptr;
-  // Where it cannot, as on devices without virtual memory, plain memory does as well; so it says what is free, too.
+  // Where NCCL cannot allocate, as on devices without virtual memory, plain memory works too, and its error says how
+  // much is free.
   if (library_->mem_alloc(&data, size_bytes) != nccl::success || data == nullptr)
     return device_memory::make(where_, size_bytes);
   auto* begin = static_cast<std::byte*>(data);

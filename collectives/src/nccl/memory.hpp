@@ -11,11 +11,11 @@
 
 namespace troupe::collectives {
 
-/// The memory of one device that NCCL has allocated, for the life of the process, and what of it is registered with the
-/// communicator of the current generation: registrations end with it, the memory does not. From any thread.
+/// The memory that NCCL has allocated on one device, and its registrations with the current generation's communicator.
+/// Registrations end with the communicator, the memory with the process. From any thread.
 class nccl_memory : public std::enable_shared_from_this<nccl_memory> {
  public:
-  /// The one for this library and device.
+  /// The instance for this library and device.
   [[nodiscard]] static std::shared_ptr<nccl_memory> of(std::shared_ptr<const nccl::library> library,
                                                        std::shared_ptr<device> where);
 
@@ -24,11 +24,11 @@ class nccl_memory : public std::enable_shared_from_this<nccl_memory> {
 
   [[nodiscard]] expected<device_memory> allocate(std::uint64_t size_bytes);
 
-  /// Registers the block in which `data` lies with `group`, if it is not registered yet; nothing for other memory.
-  /// `group` is the one communicator that is in use.
+  /// Registers the block that contains `data` with `group`, the one communicator in use, unless it is registered
+  /// already. Ignores other memory.
   [[nodiscard]] nccl::result use(nccl::comm group, const std::byte* data);
 
-  /// Before the communicator is destroyed. After an abort the registrations are gone with it: `is_alive` is false.
+  /// Call before the communicator is destroyed. After an abort its registrations are already gone: `is_alive` is false.
   void leave(nccl::comm group, bool is_alive) noexcept;
 
  private:

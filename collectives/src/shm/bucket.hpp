@@ -11,13 +11,12 @@
 
 namespace troupe::collectives {
 
-/// A bucket whose slices lie where they were finished: in the memory of the ranks that did so. It looks like one piece,
-/// because the slices are mapped side by side; nothing is copied. The mappings keep the memory, whatever becomes of its
-/// owners.
+/// A bucket whose slices stay in the memory of the ranks that finished them. The slices are mapped side by side, so it
+/// is contiguous and nothing is copied. The mappings keep the memory alive, whatever happens to its owners.
 class shm_bucket final : public reduced_bucket {
  public:
-  /// `slices[part][rank]` is what a rank finishes of a part; bounds are multiples of the page size, or the bucket's
-  /// end. Where each rank has all of a part, it looks at its own.
+  /// `slices[part][rank]` is the slice that a rank finishes of a part. Bounds are multiples of the page size, or the
+  /// end of the bucket. If every rank has all of a part, each reads its own.
   using slice_table = std::vector<std::vector<byte_range>>;
 
   [[nodiscard]] static expected<std::unique_ptr<shm_bucket>>
@@ -31,10 +30,10 @@ class shm_bucket final : public reduced_bucket {
   /// Where this rank writes its slice of `part`.
   [[nodiscard]] std::byte* own_slice(std::size_t part) const noexcept;
 
-  /// Where this rank's slices begin in its generation's file: what the peers need to know.
+  /// The offset of this rank's slices in its generation's file; the peers need it.
   [[nodiscard]] std::uint64_t own_offset() const noexcept { return own_offset_; }
 
-  /// Shows the slices of `rank`, which begin at `offset` of its file. Does nothing if they are shown already.
+  /// Maps the slices of `rank`, which start at `offset` of its file. Does nothing if they are mapped already.
   [[nodiscard]] expected<void> show(std::uint32_t rank, std::uint64_t offset);
 
  private:
@@ -49,7 +48,7 @@ class shm_bucket final : public reduced_bucket {
   std::uint64_t view_bytes_ = 0;
   std::byte* own_ = nullptr;
   std::uint64_t own_offset_ = 0;
-  /// By rank; `not_shown` before.
+  /// By rank; `not_shown` until mapped.
   std::vector<std::uint64_t> shown_;
   static constexpr std::uint64_t not_shown = UINT64_MAX;
 };

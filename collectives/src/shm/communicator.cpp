@@ -14,7 +14,7 @@ namespace troupe::collectives {
 
 namespace {
 
-/// Reductions and barriers straight from the peers' memory; what only moves bytes goes by messages.
+/// Reductions and barriers read the peers' memory directly; calls that only move bytes use messages.
 class shm_communicator final : public transport_communicator {
  public:
   using communicator::all_reduce;
@@ -88,7 +88,7 @@ class shm_communicator final : public transport_communicator {
                            what.mine, what.part, {&bucket, 1});
   }
 
-  // Both are mostly those of the last call: to make them takes longer than a small call does.
+  // Both are usually those of the last call: making them takes longer than a small call.
 
   const bucket_layout& layout_of(bucket_segment elements) {
     if (elements_.segments().empty() || elements_.segments()[0] != elements)

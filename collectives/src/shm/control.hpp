@@ -7,51 +7,51 @@
 #include <cstdint>
 #include <type_traits>
 
-/// What one rank shows the others of its host: the begin of its generation's file. It alone writes it; the others map
-/// it for reading, so that no rank, dead, revived or broken, can write into another one's memory.
+/// What one rank shows to the others on its host: the start of its generation's file. Only this rank writes it. The
+/// others map it read-only, so no rank, dead, revived or broken, can write to another rank's memory.
 namespace troupe::collectives::shm {
 
 inline constexpr std::uint64_t magic = 0x3150555254ull;
 inline constexpr std::uint32_t max_ranks = 64;
 
-/// Up to this size (of one operand, in its own type) data travels in the control block, and everybody reduces all of
+/// Up to this size (of one operand, in its own type) data travels in the control block and every rank reduces all of
 /// it: one rendezvous instead of two.
 inline constexpr std::uint64_t small_bytes = 4096;
 
-/// Room for the operands of one rank in a small reduction.
+/// The space for the operands of one rank in a small reduction.
 inline constexpr std::uint64_t slot_bytes = 16384;
 
-/// A rank can be one posting ahead of another that still reads the last one: two would do.
+/// A rank can be one posting ahead of another that still reads the last one, so two would be enough.
 inline constexpr std::uint32_t slots = 4;
 
 inline constexpr std::uint32_t max_sources = 40;
-/// How many sums a reduction inside one host can end with.
+/// The largest number of sums that a reduction inside one host can end with.
 inline constexpr std::uint32_t max_results = 40;
 inline constexpr std::uint32_t max_words = 8;
 
-/// Messages between two ranks that were not taken yet.
+/// The limit of messages between two ranks that have not been taken yet.
 inline constexpr std::uint32_t channel_messages = 64;
 
-/// Calls of all that a rank remembers, for a peer that comes to know later that one of them was another call there.
+/// The collective calls that a rank remembers, for peers that detect a mismatch later.
 inline constexpr std::uint32_t remembered_calls = 64;
 
-/// What a rank contributes to one rendezvous. What everybody looks at first is in one cache line.
+/// A rank's contribution to one rendezvous. What every peer reads first is in one cache line.
 struct alignas(64) posting {
   call_record call;
-  /// Digest of all calls of all that this rank has begun.
+  /// A digest of all collective calls that this rank has begun.
   std::uint64_t history = 0;
-  /// Whether data that is reduced in place can be read by the peers.
+  /// Whether the peers can read data that is reduced in place.
   std::uint64_t is_registered = 0;
-  /// Where this rank's operands begin, in its process's file or in its generation's.
+  /// The offsets of this rank's operands, in its process's file or its generation's.
   std::uint64_t offsets[max_sources] = {};
-  /// Where this rank's slices of the results begin in its generation's file.
+  /// The offsets of this rank's result slices in its generation's file.
   std::uint64_t results[max_results] = {};
   std::uint64_t words[max_words] = {};
 };
 
 enum class standing : std::uint32_t { present = 0, left = 1, failed = 2 };
 
-/// A message from one rank to another; the bytes lie in the sender's generation file.
+/// A message from one rank to another. The bytes are in the sender's generation file.
 struct message {
   std::uint64_t tag = 0;
   std::uint64_t size_bytes = 0;
@@ -59,7 +59,7 @@ struct message {
 };
 
 struct channel {
-  /// How many messages were ever posted. A futex.
+  /// The number of messages posted so far. A futex.
   alignas(64) std::atomic<std::uint32_t> posted;
   message messages[channel_messages];
 };
@@ -70,18 +70,19 @@ struct control {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 0;
 
-  /// How many rendezvous this rank has come to. A futex.
+  /// The number of rendezvous that this rank has reached. A futex.
   alignas(64) std::atomic<std::uint32_t> rendezvous;
-  /// Where it was when it came to the last one.
+  /// The processor on which it reached the last one.
   std::atomic<std::uint32_t> core;
 
-  /// What it does now: odd while it is written.
+  /// The version of `call`; odd while it is being written.
   alignas(64) std::atomic<std::uint32_t> call_version;
   call_record call;
-  /// How many calls of all it has begun: the number of the last one. The last ones stand at their numbers.
-  std::uint64_t calls_of_all = 0;
+  /// The number of collective calls begun, which is the number of the last one. The last ones are kept at their
+  /// numbers.
+  std::uint64_t collective_calls = 0;
   call_record calls[remembered_calls];
-  /// Whether it is still in `call`.
+  /// Whether the rank is still in `call`.
   std::atomic<std::uint32_t> is_under_way;
 
   alignas(64) std::atomic<standing> state;
@@ -89,16 +90,16 @@ struct control {
   std::uint32_t code = 0;
   char reason[1024] = {};
 
-  /// Whether it sleeps on one of the futexes of that rank.
+  /// Whether this rank sleeps on one of that rank's futexes.
   alignas(64) std::atomic<std::uint8_t> sleeps_on[max_ranks];
 
-  /// How many messages of that rank it has taken. Futexes.
+  /// The number of messages taken from that rank. Futexes.
   alignas(64) std::atomic<std::uint32_t> taken[max_ranks];
 
   posting postings[slots];
   alignas(4096) std::byte data[slots][slot_bytes];
 
-  /// To that rank.
+  /// Messages to that rank.
   channel channels[max_ranks];
 };
 

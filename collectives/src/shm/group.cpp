@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/futex.h>
 #include <new>
 #include <poll.h>
@@ -23,12 +24,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long a rank sleeps before it looks whether its peers still live.
+/// How long a rank sleeps before it checks whether its peers are alive.
 constexpr auto look_interval = 20ms;
 
 enum descriptor : std::size_t { generation_file, process_file, process, descriptor_count };
 
-/// The shared variants: the word may be mapped at another address there.
+/// The shared variants, because other processes map the word at other addresses.
 long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
            const timespec* timeout) noexcept {
   return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
@@ -38,7 +39,7 @@ void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept {
   futex(word, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-/// False when the time was over before anybody woke it.
+/// False if the timeout expired first.
 bool futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::nanoseconds limit) noexcept {
   const auto timeout = timespec{static_cast<time_t>(limit / 1s), static_cast<long>((limit % 1s).count())};
   return futex(word, FUTEX_WAIT, seen, &timeout) == 0 || errno != ETIMEDOUT;
@@ -52,8 +53,8 @@ void pause_briefly() noexcept {
 #endif
 }
 
-/// The time of the kernel's last tick, some milliseconds ago: to read the exact one takes longer than the rest of what
-/// a small call does for its record and deadline.
+/// The time of the kernel's last tick, a few milliseconds ago. Reading the exact time takes longer than the rest of a
+/// small call's bookkeeping.
 std::chrono::steady_clock::time_point recent_time() noexcept {
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -61,7 +62,7 @@ std::chrono::steady_clock::time_point recent_time() noexcept {
                                                std::chrono::nanoseconds{now.tv_nsec}};
 }
 
-/// Costs no system call where the C library keeps this with the thread, as glibc does since 2.35.
+/// Makes no system call where the C library keeps the value per thread, as glibc does since 2.35.
 std::uint32_t current_core() noexcept {
   return static_cast<std::uint32_t>(::sched_getcpu());
 }
@@ -72,21 +73,20 @@ std::uint32_t usable_cores() noexcept {
 }
 
 std::string describe(const shm_options& options) {
-  return "rank " + std::to_string(options.rank.value) + " of " + std::to_string(options.world_size) +
-         " of this host, generation " + std::to_string(options.generation.value);
+  return fmt::format("rank {} of {} of this host, generation {}", options.rank, options.world_size, options.generation);
 }
 
-bool is_of_all(const call_record& call) noexcept {
+bool is_collective(const call_record& call) noexcept {
   return call.kind != call_kind::send && call.kind != call_kind::receive && call.kind != call_kind::none;
 }
 
-/// A call in which nobody ends before all have begun it.
+/// A call in which no rank ends before all have begun it.
 bool waits_for_all(const call_record& call) noexcept {
-  return is_of_all(call) && call.kind != call_kind::broadcast &&
+  return is_collective(call) && call.kind != call_kind::broadcast &&
          (call.size_bytes != 0 || call.kind == call_kind::barrier || call.kind == call_kind::all_gather_bytes);
 }
 
-/// Reads what a peer may be writing; a default value when it never stands still.
+/// Reads what a peer may be writing; returns a default value if it never gets a consistent copy.
 template <class F>
 auto read_calls(const shm::control& theirs, F read) noexcept -> decltype(read(theirs)) {
   for (int tries = 0; tries < 1000; ++tries) {
@@ -101,13 +101,13 @@ auto read_calls(const shm::control& theirs, F read) noexcept -> decltype(read(th
 
 expected<void> check_options(const shm_options& options) {
   if (options.world_size == 0 || options.world_size > shm::max_ranks || options.rank.value >= options.world_size)
-    return fail(errc::invalid_argument, describe(options) +
-                                            ": a rank must be below the group's size, which is at most " +
-                                            std::to_string(shm::max_ranks));
+    return fail(errc::invalid_argument, fmt::format("{}: a rank must be below the group's size, which is at most {}",
+                                                    describe(options), shm::max_ranks));
   if (!options.names.empty() && options.names.size() != options.world_size)
-    return fail(errc::invalid_argument, describe(options) + ": there has to be a name for each rank, or none");
+    return fail(errc::invalid_argument, fmt::format("{}: pass a name for each rank, or none", describe(options)));
   if (options.deadline <= 0ms || !options.pool)
-    return fail(errc::invalid_argument, describe(options) + ": a group needs a positive deadline and a pool");
+    return fail(errc::invalid_argument,
+                fmt::format("{}: a group needs a positive deadline and a pool", describe(options)));
   return {};
 }
 
@@ -119,7 +119,9 @@ expected<mapped_file> mapped_file::make(unique_fd fd) {
   struct stat status = {};
   const auto seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd.get(), &status) != 0 || status.st_size <= 0)
-    return fail(errc::mismatch, "a peer's memory file is none, or can shrink: it is no member of this group");
+    return fail(
+        errc::mismatch,
+        "a peer's descriptor is not a memory file, or the file can shrink: the peer is not a member of this group");
   mapped_file result;
   result.size_bytes_ = static_cast<std::uint64_t>(status.st_size);
   auto* data = ::mmap(nullptr, result.size_bytes_, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
@@ -154,7 +156,7 @@ expected<std::shared_ptr<shm_group>> shm_group::connect(const shm_options& optio
                                                         const descriptor_exchange& exchange) {
   if (auto valid = check_options(options); !valid)
     return fail(std::move(valid.error()));
-  // As much room as in the process's own.
+  // As large as the process's own pool.
   auto pool = shared_pool::make(options.pool->capacity_bytes(), options.results_for_devices
                                                                     ? shared_pool::peer_access::pinnable
                                                                     : shared_pool::peer_access::read_only);
@@ -164,7 +166,8 @@ expected<std::shared_ptr<shm_group>> shm_group::connect(const shm_options& optio
   try {
     own = new ((*pool)->allocate(sizeof(shm::control), alignof(shm::control))) shm::control{};
   } catch (const std::bad_alloc&) {
-    return fail(errc::io_error, describe(options) + ": there is no memory left to share with the peers of this host");
+    return fail(errc::io_error,
+                fmt::format("{}: there is no memory left to share with the peers of this host", describe(options)));
   }
   own->magic_number = shm::magic;
   own->generation = options.generation.value;
@@ -199,16 +202,16 @@ shm_group::shm_group(const shm_options& options, std::shared_ptr<shared_pool> ge
 
 expected<void> shm_group::map_members(std::vector<std::vector<unique_fd>> descriptors) {
   if (descriptors.size() != size())
-    return fail(errc::mismatch, "the exchange of descriptors gave those of " + std::to_string(descriptors.size()) +
-                                    " ranks; the group has " + std::to_string(size()));
+    return fail(errc::mismatch, fmt::format("the exchange returned the descriptors of {} ranks; the group has {}",
+                                            descriptors.size(), size()));
   for (std::uint32_t r = 0; r < size(); ++r) {
     if (r == rank_)
       continue;
     auto& theirs = descriptors[r];
     const auto wrong = [r] {
-      return fail(errc::mismatch, "the descriptors that came for rank " + std::to_string(r) +
-                                      " are not of this generation and group; exchange among exactly its members, in "
-                                      "rank order");
+      return fail(errc::mismatch, fmt::format("the descriptors of rank {} are not from this generation and group; "
+                                              "exchange among exactly its members, in rank order",
+                                              r));
     };
     if (theirs.size() != descriptor_count)
       return wrong();
@@ -254,23 +257,23 @@ int shm_group::generation_fd(std::uint32_t rank) const noexcept {
 // -- calls -----------------------------------------------------------------------------------------------------------
 
 expected<void> shm_group::begin(const call_record& call) {
-  // A call after the end is none: the record keeps the one that failed.
+  // A call after the group has failed is not recorded: the record keeps the one that failed.
   if (has_failed())
     return state();
   const auto now = recent_time();
   ends_at_ = now + deadline_;
-  // Nobody else writes the version.
+  // Only this rank writes the version.
   const auto version = own_->call_version.load(std::memory_order_relaxed);
   own_->call_version.store(version + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   own_->call = call;
-  if (is_of_all(call)) {
-    own_->calls_of_all = call.sequence;
+  if (is_collective(call)) {
+    own_->collective_calls = call.sequence;
     own_->calls[call.sequence % shm::remembered_calls] = call;
   }
   own_->is_under_way.store(1, std::memory_order_relaxed);
   own_->call_version.store(version + 2, std::memory_order_release);
-  if (is_of_all(call))
+  if (is_collective(call))
     for (auto x : {call.sequence, call.size_bytes, call.detail, std::uint64_t{call.peer},
                    std::uint64_t{static_cast<std::uint8_t>(call.kind)} << 16 | std::uint64_t{call.type} << 8 | call.op})
       history_ = (std::rotl(history_, 5) ^ x) * 0x9e3779b97f4a7c15u;
@@ -309,7 +312,7 @@ void shm_group::arrive() {
   if (const auto core = current_core(); own_->core.load(std::memory_order_relaxed) != core)
     own_->core.store(core, std::memory_order_relaxed);
   own_->rendezvous.store(++rendezvous_count_, std::memory_order_seq_cst);
-  // After the count, because a peer that is about to sleep says so first and then looks at the count.
+  // Read after the count is written, because a peer that is about to sleep announces it first and then reads the count.
   auto has_sleepers = false;
   for (std::uint32_t r = 0; r < size(); ++r)
     has_sleepers = has_sleepers || (r != rank_ && members_[r].control->sleeps_on[rank_].load() != 0);
@@ -355,7 +358,7 @@ expected<void> shm_group::post(const call_record& call) {
     if (auto there = wait_for(peer); !there)
       return there;
     const auto& theirs = posting_of(peer).call;
-    // An earlier call may have ended on both sides without that anybody met there.
+    // An earlier call may have ended on both sides without a rendezvous.
     if (posting_of(peer).history != history_)
       if (auto fine = check_calls_of(peer); !fine)
         return fine;
@@ -366,8 +369,9 @@ expected<void> shm_group::post(const call_record& call) {
 }
 
 bool shm_group::spin(std::uint32_t peer, std::uint32_t& looks) const noexcept {
-  // With a core for each rank a peer is likely to come while this one spins; without, spinning takes somebody's core.
-  // The kernel also puts two ranks onto one core while others are free, and leaves them there for long.
+  // With a core per rank, the peer is likely to arrive while this rank spins; otherwise spinning takes a core from
+  // another rank. The kernel also places two ranks on one core while others are free, and leaves them there for a long
+  // time.
   const auto spins = cores_per_rank_ > 0 ? 2000u : 100u;
   const auto yields = cores_per_rank_ > 0 ? 4u : 8u;
   const auto takes_its_core = members_[peer].control->core.load(std::memory_order_relaxed) == current_core();
@@ -408,7 +412,7 @@ void shm_group::wake(std::uint32_t peer, const std::atomic<std::uint32_t>& word)
 }
 
 void shm_group::wake_everybody() noexcept {
-  // Also those who sleep on a word of another rank, and this rank's own thread.
+  // Also ranks that sleep on a word of another rank, and this rank's own thread.
   for (const auto& x : members_) {
     if (x.control == nullptr)
       continue;
@@ -421,8 +425,8 @@ void shm_group::wake_everybody() noexcept {
 
 // -- failure ---------------------------------------------------------------------------------------------------------
 
-/// Whether a peer has given up, or the one that is waited for is not there any more; unless what it did before has come
-/// after all: `word` is then no longer `seen`.
+/// Whether a peer has given up, or the awaited one is gone. It does not count as a loss if what it did before has
+/// arrived: `word` is then no longer `seen`.
 expected<void> shm_group::check_peers(std::uint32_t waits_for, const std::atomic<std::uint32_t>& word,
                                       std::uint32_t seen) {
   for (std::uint32_t r = 0; r < size(); ++r) {
@@ -430,20 +434,21 @@ expected<void> shm_group::check_peers(std::uint32_t waits_for, const std::atomic
       continue;
     if (word.load() != seen)
       return {};
-    // This rank's own look may find more than what the peer says.
+    // This rank's own check may find more than the peer reports.
     if (auto fine = check_calls(); !fine)
       return fine;
     const auto& theirs = *members_[r].control;
     const auto code = theirs.code == static_cast<std::uint32_t>(errc::mismatch) ? errc::mismatch : errc::aborted;
     const auto length = ::strnlen(theirs.reason, sizeof(theirs.reason));
-    return fail_with({code, where() + ": " + named(r) + " gave up: " + std::string{theirs.reason, length}});
+    return fail_with(
+        {code, fmt::format("{}: {} gave up: {}", where(), named(r), std::string_view{theirs.reason, length})});
   }
   const auto has_left = members_[waits_for].control->state.load(std::memory_order_acquire) == shm::standing::left;
   if ((!has_left && !is_gone(waits_for)) || word.load() != seen)
     return {};
-  return fail_with({errc::aborted, where() + ": lost " + named(waits_for) +
-                                       (has_left ? " (it has left the group)" : " (its process has ended)") +
-                                       ": form a new communicator without it"});
+  return fail_with(
+      {errc::aborted, fmt::format("{}: lost {}{}: form a new communicator without it", where(), named(waits_for),
+                                  has_left ? " (it has left the group)" : " (its process has ended)")});
 }
 
 bool shm_group::is_gone(std::uint32_t peer) const {
@@ -455,18 +460,18 @@ call_record shm_group::call_of(std::uint32_t peer) const noexcept {
   return read_calls(*members_[peer].control, [](const shm::control& x) { return x.call; });
 }
 
-/// The call of all with this number; of no kind if the peer has not begun it, or no longer remembers it.
+/// The collective call with this number; its kind is `none` if the peer has not begun it or no longer remembers it.
 call_record shm_group::call_of(std::uint32_t peer, std::uint64_t sequence) const noexcept {
   const auto call = read_calls(*members_[peer].control,
                                [sequence](const shm::control& x) { return x.calls[sequence % shm::remembered_calls]; });
   return call.sequence == sequence ? call : call_record{};
 }
 
-std::uint64_t shm_group::calls_of_all(std::uint32_t peer) const noexcept {
-  return read_calls(*members_[peer].control, [](const shm::control& x) { return x.calls_of_all; });
+std::uint64_t shm_group::collective_calls(std::uint32_t peer) const noexcept {
+  return read_calls(*members_[peer].control, [](const shm::control& x) { return x.collective_calls; });
 }
 
-/// Whether a peer has begun another call than this rank has under the same number.
+/// Whether a peer has begun another call under the same number.
 expected<void> shm_group::check_calls() {
   for (std::uint32_t r = 0; r < size(); ++r)
     if (r != rank_)
@@ -476,7 +481,7 @@ expected<void> shm_group::check_calls() {
 }
 
 expected<void> shm_group::check_calls_of(std::uint32_t peer) {
-  const auto last = own_->calls_of_all;
+  const auto last = own_->collective_calls;
   for (auto i = last < shm::remembered_calls ? 1 : last - shm::remembered_calls + 1; i <= last; ++i) {
     const auto mine = call_of(rank_, i);
     const auto theirs = call_of(peer, i);
@@ -486,17 +491,16 @@ expected<void> shm_group::check_calls_of(std::uint32_t peer) {
   return {};
 }
 
-/// Whether this rank waits for a message (or for its taking) of a peer that stands in a call of all, and waits there
-/// for this rank to come.
+/// Whether this rank waits for a peer (to send or take a message) that waits for this rank in a collective call.
 expected<void> shm_group::check_crossing(std::uint32_t peer, const std::atomic<std::uint32_t>& word,
                                          std::uint32_t seen) {
-  if (is_of_all(call_))
+  if (is_collective(call_))
     return {};
   const auto theirs = read_calls(*members_[peer].control, [](const shm::control& x) {
     return x.is_under_way.load(std::memory_order_acquire) != 0 ? x.call : call_record{};
   });
-  // What it sent before is here by now, if it sent anything.
-  if (!waits_for_all(theirs) || theirs.sequence <= own_->calls_of_all || word.load() != seen)
+  // Messages that it sent earlier have arrived by now.
+  if (!waits_for_all(theirs) || theirs.sequence <= own_->collective_calls || word.load() != seen)
     return {};
   return fail_with({errc::mismatch, describe_mismatch(name_of(peer), theirs, name_of(rank_), call_)});
 }
@@ -504,29 +508,29 @@ expected<void> shm_group::check_crossing(std::uint32_t peer, const std::atomic<s
 expected<void> shm_group::check_deadline(std::uint32_t peer) {
   if (std::chrono::steady_clock::now() < ends_at_)
     return {};
-  // Those that are the furthest behind keep all others from going on, and only them this rank blames; where all have
-  // begun this call, those that stand still in it.
-  auto least = is_of_all(call_) ? call_.sequence : 0;
+  // The ranks that are furthest behind block all others, so only they are blamed. If all have begun this call, blame
+  // those that make no progress in it.
+  auto least = is_collective(call_) ? call_.sequence : 0;
   for (std::uint32_t r = 0; r < size(); ++r)
     if (r != rank_)
-      least = std::min(least, calls_of_all(r));
-  const auto is_behind = is_of_all(call_) && least < call_.sequence;
+      least = std::min(least, collective_calls(r));
+  const auto is_behind = is_collective(call_) && least < call_.sequence;
   auto missing = std::string{};
   for (std::uint32_t r = 0; r < size(); ++r) {
-    if (r == rank_ || (is_behind ? calls_of_all(r) != least : r != peer && has_met(r)))
+    if (r == rank_ || (is_behind ? collective_calls(r) != least : r != peer && has_met(r)))
       continue;
     const auto theirs = call_of(r);
-    missing += (missing.empty() ? "" : ", ") + named(r) +
-               (theirs.kind == call_kind::none ? " (no call yet)" : " (last in " + to_string(theirs) + ")");
+    missing += fmt::format("{}{} ({})", missing.empty() ? "" : ", ", named(r),
+                           theirs.kind == call_kind::none ? "no call yet" : "last in " + to_string(theirs));
   }
-  return fail_with({errc::timed_out, where() + ": nothing came from " + missing + " within " +
-                                         std::to_string(deadline_.count()) +
-                                         " ms; frozen, slow, or in another call: look there, or raise the deadline"});
+  return fail_with({errc::timed_out, fmt::format("{}: nothing came from {} within {} ms; frozen, slow, or in another "
+                                                 "call: check those ranks, or raise the deadline",
+                                                 where(), missing, deadline_.count())});
 }
 
 std::string shm_group::where() const {
-  return to_string(call_) + " on " + named(rank_) + (names_.empty() ? " of " + std::to_string(size()) : "") +
-         ", generation " + std::to_string(generation_.value);
+  return fmt::format("{} on {}{}, generation {}", to_string(call_), named(rank_),
+                     names_.empty() ? fmt::format(" of {}", size()) : "", generation_);
 }
 
 rank_id shm_group::name_of(std::uint32_t rank) const noexcept {
@@ -534,7 +538,7 @@ rank_id shm_group::name_of(std::uint32_t rank) const noexcept {
 }
 
 std::string shm_group::named(std::uint32_t rank) const {
-  return "rank " + std::to_string(name_of(rank).value);
+  return fmt::format("rank {}", name_of(rank));
 }
 
 void shm_group::abort(error reason) noexcept {
@@ -569,7 +573,7 @@ expected<void> shm_group::state() const {
 flight_record shm_group::record() const {
   const std::lock_guard lock{mutex_};
   flight_record result;
-  result.backend = "shm";
+  result.transport = "shm";
   result.rank = name_of(rank_);
   result.world_size = size();
   result.generation = generation_;

@@ -15,7 +15,7 @@
 
 namespace troupe::collectives {
 
-/// A file of another process, mapped for reading.
+/// Another process's file, mapped read-only.
 class mapped_file {
  public:
   mapped_file() = default;
@@ -34,11 +34,10 @@ class mapped_file {
   std::uint64_t size_bytes_ = 0;
 };
 
-/// One rank's view of the ranks of its host: their memory, and rendezvous with them. Used by one thread, except for
-/// `abort`, `record` and what is const. The first failure is final.
-///
-/// A rendezvous is a point that all ranks come to: each counts its own in its control block and waits for the others'
-/// counts. Everything written before a rank comes is seen by those who have met it.
+/// One rank's view of the ranks on its host: their memory, and rendezvous with them. Used by one thread, except for
+/// `abort`, `record` and const members. The first failure is final.
+/// | A rendezvous is a point that all ranks reach: each counts its own in its control block and waits for the others'
+/// counts. A rank that has passed it sees everything that the others wrote before they reached it.
 class shm_group {
  public:
   [[nodiscard]] static expected<std::shared_ptr<shm_group>> connect(const shm_options& options,
@@ -48,24 +47,24 @@ class shm_group {
 
   ~shm_group();
 
-  /// No call follows: peers that still wait for this rank fail. What was reduced can still be looked at.
+  /// No call follows: peers that still wait for this rank fail. Results stay readable.
   void leave() noexcept;
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members_.size()); }
 
-  /// Of this process, for its life.
+  /// This process's pool, for its lifetime.
   [[nodiscard]] shared_pool& process_pool() noexcept { return *process_pool_; }
-  /// Of this rank in this generation. What a peer may look at after a call is never given back to it.
+  /// This rank's pool in this generation. Memory that a peer may read after a call is never returned to it.
   [[nodiscard]] const std::shared_ptr<shared_pool>& generation_pool() const noexcept { return generation_pool_; }
 
-  /// The begins of a rank's files, also of this rank's own.
+  /// The start of a rank's files; also valid for this rank.
   [[nodiscard]] const std::byte* process_memory(std::uint32_t rank) const noexcept;
   [[nodiscard]] const std::byte* generation_memory(std::uint32_t rank) const noexcept;
   [[nodiscard]] int generation_fd(std::uint32_t rank) const noexcept;
-  /// Whether results are mapped as if for writing: see `shm_options`.
+  /// Whether results are mapped writable: see `shm_options`.
   [[nodiscard]] bool has_results_for_devices() const noexcept { return has_results_for_devices_; }
-  /// Of those that this process may use, for each rank; 0 where ranks share them.
+  /// Processors available to this process, per rank; 0 if ranks share them.
   [[nodiscard]] std::uint32_t cores_per_rank() const noexcept { return cores_per_rank_; }
   [[nodiscard]] const shm::control& control_of(std::uint32_t rank) const noexcept { return *members_[rank].control; }
   [[nodiscard]] shm::control& own_control() noexcept { return *own_; }
@@ -77,29 +76,28 @@ class shm_group {
   [[nodiscard]] expected<void> begin(const call_record& call);
   void end();
 
-  /// Where this rank writes what the next rendezvous is to see.
+  /// Where this rank writes what the next rendezvous is to show.
   [[nodiscard]] shm::posting& next_posting() noexcept;
   [[nodiscard]] std::byte* next_slot() noexcept;
 
-  /// Comes to the next rendezvous.
+  /// Arrives at the next rendezvous.
   void arrive();
-  /// Waits for the others to come to the last rendezvous that this rank has come to.
+  /// Waits for the others at the last rendezvous that this rank arrived at.
   [[nodiscard]] expected<void> wait_for_all();
   [[nodiscard]] expected<void> wait_for(std::uint32_t peer);
-  /// `arrive` and `wait_for_all` for a rendezvous with a posting; fails with `errc::mismatch` if a peer makes another
-  /// call.
+  /// `arrive` and `wait_for_all` with a posting. Fails with `errc::mismatch` if a peer makes another call.
   [[nodiscard]] expected<void> post(const call_record& call);
 
-  /// What a rank has posted for the rendezvous of the last `post`, until the next but one.
+  /// What a rank posted for the last `post`; valid until the next but one.
   [[nodiscard]] const shm::posting& posting_of(std::uint32_t rank) const noexcept;
   [[nodiscard]] const std::byte* slot_of(std::uint32_t rank) const noexcept;
 
-  /// Sleeps until `word`, one of `peer`'s futexes, is no longer `seen`; at most some milliseconds. To be called in a
-  /// loop by those who have spun in vain.
+  /// Sleeps until `word`, one of `peer`'s futexes, differs from `seen`; a few milliseconds at most. Call it in a loop
+  /// after spinning in vain.
   [[nodiscard]] expected<void> sleep_on(std::uint32_t peer, const std::atomic<std::uint32_t>& word, std::uint32_t seen);
-  /// After a change of one of this rank's futexes that `peer` may sleep on.
+  /// Call after changing one of this rank's futexes on which `peer` may sleep.
   void wake(std::uint32_t peer, const std::atomic<std::uint32_t>& word) noexcept;
-  /// One more look in vain at what `peer` does: spins, or yields; false when it is time to sleep.
+  /// Spins or yields once between two checks of `peer`; returns false when it is time to sleep.
   [[nodiscard]] bool spin(std::uint32_t peer, std::uint32_t& looks) const noexcept;
 
   // -- failure
@@ -130,7 +128,7 @@ class shm_group {
   expected<void> check_crossing(std::uint32_t peer, const std::atomic<std::uint32_t>& word, std::uint32_t seen);
   [[nodiscard]] call_record call_of(std::uint32_t peer) const noexcept;
   [[nodiscard]] call_record call_of(std::uint32_t peer, std::uint64_t sequence) const noexcept;
-  [[nodiscard]] std::uint64_t calls_of_all(std::uint32_t peer) const noexcept;
+  [[nodiscard]] std::uint64_t collective_calls(std::uint32_t peer) const noexcept;
   [[nodiscard]] bool is_gone(std::uint32_t peer) const;
   [[nodiscard]] std::string where() const;
   [[nodiscard]] rank_id name_of(std::uint32_t rank) const noexcept;
@@ -148,16 +146,16 @@ class shm_group {
   shm::control* const own_;
   std::vector<member> members_;
 
-  /// Meetings that this rank has come to.
+  /// Rendezvous that this rank has reached.
   std::uint32_t rendezvous_count_ = 0;
-  /// Postings that this rank has made.
+  /// Postings made by this rank.
   std::uint32_t postings_ = 0;
-  /// Digest of the calls of all that this rank has begun.
+  /// Digest of the collective calls that this rank has begun.
   std::uint64_t history_ = 0;
   std::chrono::steady_clock::time_point ends_at_;
 
   std::atomic<bool> has_failed_{false};
-  /// Guards what follows.
+  /// Guards everything below.
   mutable std::mutex mutex_;
   error failure_;
   call_record call_;

@@ -11,27 +11,27 @@
 
 namespace troupe::collectives {
 
-/// Reductions among the ranks of one host: every rank finishes its slice straight from its peers' memory. The calls are
-/// those of one thread, between the group's `begin` and `end`, and all ranks make the same.
+/// Reductions among the ranks of one host: every rank finishes its slice directly from its peers' memory. One thread
+/// makes the calls, between the group's `begin` and `end`, and all ranks make the same ones.
 class shm_reducer {
  public:
   explicit shm_reducer(std::shared_ptr<shm_group> group);
 
-  /// How a part of a bucket is spread over the ranks: a slice for each, or everything for everybody where that is less
-  /// trouble than waiting for the others' slices.
+  /// How a part of a bucket is divided among the ranks: a slice for each, or everything for every rank if that is
+  /// cheaper than waiting for the others' slices.
   [[nodiscard]] std::vector<byte_range> spread(byte_range part) const;
 
-  /// Reduces a part into `results[k]` for output k of the plan; they have equal slices. `mine` are the begins of this
-  /// rank's operands, whole buckets. The posting's `words` are the caller's.
+  /// Reduces a part into `results[k]` for output k of the plan; all results have equal slices. `mine` points to the
+  /// start of this rank's operands, which are whole buckets. The caller sets the posting's `words`.
   [[nodiscard]] expected<void> reduce(const call_record& call, const tree_reduction& what,
                                       std::span<const std::byte* const> mine, std::size_t part,
                                       std::span<shm_bucket* const> results);
 
-  /// One contribution for each rank, in place, which need not be in a pool.
+  /// Reduces one contribution per rank in place. The data need not be in a pool.
   [[nodiscard]] expected<void> all_reduce(const call_record& call, const tree_reduction& what,
                                           std::span<std::byte> data);
 
-  /// What this rank has read of its peers' memory.
+  /// The number of bytes that this rank has read from its peers' memory.
   [[nodiscard]] std::uint64_t read_bytes() const noexcept { return read_bytes_; }
 
  private:
@@ -52,15 +52,15 @@ class shm_reducer {
 
   std::shared_ptr<shm_group> group_;
   slice_reducer slices_;
-  /// Where the part that is reduced begins in each of the plan's operands.
+  /// The start of the part in each of the plan's operands.
   std::vector<const std::byte*> operands_;
   std::vector<std::byte*> outs_;
   std::uint64_t read_bytes_ = 0;
 
-  /// Copies of operands that the peers could not read where they are.
+  /// Copies of operands that the peers cannot read in place.
   std::byte* copies_ = nullptr;
   std::uint64_t copies_room_ = 0;
-  /// For data that is in no pool: two halves for what goes in, two for what comes out.
+  /// For data outside the pools: two halves for input, two for output.
   std::byte* staged_ = nullptr;
   std::uint64_t staged_room_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <new>
 #include <string>
 #include <sys/mman.h>
@@ -25,8 +26,9 @@ std::uint64_t physical_memory() {
 }
 
 expected<void> failed(const char* what) {
-  return fail(errc::io_error, std::string{"memory to share with the workers of this host: "} + what + ": " +
-                                  std::strerror(errno) + "; set the backend to gloo to do without");
+  return fail(errc::io_error, fmt::format("cannot get memory to share with the workers of this host: {}: {}; set "
+                                          "run.transport to gloo to run without shared memory",
+                                          what, std::strerror(errno)));
 }
 
 } // namespace
@@ -42,8 +44,7 @@ expected<std::shared_ptr<shared_pool>> shared_pool::make(std::uint64_t capacity_
   if (base == MAP_FAILED)
     return fail(failed("mmap").error());
   auto result = std::shared_ptr<shared_pool>{new shared_pool{std::move(fd), static_cast<std::byte*>(base), size}};
-  // From here on the file keeps its size, so that no peer meets a hole behind its end, and can be mapped for reading
-  // only.
+  // From here on the file has a fixed size, so that no peer reads beyond its end, and can be mapped read-only.
   const auto writing = peers == peer_access::read_only ? F_SEAL_FUTURE_WRITE : 0;
   if (::fcntl(result->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | writing | F_SEAL_SEAL) != 0)
     return fail(failed("sealing").error());
@@ -82,7 +83,7 @@ void* shared_pool::do_allocate(std::size_t size_bytes, std::size_t alignment) {
   }
   if (size > capacity_bytes_ - end_)
     throw std::bad_alloc{};
-  // Now, because a page that cannot be had at its first access ends the process.
+  // Allocated now, because a page fault without memory would kill the process.
   if (::fallocate(fd_.get(), 0, static_cast<off_t>(end_), static_cast<off_t>(size)) != 0)
     throw std::bad_alloc{};
   auto* block = base_ + end_;

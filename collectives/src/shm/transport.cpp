@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <new>
 #include <string>
 #include <utility>
@@ -12,7 +13,7 @@ shm_transport::shm_transport(std::shared_ptr<shm_group> group) : group_(std::mov
 
 shm_transport::~shm_transport() = default;
 
-/// Gives back the memory of what the peer has taken.
+/// Frees the memory of messages that the peer has taken.
 void shm_transport::release_taken(std::uint32_t peer) {
   auto& to = links_[peer];
   const auto taken = group_->control_of(peer).taken[rank()].load(std::memory_order_acquire);
@@ -37,8 +38,8 @@ transport::ticket shm_transport::send(std::uint32_t peer, std::uint64_t tag, con
   try {
     block = group_->generation_pool()->allocate(size_bytes);
   } catch (const std::bad_alloc&) {
-    group_->abort({errc::io_error, "rank " + std::to_string(rank()) + " has no memory left for a message of " +
-                                       std::to_string(size_bytes) + " bytes to rank " + std::to_string(peer)});
+    group_->abort({errc::io_error, fmt::format("rank {} has no memory left for a message of {} bytes to rank {}",
+                                               rank(), size_bytes, peer)});
     return is_sent;
   }
   std::memcpy(block, data, size_bytes);
@@ -73,7 +74,7 @@ void shm_transport::take(pending& receive) {
   std::memcpy(receive.data, group_->generation_memory(receive.peer) + found->message.offset, receive.size_bytes);
   found->is_taken = true;
   receive.is_done = true;
-  // Counted in the order of posting, as the sender gives memory back.
+  // Counted in posting order, as the sender frees memory.
   auto& taken = group_->own_control().taken[receive.peer];
   auto count = 0u;
   for (; !from.arrived.empty() && from.arrived.front().is_taken; ++count)
@@ -84,7 +85,7 @@ void shm_transport::take(pending& receive) {
   }
 }
 
-/// Whether the peer has sent this message with another size. The group compares calls of all itself.
+/// Whether the peer has sent this message with another size. The group itself compares collective calls.
 expected<void> shm_transport::check_sizes(const pending& wanted) {
   if (wanted.tag >> tag_kind_shift != static_cast<std::uint64_t>(call_kind::send))
     return {};

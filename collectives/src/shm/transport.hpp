@@ -9,8 +9,8 @@
 
 namespace troupe::collectives {
 
-/// Messages between ranks of one host: the sender copies into memory that the receiver can read, so that a send never
-/// waits for its receiver; the receiver copies out.
+/// Messages between ranks of one host. The sender copies into memory that the receiver can read, so a send never waits
+/// for its receiver; the receiver copies out.
 class shm_transport final : public transport {
  public:
   explicit shm_transport(std::shared_ptr<shm_group> group);
@@ -31,7 +31,7 @@ class shm_transport final : public transport {
   /// The ticket of all sends.
   static constexpr ticket is_sent = SIZE_MAX;
 
-  /// A posted receive; sends are done when they are posted.
+  /// A posted receive; sends are complete when posted.
   struct pending {
     std::uint32_t peer = 0;
     std::uint64_t tag = 0;
@@ -40,14 +40,14 @@ class shm_transport final : public transport {
     bool is_done = false;
   };
 
-  /// A message that lies in the peer's memory.
+  /// A message in the peer's memory.
   struct arrival {
     shm::message message;
     bool is_taken = false;
   };
 
   struct link {
-    /// To the peer: what it may not have taken yet, in the order of posting.
+    /// Messages to the peer that it may not have taken yet, in posting order.
     struct outgoing {
       void* block = nullptr;
       std::size_t size_bytes = 0;
@@ -55,7 +55,7 @@ class shm_transport final : public transport {
     std::deque<outgoing> sent;
     std::uint32_t posted = 0;
     std::uint32_t released = 0;
-    /// From the peer, seen and not yet counted as taken.
+    /// Messages from the peer, seen but not counted as taken.
     std::deque<arrival> arrived;
     std::uint32_t seen = 0;
   };

@@ -4,12 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <fmt/format.h>
 #include <span>
 #include <string>
 #include <vector>
 
-/// What the backends share at the begin of a call: arguments are checked, and the record that all ranks compare is
-/// made.
+/// The common start of a call in all communicators: checking arguments and making the record that all ranks compare.
 namespace troupe::collectives {
 
 [[nodiscard]] expected<void> check_blocks(std::size_t whole, std::size_t block, std::uint32_t world_size,
@@ -20,10 +20,10 @@ namespace troupe::collectives {
 [[nodiscard]] expected<void> check_contribution(const bucket_layout& layout, std::span<const std::byte> contribution,
                                                 std::uint64_t divisor);
 
-/// Also makes no parts one part that is all.
+/// Replaces an empty list by one part that covers the bucket.
 [[nodiscard]] expected<void> check_parts(const bucket_layout& layout, std::vector<byte_range>& parts);
 
-/// A digest of what `reduce_leaves` and `all_reduce_fast` need to agree on beside sizes.
+/// A digest of what `reduce_leaves` and `all_reduce_fast` must agree on besides sizes.
 [[nodiscard]] std::uint64_t digest_of(const bucket_layout& layout, std::uint32_t shards,
                                       std::span<const shard_range> ownership, std::uint64_t divisor, byte_range part);
 
@@ -31,19 +31,19 @@ namespace troupe::collectives {
 [[nodiscard]] call_record moving_call(call_kind kind, std::size_t size_bytes,
                                       std::uint32_t peer = call_record::every_peer);
 
-/// `whole` in `pieces`, on boundaries of `granule_bytes` counted from its begin; sizes as equal as that allows.
+/// Cuts `whole` into `pieces` of nearly equal size, on multiples of `granule_bytes` from its start.
 [[nodiscard]] std::vector<byte_range> cut_evenly(byte_range whole, std::uint32_t pieces, std::uint64_t granule_bytes);
 
-/// Whether `result` is of the type that this backend makes, fits the layout and has that part.
+/// Checks that `result` has the type that this communicator makes, fits the layout and has this part.
 template <class Bucket>
 [[nodiscard]] expected<void> check_made_here(reduced_bucket& result, const bucket_layout& layout, std::size_t part) {
   if (dynamic_cast<Bucket*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
-    return fail(errc::invalid_argument, "the result has " + std::to_string(result.bytes().size()) +
-                                            " bytes and the layout " + std::to_string(layout.size_bytes()) +
-                                            ", or another kind of communicator made it; make it with make_bucket");
+    return fail(errc::invalid_argument, fmt::format("the result has {} bytes and the layout {}, or another kind of "
+                                                    "communicator made the result; use this communicator's make_bucket",
+                                                    result.bytes().size(), layout.size_bytes()));
   if (part >= result.parts().size())
-    return fail(errc::invalid_argument, "there is no part " + std::to_string(part) + " of a bucket in " +
-                                            std::to_string(result.parts().size()) + " parts");
+    return fail(errc::invalid_argument,
+                fmt::format("the bucket has no part {}; it has {} parts", part, result.parts().size()));
   return {};
 }
 

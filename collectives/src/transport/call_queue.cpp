@@ -53,7 +53,7 @@ pending_call call_queue::start(std::function<expected<void>()> call) {
     }
   }
   if (!is_accepted)
-    result.state_->end_with(fail(errc::aborted, "a call was started in a group that is being left"));
+    result.state_->end_with(fail(errc::aborted, "the call was started while the group was being left"));
   changed_.notify_all();
   return result;
 }
@@ -86,7 +86,7 @@ void call_queue::run() {
     is_running_ = true;
     const auto is_given_up = is_stopping_;
     lock.unlock();
-    // What the call holds goes before anybody is told that it has ended.
+    // The call's captures are destroyed before anyone learns that it has ended.
     auto outcome =
         is_given_up ? expected<void>{fail(errc::aborted, "the group was left before this call was made")} : next.call();
     next.call = nullptr;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -13,10 +14,10 @@ namespace troupe::collectives {
 
 namespace {
 
-/// Up to this size everybody sends everything to everybody and finishes the whole tree: one round instead of two.
+/// Up to this size every rank sends everything to every other and finishes the whole tree: one round instead of two.
 constexpr std::uint64_t one_round_limit_bytes = 4096;
 
-/// The phases of one operation that have tags of their own.
+/// Phases of one operation, with separate tags.
 constexpr std::uint32_t first_phase = 0;
 constexpr std::uint32_t second_phase = 1;
 
@@ -26,12 +27,12 @@ std::uint32_t rounds(std::uint32_t world_size) noexcept {
 
 } // namespace
 
-transport_communicator::transport_communicator(std::unique_ptr<transport> backend, generation_id generation)
-    : backend_(std::move(backend)),
+transport_communicator::transport_communicator(std::unique_ptr<transport> underlying, generation_id generation)
+    : transport_(std::move(underlying)),
       generation_(generation),
-      sent_to_(backend_->world_size()),
-      received_from_(backend_->world_size()),
-      everybody_(backend_->world_size()) {
+      sent_to_(transport_->world_size()),
+      received_from_(transport_->world_size()),
+      everybody_(transport_->world_size()) {
   std::iota(everybody_.begin(), everybody_.end(), 0u);
 }
 
@@ -50,7 +51,8 @@ expected<std::unique_ptr<reduced_bucket>> transport_communicator::make_bucket(co
 
 expected<void> transport_communicator::begin(call_record call) {
   wait_for_started_calls();
-  // Both sides of a pair count their own messages: their collectives' numbers agree, their calls' need not.
+  // Both sides of a pair count their own messages: the numbers of collective calls agree across ranks, those of
+  // messages need not.
   if (call.kind == call_kind::send)
     call.sequence = ++sent_to_[call.peer];
   else if (call.kind == call_kind::receive)
@@ -58,11 +60,11 @@ expected<void> transport_communicator::begin(call_record call) {
   else
     call.sequence = ++sequence_;
   call_ = call;
-  return backend_->begin(call_);
+  return transport_->begin(call_);
 }
 
-/// What has to be equal on all ranks is in the tag, so that those that disagree about it wait for each other until that
-/// is found out, instead of taking each other's bytes.
+/// The tag contains what must be equal on all ranks. Ranks that disagree wait for each other until the mismatch is
+/// found, instead of taking each other's bytes.
 std::uint64_t transport_communicator::tag(std::uint64_t size_bytes, std::uint32_t phase) const noexcept {
   const auto what = call_.kind == call_kind::receive ? call_kind::send : call_.kind;
   auto size_hash = size_bytes * 0x9e3779b97f4a7c15u;
@@ -78,22 +80,22 @@ void transport_communicator::post_send(std::uint32_t peer, const std::byte* data
                                        std::uint32_t phase) {
   if (size_bytes == 0)
     return;
-  backend_->send(peer, tag(size_bytes, phase), data, size_bytes);
+  transport_->send(peer, tag(size_bytes, phase), data, size_bytes);
   sent_.sent_bytes += size_bytes;
   ++sent_.sent_messages;
 }
 
 transport::ticket transport_communicator::post_receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes,
                                                        std::uint32_t phase) {
-  return backend_->receive(peer, tag(size_bytes, phase), data, size_bytes);
+  return transport_->receive(peer, tag(size_bytes, phase), data, size_bytes);
 }
 
 expected<void> transport_communicator::check_peer(rank_id peer) const {
   if (peer.value < world_size() && peer.value != rank().value)
     return {};
-  return fail(errc::invalid_argument, "rank " + std::to_string(rank().value) + " cannot exchange messages with rank " +
-                                          std::to_string(peer.value) + " of " + std::to_string(world_size()) +
-                                          "; name another rank of the group");
+  return fail(errc::invalid_argument,
+              fmt::format("rank {} cannot exchange messages with rank {} of {}; name another rank of the group", rank(),
+                          peer, world_size()));
 }
 
 // -- reductions ------------------------------------------------------------------------------------------------------
@@ -109,9 +111,11 @@ expected<void> transport_communicator::refresh_leaves_plan(std::uint32_t shards,
   if (leaves_.shards == shards && std::ranges::equal(leaves_.ownership, ownership))
     return {};
   if (ownership.size() != world_size())
-    return fail(errc::invalid_argument, "reduce_leaves: the ownership names " + std::to_string(ownership.size()) +
-                                            " ranks and the group has " + std::to_string(world_size()) +
-                                            "; give one range for each rank");
+    return fail(
+        errc::invalid_argument,
+        fmt::format(
+            "reduce_leaves: the ownership has {} ranges and the group has {} ranks; pass one range for each rank",
+            ownership.size(), world_size()));
   auto plan = plan_finish(shards, ownership);
   if (!plan)
     return fail(std::move(plan.error()));
@@ -125,8 +129,8 @@ std::vector<byte_range> transport_communicator::spread(byte_range part, std::siz
   return cut_evenly(part, static_cast<std::uint32_t>(members), alignment_bytes);
 }
 
-/// Sends every peer its slice of my partial sums, takes theirs of mine straight into scratch memory, and finishes the
-/// tree there.
+/// Sends every peer its slice of this rank's partial sums, receives theirs of this rank's slice into scratch memory,
+/// and finishes the tree there.
 expected<void> transport_communicator::reduce_own_slice(const reduction& what, std::span<const std::byte* const> mine,
                                                         std::byte* out) {
   const auto n = what.count();
@@ -148,7 +152,7 @@ expected<void> transport_communicator::reduce_own_slice(const reduction& what, s
       room += stride;
     }
   }
-  // Everybody starts with another peer, so that no one is sent to by all at once.
+  // Each rank starts with another peer, so that no rank receives from all at once.
   for (std::uint32_t i = 1; i < n; ++i) {
     const auto peer = (what.me + i) % n;
     const auto theirs = what.in_sums(what.slices[peer]);
@@ -158,7 +162,7 @@ expected<void> transport_communicator::reduce_own_slice(const reduction& what, s
   return slice.size_bytes() == 0 ? expected<void>{} : finish_slice(what, out);
 }
 
-/// The sum, divided and rounded, of my slice.
+/// The sum of this rank's slice, divided and rounded.
 expected<void> transport_communicator::finish_slice(const reduction& what, std::byte* out) {
   const auto slice = what.slices[what.me];
   auto* sum = out;
@@ -177,7 +181,7 @@ expected<void> transport_communicator::finish_slice(const reduction& what, std::
 expected<void> transport_communicator::finish_tree(const reduction& what, std::byte* out) {
   const auto slice = what.in_sums(what.slices[what.me]);
   const auto arrived = [this](operand_state& x) -> expected<void> {
-    return std::exchange(x.pending, false) ? backend_->wait(x.message) : expected<void>{};
+    return std::exchange(x.pending, false) ? transport_->wait(x.message) : expected<void>{};
   };
   if (what.plan.additions.empty()) {
     auto result = arrived(operands_[0]);
@@ -192,7 +196,7 @@ expected<void> transport_communicator::finish_tree(const reduction& what, std::b
       return done;
     if (auto done = arrived(right); !done)
       return done;
-    // One of the two came from a peer: a worker has joined its own siblings already.
+    // At least one of the two came from a peer: a worker has already joined its own siblings.
     auto* target = i + 1 == what.plan.additions.size() ? out : left.scratch != nullptr ? left.scratch : right.scratch;
     combine(what.sums, slice, what.op, target, left.data, right.data);
     left.data = left.scratch = target;
@@ -200,15 +204,15 @@ expected<void> transport_communicator::finish_tree(const reduction& what, std::b
   return {};
 }
 
-/// Without the end of the call.
+/// Does not end the call.
 expected<void> transport_communicator::reduce_and_spread(const reduction& what, std::span<const std::byte* const> mine,
                                                          std::byte* result) {
   const auto n = what.count();
   const auto slice = what.slices[what.me];
-  // In one round everybody finishes everything.
+  // In one round every rank finishes everything.
   const auto is_spread = n > 1 && what.slices.front() != what.slices.back();
-  // Posted first: the peers' finished slices need no further round trip. In place this is safe, because a peer sends
-  // its finished slice only after it has my contribution to it.
+  // Posted first, so that the peers' finished slices need no further round trip. This is safe in place, because a peer
+  // sends its finished slice only after it has this rank's contribution to it.
   for (std::uint32_t i = 1; is_spread && i < n; ++i) {
     const auto peer = (what.me + n - i) % n;
     if (const auto theirs = what.slices[peer]; theirs.size_bytes() != 0)
@@ -228,7 +232,7 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
   if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun)
     return begun;
   if (data.empty())
-    return backend_->finish();
+    return transport_->finish();
   const bucket_layout layout{{{type, data.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
@@ -240,14 +244,14 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
     widen(type, copy_.data(), data.data(), data.size() / size_of(type));
     mine = copy_.data();
   } else if (what.slices[rank().value].size_bytes() == data.size() && world_size() > 1) {
-    // What is sent as a whole must not change under the sends.
+    // What is sent as a whole must not change while it is sent.
     copy_.reserve(data.size());
     std::memcpy(copy_.data(), data.data(), data.size());
     mine = copy_.data();
   }
   if (auto reduced = reduce_and_spread(what, {&mine, 1}, data.data()); !reduced)
     return reduced;
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<void> transport_communicator::all_reduce_fast(const bucket_layout& layout,
@@ -267,7 +271,7 @@ expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout
                                                      std::span<const shard_range> ownership,
                                                      std::span<const leaf_partial> partials, reduced_bucket& result,
                                                      std::uint64_t divisor, std::size_t part) {
-  // They use the plan.
+  // Started calls use the plan.
   wait_for_started_calls();
   if (auto planned = refresh_leaves_plan(shards, ownership); !planned)
     return planned;
@@ -317,7 +321,7 @@ expected<void> transport_communicator::reduce_into(reduced_bucket& result, const
 }
 
 expected<void> transport_communicator::over(expected<void> result) {
-  return result ? backend_->finish() : result;
+  return result ? transport_->finish() : result;
 }
 
 expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
@@ -329,7 +333,7 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
   if (auto begun = begin(reduction_call(call_kind::reduce_scatter, type, op, input.size())); !begun)
     return begun;
   if (output.empty())
-    return backend_->finish();
+    return transport_->finish();
   const bucket_layout layout{{{type, input.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
@@ -345,7 +349,7 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
   }
   if (auto reduced = reduce_own_slice(what, {&mine, 1}, output.data()); !reduced)
     return reduced;
-  return backend_->finish();
+  return transport_->finish();
 }
 
 // -- moving bytes ----------------------------------------------------------------------------------------------------
@@ -364,7 +368,7 @@ expected<void> transport_communicator::all_gather(std::span<const std::byte> inp
       post_send((me + i) % n, input.data(), input.size());
     std::memmove(output.data() + me * input.size(), input.data(), input.size());
   }
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<std::vector<std::vector<std::byte>>>
@@ -388,39 +392,39 @@ transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
   for (std::uint32_t r = 0; r < n; ++r) {
     if (r == me)
       continue;
-    if (auto known = backend_->wait(received[r]); !known)
+    if (auto known = transport_->wait(received[r]); !known)
       return fail(std::move(known.error()));
     result[r].resize(sizes[r]);
     if (sizes[r] != 0)
       post_receive(r, result[r].data(), sizes[r], second_phase);
   }
-  if (auto finished = backend_->finish(); !finished)
+  if (auto finished = transport_->finish(); !finished)
     return fail(std::move(finished.error()));
   return result;
 }
 
-/// A binomial tree: rank root + v has its data from v without its lowest bit.
+/// A binomial tree: rank root + v receives from the rank at v with its lowest bit cleared.
 expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank_id root) {
   const auto n = world_size();
   if (root.value >= n)
-    return fail(errc::invalid_argument, "broadcast: root " + std::to_string(root.value) + " is none of " +
-                                            std::to_string(n) + " ranks; name a rank of the group");
+    return fail(errc::invalid_argument,
+                fmt::format("broadcast: root {} is not one of the {} ranks; name a rank of the group", root, n));
   if (auto begun = begin(moving_call(call_kind::broadcast, data.size(), root.value)); !begun)
     return begun;
   if (data.empty())
-    return backend_->finish();
+    return transport_->finish();
   const auto v = (rank().value + n - root.value) % n;
   const auto real = [&](std::uint32_t x) { return (x + root.value) % n; };
   std::uint32_t bit = 1;
   while (bit < n && (v & bit) == 0)
     bit <<= 1;
   if (v != 0)
-    if (auto arrived = backend_->wait(post_receive(real(v - bit), data.data(), data.size())); !arrived)
+    if (auto arrived = transport_->wait(post_receive(real(v - bit), data.data(), data.size())); !arrived)
       return arrived;
   for (bit >>= 1; bit != 0; bit >>= 1)
     if (v + bit < n)
       post_send(real(v + bit), data.data(), data.size());
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<void> transport_communicator::all_to_all(std::span<const std::byte> input, std::span<std::byte> output) {
@@ -440,7 +444,7 @@ expected<void> transport_communicator::all_to_all(std::span<const std::byte> inp
       post_send((me + i) % n, input.data() + (me + i) % n * block, block);
     std::memmove(output.data() + me * block, input.data() + me * block, block);
   }
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
@@ -448,15 +452,15 @@ expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
     return begun;
   if (auto heard = spread_maximum(words, everybody_, rank().value); !heard)
     return heard;
-  return backend_->finish();
+  return transport_->finish();
 }
 
-/// Dissemination: in round k a rank tells the one 2^k further what it has heard so far. That a word may be counted
-/// twice is no harm to a maximum.
+/// Dissemination: in round k a rank sends what it knows to the rank 2^k further. A word may be counted twice, which
+/// does not change a maximum.
 expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> words,
                                                       std::span<const std::uint32_t> members, std::uint32_t me) {
   const auto n = static_cast<std::uint32_t>(members.size());
-  // One word more, so that there is a message even without words.
+  // One extra word, so that there is a message even without words.
   const auto width = words.size() + 1;
   const auto size_bytes = width * sizeof(std::uint64_t);
   words_.assign(2 * rounds(n) * width, 0);
@@ -469,7 +473,7 @@ expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> w
   for (std::uint32_t k = 0; k < rounds(n); ++k) {
     std::ranges::copy(words, outgoing(k));
     post_send(members[(me + (1u << k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
-    if (auto heard = backend_->wait(received[k]); !heard)
+    if (auto heard = transport_->wait(received[k]); !heard)
       return heard;
     for (std::size_t i = 0; i < words.size(); ++i)
       words[i] = std::max(words[i], incoming(k)[i]);
@@ -483,7 +487,7 @@ expected<void> transport_communicator::send(rank_id peer, std::span<const std::b
   if (auto begun = begin(moving_call(call_kind::send, data.size(), peer.value)); !begun)
     return begun;
   post_send(peer.value, data.data(), data.size());
-  return backend_->finish();
+  return transport_->finish();
 }
 
 expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte> data) {
@@ -493,7 +497,7 @@ expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte
     return begun;
   if (!data.empty())
     post_receive(peer.value, data.data(), data.size());
-  return backend_->finish();
+  return transport_->finish();
 }
 
 } // namespace troupe::collectives

@@ -11,7 +11,7 @@
 
 namespace troupe::collectives {
 
-/// The collectives, written once, over messages between two ranks.
+/// The collectives over messages between two ranks, written once for all transports.
 class transport_communicator : public communicator {
  public:
   using communicator::all_gather;
@@ -21,15 +21,15 @@ class transport_communicator : public communicator {
   using communicator::broadcast;
   using communicator::reduce_scatter;
 
-  transport_communicator(std::unique_ptr<transport> backend, generation_id generation);
+  transport_communicator(std::unique_ptr<transport> underlying, generation_id generation);
   ~transport_communicator() override;
 
-  rank_id rank() const noexcept override { return rank_id{backend_->rank()}; }
-  std::uint32_t world_size() const noexcept override { return backend_->world_size(); }
+  rank_id rank() const noexcept override { return rank_id{transport_->rank()}; }
+  std::uint32_t world_size() const noexcept override { return transport_->world_size(); }
   generation_id generation() const noexcept override { return generation_; }
   traffic sent() const noexcept override { return sent_; }
-  flight_record record() const override { return backend_->record(); }
-  void set_deadline(std::chrono::milliseconds deadline) noexcept override { backend_->set_deadline(deadline); }
+  flight_record record() const override { return transport_->record(); }
+  void set_deadline(std::chrono::milliseconds deadline) noexcept override { transport_->set_deadline(deadline); }
   std::pmr::memory_resource& memory() noexcept override { return *std::pmr::new_delete_resource(); }
   expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
                                                         std::vector<byte_range> parts) override;
@@ -49,17 +49,17 @@ class transport_communicator : public communicator {
                                reduced_bucket& result, std::uint64_t divisor, std::size_t part) override;
   expected<void> all_reduce_fast(const bucket_layout& layout, std::span<const std::byte> contribution,
                                  reduced_bucket& result, std::uint64_t divisor, std::size_t part) override;
-  void abort(error reason) noexcept override { backend_->abort(std::move(reason)); }
+  void abort(error reason) noexcept override { transport_->abort(std::move(reason)); }
 
  protected:
-  /// The plan of `reduce_leaves`, kept from step to step.
+  /// The plan of `reduce_leaves`, kept between steps.
   struct leaves_plan {
     std::uint32_t shards = 0;
     std::vector<shard_range> ownership;
     finish_plan finish;
   };
 
-  /// How one reduction is spread: the plan, who finishes which part, what to do with two elements and with the root.
+  /// One reduction: the plan, the slice that each rank finishes, the operation, and the division at the root.
   struct reduction {
     const finish_plan& plan;
     const bucket_layout& layout;
@@ -67,13 +67,13 @@ class transport_communicator : public communicator {
     const bucket_layout& sums;
     reduce_op op;
     std::uint64_t divisor;
-    /// Of `layout`, by member.
+    /// The slices of `layout`, by member.
     std::vector<byte_range> slices;
-    /// The ranks among which this happens; the plan's operands name them by their place here.
+    /// The ranks that take part; the plan's operands refer to them by their index here.
     std::span<const std::uint32_t> members;
-    /// This rank's place.
+    /// This rank's index.
     std::uint32_t me = 0;
-    /// Where in the bucket the operands and the result begin.
+    /// The offset in the bucket at which the operands and the result start.
     std::uint64_t origin = 0;
 
     [[nodiscard]] bool is_narrow() const noexcept { return sums.size_bytes() != layout.size_bytes(); }
@@ -83,18 +83,18 @@ class transport_communicator : public communicator {
     [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(members.size()); }
   };
 
-  /// What is to be reduced into a bucket, once it is checked that it can be.
+  /// The input of a reduction into a bucket, after its arguments are checked.
   struct bucket_reduction {
     const bucket_layout& layout;
-    /// `sums`: of `leaves_`. `contributions`: one for each rank.
+    /// `sums`: for `leaves_`. `contributions`: one per rank.
     operand_kind operands;
-    /// Begins of buckets.
+    /// Pointers to the start of each bucket.
     std::span<const std::byte* const> mine;
     std::uint64_t divisor;
     std::size_t part;
   };
 
-  // -- what a backend that can do better than messages does otherwise
+  // -- overridden by communicators that can do better than messages
 
   [[nodiscard]] virtual expected<void> check_result(reduced_bucket& result, const bucket_layout& layout,
                                                     std::size_t part) const;
@@ -122,7 +122,7 @@ class transport_communicator : public communicator {
   expected<void> spread_maximum(std::span<std::uint64_t> words, std::span<const std::uint32_t> members,
                                 std::uint32_t me);
 
-  std::unique_ptr<transport> backend_;
+  std::unique_ptr<transport> transport_;
   generation_id generation_;
   traffic sent_;
 
@@ -135,7 +135,7 @@ class transport_communicator : public communicator {
   /// All ranks, as the members of a reduction.
   std::vector<std::uint32_t> everybody_;
 
-  /// An operand of the plan while the tree is finished: where it is, and the message that brings it.
+  /// An operand of the plan while the tree is finished: its location, and the message that brings it.
   struct operand_state {
     const std::byte* data = nullptr;
     /// Writable memory of the same size; null for the caller's own partial sums.
@@ -146,9 +146,9 @@ class transport_communicator : public communicator {
   std::vector<operand_state> operands_;
   std::vector<const std::byte*> mine_;
   aligned_buffer scratch_;
-  /// My contribution where the result takes its place, or where it has to be widened.
+  /// This rank's contribution, if the result replaces it or if it has to be widened.
   aligned_buffer copy_;
-  /// My finished slice before it is rounded.
+  /// This rank's finished slice before rounding.
   aligned_buffer unrounded_;
   std::vector<std::uint64_t> words_;
 };

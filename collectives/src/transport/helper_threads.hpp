@@ -10,7 +10,7 @@
 
 namespace troupe::collectives {
 
-/// Threads that share a call's work with the thread that makes it. The calls are those of one thread.
+/// Threads that share the work of a call with its caller. One thread makes the calls.
 class helper_threads {
  public:
   explicit helper_threads(std::size_t count);
@@ -20,8 +20,8 @@ class helper_threads {
 
   [[nodiscard]] std::size_t size() const noexcept { return threads_.size(); }
 
-  /// Calls `work` with 0 here and with 1 to `lanes - 1` on other threads, of which there are as many; returns when all
-  /// have returned. It must not throw.
+  /// Calls `work(0)` here and `work(1)` to `work(lanes - 1)` on as many other threads, and returns when all have
+  /// returned. `work` must not throw.
   void run(std::size_t lanes, const std::function<void(std::size_t)>& work);
 
  private:

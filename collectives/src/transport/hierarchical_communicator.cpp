@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fmt/format.h>
 #include <map>
 #include <string>
 #include <utility>
@@ -20,15 +21,15 @@ namespace troupe::collectives {
 
 namespace {
 
-/// What `all_reduce` reduces at a time.
+/// The piece size of `all_reduce`.
 constexpr std::uint64_t chunk_bytes = 4 << 20;
 
-/// Who shares memory with whom.
+/// Which ranks share memory.
 struct topology {
-  /// The ranks of each host, ascending; the first is its leader. Hosts in the order of their leaders.
+  /// The ranks of each host in ascending order; the first is its leader. Hosts are ordered by their leaders.
   std::vector<std::vector<std::uint32_t>> hosts;
   std::vector<std::uint32_t> leaders;
-  /// This rank's host, and its place there.
+  /// This rank's host, and its index there.
   std::uint32_t host = 0;
   std::uint32_t local_rank = 0;
 
@@ -54,7 +55,7 @@ topology make_topology(const std::vector<std::uint32_t>& host_of, std::uint32_t 
   return result;
 }
 
-/// A reduction in two levels: what a host's ranks can add up among themselves, and what is left to the leaders.
+/// A reduction in two levels: what the ranks of each host can add among themselves, and the rest among the leaders.
 struct two_level_plan {
   std::uint32_t shards = 0;
   std::vector<shard_range> ownership;
@@ -80,8 +81,8 @@ two_level_plan make_plan(const topology& where, std::uint32_t shards, std::span<
   return result;
 }
 
-/// The result lies in the leader's memory, where all ranks of the host look at it. Beside it, for each part, the sums
-/// that the host's ranks reach among themselves.
+/// The result is in the leader's memory, where all ranks of the host read it. Beside it, for each part, are the sums
+/// that the host's ranks can finish among themselves.
 class hierarchical_bucket final : public reduced_bucket {
  public:
   hierarchical_bucket(std::unique_ptr<shm_bucket> result, std::size_t parts)
@@ -170,7 +171,7 @@ class hierarchical_communicator final : public transport_communicator {
         return over(std::move(heard));
       std::ranges::copy(words, group_->next_posting().words);
     }
-    // The others of this host wait here for what the leader has heard.
+    // The other ranks of this host wait here for the leader's words.
     if (auto there = group_->post(call_); !there)
       return over(checked(std::move(there)));
     std::copy_n(group_->posting_of(0).words, words.size(), words.begin());
@@ -196,7 +197,7 @@ class hierarchical_communicator final : public transport_communicator {
     return reduce(plan, layout, reduce_op::sum, what.divisor, static_cast<hierarchical_bucket&>(result), what.part);
   }
 
-  /// Operands are `host_operands_`, buckets of sums.
+  /// The operands are `host_operands_`, which are buckets of sums.
   expected<void> reduce(const two_level_plan& plan, const bucket_layout& layout, reduce_op op, std::uint64_t divisor,
                         hierarchical_bucket& bucket, std::size_t part) {
     const auto range = bucket.parts()[part];
@@ -211,7 +212,7 @@ class hierarchical_communicator final : public transport_communicator {
       return fail(std::move(host_sums.error()));
     group_->next_posting().words[0] = bucket.result().own_offset();
     const tree_reduction inside{plan.inside, part_sums, part_sums, op, 1, operand_kind::sums, root_kind::partial_sum};
-    // A host may own no shards; its ranks meet all the same.
+    // A host may own no shards; its ranks take part in the rendezvous anyway.
     auto reduced =
         host_sums->empty() ? group_->post(call_) : reducer_.reduce(call_, inside, host_operands_, 0, *host_sums);
     if (!reduced)
@@ -225,7 +226,7 @@ class hierarchical_communicator final : public transport_communicator {
                            where_.leaders, where_.host, range.first};
       if (auto reduced = reduce_and_spread(what, host_operands_, bucket.result().own_slice(part)); !reduced)
         return reduced;
-      if (auto finished = backend_->finish(); !finished)
+      if (auto finished = transport_->finish(); !finished)
         return finished;
     }
     group_->arrive();
@@ -236,7 +237,7 @@ class hierarchical_communicator final : public transport_communicator {
     return {};
   }
 
-  /// Until the call ends, the host's sums of this part stay: as many as the plan leaves.
+  /// Keeps the host's sums of this part until the call ends: one per output of the plan.
   expected<std::vector<shm_bucket*>> reserve_host_sums(hierarchical_bucket& bucket, std::size_t part,
                                                        std::uint64_t size_bytes, std::size_t count) {
     auto& sums = bucket.host_sums(part);
@@ -254,7 +255,7 @@ class hierarchical_communicator final : public transport_communicator {
   }
 
   expected<void> all_reduce_chunk(dtype type, reduce_op op, std::uint64_t divisor, std::span<std::byte> data) {
-    // Of few sizes, because memory that peers look at is kept for the generation. What is beyond the data is no matter.
+    // Use few sizes, because memory that peers read is kept for the generation. The bytes after the data do not matter.
     const auto room = std::bit_ceil(std::max<std::size_t>(data.size(), shm::small_bytes));
     const bucket_layout layout{{{type, room / size_of(type)}}};
     auto& bucket = chunks_[{type, room}];
@@ -285,10 +286,10 @@ class hierarchical_communicator final : public transport_communicator {
     return rank_plan_;
   }
 
-  /// A failure inside the host ends the connections to other hosts, too.
+  /// A failure inside the host also closes the connections to other hosts.
   expected<void> checked(expected<void> result) {
     if (!result)
-      backend_->abort(result.error());
+      transport_->abort(result.error());
     return result;
   }
 
@@ -297,9 +298,9 @@ class hierarchical_communicator final : public transport_communicator {
   shm_reducer reducer_;
   two_level_plan leaves_plan_;
   two_level_plan rank_plan_;
-  /// Operands of the reduction that is under way.
+  /// Operands of the running reduction.
   std::vector<const std::byte*> host_operands_;
-  /// A contribution in the type of sums.
+  /// A contribution, widened to the type of sums.
   aligned_buffer widened_{group_->process_pool()};
   std::map<std::pair<dtype, std::size_t>, std::unique_ptr<hierarchical_bucket>> chunks_;
 };
@@ -310,9 +311,9 @@ expected<std::unique_ptr<communicator>> make_hierarchical_communicator(hierarchi
                                                                        const address_exchange& addresses,
                                                                        const descriptor_exchange& descriptors) {
   if (options.hosts.size() != options.place.world_size || options.place.rank.value >= options.place.world_size)
-    return fail(errc::invalid_argument, "a hierarchical group of " + std::to_string(options.place.world_size) +
-                                            " ranks was told the hosts of " + std::to_string(options.hosts.size()) +
-                                            "; name the host of each rank");
+    return fail(errc::invalid_argument,
+                fmt::format("a hierarchical group of {} ranks got the hosts of {} ranks; pass the host of each rank",
+                            options.place.world_size, options.hosts.size()));
   auto where = make_topology(options.hosts, options.place.rank.value);
   const auto& local = where.local_ranks();
   shm_options inside;
@@ -327,7 +328,7 @@ expected<std::unique_ptr<communicator>> make_hierarchical_communicator(hierarchi
   auto group = shm_group::connect(inside, descriptors);
   if (!group)
     return fail(std::move(group.error()));
-  // Connections between hosts only.
+  // Connects to other hosts only.
   std::vector<bool> is_peer(options.hosts.size(), true);
   for (auto rank : local)
     is_peer[rank] = false;

@@ -9,8 +9,8 @@
 
 namespace troupe::collectives {
 
-/// Messages by shared memory to the ranks of this host, and by another transport to all others. A send by shared memory
-/// never waits for its receiver, so that waiting for the one kind does not hold up the other.
+/// Messages over shared memory to the ranks of this host, and over another transport to all others. A send over shared
+/// memory never waits for its receiver, so waiting on one transport does not block the other.
 class mixed_transport final : public transport {
  public:
   /// `local_ranks` are the ranks of this host, in the order in which `local` numbers them.
@@ -36,12 +36,12 @@ class mixed_transport final : public transport {
     ticket message = 0;
   };
 
-  /// Hands the failure of one part to the other, so that its peers hear of it too.
+  /// Passes a failure of one transport to the other, so that its peers are notified too.
   expected<void> checked(expected<void> result);
 
   std::unique_ptr<transport> remote_;
   std::unique_ptr<shm_transport> local_;
-  /// The number in `local_` of each rank, or `not_here`.
+  /// Each rank's index in `local_`, or `not_here`.
   std::vector<std::uint32_t> local_of_;
   std::vector<posted> posted_;
 };

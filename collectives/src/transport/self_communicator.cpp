@@ -9,7 +9,7 @@ namespace troupe::collectives {
 
 namespace {
 
-/// No peers: there is nothing to send, only to abort.
+/// No peers: it sends nothing, and can only be aborted.
 class self_transport final : public transport {
  public:
   explicit self_transport(generation_id generation) : generation_(generation) {}
@@ -34,7 +34,7 @@ class self_transport final : public transport {
   flight_record record() const override {
     const std::lock_guard lock{mutex_};
     flight_record result;
-    result.backend = "self";
+    result.transport = "self";
     result.world_size = 1;
     result.generation = generation_;
     result.call = call_;

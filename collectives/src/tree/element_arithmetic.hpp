@@ -5,16 +5,16 @@
 #include <limits>
 #include <type_traits>
 
-// Also compiled by nvcc, as C++17: for the device these are device functions, for the host plain ones.
+// nvcc compiles this too, as C++17: the functions are device functions there and plain ones on the host.
 #if defined(__CUDACC__)
 #define TROUPE_HOST_DEVICE __host__ __device__
 #else
 #define TROUPE_HOST_DEVICE
 #endif
 
-/// What a sum does with single elements, for kernels. The same bits as reduction.cpp and half.hpp, which are written
-/// for vector units of a host: a test compares them. No result depends on fused or flushed arithmetic; both are
-/// switched off for kernels.
+/// The arithmetic of a sum on single elements, for kernels. It gives the bits of reduction.cpp and half.hpp, which are
+/// written for the host's vector units; a test compares them. No result depends on fused operations or flushed
+/// subnormals; both are switched off for kernels.
 namespace troupe::collectives::arithmetic {
 
 template <class To, class From>
@@ -25,7 +25,7 @@ TROUPE_HOST_DEVICE inline To bits_as(From x) noexcept {
   return result;
 }
 
-/// The type as which `T` is added and multiplied: signed overflow is undefined, unsigned wraps.
+/// The type in which `T` is added and multiplied: signed overflow is undefined, unsigned wraps.
 template <class T>
 using wrapping = std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>;
 
@@ -54,7 +54,7 @@ struct multiply {
   }
 };
 
-/// A number that orders like `x`, -0 before +0.
+/// A number with the order of `x`, where -0 is below +0.
 TROUPE_HOST_DEVICE inline std::int32_t order_of(float x) noexcept {
   const auto bits = bits_as<std::int32_t>(x);
   return bits ^ ((bits >> 31) & 0x7fffffff);
@@ -98,7 +98,7 @@ struct tree<1> {
   }
 };
 
-/// The sum over `N` operands. One alone keeps its bits, also those of a NaN.
+/// The sum over `N` operands. A single operand keeps its bits, including those of a NaN.
 template <int N, class T, class F>
 TROUPE_HOST_DEVICE inline T combined(const T* x, F f) noexcept {
   if constexpr (N == 1)
@@ -107,8 +107,7 @@ TROUPE_HOST_DEVICE inline T combined(const T* x, F f) noexcept {
     return canonical(tree<N>::of(x, f));
 }
 
-/// Integers divide as magnitudes: the divisor may be larger than the type. Not for a divisor of 1, which leaves bits as
-/// they are.
+/// Divides integers by magnitude: the divisor may exceed the type. Not for a divisor of 1, which must keep the bits.
 template <class T>
 TROUPE_HOST_DEVICE inline T quotient(T x, wrapping<T> divisor) noexcept {
   if constexpr (std::is_floating_point_v<T>) {
@@ -121,7 +120,7 @@ TROUPE_HOST_DEVICE inline T quotient(T x, wrapping<T> divisor) noexcept {
   }
 }
 
-/// 16-bit floats are their bits, in a type of their own.
+/// 16-bit floats are stored as bits, each in its own type.
 struct f16 {
   std::uint16_t bits;
 };
@@ -142,8 +141,8 @@ TROUPE_HOST_DEVICE inline float widened(f16 x) noexcept {
   return bits_as<float>(((magnitude << 13) + bias) | sign);
 }
 
-/// To nearest, ties to even; every NaN the canonical one. The carry out of the mantissa is the next exponent, and after
-/// the last one infinity.
+/// Rounds to nearest, ties to even; every NaN becomes the canonical one. A carry out of the mantissa gives the next
+/// exponent, and after the last one infinity.
 template <class To>
 TROUPE_HOST_DEVICE To narrowed(float x) noexcept;
 
@@ -162,15 +161,15 @@ TROUPE_HOST_DEVICE inline f16 narrowed<f16>(float x) noexcept {
   const auto sign = bits >> 16 & 0x8000u;
   if (magnitude > 0x7f800000u)
     return {0x7e00};
-  // 2^16 and above have the infinity's exponent once they are moved; 0.5 has the step of subnormal halves in its last
-  // place, so that the sum is rounded there.
+  // 2^16 and above get infinity's exponent when shifted. 0.5 has the step of subnormal halves in its last place, so the
+  // sum is rounded there.
   const auto clipped = magnitude < 0x47800000u ? magnitude : 0x47800000u;
   const auto result = magnitude < 0x38800000u ? bits_as<std::uint32_t>(bits_as<float>(clipped) + 0.5f) - 0x3f000000u
                                               : (clipped - (112u << 23) + 0xfffu + (clipped >> 13 & 1u)) >> 13;
   return {static_cast<std::uint16_t>(result | sign)};
 }
 
-/// A finished sum as it is stored: divided unless the divisor is 1, and rounded.
+/// A finished sum as it is stored: divided unless the divisor is 1, then rounded.
 template <class Out, class T>
 TROUPE_HOST_DEVICE inline Out finished(T sum, bool divides, wrapping<T> divisor) noexcept {
   if (divides)

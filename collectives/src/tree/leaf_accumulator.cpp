@@ -2,6 +2,7 @@
 #include <troupe/collectives/reduction.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -10,16 +11,14 @@ namespace troupe::collectives {
 
 namespace {
 
-/// A contribution goes up through all its joins in pieces of this size, which stay in the cache meanwhile.
+/// A contribution goes through all its additions in pieces of this size, which stay in the cache.
 constexpr std::uint64_t block_bytes = 16 << 10;
 
 std::string to_text(byte_range range) {
-  std::string text = "[";
-  // In pieces: g++ 12 warns of an overlap that is none when a literal stands first.
-  return text.append(std::to_string(range.first)).append(", ").append(std::to_string(range.last)).append(")");
+  return fmt::format("[{}, {})", range.first, range.last);
 }
 
-/// Puts `range` among the disjoint ones in `ranges`; false if it overlaps one.
+/// Inserts `range` into the disjoint `ranges`; returns false if it overlaps one.
 bool insert(std::vector<byte_range>& ranges, byte_range range) {
   auto right = std::lower_bound(ranges.begin(), ranges.end(), range);
   const auto touches_left = right != ranges.begin() && (right - 1)->last >= range.first;
@@ -44,7 +43,7 @@ bool insert(std::vector<byte_range>& ranges, byte_range range) {
 expected<leaf_accumulator> leaf_accumulator::make(bucket_layout layout, std::uint32_t shards,
                                                   std::pmr::memory_resource& memory) {
   if (shards == 0)
-    return fail(errc::invalid_argument, "0 shards have no contributions to add; use at least one shard");
+    return fail(errc::invalid_argument, "an accumulator needs at least one shard");
   if (auto valid = check_reducible(layout); !valid)
     return fail(std::move(valid.error()));
   return leaf_accumulator{std::move(layout), shards, memory};
@@ -92,21 +91,21 @@ void leaf_accumulator::close() {
 
 void leaf_accumulator::finish(byte_range range) {
   if (!plan_.is_closed())
-    throw std::logic_error{"leaf_accumulator: bytes " + to_text(range) +
-                           " are finished before the step is closed; call close first"};
+    throw std::logic_error{fmt::format(
+        "leaf_accumulator: bytes {} were finished before the step was closed; call close first", to_text(range))};
   if (range.first > range.last || range.last > layout_.size_bytes() || range.first % alignment_bytes != 0 ||
       range.last % alignment_bytes != 0)
-    throw std::logic_error{"leaf_accumulator: bytes " + to_text(range) + " are not whole lines of " +
-                           std::to_string(alignment_bytes) + " bytes of a bucket of " +
-                           std::to_string(layout_.size_bytes()) + " bytes"};
+    throw std::logic_error{
+        fmt::format("leaf_accumulator: bytes {} are not whole lines of {} bytes of a bucket of {} bytes",
+                    to_text(range), alignment_bytes, layout_.size_bytes())};
   if (range.first == range.last)
     return;
   if (!insert(finished_, range))
-    throw std::logic_error{"leaf_accumulator: some of the bytes " + to_text(range) + " are finished already"};
+    throw std::logic_error{fmt::format("leaf_accumulator: some of the bytes {} were finished already", to_text(range))};
   run(range);
 }
 
-/// Does what is planned to the part `range` of a contribution, and the sums that correspond to it.
+/// Executes the plan on the part `range` of a contribution and on the corresponding part of the sums.
 void leaf_accumulator::run(byte_range range) noexcept {
   for (auto first = range.first; first < range.last && !plan_.operations().empty();) {
     const byte_range block{first, std::min(first + block_bytes, range.last)};
@@ -130,7 +129,7 @@ void leaf_accumulator::run(byte_range range) noexcept {
 }
 
 void leaf_accumulator::make_buffers() {
-  // At least one line, so that even an empty bucket's partial sums are distinct addresses.
+  // At least one line, so that even an empty bucket's partial sums have distinct addresses.
   while (buffers_.size() < plan_.buffers())
     buffers_.emplace_back(std::max<std::size_t>(sums_.size_bytes(), alignment_bytes), *memory_);
 }

@@ -9,7 +9,7 @@
 
 namespace troupe::collectives {
 
-/// The result of a group whose members share no memory. On pages of its own, so that it can be pinned.
+/// The result of a group whose members share no memory. On its own pages, so that it can be pinned.
 class private_bucket final : public reduced_bucket {
  public:
   private_bucket(std::size_t size_bytes, std::vector<byte_range> parts)

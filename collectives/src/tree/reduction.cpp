@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fmt/format.h>
 #include <limits>
 #include <string>
 #include <type_traits>
 
-// The compiler cannot see that iterations do not depend on each other where a result may lie over an operand.
+// The compiler cannot see that iterations are independent when the result may be an operand.
 #if defined(__clang__)
 #define TROUPE_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
@@ -36,12 +37,12 @@ T canonical(T x) noexcept {
     return x;
 }
 
-/// Signed overflow is undefined: integers are added and multiplied as unsigned ones, and wrap.
+/// Signed overflow is undefined, so integers are added and multiplied as unsigned ones, which wrap.
 template <class T>
 using arithmetic = std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>;
 
-/// The operations, but for a NaN's bits: what comes of a NaN is one, so that it is enough to make the last one
-/// canonical.
+/// The operations, except for the bits of a NaN: any operation on a NaN gives a NaN, so it is enough to make the last
+/// one canonical.
 struct add {
   template <class T>
   T operator()(T x, T y) const noexcept {
@@ -56,8 +57,8 @@ struct multiply {
   }
 };
 
-/// A number that orders like `x`, -0 before +0; a NaN is outside the infinities. Comparing it instead of `x` makes min
-/// and max independent of the order of operands, and of a setting that takes subnormals for zeros.
+/// A number with the order of `x`, where -0 is below +0 and NaN is outside the infinities. Comparing it instead of `x`
+/// makes min and max independent of the order of operands and of flush-to-zero settings.
 template <class T>
 auto order_of(T x) noexcept {
   if constexpr (std::is_floating_point_v<T>) {
@@ -69,7 +70,7 @@ auto order_of(T x) noexcept {
   }
 }
 
-/// x != x finds NaN; for integers it is constant.
+/// x != x detects NaN; for integers it is a constant.
 struct lesser {
   template <class T>
   T operator()(T x, T y) const noexcept {
@@ -93,8 +94,8 @@ __attribute__((target("avx2"))) void run_with_avx2(F loop) noexcept {
 }
 #endif
 
-/// Runs a loop over elements, which is always inlined, as it was compiled for this processor: on x86-64, where the
-/// library does without AVX, a second time for those that have AVX2. Nothing is fused or reordered, the bits are equal.
+/// Runs a loop over elements, which is always inlined. On x86-64, where the library is compiled without AVX, it is
+/// compiled a second time for processors with AVX2. Nothing is fused or reordered, so the bits are equal.
 template <class F>
 void run_loop(F loop) noexcept {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -104,7 +105,7 @@ void run_loop(F loop) noexcept {
   loop();
 }
 
-/// Three loops, so that each tells the compiler that nothing else overlaps and is vectorised without a check.
+/// Three loops, so that each tells the compiler that nothing else overlaps, and vectorises without a check.
 template <class T, class F>
 TROUPE_ALWAYS_INLINE inline void combine_typed(T* out, const T* left, const T* right, std::uint64_t n, F f) noexcept {
   if (out == left) {
@@ -126,7 +127,7 @@ TROUPE_ALWAYS_INLINE inline void combine_typed(T* out, const T* left, const T* r
   }
 }
 
-/// The balanced tree over `N` operands from `first` on.
+/// The balanced tree over `N` operands starting at `first`.
 template <std::size_t N, class T, class F>
 TROUPE_ALWAYS_INLINE inline T tree_at(const T* const* first, std::uint64_t i, F f) noexcept {
   if constexpr (N == 1)
@@ -145,7 +146,7 @@ TROUPE_ALWAYS_INLINE inline void combine_tree(T* out, const std::byte* const* op
     out[i] = canonical(tree_at<N>(x, i, f));
 }
 
-/// Calls `f` with the function of the operation.
+/// Calls `f` with the operation's function.
 template <class F>
 void with_function(reduce_op op, F f) noexcept {
   switch (op) {
@@ -161,7 +162,7 @@ void with_function(reduce_op op, F f) noexcept {
   }
 }
 
-/// Calls `f` with a null pointer of the element type; not at all for a type that is not its own `sum_type`.
+/// Calls `f` with a null pointer to the element type; does nothing for a type that is not its own `sum_type`.
 template <class F>
 bool with_element(dtype type, F f) {
   switch (type) {
@@ -193,7 +194,7 @@ bool with_element(dtype type, F f) {
   return false;
 }
 
-/// Integers divide as magnitudes: the divisor may be larger than the type.
+/// Integers are divided by magnitude: the divisor may exceed the type.
 template <class T>
 T quotient(T x, arithmetic<T> divisor) noexcept {
   if constexpr (std::is_floating_point_v<T>) {
@@ -212,8 +213,8 @@ TROUPE_ALWAYS_INLINE inline void convert(std::byte* out, const std::byte* in, st
     y[i] = f(x[i]);
 }
 
-/// For each segment's piece of `range`: its type, where it starts, relative to the range's first byte, in a bucket of
-/// `layout` and in one of `layout.sums()`, and its elements.
+/// Called for each segment's piece of `range` with its type, its offsets in a bucket of `layout` and of `layout.sums()`
+/// (relative to the range's first byte), and its number of elements.
 template <class F>
 void for_each_piece(const bucket_layout& layout, byte_range range, F f) noexcept {
   const auto start_in_sums = layout.offset_in_sums(range.first);
@@ -248,9 +249,9 @@ std::string_view to_string(reduce_op op) noexcept {
 expected<void> check_reducible(dtype type) {
   if (with_element(sum_type(type), [](auto*) {}))
     return {};
-  return fail(errc::invalid_argument, "elements of type " + std::string{to_string(type)} +
-                                          " cannot be reduced; keep what is summed in f32, f64, f16, bf16, i32, i64 "
-                                          "or u8");
+  return fail(
+      errc::invalid_argument,
+      fmt::format("elements of type {} cannot be reduced; use f32, f64, f16, bf16, i32, i64 or u8", to_string(type)));
 }
 
 expected<void> check_reducible(const bucket_layout& layout) {

@@ -7,7 +7,7 @@ namespace troupe::collectives {
 
 namespace {
 
-/// Of sums: two operands and a result of this size fit into the first-level cache.
+/// Applies to sums: two operands and a result of this size fit into the L1 cache.
 constexpr std::uint64_t block_bytes = 8192;
 
 bool is_narrow(const tree_reduction& what) noexcept {
@@ -16,10 +16,10 @@ bool is_narrow(const tree_reduction& what) noexcept {
 
 } // namespace
 
-/// Joins additions to steps as far as their trees are balanced.
+/// Combines additions into steps as far as their trees are balanced.
 std::vector<tree_step> plan_tree_steps(const finish_plan& plan) {
   std::vector<tree_step> steps;
-  // By operand: what was added to it and is in no step yet.
+  // By operand: additions to it that are in no step yet.
   std::vector<tree_step> open;
   for (std::uint32_t i = 0; i < plan.operands.size(); ++i)
     open.push_back({{i}, 1, tree_step::none});
@@ -45,7 +45,7 @@ std::vector<tree_step> plan_tree_steps(const finish_plan& plan) {
   return steps;
 }
 
-/// Mostly for the plan of the last call.
+/// Usually the plan of the last call.
 void slice_reducer::plan_steps(const finish_plan& plan) {
   if (planned_operands_ == plan.operands.size() && planned_.additions == plan.additions &&
       planned_.outputs == plan.outputs)
@@ -106,7 +106,7 @@ void slice_reducer::run_block(lane& mine, const tree_reduction& what, byte_range
       widen(what.layout, block, scratch(i), mine.at[i]);
       mine.at[i] = scratch(i);
     }
-  // Straight into its place where nothing is left to be done to it.
+  // Written straight to its place if it needs no further step.
   const auto is_stored_as_is = !is_narrow(what) || what.root == root_kind::partial_sum;
   for (const auto& x : steps_) {
     const std::byte* operands[tree_step::max_operands];
@@ -130,7 +130,7 @@ void slice_reducer::store(lane& mine, const tree_reduction& what, byte_range blo
     return;
   }
   if (what.divisor != 1) {
-    // The root takes the place of operand 0: the sum is in its block already, or still where the operand is.
+    // The root replaces operand 0: the sum is already in its block, or still where the operand is.
     auto* divided = mine.scratch.data();
     if (sum != divided)
       std::memcpy(divided, sum, sum_bytes);

@@ -15,18 +15,18 @@
 
 namespace troupe::collectives {
 
-/// What the operands of a reduction are: elements of the layout itself, or sums over them.
+/// The operands of a reduction: elements of the layout itself, or sums over them.
 enum class operand_kind : std::uint8_t { contributions, sums };
 
-/// What is done with a finished sum.
+/// What happens to a finished sum.
 enum class root_kind : std::uint8_t {
-  /// It is divided, and rounded to the layout's own types.
+  /// It is divided and rounded to the layout's own types.
   final_result,
-  /// It stays as it is: more is to be added elsewhere.
+  /// It stays as it is: further additions happen elsewhere.
   partial_sum,
 };
 
-/// A reduction along a plan, where all operands can be read in place.
+/// A reduction along a plan whose operands can all be read in place.
 struct tree_reduction {
   const finish_plan& plan;
   const bucket_layout& layout;
@@ -38,8 +38,7 @@ struct tree_reduction {
   root_kind root = root_kind::final_result;
 };
 
-/// Additions of a plan that are done in one pass: a balanced tree over 2, 4 or 8 operands, whose sum takes the place of
-/// the first.
+/// Additions of a plan that run in one pass: a balanced tree over 2, 4 or 8 operands, whose sum replaces the first.
 struct tree_step {
   static constexpr std::uint32_t max_operands = 8;
   static constexpr std::uint32_t none = UINT32_MAX;
@@ -50,25 +49,24 @@ struct tree_step {
   std::uint32_t output = none;
 };
 
-/// The additions of a plan as steps, in an order in which they can be done. Outputs that are operands as they came have
-/// none.
+/// The additions of a plan as steps, in a valid order. Outputs that are unchanged operands have no step.
 [[nodiscard]] std::vector<tree_step> plan_tree_steps(const finish_plan& plan);
 
-/// Reduces one slice (of `layout`, on element boundaries) after the other in blocks that stay in the cache.
+/// Reduces one slice after another (of `layout`, on element boundaries) in blocks that stay in the cache.
 class slice_reducer {
  public:
-  /// From now on the blocks of a large slice are dealt among the calling thread and `count` more.
+  /// From now on the blocks of a large slice are shared between the calling thread and `count` more.
   void take_helpers(std::size_t count) { helpers_ = std::make_unique<helper_threads>(count); }
 
-  /// `operands`, in the plan's order, begin at the element at `origin` of the bucket; `outs`, one for each output, at
-  /// the slice's first element. An out may be where an operand has the same elements; else nothing overlaps.
+  /// `operands`, in the plan's order, start at the element at `origin` of the bucket; `outs`, one per output, at the
+  /// slice's first element. An out may overlap an operand at the same elements; otherwise nothing overlaps.
   void run(const tree_reduction& what, std::span<const std::byte* const> operands, std::uint64_t origin,
            byte_range slice, std::span<std::byte* const> outs);
 
  private:
-  /// What a thread needs for itself.
+  /// What each thread needs for itself.
   struct lane {
-    /// Where the block of each operand is, or what it has become; and of each output.
+    /// The current location of each operand's block, original or summed, and of each output's.
     std::vector<const std::byte*> at;
     std::vector<std::byte*> outs;
     aligned_buffer scratch;
@@ -79,7 +77,7 @@ class slice_reducer {
   void run_block(lane& mine, const tree_reduction& what, byte_range block) const;
   static void store(lane& mine, const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out);
 
-  /// What `steps_` were made of, without the names of operands.
+  /// What `steps_` were made from, without the numbers of operands.
   std::size_t planned_operands_ = 0;
   finish_plan planned_;
   std::vector<tree_step> steps_;

@@ -9,14 +9,14 @@
 
 namespace troupe::collectives {
 
-/// In what order the contributions of one worker's shards are added along the canonical tree, and in which buffers:
-/// what all accumulators do, wherever their buffers lie. Works like a binary counter. A plain class: it adds nothing.
-///
-/// A mistake of the caller's throws `std::logic_error`.
+/// The order in which one worker adds the contributions of its shards along the canonical tree, and the buffers it adds
+/// them in. All accumulators follow it, on the host and on devices. It counts like a binary counter and does no
+/// arithmetic itself.
+/// | Misuse throws `std::logic_error`.
 class accumulation_plan {
  public:
-  /// One operation on buffers of sums, to be done for some bytes or all: take over the contribution, become +0, or add
-  /// `source` from the right.
+  /// One operation on buffers of sums, applied to all bytes or to a part: `widen` copies a contribution into `target`
+  /// in the type of sums, `clear` sets `target` to +0, `add` adds `source` to `target` from the right.
   struct operation {
     enum class kind : std::uint8_t { widen, clear, add };
     kind what;
@@ -29,31 +29,32 @@ class accumulation_plan {
     std::size_t buffer;
   };
 
-  /// With `widens` a contribution is not written into its buffer of sums, but taken over from elsewhere.
+  /// With `widens`, contributions are written elsewhere and an operation widens them into their buffer of sums.
   accumulation_plan(std::uint32_t shards, bool widens) : shards_(shards), widens_(widens) {}
 
-  /// Starts a step, whose shards are those of `range`, inside [0, shards).
+  /// Starts a step. `range` has this worker's shards and lies in [0, shards).
   void begin(shard_range range);
 
-  /// Plans all that comes before the contribution of `shard`. Shards come in ascending order; one that is left out
+  /// Plans everything that precedes the contribution of `shard`. Shards come in ascending order; a skipped shard
   /// contributes +0.
   void advance_to(shard_id shard);
 
-  /// Forgets the operations so far, which have been done, and gives the buffer of the shard that is next.
+  /// Drops the operations planned so far, which the caller has executed, and returns the buffer for the next shard.
   std::size_t open_contribution();
 
-  /// No shard follows: plans the rest.
+  /// Plans the rest: no shard follows.
   void close();
 
   [[nodiscard]] bool is_closed() const noexcept { return closed_; }
 
-  /// What completes the last contribution and the zeros around it; in this order, for any part of the buffers.
+  /// The operations that complete the last contribution and the zeros around it, in execution order. They apply to any
+  /// part of the buffers.
   [[nodiscard]] std::span<const operation> operations() const noexcept { return operations_; }
 
-  /// The sums so far, left to right; after `close` those of the range.
+  /// The sums so far, from left to right; after `close`, the sums of the range.
   [[nodiscard]] std::span<const entry> sums() const noexcept { return stack_; }
 
-  /// How many buffers the operations and sums so far speak of, in this step or one before.
+  /// The number of buffers that this step and earlier ones refer to.
   [[nodiscard]] std::size_t buffers() const noexcept { return buffers_; }
 
   [[nodiscard]] std::uint32_t shards() const noexcept { return shards_; }
@@ -69,7 +70,7 @@ class accumulation_plan {
   shard_range range_;
   /// The shard whose leaf is on top of the stack is `cursor_ - 1`.
   std::uint32_t cursor_ = 0;
-  /// Whether that leaf is a contribution that is not joined, nor widened, yet.
+  /// Whether that leaf is a contribution that is neither joined nor widened yet.
   bool contributed_ = false;
   bool closed_ = false;
   std::size_t buffers_ = 0;

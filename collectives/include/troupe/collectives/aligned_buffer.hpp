@@ -9,10 +9,10 @@
 
 namespace troupe::collectives {
 
-/// Bytes on a 64-byte boundary. Grows on demand, never shrinks, and starts as zeros.
+/// Bytes on a 64-byte boundary. Grows on demand, never shrinks; new memory is zeroed.
 class aligned_buffer {
  public:
-  /// The memory comes from `memory`, which outlives the buffer.
+  /// Allocates from `memory`, which outlives the buffer.
   explicit aligned_buffer(std::pmr::memory_resource& memory = *std::pmr::new_delete_resource())
       : bytes_(nullptr, release{&memory, 0}) {}
   explicit aligned_buffer(std::size_t size_bytes, std::pmr::memory_resource& memory = *std::pmr::new_delete_resource())
@@ -20,7 +20,7 @@ class aligned_buffer {
     reserve(size_bytes);
   }
 
-  /// Makes room for at least `size_bytes`. Growing loses the contents and gives zeros.
+  /// Makes the buffer at least this large. Growing discards the contents and zeroes the memory.
   void reserve(std::size_t wanted_bytes);
 
   [[nodiscard]] std::byte* data() const noexcept { return bytes_.get(); }

@@ -12,16 +12,16 @@
 
 namespace troupe::collectives {
 
-/// A call that was started and may still be under way. Copies stand for the same call.
+/// A call that was started and may still be running. Copies refer to the same call.
 class pending_call {
  public:
-  /// Stands for no call: is done, without an error.
+  /// Refers to no call: done, without an error.
   pending_call() = default;
 
-  /// Whether `wait` would return at once.
+  /// Whether `wait` returns immediately.
   [[nodiscard]] bool is_done() const;
 
-  /// Returns once the call has ended, with what it returned. May be called again, and from any thread.
+  /// Waits for the call to end and returns its result. May be called repeatedly and from any thread.
   expected<void> wait() const;
 
  private:
@@ -30,23 +30,22 @@ class pending_call {
   std::shared_ptr<state> state_;
 };
 
-/// Runs calls one after the other on a thread of its own, which starts with the first of them. Calls are added by one
-/// thread at a time.
+/// Runs calls one after the other on its own thread, which starts with the first call. One thread at a time adds calls.
 class call_queue {
  public:
   call_queue() = default;
   call_queue(const call_queue&) = delete;
   call_queue& operator=(const call_queue&) = delete;
 
-  /// Waits for the call that runs; those behind it end with `errc::aborted` and are not made.
+  /// Waits for the running call. The calls behind it are not made and end with `errc::aborted`.
   ~call_queue();
 
   [[nodiscard]] pending_call start(std::function<expected<void>()> call);
 
-  /// Returns once no call is left. At once when the queue's own thread calls it.
+  /// Waits until the queue is empty. Returns immediately on the queue's own thread.
   void wait_until_idle();
 
-  /// What the destructor does. No call may be started afterwards.
+  /// Does what the destructor does. Start no call afterwards.
   void stop();
 
  private:

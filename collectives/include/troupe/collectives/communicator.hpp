@@ -22,8 +22,8 @@
 
 namespace troupe::collectives {
 
-/// What a communicator has given to its peers so far: payload, without the backend's own framing. Over shared memory,
-/// where nothing is sent, what this rank has read of its peers' memory.
+/// The payload that a communicator has sent to its peers so far, without the transport's own framing. Over shared
+/// memory, where nothing is sent, the bytes that this rank has read from its peers' memory.
 struct traffic {
   std::uint64_t sent_bytes = 0;
   std::uint64_t sent_messages = 0;
@@ -31,7 +31,8 @@ struct traffic {
   bool operator==(const traffic&) const = default;
 };
 
-/// Where the sum of one bucket appears, step after step. Made by a communicator for its own calls, and may outlive it.
+/// Where the sum of one bucket appears in each step. A communicator makes it for its own calls; it may outlive the
+/// communicator.
 class reduced_bucket {
  public:
   reduced_bucket() = default;
@@ -39,37 +40,36 @@ class reduced_bucket {
   reduced_bucket& operator=(const reduced_bucket&) = delete;
   virtual ~reduced_bucket() = default;
 
-  /// The sum: bytes of the layout, from a 64-byte boundary. Parts of it may lie in the peers' memory, which is why
-  /// nobody writes here. Stays as it is until this rank makes the next call that reduces into this object; a call that
-  /// fails leaves it undefined.
+  /// The sum: a bucket of the layout, on a 64-byte boundary. Parts of it may be in the peers' memory, so it is
+  /// read-only. Valid until this rank's next call that reduces into this object; undefined after a call that fails.
   [[nodiscard]] virtual std::span<const std::byte> bytes() const noexcept = 0;
 
-  /// The pieces that are reduced by a call each; together they are the bucket.
+  /// The pieces of the bucket, in order. Each call reduces one.
   [[nodiscard]] virtual std::span<const byte_range> parts() const noexcept = 0;
 };
 
-/// Cuts a bucket into parts of about `part_bytes`, on boundaries that `make_bucket` takes. At least one part.
+/// Cuts a bucket into at least one part of about `part_bytes`, on boundaries that `make_bucket` accepts.
 [[nodiscard]] std::vector<byte_range> cut_bucket(const bucket_layout& layout, std::uint64_t part_bytes);
 
-/// One generation's group of ranks. The calls block and are made from one thread, by all ranks in the same order and
-/// with the same sizes; a rank that calls something else is found and named, on all ranks. Only `abort` and `record`
-/// may be called from any thread, at any time between construction and destruction.
-///
-/// Errors, of every call:
-/// - `errc::invalid_argument`: the arguments do not fit together; nothing was sent, the group is unharmed.
-/// - `errc::aborted`: a peer is gone; the message names operation and ranks.
-/// - `errc::timed_out`: the deadline has passed; the message names operation, sequence number and missing ranks.
-/// - `errc::mismatch`: another rank makes another call; the message names both calls and ranks.
-/// - whatever `abort` was given.
-/// All but the first are final: every later call returns the same error, the connections are closed so that the peers
-/// find out, and memory that was handed in is no longer touched. Form a new communicator.
+/// One generation's group of ranks. Calls block. One thread makes them, and all ranks make the same calls in the same
+/// order with the same sizes; if a rank makes another call, all ranks get an error that names it. `abort` and `record`
+/// may be called from any thread between construction and destruction.
+/// | Every call may fail with:
+/// - `errc::invalid_argument`: the arguments are inconsistent. Nothing was sent; the group stays usable.
+/// - `errc::aborted`: a peer is lost. The message names the operation and the ranks.
+/// - `errc::timed_out`: the deadline expired. The message names the operation, its sequence number and the missing
+/// ranks.
+/// - `errc::mismatch`: another rank makes another call. The message names both calls and both ranks.
+/// - the reason given to `abort`.
+/// All but the first are final: later calls return the same error, connections are closed so that the peers notice, and
+/// the caller's memory is no longer accessed. Form a new communicator.
 class communicator {
  public:
   communicator() = default;
   communicator(const communicator&) = delete;
   communicator& operator=(const communicator&) = delete;
 
-  /// Leaves the group. What a peer still needs from a call that has returned here reaches it; its next call fails.
+  /// Leaves the group. Peers still receive what they need for calls that have returned here; their next call fails.
   virtual ~communicator() = default;
 
   [[nodiscard]] virtual rank_id rank() const noexcept = 0;
@@ -77,87 +77,82 @@ class communicator {
   [[nodiscard]] virtual generation_id generation() const noexcept = 0;
   [[nodiscard]] virtual traffic sent() const noexcept = 0;
 
-  /// What this rank is doing, and whom it waits for. From any thread.
+  /// What this rank is doing and which ranks it waits for. From any thread.
   [[nodiscard]] virtual flight_record record() const = 0;
 
-  /// The longest that a call may take from now on. Not while one is under way.
+  /// The longest that a call may take from now on. Not while a call is running.
   virtual void set_deadline(std::chrono::milliseconds deadline) noexcept = 0;
 
-  /// Memory that spares copies when it is handed to this communicator: peers of the same host read it in place. Blocks
-  /// start on 64-byte boundaries, and live as long as the process's `shared_pool`.
+  /// Memory that saves copies when its blocks are passed to this communicator: peers on the same host read it in place.
+  /// Blocks are aligned to 64 bytes and live as long as the process's `shared_pool`.
   [[nodiscard]] virtual std::pmr::memory_resource& memory() noexcept = 0;
 
-  /// A place for the sums of buckets of this layout, which are reduced in `parts`: consecutive, from 0 to the end, on
-  /// boundaries of 4,096 bytes; none for one part that is all. Local: nobody else needs to call it.
+  /// Makes the place for sums of buckets of this layout. `parts` are consecutive, cover the bucket, and start on
+  /// multiples of 4,096 bytes; empty means one part. A local call: peers are not involved.
   [[nodiscard]] virtual expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
                                                                               std::vector<byte_range> parts = {}) = 0;
 
   // -- rank collectives: one contribution for each rank
-  // -----------------------------------------------------------------
 
-  /// Combines `data` of all ranks in place, along the canonical tree over ranks: the same bits on every rank and in
-  /// every run of the same world size.
+  /// Combines `data` of all ranks in place along the canonical tree over ranks. All ranks get the same bits, in every
+  /// run of the same world size.
   [[nodiscard]] virtual expected<void> all_reduce(dtype type, reduce_op op, std::span<std::byte> data) = 0;
 
-  /// `input` has one block of `output`'s size for each rank; rank r gets the combination of all ranks' blocks r.
+  /// `input` has one block of `output`'s size for each rank. Rank r gets the combination of block r of all ranks.
   [[nodiscard]] virtual expected<void> reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
                                                       std::span<std::byte> output) = 0;
 
-  /// `output` becomes all ranks' `input`, in rank order. The inputs have equal sizes.
+  /// `output` becomes the `input` of all ranks in rank order. All inputs have the same size.
   [[nodiscard]] virtual expected<void> all_gather(std::span<const std::byte> input, std::span<std::byte> output) = 0;
 
-  /// All ranks' blobs, in rank order; sizes may differ.
+  /// The blobs of all ranks in rank order. Their sizes may differ.
   [[nodiscard]] virtual expected<std::vector<std::vector<std::byte>>>
   all_gather_bytes(std::span<const std::byte> mine) = 0;
 
-  /// `data` becomes that of `root`.
+  /// Copies `data` of `root` to all ranks.
   [[nodiscard]] virtual expected<void> broadcast(std::span<std::byte> data, rank_id root) = 0;
 
-  /// Both have one block for each rank: my block r of `input` becomes r's block `rank()` of `output`.
+  /// Both have one block for each rank. Block r of this rank's `input` becomes block `rank()` of rank r's `output`.
   [[nodiscard]] virtual expected<void> all_to_all(std::span<const std::byte> input, std::span<std::byte> output) = 0;
 
-  /// Returns once every rank has called it. On return each word is the maximum over all ranks.
+  /// Returns once every rank has called it. Each word becomes its maximum over all ranks.
   [[nodiscard]] virtual expected<void> barrier(std::span<std::uint64_t> words) = 0;
   [[nodiscard]] expected<void> barrier() { return barrier(std::span<std::uint64_t>{}); }
 
   /// Sends to one peer, which calls `receive` with the same size. Returns once `data` may be changed. Messages between
-  /// two ranks keep their order.
+  /// two ranks stay in order.
   [[nodiscard]] virtual expected<void> send(rank_id peer, std::span<const std::byte> data) = 0;
   [[nodiscard]] virtual expected<void> receive(rank_id peer, std::span<std::byte> data) = 0;
 
   // -- collectives over logical shards
-  // ------------------------------------------------------------------------------------
 
   /// The canonical sum over all `shards`, divided once by `divisor` at the root: the same bits for every world size and
-  /// ownership. `ownership` has each rank's shards, the same on all ranks; `partials` are the sums of the
-  /// `maximal_nodes` of mine, as a `leaf_accumulator` of this layout gives them: each `layout.sums().size_bytes()`
-  /// long. 16-bit floats are summed, and sent, in f32 and rounded once, at the root. `result` was made by this
-  /// communicator for this layout; only its part number `part` is reduced, and only that part of the partial sums is
-  /// read.
+  /// ownership. `ownership` has the shards of each rank and is the same on all ranks. `partials` are the sums of the
+  /// `maximal_nodes` of this rank's range, as a `leaf_accumulator` of this layout produces them, each
+  /// `layout.sums().size_bytes()` long. 16-bit floats are summed and sent as f32 and rounded once, at the root. This
+  /// communicator made `result` for this layout. Reads and reduces part `part` only.
   [[nodiscard]] virtual expected<void> reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
                                                      std::span<const shard_range> ownership,
                                                      std::span<const leaf_partial> partials, reduced_bucket& result,
                                                      std::uint64_t divisor = 1, std::size_t part = 0) = 0;
 
-  /// Sums part number `part` of one `contribution` (a bucket of `layout`) for each rank, in the order that suits the
-  /// backend, and divides by `divisor`. All ranks get the same bits; another world size, backend or run may get others.
+  /// Sums part `part` of one `contribution` (a bucket of `layout`) per rank in the transport's own order and divides by
+  /// `divisor`. All ranks get the same bits; another world size, transport or run may give others.
   [[nodiscard]] virtual expected<void> all_reduce_fast(const bucket_layout& layout,
                                                        std::span<const std::byte> contribution, reduced_bucket& result,
                                                        std::uint64_t divisor = 1, std::size_t part = 0) = 0;
 
-  // -- several calls at a time
-  // --------------------------------------------------------------------------------------------
+  // -- asynchronous calls
 
-  /// Has `call`, which makes calls of this communicator and returns the first error, run on a thread of the group's,
-  /// after all that was started before it. All ranks start the same calls in the same order. What `call` refers to
-  /// stays until it has ended. A call that is not started waits for those that were; `abort` ends them all.
+  /// Runs `call` on the group's own thread, after all calls started before. `call` makes calls of this communicator and
+  /// returns the first error; whatever it refers to lives until it has ended. All ranks start the same calls in the
+  /// same order. A direct call waits for all started ones. `abort` ends them all.
   [[nodiscard]] pending_call start(std::function<expected<void>()> call) { return calls_.start(std::move(call)); }
 
-  /// Makes every pending and later call return `reason` at once. From any thread; the first reason stays.
+  /// Makes every pending and later call return `reason` immediately. From any thread; the first reason wins.
   virtual void abort(error reason) noexcept = 0;
 
   // -- the same with element types
-  // -----------------------------------------------------------------------------------------
 
   template <class T>
   [[nodiscard]] expected<void> all_reduce(std::span<T> data, reduce_op op = reduce_op::sum) {
@@ -188,7 +183,7 @@ class communicator {
   }
 
  protected:
-  /// For the backends: at the begin of each call, and first thing in the destructor.
+  /// For implementations: call the first at the start of each call, the second first in the destructor.
   void wait_for_started_calls() { calls_.wait_until_idle(); }
   void stop_started_calls() { calls_.stop(); }
 
@@ -196,7 +191,7 @@ class communicator {
   call_queue calls_;
 };
 
-/// The group of one: nothing is sent, and the arithmetic is that of a larger group.
+/// A group of one rank. It sends nothing and has the arithmetic of a larger group.
 [[nodiscard]] std::unique_ptr<communicator> make_self_communicator(generation_id generation);
 
 } // namespace troupe::collectives

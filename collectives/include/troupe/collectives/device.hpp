@@ -17,11 +17,11 @@ namespace troupe::collectives {
 
 /// A GPU as this process sees it.
 struct device_info {
-  /// The runtime's number for it: an index into what CUDA_VISIBLE_DEVICES shows.
+  /// The CUDA runtime's number: an index into what CUDA_VISIBLE_DEVICES shows.
   int index = 0;
   /// "NVIDIA H100 80GB HBM3".
   std::string name;
-  /// Equal for two processes on one host exactly if they use the same GPU: the UUID as nvidia-smi prints it.
+  /// The UUID as nvidia-smi prints it. Two processes on one host use the same GPU if and only if it is equal.
   std::string uuid;
   std::uint64_t total_bytes = 0;
   /// Compute capability, e.g. 9 and 0.
@@ -34,33 +34,32 @@ struct device_info {
 /// "GPU 0 (NVIDIA H100 80GB HBM3, GPU-5d5ba0d6)".
 [[nodiscard]] std::string to_string(const device_info& info);
 
-/// Of a device: the driver's and the runtime's own. For CUDA a `cudaStream_t` and a `cudaEvent_t`.
+/// The driver's own handles: for CUDA a `cudaStream_t` and a `cudaEvent_t`.
 using stream_handle = void*;
 using event_handle = void*;
 
-/// One pass of a kernel over elements in device memory: the balanced tree, neighbours first, over 1, 2, 4 or 8
-/// operands, with the bits of `combine_balanced`, then what is done with a sum. Pointers are aligned to 16 bytes. `out`
-/// may be any operand of the same element size, else nothing overlaps.
+/// One pass of a kernel over elements in device memory: a balanced tree over 1, 2, 4 or 8 operands, neighbours first,
+/// with the bits of `combine_balanced`, followed by the division and rounding of a final sum. Pointers are aligned to
+/// 16 bytes. `out` may be any operand of the same element size; otherwise nothing overlaps.
 struct device_reduction {
-  /// Of the bucket; operands and sums are of its `sum_type`.
+  /// The bucket's type. Operands and sums have its `sum_type`.
   dtype type = dtype::f32;
   reduce_op op = reduce_op::sum;
   std::uint64_t elements = 0;
   std::span<const std::byte* const> operands;
   std::byte* out = nullptr;
-  /// Whether `out` is a finished result: divided, and rounded to `type`. Else it is a sum, of `sum_type`.
+  /// Whether `out` is a final result: divided and rounded to `type`. Otherwise it is a sum of type `sum_type`.
   bool is_final = false;
-  /// Of a finished result. Not 0.
+  /// Applied to a final result. Not 0.
   std::uint64_t divisor = 1;
 };
 
-/// A GPU, or what stands for one in a test. Calls may come from any thread; work on one stream is done in the order of
-/// the calls, beside that of other streams and of the host. The handles are for the RAII classes below, and for calls
-/// of CUDA itself.
-///
-/// Errors: `errc::device_error` names device, call and the driver's own words; the caller adds rank and step. Memory
-/// that is not there is `errc::unsatisfiable`, with what was asked for and what was free. A fault of an earlier kernel
-/// may show in any later call, and is final for the process.
+/// A GPU, or a test's fake of one. Calls may come from any thread. Work on one stream runs in the order of the calls,
+/// concurrently with other streams and the host. The handles are for the RAII classes below and for direct calls of
+/// CUDA.
+/// | Errors: `errc::device_error` carries the device, the call and the driver's text; the caller adds rank and step.
+/// Out of memory is `errc::unsatisfiable` with the requested and the free bytes. A fault of an earlier kernel may
+/// surface in any later call and is final for the process.
 class device {
  public:
   device() = default;
@@ -71,10 +70,10 @@ class device {
   [[nodiscard]] virtual const device_info& info() const noexcept = 0;
   [[nodiscard]] virtual expected<std::uint64_t> free_bytes() = 0;
 
-  /// Makes this the device of the calling thread, for calls of CUDA that are not made through this class.
+  /// Makes this the calling thread's device, for CUDA calls that do not go through this class.
   [[nodiscard]] virtual expected<void> make_current() = 0;
 
-  /// Waits for all that was ever begun.
+  /// Waits for all work submitted so far.
   [[nodiscard]] virtual expected<void> synchronize() = 0;
 
   // -- memory: see device_memory, pinned_memory, pinned_registration
@@ -83,7 +82,7 @@ class device {
   virtual void release(std::byte* data) noexcept = 0;
   [[nodiscard]] virtual expected<std::byte*> allocate_pinned(std::uint64_t size_bytes) = 0;
   virtual void release_pinned(std::byte* data) noexcept = 0;
-  /// `access` of memory that this process may not write is `read_only`.
+  /// Memory that this process cannot write needs `read_only`.
   enum class host_access : std::uint8_t { read_write, read_only };
   [[nodiscard]] virtual expected<void> pin(const std::byte* data, std::uint64_t size_bytes, host_access access) = 0;
   virtual void unpin(const std::byte* data) noexcept = 0;
@@ -96,22 +95,22 @@ class device {
   [[nodiscard]] virtual expected<event_handle> make_event() = 0;
   virtual void destroy_event(event_handle event) noexcept = 0;
   [[nodiscard]] virtual expected<void> record(event_handle event, stream_handle stream) = 0;
-  /// What is put on `stream` from now on begins after `event`, as it was last recorded.
+  /// Work submitted to `stream` from now on starts after `event` as last recorded.
   [[nodiscard]] virtual expected<void> wait_for(stream_handle stream, event_handle event) = 0;
-  /// Whether all has been done that stood on the stream when the event was last recorded; true if it never was.
+  /// Whether all work on the stream before the last recording of the event is done; true if it was never recorded.
   [[nodiscard]] virtual expected<bool> has_completed(event_handle event) = 0;
-  /// Block until then, without using the processor.
+  /// Block until then without spinning.
   [[nodiscard]] virtual expected<void> synchronize_event(event_handle event) = 0;
   [[nodiscard]] virtual expected<void> synchronize_stream(stream_handle stream) = 0;
 
   // -- work on a stream
 
-  /// Between any two places of host and device memory. Asynchronous where host memory is pinned; what is copied stays
-  /// as it is until the stream has come there.
+  /// Copies between any two places in host and device memory. Asynchronous if the host memory is pinned; the source
+  /// must not change until the stream has executed the copy.
   [[nodiscard]] virtual expected<void> copy(std::byte* to, const std::byte* from, std::uint64_t size_bytes,
                                             stream_handle stream) = 0;
   [[nodiscard]] virtual expected<void> clear(std::byte* data, std::uint64_t size_bytes, stream_handle stream) = 0;
-  /// From elements of a 16-bit `type` to f32; a copy for other types. Pointers are aligned to 16 bytes.
+  /// Converts elements of a 16-bit `type` to f32; copies other types. Pointers are aligned to 16 bytes.
   [[nodiscard]] virtual expected<void> widen(dtype type, std::byte* out, const std::byte* in, std::uint64_t elements,
                                              stream_handle stream) = 0;
   [[nodiscard]] virtual expected<void> reduce(const device_reduction& what, stream_handle stream) = 0;
@@ -120,27 +119,26 @@ class device {
 /// "CUDA 13.0", or "built without CUDA".
 [[nodiscard]] std::string device_support();
 
-/// The GPUs that this process sees, in the runtime's order; none is no error. Fails with `errc::unsatisfiable` in a
-/// build without CUDA and where there is no driver, or one too old; the message says which.
+/// The GPUs that this process sees, in the runtime's order; possibly none. Fails with `errc::unsatisfiable` in a build
+/// without CUDA, without a driver, or with a driver that is too old; the message says which.
 [[nodiscard]] expected<std::vector<device_info>> find_devices();
 
-/// Opens GPU `index`; takes some 100 ms the first time. Fails as `find_devices` does, and with `errc::unsatisfiable`
-/// for an index beyond those there are.
+/// Opens GPU `index`; the first call takes about 100 ms. Fails as `find_devices` does, and with `errc::unsatisfiable`
+/// if there is no such GPU.
 [[nodiscard]] expected<std::shared_ptr<device>> open_device(int index);
 
-/// Bytes of device memory on a 256-byte boundary, as they come: not zeroed. Must not be freed while a stream may still
-/// use them.
+/// Uninitialised device memory on a 256-byte boundary. Do not free it while a stream may still use it.
 class device_memory {
  public:
   using release_function = std::function<void(std::byte*)>;
 
   device_memory() = default;
   [[nodiscard]] static expected<device_memory> make(std::shared_ptr<device> where, std::uint64_t size_bytes);
-  /// Takes over memory that has its own way to be given back.
+  /// Takes ownership of memory that `release` frees.
   device_memory(std::byte* data, std::uint64_t size_bytes, release_function release)
       : size_bytes_(size_bytes), data_(data, std::move(release)) {}
 
-  /// Addresses of the device: only its kernels and copies may follow them.
+  /// Device addresses: only kernels and device copies may dereference them.
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size_bytes_}; }
@@ -150,7 +148,7 @@ class device_memory {
   std::unique_ptr<std::byte, release_function> data_{nullptr, [](std::byte*) {}};
 };
 
-/// Host memory that the device copies from and to by itself, on a page boundary. Not zeroed.
+/// Page-aligned host memory that the device copies from and to directly. Not zeroed.
 class pinned_memory {
  public:
   pinned_memory() = default;
@@ -165,7 +163,7 @@ class pinned_memory {
   std::unique_ptr<std::byte, std::function<void(std::byte*)>> data_{nullptr, [](std::byte*) {}};
 };
 
-/// Pins host memory that somebody else has, such as shared memory, for as long as this lives. The memory outlives it.
+/// Pins host memory with another owner, such as shared memory, during its own lifetime. The memory outlives it.
 class pinned_registration {
  public:
   pinned_registration() = default;
@@ -177,7 +175,7 @@ class pinned_registration {
   std::unique_ptr<const std::byte, std::function<void(const std::byte*)>> memory_{nullptr, [](const std::byte*) {}};
 };
 
-/// A queue of work of its own, which waits for no other. The destructor does not wait: what is under way goes on.
+/// An independent queue of work. The destructor does not wait: submitted work continues.
 class device_stream {
  public:
   device_stream() = default;
@@ -200,7 +198,7 @@ class device_stream {
   std::unique_ptr<void, std::function<void(void*)>> handle_{nullptr, [](void*) {}};
 };
 
-/// A place on a stream, to be waited for by the host or by other streams. Made without timing.
+/// A point on a stream that the host or other streams can wait for. Created without timing.
 class device_event {
  public:
   device_event() = default;
@@ -210,7 +208,7 @@ class device_event {
 
   [[nodiscard]] expected<void> record(const device_stream& stream) { return where_->record(handle(), stream.handle()); }
   [[nodiscard]] expected<void> record(stream_handle stream) { return where_->record(handle(), stream); }
-  /// Has `stream` wait.
+  /// Makes `stream` wait for this event.
   [[nodiscard]] expected<void> hold(const device_stream& stream) const {
     return where_->wait_for(stream.handle(), handle());
   }

@@ -4,17 +4,18 @@
 
 namespace troupe::collectives {
 
-/// What the bits of kernels depend on, beside the GPU.
+/// The software, beside the GPU itself, that determines the bits of kernels.
 struct device_software {
-  /// The newest CUDA that the driver knows: "13.0". Code that is not compiled for a GPU's model, the driver compiles.
+  /// The newest CUDA version that the driver supports: "13.0". The driver compiles code for GPUs that the program was
+  /// not compiled for.
   std::string driver;
-  /// The CUDA Toolkit that this program's kernels were compiled with.
+  /// The CUDA Toolkit that compiled this program's kernels.
   std::string toolkit;
 
   bool operator==(const device_software&) const = default;
 };
 
-/// Of this process; empty where there is none.
+/// The versions of this process; empty where there is none.
 [[nodiscard]] device_software find_device_software();
 
 } // namespace troupe::collectives

@@ -13,7 +13,7 @@
 
 namespace troupe::collectives {
 
-/// The calls of a communicator. The numbers are on the wire: append only.
+/// The calls of a communicator. The numbers are part of the wire format: append only.
 enum class call_kind : std::uint8_t {
   none = 0,
   all_reduce = 1,
@@ -31,26 +31,26 @@ enum class call_kind : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(call_kind kind) noexcept;
 
-/// One call of a collective: what all ranks have to agree on, and no more. Trivially copyable, and compared between
-/// processes.
+/// One call, reduced to what all ranks must agree on. Trivially copyable; compared between processes.
 struct call_record {
   static constexpr std::uint32_t every_peer = UINT32_MAX;
 
-  /// Counts the calls of the whole group from 1; for `send` and `receive`, the messages of this rank to or from `peer`.
+  /// The number of the call among the group's collective calls, from 1. For `send` and `receive`, the number of the
+  /// message from this rank to `peer` or back.
   std::uint64_t sequence = 0;
 
-  /// Of this rank's data: what has to be equal on all ranks.
+  /// The size of this rank's data, as far as it must be equal on all ranks.
   std::uint64_t size_bytes = 0;
 
-  /// Digest of whatever else has to be equal: layout, shards, ownership, divisor. 0 for calls without.
+  /// A digest of everything else that must be equal: layout, shards, ownership, divisor. 0 for calls without.
   std::uint64_t detail = 0;
 
-  /// The root of a broadcast, the peer of a `send` or `receive`; `every_peer` for other calls.
+  /// The root of a broadcast or the peer of a `send` or `receive`; `every_peer` for other calls.
   std::uint32_t peer = every_peer;
 
   call_kind kind = call_kind::none;
 
-  /// 0 where the call moves bytes without looking at them.
+  /// 0 if the call moves bytes without interpreting them.
   std::uint8_t type = 0;
   std::uint8_t op = 0;
   std::uint8_t reserved = 0;
@@ -61,43 +61,43 @@ struct call_record {
 /// "all_reduce #17 (sum of f32, 4096 bytes)".
 [[nodiscard]] std::string to_string(const call_record& call);
 
-/// Whether two ranks that both make a call of all with this number can go on: kind, type, operation, size, root and
-/// detail are equal. The number itself is not looked at.
+/// Whether two collective calls with the same number match: kind, type, operation, size, root and detail are equal.
+/// Does not compare the numbers.
 [[nodiscard]] bool fit_together(const call_record& left, const call_record& right) noexcept;
 
-/// What two ranks that do not fit together are told: "rank 1 calls broadcast #4 (64 bytes, root 0) where rank 0 calls
+/// The error for two ranks whose calls do not match: "rank 1 calls broadcast #4 (64 bytes, root 0) where rank 0 calls
 /// all_reduce #4 (sum of f32, 64 bytes): ...".
 [[nodiscard]] std::string describe_mismatch(rank_id left, const call_record& of_left, rank_id right,
                                             const call_record& of_right);
 
-/// What a rank is doing, or did last: for people who look for the one that is late.
+/// What a rank is doing, or did last; helps to find the slow rank.
 struct flight_record {
   struct peer_state {
     rank_id rank;
-    /// Whether this rank has had from it all that the current call needs, as far as it knows.
+    /// Whether the current call needs nothing more from this peer, as far as this rank knows.
     bool arrived = false;
-    /// Where the peer stands, as it last said; `kind` is `none` if it did not.
+    /// The peer's last reported call; its `kind` is `none` if the peer has reported none.
     call_record last_call;
   };
 
   /// "shm", "gloo", "shm+gloo", "self".
-  std::string_view backend;
+  std::string_view transport;
   rank_id rank;
   std::uint32_t world_size = 0;
   generation_id generation;
 
-  /// The call that is under way, or the last one.
+  /// The running call, or the last one.
   call_record call;
   bool is_under_way = false;
 
-  /// How long it has been under way; after its end, how long it took. Over shared memory good to some milliseconds.
+  /// The time since the call started, or how long it took. Over shared memory accurate to a few milliseconds.
   std::chrono::nanoseconds duration{0};
 
-  /// Every other rank, while a call is under way.
+  /// Every other rank, while a call is running.
   std::vector<peer_state> peers;
 };
 
-/// One line for each rank that is waited for, beneath one for the call.
+/// A line for the call, followed by a line for each rank that it waits for.
 [[nodiscard]] std::string to_string(const flight_record& record);
 
 } // namespace troupe::collectives

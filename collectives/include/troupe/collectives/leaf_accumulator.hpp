@@ -21,10 +21,10 @@ struct leaf_partial {
   const std::byte* data = nullptr;
 };
 
-/// Adds up the contributions of one worker's shards along the canonical tree. Works like a binary counter, so that only
-/// about log2(shards) + 1 buckets of sums live at a time (twice that for a range that starts and ends in the middle of
-/// subtrees), and one contribution where the layout has 16-bit floats: these are widened before they are added. After
-/// the first step nothing is allocated.
+/// Adds the contributions of one worker's shards along the canonical tree. It works like a binary counter, so only
+/// about log2(shards) + 1 buckets of sums exist at a time: twice that for a range that starts and ends in the middle of
+/// subtrees, and one contribution more if the layout has 16-bit floats, which are widened before they are added.
+/// Allocates nothing after the first step.
 ///
 ///     sums.begin(range);
 ///     for (auto shard : range)
@@ -33,33 +33,32 @@ struct leaf_partial {
 ///     communicator.reduce_leaves(layout, shards, ownership, sums.partials(), result);
 class leaf_accumulator {
  public:
-  /// Fails with `errc::invalid_argument` if a segment's type cannot be summed, or `shards` is 0. The partial sums lie
-  /// in `memory`, which outlives the accumulator: a communicator's, to spare it copies.
+  /// Fails with `errc::invalid_argument` if a segment's type cannot be summed or `shards` is 0. Allocates the partial
+  /// sums from `memory`, which outlives the accumulator; a communicator's memory saves copies.
   [[nodiscard]] static expected<leaf_accumulator>
   make(bucket_layout layout, std::uint32_t shards,
        std::pmr::memory_resource& memory = *std::pmr::new_delete_resource());
 
-  /// Starts a step: forgets the partial sums of the last one. `range` lies in [0, shards).
+  /// Starts a step and discards the partial sums of the last one. `range` lies in [0, shards).
   void begin(shard_range range);
 
-  /// The zeroed bucket of `layout()`, on a 64-byte boundary, into which the caller adds this shard's contribution. May
-  /// be written until the next call of `next` or `end`; after `close`, each part until it is finished. Shards come in
-  /// ascending order; one that is left out contributes +0. Throws `std::logic_error` for a shard out of order or
-  /// outside the range, and after `close` or `end`.
+  /// The zeroed bucket of `layout()`, on a 64-byte boundary, to which the caller adds this shard's contribution.
+  /// Writable until the next call of `next` or `end`; after `close`, each part until it is finished. Shards come in
+  /// ascending order; a skipped shard contributes +0. Throws `std::logic_error` for a shard out of order or outside the
+  /// range, and after `close` or `end`.
   [[nodiscard]] std::span<std::byte> next(shard_id shard);
 
-  /// Ends the step: `partials()` are complete. After `close`, finishes what is not finished yet.
+  /// Ends the step and completes `partials()`. After `close`, finishes what is not finished yet.
   void end();
 
-  /// Ends the step piece by piece, while the last shard's contribution is still being written. `close` says that no
-  /// shard follows; `finish` then, that this part of the last contribution (64-byte boundaries of `layout()`) is
-  /// written, after which that part of the partial sums is complete. Each byte is finished once. Throw
-  /// `std::logic_error` for a second `close`, a piece before it, outside the bucket, off the boundaries or finished
-  /// already.
+  /// End the step piece by piece while the last shard's contribution is still being written. `close` says that no shard
+  /// follows. `finish` says that this part of the last contribution (64-byte boundaries of `layout()`) is written, and
+  /// completes that part of the partial sums. Each byte is finished once. They throw `std::logic_error` for a second
+  /// `close`, and for a part before it, outside the bucket, off the boundaries or already finished.
   void close();
   void finish(byte_range range);
 
-  /// After `end()` or `close()`: the sums of `maximal_nodes` of the range, left to right, each a bucket of
+  /// After `end()` or `close()`: the sums of the range's `maximal_nodes`, from left to right, each a bucket of
   /// `layout().sums()`. Valid until the next `begin()`.
   [[nodiscard]] std::span<const leaf_partial> partials() const noexcept { return partials_; }
 
@@ -74,14 +73,14 @@ class leaf_accumulator {
 
   [[nodiscard]] bool is_narrow() const noexcept { return sums_.size_bytes() != layout_.size_bytes(); }
   void run(byte_range range) noexcept;
-  /// All that the plan speaks of.
+  /// Allocates all buffers that the plan refers to.
   void make_buffers();
 
   bucket_layout layout_;
   bucket_layout sums_;
   std::pmr::memory_resource* memory_;
   accumulation_plan plan_;
-  /// What is finished after `close`: disjoint, ascending, never touching.
+  /// The parts finished after `close`: disjoint, ascending, never adjacent.
   std::vector<byte_range> finished_;
   aligned_buffer contribution_;
   std::vector<aligned_buffer> buffers_;

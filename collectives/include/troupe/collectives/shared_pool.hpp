@@ -12,32 +12,32 @@
 
 namespace troupe::collectives {
 
-/// Memory of this process that others may read, and (but for `peer_access::pinnable`) nobody else can write: one file
-/// in memory, sealed, from which blocks are taken. A process has one for its life; who gets its descriptor sees all
-/// blocks at their offsets.
-///
-/// Blocks start on page boundaries and are backed by memory when they are taken, so that no access fails later. What
-/// is given back is kept for the next block. From any thread.
+/// This process's memory that peers can read: one sealed memory file from which blocks are allocated. Nobody else can
+/// write to it, except with `peer_access::pinnable`. A process has one pool for its lifetime; whoever receives its
+/// descriptor sees all blocks at their offsets.
+/// | Blocks start on page boundaries. Allocation backs them with memory, so no later access fails. Freed blocks are
+/// reused. From any thread.
 class shared_pool final : public std::pmr::memory_resource {
  public:
-  /// What those who get the descriptor can map. Devices fetch from memory that is pinned, and most hosts pin only what
-  /// a process may write: `pinnable` is for what a peer's device fetches, and nobody else writes it by agreement alone.
+  /// What holders of the descriptor can map. Devices copy from pinned memory, and most hosts pin only memory that the
+  /// process may write. `pinnable` is for memory that a peer's device reads; peers do not write to it by convention
+  /// only.
   enum class peer_access : std::uint8_t { read_only, pinnable };
 
-  /// Room for as many bytes as this machine has memory, or `capacity_bytes`; only what is taken costs memory.
+  /// With room for as many bytes as this machine has memory, or `capacity_bytes`. Only allocated blocks use memory.
   [[nodiscard]] static expected<std::shared_ptr<shared_pool>> make(std::uint64_t capacity_bytes = 0,
                                                                    peer_access peers = peer_access::read_only);
 
   ~shared_pool() override;
 
-  /// The file, to be passed to the peers. Borrowed.
+  /// The file to pass to the peers. Borrowed.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] std::uint64_t capacity_bytes() const noexcept { return capacity_bytes_; }
 
-  /// Whether the bytes lie in blocks of this pool.
+  /// Whether all these bytes lie in this pool's blocks.
   [[nodiscard]] bool contains(const void* data, std::size_t size_bytes) const noexcept;
 
-  /// Where in the file they lie.
+  /// Their offset in the file.
   [[nodiscard]] std::uint64_t offset_of(const void* data) const noexcept;
 
  private:
@@ -51,7 +51,7 @@ class shared_pool final : public std::pmr::memory_resource {
   std::byte* base_;
   std::uint64_t capacity_bytes_;
   std::mutex mutex_;
-  /// What is free below `end_`: offset and size, never adjacent to each other.
+  /// The free ranges below `end_`, as offset and size; never adjacent.
   std::map<std::uint64_t, std::uint64_t> free_;
   std::uint64_t end_ = 0;
 };

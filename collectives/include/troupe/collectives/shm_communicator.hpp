@@ -15,11 +15,11 @@
 
 namespace troupe::collectives {
 
-/// An all-gather of descriptors among the ranks of one host: takes this rank's (borrowed), gives copies of all ranks'
-/// in rank order, this rank's own place empty. Ranks give equally many.
+/// An all-gather of descriptors among the ranks of one host: takes this rank's (borrowed), returns copies of all ranks'
+/// in rank order, with this rank's entry empty. All ranks pass the same number.
 using descriptor_exchange = std::function<expected<std::vector<std::vector<unique_fd>>>(std::span<const int> mine)>;
 
-/// A place in a group whose ranks share memory.
+/// This rank's place in a group whose ranks share memory.
 struct shm_options {
   rank_id rank;
   /// At most 64.
@@ -29,22 +29,21 @@ struct shm_options {
   /// The longest that one call may take.
   std::chrono::milliseconds deadline = std::chrono::seconds{300};
 
-  /// The memory that `communicator::memory()` hands out: one for each process, for its life.
+  /// The memory that `communicator::memory()` allocates from: one per process, for its lifetime.
   std::shared_ptr<shared_pool> pool;
 
-  /// The ranks' numbers in a larger group, for messages; none: as they are here.
+  /// The ranks' numbers in a larger group, for messages; empty if they are the same.
   std::vector<rank_id> names = {};
 
-  /// Results are fetched by devices, and so mapped in a way in which they can be pinned.
+  /// Devices read the results, so they are mapped in a way that can be pinned.
   bool results_for_devices = false;
 };
 
-/// Forms the group: every rank of the generation on this host calls it. Calls `exchange` once. A rank's memory can be
-/// read by the others and written by none (results for devices: by agreement); it is gone when the last process that
-/// has it is, whatever way they ended.
-///
-/// Fails with the exchange's error, `errc::mismatch` (a descriptor is of another generation or group), `errc::io_error`
-/// (memory cannot be had), `errc::invalid_argument`.
+/// Forms the group. Every rank of the generation on this host calls it. Calls `exchange` once. The other ranks can read
+/// a rank's memory but not write it (results for devices: by convention). It is freed when the last process that maps
+/// it ends, however that happens.
+/// | Fails with the exchange's error, `errc::mismatch` (a descriptor is from another generation or group),
+/// `errc::io_error` (out of memory), `errc::invalid_argument`.
 [[nodiscard]] expected<std::unique_ptr<communicator>> make_shm_communicator(shm_options options,
                                                                             const descriptor_exchange& exchange);
 

@@ -8,12 +8,12 @@
 
 namespace troupe::collectives {
 
-/// Buckets in device memory that are reduced on the host, by any communicator: copied into pinned memory that the peers
-/// can read, reduced there, and copied back, part by part and all at the same time. For ranks that share a GPU, and
-/// wherever devices cannot talk to each other. Over shared memory the host copies nothing itself.
-///
-/// `group` outlives what is returned. While reductions are on their way its other calls wait for them, as for calls
-/// that were started; an abort of either ends both. `all_reduce_fast` sums as `group` does.
+/// A group that reduces buckets in device memory on the host, through any communicator: it copies them into pinned
+/// memory that the peers can read, reduces them there and copies the result back, with all parts in flight at the same
+/// time. For ranks that share a GPU, and for devices that cannot communicate. Over shared memory the host copies
+/// nothing.
+/// | `group` outlives the result. Other calls on it wait for running reductions, as for started calls; aborting either
+/// aborts both. `all_reduce_fast` sums in the order of `group`.
 [[nodiscard]] expected<std::unique_ptr<device_group>>
 make_staged_device_group(std::shared_ptr<device> where, communicator& group, hang_policy on_hang = {});
 

@@ -18,18 +18,18 @@ class unique_fd {
   }
   ~unique_fd() { reset(); }
 
-  /// The number, or -1 when nothing is open. Stays with this object.
+  /// The descriptor, or -1 if none is open. Ownership stays here.
   [[nodiscard]] int get() const noexcept { return fd_; }
   [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
 
-  /// Closes what is open, and owns `fd` from now on.
+  /// Closes the open descriptor and takes ownership of `fd`.
   void reset(int fd = -1) noexcept {
     if (fd_ >= 0)
       ::close(fd_);
     fd_ = fd;
   }
 
-  /// Gives the descriptor away: the caller closes it.
+  /// Gives up ownership: the caller closes the descriptor.
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
 
  private:

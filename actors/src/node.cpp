@@ -11,6 +11,7 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -74,7 +75,7 @@ class node_state : public node_transport::base {
 
   behavior_type make_behavior() override {
     return {
-        [this](const offer_request& request) { return offer(request.run); },
+        [this](const offer_request& request) { return offer(request); },
         [this](const open_run& request, const run_control& control, const collectives_actor& collectives,
                const checkpoint_store& store) { return open(request, control, collectives, store); },
         [this](const start_workers& request) { return start(request); },
@@ -125,9 +126,14 @@ class node_state : public node_transport::base {
         {errc::stale_generation, "this node has no run " + run.value + " (it has ended, or never began here)"});
   }
 
-  node_offer offer(const run_id& run) const {
-    auto free = resources{config_.capacity.cpus, static_cast<double>(devices_.open_to(run))};
-    return {config_.host, config_.address, static_cast<std::uint32_t>(::getpid()), free};
+  caf::result<node_offer> offer(const offer_request& request) const {
+    if (request.protocol != protocol_version)
+      return to_caf({errc::unsupported_version,
+                     fmt::format("this caf-node speaks version {} of the protocol, the driver version {}: install the "
+                                 "same Troupe on all hosts",
+                                 protocol_version, request.protocol)});
+    auto free = resources{config_.capacity.cpus, static_cast<double>(devices_.open_to(request.run))};
+    return node_offer{config_.host, config_.address, static_cast<std::uint32_t>(::getpid()), free};
   }
 
   caf::result<run_opened> open(const open_run& request, const run_control& control,

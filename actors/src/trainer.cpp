@@ -754,32 +754,32 @@ class trainer_state : public trainer_backend::base {
   begin_training begin_message() const {
     begin_training message;
     message.run = result_.run;
-    message.function = function_;
-    message.run_name = config_.run.name;
-    message.run_directory = result_.path;
-    message.seed = config_.run.seed;
-    message.shards = config_.scaling.shards;
-    message.configuration = config_.config.dump();
-    message.options = config_.options.dump();
-    message.steps = config_.run.steps;
-    message.restore_from = state_.restore_from;
-    message.restore_step = state_.restore_step;
+    message.settings.function = function_;
+    message.settings.name = config_.run.name;
+    message.settings.directory = result_.path;
+    message.settings.seed = config_.run.seed;
+    message.settings.shards = config_.scaling.shards;
+    message.settings.configuration = config_.config.dump();
+    message.settings.options = config_.options.dump();
+    message.settings.steps = config_.run.steps;
+    message.resume.checkpoint = state_.restore_from;
+    message.resume.restore_step = state_.restore_step;
     // A run's own state has to be whole.
     if (!state_.restore_step)
-      message.load = config_.load;
-    message.restored_step = state_.step;
-    message.checkpoint_every_steps = config_.checkpoint.every_steps;
-    message.checkpoints_in_flight = config_.checkpoint.max_in_flight;
-    message.sync = config_.checkpoint.sync;
-    message.reuse_unchanged = config_.checkpoint.reuse_unchanged;
-    message.fast_reduction = config_.run.reduction == reduction_mode::fast;
-    message.keep_ledger = config_.run.keep_ledger;
-    message.check_every_step = config_.run.check_every_step;
-    message.verify_determinism = config_.run.verify_determinism;
-    message.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
-    message.driver_ends_waits = replaces_who_stands();
-    message.gpus = resources_of_worker(config_.scaling).gpus;
-    message.gradients_on_gpu = config_.run.transport == transport_mode::automatic ? gpu_gradients::automatic
+      message.resume.load = config_.load;
+    message.resume.step = state_.step;
+    message.checkpoints.every_steps = config_.checkpoint.every_steps;
+    message.checkpoints.max_in_flight = config_.checkpoint.max_in_flight;
+    message.checkpoints.sync = config_.checkpoint.sync;
+    message.checkpoints.reuse_unchanged = config_.checkpoint.reuse_unchanged;
+    message.settings.fast_reduction = config_.run.reduction == reduction_mode::fast;
+    message.settings.keep_ledger = config_.run.keep_ledger;
+    message.settings.check_every_step = config_.run.check_every_step;
+    message.settings.verify_determinism = config_.run.verify_determinism;
+    message.settings.collective_timeout_ms = static_cast<std::uint64_t>(config_.run.collective_timeout.count());
+    message.settings.driver_ends_waits = replaces_who_stands();
+    message.device.gpus = resources_of_worker(config_.scaling).gpus;
+    message.device.gradients = config_.run.transport == transport_mode::automatic ? gpu_gradients::automatic
                                : config_.run.transport == transport_mode::nccl    ? gpu_gradients::by_nccl
                                                                                   : gpu_gradients::by_host;
     return message;
@@ -800,7 +800,7 @@ class trainer_state : public trainer_backend::base {
       parts_->lend(state_.restore_from);
     for (const auto& place : layout_.places()) {
       message.worker = place.worker;
-      message.part_stream = part_stream_for(place.worker);
+      message.checkpoints.part_stream = part_stream_for(place.worker);
       message.place = place_of(place, restart_why_);
       anon_send(workers_[place.worker], message);
     }
@@ -829,9 +829,9 @@ class trainer_state : public trainer_backend::base {
   void begin_joiner_of(worker_id worker) {
     auto message = begin_message();
     message.worker = worker;
-    message.part_stream = part_stream_for(worker);
+    message.checkpoints.part_stream = part_stream_for(worker);
     // Its state comes from the others.
-    message.restore_from.clear();
+    message.resume.checkpoint.clear();
     message.place.attempt = coordinator_->attempt();
     // Preliminary: it hears of its place when it gets one.
     message.place.rank = rank_id{layout_.world_size()};
@@ -897,11 +897,10 @@ class trainer_state : public trainer_backend::base {
     // Before any worker hears of it.
     caf::anon_send(collectives_, generation_now());
     caf::anon_send(store_, generation_now());
-    next_generation message;
+    member_place message;
     message.commit_point = next.decision.commit_point;
     message.commands_agreed = next.decision.commands_agreed;
     message.evaluations = next.decision.evaluations;
-    message.evaluations_differ = next.decision.evaluations_differ;
     for (const auto& place : layout_.places()) {
       if (place.worker == next.decision.evaluation_source)
         message.evaluation_source = place.rank;
@@ -915,12 +914,10 @@ class trainer_state : public trainer_backend::base {
                                                    : state_comparison::nothing;
       message.place = place_of(place, next.record.reason);
       result_.workers[place.worker.value].rank = place.rank;
-      answer_report(place.worker, message);
+      answer_report(place.worker, next_generation{message});
     }
     for (auto worker : next.released) {
-      next_generation drain;
-      drain.released = true;
-      answer_report(worker, drain);
+      answer_report(worker, next_generation{released{}});
       release(worker);
     }
     standing_->clear();
@@ -929,16 +926,16 @@ class trainer_state : public trainer_backend::base {
 
   /// Their answers are not yet places in a generation.
   void stage(const stage_joiners& group) {
-    next_generation message;
-    message.staging.number = group.number;
-    message.staging.generation = coordinator_->generation();
-    message.staging.sources = group.sources;
-    message.staging.joiners = group.joiners;
+    staging_place place;
+    place.number = group.number;
+    place.generation = coordinator_->generation();
+    place.sources = group.sources;
+    place.joiners = group.joiners;
     for (auto [rank, worker] : group.told) {
       auto index = node_of(worker);
-      message.staging.rank = rank;
-      message.staging.data_address = group.across_nodes && index ? node(*index).offer.address : "127.0.0.1";
-      answer_report(worker, message);
+      place.rank = rank;
+      place.data_address = group.across_nodes && index ? node(*index).offer.address : "127.0.0.1";
+      answer_report(worker, next_generation{place});
     }
   }
 
@@ -1203,12 +1200,7 @@ class trainer_state : public trainer_backend::base {
                 notify(false, action.why + ": it gets the state while the others train on");
                 stage(x);
               },
-              [&](const skip_loop& x) {
-                next_generation message;
-                message.skips_loop = true;
-                message.next_evaluations = x.evaluations;
-                answer_report(x.worker, message);
-              },
+              [&](const skip_loop& x) { answer_report(x.worker, next_generation{loop_completed{x.evaluations}}); },
               [&](const end_staging& x) {
                 anon_send(collectives_, exchange_ended{result_.run, coordinator_->generation(), x.number});
               },

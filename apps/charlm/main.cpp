@@ -217,7 +217,7 @@ int run(const troupe::app& app, options& o) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", charlm::train, {charlm::make_backend()}}}};
+  auto app = troupe::app{argc, argv, {{"train", charlm::train, {charlm::make_framework()}}}};
   options o;
   CLI::App cli{"Trains a byte-level language model on text, in as many processes as you like: the result is the same, "
                "bit for bit.",

@@ -16,7 +16,7 @@ namespace charlm {
 
 namespace {
 
-class gpu_libraries : public troupe::transport {
+class gpu_libraries : public troupe::framework {
  public:
   std::string name() const override { return "charlm"; }
   std::map<std::string, std::string> gpu_numerics() const override { return gpu_maths_numerics(); }
@@ -136,7 +136,7 @@ void train(troupe::train_context& ctx) {
   ctx.device() == "cpu" ? train_on_cpu(ctx) : train_on_gpu(ctx);
 }
 
-std::shared_ptr<troupe::transport> make_backend() {
+std::shared_ptr<troupe::framework> make_framework() {
   return std::make_shared<gpu_libraries>();
 }
 

@@ -12,6 +12,6 @@ namespace charlm {
 void train(troupe::train_context& ctx);
 
 /// Tells what its arithmetic on a GPU depends on.
-[[nodiscard]] std::shared_ptr<troupe::transport> make_backend();
+[[nodiscard]] std::shared_ptr<troupe::framework> make_framework();
 
 } // namespace charlm

@@ -416,7 +416,7 @@ class fake_worker : public worker_actor::base {
     stage_->begun.add(message);
     begin_ = message;
     place_ = message.place;
-    step_ = message.restored_step.value;
+    step_ = message.resume.step.value;
     // A joiner has no place yet, and gets the state of the others with it.
     has_state_ = place_.generation != generation_id{};
     stage_->write({request_.run, request_.worker, {"hello from rank " + std::to_string(place_.rank.value)}});
@@ -442,7 +442,9 @@ class fake_worker : public worker_actor::base {
             [this](const caf::error& reason) { fail(from_caf(reason)); });
   }
 
-  [[nodiscard]] std::uint64_t steps() const { return begin_.steps > 0 ? begin_.steps : stage_->steps; }
+  [[nodiscard]] std::uint64_t steps() const {
+    return begin_.settings.steps > 0 ? begin_.settings.steps : stage_->steps;
+  }
 
   /// Whether this one stands after the third step.
   [[nodiscard]] bool stands() const {
@@ -486,7 +488,7 @@ class fake_worker : public worker_actor::base {
     batch.run = begin_.run;
     batch.worker = begin_.worker;
     batch.rank = place_.rank;
-    auto third = std::min(steps(), begin_.restored_step.value + 3);
+    auto third = std::min(steps(), begin_.resume.step.value + 3);
     for (auto last = stands() ? third : steps(); step_ < last;) {
       ++step_;
       batch.rows.push_back({{step_}, step_, {{"loss", 1.0 / static_cast<double>(step_)}}});
@@ -511,15 +513,16 @@ class fake_worker : public worker_actor::base {
 
   void obey(const control_command& command) {
     commands_ = std::max(commands_, command.sequence);
-    if (command.kind == command_kind::stop)
+    if (std::holds_alternative<stop_command>(command.what))
       stop_asked_ = true;
-    if (command.kind == command_kind::regroup)
-      regroup_asked_ = command.generation;
+    const auto* regroups = std::get_if<regroup_command>(&command.what);
+    if (regroups != nullptr)
+      regroup_asked_ = regroups->generation;
     if (!stands_between_steps_ || !has_state_ || reporting_ || finished_)
       return;
-    if (command.kind == command_kind::stop && role() == part::until_stopped)
+    if (std::holds_alternative<stop_command>(command.what) && role() == part::until_stopped)
       save_and_finish(true);
-    if (command.kind == command_kind::regroup && command.generation == place_.generation)
+    if (regroups != nullptr && regroups->generation == place_.generation)
       report({});
   }
 
@@ -550,14 +553,15 @@ class fake_worker : public worker_actor::base {
   }
 
   void go_on(const next_generation& next) {
-    if (next.released) {
+    const auto* member = std::get_if<member_place>(&next.what);
+    if (member == nullptr) {
       finished_ = true;
       return;
     }
-    place_ = next.place;
+    place_ = member->place;
     has_state_ = true;
     stands_between_steps_ = false;
-    step_ = next.commit_point.value;
+    step_ = member->commit_point.value;
     if (aborted_ >= place_.generation)
       return report({errc::aborted, "the group is gone again"});
     agreed_ ? train() : propose();
@@ -582,7 +586,7 @@ class fake_worker : public worker_actor::base {
     message.tensors = state.specs();
     message.values_json = "{}";
     auto plan = serialization::plan_chunks(message.tensors, message.world_size);
-    auto directory = std::filesystem::path{begin_.run_directory} / "checkpoints" /
+    auto directory = std::filesystem::path{begin_.settings.directory} / "checkpoints" /
                      serialization::temporary_name(message.step, message.generation, 1);
     auto views = state.views();
     auto written = serialization::write_part(directory, place_.rank.value, plan, views);

@@ -128,6 +128,13 @@ TEST_CASE_FIXTURE(host, "a node says what it has") {
   CHECK(offer->pid == static_cast<std::uint32_t>(::getpid()));
 }
 
+TEST_CASE_FIXTURE(host, "a driver that speaks another version of the protocol is refused, with both versions") {
+  auto offer = ask<node_offer>(node, offer_request{run, protocol_version + 1});
+  REQUIRE_FALSE(offer);
+  CHECK(offer.error().code == errc::unsupported_version);
+  CHECK(offer.error().message.find("version 2 of the protocol, the driver version 3") != std::string::npos);
+}
+
 TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered those that no other has") {
   const auto other = run_id{"4567"};
   auto offered = [this](const run_id& id) { return ask<node_offer>(node, offer_request{id})->free.gpus; };

@@ -432,7 +432,7 @@ TEST_CASE("a stop in training is a command, sent once, and the run ends as stopp
   auto run = training(2);
   auto actions = run.on_stop({false});
   REQUIRE(kinds(actions) == list{"command"});
-  CHECK(std::get<send_command>(actions[0].what).command == control_command{::run, 1, command_kind::stop, {1}});
+  CHECK(std::get<send_command>(actions[0].what).command == control_command{::run, 1, stop_command{}});
   CHECK(run.on_stop({false}).empty());
   CHECK(run.on_checkpoint_request().empty());
   auto stopped = finished_by(0, {}, 5);
@@ -485,7 +485,7 @@ TEST_CASE("commands are numbered") {
   for (std::uint64_t i = 1; i <= 3; ++i) {
     auto actions = run.on_checkpoint_request();
     REQUIRE(kinds(actions) == list{"command"});
-    CHECK(std::get<send_command>(actions[0].what).command == control_command{::run, i, command_kind::checkpoint, {1}});
+    CHECK(std::get<send_command>(actions[0].what).command == control_command{::run, i, checkpoint_command{}});
   }
   CHECK(std::get<send_command>(run.on_stop({false})[0].what).command.sequence == 4);
 }
@@ -742,7 +742,7 @@ class simulation {
   void obey(const send_command& x) {
     CHECK(x.command.sequence == ++commands_);
     CHECK_FALSE(stop_);
-    stop_ = x.command.kind == command_kind::stop;
+    stop_ = std::holds_alternative<stop_command>(x.command.what);
   }
   void obey(const abort_all& x) {
     CHECK(++aborted_ == 1);
@@ -1013,9 +1013,10 @@ class healing_simulation {
     auto stop = false;
     for (const auto& command : who.commands)
       if (command.sequence > who.commands_done && command.sequence <= agreed) {
-        stop = stop || command.kind == command_kind::stop;
-        regroup = regroup || (command.kind == command_kind::regroup && command.generation.value == who.generation);
-        if (command.kind == command_kind::checkpoint)
+        stop = stop || std::holds_alternative<stop_command>(command.what);
+        if (const auto* regroups = std::get_if<regroup_command>(&command.what))
+          regroup = regroup || regroups->generation.value == who.generation;
+        if (std::holds_alternative<checkpoint_command>(command.what))
           checkpointed_ = std::max(checkpointed_, who.committed);
       }
     who.commands_done = std::max(who.commands_done, agreed);
@@ -1025,7 +1026,7 @@ class healing_simulation {
       report_if(i, life::training, true);
   }
 
-  void enter(std::uint32_t i, const next_generation& next) {
+  void enter(std::uint32_t i, const member_place& next) {
     auto& who = workers_[i];
     if (who.now != life::waiting)
       return;
@@ -1343,7 +1344,7 @@ class healing_simulation {
       // Who has no state gets it, and who leaves may leave, where nobody is in the middle of anything.
       if (!is_new && (!x.joiners.empty() || !x.released.empty()))
         CHECK(workers_[i].last_report->between_steps);
-      next_generation next;
+      member_place next;
       next.place.generation = {last_generation_};
       next.commit_point = x.decision.commit_point;
       next.commands_agreed = x.decision.commands_agreed;
@@ -1425,7 +1426,7 @@ class healing_simulation {
   }
 
   [[nodiscard]] bool stop_was_sent() const {
-    return std::ranges::any_of(commands_, [](const auto& x) { return x.kind == command_kind::stop; });
+    return std::ranges::any_of(commands_, [](const auto& x) { return std::holds_alternative<stop_command>(x.what); });
   }
 
   std::mt19937 random_;

@@ -94,7 +94,7 @@ run_coordinator with_a_follower() {
 
 bool asks_for_regroup(const run_actions& actions) {
   const auto* found = find<send_command>(actions);
-  return actions.size() == 1 && found != nullptr && found->command.kind == command_kind::regroup;
+  return actions.size() == 1 && found != nullptr && std::holds_alternative<regroup_command>(found->command.what);
 }
 
 /// By rank.
@@ -118,7 +118,7 @@ TEST_CASE(
   // First the others are told, who may come to the exchange first or last.
   REQUIRE(staged.size() == 2);
   const auto& command = std::get<send_command>(staged[0].what).command;
-  CHECK(command == control_command{run, 1, command_kind::stage, {1}, 1, false, 0});
+  CHECK(command == control_command{run, 1, stage_command{{1}, 1, false, 0}});
   CHECK(std::get<stage_joiners>(staged[1].what) == stage_joiners{1, 2, 1, false, {{{2}, {2}}}});
   CHECK(group.training());
 
@@ -207,7 +207,7 @@ TEST_CASE("a joiner that falls back follows again, and after three times the oth
   }
   const auto last = group.on_report(asks_for_place(2, 3), start);
   REQUIRE(find<send_command>(last));
-  CHECK(find<send_command>(last)->command.kind == command_kind::regroup);
+  CHECK(std::holds_alternative<regroup_command>(find<send_command>(last)->command.what));
 }
 
 TEST_CASE("when one of the others is lost, the joiner does not hold them up, and follows who is left") {

@@ -315,8 +315,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run goes on where its checkpoint stands, a
   CHECK(second.run != first.run);
   CHECK(lines_of("metrics.jsonl") == 5 * 2 + 3 * 3);
   auto begun = nodes[0]->begun.all().back();
-  CHECK(begun.restore_step);
-  CHECK(begun.restore_from == first.latest_checkpoint);
+  CHECK(begun.resume.restore_step);
+  CHECK(begun.resume.checkpoint == first.latest_checkpoint);
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run of another configuration does not go on, and starts no process") {
@@ -342,8 +342,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "a new run begins with the state of another, 
   CHECK(second.status == run_status::completed);
   CHECK(second.resumed_from_step == 0);
   auto begun = nodes[0]->begun.all().back();
-  CHECK(begun.restore_from == first.latest_checkpoint);
-  CHECK_FALSE(begun.restore_step);
+  CHECK(begun.resume.checkpoint == first.latest_checkpoint);
+  CHECK_FALSE(begun.resume.restore_step);
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "resume 'must' fails without a checkpoint") {
@@ -622,7 +622,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a worker that is killed is replaced, and the
   REQUIRE(begun.size() == 3);
   CHECK(begun[2].worker == worker_id{2});
   CHECK(begun[2].place.generation == generation_id{});
-  CHECK(begun[2].restore_from.empty());
+  CHECK(begun[2].resume.checkpoint.empty());
   CHECK(is_formed(1));
   CHECK(is_formed(2));
   CHECK(stored_result()["generations"].size() == 2);
@@ -711,8 +711,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "when nobody is left the run starts again fro
   CHECK(begun.place.attempt == 2);
   CHECK(begun.place.generation == generation_id{2});
   CHECK_FALSE(begun.place.reason.empty());
-  CHECK(begun.restore_from == first.latest_checkpoint);
-  CHECK(begun.restored_step == step_id{5});
+  CHECK(begun.resume.checkpoint == first.latest_checkpoint);
+  CHECK(begun.resume.step == step_id{5});
   CHECK(is_said("starts again from its latest checkpoint"));
 }
 
@@ -732,7 +732,7 @@ TEST_CASE_FIXTURE(trainer_fixture,
   CHECK(started[1].devices == std::vector<std::string>{"1"});
   CHECK(started[2].devices == std::vector<std::string>{"1"});
   for (const auto& each : nodes[0]->begun.all())
-    CHECK(each.gpus == 0.5);
+    CHECK(each.device.gpus == 0.5);
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run that starts again does so on the GPU that its dead worker had") {
@@ -750,7 +750,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run that starts again does so on the GPU t
     CHECK(each.devices == std::vector<std::string>{"0"});
 }
 
-TEST_CASE_FIXTURE(trainer_fixture, "more GPUs than there are fail at once, with what is asked for and what is offered") {
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "more GPUs than there are fail at once, with what is asked for and what is offered") {
   open(part::trains);
   config.scaling.use_gpu = true;
   config.scaling.num_workers = 4;
@@ -794,7 +795,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its
   CHECK(result.workers[2].node == "10.0.0.0:4000");
 }
 
-TEST_CASE_FIXTURE(trainer_fixture, "a node that was given up and speaks again ends what it has, and takes new workers") {
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "a node that was given up and speaks again ends what it has, and takes new workers") {
   open(part::waits_for_help);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;

@@ -10,7 +10,7 @@ using namespace troupe::actors;
 namespace {
 
 struct fake_host : training_host {
-  void begin(const begin_training& message) override { calls.push_back("begin " + message.function); }
+  void begin(const begin_training& message) override { calls.push_back("begin " + message.settings.function); }
   void command(const control_command& message) override {
     calls.push_back("command " + std::to_string(message.sequence));
   }
@@ -64,9 +64,9 @@ TEST_CASE_FIXTURE(actor_fixture, "a worker hands on what it is told, in order, a
   auto host = std::make_shared<fake_host>();
   auto worker = spawn_worker(system(), node_actor{}, host);
   begin_training begin;
-  begin.function = "train";
+  begin.settings.function = "train";
   CHECK(ask<void>(worker, begin));
-  CHECK(ask<void>(worker, control_command{{}, 5, command_kind::stop, {1}}));
+  CHECK(ask<void>(worker, control_command{{}, 5, stop_command{}}));
   CHECK(ask<void>(worker, abort_training{{}, {1}, {errc::aborted, "why"}}));
   CHECK(ask<void>(worker, release_worker{}));
   CHECK(ask<activity_answer>(worker, activity_question{})->text == "plays");

@@ -61,14 +61,14 @@ group_place place_of(std::uint32_t rank, std::uint64_t generation) {
 
 begin_training begin_at(const std::filesystem::path& directory, std::uint32_t rank) {
   begin_training result;
-  result.function = "train";
-  result.run_directory = directory.string();
-  result.shards = shards;
-  result.configuration = "{}";
-  result.options = "{}";
+  result.settings.function = "train";
+  result.settings.directory = directory.string();
+  result.settings.shards = shards;
+  result.settings.configuration = "{}";
+  result.settings.options = "{}";
   result.worker = {rank};
-  result.collective_timeout_ms = 60'000;
-  result.checkpoints_in_flight = 1;
+  result.settings.collective_timeout_ms = 60'000;
+  result.checkpoints.max_in_flight = 1;
   return result;
 }
 
@@ -179,14 +179,14 @@ class two_survivors {
       reports_.clear();
       ++generation_;
       for (std::uint32_t i = 0; i < 2; ++i) {
-        next_generation next;
+        member_place next;
         next.place = place_of(i, generation_);
         next.commit_point = decision->commit_point;
         next.commands_agreed = decision->commands_agreed;
         next.evaluations = decision->evaluations;
         // As long as no step counts.
         next.comparison = decision->commit_point == step_id{} ? state_comparison::whole : state_comparison::slice;
-        answers_[i] = next;
+        answers_[i] = next_generation{next};
       }
       changed_.notify_all();
     }
@@ -227,10 +227,11 @@ std::vector<ended> lose_once(const std::filesystem::path& directory, std::chrono
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     auto begin = begin_at(directory, rank);
     begin.place = place_of(rank, 3);
-    begin.gpus = on_gpu ? 0.5 : 0;
+    begin.device.gpus = on_gpu ? 0.5 : 0;
     links.push_back(std::make_unique<two_survivors::link>(driver, rank));
-    sessions.push_back(std::make_unique<train_context::impl>(begin, *links.back()));
-    sessions.back()->open_gpu_ = [rank] { return fake_gpu(rank + 1); };
+    runtime::device_factories factories;
+    factories.open_device = [rank] { return fake_gpu(rank + 1); };
+    sessions.push_back(std::make_unique<train_context::impl>(begin, *links.back(), std::move(factories)));
   }
   std::atomic<int> bodies{0};
   std::vector<ended> results(2);
@@ -337,19 +338,17 @@ class joiners_link : public link_without_files {
 };
 
 next_generation staged_in(std::uint64_t generation) {
-  next_generation result;
-  result.staging = {1, {generation}, {1}, 1, 1, "127.0.0.1"};
-  return result;
+  return {staging_place{1, {generation}, {1}, 1, 1, "127.0.0.1"}};
 }
 
 /// A place in a generation that is lost while it forms.
 next_generation failing_place() {
-  next_generation result;
+  member_place result;
   result.place = place_of(1, 5);
   result.joiners = {rank_id{1}};
   result.commit_point = {6};
   result.comparison = state_comparison::whole;
-  return result;
+  return {result};
 }
 
 /// What one incumbent gives, from the state after step 7.
@@ -395,12 +394,13 @@ struct joiner {
 
   worker_finished follow(joiners_link& link, const std::function<void(step&)>& before = {}, bool on_gpu = false) {
     auto begin = begin_at(scratch.path(), 1);
-    begin.gpus = on_gpu ? 1 : 0;
+    begin.device.gpus = on_gpu ? 1 : 0;
     begin.place.rank = {1};
     begin.place.world_size = 2;
     begin.place.local_world_size = 1;
-    train_context::impl session{begin, link};
-    session.open_gpu_ = [] { return fake_gpu(1); };
+    runtime::device_factories factories;
+    factories.open_device = [] { return fake_gpu(1); };
+    train_context::impl session{begin, link, std::move(factories)};
     return session.run([&](train_context& ctx) {
       placed_weights placed{ctx, weights.size(), on_gpu};
       auto plan = plan_of(100);

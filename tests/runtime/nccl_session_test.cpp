@@ -85,24 +85,23 @@ class fake_run {
     for (std::uint32_t i = 0; i < workers; ++i) {
       links_.push_back(std::make_unique<link>(*this, worker_id{i}));
       begin_training begin;
-      begin.function = "train";
-      begin.run_directory = scratch_.path().string();
-      begin.shards = shards;
-      begin.configuration = begin.options = "{}";
+      begin.settings.function = "train";
+      begin.settings.directory = scratch_.path().string();
+      begin.settings.shards = shards;
+      begin.settings.configuration = begin.settings.options = "{}";
       begin.worker = worker_id{i};
-      begin.collective_timeout_ms = 60'000;
-      begin.checkpoints_in_flight = 1;
-      begin.gpus = 1;
+      begin.settings.collective_timeout_ms = 60'000;
+      begin.checkpoints.max_in_flight = 1;
+      begin.device.gpus = 1;
       begin.place = place_of(worker_id{i});
-      sessions.push_back(std::make_unique<train_context::impl>(begin, *links_.back()));
-      auto& session = *sessions.back();
-      session.open_gpu_ = [i]() -> expected<std::shared_ptr<collectives::device>> {
+      runtime::device_factories factories;
+      factories.open_device = [i]() -> expected<std::shared_ptr<collectives::device>> {
         return std::make_shared<fake_device>(fake_device::options{.seed = i + 1, .uuid = "GPU-" + std::to_string(i)});
       };
-      session.nccl_.find = []() -> expected<std::string> { return "NCCL 2.28.9"; };
-      session.nccl_.make_group = [this, i](std::shared_ptr<collectives::device> where,
-                                           collectives::nccl_options options,
-                                           const collectives::address_exchange& exchange) {
+      factories.find_nccl = []() -> expected<std::string> { return "NCCL 2.28.9"; };
+      factories.make_nccl_group = [this, i](std::shared_ptr<collectives::device> where,
+                                            collectives::nccl_options options,
+                                            const collectives::address_exchange& exchange) {
         options.shrink_deadline = 500ms;
         if (adjust)
           adjust(i, options);
@@ -111,6 +110,7 @@ class fake_run {
             return expected<std::unique_ptr<collectives::device_group>>{fail(std::move(*refused))};
         return collectives::make_nccl_group(nccl_, std::move(where), std::move(options), exchange);
       };
+      sessions.push_back(std::make_unique<train_context::impl>(begin, *links_.back(), std::move(factories)));
     }
   }
 
@@ -306,13 +306,13 @@ class fake_run {
       ++generation_;
       is_over_ = false;
       for (auto each : members_) {
-        next_generation next;
+        member_place next;
         next.place = place_of(each);
         next.commit_point = decision.commit_point;
         next.commands_agreed = decision.commands_agreed;
         next.evaluations = decision.evaluations;
         next.comparison = decision.commit_point == step_id{} ? state_comparison::whole : state_comparison::slice;
-        answers_[each] = next;
+        answers_[each] = next_generation{next};
       }
       changed_.notify_all();
     }

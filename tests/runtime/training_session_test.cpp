@@ -1,5 +1,7 @@
 #include "worker/session.hpp"
 
+#include <troupe/data_order.hpp>
+
 #include <troupe/actors/decisions/checkpoint_attempts.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
@@ -213,19 +215,20 @@ class fake_link : public runtime::driver_client {
 };
 
 /// The workers of a run, as threads.
-class worker_group {
+class session_group {
  public:
-  explicit worker_group(settings config)
+  explicit session_group(settings config)
       : config_(std::move(config)), driver_(config_.workers, place_.path() / "checkpoints") {
     results_.resize(config_.workers);
     for (std::uint32_t rank = 0; rank < config_.workers; ++rank) {
       links_.push_back(std::make_unique<fake_link>(driver_));
-      sessions_.push_back(std::make_unique<train_context::impl>(begin_of(rank), *links_.back()));
-      sessions_.back()->open_gpu_ = [rank]() -> expected<std::shared_ptr<collectives::device>> {
+      runtime::device_factories factories;
+      factories.open_device = [rank]() -> expected<std::shared_ptr<collectives::device>> {
         collectives::testing::fake_device::options options;
         options.seed = rank + 1;
         return std::make_shared<collectives::testing::fake_device>(options);
       };
+      sessions_.push_back(std::make_unique<train_context::impl>(begin_of(rank), *links_.back(), std::move(factories)));
     }
   }
 
@@ -264,8 +267,8 @@ class worker_group {
     changed_.wait(lock, [&] { return finished_ >= n; });
   }
 
-  void command(std::uint32_t rank, std::uint64_t sequence, command_kind kind) {
-    sessions_[rank]->command({this_run, sequence, kind, this_generation});
+  void command(std::uint32_t rank, std::uint64_t sequence, decltype(control_command::what) what) {
+    sessions_[rank]->command({this_run, sequence, what});
   }
 
   std::string describe(std::uint32_t rank) { return sessions_[rank]->describe(); }
@@ -300,25 +303,25 @@ class worker_group {
     result.place.transport = config_.workers == 1 ? transport_kind::self : config_.transport;
     result.place.nodes.assign(config_.workers, 0);
     result.place.data_address = "127.0.0.1";
-    result.function = "train";
-    result.run_name = "test";
-    result.run_directory = place_.path().string();
-    result.seed = config_.seed;
-    result.shards = config_.shards;
-    result.configuration = R"({"rate":0.5})";
-    result.options = R"({"verbose":true})";
-    result.steps = config_.steps;
-    result.restore_from = config_.restore_from.string();
-    result.restore_step = config_.restore_step;
-    result.checkpoint_every_steps = config_.checkpoint_every;
-    result.checkpoints_in_flight = config_.checkpoints_in_flight;
-    result.reuse_unchanged = config_.reuse_unchanged;
-    result.fast_reduction = config_.fast;
-    result.keep_ledger = config_.keep_ledger;
-    result.check_every_step = config_.check_every_step;
-    result.verify_determinism = config_.verify_determinism;
-    result.gpus = config_.has_gpus ? 0.5 : 0;
-    result.collective_timeout_ms = 60'000;
+    result.settings.function = "train";
+    result.settings.name = "test";
+    result.settings.directory = place_.path().string();
+    result.settings.seed = config_.seed;
+    result.settings.shards = config_.shards;
+    result.settings.configuration = R"({"rate":0.5})";
+    result.settings.options = R"({"verbose":true})";
+    result.settings.steps = config_.steps;
+    result.resume.checkpoint = config_.restore_from.string();
+    result.resume.restore_step = config_.restore_step;
+    result.checkpoints.every_steps = config_.checkpoint_every;
+    result.checkpoints.max_in_flight = config_.checkpoints_in_flight;
+    result.checkpoints.reuse_unchanged = config_.reuse_unchanged;
+    result.settings.fast_reduction = config_.fast;
+    result.settings.keep_ledger = config_.keep_ledger;
+    result.settings.check_every_step = config_.check_every_step;
+    result.settings.verify_determinism = config_.verify_determinism;
+    result.device.gpus = config_.has_gpus ? 0.5 : 0;
+    result.settings.collective_timeout_ms = 60'000;
     return result;
   }
 
@@ -485,7 +488,7 @@ struct outcome {
   std::vector<worker_finished> finished;
 };
 
-outcome train_on(worker_group& group, const settings& config, std::uint64_t batch,
+outcome train_on(session_group& group, const settings& config, std::uint64_t batch,
                  const std::function<void()>& meanwhile = {}) {
   outcome result;
   result.models.assign(config.workers, model{0});
@@ -521,7 +524,7 @@ struct hidden_model {
   }
 };
 
-outcome train_hidden_on(worker_group& group, const settings& config, std::uint64_t batch) {
+outcome train_hidden_on(session_group& group, const settings& config, std::uint64_t batch) {
   outcome result;
   result.models.assign(config.workers, model{0});
   result.finished = group.run([&](train_context& ctx) {
@@ -555,7 +558,7 @@ void check_completed(const std::vector<worker_finished>& finished, std::uint64_t
 
 /// What a single worker's run with this function ends with.
 error reason_of(const std::function<void(train_context&)>& function, settings config = {}) {
-  auto group = worker_group{std::move(config)};
+  auto group = session_group{std::move(config)};
   return group.run(function)[0].reason;
 }
 
@@ -586,7 +589,7 @@ TEST_CASE("a run ends with the bits of the definition on any number of workers")
         CAPTURE(batch);
         CAPTURE(workers);
         config.workers = workers;
-        auto group = worker_group{config};
+        auto group = session_group{config};
         auto result = train_on(group, config, batch);
         check_completed(result.finished, config.steps);
         for (const auto& each : result.models)
@@ -609,7 +612,7 @@ TEST_CASE("a run ends with the bits of the definition on any number of workers")
 
 TEST_CASE("another seed, another number of shards and one more step each change the result") {
   auto identity_of = [](const settings& config) {
-    auto group = worker_group{config};
+    auto group = session_group{config};
     return train_on(group, config, 24).finished[0].state_sha256;
   };
   auto same = settings{};
@@ -627,7 +630,7 @@ TEST_CASE("another seed, another number of shards and one more step each change 
 TEST_CASE("the context says who and where its worker is") {
   auto config = settings{};
   config.workers = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   std::array<std::vector<std::uint64_t>, 2> seen;
   std::array<double, 2> drawn{};
   std::array<std::string, 2> texts;
@@ -698,7 +701,7 @@ TEST_CASE("the ledger's shards partition every step") {
   config.workers = 3;
   config.shards = 13;
   config.keep_ledger = true;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   check_completed(train_on(group, config, 24).finished, config.steps);
   std::map<std::uint64_t, std::vector<int>> times;
   for (const auto& batch : group.driver().batches_)
@@ -716,7 +719,7 @@ TEST_CASE("the ledger's shards partition every step") {
 
 TEST_CASE("without a ledger none is sent") {
   auto config = settings{};
-  auto group = worker_group{config};
+  auto group = session_group{config};
   train_on(group, config, 24);
   CHECK(!group.driver().batches_.empty());
   for (const auto& batch : group.driver().batches_)
@@ -729,7 +732,7 @@ TEST_CASE("with the fast reduction replicas agree, and are near the exact result
   config.shards = 13;
   config.fast = true;
   auto exact = reference{13, 24, config.seed}.train(model{config.seed}, 1, config.steps);
-  auto group = worker_group{config};
+  auto group = session_group{config};
   auto result = train_on(group, config, 24);
   check_completed(result.finished, config.steps);
   for (const auto& each : result.models) {
@@ -746,7 +749,7 @@ enum class completion { never, backward, forward, only_the_end };
 std::string train_in_parts(settings config, std::uint64_t bucket_bytes, completion how) {
   constexpr std::uint64_t elements = 6'001;
   constexpr std::uint64_t piece = 700;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   const auto& finished = group.run([&](train_context& ctx) {
     std::vector<float> weights(elements, 1.0f);
     ctx.state().track("weights", weights);
@@ -801,7 +804,7 @@ TEST_CASE("a gradient that is reduced in parts, while it is still computed or no
 }
 
 TEST_CASE("the reduction of a part begins when its last contribution is in, and not before") {
-  auto group = worker_group{settings{}};
+  auto group = session_group{settings{}};
   const auto& finished = group.run([&](train_context& ctx) {
     auto plan = plan_with(24);
     plan.gradient_elements = 3 * 1024;
@@ -844,7 +847,7 @@ TEST_CASE("ranks that own no shards take part in the reduction of parts") {
 
 TEST_CASE("elements that there are not, or that come after all_reduce, cannot be complete") {
   for (auto after : {false, true}) {
-    auto group = worker_group{settings{}};
+    auto group = session_group{settings{}};
     const auto& finished = group.run([&](train_context& ctx) {
       auto mine = model{ctx.seed()};
       track(ctx, mine);
@@ -872,7 +875,7 @@ TEST_CASE("an evaluation gives the same bits on any number of workers, and sees 
       CAPTURE(workers);
       auto config = settings{};
       config.workers = workers;
-      auto group = worker_group{config};
+      auto group = session_group{config};
       std::vector<std::vector<double>> sums(workers);
       for (const auto& each : group.run([&](train_context& ctx) {
              sums[ctx.rank()] =
@@ -901,7 +904,7 @@ TEST_CASE("an evaluation inside of a step changes nothing") {
   auto config = settings{};
   config.workers = 2;
   auto expected = reference{8, 24, 1}.train(model{1}, 1, config.steps);
-  auto group = worker_group{config};
+  auto group = session_group{config};
   std::vector<model> models(2, model{0});
   check_completed(group.run([&](train_context& ctx) {
     auto mine = model{ctx.seed()};
@@ -929,13 +932,13 @@ TEST_CASE("a stop that reaches one rank late ends all ranks after the same step"
   for (std::uint32_t early : {0u, 2u}) {
     auto config = settings{};
     config.workers = 3;
-    auto group = worker_group{config};
+    auto group = session_group{config};
     // The others hear of it only once the first has acted on it.
     group.driver().on_part = [&](const checkpoint_part& part) {
       if (part.rank.value == early)
         for (std::uint32_t rank = 0; rank < config.workers; ++rank)
           if (rank != early)
-            group.command(rank, 1, command_kind::stop);
+            group.command(rank, 1, stop_command{});
     };
     std::vector<model> models(config.workers, model{0});
     const auto& finished = group.run([&](train_context& ctx) {
@@ -943,7 +946,7 @@ TEST_CASE("a stop that reaches one rank late ends all ranks after the same step"
       track(ctx, mine);
       ctx.for_each_step(plan_with(24), [&](step& step) {
         if (step.number() == 5 && ctx.rank() == early)
-          group.command(early, 1, command_kind::stop);
+          group.command(early, 1, stop_command{});
         ordinary_step(step, mine);
       });
       if (!ctx.stop_requested())
@@ -964,13 +967,13 @@ TEST_CASE("a stop that reaches one rank late ends all ranks after the same step"
 
 TEST_CASE("a stop in the last step does not make a complete run a stopped one") {
   auto config = settings{};
-  auto group = worker_group{config};
+  auto group = session_group{config};
   check_completed(group.run([&](train_context& ctx) {
     auto mine = model{ctx.seed()};
     track(ctx, mine);
     ctx.for_each_step(plan_with(24), [&](step& step) {
       if (step.last())
-        group.command(0, 1, command_kind::stop);
+        group.command(0, 1, stop_command{});
       ordinary_step(step, mine);
     });
   }),
@@ -981,18 +984,18 @@ TEST_CASE("a stop in the last step does not make a complete run a stopped one") 
 TEST_CASE("a checkpoint that is asked for is taken after the same step on all ranks, and the training goes on") {
   auto config = settings{};
   config.workers = 3;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   group.driver().on_part = [&](const checkpoint_part& part) {
     if (part.rank.value == 1 && part.step.value == 4)
       for (std::uint32_t rank : {0u, 2u})
-        group.command(rank, 1, command_kind::checkpoint);
+        group.command(rank, 1, checkpoint_command{});
   };
   check_completed(group.run([&](train_context& ctx) {
     auto mine = model{ctx.seed()};
     track(ctx, mine);
     ctx.for_each_step(plan_with(24), [&](step& step) {
       if (step.number() == 4 && ctx.rank() == 1)
-        group.command(1, 1, command_kind::checkpoint);
+        group.command(1, 1, checkpoint_command{});
       ordinary_step(step, mine);
     });
   }),
@@ -1005,7 +1008,7 @@ TEST_CASE("checkpoints are taken every so many steps and after the last, and hol
   config.workers = 3;
   config.steps = 10;
   config.checkpoint_every = 3;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   auto result = train_on(group, config, 24);
   check_completed(result.finished, 10);
   CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{3, 6, 9, 10});
@@ -1033,7 +1036,7 @@ TEST_CASE("reports up to a checkpoint are with the driver before its part is") {
   auto config = settings{};
   config.workers = 2;
   config.checkpoint_every = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   std::atomic<int> late{0};
   std::atomic<int> parts{0};
   group.driver().on_part = [&](const checkpoint_part& part) {
@@ -1049,12 +1052,12 @@ TEST_CASE("a checkpoint that is given up does not end the training; one that the
   auto config = settings{};
   config.workers = 2;
   config.checkpoint_every = 3;
-  auto full = worker_group{config};
+  auto full = session_group{config};
   full.driver().refuse_checkpoints = error{errc::io_error, "No space left on device"};
   check_completed(train_on(full, config, 24).finished, config.steps);
   CHECK(full.driver().outcomes_.size() == 4);
 
-  auto ending = worker_group{config};
+  auto ending = session_group{config};
   // Rank 0 waits for rank 1's part, which does not come.
   std::promise<void> waiting;
   ending.driver().on_part = [&](const checkpoint_part& part) {
@@ -1081,9 +1084,9 @@ TEST_CASE("training goes on while a checkpoint is written; what is due meanwhile
   config.workers = 3;
   config.checkpoint_every = 2;
   config.checkpoints_in_flight = 1;
-  auto undisturbed_group = worker_group{settings{}};
+  auto undisturbed_group = session_group{settings{}};
   auto undisturbed = train_on(undisturbed_group, settings{}, 24);
-  auto group = worker_group{config};
+  auto group = session_group{config};
   std::promise<void> late;
   auto gate = late.get_future().share();
   // Rank 1's part of the first comes when another two are due.
@@ -1127,7 +1130,7 @@ TEST_CASE("with none in flight training waits for each checkpoint") {
   config.workers = 2;
   config.checkpoint_every = 2;
   config.checkpoints_in_flight = 0;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   std::atomic<std::uint64_t> begun{0};
   std::atomic<int> early{0};
   group.driver().on_part = [&](const checkpoint_part& part) { early += begun > part.step.value ? 1 : 0; };
@@ -1170,7 +1173,7 @@ TEST_CASE("a large tensor that is frozen is not written again, and every checkpo
       config.workers = workers;
       config.checkpoint_every = 1;
       config.reuse_unchanged = reuse;
-      auto group = worker_group{config};
+      auto group = session_group{config};
       auto table = std::vector<float>(9 * mebibyte / sizeof(float));
       std::iota(table.begin(), table.end(), 1.0f);
       check_completed(group.run([&](train_context& ctx) {
@@ -1209,7 +1212,7 @@ TEST_CASE("a large tensor that is frozen is not written again, and every checkpo
 
 TEST_CASE("a run that goes on from a checkpoint on another number of workers ends with the same bits") {
   auto whole = settings{};
-  auto whole_group = worker_group{whole};
+  auto whole_group = session_group{whole};
   auto undisturbed = train_on(whole_group, whole, 24);
   for (auto [before, after] : {std::pair{1u, 3u}, std::pair{3u, 1u}, std::pair{4u, 2u}}) {
     CAPTURE(before);
@@ -1217,13 +1220,13 @@ TEST_CASE("a run that goes on from a checkpoint on another number of workers end
     auto first = settings{};
     first.workers = before;
     first.steps = 5;
-    auto first_group = worker_group{first};
+    auto first_group = session_group{first};
     check_completed(train_on(first_group, first, 24).finished, 5);
 
     auto second = settings{};
     second.workers = after;
     second.restore_from = first_group.checkpoints() / serialization::checkpoint_name(step_id{5});
-    auto second_group = worker_group{second};
+    auto second_group = session_group{second};
     auto resumed = train_on(second_group, second, 24);
     check_completed(resumed.finished, 12);
     CHECK(resumed.finished[0].state_sha256 == undisturbed.finished[0].state_sha256);
@@ -1239,9 +1242,9 @@ TEST_CASE("a run whose state no pointer leads to ends, resumes and stores with t
   config.steps = 8;
   config.checkpoint_every = 3;
   config.check_every_step = true;
-  worker_group here{config};
+  session_group here{config};
   auto plain = train_on(here, config, 24);
-  worker_group there{config};
+  session_group there{config};
   auto hidden = train_hidden_on(there, config, 24);
   check_completed(hidden.finished, 8);
   CHECK(hidden.finished[0].state_sha256 == plain.finished[0].state_sha256);
@@ -1249,7 +1252,7 @@ TEST_CASE("a run whose state no pointer leads to ends, resumes and stores with t
     CHECK(each == plain.models[0]);
   REQUIRE(there.checkpoint_steps() == here.checkpoint_steps());
   for (auto step : there.checkpoint_steps()) {
-    auto identity = [&](const worker_group& of) {
+    auto identity = [&](const session_group& of) {
       auto path = of.checkpoints() / serialization::checkpoint_name({step});
       return value_or_throw(serialization::state_sha256(value_or_throw(serialization::checkpoint::open(path))));
     };
@@ -1260,10 +1263,10 @@ TEST_CASE("a run whose state no pointer leads to ends, resumes and stores with t
   longer.workers = 3;
   longer.steps = 12;
   longer.restore_from = here.checkpoints() / serialization::checkpoint_name({6});
-  worker_group third{longer};
+  session_group third{longer};
   auto resumed = train_hidden_on(third, longer, 24);
   longer.restore_from = there.checkpoints() / serialization::checkpoint_name({8});
-  worker_group fourth{longer};
+  session_group fourth{longer};
   auto other = train_on(fourth, longer, 24);
   check_completed(resumed.finished, 12);
   CHECK(resumed.finished[0].state_sha256 == other.finished[0].state_sha256);
@@ -1272,7 +1275,7 @@ TEST_CASE("a run whose state no pointer leads to ends, resumes and stores with t
 TEST_CASE("replicas that differ in memory that no pointer leads to are found") {
   settings config;
   config.workers = 2;
-  worker_group group{config};
+  session_group group{config};
   auto finished = group.run([&](train_context& ctx) {
     hidden_model mine;
     mine.store(model{ctx.seed() + (ctx.rank() == 1 ? 1 : 0)});
@@ -1305,7 +1308,7 @@ TEST_CASE("a body that writes memory that no pointer leads to before all_reduce 
 using collectives::testing::fake_device;
 
 /// The same training with everything in memory of a GPU: the same arithmetic, as work on the context's stream.
-outcome train_on_gpus(worker_group& group, const settings& config, std::uint64_t batch) {
+outcome train_on_gpus(session_group& group, const settings& config, std::uint64_t batch) {
   outcome result;
   result.models.assign(config.workers, model{0});
   result.finished = group.run([&](train_context& ctx) {
@@ -1347,10 +1350,10 @@ TEST_CASE("a run on a GPU ends, stores and resumes with the bits of the same ari
     config.checkpoint_every = 3;
     config.check_every_step = true;
     config.fast = fast;
-    worker_group here{config};
+    session_group here{config};
     auto plain = train_on(here, config, 24);
     config.has_gpus = true;
-    worker_group there{config};
+    session_group there{config};
     auto on_gpu = train_on_gpus(there, config, 24);
     check_completed(on_gpu.finished, 8);
     for (const auto& each : on_gpu.models)
@@ -1359,11 +1362,11 @@ TEST_CASE("a run on a GPU ends, stores and resumes with the bits of the same ari
     REQUIRE(there.checkpoint_steps() == here.checkpoint_steps());
     config.steps = 12;
     config.restore_from = here.checkpoints() / serialization::checkpoint_name({6});
-    worker_group third{config};
+    session_group third{config};
     auto resumed = train_on_gpus(third, config, 24);
     config.restore_from = there.checkpoints() / serialization::checkpoint_name({6});
     config.has_gpus = false;
-    worker_group fourth{config};
+    session_group fourth{config};
     auto other = train_on(fourth, config, 24);
     CHECK(resumed.finished[0].state_sha256 == other.finished[0].state_sha256);
     CHECK(resumed.finished[0].step == step_id{12});
@@ -1376,7 +1379,7 @@ TEST_CASE("a gradient on a GPU that is reduced in parts while it is computed has
     settings config;
     config.steps = 3;
     config.has_gpus = on_gpu;
-    worker_group group{config};
+    session_group group{config};
     auto finished = group.run([&](train_context& ctx) {
       std::vector<float> host(elements);
       auto memory = on_gpu ? value_or_throw(collectives::device_memory::make(ctx.gpu(), elements * sizeof(float)))
@@ -1463,7 +1466,7 @@ TEST_CASE("a plan on a GPU and one on the CPU are not mixed up, and a worker wit
 
 TEST_CASE("a new run from another's state begins with its tensors and values, at step 1") {
   auto first = settings{};
-  auto first_group = worker_group{first};
+  auto first_group = session_group{first};
   auto lender = model{0};
   check_completed(first_group.run([&](train_context& ctx) {
     auto mine = model{ctx.seed()};
@@ -1477,7 +1480,7 @@ TEST_CASE("a new run from another's state begins with its tensors and values, at
   second.steps = 2;
   second.restore_from = first_group.checkpoints() / serialization::checkpoint_name(step_id{12});
   second.restore_step = false;
-  auto second_group = worker_group{second};
+  auto second_group = session_group{second};
   auto expected = reference{8, 24, 1}.train(lender, 1, 2);
   check_completed(second_group.run([&](train_context& ctx) {
     CHECK(ctx.restored_step() == 0);
@@ -1493,11 +1496,11 @@ TEST_CASE("a new run from another's state begins with its tensors and values, at
 
 TEST_CASE("a run that is resumed where it ended has nothing to do") {
   auto config = settings{};
-  auto first_group = worker_group{config};
+  auto first_group = session_group{config};
   auto first = train_on(first_group, config, 24);
   auto again = config;
   again.restore_from = first_group.checkpoints() / serialization::checkpoint_name(step_id{12});
-  auto second_group = worker_group{again};
+  auto second_group = session_group{again};
   auto second = train_on(second_group, again, 24);
   check_completed(second.finished, 12);
   CHECK(second.finished[0].state_sha256 == first.finished[0].state_sha256);
@@ -1506,7 +1509,7 @@ TEST_CASE("a run that is resumed where it ended has nothing to do") {
 
 TEST_CASE("a checkpoint of tensors that nobody tracks is refused, and so is one that is not there") {
   auto config = settings{};
-  auto first_group = worker_group{config};
+  auto first_group = session_group{config};
   train_on(first_group, config, 24);
   config.restore_from = first_group.checkpoints() / serialization::checkpoint_name(step_id{12});
   auto untracked = reason_of(
@@ -1655,7 +1658,7 @@ TEST_CASE("a plan that says nothing to do is refused") {
 }
 
 TEST_CASE("the plan's own number of steps goes before the run's") {
-  auto group = worker_group{settings{}};
+  auto group = session_group{settings{}};
   check_completed(group.run([](train_context& ctx) {
     auto mine = model{ctx.seed()};
     track(ctx, mine);
@@ -1669,7 +1672,7 @@ TEST_CASE("the plan's own number of steps goes before the run's") {
 TEST_CASE("workers with different plans do not begin") {
   auto config = settings{};
   config.workers = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   for (const auto& each : group.run([](train_context& ctx) {
          auto plan = plan_with(24);
          plan.data.fingerprint += std::to_string(ctx.rank());
@@ -1686,7 +1689,7 @@ TEST_CASE("replicas that differ are found, with tensor and rank") {
   config.workers = 3;
   auto check = [&](const std::string& what,
                    const std::function<void(std::uint32_t rank, std::uint64_t step, model&)>& harm) {
-    auto group = worker_group{config};
+    auto group = session_group{config};
     const auto& finished = group.run([&](train_context& ctx) {
       auto mine = model{ctx.seed()};
       harm(ctx.rank(), 0, mine);
@@ -1740,7 +1743,7 @@ TEST_CASE("the shard that is computed twice is another rank's, with the same sam
   auto config = settings{};
   config.workers = 3;
   config.verify_determinism = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   std::mutex mutex;
   // By step and shard: who, and of what.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<std::pair<std::uint32_t, std::uint64_t>>> computed;
@@ -1794,12 +1797,12 @@ TEST_CASE("a gradient that depends on the rank is found, with tensor, ranks, sha
     });
   };
   {
-    auto group = worker_group{config};
+    auto group = session_group{config};
     check_completed(group.run(body), config.steps);
   }
   // Shards 0 and 1 are rank 0's and computed again by rank 1; the first that rank 2 computes again is shard 2.
   config.verify_determinism = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   for (const auto& each : group.run(body)) {
     CAPTURE(each.reason.message);
     // The first to say so may cut off the others.
@@ -1848,7 +1851,7 @@ TEST_CASE("a body that leaves out the shard that is to be computed again is told
 TEST_CASE("replicas whose values differ are found") {
   auto config = settings{};
   config.workers = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   const auto& finished = group.run([](train_context& ctx) {
     auto mine = model{ctx.seed()};
     track(ctx, mine);
@@ -1864,7 +1867,7 @@ TEST_CASE("replicas whose values differ are found") {
 TEST_CASE("an exception's text, rank and step come out, and the others end as cut off") {
   auto config = settings{};
   config.workers = 3;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   auto in_body = std::latch{config.workers};
   const auto& finished = group.run([&](train_context& ctx) {
     auto mine = model{ctx.seed()};
@@ -1903,7 +1906,7 @@ TEST_CASE("what is thrown outside of steps, and is no exception at all, is told 
 TEST_CASE("an exception before the first step ends the others, who wait for the plan") {
   auto config = settings{};
   config.workers = 3;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   const auto& finished = group.run([](train_context& ctx) {
     // All have formed the group: what happens to one that is left half-formed is Gloo's affair.
     ctx.barrier();
@@ -1919,7 +1922,7 @@ TEST_CASE("an exception before the first step ends the others, who wait for the 
 TEST_CASE("an abort ends those who wait for another rank") {
   auto config = settings{};
   config.workers = 3;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   // All have applied step 2 once they are in the body of step 3.
   auto in_body = std::latch{config.workers};
   std::promise<void> gate;
@@ -1956,7 +1959,7 @@ TEST_CASE("an abort before the training begins keeps it from beginning") {
   for (std::uint32_t workers : {1u, 2u}) {
     auto config = settings{};
     config.workers = workers;
-    auto group = worker_group{config};
+    auto group = session_group{config};
     group.abort({errc::aborted, "the run is ending"});
     for (const auto& each : group.run([](train_context&) { throw std::logic_error{"entered"}; }))
       CHECK(each.reason.code == errc::aborted);
@@ -1966,7 +1969,7 @@ TEST_CASE("an abort before the training begins keeps it from beginning") {
 
 TEST_CASE("an abort of a lonely worker ends it at its next step") {
   auto config = settings{};
-  auto group = worker_group{config};
+  auto group = session_group{config};
   const auto& finished = group.run([&](train_context& ctx) {
     auto mine = model{ctx.seed()};
     track(ctx, mine);
@@ -1986,7 +1989,7 @@ TEST_CASE("aborts at any moment end all ranks") {
   config.workers = 3;
   config.steps = 100'000;
   for (std::uint64_t step_of_abort = 1; step_of_abort <= 8; ++step_of_abort) {
-    auto group = worker_group{config};
+    auto group = session_group{config};
     std::promise<void> reached;
     const auto& finished = group.run(
         [&](train_context& ctx) {
@@ -2017,7 +2020,7 @@ TEST_CASE("code with a loop of its own has the rank collectives") {
   constexpr std::uint32_t workers = 3;
   auto config = settings{};
   config.workers = workers;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   struct seen {
     std::vector<float> sum{1, 2, 3};
     std::vector<double> mean{0};
@@ -2076,7 +2079,7 @@ TEST_CASE("code with a loop of its own has the rank collectives") {
 TEST_CASE("reports of a custom loop count as steps and take checkpoints when asked to") {
   auto config = settings{};
   config.workers = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   const auto& finished = group.run([](train_context& ctx) {
     std::vector<double> total{0};
     ctx.state().track("total", total);
@@ -2103,7 +2106,7 @@ TEST_CASE("reports of a custom loop count as steps and take checkpoints when ask
     CHECK(totals[rank] == std::vector<double>{2, 6, 12, 20});
 
   config.restore_from = group.checkpoints() / serialization::checkpoint_name(step_id{4});
-  auto again = worker_group{config};
+  auto again = session_group{config};
   check_completed(again.run([](train_context& ctx) {
     std::vector<double> total{0};
     ctx.state().track("total", total);
@@ -2118,13 +2121,13 @@ TEST_CASE("reports of a custom loop count as steps and take checkpoints when ask
 TEST_CASE("a loop of a custom loop that ends on a stop is a stopped run") {
   auto config = settings{};
   config.workers = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   const auto& finished = group.run([&](train_context& ctx) {
     std::vector<double> total{0};
     ctx.state().track("total", total);
     for (auto i = 1; i <= 100; ++i) {
       if (i == 3 && ctx.rank() == 1)
-        group.command(1, 1, command_kind::stop);
+        group.command(1, 1, stop_command{});
       std::vector<std::int32_t> stop{ctx.stop_requested() ? 1 : 0};
       ctx.all_reduce(std::span{stop}, reduction::max);
       if (stop[0] == 1) {
@@ -2146,7 +2149,7 @@ TEST_CASE("a loop of a custom loop that ends on a stop is a stopped run") {
 TEST_CASE("ranks that report a checkpoint at different steps are told so") {
   auto config = settings{};
   config.workers = 2;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   for (const auto& each : group.run([](train_context& ctx) {
          std::vector<double> total{0};
          ctx.state().track("total", total);
@@ -2164,7 +2167,7 @@ TEST_CASE("ranks that report a checkpoint at different steps are told so") {
 
 TEST_CASE("what is reported last, and before an exception, is with the driver when the worker has finished") {
   for (auto throws : {false, true}) {
-    auto group = worker_group{settings{}};
+    auto group = session_group{settings{}};
     group.run([&](train_context& ctx) {
       for (auto i = 0; i < 100; ++i)
         ctx.report({{"i", i}});
@@ -2179,7 +2182,7 @@ TEST_CASE("what is reported last, and before an exception, is with the driver wh
 TEST_CASE("a lost peer ends a collective of a custom loop") {
   auto config = settings{};
   config.workers = 3;
-  auto group = worker_group{config};
+  auto group = session_group{config};
   const auto& finished = group.run([](train_context& ctx) {
     ctx.barrier();
     if (ctx.rank() == 1)

@@ -198,7 +198,7 @@ TEST_CASE("what is no endpoint is refused with its text and an example") {
 TEST_CASE("modes have the names that people type") {
   CHECK(to_string(resume_mode::automatic) == "auto");
   CHECK(to_string(resume_mode::never) == "never");
-  CHECK(to_string(resume_mode::required) == "must");
+  CHECK(to_string(resume_mode::required) == "required");
   CHECK(to_string(placement_strategy::pack) == "pack");
   CHECK(to_string(placement_strategy::spread) == "spread");
   CHECK(to_string(placement_strategy::strict_pack) == "strict_pack");

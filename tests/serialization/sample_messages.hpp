@@ -89,49 +89,48 @@ inline begin_training sample_begin() {
   result.worker = {3};
   result.place = sample_place();
   result.earlier_evaluations = {{{0.5, -2.0}, {0.25}}};
-  result.function = "train";
-  result.run_name = "digits";
-  result.run_directory = "/runs/digits";
-  result.seed = 0xfedcba9876543210;
-  result.shards = 24;
-  result.configuration = R"({"lr":0.5})";
-  result.options = R"({"text":"/data"})";
-  result.steps = 1000;
-  result.restore_from = "/runs/digits/checkpoints/step-00000250";
-  result.restore_step = true;
-  result.restored_step = {250};
-  result.checkpoint_every_steps = 100;
-  result.checkpoints_in_flight = 3;
-  result.sync = checkpoint_sync::stream;
-  result.reuse_unchanged = false;
-  result.part_stream = "10.0.0.1:4001";
-  result.load = {true, true, {{"old", "new"}}};
-  result.fast_reduction = true;
-  result.keep_ledger = true;
-  result.driver_ends_waits = true;
-  result.check_every_step = true;
-  result.verify_determinism = 25;
-  result.collective_timeout_ms = 300'000;
-  result.gpus = 0.5;
-  result.gradients_on_gpu = gpu_gradients::by_host;
+  result.settings.function = "train";
+  result.settings.name = "digits";
+  result.settings.directory = "/runs/digits";
+  result.settings.seed = 0xfedcba9876543210;
+  result.settings.shards = 24;
+  result.settings.configuration = R"({"lr":0.5})";
+  result.settings.options = R"({"text":"/data"})";
+  result.settings.steps = 1000;
+  result.resume.checkpoint = "/runs/digits/checkpoints/step-00000250";
+  result.resume.restore_step = true;
+  result.resume.step = {250};
+  result.checkpoints.every_steps = 100;
+  result.checkpoints.max_in_flight = 3;
+  result.checkpoints.sync = checkpoint_sync::stream;
+  result.checkpoints.reuse_unchanged = false;
+  result.checkpoints.part_stream = "10.0.0.1:4001";
+  result.resume.load = {true, true, {{"old", "new"}}};
+  result.settings.fast_reduction = true;
+  result.settings.keep_ledger = true;
+  result.settings.driver_ends_waits = true;
+  result.settings.check_every_step = true;
+  result.settings.verify_determinism = 25;
+  result.settings.collective_timeout_ms = 300'000;
+  result.device.gpus = 0.5;
+  result.device.gradients = gpu_gradients::by_host;
   return result;
 }
 
-inline next_generation sample_next() {
-  next_generation result;
+inline member_place sample_member_place() {
+  member_place result;
   result.place = sample_place();
-  result.released = true;
   result.commit_point = {42};
   result.commands_agreed = 5;
   result.evaluations = 3;
-  result.evaluations_differ = true;
-  result.evaluation_source = {2};
+  result.evaluation_source = rank_id{2};
   result.joiners = {{0}, {3}};
   result.comparison = state_comparison::whole;
-  result.staging = {9, {7}, {5}, 4, 2, "10.0.0.2"};
-  result.skips_loop = true;
-  result.next_evaluations = {{0.5}, {-2.0, 1.0}};
   return result;
+}
+
+inline staging_place sample_staging_place() {
+  return {9, {7}, {5}, 4, 2, "10.0.0.2"};
 }
 
 inline regroup_report sample_report() {
@@ -190,7 +189,7 @@ template <class Visitor>
 void for_each_message(Visitor visit) {
   auto reason = error{errc::damaged, "what, where, and what to do"};
   visit("error", reason);
-  visit("offer_request", offer_request{sample_run});
+  visit("offer_request", offer_request{sample_run, 9});
   visit("node_offer", node_offer{"host-a", "10.0.0.7:4000", 4711, {16, 2}});
   visit("open_run", open_run{sample_run, "digits", "/opt/train", "c0ffee", std::string(64, '5'), 1'200});
   visit("run_opened", run_opened{sample_run, "/opt/train"});
@@ -218,9 +217,18 @@ void for_each_message(Visitor visit) {
                                        {{40}}});
   visit("worker_finished", sample_finished());
   visit("regroup_report", sample_report());
-  visit("next_generation", sample_next());
+  // The first alternative of a variant says least of itself.
+  visit("next_generation", next_generation{sample_staging_place()});
+  visit("member_place", sample_member_place());
+  visit("staging_place", sample_staging_place());
+  visit("loop_completed", loop_completed{{{0.5}, {-2.0, 1.0}}});
+  visit("released", released{});
   visit("begin_training", sample_begin());
-  visit("control_command", control_command{sample_run, 5, command_kind::stage, {7}, 2, true, 3});
+  visit("control_command", control_command{sample_run, 5, stage_command{{7}, 2, true, 3}});
+  visit("stop_command", stop_command{});
+  visit("checkpoint_command", checkpoint_command{});
+  visit("regroup_command", regroup_command{{7}});
+  visit("stage_command", stage_command{{7}, 2, true, 3});
   visit("abort_training", abort_training{sample_run, {7}, reason});
   visit("release_worker", release_worker{sample_run});
   visit("activity_question", activity_question{sample_run});

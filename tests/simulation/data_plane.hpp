@@ -26,7 +26,7 @@ struct collective {
 
   kind what = kind::connect;
   std::uint64_t sum = 0;
-  std::array<std::uint64_t, 5> words{};
+  std::array<std::uint64_t, 7> words{};
 };
 
 /// The communicator of one generation, seen from outside: who has entered which operation, and whose data has come to

@@ -277,16 +277,16 @@ void driver_model::take(const caught_up& message) {
 }
 
 void driver_model::stage_state(const stage_joiners& group) {
-  next_generation message;
-  message.staging.number = group.number;
-  message.staging.generation = coordinator_.generation();
-  message.staging.sources = group.sources;
-  message.staging.joiners = group.joiners;
+  staging_place place;
+  place.number = group.number;
+  place.generation = coordinator_.generation();
+  place.sources = group.sources;
+  place.joiners = group.joiners;
   for (auto [rank, worker] : group.told) {
     world_.count(branch::joiners_staged);
     staged_.insert(worker);
-    message.staging.rank = rank;
-    answer_report(worker, message);
+    place.rank = rank;
+    answer_report(worker, next_generation{place});
   }
 }
 
@@ -313,7 +313,7 @@ void driver_model::form(const form_generation& next) {
   lay_out(next.places);
   collectives_.begin(generation_now());
   store_.begin(coordinator_.generation());
-  next_generation message;
+  member_place message;
   message.commit_point = next.decision.commit_point;
   message.commands_agreed = next.decision.commands_agreed;
   for (const auto& place : layout_.places())
@@ -326,14 +326,12 @@ void driver_model::form(const form_generation& next) {
       message.place.ownership.resize(layout_.world_size());
     }
     if (world_.defect() == mutation::decides_before_all_have_reported && !reports_.contains(place.worker))
-      owed_[place.worker] = message;
-    answer_report(place.worker, message);
+      owed_[place.worker] = next_generation{message};
+    answer_report(place.worker, next_generation{message});
   }
   for (auto worker : next.released) {
-    next_generation drain;
-    drain.released = true;
     given_up_[worker.value] = true;
-    answer_report(worker, drain);
+    answer_report(worker, next_generation{released{}});
     world_.send_to_actor(worker, release_worker{world_.run()});
   }
 }

@@ -733,22 +733,23 @@ void simulation::has_applied(worker_model& who, const number_chain& before, cons
   }
 }
 
-std::shared_ptr<data_plane> simulation::group_of(const next_generation& place, const exchange_result& found) {
-  auto& group = groups_[place.place.generation];
+std::shared_ptr<data_plane> simulation::group_of(const group_place& place, const std::vector<rank_id>& joiners,
+                                                 const exchange_result& found) {
+  auto& group = groups_[place.generation];
   std::vector<worker_id> members;
   for (const auto& blob : found.blobs)
     members.push_back({static_cast<std::uint32_t>(std::stoul(blob))});
   if (group == nullptr) {
-    auto joiners = std::uint32_t{0};
-    for (auto rank : place.joiners)
-      joiners |= std::uint32_t{1} << rank.value;
-    group = std::make_shared<data_plane>(members, joiners);
+    auto receiving = std::uint32_t{0};
+    for (auto rank : joiners)
+      receiving |= std::uint32_t{1} << rank.value;
+    group = std::make_shared<data_plane>(members, receiving);
     for (std::uint32_t rank = 0; rank < members.size(); ++rank)
       if (find(members[rank]) == nullptr)
         group->close({rank}, peers_are_noticed_ ? &random_ : nullptr);
   }
-  if (group->members() != members || place.place.rank.value >= members.size()) {
-    violate("generation " + text(place.place.generation.value) + " has two groups");
+  if (group->members() != members || place.rank.value >= members.size()) {
+    violate("generation " + text(place.generation.value) + " has two groups");
     return nullptr;
   }
   return group;

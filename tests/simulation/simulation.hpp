@@ -18,12 +18,12 @@
 
 /// The protocol of failure and healing over a seeded network and processes that die: `simulation` is one schedule.
 ///
-/// What is the product's: every decision (`run_coordinator`, `decide_regroup`), the layout and ownership of a
-/// generation, the table of the collectives actor, the worker's word with its compare-exchanges, its inbox of commands.
+/// What is the product's: every decision of the driver (`run_coordinator`) and of a worker (`worker_protocol`), the
+/// layout and ownership of a generation, the table of the collectives actor, a worker's inbox of commands.
 ///
 /// What is modelled, each as a plain class whose turns come in any order:
 ///   driver_model    what the trainer does around the coordinator, and the checkpoint store's actor;
-///   worker_model    a process: an actor, and the training thread as the state machine that `train_context::impl` is;
+///   worker_model    what a worker process does around its protocol: an actor, and the training thread's waits;
 ///   data_plane      the communicators of one generation: who has entered an operation, whose data came to whom;
 ///   staging_stream  what joiners are given while the others train on.
 ///   simulation      the network, the nodes, the clock, the faults, and the checker.
@@ -76,7 +76,8 @@ class simulation final : public surroundings, public stage {
   void send_to_driver(worker_model& from, packet what) override;
   void send_to_store(worker_model& from, packet what) override;
   void send_to_collectives(worker_model& from, packet what) override;
-  std::shared_ptr<data_plane> group_of(const next_generation& place, const exchange_result& found) override;
+  std::shared_ptr<data_plane> group_of(const group_place& place, const std::vector<rank_id>& joiners,
+                                       const exchange_result& found) override;
   std::shared_ptr<staging_stream> stream_of(generation_id generation, std::uint64_t number,
                                             std::uint32_t sources) override;
   void violates(const worker_model& who, const std::string& what) override;

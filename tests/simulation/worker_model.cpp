@@ -46,49 +46,51 @@ std::string_view to_string(standing x) noexcept {
 
 // -- the actor --------------------------------------------------------------------------------------------------------
 
+const group_place& worker_model::place() const noexcept {
+  static const group_place none;
+  return protocol_ ? protocol_->place() : none;
+}
+
 void worker_model::begin(const begin_work& message) {
-  if (std::exchange(begun_, true))
+  if (protocol_)
     return;
-  place_.place = message.place;
-  has_state_ = message.place.generation != generation_id{};
-  committed_ = reduced_ = message.restored.step;
+  begin_training begin;
+  begin.run = world_.run();
+  begin.worker = id_;
+  begin.place = message.place;
+  begin.resume.step = message.restored.step;
+  // There is one loop.
+  begin.earlier_evaluations = {{}};
+  protocol_.emplace(begin);
   if (early_abort_)
     abort(*early_abort_);
-  if (!has_state_)
+  if (!protocol_->enter_loop())
+    return world_.violates(*this, "skips the only loop");
+  if (!has_state())
     return agree();
   state_ = message.restored;
-  word_.restart(place_.place.generation, committed_);
   // An abort may have come first, and is found when the group is formed.
   form_communicator();
 }
 
 void worker_model::abort(const abort_training& message) {
-  if (!begun_) {
+  if (!protocol_) {
     early_abort_ = message;
     return;
   }
-  if (message.generation < generation())
-    return;
-  if (staging_.number > 0 && message.generation >= staging_.generation)
+  // The mutant takes down what it has reached, and goes on.
+  if (world_.defect() == mutation::passes_after_its_report && message.generation == generation() && has_state()) {
+    if (!snapshot_)
+      snapshot_ = protocol_->report({});
     cut_off_ = true;
-  aborted_ = std::max(aborted_, message.generation);
-  if (message.generation != generation())
     return;
-  if (world_.defect() == mutation::passes_after_its_report) {
-    if (!snapshot_ && has_state_) {
-      snapshot_.emplace();
-      snapshot_->committed = committed_;
-      snapshot_->holds_next = reduced_.value == committed_.value + 1;
-      snapshot_->commands_agreed = commands_agreed_;
-    }
-  } else {
-    word_.freeze();
   }
-  cut_off_ = true;
+  if (protocol_->on_abort(message) != actors::abort_effect::none)
+    cut_off_ = true;
 }
 
 void worker_model::command(const control_command& message) {
-  if (begun_)
+  if (protocol_)
     commands_.add(message);
 }
 
@@ -127,7 +129,7 @@ bool worker_model::can_run() const {
     return seen == data_plane::view::complete || (seen == data_plane::view::peer_missing && world_.peers_are_noticed());
   }
   case standing::waiting_for_commands:
-    return commands_.highest() >= commands_agreed_;
+    return commands_.highest() >= protocol_->commands_agreed();
   case standing::following:
     return cut_off_ || followed_->is_broken ||
            (followed_->has_snapshot() && (!has_snapshot_ || position_ < followed_->frames.size()));
@@ -157,7 +159,7 @@ void worker_model::run() {
   case standing::in_barrier:
     return leave_barrier();
   case standing::behind_barrier:
-    return pass();
+    return commit();
   case standing::waiting_for_commands:
     return end_step();
   case standing::transferring:
@@ -197,19 +199,16 @@ void worker_model::join_process() {
   stand(standing::waiting_to_begin);
 }
 
-bool worker_model::is_loss_of_group(const error& reason) const {
-  if (reason.code == errc::aborted || reason.code == errc::stale_generation)
-    return true;
-  if (reason.code == errc::mismatch || reason.code == errc::invalid_argument || reason.code == errc::user_error)
-    return false;
-  return aborted_ >= generation();
+void worker_model::lose(interrupted where, const error& reason) {
+  protocol_->is_loss_of_group(reason) ? regroup(where, reason) : finish(reason, false);
 }
 
 // -- the group --------------------------------------------------------------------------------------------------------
 
 void worker_model::form_communicator() {
-  if (aborted_ >= generation())
-    return regroup(interrupted_, {errc::aborted, "aborted before it was formed"});
+  if (auto reason = protocol_->abort_reason())
+    return regroup(interrupted_, *reason);
+  cut_off_ = false;
   ask(&surroundings::send_to_collectives,
       exchange_request{world_.run(), generation(), 0, rank(), std::to_string(id_.value)});
   stand(standing::exchanging);
@@ -218,17 +217,16 @@ void worker_model::form_communicator() {
 void worker_model::take(const answer<exchange_result>& message) {
   if (!is_awaited(message.number))
     return;
-  if (staging_.number > 0) {
+  if (const auto* staging = protocol_->staging()) {
     if (!message.value || cut_off_)
-      return leave_stream(false);
-    followed_ = world_.stream_of(staging_.generation, staging_.number, staging_.sources);
+      return leave_stream(true);
+    followed_ = world_.stream_of(staging->generation, staging->number, staging->sources);
     return stand(standing::following);
   }
   if (!message.value)
-    return is_loss_of_group(message.value.error()) ? regroup(interrupted_, message.value.error())
-                                                   : finish(message.value.error(), false);
-  group_ = world_.group_of(place_, *message.value);
-  cut_off_ = aborted_ >= generation();
+    return lose(interrupted_, message.value.error());
+  group_ = world_.group_of(place(), joiners_, *message.value);
+  cut_off_ = protocol_->abort_reason().has_value();
   if (group_)
     enter(collective::kind::connect, {});
 }
@@ -274,12 +272,10 @@ void worker_model::leave_connect() {
 
 void worker_model::agree() {
   run_plan plan;
-  plan.run = world_.run();
-  plan.worker = id_;
-  plan.generation = generation();
   plan.steps = world_.steps();
   plan.batch_samples = 1;
   plan.state_bytes = 1;
+  protocol_->complete(plan);
   ask(&surroundings::send_to_driver, std::move(plan));
   stand(standing::agreeing);
 }
@@ -288,10 +284,10 @@ void worker_model::take(const answer<plan_accepted>& message) {
   if (!is_awaited(message.number))
     return;
   if (!message.value)
-    return is_loss_of_group(message.value.error()) ? regroup(interrupted::agreeing, message.value.error())
-                                                   : finish(message.value.error(), false);
-  agreed_ = true;
-  if (!has_state_)
+    return lose(interrupted::agreeing, message.value.error());
+  protocol_->on_plan_accepted();
+  protocol_->begin_steps();
+  if (!has_state())
     return regroup(interrupted::entering, {});
   go_on_to_next_step();
 }
@@ -300,10 +296,10 @@ void worker_model::take(const answer<plan_accepted>& message) {
 
 void worker_model::begin_step() {
   const auto step = step_id{state_.step.value + 1};
-  if (!word_.begin(generation(), step))
+  if (!protocol_->begin_step(step))
     return regroup(interrupted::beginning, {});
   collective mine;
-  mine.sum = state_.contributions(step, place_.place.ownership[rank().value]);
+  mine.sum = state_.contributions(step, protocol_->shards());
   enter(collective::kind::reduce, mine);
 }
 
@@ -319,13 +315,13 @@ void worker_model::leave_reduction() {
 
 void worker_model::enter_barrier() {
   const auto step = step_id{state_.step.value + 1};
-  if (!word_.reduced())
+  if (!protocol_->on_reduced(step))
     return regroup(interrupted::step, {errc::aborted, "given up after the reduction"});
-  reduced_ = step;
+  words_ = actors::worker_protocol::words_for(step, commands_.highest(), state_.value, 0, false);
   collective mine;
-  mine.words = {commands_.highest(), state_.value, ~state_.value, step.value, ~step.value};
+  std::ranges::copy(words_.values, mine.words.begin());
   if (world_.defect() == mutation::passes_without_the_barrier) {
-    words_agreed_ = commands_agreed_;
+    words_.values[actors::barrier_words::commands] = protocol_->commands_agreed();
     group_->enter(rank(), {collective::kind::barrier, 0, mine.words});
     return stand(standing::behind_barrier);
   }
@@ -339,62 +335,71 @@ void worker_model::leave_barrier() {
   if (!*done)
     return regroup(interrupted::step, {errc::aborted, "the barrier was cut off"});
   const auto& words = group_->result(rank()).words;
-  if (words[3] != ~words[4])
-    return finish({errc::mismatch, "the ranks are at different steps, " + std::to_string(~words[4]) + " and " +
-                                       std::to_string(words[3])},
-                  false);
-  if (words[1] != ~words[2])
-    return finish({errc::mismatch, "replicas differ"}, false);
-  words_agreed_ = words[0];
+  std::copy_n(words.begin(), words_.values.size(), words_.values.begin());
   stand(standing::behind_barrier);
 }
 
-void worker_model::pass() {
-  if (!word_.pass())
+void worker_model::commit() {
+  switch (protocol_->on_barrier({state_.step.value + 1}, words_)) {
+  case actors::barrier_outcome::committed:
+    break;
+  case actors::barrier_outcome::fenced:
     return regroup(interrupted::step, {errc::aborted, "given up behind the barrier"});
-  committed_ = {state_.step.value + 1};
-  commands_agreed_ = words_agreed_;
+  case actors::barrier_outcome::replicas_differ:
+    return finish({errc::mismatch, "replicas differ"}, false);
+  case actors::barrier_outcome::steps_differ:
+    return finish({errc::mismatch, "the ranks are at different steps"}, false);
+  }
   if (given_ && rank() == rank_id{0})
-    given_->frames.push_back({true, committed_, gradient_});
+    given_->frames.push_back({true, committed(), gradient_});
   apply();
 }
 
 void worker_model::apply() {
   const auto before = state_;
   state_.apply({state_.step.value + 1}, gradient_);
+  protocol_->on_applied(state_.step);
   world_.has_applied(*this, before, state_);
   end_step();
 }
 
-/// `end_of_step`, up to the checkpoint.
+/// What the session does at the end of a step.
 void worker_model::end_step() {
-  if (commands_.highest() < commands_agreed_) {
+  if (commands_.highest() < protocol_->commands_agreed()) {
     if (stands_ != standing::waiting_for_commands)
       stand(standing::waiting_for_commands);
     return;
   }
-  auto save_now = state_.step.value == world_.steps() || state_.step.value % world_.checkpoint_every() == 0;
-  stop_ = false;
-  regroup_in_ = {};
-  if (commands_agreed_ > commands_done_) {
-    for (const auto& each : commands_.take(commands_done_, commands_agreed_, std::chrono::milliseconds{0})) {
-      stop_ = stop_ || each.kind == command_kind::stop;
-      save_now = save_now || each.kind == command_kind::stop || each.kind == command_kind::checkpoint;
-      if (each.kind == command_kind::regroup)
-        regroup_in_ = each.generation;
-      if (each.kind == command_kind::stage)
-        stage_asked_ = each;
+  std::vector<control_command> commands;
+  if (const auto due = protocol_->due_commands())
+    commands = commands_.take(due->after, due->up_to, std::chrono::milliseconds{0});
+  boundary_ = protocol_->on_boundary(commands, state_.step.value == world_.steps());
+  act_at_boundary();
+}
+
+void worker_model::act_at_boundary() {
+  while (!boundary_.empty()) {
+    const auto action = boundary_.front();
+    boundary_.erase(boundary_.begin());
+    if (const auto* x = std::get_if<actors::consider_checkpoint>(&action.what);
+        x != nullptr && (x->is_last || x->is_asked || state_.step.value % world_.checkpoint_every() == 0))
+      return save();
+    if (const auto* x = std::get_if<actors::stage_state>(&action.what))
+      stage(*x);
+    if (const auto* x = std::get_if<actors::regroup_here>(&action.what);
+        x != nullptr && x->generation == generation()) {
+      if (given_ && rank() == rank_id{0})
+        given_->frames.push_back({false, state_.step, protocol_->commands_agreed()});
+      given_.reset();
+      return regroup(interrupted::boundary, {});
     }
-    commands_done_ = commands_agreed_;
+    stop_ = stop_ || std::holds_alternative<actors::stop_here>(action.what);
   }
-  if (save_now)
-    save();
-  else
-    settle_boundary();
+  go_on_to_next_step();
 }
 
 void worker_model::save() {
-  ask(&surroundings::send_to_store, state_part{generation(), rank(), place_.place.world_size, id_, state_});
+  ask(&surroundings::send_to_store, state_part{generation(), rank(), place().world_size, id_, state_});
   stand(standing::saving);
 }
 
@@ -402,32 +407,21 @@ void worker_model::take(const answer<checkpoint_outcome>& message) {
   if (!is_awaited(message.number))
     return;
   if (message.value)
-    return settle_boundary();
-  if (!is_loss_of_group(message.value.error()))
-    return finish(message.value.error(), false);
-  regroup(interrupted::saving, message.value.error());
+    return act_at_boundary();
+  lose(interrupted::saving, message.value.error());
 }
 
-void worker_model::settle_boundary() {
-  const auto staging = std::exchange(stage_asked_, {});
-  if (!stop_ && state_.step.value < world_.steps() && staging.sequence > 0 && staging.generation == generation()) {
-    stop_giving();
-    given_ = world_.stream_of(generation(), staging.sequence, place_.place.world_size);
-    given_->snapshots.emplace(rank(), state_);
-    // Its stager's thread waits for the answer.
-    world_.send_to_collectives(
-        *this, request<exchange_request>{~std::uint64_t{0},
-                                         {world_.run(), generation(), staging.sequence, rank(),
-                                          std::to_string(id_.value), place_.place.world_size + staging.joiners}});
-  }
-  if (!stop_ && regroup_in_ == generation()) {
-    if (given_ && rank() == rank_id{0})
-      given_->frames.push_back({false, state_.step, commands_agreed_});
-    given_.reset();
-    between_steps_ = true;
-    return regroup(interrupted::boundary, {});
-  }
-  go_on_to_next_step();
+void worker_model::stage(const actors::stage_state& what) {
+  if (what.command.generation != generation())
+    return;
+  stop_giving();
+  given_ = world_.stream_of(generation(), what.number, place().world_size);
+  given_->snapshots.emplace(rank(), state_);
+  // Its stager's thread waits for the answer.
+  world_.send_to_collectives(
+      *this, request<exchange_request>{~std::uint64_t{0},
+                                       {world_.run(), generation(), what.number, rank(), std::to_string(id_.value),
+                                        place().world_size + what.command.joiners}});
 }
 
 /// Joiners find their group gone, sooner or later.
@@ -469,25 +463,17 @@ void worker_model::regroup(interrupted what, const error& reason) {
 }
 
 void worker_model::report(const error& reason) {
-  word_.freeze();
+  if (interrupted_ == interrupted::boundary)
+    protocol_->begin_regroup_between_steps();
+  else
+    protocol_->begin_regroup();
   if (world_.defect() != mutation::goes_on_giving_after_a_loss)
     stop_giving();
   // Over shared memory, what it has written stays.
   if (group_ && world_.peers_are_noticed())
     group_->close(rank(), &world_.random());
   group_.reset();
-  regroup_report message;
-  message.run = world_.run();
-  message.generation = caught_up_ ? staging_.generation : generation();
-  message.worker = id_;
-  message.has_state = has_state_ || caught_up_;
-  message.between_steps = between_steps_;
-  message.in_step = has_state_ && word_.load().phase == runtime::step_phase::frozen;
-  message.committed = committed_;
-  message.holds_next = reduced_.value == committed_.value + 1;
-  message.commands_agreed = commands_agreed_;
-  message.staging = staging_.number;
-  message.reason = reason;
+  auto message = protocol_->report(reason);
   if (auto before = std::exchange(snapshot_, std::nullopt)) {
     message.committed = before->committed;
     message.holds_next = before->holds_next;
@@ -506,42 +492,38 @@ void worker_model::take(const answer<next_generation>& message) {
   if (!is_awaited(message.number))
     return;
   if (!message.value)
-    return finish(message.value.error(), is_loss_of_group(message.value.error()));
-  if (message.value->released)
+    return finish(message.value.error(), protocol_->is_loss_of_group(message.value.error()));
+  auto next = *message.value;
+  const auto had_state = has_state();
+  const auto* place = std::get_if<member_place>(&next.what);
+  // The mutant does not apply what it holds.
+  if (world_.defect() == mutation::drops_the_held_gradient && had_state && place != nullptr)
+    std::get<member_place>(next.what).commit_point = committed();
+  auto action = protocol_->on_next(std::move(next));
+  if (std::holds_alternative<actors::leave_run>(action.what))
     return finish({errc::stopped, "not needed any more"}, false);
-  staging_ = message.value->staging;
-  if (staging_.number > 0) {
-    cut_off_ = has_snapshot_ = told_caught_up_ = caught_up_ = between_steps_ = false;
+  if (std::holds_alternative<actors::skip_loop_body>(action.what))
+    return world_.violates(*this, "is told to skip the only loop");
+  if (const auto* group = std::get_if<actors::follow_members>(&action.what)) {
+    has_snapshot_ = false;
     position_ = 0;
+    cut_off_ = protocol_->staging_abort_reason().has_value();
     ask(&surroundings::send_to_collectives,
-        exchange_request{world_.run(), staging_.generation, staging_.number, staging_.rank, std::to_string(id_.value),
-                         staging_.sources + staging_.joiners});
+        exchange_request{world_.run(), group->group.generation, group->group.number, group->group.rank,
+                         std::to_string(id_.value), group->group.sources + group->group.joiners});
     return stand(standing::exchanging);
   }
-  adopt(*message.value);
-  if (aborted_ < generation())
-    return form_communicator();
-  word_.freeze();
-  report({});
-}
-
-void worker_model::adopt(const next_generation& next) {
-  if (world_.defect() != mutation::drops_the_held_gradient || !has_state_)
-    committed_ = std::max(committed_, next.commit_point);
-  reduced_ = committed_;
-  commands_agreed_ = next.commands_agreed;
-  if (!has_state_) {
-    has_state_ = caught_up_ && std::ranges::find(next.joiners, next.place.rank) == next.joiners.end();
-    if (has_state_ && committed_ != state_.step)
+  if (!had_state) {
+    if (has_state() && committed() != state_.step)
       world_.violates(*this, "has followed the others to another step than they are at");
-    state_.step = committed_;
-    commands_done_ = commands_agreed_;
-    caught_up_ = false;
+    state_.step = committed();
   }
-  place_ = next;
-  cut_off_ = false;
   snapshot_.reset();
-  word_.restart(generation(), committed_);
+  if (const auto* form = std::get_if<actors::form_group>(&action.what)) {
+    joiners_ = form->place.joiners;
+    return form_communicator();
+  }
+  report({});
 }
 
 // -- a joiner follows -----------------------------------------------------------------------------------------------
@@ -550,11 +532,11 @@ void worker_model::follow() {
   auto& stream = *followed_;
   const auto nothing_comes = !stream.has_snapshot() || (has_snapshot_ && position_ == stream.frames.size());
   if (cut_off_ || (stream.is_broken && (nothing_comes || world_.random().one_in(3))))
-    return leave_stream(false);
+    return leave_stream(true);
   if (!has_snapshot_) {
     has_snapshot_ = true;
     state_ = stream.snapshots.begin()->second;
-    committed_ = reduced_ = state_.step;
+    protocol_->on_staged_state(state_.step);
     for (const auto& [rank, each] : stream.snapshots)
       if (each != state_)
         world_.violates(*this, "is given shares of different states");
@@ -562,34 +544,33 @@ void worker_model::follow() {
   }
   const auto next = stream.frames[position_++];
   if (!next.is_gradient) {
-    if (next.step != state_.step)
+    if (auto there = protocol_->on_end_of_staging(next.step, next.value, 0); !there)
       world_.violates(*this, "is to be one of the others at another step than it is at");
-    commands_agreed_ = next.value;
-    return leave_stream(true);
+    return leave_stream(false);
   }
   if (next.step.value != state_.step.value + 1)
     return world_.violates(*this, "is given the gradient of another step");
+  if (auto told = protocol_->judge_progress(next.step, stream.frames.back().step, std::nullopt))
+    world_.send_to_driver(*this, *told);
   const auto before = state_;
   state_.apply(next.step, next.value);
-  committed_ = reduced_ = next.step;
+  protocol_->on_repeated(next.step);
   world_.has_applied(*this, before, state_);
-  const auto& last = stream.frames.back();
-  if (last.step.value <= next.step.value + 1 && !std::exchange(told_caught_up_, true))
-    world_.send_to_driver(*this, caught_up{world_.run(), id_, staging_.generation, staging_.number, next.step});
 }
 
-void worker_model::leave_stream(bool is_caught_up) {
-  caught_up_ = is_caught_up || (world_.defect() == mutation::takes_a_lost_source_for_the_end && has_snapshot_);
-  between_steps_ = caught_up_;
+void worker_model::leave_stream(bool is_lost) {
+  // The mutant takes itself for one of the members.
+  if (is_lost && world_.defect() == mutation::takes_a_lost_source_for_the_end && has_snapshot_)
+    is_lost = !protocol_->on_end_of_staging(state_.step, protocol_->commands_agreed(), 0);
   // The others find that one of the group is gone.
-  if (!caught_up_ && followed_)
+  if (is_lost && followed_)
     followed_->is_broken = true;
   followed_.reset();
   report({});
 }
 
 void worker_model::exchange_state() {
-  if (place_.joiners.empty())
+  if (joiners_.empty())
     return go_on();
   collective mine;
   mine.words = {state_.value, ~state_.value, state_.step.value, ~state_.step.value, 0};
@@ -602,13 +583,13 @@ void worker_model::leave_transfer() {
     return;
   if (!*done)
     return regroup(interrupted_, {errc::aborted, "the transfer of state was cut off"});
-  if (!has_state_) {
+  if (!has_state()) {
     const auto& words = group_->result(rank()).words;
     if (words[0] != ~words[1] || words[2] != ~words[3])
       return finish({errc::mismatch, "the senders of the state differ"}, false);
     // Its step is what the decision says: the state carries none of its own.
     state_.value = words[0];
-    has_state_ = true;
+    protocol_->on_state_received();
   }
   go_on();
 }
@@ -616,21 +597,21 @@ void worker_model::leave_transfer() {
 /// The new group is there.
 void worker_model::go_on() {
   regrouping_ = false;
+  protocol_->on_formed();
   switch (interrupted_) {
   case interrupted::joining:
   case interrupted::agreeing:
     return agree();
   case interrupted::beginning:
-    return go_on_to_next_step();
   case interrupted::entering:
-  case interrupted::boundary:
-    between_steps_ = false;
     return go_on_to_next_step();
+  case interrupted::boundary:
+    return act_at_boundary();
   case interrupted::saving:
     return save();
   case interrupted::step:
-    // Somebody has committed: what was reduced counts. Else the step is computed again.
-    return committed_ > state_.step ? apply() : go_on_to_next_step();
+    // Another member committed: what was reduced counts. Otherwise the step is computed again.
+    return committed() > state_.step ? apply() : go_on_to_next_step();
   }
 }
 

@@ -6,11 +6,11 @@
 #include "packets.hpp"
 #include "staging_stream.hpp"
 
+#include <troupe/actors/decisions/worker_protocol.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 
 #include "worker/command_inbox.hpp"
-#include "worker/step_word.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -63,7 +63,8 @@ class surroundings {
   virtual void send_to_store(worker_model& from, packet what) = 0;
   virtual void send_to_collectives(worker_model& from, packet what) = 0;
   /// The group that the exchange has brought together.
-  virtual std::shared_ptr<data_plane> group_of(const next_generation& place, const exchange_result& found) = 0;
+  virtual std::shared_ptr<data_plane> group_of(const group_place& place, const std::vector<rank_id>& joiners,
+                                               const exchange_result& found) = 0;
   virtual std::shared_ptr<staging_stream> stream_of(generation_id generation, std::uint64_t number,
                                                     std::uint32_t sources) = 0;
 
@@ -76,9 +77,10 @@ class surroundings {
   virtual bool is_tracing() const = 0;
 };
 
-/// One worker process, as `train_context::impl` and `process_host` are: an actor, whose handlers may run between any
-/// two turns of the training thread, and that thread as a state machine. What a thread does between two turns, others
-/// cannot tell apart from a single instant.
+/// One worker process: an actor, whose handlers may run between any two turns of the training thread, and that thread
+/// as a state machine. Every decision is the product's `worker_protocol`; this class carries messages to and from it,
+/// as the session of a worker process does, and waits for what the thread would wait for. What a thread does between
+/// two turns, others cannot tell apart from a single instant.
 class worker_model {
  public:
   worker_model(surroundings& world, worker_id id, std::uint32_t node) : world_(world), id_(id), node_(node) {}
@@ -109,15 +111,15 @@ class worker_model {
 
   // -- for the checker ------------------------------------------------------------------------------------------------
   [[nodiscard]] standing stands() const noexcept { return stands_; }
-  [[nodiscard]] bool has_state() const noexcept { return has_state_; }
-  [[nodiscard]] bool is_caught_up() const noexcept { return caught_up_; }
-  [[nodiscard]] step_id committed() const noexcept { return committed_; }
-  [[nodiscard]] step_id reduced() const noexcept { return reduced_; }
+  [[nodiscard]] bool has_state() const noexcept { return protocol_ && protocol_->has_state(); }
+  [[nodiscard]] bool is_caught_up() const noexcept { return protocol_ && protocol_->has_caught_up(); }
+  [[nodiscard]] step_id committed() const noexcept { return protocol_ ? protocol_->committed() : step_id{}; }
+  [[nodiscard]] step_id reduced() const noexcept { return protocol_ ? protocol_->reduced() : step_id{}; }
   [[nodiscard]] const number_chain& state() const noexcept { return state_; }
-  [[nodiscard]] generation_id generation() const noexcept { return place_.place.generation; }
-  [[nodiscard]] std::uint32_t attempt() const noexcept { return place_.place.attempt; }
+  [[nodiscard]] generation_id generation() const noexcept { return place().generation; }
+  [[nodiscard]] std::uint32_t attempt() const noexcept { return place().attempt; }
   [[nodiscard]] const std::shared_ptr<data_plane>& group() const noexcept { return group_; }
-  [[nodiscard]] rank_id rank() const noexcept { return place_.place.rank; }
+  [[nodiscard]] rank_id rank() const noexcept { return place().rank; }
 
  private:
   /// What the thread was doing when its group was lost, and goes on with.
@@ -127,6 +129,7 @@ class worker_model {
   void ask(void (surroundings::*send)(worker_model&, packet), Message message);
   /// Whether this is what the thread waits for.
   bool is_awaited(std::uint64_t number);
+  [[nodiscard]] const group_place& place() const noexcept;
 
   void stand(standing where);
   void join_process();
@@ -140,70 +143,58 @@ class worker_model {
   void leave_reduction();
   void enter_barrier();
   void leave_barrier();
-  void pass();
+  void commit();
   void apply();
   void end_step();
   void save();
-  void settle_boundary();
-  void stage();
+  void act_at_boundary();
+  void stage(const actors::stage_state& what);
   void stop_giving();
   void follow();
-  void leave_stream(bool is_caught_up);
+  void leave_stream(bool is_lost);
   void go_on_to_next_step();
   void regroup(interrupted what, const error& reason);
   void report(const error& reason);
-  void adopt(const next_generation& next);
+  void adopt(const member_place& next);
   void exchange_state();
   void leave_transfer();
   void go_on();
   void finish(error reason, bool needs_restart);
-  [[nodiscard]] bool is_loss_of_group(const error& reason) const;
+  void lose(interrupted where, const error& reason);
 
   surroundings& world_;
   worker_id id_;
   std::uint32_t node_;
   bool lives_ = true;
   bool frozen_ = false;
-  bool begun_ = false;
   std::optional<abort_training> early_abort_;
 
-  runtime::step_word word_;
+  std::optional<actors::worker_protocol> protocol_;
   runtime::command_inbox commands_;
   std::shared_ptr<data_plane> group_;
   /// The communicator was aborted.
   bool cut_off_ = false;
-  generation_id aborted_;
   /// What an abort has found; only for the mutant that reports it.
   std::optional<regroup_report> snapshot_;
 
   standing stands_ = standing::starting;
   std::uint64_t requests_ = 0;
   std::uint64_t awaited_ = 0;
-  next_generation place_;
   interrupted interrupted_ = interrupted::joining;
   bool regrouping_ = false;
-  bool has_state_ = false;
-  bool between_steps_ = false;
-  bool agreed_ = false;
-  step_id committed_;
-  step_id reduced_;
+  /// Of the generation that is formed.
+  std::vector<rank_id> joiners_;
   std::uint64_t gradient_ = 0;
-  std::uint64_t commands_agreed_ = 0;
-  std::uint64_t commands_done_ = 0;
-  std::uint64_t words_agreed_ = 0;
+  actors::barrier_words words_;
+  /// What is left to do at this boundary, in order.
+  std::vector<actors::boundary_action> boundary_;
   bool stop_ = false;
-  generation_id regroup_in_;
-  /// The last command to stage the state.
-  control_command stage_asked_;
   /// What this worker gives to joiners.
   std::shared_ptr<staging_stream> given_;
   /// Of a joiner that follows the others.
-  staging_place staging_;
   std::shared_ptr<staging_stream> followed_;
   std::size_t position_ = 0;
   bool has_snapshot_ = false;
-  bool told_caught_up_ = false;
-  bool caught_up_ = false;
   number_chain state_;
 };
 

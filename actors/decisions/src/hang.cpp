@@ -1,6 +1,6 @@
 #include <troupe/actors/decisions/hang.hpp>
 
-#include <troupe/messages.hpp>
+#include <troupe/messages/node.hpp>
 
 #include <algorithm>
 #include <utility>

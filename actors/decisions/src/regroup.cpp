@@ -25,7 +25,6 @@ expected<regroup_decision> decide_regroup(std::span<const regroup_report> report
   result.commit_point = first.committed;
   result.commands_agreed = first.commands_agreed;
   result.evaluations = last_evaluated.evaluations;
-  result.evaluation_source = last_evaluated.worker;
   const regroup_report* behind = nullptr;
   for (const auto& x : reports) {
     if (x.committed != result.commit_point) {
@@ -39,7 +38,8 @@ expected<regroup_decision> decide_regroup(std::span<const regroup_report> report
       return fail(errc::internal, name_of(last_evaluated) + " has finished " + text(result.evaluations) +
                                       " evaluations, and " + name_of(x) + " " + text(x.evaluations) +
                                       ": an invariant of Troupe is broken");
-    result.evaluations_differ = result.evaluations_differ || x.evaluations != result.evaluations;
+    if (x.evaluations != result.evaluations)
+      result.evaluation_source = last_evaluated.worker;
   }
   result.reason = behind != nullptr ? name_of(first) + " has committed step " + text(result.commit_point.value) +
                                           ": all apply it, from the gradient that they hold"

@@ -205,8 +205,7 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
     }
   run_actions actions{{begin_all{}, "all " + std::to_string(members_.size()) + " workers are ready"}};
   if (stop_sent_)
-    actions.push_back(
-        {send_command{{config_.run, ++commands_, command_kind::stop, generation_}}, "a stop was asked for"});
+    actions.push_back({send_command{{config_.run, ++commands_, stop_command{}}}, "a stop was asked for"});
   // What came while they started: another size, capacity, a pause.
   append(actions, on_resize(wanted_));
   if (paused_)
@@ -534,7 +533,7 @@ run_actions run_coordinator::ask_for_regroup(const std::string& why) {
   if (phase_ != phase::training || stop_sent_ || end_known_ || std::exchange(regroup_asked_, true))
     return {};
   cause_ = why;
-  return {{send_command{{config_.run, ++commands_, command_kind::regroup, generation_}}, why}};
+  return {{send_command{{config_.run, ++commands_, regroup_command{generation_}}}, why}};
 }
 
 /// Whether a joiner gets the state inside its first generation, while the others wait. It is so where that takes no
@@ -604,13 +603,9 @@ run_actions run_coordinator::stage(const std::vector<member*>& joiners, const st
     ++rank.value;
   }
   staging_.across_nodes = nodes.size() > 1;
-  auto command = control_command{config_.run,
-                                 staging_.number,
-                                 command_kind::stage,
-                                 generation_,
-                                 staging_.joiners,
-                                 staging_.across_nodes,
-                                 static_cast<std::uint32_t>(accepted_.size() - 1)};
+  auto command = control_command{config_.run, staging_.number,
+                                 stage_command{generation_, staging_.joiners, staging_.across_nodes,
+                                               static_cast<std::uint32_t>(accepted_.size() - 1)}};
   return {{send_command{command}, names + ": the state is on its way"}, {staging_, names}};
 }
 
@@ -1180,8 +1175,7 @@ run_actions run_coordinator::on_stop(const stop_request& message) {
   if (stop_sent_)
     return {};
   stop_sent_ = true;
-  run_actions actions{
-      {send_command{{config_.run, ++commands_, command_kind::stop, generation_}}, "a stop was asked for"}};
+  run_actions actions{{send_command{{config_.run, ++commands_, stop_command{}}}, "a stop was asked for"}};
   // Who is held has to do one more step to stop after.
   append(actions, form_when_all_have_reported());
   return actions;
@@ -1193,8 +1187,7 @@ run_actions run_coordinator::on_checkpoint_request() {
   if (has_own_loop())
     return {
         {warn{}, "the training function has a loop of its own, and takes its checkpoints itself: with its reports"}};
-  return {
-      {send_command{{config_.run, ++commands_, command_kind::checkpoint, generation_}}, "a checkpoint was asked for"}};
+  return {{send_command{{config_.run, ++commands_, checkpoint_command{}}}, "a checkpoint was asked for"}};
 }
 
 run_actions run_coordinator::on_grace_timeout() {

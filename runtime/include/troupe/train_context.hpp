@@ -2,7 +2,7 @@
 
 #include <troupe/collectives/device.hpp>
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/metrics.hpp>
 #include <troupe/random.hpp>
 #include <troupe/tracked_state.hpp>
 #include <troupe/types.hpp>

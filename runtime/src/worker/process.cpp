@@ -172,7 +172,7 @@ class process_host : public actors::training_host {
     result.run = run_;
     result.worker = worker_;
     if (auto session = current())
-      session->fill_in(result);
+      session->beat(result);
     return result;
   }
 
@@ -183,7 +183,7 @@ class process_host : public actors::training_host {
     session_ = std::make_shared<train_context::impl>(message, link_);
     if (early_abort_)
       session_->abort(*early_abort_);
-    thread_ = std::thread{[this, session = session_, name = message.function] { train(*session, name); }};
+    thread_ = std::thread{[this, session = session_, name = message.settings.function] { train(*session, name); }};
   }
 
   void command(const control_command& message) override {
@@ -230,7 +230,7 @@ class process_host : public actors::training_host {
       if (found == functions_.end())
         throw exception{errc::invalid_argument,
                         "the program has no training function '" + name + "' in its worker processes"};
-      session.frameworks_ = describe_frameworks(*found);
+      session.name_frameworks(describe_frameworks(*found));
       run_with_frameworks(*found, ctx);
     });
     std::fflush(nullptr);

@@ -1,6 +1,7 @@
 #include <troupe/train_context.hpp>
 
 #include "worker/session.hpp"
+#include "worker/step_driver.hpp"
 
 #include <algorithm>
 
@@ -37,11 +38,11 @@ std::size_t index_of(const std::vector<std::string>& names, std::string_view nam
 // -- shard and step ---------------------------------------------------------------------------------------------------
 
 random_stream shard::random(std::uint32_t index) const noexcept {
-  return random_stream{owner_->driver_->context_.begin_.seed, owner_->id_, id_, index};
+  return random_stream{owner_->driver_->seed(), owner_->id_, id_, index};
 }
 
 void shard::contribute(std::span<const float> gradient) {
-  if (owner_->driver_->plan_.on_gpu)
+  if (owner_->driver_->plan().on_gpu)
     throw exception{errc::user_error, "shard.contribute() of a plan that is on_gpu: write to shard.gpu_gradient()"};
   if (gradient.size() != gradient_.size())
     throw exception{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size()) +
@@ -56,7 +57,7 @@ void shard::mark_ready(std::uint64_t first, std::uint64_t count) {
 }
 
 double* shard::gpu_metric(std::string_view metric) const {
-  const auto& plan = owner_->driver_->plan_;
+  const auto& plan = owner_->driver_->plan();
   if (!plan.on_gpu)
     throw exception{errc::user_error,
                     "shard.gpu_metric() of a plan that is not on_gpu: shard.add() adds to its metrics"};
@@ -64,10 +65,10 @@ double* shard::gpu_metric(std::string_view metric) const {
 }
 
 void shard::add(std::string_view metric, double sum) {
-  if (owner_->driver_->plan_.on_gpu)
+  if (owner_->driver_->plan().on_gpu)
     throw exception{errc::user_error,
                     "shard.add() of a plan that is on_gpu: its metrics are added to where shard.gpu_metric() says"};
-  metrics_[index_of(owner_->driver_->plan_.metrics, metric)] += sum;
+  metrics_[index_of(owner_->driver_->plan().metrics, metric)] += sum;
 }
 
 shard& shard_list::take(std::uint32_t place) {
@@ -79,15 +80,15 @@ shard& shard_list::take(std::uint32_t place) {
 }
 
 std::uint64_t step::batch_samples() const noexcept {
-  return driver_->plan_.batch_samples;
+  return driver_->plan().batch_samples;
 }
 
 std::uint64_t step::epoch() const noexcept {
-  return driver_->order_.epoch_of(id_);
+  return driver_->order().epoch_of(id_);
 }
 
 bool step::last() const noexcept {
-  return id_.value == driver_->plan_.steps;
+  return id_.value == driver_->plan().steps;
 }
 
 std::span<const float> step::all_reduce() {
@@ -99,117 +100,114 @@ std::span<const float> step::all_reduce_on_gpu() {
 }
 
 double step::mean(std::string_view metric) const {
-  if (!driver_->reduced_)
-    throw exception{errc::user_error, "step.mean('" + std::string{metric} + "') before step.all_reduce()"};
-  return driver_->metric(index_of(driver_->plan_.metrics, metric));
+  return driver_->metric(index_of(driver_->plan().metrics, metric), metric);
 }
 
 void step::report(metric_map values) {
-  driver_->context_.report_step(id_, std::move(values));
+  driver_->report(std::move(values));
 }
 
 // -- train_context ----------------------------------------------------------------------------------------------------
 
 std::uint32_t train_context::rank() const noexcept {
-  return impl_->begin_.place.rank.value;
+  return impl_->place().rank.value;
 }
 
 std::uint32_t train_context::world_size() const noexcept {
-  return impl_->begin_.place.world_size;
+  return impl_->place().world_size;
 }
 
 std::uint32_t train_context::local_rank() const noexcept {
-  return impl_->begin_.place.local_rank;
+  return impl_->place().local_rank;
 }
 
 std::uint32_t train_context::local_world_size() const noexcept {
-  return impl_->begin_.place.local_world_size;
+  return impl_->place().local_world_size;
 }
 
 std::uint32_t train_context::node_rank() const noexcept {
-  return impl_->begin_.place.node_rank;
+  return impl_->place().node_rank;
 }
 
 std::uint64_t train_context::generation() const noexcept {
-  return impl_->begin_.place.generation.value;
+  return impl_->place().generation.value;
 }
 
 std::uint32_t train_context::attempt() const noexcept {
-  return impl_->begin_.place.attempt;
+  return impl_->place().attempt;
 }
 
 const std::string& train_context::generation_reason() const noexcept {
-  return impl_->begin_.place.reason;
+  return impl_->place().reason;
 }
 
 void train_context::heartbeat() const noexcept {
-  if (impl_->activity_.kind() == activity_kind::user_code)
-    impl_->activity_.touch();
+  impl_->heartbeat();
 }
 
 const std::string& train_context::run_name() const noexcept {
-  return impl_->begin_.run_name;
+  return impl_->settings().name;
 }
 
 const std::filesystem::path& train_context::run_directory() const noexcept {
-  return impl_->run_directory_;
+  return impl_->run_directory();
 }
 
 std::uint32_t train_context::shards() const noexcept {
-  return impl_->begin_.shards;
+  return impl_->settings().shards;
 }
 
 std::string train_context::device() const {
-  return impl_->begin_.gpus > 0 ? "cuda:0" : "cpu";
+  return impl_->begin().device.gpus > 0 ? "cuda:0" : "cpu";
 }
 
 std::uint64_t train_context::seed() const noexcept {
-  return impl_->begin_.seed;
+  return impl_->settings().seed;
 }
 
 const nlohmann::json& train_context::config() const noexcept {
-  return impl_->config_;
+  return impl_->config();
 }
 
 const nlohmann::json& train_context::options() const noexcept {
-  return impl_->options_;
+  return impl_->options();
 }
 
 std::uint64_t train_context::steps() const noexcept {
-  return impl_->begin_.steps;
+  return impl_->settings().steps;
 }
 
 bool train_context::stop_requested() const noexcept {
-  return impl_->stop_requested_;
+  return impl_->stop_requested();
 }
 
 std::uint64_t train_context::restored_step() const noexcept {
-  return impl_->restored_step_;
+  return impl_->restored_step().value;
 }
 
 void train_context::name_gradient(std::vector<gradient_tensor> tensors) {
-  impl_->gradient_tensors_ = std::move(tensors);
+  impl_->name_gradient(std::move(tensors));
 }
 
 tracked_state& train_context::state() noexcept {
-  return impl_->state_;
+  return impl_->state();
 }
 
 const std::shared_ptr<collectives::device>& train_context::gpu() {
-  return impl_->gpu().device;
+  return impl_->group().gpu().device;
 }
 
 const collectives::device_stream& train_context::gpu_stream() {
-  return impl_->gpu().stream;
+  return impl_->group().gpu().stream;
 }
 
 void train_context::track_on_gpu(std::string name, dtype type, std::vector<std::uint64_t> shape,
                                  std::span<std::byte> memory) {
-  impl_->state_.track(std::move(name), type, std::move(shape), impl_->gpu().copier->tensor(memory));
+  impl_->state().track(std::move(name), type, std::move(shape), impl_->group().gpu().copier->tensor(memory));
 }
 
 random_stream train_context::random(std::string_view name) const noexcept {
-  return random_stream{impl_->begin_.seed, name};
+  return random_stream{impl_->settings().seed, name};
 }
 
 void train_context::for_each_step(const step_plan& plan, const std::function<void(step&)>& body) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <troupe/checkpoint_sync.hpp>
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/load_options.hpp>
+#include <troupe/resources.hpp>
 #include <troupe/serialization/checkpoint/retention.hpp>
 
 #include <chrono>

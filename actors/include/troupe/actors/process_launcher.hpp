@@ -2,7 +2,7 @@
 
 #include <troupe/actors/decisions/silence.hpp>
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/node.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/manifest.hpp>
 
 #include <chrono>

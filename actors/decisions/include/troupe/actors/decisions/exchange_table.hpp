@@ -1,7 +1,8 @@
 #pragma once
 
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/regroup.hpp>
+#include <troupe/messages/staging.hpp>
 
 #include <cstdint>
 #include <map>

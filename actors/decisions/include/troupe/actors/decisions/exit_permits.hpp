@@ -1,7 +1,8 @@
 #pragma once
 
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/regroup.hpp>
+#include <troupe/messages/worker.hpp>
 
 #include <cstdint>
 #include <deque>

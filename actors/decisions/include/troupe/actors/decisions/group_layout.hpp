@@ -2,7 +2,7 @@
 
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/config.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/regroup.hpp>
 
 #include <cstdint>
 #include <map>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/node.hpp>
 
 #include <map>
 #include <string>

@@ -3,7 +3,7 @@
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/node.hpp>
 
 #include <chrono>
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/node.hpp>
 
 #include <cstdint>
 #include <span>

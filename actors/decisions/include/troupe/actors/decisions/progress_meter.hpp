@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/messages.hpp>
+#include <troupe/messages/worker.hpp>
 #include <troupe/result.hpp>
 
 #include <algorithm>

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/regroup.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -15,10 +16,10 @@ struct regroup_decision {
   step_id commit_point;
   /// What the barrier of that step has agreed on.
   std::uint64_t commands_agreed = 0;
-  /// The most evaluations that anybody has finished, who has, and whether others have not.
+  /// The most evaluations that any member has finished.
   std::uint64_t evaluations = 0;
-  worker_id evaluation_source;
-  bool evaluations_differ = false;
+  /// If members differ in that: one that has the result of the last.
+  std::optional<worker_id> evaluation_source;
   /// For the log.
   std::string reason;
 

@@ -4,7 +4,12 @@
 #include <troupe/actors/decisions/regroup.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/commands.hpp>
+#include <troupe/messages/node.hpp>
+#include <troupe/messages/regroup.hpp>
+#include <troupe/messages/staging.hpp>
+#include <troupe/messages/trainer.hpp>
+#include <troupe/messages/worker.hpp>
 #include <troupe/result.hpp>
 
 #include <chrono>

@@ -4,7 +4,8 @@
 #include <troupe/collectives/device_offer.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/messages/begin.hpp>
+#include <troupe/messages/regroup.hpp>
 
 #include <cstdint>
 #include <span>

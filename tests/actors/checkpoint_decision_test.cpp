@@ -1,10 +1,10 @@
-#include "worker/checkpoint_decision.hpp"
+#include <troupe/actors/decisions/checkpoint_decision.hpp>
 
 #include <doctest/doctest.h>
 
 #include <initializer_list>
 
-namespace troupe::runtime {
+namespace troupe::actors {
 
 namespace {
 
@@ -97,4 +97,4 @@ TEST_CASE("with none in flight allowed, training waits for each") {
   CHECK(decide_checkpoint({.due = true, .max_in_flight = 0}) == decision::take_and_wait);
 }
 
-} // namespace troupe::runtime
+} // namespace troupe::actors

@@ -1,0 +1,344 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages/begin.hpp>
+#include <troupe/messages/commands.hpp>
+#include <troupe/messages/regroup.hpp>
+#include <troupe/messages/staging.hpp>
+#include <troupe/messages/worker.hpp>
+#include <troupe/types.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace troupe::actors {
+
+// -- what a worker does next --------------------------------------------------------------------------------------
+
+/// Form the group of this generation, settle evaluations over it, exchange the state, and call `on_formed`.
+struct form_group {
+  member_place place;
+};
+
+/// The generation was aborted before this worker heard of it: report again.
+struct report_again {};
+
+/// A joiner: form this staging group, take the state over it, and repeat the members' steps.
+struct follow_members {
+  staging_place group;
+};
+
+/// A joiner: return from this loop, which the members have completed.
+struct skip_loop_body {};
+
+/// The run goes on without this worker: leave the training function.
+struct leave_run {};
+
+/// What an answer to a report asks for, and why (for the log).
+struct worker_action {
+  std::variant<form_group, report_again, follow_members, skip_loop_body, leave_run> what;
+  std::string why;
+};
+
+/// Consider a checkpoint: a decision that `checkpoint_agreement` makes with the checkpoints that are in flight.
+struct consider_checkpoint {
+  /// Nothing comes after this boundary.
+  bool is_last = false;
+  /// A `checkpoint_command` is among those agreed on.
+  bool is_asked = false;
+  /// All members regroup at this boundary.
+  bool regroups = false;
+  /// A custom loop saves here.
+  bool is_due = false;
+};
+
+/// Give joiners the state over a staging group, while training goes on. Only if `generation` is still the worker's.
+struct stage_state {
+  std::uint64_t number = 0;
+  stage_command command;
+};
+
+/// Report, and form the next generation. Only if `generation` is still the worker's.
+struct regroup_here {
+  generation_id generation;
+};
+
+/// Return from the loop: a stop was asked for.
+struct stop_here {};
+
+struct boundary_action {
+  std::variant<consider_checkpoint, stage_state, regroup_here, stop_here> what;
+  std::string why;
+};
+
+/// Commands with numbers in (after, up_to] take effect at this boundary.
+struct command_range {
+  std::uint64_t after = 0;
+  std::uint64_t up_to = 0;
+};
+
+/// What the barrier of a step did.
+enum class barrier_outcome : std::uint8_t {
+  /// The step is committed on this worker: it counts as applied.
+  committed,
+  /// The step is not committed: the digests of the replicas differ.
+  replicas_differ,
+  /// An abort came first: the decision about the next generation tells whether the step counts.
+  fenced,
+  /// The ranks are at different steps.
+  steps_differ,
+};
+
+/// The words that ride on the barrier of a step; each becomes its maximum over the ranks.
+struct barrier_words {
+  enum : std::size_t { commands, digest, inverted_digest, step, inverted_step, in_flight, owed, count };
+  std::array<std::uint64_t, count> values{};
+};
+
+/// An evaluation that is due.
+struct evaluate_now {
+  /// Which one it is, from 1.
+  std::uint64_t number = 0;
+};
+
+/// An evaluation that the members did before this joiner came.
+struct evaluation_known {
+  std::vector<double> values;
+};
+
+/// A joiner that repeats the members' steps: the next frame from them has the result.
+struct evaluation_from_members {};
+
+using evaluation_plan = std::variant<evaluate_now, evaluation_known, evaluation_from_members>;
+
+/// What an abort asks of the worker's shell.
+enum class abort_effect : std::uint8_t {
+  /// It is of a generation that is over, or that this worker has yet to hear of.
+  none,
+  /// The staging group that this joiner is in is over.
+  ends_staging,
+  /// This worker's group is over: its operations must fail.
+  ends_group,
+};
+
+/// One worker's half of the membership protocol: its place, how far it is, what it reports when its group is gone, what
+/// it does with the answer, and how it catches up as a joiner. The counterpart of `run_coordinator`. A plain class: no
+/// actor, clock, thread or I/O. The session of a worker process drives it, and so does the simulation.
+///
+/// Leaving the barrier and being aborted exclude each other: whichever of `on_barrier` and `on_abort` comes first wins.
+/// Not thread-safe: the owner serializes all calls. (Aborts come from an actor's thread, everything else from the
+/// training thread.)
+class worker_protocol {
+ public:
+  explicit worker_protocol(const begin_training& begin);
+
+  /// The state that it begins with is that after `step`.
+  void on_restored(step_id step) noexcept { step_ = committed_ = reduced_ = step; }
+
+  // -- loops of the training function
+
+  /// Comes to the next loop. False for a joiner if the members have completed that loop: it is skipped.
+  [[nodiscard]] bool enter_loop();
+  /// The plan of the loop, completed by what the protocol knows.
+  void complete(run_plan& plan) const;
+  void on_plan_accepted();
+  /// The steps of the loop begin; they are over.
+  void begin_steps() noexcept { loop_ = loop_stage::in_steps; }
+  void end_steps() noexcept { loop_ = loop_stage::planned; }
+
+  // -- evaluations
+
+  /// What to do at a call of `evaluate`. Throws `exception` if a joiner evaluates what the members did not.
+  [[nodiscard]] evaluation_plan plan_evaluation();
+  /// Evaluation `number` has this result, on this worker or, after a regroup, on the member that was ahead.
+  void on_evaluated(std::uint64_t number, std::vector<double> values);
+  /// The training function gets the result: joiners that come later are told what was found before a loop.
+  void on_evaluation_returned();
+  /// Whether evaluation `number` has a result; a regroup may have brought it.
+  [[nodiscard]] bool is_evaluated(std::uint64_t number) const noexcept { return evaluations_.count >= number; }
+  [[nodiscard]] const std::vector<double>& last_evaluation() const noexcept { return evaluations_.last; }
+  /// Whether the result belongs to the steps of a loop: joiners that follow need it then.
+  [[nodiscard]] bool is_in_steps() const noexcept { return loop_ == loop_stage::in_steps; }
+
+  // -- steps
+
+  /// False after an abort: no step begins before the worker has reported.
+  [[nodiscard]] bool begin_step(step_id step);
+  /// The step's reduced gradient is complete here. False after an abort.
+  [[nodiscard]] bool on_reduced(step_id step);
+  /// What to compare with the other ranks at the barrier of `step`.
+  [[nodiscard]] state_comparison comparison() const noexcept;
+  /// The words for the barrier of `step`. `digest` is empty for a rank that compares nothing.
+  [[nodiscard]] static barrier_words words_for(step_id step, std::uint64_t highest_command,
+                                               std::optional<std::uint64_t> digest, std::uint64_t in_flight,
+                                               bool owed) noexcept;
+  /// The barrier of `step` is complete, with these words. On `committed` the step counts as applied.
+  [[nodiscard]] barrier_outcome on_barrier(step_id step, const barrier_words& words);
+  /// The body of `step` has returned.
+  void on_applied(step_id step) noexcept { step_ = step; }
+
+  // -- boundaries between steps
+
+  /// The commands that the last barrier agreed on and that have not been acted on.
+  [[nodiscard]] std::optional<command_range> due_commands() const noexcept;
+  /// What to do at the boundary after `step`, in this order. `commands` are those of `due_commands`.
+  [[nodiscard]] std::vector<boundary_action> on_boundary(const std::vector<control_command>& commands, bool is_last);
+  /// Whether the loop that a `stage_command` names is the present one.
+  [[nodiscard]] bool is_present_loop(std::uint32_t loop) const noexcept { return loop + 1 == loops_; }
+
+  // -- a lost group
+
+  /// Whether this error means that the group is gone, rather than that the run cannot go on.
+  [[nodiscard]] bool is_loss_of_group(const error& reason) const;
+  /// The same for an error of a group that was being formed. A peer that cannot be reached is tried a few times.
+  [[nodiscard]] bool may_form_again(const error& reason);
+  /// Before the first report about a lost group, and before each further one: no step begins or commits any more.
+  void begin_regroup();
+  /// The same at a boundary, where joiners can be let in.
+  void begin_regroup_between_steps();
+  [[nodiscard]] regroup_report report(error reason) const;
+  [[nodiscard]] worker_action on_next(next_generation next);
+  /// A joiner has received the state over the group of its generation.
+  void on_state_received();
+  /// The next generation is complete.
+  void on_formed();
+  /// What the driver said when it aborted the group, if that tells more than `otherwise`.
+  [[nodiscard]] error why_it_ends(error otherwise) const;
+
+  // -- a joiner that follows the members
+
+  /// It has the state as it was after `step`.
+  void on_staged_state(step_id step);
+  /// It has repeated `step`; the members have committed up to `latest`. Returns what to tell the driver, once, when the
+  /// joiner is close enough that the members need not wait for it long. `repeat_took`: how long one step takes here.
+  [[nodiscard]] std::optional<caught_up> judge_progress(step_id next, step_id latest,
+                                                        std::optional<std::chrono::nanoseconds> repeat_took);
+  void on_repeated(step_id step);
+  /// The members go on with the joiner after `boundary`. Fails if it is at another step.
+  [[nodiscard]] expected<void> on_end_of_staging(step_id boundary, std::uint64_t commands_agreed,
+                                                 std::uint64_t evaluations);
+
+  // -- aborts
+
+  [[nodiscard]] abort_effect on_abort(const abort_training& message);
+  /// Why the worker's generation is over, if it is.
+  [[nodiscard]] std::optional<error> abort_reason() const;
+  /// The same for the staging group of a joiner.
+  [[nodiscard]] std::optional<error> staging_abort_reason() const;
+
+  // -- where this worker is
+
+  [[nodiscard]] const group_place& place() const noexcept { return place_; }
+  [[nodiscard]] rank_id rank() const noexcept { return place_.rank; }
+  [[nodiscard]] generation_id generation() const noexcept { return place_.generation; }
+  [[nodiscard]] shard_range shards() const { return place_.ownership[place_.rank.value]; }
+  /// Whether it has the run's state: a joiner has none until the members give it.
+  [[nodiscard]] bool has_state() const noexcept;
+  /// Whether it repeats the members' steps in a staging group.
+  [[nodiscard]] bool follows() const noexcept {
+    return std::holds_alternative<following>(state_) || std::holds_alternative<close_behind>(state_);
+  }
+  /// Whether it has come to a boundary of the members, with their state, and asks for a place.
+  [[nodiscard]] bool has_caught_up() const noexcept { return std::holds_alternative<arrived>(state_); }
+  /// The staging group it is in, or was in when it caught up.
+  [[nodiscard]] const staging_place* staging() const noexcept;
+  /// The last step whose body has returned.
+  [[nodiscard]] step_id step() const noexcept { return step_; }
+  /// Every step up to this one counts as applied.
+  [[nodiscard]] step_id committed() const noexcept { return committed_; }
+  /// The last step whose reduced gradient this worker holds or has applied.
+  [[nodiscard]] step_id reduced() const noexcept { return reduced_; }
+  /// The step that is under way, or the last one.
+  [[nodiscard]] step_id step_under_way() const noexcept;
+  [[nodiscard]] std::uint64_t commands_agreed() const noexcept { return commands_agreed_; }
+  [[nodiscard]] std::uint64_t evaluations() const noexcept { return evaluations_.count; }
+  /// Whether the driver has accepted a plan of this worker.
+  [[nodiscard]] bool has_agreed() const noexcept { return loop_ != loop_stage::unplanned; }
+  /// A custom loop counts its reports as steps.
+  void count_step() noexcept { ++step_.value; }
+
+ private:
+  /// A joiner without state: on its way to a loop, or waiting for a place.
+  struct preparing {};
+  /// A joiner in a staging group.
+  struct following {
+    staging_place group;
+  };
+  /// The same, after it told the driver that it is close behind the members.
+  struct close_behind {
+    staging_place group;
+  };
+  /// A joiner with the state of a boundary of the members.
+  struct arrived {
+    staging_place group;
+  };
+  /// It has a place in a generation, and gets the state over its group.
+  struct receiving {};
+  /// It has state and place; the group lives as far as it knows. Which step is under way, and how far.
+  struct computing {
+    step_id step;
+  };
+  struct holding {
+    step_id step;
+  };
+  struct between_steps {};
+  /// It has state and place, and its group is over.
+  struct fenced {};
+
+  enum class loop_stage : std::uint8_t { unplanned, planned, in_steps };
+
+  /// Where the group was lost, for the next report.
+  enum class report_position : std::uint8_t {
+    elsewhere,
+    /// In a step that is not committed here.
+    in_step,
+    /// At a boundary, where joiners can be let in.
+    between_steps,
+  };
+
+  struct evaluation_history {
+    std::uint64_t count = 0;
+    std::vector<double> last;
+    /// By loop: what the members found before it. For a joiner.
+    std::vector<std::vector<std::vector<double>>> of_members;
+    /// What was found since the last loop.
+    std::vector<std::vector<double>> since_loop;
+  };
+
+  struct aborted_generation {
+    generation_id generation;
+    error reason;
+  };
+
+  void fence();
+  [[nodiscard]] worker_action adopt(member_place next);
+
+  run_id run_;
+  worker_id worker_;
+  group_place place_;
+  std::variant<preparing, following, arrived, close_behind, receiving, computing, holding, between_steps, fenced>
+      state_;
+  step_id step_;
+  step_id committed_;
+  step_id reduced_;
+  std::uint64_t commands_agreed_ = 0;
+  std::uint64_t commands_done_ = 0;
+  evaluation_history evaluations_;
+  /// Loops that were entered.
+  std::uint32_t loops_ = 0;
+  loop_stage loop_ = loop_stage::unplanned;
+  report_position position_ = report_position::elsewhere;
+  /// At the next barrier.
+  state_comparison comparison_ = state_comparison::whole;
+  /// The last generation that is known to be over, and why.
+  std::optional<aborted_generation> aborted_;
+  /// Groups that could not be formed since the last committed step.
+  std::uint32_t failed_formings_ = 0;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,377 @@
+#include <troupe/actors/decisions/worker_protocol.hpp>
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+/// A group that cannot be formed because a peer is unreachable is tried so many times.
+constexpr std::uint32_t most_failed_formings = 5;
+
+/// A joiner that needs no longer than this to come after is caught up: the members wait for it no longer than that.
+constexpr auto caught_up_within = std::chrono::milliseconds{50};
+
+} // namespace
+
+worker_protocol::worker_protocol(const begin_training& begin)
+    : run_(begin.run),
+      worker_(begin.worker),
+      place_(begin.place),
+      step_(begin.resume.step),
+      committed_(step_),
+      reduced_(step_) {
+  evaluations_.of_members = begin.earlier_evaluations;
+  if (place_.generation == generation_id{})
+    state_ = preparing{};
+  else
+    state_ = between_steps{};
+}
+
+bool worker_protocol::has_state() const noexcept {
+  return std::holds_alternative<computing>(state_) || std::holds_alternative<holding>(state_) ||
+         std::holds_alternative<between_steps>(state_) || std::holds_alternative<fenced>(state_);
+}
+
+const staging_place* worker_protocol::staging() const noexcept {
+  if (const auto* x = std::get_if<following>(&state_))
+    return &x->group;
+  if (const auto* x = std::get_if<close_behind>(&state_))
+    return &x->group;
+  if (const auto* x = std::get_if<arrived>(&state_))
+    return &x->group;
+  return nullptr;
+}
+
+step_id worker_protocol::step_under_way() const noexcept {
+  if (const auto* x = std::get_if<computing>(&state_))
+    return x->step;
+  if (const auto* x = std::get_if<holding>(&state_))
+    return x->step;
+  return committed_;
+}
+
+// -- loops and evaluations --------------------------------------------------------------------------------------------
+
+bool worker_protocol::enter_loop() {
+  ++loops_;
+  if (has_state() || loops_ >= evaluations_.of_members.size())
+    return true;
+  evaluations_.since_loop.clear();
+  return false;
+}
+
+void worker_protocol::complete(run_plan& plan) const {
+  plan.run = run_;
+  plan.worker = worker_;
+  plan.generation = place_.generation;
+  plan.loop = loops_ == 0 ? 0 : loops_ - 1;
+  plan.evaluations = evaluations_.since_loop;
+}
+
+void worker_protocol::on_plan_accepted() {
+  if (loop_ == loop_stage::unplanned)
+    loop_ = loop_stage::planned;
+  evaluations_.since_loop.clear();
+}
+
+evaluation_plan worker_protocol::plan_evaluation() {
+  if (follows())
+    return evaluation_from_members{};
+  if (has_state())
+    return evaluate_now{evaluations_.count + 1};
+  const auto number = evaluations_.since_loop.size();
+  if (loops_ >= evaluations_.of_members.size() || number >= evaluations_.of_members[loops_].size())
+    throw exception{errc::mismatch, "this joining worker evaluates what the others did not: the training function does "
+                                    "not do the same on all workers"};
+  auto known = evaluations_.of_members[loops_][number];
+  evaluations_.since_loop.push_back(known);
+  return evaluation_known{std::move(known)};
+}
+
+void worker_protocol::on_evaluated(std::uint64_t number, std::vector<double> values) {
+  evaluations_.count = number;
+  evaluations_.last = std::move(values);
+}
+
+void worker_protocol::on_evaluation_returned() {
+  if (!is_in_steps())
+    evaluations_.since_loop.push_back(evaluations_.last);
+}
+
+// -- steps ------------------------------------------------------------------------------------------------------------
+
+bool worker_protocol::begin_step(step_id step) {
+  if (std::holds_alternative<fenced>(state_))
+    return false;
+  state_ = computing{step};
+  return true;
+}
+
+bool worker_protocol::on_reduced(step_id step) {
+  if (!std::holds_alternative<computing>(state_))
+    return false;
+  state_ = holding{step};
+  reduced_ = step;
+  return true;
+}
+
+state_comparison worker_protocol::comparison() const noexcept {
+  // A worker that is alone has nobody to differ from.
+  return place_.world_size == 1 ? state_comparison::nothing : comparison_;
+}
+
+barrier_words worker_protocol::words_for(step_id step, std::uint64_t highest_command,
+                                         std::optional<std::uint64_t> digest, std::uint64_t in_flight,
+                                         bool owed) noexcept {
+  // A value and its complement become maximum and minimum. A rank that compares nothing adds nothing to either.
+  barrier_words words;
+  words.values[barrier_words::commands] = highest_command;
+  words.values[barrier_words::digest] = digest.value_or(0);
+  words.values[barrier_words::inverted_digest] = digest ? ~*digest : 0;
+  words.values[barrier_words::step] = step.value;
+  words.values[barrier_words::inverted_step] = ~step.value;
+  words.values[barrier_words::in_flight] = in_flight;
+  words.values[barrier_words::owed] = owed ? 1 : 0;
+  return words;
+}
+
+barrier_outcome worker_protocol::on_barrier(step_id step, const barrier_words& words) {
+  const auto& values = words.values;
+  comparison_ = state_comparison::slice;
+  if (values[barrier_words::step] != ~values[barrier_words::inverted_step])
+    return barrier_outcome::steps_differ;
+  if (place_.world_size > 1 && values[barrier_words::digest] != ~values[barrier_words::inverted_digest])
+    return barrier_outcome::replicas_differ;
+  if (!std::holds_alternative<holding>(state_))
+    return barrier_outcome::fenced;
+  state_ = between_steps{};
+  committed_ = step;
+  commands_agreed_ = values[barrier_words::commands];
+  failed_formings_ = 0;
+  return barrier_outcome::committed;
+}
+
+// -- boundaries -------------------------------------------------------------------------------------------------------
+
+std::optional<command_range> worker_protocol::due_commands() const noexcept {
+  if (commands_agreed_ <= commands_done_)
+    return std::nullopt;
+  return command_range{commands_done_, commands_agreed_};
+}
+
+std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<control_command>& commands, bool is_last) {
+  auto stops = false;
+  auto asked = false;
+  std::optional<regroup_here> regroups;
+  std::optional<stage_state> stages;
+  for (const auto& each : commands) {
+    stops = stops || std::holds_alternative<stop_command>(each.what);
+    asked = asked || std::holds_alternative<checkpoint_command>(each.what);
+    if (const auto* x = std::get_if<regroup_command>(&each.what))
+      regroups = regroup_here{x->generation};
+    if (const auto* x = std::get_if<stage_command>(&each.what))
+      stages = stage_state{each.sequence, *x};
+    commands_done_ = each.sequence;
+  }
+  if (regroups && regroups->generation != place_.generation)
+    regroups.reset();
+  std::vector<boundary_action> result;
+  result.push_back(
+      {consider_checkpoint{is_last || stops, asked, regroups.has_value()}, stops     ? "the run stops"
+                                                                           : is_last ? "it was the last step"
+                                                                           : asked   ? "a checkpoint was asked for"
+                                                                                     : "the step is complete"});
+  if (stages && !stops && !is_last)
+    result.push_back({*stages, "joiners need the state"});
+  if (regroups && !stops)
+    result.push_back({*regroups, "members join or leave"});
+  if (stops && !is_last)
+    result.push_back({stop_here{}, "a stop was asked for"});
+  return result;
+}
+
+// -- a lost group -----------------------------------------------------------------------------------------------------
+
+bool worker_protocol::is_loss_of_group(const error& reason) const {
+  if (reason.code == errc::aborted || reason.code == errc::stale_generation)
+    return true;
+  // The loss of a member does not explain these.
+  if (reason.code == errc::mismatch || reason.code == errc::invalid_argument || reason.code == errc::user_error)
+    return false;
+  // Whatever else fails while connections are cut is a consequence of that.
+  return abort_reason().has_value();
+}
+
+bool worker_protocol::may_form_again(const error& reason) {
+  if (is_loss_of_group(reason))
+    return true;
+  // A peer that dies while it connects may be noticed before the driver reports it.
+  return reason.code == errc::unreachable && ++failed_formings_ < most_failed_formings;
+}
+
+void worker_protocol::fence() {
+  if (std::holds_alternative<computing>(state_) || std::holds_alternative<holding>(state_)) {
+    state_ = fenced{};
+    position_ = report_position::in_step;
+  } else if (std::holds_alternative<between_steps>(state_)) {
+    state_ = fenced{};
+  }
+}
+
+void worker_protocol::begin_regroup() {
+  fence();
+}
+
+void worker_protocol::begin_regroup_between_steps() {
+  fence();
+  if (position_ != report_position::in_step)
+    position_ = report_position::between_steps;
+}
+
+regroup_report worker_protocol::report(error reason) const {
+  const auto* group = std::get_if<arrived>(&state_);
+  regroup_report result;
+  result.run = run_;
+  result.generation = group != nullptr ? group->group.generation : place_.generation;
+  result.worker = worker_;
+  result.has_state = has_state() || group != nullptr;
+  result.between_steps = position_ == report_position::between_steps;
+  result.in_step = position_ == report_position::in_step && has_state();
+  result.committed = committed_;
+  result.holds_next = reduced_.value == committed_.value + 1;
+  result.commands_agreed = commands_agreed_;
+  result.evaluations = evaluations_.count;
+  result.staging = staging() != nullptr ? staging()->number : 0;
+  result.reason = std::move(reason);
+  return result;
+}
+
+worker_action worker_protocol::on_next(next_generation next) {
+  if (std::holds_alternative<released>(next.what))
+    return {leave_run{}, "the run goes on without this worker"};
+  if (auto* loop = std::get_if<loop_completed>(&next.what)) {
+    evaluations_.of_members.push_back(std::move(loop->evaluations));
+    state_ = preparing{};
+    position_ = report_position::elsewhere;
+    return {skip_loop_body{}, "the members have completed this loop"};
+  }
+  if (auto* group = std::get_if<staging_place>(&next.what)) {
+    state_ = following{*group};
+    position_ = report_position::elsewhere;
+    return {follow_members{std::move(*group)}, "the members give the state while they train on"};
+  }
+  return adopt(std::move(std::get<member_place>(next.what)));
+}
+
+worker_action worker_protocol::adopt(member_place next) {
+  committed_ = std::max(committed_, next.commit_point);
+  reduced_ = committed_;
+  commands_agreed_ = next.commands_agreed;
+  auto with_state = has_state();
+  if (!with_state) {
+    // It begins where the members are, whose state it has or gets.
+    with_state = has_caught_up() && std::ranges::find(next.joiners, next.place.rank) == next.joiners.end();
+    step_ = committed_;
+    commands_done_ = commands_agreed_;
+    if (!with_state)
+      evaluations_.count = next.evaluations;
+  }
+  // The driver says what is compared: a member that left the barrier before knows that it is behind, others do not.
+  comparison_ = next.comparison;
+  place_ = next.place;
+  if (position_ == report_position::in_step)
+    position_ = report_position::elsewhere;
+  if (with_state)
+    state_ = between_steps{};
+  else
+    state_ = receiving{};
+  if (auto reason = abort_reason()) {
+    fence();
+    return {report_again{}, "generation " + fmt::to_string(place_.generation.value) + " is over: " + reason->message};
+  }
+  return {form_group{std::move(next)}, place_.reason};
+}
+
+void worker_protocol::on_state_received() {
+  if (std::holds_alternative<receiving>(state_))
+    state_ = between_steps{};
+  if (abort_reason())
+    fence();
+}
+
+void worker_protocol::on_formed() {
+  position_ = report_position::elsewhere;
+}
+
+error worker_protocol::why_it_ends(error otherwise) const {
+  return aborted_ && otherwise.code == errc::aborted ? aborted_->reason : otherwise;
+}
+
+// -- a joiner that follows the members --------------------------------------------------------------------------------
+
+void worker_protocol::on_staged_state(step_id step) {
+  step_ = committed_ = reduced_ = step;
+}
+
+std::optional<caught_up> worker_protocol::judge_progress(step_id next, step_id latest,
+                                                         std::optional<std::chrono::nanoseconds> repeat_took) {
+  auto* group = std::get_if<following>(&state_);
+  if (group == nullptr)
+    return std::nullopt;
+  const auto behind = latest.value - std::min(latest, next).value;
+  if (behind > 1 && !(repeat_took && *repeat_took * behind <= caught_up_within))
+    return std::nullopt;
+  auto place = group->group;
+  state_ = close_behind{place};
+  return caught_up{run_, worker_, place.generation, place.number, next};
+}
+
+void worker_protocol::on_repeated(step_id step) {
+  step_ = committed_ = reduced_ = step;
+}
+
+expected<void> worker_protocol::on_end_of_staging(step_id boundary, std::uint64_t commands_agreed,
+                                                  std::uint64_t evaluations) {
+  if (boundary != step_)
+    return fail(errc::internal, fmt::format("the members go on after step {}, and this joining worker has come to step "
+                                            "{}: an invariant of Troupe is broken",
+                                            boundary, step_));
+  commands_agreed_ = commands_agreed;
+  evaluations_.count = evaluations;
+  state_ = arrived{*staging()};
+  position_ = report_position::between_steps;
+  return {};
+}
+
+// -- aborts -----------------------------------------------------------------------------------------------------------
+
+abort_effect worker_protocol::on_abort(const abort_training& message) {
+  if (message.generation < place_.generation)
+    return abort_effect::none;
+  // The first reason for a generation stays.
+  if (!aborted_ || aborted_->generation < message.generation)
+    aborted_ = aborted_generation{message.generation, message.reason};
+  if (follows() && message.generation >= staging()->generation)
+    return abort_effect::ends_staging;
+  if (message.generation != place_.generation)
+    return abort_effect::none;
+  fence();
+  return abort_effect::ends_group;
+}
+
+std::optional<error> worker_protocol::abort_reason() const {
+  if (!aborted_ || aborted_->generation < place_.generation)
+    return std::nullopt;
+  return aborted_->reason;
+}
+
+std::optional<error> worker_protocol::staging_abort_reason() const {
+  if (!aborted_ || staging() == nullptr || aborted_->generation < staging()->generation)
+    return std::nullopt;
+  return aborted_->reason;
+}
+
+} // namespace troupe::actors

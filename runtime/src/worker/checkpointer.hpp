@@ -1,0 +1,95 @@
+#pragma once
+
+#include "worker/activity.hpp"
+#include "worker/driver_client.hpp"
+#include "worker/metrics_pusher.hpp"
+#include "worker/quiescence_gate.hpp"
+#include "worker/snapshot_writer.hpp"
+
+#include <troupe/actors/decisions/checkpoint_decision.hpp>
+#include <troupe/messages/begin.hpp>
+#include <troupe/messages/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/reusing_writer.hpp>
+#include <troupe/tracked_state.hpp>
+
+#include <array>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+
+namespace troupe::runtime {
+
+class part_stream;
+
+/// A worker's share of the run's checkpoints: how its parts reach the driver, which checkpoint is restored, what is
+/// taken at a boundary between steps. Used by the training thread, but for `abandon` and `save_last_copy`. Throws
+/// `exception`.
+class checkpointer {
+ public:
+  /// The references outlive this object. `begin` is the worker's own.
+  checkpointer(const begin_training& begin, driver_client& link, tracked_state& state, metrics_pusher& pusher,
+               activity& doing);
+
+  /// Finds out whether this worker sees the driver's directory; its parts are streamed otherwise.
+  void choose_sync(const group_place& place);
+  /// Opens the checkpoint that the run goes on from, if any. Returns the step of it that counts for this run; nothing
+  /// if the run begins at step 0.
+  [[nodiscard]] std::optional<step_id> restore();
+  /// Prepares memory for this rank's share, which changes with the group.
+  void prepare(const group_place& place);
+
+  /// How many checkpoints this rank has in flight, and whether it owes one: for barriers.
+  struct words {
+    std::uint64_t in_flight = 0;
+    bool owed = false;
+  };
+  [[nodiscard]] words barrier_words();
+  void on_barrier(generation_id generation, const words& agreed) {
+    agreement_.on_barrier(generation, agreed.in_flight, agreed.owed);
+  }
+
+  /// Does at the boundary after `step` what the agreement decides. `lose_group` is called when the group is lost while
+  /// this worker waits for a checkpoint after which nothing comes; it returns once the next group is there.
+  void at_boundary(step_id step, const actors::consider_checkpoint& what, const std::function<group_place()>& place,
+                   const std::function<void(error)>& lose_group);
+  /// Returns once nothing is in flight. Throws if any of it was overtaken.
+  void finish();
+
+  /// What rank 0's metrics are in a checkpoint: the last that the training function reported.
+  void set_metrics(metric_map metrics) { last_metrics_ = std::move(metrics); }
+  [[nodiscard]] const metric_map& metrics() const noexcept { return last_metrics_; }
+
+  /// The generation is over: not all parts of what is in flight will come. From any thread.
+  void abandon() { snapshots_.abandon(); }
+  /// Saves the whole state, which no other worker has any more, before this process ends, while the training thread
+  /// waits for the group that hangs. From a thread of that group.
+  [[nodiscard]] expected<void> save_last_copy(quiescence_gate& gate, const group_place& place);
+
+ private:
+  [[nodiscard]] snapshot_writer::destination destination();
+  [[nodiscard]] expected<serialization::part_report> write_to_directory(const staged_part& part,
+                                                                        const std::stop_token& stop);
+  [[nodiscard]] bool sees_storage(const group_place& place);
+  [[nodiscard]] bool tracks_nothing() const;
+  [[nodiscard]] checkpoint_part describe_part(step_id step, const group_place& place) const;
+  void begin(step_id step, const group_place& place);
+  [[nodiscard]] std::filesystem::path directory() const;
+
+  const begin_training& begin_;
+  driver_client& link_;
+  tracked_state& state_;
+  metrics_pusher& pusher_;
+  activity& activity_;
+  actors::checkpoint_agreement agreement_;
+  metric_map last_metrics_;
+  /// Set where parts are streamed: used by the snapshot writer's thread.
+  std::shared_ptr<part_stream> part_stream_;
+  /// Used by the same thread.
+  serialization::reusing_writer part_writer_;
+  /// Ends, with its thread, before what its thread uses.
+  snapshot_writer snapshots_;
+};
+
+} // namespace troupe::runtime

@@ -1,0 +1,63 @@
+#include "worker/gpu_reduction.hpp"
+#include "worker/gradient_exchange.hpp"
+#include "worker/worker_group.hpp"
+
+#include <span>
+
+namespace troupe::runtime {
+
+namespace {
+
+class device_exchange final : public gradient_exchange {
+ public:
+  device_exchange(worker_group& group, const step_bucket& bucket, exchange_terms terms, step_id step)
+      : group_(group),
+        bucket_(bucket),
+        terms_(std::move(terms)),
+        reduction_(group.device_group(step), group.gpu().stream, bucket.layout(), terms_.shards,
+                   {bucket.parts().begin(), bucket.parts().end()}) {}
+
+  void begin(shard_range range) override { reduction_.begin(range); }
+  std::span<std::byte> next(shard_id shard) override { return reduction_.next(shard); }
+
+  void start(std::size_t part) override {
+    reduction_.start(part, {terms_.shards, terms_.ownership, terms_.divisor, terms_.is_fast});
+  }
+
+  std::size_t started() const noexcept override { return reduction_.started(); }
+
+  void finish() override {
+    while (started() < bucket_.parts().size())
+      start(bucket_.part_at(started()));
+    reduction_.finish();
+    metrics_.resize(bucket_.layout().segments()[1].elements);
+    read(reduction_.result().subspan(bucket_.metrics_offset()), std::as_writable_bytes(std::span{metrics_}));
+  }
+
+  void settle() noexcept override { reduction_.settle(); }
+
+  bool is_under_way() const override { return !reduction_.is_settled() && group_.is_device_group(reduction_.group()); }
+
+  std::span<const std::byte> result() const noexcept override { return reduction_.result(); }
+  std::span<const double> metrics() const noexcept override { return metrics_; }
+
+  void read(std::span<const std::byte> from, std::span<std::byte> to) override {
+    value_or_throw(group_.gpu().copier->read(from.data(), to));
+  }
+
+ private:
+  worker_group& group_;
+  const step_bucket& bucket_;
+  exchange_terms terms_;
+  gpu_reduction reduction_;
+  std::vector<double> metrics_;
+};
+
+} // namespace
+
+std::unique_ptr<gradient_exchange> make_device_exchange(worker_group& group, const step_bucket& bucket,
+                                                        exchange_terms terms, step_id step) {
+  return std::make_unique<device_exchange>(group, bucket, std::move(terms), step);
+}
+
+} // namespace troupe::runtime

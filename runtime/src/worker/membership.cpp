@@ -1,0 +1,207 @@
+#include "worker/membership.hpp"
+
+#include "worker/state_transfer.hpp"
+
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Long enough to be none, and short enough to be added to a point in time.
+constexpr auto no_deadline = std::chrono::milliseconds{std::chrono::hours{24 * 365}};
+
+/// A rank that waits for a slow one does not end the wait by itself where the driver finds out who is at fault.
+std::chrono::milliseconds group_deadline(const run_settings& settings) {
+  return settings.driver_ends_waits ? no_deadline : std::chrono::milliseconds{settings.collective_timeout_ms};
+}
+
+} // namespace
+
+membership::membership(const begin_training& begin, driver_client& link, tracked_state& state,
+                       checkpointer& checkpoints, metrics_pusher& pusher, activity& doing, device_factories factories)
+    : begin_(begin),
+      link_(link),
+      state_(state),
+      checkpoints_(checkpoints),
+      pusher_(pusher),
+      activity_(doing),
+      protocol_(begin),
+      group_({begin.run, begin.worker, begin.device, group_deadline(begin.settings), std::move(factories),
+              [this] {
+                if (!protocol().has_state())
+                  return expected<void>{fail(errc::not_found, "this worker has no state")};
+                return checkpoints_.save_last_copy(gate_, protocol().place());
+              }},
+             link, gate_),
+      catch_up_(begin.run, link),
+      prepares_checkpoints_(begin.checkpoints.every_steps > 0) {
+  group_.begin_generation(begin.place);
+}
+
+void membership::form_first() {
+  try {
+    if (auto reason = protocol_.lock()->abort_reason())
+      throw exception{std::move(*reason)};
+    group_.form();
+  } catch (const exception& x) {
+    if (!may_form_again(x.reason()))
+      throw;
+    regroup(x.reason());
+  }
+}
+
+collectives::communicator& membership::communicator() {
+  if (!protocol().has_state())
+    throw exception{
+        errc::invalid_argument,
+        "this worker joins a run that is under way, and has no group before for_each_step: training functions that "
+        "call collectives before it cannot take in workers later (set failure.replace_lost to false)"};
+  return group_.communicator();
+}
+
+// -- a lost group -----------------------------------------------------------------------------------------------------
+
+void membership::regroup(error reason, position where) {
+  auto scope = activity::scope{activity_, activity_kind::control};
+  skips_loop_ = false;
+  // What is said to joiners at a boundary that all members have come to stays true.
+  if (where == position::elsewhere && !protocol().has_caught_up())
+    stager_.abort(reason);
+  if (protocol().has_state() && !pause_began_)
+    pause_began_ = last_commit_;
+  checkpoints_.abandon();
+  for (;;) {
+    if (where == position::between_steps)
+      protocol_.lock()->begin_regroup_between_steps();
+    else
+      protocol_.lock()->begin_regroup();
+    // Threads and streams of the old group end here: only then may this worker report.
+    group_.close(reason, protocol().step());
+    const auto is_joiner = !protocol().has_state();
+    auto next = report(std::move(reason));
+    auto action = protocol_.lock()->on_next(std::move(next));
+    if (std::holds_alternative<actors::leave_run>(action.what))
+      throw worker_released{};
+    if (std::holds_alternative<actors::skip_loop_body>(action.what)) {
+      skips_loop_ = true;
+      return;
+    }
+    if (std::holds_alternative<actors::follow_members>(action.what)) {
+      catch_up_.begin();
+      // An abort that comes from here on finds it.
+      if (auto over = protocol_.lock()->staging_abort_reason())
+        catch_up_.abort(*over);
+      return;
+    }
+    // What came before is no pause of a joiner's.
+    if (is_joiner)
+      last_commit_ = std::chrono::steady_clock::now();
+    reason = {};
+    const auto* place = std::get_if<actors::form_group>(&action.what);
+    if (place == nullptr)
+      pusher_.set_rank(protocol().rank());
+    else if (form(place->place, reason))
+      return;
+  }
+}
+
+next_generation membership::report(error reason) {
+  // Not in one expression: the lock would be held while the driver decides.
+  const auto message = protocol_.lock()->report(std::move(reason));
+  auto next = link_.regroup(message);
+  // What the driver said before it stopped to answer tells more.
+  if (!next)
+    throw exception{protocol_.lock()->why_it_ends(std::move(next.error()))};
+  return std::move(*next);
+}
+
+bool membership::form(const member_place& place, error& lost) {
+  pusher_.set_rank(place.place.rank);
+  group_.begin_generation(place.place);
+  try {
+    // An abort that comes from here on finds the group.
+    if (auto reason = protocol_.lock()->abort_reason())
+      throw exception{std::move(*reason)};
+    group_.form();
+    settle_evaluations(place);
+    exchange_state(place);
+    prepare_checkpoints();
+    protocol_.lock()->on_formed();
+    return true;
+  } catch (const exception& x) {
+    if (!may_form_again(x.reason()))
+      throw;
+    lost = x.reason();
+    return false;
+  }
+}
+
+/// Joiners get the state of the members.
+void membership::exchange_state(const member_place& next) {
+  if (next.joiners.empty())
+    return;
+  auto facts = transferred_facts{checkpoints_.metrics()};
+  value_or_throw(transfer_state(group_.communicator(), next.joiners, state_, facts));
+  checkpoints_.set_metrics(std::move(facts.last_metrics));
+  protocol_.lock()->on_state_received();
+}
+
+/// A member that was ahead gives the result of the last evaluation to those that were not.
+void membership::settle_evaluations(const member_place& next) {
+  if (!next.evaluation_source)
+    return;
+  const auto& mine = protocol().last_evaluation();
+  auto size = std::uint64_t{mine.size()};
+  auto& group = group_.communicator();
+  value_or_throw(group.broadcast(std::span{&size, 1}, *next.evaluation_source));
+  auto values = protocol().evaluations() == next.evaluations ? mine : std::vector<double>(size);
+  value_or_throw(group.broadcast(std::span{values}, *next.evaluation_source));
+  protocol_.lock()->on_evaluated(next.evaluations, std::move(values));
+}
+
+void membership::prepare_checkpoints() {
+  if (prepares_checkpoints_)
+    checkpoints_.prepare(protocol().place());
+}
+
+void membership::note_commit(step_id step) {
+  const auto now = std::chrono::steady_clock::now();
+  if (auto from = std::exchange(pause_began_, std::nullopt)) {
+    const auto pause = std::chrono::duration_cast<std::chrono::microseconds>(now - *from).count();
+    pusher_.record(pause_row{protocol().generation(), step, static_cast<std::uint64_t>(pause)});
+  }
+  last_commit_ = now;
+}
+
+// -- from any thread --------------------------------------------------------------------------------------------------
+
+void membership::abort(const abort_training& message) {
+  switch (protocol_.lock()->on_abort(message)) {
+  case actors::abort_effect::none:
+    return;
+  case actors::abort_effect::ends_staging:
+    return catch_up_.abort(message.reason);
+  case actors::abort_effect::ends_group:
+    checkpoints_.abandon();
+    return group_.abort(message.generation, message.reason);
+  }
+}
+
+void membership::beat(worker_beat& into) noexcept {
+  {
+    const auto protocol = protocol_.lock();
+    into.generation = protocol->generation();
+    into.committed = protocol->committed();
+  }
+  into.progress = activity_.progress();
+  into.activity = activity_.kind();
+  // Its own kernels are the user's code, wherever the training thread waits for them.
+  if (into.activity == activity_kind::collective && group_.waits_for_own_gpu())
+    into.activity = activity_kind::user_code;
+}
+
+} // namespace troupe::runtime

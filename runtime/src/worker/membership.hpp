@@ -1,0 +1,102 @@
+#pragma once
+
+#include "worker/activity.hpp"
+#include "worker/checkpointer.hpp"
+#include "worker/guarded.hpp"
+#include "worker/quiescence_gate.hpp"
+#include "worker/state_catch_up.hpp"
+#include "worker/state_stager.hpp"
+#include "worker/worker_group.hpp"
+
+#include <troupe/actors/decisions/worker_protocol.hpp>
+
+#include <chrono>
+#include <optional>
+
+namespace troupe {
+
+/// Leaves the training function of a worker that the run goes on without. Not for the user's handlers, so of no
+/// standard type.
+struct worker_released {};
+
+} // namespace troupe
+
+namespace troupe::runtime {
+
+/// This worker's membership: drives its half of the protocol, and does what that decides with the group, the state of
+/// joiners and the checkpoints in flight. Used by the training thread, but for `abort` and `beat`. Throws `exception`
+/// where the run cannot go on.
+class membership {
+ public:
+  /// The references outlive this object.
+  membership(const begin_training& begin, driver_client& link, tracked_state& state, checkpointer& checkpoints,
+             metrics_pusher& pusher, activity& doing, device_factories factories);
+
+  [[nodiscard]] const actors::worker_protocol& protocol() const noexcept { return protocol_.unlocked(); }
+  [[nodiscard]] guarded<actors::worker_protocol>::access locked() { return protocol_.lock(); }
+  [[nodiscard]] worker_group& group() noexcept { return group_; }
+  /// Gives the state to joiners.
+  [[nodiscard]] state_stager& stager() noexcept { return stager_; }
+  [[nodiscard]] state_catch_up& catch_up() noexcept { return catch_up_; }
+  /// While it lives, the training thread leaves the tracked state as it is.
+  [[nodiscard]] quiescence_gate::scope quiet() { return {gate_, protocol().step()}; }
+  [[nodiscard]] quiescence_gate& gate() noexcept { return gate_; }
+
+  /// The state of this step was restored: the first group of a worker that has a place is formed with it.
+  void form_first();
+  /// Throws if this worker has no group: a joiner before its first loop, or a custom loop that lost it.
+  [[nodiscard]] collectives::communicator& communicator();
+
+  /// Reports, waits for the decision and forms the next generation, as often as it takes. On return
+  /// `protocol().committed()` is what was decided, and nothing of the old generation's is in use any more, but results
+  /// that were reduced. A joiner may come back with a place in a staging group, or with nothing to do in this loop.
+  /// Throws `worker_released`, too.
+  void regroup(error reason) { regroup(std::move(reason), position::elsewhere); }
+  /// The same at a boundary that all members have come to.
+  void regroup_between_steps() { regroup({}, position::between_steps); }
+  /// Whether the last regroup of this joiner had it skip the loop that it has come to.
+  [[nodiscard]] bool skips_loop() const noexcept { return skips_loop_; }
+
+  [[nodiscard]] bool is_loss_of_group(const error& reason) { return protocol_.lock()->is_loss_of_group(reason); }
+  [[nodiscard]] bool may_form_again(const error& reason) { return protocol_.lock()->may_form_again(reason); }
+  /// A step was committed: ends a pause, if one was under way.
+  void note_commit(step_id step);
+  /// Whether what is saved regularly is to be prepared for each group.
+  void prepare_checkpoints_always() noexcept { prepares_checkpoints_ = true; }
+  void prepare_checkpoints();
+
+  /// From any thread.
+  void abort(const abort_training& message);
+  /// Fills in generation, step and activity. From any thread.
+  void beat(worker_beat& into) noexcept;
+
+ private:
+  enum class position { elsewhere, between_steps };
+
+  void regroup(error reason, position where);
+  [[nodiscard]] next_generation report(error reason);
+  /// Takes the place in a new generation. False if that is lost while it forms.
+  [[nodiscard]] bool form(const member_place& place, error& lost);
+  void settle_evaluations(const member_place& next);
+  void exchange_state(const member_place& next);
+
+  const begin_training& begin_;
+  driver_client& link_;
+  tracked_state& state_;
+  checkpointer& checkpoints_;
+  metrics_pusher& pusher_;
+  activity& activity_;
+  guarded<actors::worker_protocol> protocol_;
+  /// When others may read the tracked state.
+  quiescence_gate gate_;
+  worker_group group_;
+  state_stager stager_;
+  state_catch_up catch_up_;
+  std::chrono::steady_clock::time_point last_commit_ = std::chrono::steady_clock::now();
+  /// When the last step before the group was lost was committed.
+  std::optional<std::chrono::steady_clock::time_point> pause_began_;
+  bool skips_loop_ = false;
+  bool prepares_checkpoints_;
+};
+
+} // namespace troupe::runtime

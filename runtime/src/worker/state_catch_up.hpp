@@ -1,0 +1,68 @@
+#pragma once
+
+#include "worker/driver_client.hpp"
+#include "worker/state_stager.hpp"
+
+#include <troupe/messages/staging.hpp>
+#include <troupe/tracked_state.hpp>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+
+namespace troupe::runtime {
+
+/// Forms the communicator of a staging group. `ask` is the exchange over the control plane; it returns soon after
+/// `cancelled` is asked to stop.
+[[nodiscard]] expected<std::unique_ptr<collectives::communicator>>
+form_staging_group(const run_id& run, const staging_place& place, std::stop_token cancelled,
+                   const std::function<expected<exchange_result>(const exchange_request&)>& ask);
+
+/// How a joiner gets the state and catches up with the members that train on: their state as it was at a boundary, and
+/// then, frame by frame, what they reduced and evaluated since. One staging group at a time. Used by the training
+/// thread, but for `abort`.
+class state_catch_up {
+ public:
+  state_catch_up(run_id run, driver_client& link) : run_(std::move(run)), link_(link) {}
+
+  /// A staging group begins: from here on `abort` ends it.
+  void begin();
+  /// Forms the group and takes the state over it. Returns the step after which the state is so.
+  [[nodiscard]] expected<step_id> receive(const staging_place& place, tracked_state& state, transferred_facts& facts);
+
+  /// The next frame from the members, which stays until it is dropped. Waits for it. Once this fails, the members are
+  /// lost for good.
+  [[nodiscard]] expected<staged_frame*> frame();
+  /// The next call of `frame` waits for another one.
+  void drop_frame() noexcept { frame_.reset(); }
+  [[nodiscard]] bool has_lost_members() const noexcept { return has_lost_members_; }
+
+  /// How long it took to repeat the last step of this group.
+  void note_repeat(std::chrono::nanoseconds took) noexcept { repeat_took_ = took; }
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> repeat_took() const noexcept { return repeat_took_; }
+
+  /// The group is over. Its connections close on a thread of their own, for the members may be waiting.
+  void close();
+
+  /// Ends the group that is formed or being formed. From any thread.
+  void abort(const error& reason);
+
+ private:
+  run_id run_;
+  driver_client& link_;
+  std::optional<staged_frame> frame_;
+  bool has_lost_members_ = false;
+  std::optional<std::chrono::nanoseconds> repeat_took_;
+  /// The end of the group before.
+  std::future<void> closing_;
+
+  /// For the rest.
+  std::mutex mutex_;
+  std::stop_source cancel_;
+  std::unique_ptr<staged_state> group_;
+};
+
+} // namespace troupe::runtime

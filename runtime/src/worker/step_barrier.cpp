@@ -1,0 +1,75 @@
+#include "worker/step_barrier.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <string>
+
+namespace troupe::runtime {
+
+void step_barrier::commit(step_id step) {
+  auto given_up = [step] { return exception{errc::aborted, fmt::format("the group was given up in step {}", step)}; };
+  if (!members_.locked()->on_reduced(step))
+    throw given_up();
+  using actors::barrier_words;
+  const auto mine = checkpoints_.barrier_words();
+  auto words =
+      actors::worker_protocol::words_for(step, commands_.highest(), digest_to_compare(step), mine.in_flight, mine.owed);
+  value_or_throw(members_.communicator().barrier(words.values));
+  switch (members_.locked()->on_barrier(step, words)) {
+  case actors::barrier_outcome::committed:
+    break;
+  case actors::barrier_outcome::fenced:
+    throw given_up();
+  case actors::barrier_outcome::replicas_differ:
+    report_different_replicas(step);
+  case actors::barrier_outcome::steps_differ:
+    throw exception{errc::mismatch,
+                    fmt::format("the ranks are at different steps, {} and {}: an invariant of Troupe is "
+                                "broken",
+                                ~words.values[barrier_words::inverted_step], words.values[barrier_words::step])};
+  }
+  checkpoints_.on_barrier(members_.protocol().generation(),
+                          {words.values[barrier_words::in_flight], words.values[barrier_words::owed] != 0});
+  members_.note_commit(step);
+}
+
+std::optional<std::uint64_t> step_barrier::digest_to_compare(step_id step) const {
+  switch (members_.protocol().comparison()) {
+  case state_comparison::nothing:
+    return std::nullopt;
+  case state_comparison::whole:
+    return state_.digest();
+  case state_comparison::slice:
+    return state_.digest_of_slice(step.value);
+  }
+  return std::nullopt;
+}
+
+void step_barrier::report_different_replicas(step_id step) {
+  constexpr auto size = sizeof(std::uint64_t);
+  const auto mine = state_.digests();
+  const auto all = value_or_throw(members_.communicator().all_gather_bytes(std::as_bytes(std::span{mine})));
+  auto differs = [&](std::size_t rank, std::size_t part) {
+    const auto at = static_cast<std::ptrdiff_t>(part * size);
+    const auto count = static_cast<std::ptrdiff_t>(size);
+    return all[rank].size() != all[0].size() ||
+           !std::equal(all[rank].begin() + at, all[rank].begin() + at + count, all[0].begin() + at);
+  };
+  auto text = std::string{};
+  for (std::size_t part = 0; part < mine.size(); ++part) {
+    auto ranks = std::vector<std::size_t>{};
+    for (std::size_t rank = 1; rank < all.size(); ++rank)
+      if (differs(rank, part))
+        ranks.push_back(rank);
+    if (!ranks.empty())
+      text +=
+          fmt::format("{}{} on rank {}", text.empty() ? "" : "; ", state_.name_of_part(part), fmt::join(ranks, ", "));
+  }
+  throw exception{errc::mismatch,
+                  fmt::format("at the start of step {} the tracked state differs from rank 0's: {}. The training "
+                              "function computes differently on different ranks: uninitialised memory, an untracked "
+                              "random generator, or code that depends on the rank",
+                              step, text)};
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,110 @@
+#pragma once
+
+#include "worker/gradient_exchange.hpp"
+#include "worker/redundant_checker.hpp"
+#include "worker/session.hpp"
+#include "worker/step_bucket.hpp"
+
+#include <troupe/collectives/aligned_buffer.hpp>
+#include <troupe/data_order.hpp>
+#include <troupe/train_context.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace troupe {
+
+/// Leaves the body of a step that is computed again. Not for the user's handlers, so of no standard type.
+struct step_interrupted {};
+
+/// Runs one step of a loop after the other: contributions, reduction, barrier, application; again where the group was
+/// lost before the step was committed. On a joiner that catches up: repeats the steps of the members. Used by the
+/// training thread.
+class step_driver {
+ public:
+  step_driver(train_context::impl& session, const step_plan& plan);
+  ~step_driver();
+  step_driver(const step_driver&) = delete;
+  step_driver& operator=(const step_driver&) = delete;
+
+  void run(step_id id, const std::function<void(step&)>& body);
+
+  /// On a joiner: runs the body of a step that the members have committed, without shards, so that it applies what they
+  /// reduced. False if the members are lost: the step is as if it had not begun, but for the tracked state.
+  [[nodiscard]] bool repeat(step_id id, const std::function<void(step&)>& body);
+
+  /// Shards that were computed twice.
+  [[nodiscard]] const runtime::redundant_checker& checker() const noexcept { return checker_; }
+
+  // What `step`, `shard_list` and `shard` stand for.
+  [[nodiscard]] const step_plan& plan() const noexcept { return plan_; }
+  [[nodiscard]] const data_order& order() const noexcept { return order_; }
+  [[nodiscard]] std::uint64_t seed() const noexcept;
+  void open_shard(shard& target, shard_id id);
+  /// The shard that this rank computes only to be compared.
+  void open_shard_again(shard& target);
+  void mark_ready(const shard& which, std::uint64_t first, std::uint64_t count);
+  std::span<const float> all_reduce();
+  std::span<const float> all_reduce_on_gpu();
+  /// Throws before `all_reduce`.
+  [[nodiscard]] double metric(std::size_t index, std::string_view name) const;
+  void report(metric_map values);
+
+ private:
+  /// How far the present try of a step is.
+  enum class try_state : std::uint8_t {
+    /// Contributions are computed.
+    computing,
+    /// The reduced gradient is here, and the step counts.
+    reduced,
+    /// It is over without a result: the step is computed again.
+    interrupted,
+  };
+  /// What the body computes with.
+  enum class mode : std::uint8_t { member, joiner };
+
+  [[nodiscard]] bool adopt_generation();
+  void form_exchange();
+  void try_body(const std::function<void(step&)>& body);
+  void run_body(const std::function<void(step&)>& body);
+  void settle_step();
+  void take_from_members();
+  void hand_to_joiners();
+  void leave_if_regrouped();
+  void lose_group(error reason);
+  void reduce();
+  void start_complete_parts();
+  void fill(shard& target, shard_id id, std::span<std::byte> bucket);
+  void check_untouched() const;
+  [[nodiscard]] std::span<const std::byte> result() const;
+
+  train_context::impl& session_;
+  const step_plan& plan_;
+  runtime::step_bucket bucket_;
+  data_order order_;
+  runtime::redundant_checker checker_;
+  /// Of `generation_`; none at first.
+  std::unique_ptr<runtime::gradient_exchange> exchange_;
+  generation_id generation_;
+  shard_range range_;
+  std::uint32_t next_shard_ = 0;
+  try_state state_ = try_state::computing;
+  mode mode_ = mode::member;
+  /// Of the last shard, the elements that are ready, by part.
+  std::vector<std::uint64_t> ready_;
+  std::vector<std::uint64_t> samples_;
+  /// Of the samples that the shards of this try were given, for the ledger.
+  std::uint64_t samples_digest_ = 0;
+  /// Of the parts of the tracked state when the step began, while the body is checked; empty otherwise.
+  std::vector<std::uint64_t> digests_before_;
+  bool checks_body_;
+  /// What the members reduced, while their steps are repeated; and on the GPU, where the plan is.
+  collectives::aligned_buffer repeated_{*std::pmr::new_delete_resource()};
+  collectives::device_memory repeated_on_gpu_;
+  step step_;
+};
+
+} // namespace troupe

@@ -1,0 +1,130 @@
+#pragma once
+
+#include "worker/device_copier.hpp"
+#include "worker/driver_client.hpp"
+#include "worker/quiescence_gate.hpp"
+
+#include <troupe/collectives/communicator.hpp>
+#include <troupe/collectives/device.hpp>
+#include <troupe/collectives/device_group.hpp>
+#include <troupe/collectives/nccl_group.hpp>
+#include <troupe/collectives/shared_pool.hpp>
+#include <troupe/messages/begin.hpp>
+#include <troupe/messages/regroup.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+namespace troupe::runtime {
+
+/// Where a worker's device and the groups between devices come from. Tests inject others.
+struct device_factories {
+  std::function<expected<std::shared_ptr<collectives::device>>()> open_device = [] {
+    return collectives::open_device(0);
+  };
+  /// NCCL's version, as this process finds it.
+  std::function<expected<std::string>()> find_nccl = [] { return collectives::find_nccl(); };
+  std::function<expected<std::unique_ptr<collectives::device_group>>(
+      std::shared_ptr<collectives::device>, collectives::nccl_options, const collectives::address_exchange&)>
+      make_nccl_group = [](std::shared_ptr<collectives::device> where, collectives::nccl_options options,
+                           const collectives::address_exchange& exchange) {
+        return collectives::make_nccl_group(std::move(where), std::move(options), exchange);
+      };
+};
+
+/// What a worker opens of its GPU.
+struct opened_gpu {
+  std::shared_ptr<collectives::device> device;
+  collectives::device_stream stream;
+  std::shared_ptr<device_copier> copier;
+};
+
+/// The group of workers of one generation: its communicator, the device group beside it where the worker has a GPU, and
+/// the memory that outlives generations. Used by the training thread, but for `abort`, `describe` and
+/// `waits_for_own_gpu`, which come from any thread. Throws `exception` with what communicators and devices fail with.
+class worker_group {
+ public:
+  struct settings {
+    run_id run;
+    worker_id worker;
+    device_settings device;
+    /// The longest that one collective operation may take.
+    std::chrono::milliseconds deadline;
+    device_factories factories;
+    /// Saves the state where no other worker has it any more, before a hung device ends this process. From a thread of
+    /// the device group.
+    std::function<expected<void>()> save_last_copy;
+  };
+
+  worker_group(settings how, driver_client& link, quiescence_gate& gate)
+      : how_(std::move(how)), link_(link), gate_(gate) {}
+
+  /// From here on, `abort` with this place's generation ends what is formed or being formed.
+  void begin_generation(const group_place& place);
+  /// Forms the communicator of the generation.
+  void form();
+  /// Ends both groups. On return nothing of them writes to this worker's memory any more, which may be soon only if
+  /// they were aborted: with `reason`, unless its code is `none`.
+  void close(const error& reason, step_id step);
+
+  /// Throws if there is none: it was lost.
+  [[nodiscard]] collectives::communicator& communicator();
+  [[nodiscard]] bool has_communicator() const noexcept { return communicator_ != nullptr; }
+
+  [[nodiscard]] bool has_gpu() const noexcept { return how_.device.gpus > 0; }
+  /// Opened by the first call. Throws if this worker has none.
+  [[nodiscard]] opened_gpu& gpu();
+  /// The group for buckets in device memory. Formed by the first call in a generation, which all ranks make alike;
+  /// `step` is the last step whose body has returned.
+  [[nodiscard]] collectives::device_group& device_group(step_id step);
+  /// Whether it is the one of this generation, and lives.
+  [[nodiscard]] bool is_device_group(const collectives::device_group& group);
+  /// Ends what is under way in the groups of this generation.
+  void give_up(const error& reason) noexcept;
+
+  /// Makes pending and later operations of this generation fail, formed or not. Of another one: without effect.
+  void abort(generation_id generation, const error& reason);
+  /// What the group does and which ranks it waits for, for people.
+  [[nodiscard]] std::string describe();
+  /// Whether it waits for kernels of this worker's own GPU, which are user code.
+  [[nodiscard]] bool waits_for_own_gpu() noexcept;
+
+ private:
+  [[nodiscard]] std::unique_ptr<collectives::communicator> make_communicator();
+  [[nodiscard]] std::unique_ptr<collectives::device_group> make_device_group(step_id step);
+  [[nodiscard]] collectives::hang_policy on_hang();
+  [[nodiscard]] expected<std::string> find_nccl();
+  [[nodiscard]] expected<std::vector<std::string>> exchange(std::uint64_t number, std::string mine);
+  void close_device_group(std::unique_ptr<collectives::device_group> group, step_id step);
+
+  settings how_;
+  driver_client& link_;
+  quiescence_gate& gate_;
+  group_place place_;
+  /// Memory that the other workers of this host can read: for the life of the process.
+  std::shared_ptr<collectives::shared_pool> pool_;
+  std::optional<opened_gpu> gpu_;
+  /// NCCL's group of the generation before, of which the next can be made.
+  std::unique_ptr<collectives::device_group> predecessor_;
+  /// What NCCL was told to listen on when it was first opened.
+  std::optional<std::string> nccl_interface_;
+  /// The exchanges over the control plane that device groups have made in this generation.
+  std::uint64_t device_exchanges_ = 0;
+
+  /// For what `abort` and `describe` touch: the rest of this object.
+  std::mutex mutex_;
+  generation_id generation_;
+  std::optional<error> aborted_;
+  std::stop_source cancel_forming_;
+  std::unique_ptr<collectives::communicator> communicator_;
+  /// Of the same generation; null until it is needed.
+  std::unique_ptr<collectives::device_group> device_group_;
+};
+
+} // namespace troupe::runtime

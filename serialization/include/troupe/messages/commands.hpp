@@ -1,0 +1,113 @@
+#pragma once
+
+#include <troupe/types.hpp>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+/// What the driver tells workers while they train.
+namespace troupe {
+
+/// Take a checkpoint and return from the step loop.
+struct stop_command {
+  bool operator==(const stop_command&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, stop_command& x) {
+  return f.object(x).fields();
+}
+
+/// Take a checkpoint.
+struct checkpoint_command {
+  bool operator==(const checkpoint_command&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, checkpoint_command& x) {
+  return f.object(x).fields();
+}
+
+/// Report and form the next generation: members join or leave, or the run pauses. Ignored in any other generation.
+struct regroup_command {
+  generation_id generation;
+
+  bool operator==(const regroup_command&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, regroup_command& x) {
+  return f.object(x).fields(f.field("generation", x.generation));
+}
+
+/// Give joiners the state over a staging group while training goes on. Ignored in any other generation or loop.
+struct stage_command {
+  generation_id generation;
+  std::uint32_t joiners = 0;
+  /// Whether members and joiners are on several nodes.
+  bool across_nodes = false;
+  /// The loop of the training function that the joiners have reached, from 0.
+  std::uint32_t loop = 0;
+
+  bool operator==(const stage_command&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, stage_command& x) {
+  return f.object(x).fields(f.field("generation", x.generation), f.field("joiners", x.joiners),
+                            f.field("across_nodes", x.across_nodes), f.field("loop", x.loop));
+}
+
+/// A command to all workers of a run, numbered from 1 and sent to each in order. It takes effect after the step whose
+/// barrier first carried its number, so that all ranks act on it between the same two steps.
+struct control_command {
+  run_id run;
+  std::uint64_t sequence = 0;
+  std::variant<stop_command, checkpoint_command, regroup_command, stage_command> what;
+
+  bool operator==(const control_command&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, control_command& x) {
+  return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("what", x.what));
+}
+
+/// The worker's process may end.
+struct release_worker {
+  run_id run;
+
+  bool operator==(const release_worker&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, release_worker& x) {
+  return f.object(x).fields(f.field("run", x.run));
+}
+
+/// What does the training thread do, and whom does it wait for? For people; answered by `activity_answer`.
+struct activity_question {
+  run_id run;
+
+  bool operator==(const activity_question&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, activity_question& x) {
+  return f.object(x).fields(f.field("run", x.run));
+}
+
+struct activity_answer {
+  /// "step 17, all_reduce of 4 MB, call 51, under way for 2.1 s; waits for rank 3".
+  std::string text;
+
+  bool operator==(const activity_answer&) const = default;
+};
+
+template <class Inspector>
+bool inspect(Inspector& f, activity_answer& x) {
+  return f.object(x).fields(f.field("text", x.text));
+}
+
+} // namespace troupe

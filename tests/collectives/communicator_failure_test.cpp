@@ -22,7 +22,7 @@ bool mentions(const error& x, const std::string& text) {
   return x.message.find(text) != std::string::npos;
 }
 
-/// Calls `all_reduce` until it fails; the number of elements makes messages that do not fit into socket buffers.
+/// Calls `all_reduce` until it fails. The number of elements makes messages that do not fit into socket buffers.
 error reduce_until_failure(communicator& group, std::size_t elements) {
   std::vector<float> data(elements, 1.0f);
   for (;;)
@@ -71,7 +71,7 @@ TEST_CASE("an abort from another thread ends the waiting call and all later ones
   CHECK(seen == std::vector<error>(4, reason));
 }
 
-TEST_CASE("an abort in the middle of large transfers ends them, whatever they stand in") {
+TEST_CASE("an abort in the middle of large transfers ends them, whatever they wait for") {
   for (std::uint32_t culprit : {0u, 1u, 2u, 3u, 0u}) {
     gloo_group group{4};
     const error reason{errc::aborted, "stop"};
@@ -95,14 +95,14 @@ TEST_CASE("an abort in the middle of large transfers ends them, whatever they st
   }
 }
 
-TEST_CASE("the first reason of an abort stays") {
+TEST_CASE("the first reason of an abort wins") {
   const auto alone = make_self_communicator(generation_id{1});
   alone->abort({errc::stopped, "first"});
   alone->abort({errc::aborted, "second"});
   CHECK(error_of(alone->barrier()) == error{errc::stopped, "first"});
 }
 
-TEST_CASE("a rank that goes away fails the others' calls, which name it, and a new group works at once") {
+TEST_CASE("a lost rank fails the others' calls, which name it, and a new group works at once") {
   for (std::uint32_t world_size : {2u, 3u, 4u, 8u}) {
     const auto gone = world_size - 1;
     {
@@ -131,7 +131,7 @@ TEST_CASE("a rank that goes away fails the others' calls, which name it, and a n
         CHECK(mentions(seen[rank], "lost rank"));
         CHECK(error_of(group[rank].barrier()) == seen[rank]);
       }
-      // Somebody saw the cause and not only its consequences.
+      // At least one rank saw the cause and not only its consequences.
       CHECK(std::ranges::any_of(seen, [&](const error& x) { return mentions(x, std::to_string(gone)); }));
     }
     gloo_group next{world_size, std::chrono::seconds{120}, generation_id{2}};
@@ -140,7 +140,7 @@ TEST_CASE("a rank that goes away fails the others' calls, which name it, and a n
   }
 }
 
-TEST_CASE("a rank that has passed its last barrier may leave while others are still in it") {
+TEST_CASE("a rank may leave after its last barrier while others are still in it") {
   for (int again = 0; again < 20; ++again) {
     gloo_group group{4};
     std::vector<error> seen(4);
@@ -157,7 +157,7 @@ TEST_CASE("a rank that has passed its last barrier may leave while others are st
   }
 }
 
-TEST_CASE("a deadline that passes names operation, number and missing ranks") {
+TEST_CASE("an expired deadline names operation, number and missing ranks") {
   gloo_group group{3, std::chrono::milliseconds{200}};
   for (const auto& done : group.run([](communicator& x) { return error_of(x.barrier()); }))
     REQUIRE(done == error{});
@@ -205,7 +205,7 @@ TEST_CASE("a rank that makes another call than the others is named on every rank
        [](communicator& x) {
          return reduce_fast(x, bucket_layout{{{dtype::f64, 50}, {dtype::f32, 100}}});
        }},
-      // This one has ended where it is wrong, and the rank is in a later call.
+      // This rank's wrong call has ended, and it is in a later one.
       {"400 bytes", "all_reduce #2 (sum of f32, 0 bytes)", [](communicator& x) { return reduce(x, 100); },
        [](communicator& x) {
          const auto done = reduce(x, 0);
@@ -218,7 +218,7 @@ TEST_CASE("a rank that makes another call than the others is named on every rank
       for (const auto& done : group.run([](communicator& x) { return error_of(x.barrier()); }))
         REQUIRE(done == error{});
       const auto odd = world_size - 1;
-      // Of a broadcast, a rank far from the odd one may well get out.
+      // In a broadcast, a rank far from the odd one may succeed.
       const auto seen = group.run([&](communicator& x) {
         const auto done = x.rank().value == odd ? what.odd(x) : what.others(x);
         return done.code == errc::none ? error_of(x.barrier()) : done;
@@ -235,9 +235,9 @@ TEST_CASE("a rank that makes another call than the others is named on every rank
     }
 }
 
-TEST_CASE("a rank outside of any call tells of a mismatch that only it can know") {
+TEST_CASE("a rank outside of any call reports a mismatch that only it can know") {
   gloo_group group{3, std::chrono::seconds{60}};
-  // Rank 2 has ended this call, and is busy otherwise.
+  // Rank 2 has ended this call and does something else.
   REQUIRE(reduce(group[2], 0) == error{});
   std::vector<error> seen(2);
   std::thread other{[&] { seen[1] = reduce(group[1], 100); }};
@@ -253,7 +253,7 @@ TEST_CASE("a rank outside of any call tells of a mismatch that only it can know"
   CHECK(mentions(later, "all_reduce #1 (sum of f32, 400 bytes)"));
 }
 
-TEST_CASE("sends and receives that do not belong together are named on both sides, and the third rank loses both") {
+TEST_CASE("mismatched sends and receives are named on both sides, and the third rank loses both peers") {
   std::array<std::byte, 64> data{};
   const std::span bytes{data};
   const std::array<std::function<expected<void>(communicator&)>, 3> of_second{
@@ -281,8 +281,8 @@ TEST_CASE("sends and receives that do not belong together are named on both side
   }
 }
 
-/// Gloo ends the process when more bytes come than a receive has room for.
-TEST_CASE("sizes that a short hash takes for the same are a mismatch all the same") {
+/// Gloo ends the process when a receive gets more bytes than it has memory for.
+TEST_CASE("sizes with equal short hashes are still a mismatch") {
   constexpr std::size_t a_fibonacci_number = 832040;
   for (std::size_t size_bytes : {64, 1000, 4096, 40000}) {
     gloo_group group{2, std::chrono::seconds{60}};
@@ -296,7 +296,7 @@ TEST_CASE("sizes that a short hash takes for the same are a mismatch all the sam
   }
 }
 
-TEST_CASE("long calls that fit together, whoever waits for whom, are no mismatch") {
+TEST_CASE("long calls that match are no mismatch, whichever rank waits") {
   gloo_group group{4, std::chrono::seconds{60}};
   std::array<std::latch, 3> turns{std::latch{1}, std::latch{1}, std::latch{1}};
   const auto has_heard_of_all = [](const communicator& x) {
@@ -316,7 +316,7 @@ TEST_CASE("long calls that fit together, whoever waits for whom, are no mismatch
       auto& x = group[rank];
       auto& failure = seen[rank];
       failure = error_of(x.barrier());
-      // Rank 3 sends while the others are in a broadcast that is none of its business yet, and joins them later.
+      // Rank 3 sends while the others are in a broadcast that does not need it yet, and joins them later.
       if (rank == 0)
         turns[0].wait();
       if (rank == 3 && failure.code == errc::none)
@@ -330,7 +330,7 @@ TEST_CASE("long calls that fit together, whoever waits for whom, are no mismatch
       if (failure.code == errc::none)
         failure = error_of(x.barrier());
     });
-  // Ranks 1 and 2 wait for the broadcast, 3 in its send; then 0 to 2 in the barrier.
+  // Ranks 1 and 2 wait for the broadcast and rank 3 in its send; then ranks 0 to 2 in the barrier.
   wait_for_words(group[1]);
   wait_for_words(group[3]);
   turns[0].count_down();
@@ -347,13 +347,13 @@ TEST_CASE("long calls that fit together, whoever waits for whom, are no mismatch
   CHECK(seen == std::vector<error>(4));
 }
 
-TEST_CASE("a deadline that passes tells where each missing rank stands, and so does the record before") {
+TEST_CASE("an expired deadline reports the state of each missing rank, and so does the record before") {
   gloo_group group{4};
   for (const auto& done : group.run([](communicator& x) { return error_of(x.barrier()); }))
     REQUIRE(done == error{});
   CHECK(!group[0].record().is_under_way);
   group[0].set_deadline(std::chrono::seconds{2});
-  // Rank 1 computes, rank 2 waits for a message of rank 1, rank 3 has come.
+  // Rank 1 computes, rank 2 waits for a message from rank 1, rank 3 has arrived.
   std::vector<error> seen(4);
   std::array<std::byte, 32> data{};
   std::vector<std::thread> threads;
@@ -390,14 +390,14 @@ TEST_CASE("a deadline that passes tells where each missing rank stands, and so d
   CHECK(seen[0].code == errc::timed_out);
   CHECK(mentions(seen[0], "all_reduce #2 on rank 0 of 4, generation 1: no message from or to ranks 1, 2"));
   CHECK(mentions(seen[0], "rank 1 has made no call since barrier #1"));
-  CHECK(mentions(seen[0], "rank 2 stands in receive #1 (32 bytes, from rank 1) since"));
+  CHECK(mentions(seen[0], "rank 2 has been in receive #1 (32 bytes, from rank 1) for"));
   CHECK(seen[3].code == errc::aborted);
   record = group[0].record();
   CHECK(!record.is_under_way);
   CHECK(record.call.kind == call_kind::all_reduce);
 }
 
-TEST_CASE("members of another generation or group are refused") {
+TEST_CASE("members of another generation or group are rejected") {
   for (int what = 0; what < 3; ++what) {
     rendezvous<std::string> place{2};
     std::vector<errc> seen(2);
@@ -423,12 +423,12 @@ TEST_CASE("members of another generation or group are refused") {
   }
 }
 
-TEST_CASE("a cancelled group ends its connecting at once") {
+TEST_CASE("a cancelled group stops connecting at once") {
   std::stop_source source;
   auto options = options_for(0, 2);
   options.cancelled = source.get_token();
   options.connect_deadline = std::chrono::hours{1};
-  // The peer gives its address and is never seen again.
+  // The peer publishes its address and disappears.
   rendezvous<std::string> place{2};
   std::latch peer_may_go{1};
   std::thread peer{[&] {
@@ -451,8 +451,8 @@ TEST_CASE("a cancelled group ends its connecting at once") {
   peer.join();
 }
 
-/// A reset of a connection that the peer has yet to accept ends that peer's process, inside Gloo.
-TEST_CASE("members that give up while all connect take none of the others with them") {
+/// Resetting a connection that the peer has yet to accept ends that peer's process, inside Gloo.
+TEST_CASE("members that give up while all connect do not crash the others") {
   constexpr std::uint32_t world_size = 8;
   for (int again = 0; again < 12; ++again) {
     rendezvous<std::string> place{world_size};
@@ -480,7 +480,7 @@ TEST_CASE("members that give up while all connect take none of the others with t
   }
 }
 
-TEST_CASE("options that make no sense and hosts that do not exist are refused") {
+TEST_CASE("invalid options and unknown hosts are rejected") {
   const auto code = [](const gloo_options& options) {
     const auto made = make_gloo_communicator(
         options, [](std::string mine) { return expected<std::vector<std::string>>{{std::move(mine)}}; });

@@ -32,7 +32,7 @@ call_record call_of(call_kind kind, std::uint64_t sequence, std::uint64_t size_b
 
 } // namespace
 
-TEST_CASE("every kind of call has a name of its own, and none of them is unknown") {
+TEST_CASE("every kind of call has its own name") {
   std::set<std::string_view> names;
   for (std::uint8_t i = 0; i <= 11; ++i)
     names.insert(to_string(static_cast<call_kind>(i)));
@@ -41,7 +41,7 @@ TEST_CASE("every kind of call has a name of its own, and none of them is unknown
   CHECK(to_string(static_cast<call_kind>(200)) == "an unknown call");
 }
 
-TEST_CASE("a call is written with its number, and with what it moves and where") {
+TEST_CASE("a call is printed with its number, data and peer") {
   CHECK(to_string(all_reduce_call()) == "all_reduce #17 (sum of f32, 4096 bytes)");
   CHECK(to_string(call_of(call_kind::barrier, 3, 16)) == "barrier #3 (16 bytes)");
   CHECK(to_string(call_of(call_kind::broadcast, 4, 64, 0)) == "broadcast #4 (64 bytes, root 0)");
@@ -50,13 +50,13 @@ TEST_CASE("a call is written with its number, and with what it moves and where")
   CHECK(to_string(call_record{}) == "no call");
 }
 
-TEST_CASE("a number that is no type is not taken for one") {
+TEST_CASE("an invalid type number is not printed as a type") {
   auto call = all_reduce_call();
   call.type = 250;
   CHECK(to_string(call) == "all_reduce #17 (4096 bytes)");
 }
 
-TEST_CASE("calls fit together when all but their numbers are equal") {
+TEST_CASE("calls match if everything but their numbers is equal") {
   const auto call = all_reduce_call();
   auto other = call;
   other.sequence = 18;
@@ -87,7 +87,7 @@ TEST_CASE("a mismatch names both calls and ranks, and says so when only layouts 
   CHECK(describe_mismatch(rank_id{0}, left, rank_id{1}, right).find("another layout") == std::string::npos);
 }
 
-TEST_CASE("a record tells what a rank is in, since when, and whom it waits for") {
+TEST_CASE("a record shows the current call, its duration and the missing ranks") {
   flight_record record;
   record.transport = "shm";
   record.rank = rank_id{2};
@@ -103,9 +103,9 @@ TEST_CASE("a record tells what a rank is in, since when, and whom it waits for")
   record.peers = {{rank_id{0}, true, all_reduce_call()},
                   {rank_id{1}, false, {}},
                   {rank_id{3}, false, call_of(call_kind::barrier, 16, 8)}};
-  CHECK(to_string(record) == "rank 2 of 4, generation 7, shm: in all_reduce #17 (sum of f32, 4096 bytes) since 12 s\n"
+  CHECK(to_string(record) == "rank 2 of 4, generation 7, shm: in all_reduce #17 (sum of f32, 4096 bytes) for 12 s\n"
                              "  waits for rank 1\n"
                              "  waits for rank 3, which was last in barrier #16 (8 bytes)");
   record.duration = 999ms;
-  CHECK(to_string(record).find("since 999 ms") != std::string::npos);
+  CHECK(to_string(record).find("for 999 ms") != std::string::npos);
 }

@@ -14,7 +14,7 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-/// Ranks as threads, each with a fake device of its own, over the fake library.
+/// Ranks as threads, each with its own fake device, over the fake library.
 class nccl_ranks {
  public:
   using options_function = std::function<void(std::uint32_t rank, nccl_options&)>;
@@ -79,7 +79,7 @@ class nccl_ranks {
   std::vector<error> errors;
   std::vector<std::unique_ptr<device_group>> groups;
   std::vector<std::shared_ptr<device>> devices;
-  /// What NCCL works with, until the groups are gone: a process that gives up on it in NCCL ends, here it goes on.
+  /// Kept until the groups are gone: where a real process would end, this one continues and NCCL may still use them.
   std::vector<std::pair<device_memory, std::unique_ptr<device_bucket>>> in_use;
 };
 
@@ -90,7 +90,7 @@ void check_bits(nccl_ranks& ranks, const device_case& x) {
     CHECK(found == wanted);
 }
 
-/// All of rank `lost`'s peers begin a reduction which it does not come to.
+/// All peers of rank `lost` start a reduction that it does not join.
 std::vector<error> reduce_without(nccl_ranks& ranks, std::uint32_t lost, const error& reason) {
   const bucket_layout layout{{{dtype::f32, 40000}}};
   std::vector<error> result(ranks.size());
@@ -121,7 +121,7 @@ TEST_CASE("every world size and ownership gives the bits of the plain recursive 
     nccl_ranks ranks{world_size};
     for (const auto& x : ranks.errors)
       REQUIRE(x == error{});
-    // Each pause of a fake stream is a wait for a core where there are few.
+    // Each pause of a fake stream waits for a core where there are few.
     for (std::size_t i = world_size % 2; i < layouts.size(); i += 2) {
       const std::uint32_t shards = i % 2 == 0 ? 16 : 13;
       check_bits(ranks, {layouts[i], shards, even_ownership(shards, world_size), 1 + i % 3, 16384, 1});
@@ -145,7 +145,7 @@ TEST_CASE("the fast mode sums one contribution for each rank by the library") {
   CHECK(fake_nccl::violations == 0);
 }
 
-TEST_CASE("buffers are registered once for each communicator, and live on") {
+TEST_CASE("buffers are registered once per communicator, and outlive it") {
   const auto before = fake_nccl::registrations.load();
   nccl_ranks ranks{2};
   const bucket_layout layout{{{dtype::f32, 30000}}};
@@ -173,12 +173,12 @@ TEST_CASE("buffers are registered once for each communicator, and live on") {
   CHECK(fake_nccl::violations == 0);
 }
 
-TEST_CASE("a library without registration, shrinking and revoking does as well") {
+TEST_CASE("a library without registration, shrinking and revoking works too") {
   nccl_ranks ranks{3, {}, 21400};
   check_bits(ranks, {bucket_layout{{{dtype::bf16, 20000}}}, 8, even_ownership(8, 3)});
 }
 
-TEST_CASE("an abort ends what waits for a lost rank, and the group goes on without it: by shrinking, or a new id") {
+TEST_CASE("an abort ends the waits for a lost rank, and the group continues without it: shrunk, or from a new id") {
   struct variant {
     const char* what;
     int version;
@@ -191,9 +191,9 @@ TEST_CASE("an abort ends what waits for a lost rank, and the group goes on witho
     INFO(x.what);
     nccl_ranks ranks{4, {}, x.version};
     check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 4)});
-    const auto told = reduce_without(ranks, 1, {errc::aborted, "worker 1 is lost"});
+    const auto seen = reduce_without(ranks, 1, {errc::aborted, "worker 1 is lost"});
     for (std::uint32_t rank : {0u, 2u, 3u})
-      CHECK(told[rank] == error{errc::aborted, "worker 1 is lost"});
+      CHECK(seen[rank] == error{errc::aborted, "worker 1 is lost"});
     const auto shrunk_before = fake_nccl::shrunk.load();
     fake_nccl::shrink_fails = x.fails;
     std::vector<std::unique_ptr<device_group>> old;
@@ -220,7 +220,7 @@ TEST_CASE("an abort ends what waits for a lost rank, and the group goes on witho
   CHECK(fake_nccl::violations == 0);
 }
 
-TEST_CASE("a rank that leaves while nothing is wrong leaves the others a group to shrink") {
+TEST_CASE("after a rank leaves in good order the others can shrink the group") {
   nccl_ranks ranks{3};
   check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 3), 1, UINT64_MAX, 1});
   const auto shrunk_before = fake_nccl::shrunk.load();
@@ -236,7 +236,7 @@ TEST_CASE("a rank that leaves while nothing is wrong leaves the others a group t
   check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 2), 1, UINT64_MAX, 1});
 }
 
-TEST_CASE("a joiner among the ranks means a new id") {
+TEST_CASE("a joiner requires a new id") {
   nccl_ranks ranks{3};
   reduce_without(ranks, 2, {errc::aborted, "lost"});
   const auto shrunk_before = fake_nccl::shrunk.load();
@@ -253,21 +253,22 @@ TEST_CASE("a joiner among the ranks means a new id") {
   check_bits(ranks, {bucket_layout{{{dtype::f64, 3000}}}, 8, even_ownership(8, 3)});
 }
 
-TEST_CASE("a group whose revocation does not end is aborted, and not looked at any more") {
+TEST_CASE("a group whose revocation does not end is aborted, and not polled any more") {
   {
     nccl_ranks ranks{2, [](std::uint32_t, nccl_options& options) {
                        options.on_hang.abort_deadline = std::chrono::milliseconds{20};
                      }};
     fake_nccl::never_revoked = true;
-    const auto told = reduce_without(ranks, 1, {errc::aborted, "lost"});
-    CHECK(told[0] == error{errc::aborted, "lost"});
+    const auto seen = reduce_without(ranks, 1, {errc::aborted, "lost"});
+    CHECK(seen[0] == error{errc::aborted, "lost"});
     fake_nccl::never_revoked = false;
   }
   CHECK(fake_nccl::violations == 0);
   CHECK(fake_nccl::living == 0);
 }
 
-TEST_CASE("when NCCL never comes back, the process asks for leave, copies the state out if it is the last, and ends") {
+TEST_CASE(
+    "if NCCL never returns, the process requests a permit, copies the state out if it is the last holder, and ends") {
   hang_diary of[3];
   {
     nccl_ranks ranks{3, [&](std::uint32_t rank, nccl_options& options) {
@@ -277,7 +278,7 @@ TEST_CASE("when NCCL never comes back, the process asks for leave, copies the st
                      }};
     fake_nccl::hangs = true;
     reduce_without(ranks, 3, {errc::aborted, "lost"});
-    // A process would have ended; here its threads may.
+    // A real process would have ended; here its threads may.
     fake_nccl::hangs = false;
   }
   const auto ends_with = [](const std::vector<std::string>& steps, const std::string& text) {
@@ -287,17 +288,17 @@ TEST_CASE("when NCCL never comes back, the process asks for leave, copies the st
   };
   REQUIRE(of[0].steps().size() == 2);
   CHECK(of[0].steps()[0] == "leave");
-  ends_with(of[0].steps(), "others have the state: this process may end");
+  ends_with(of[0].steps(), "other processes have the state: this process may end");
   REQUIRE(of[1].steps().size() == 3);
   CHECK(of[1].steps()[1] == "copy");
   ends_with(of[1].steps(), "the state is copied out");
-  // Nothing that could copy is no copy.
+  // A missing `copy_out` counts as no copy.
   REQUIRE(of[2].steps().size() == 2);
   ends_with(of[2].steps(), "the steps since the last checkpoint are lost");
   CHECK(fake_nccl::violations == 0);
 }
 
-TEST_CASE("an abort that comes back late spares the process, which then needs no leave") {
+TEST_CASE("an abort that returns late spares the process, which then needs no permit") {
   hang_diary diary;
   std::latch is_over{1};
   {
@@ -310,15 +311,15 @@ TEST_CASE("an abort that comes back late spares the process, which then needs no
                          });
                      }};
     fake_nccl::hangs = true;
-    const auto told = reduce_without(ranks, 1, {errc::aborted, "lost"});
-    CHECK(told[0] == error{errc::aborted, "lost"});
+    const auto seen = reduce_without(ranks, 1, {errc::aborted, "lost"});
+    CHECK(seen[0] == error{errc::aborted, "lost"});
     CHECK(diary.steps() == std::vector<std::string>{"leave", "withdraw"});
     is_over.count_down();
   }
   CHECK(fake_nccl::violations == 0);
 }
 
-TEST_CASE("a call that NCCL refuses is named") {
+TEST_CASE("an error names the failed NCCL call") {
   nccl_ranks ranks{2};
   const bucket_layout layout{{{dtype::f32, 100}}};
   auto& group = *ranks.groups[0];
@@ -336,7 +337,7 @@ TEST_CASE("a call that NCCL refuses is named") {
   ranks.groups[1]->abort({errc::aborted, "enough"});
 }
 
-TEST_CASE("connections that break while the group is formed may be a peer's end, and are no error of the device's") {
+TEST_CASE("connections that break while the group is formed may be a lost peer, not a device error") {
   fake_nccl::forming_result = nccl::system_error;
   nccl_ranks ranks{2};
   fake_nccl::forming_result = nccl::success;
@@ -347,14 +348,14 @@ TEST_CASE("connections that break while the group is formed may be a peer's end,
   CHECK(fake_nccl::living == 0);
 }
 
-TEST_CASE("without an id from NCCL nobody waits, and a group that can be shrunk needs none") {
+TEST_CASE("without an id from NCCL no rank waits, and a group that can be shrunk needs none") {
   fake_nccl::id_result = nccl::system_error;
   {
     nccl_ranks ranks{2};
     CHECK(ranks.errors[0].code == errc::unreachable);
     CHECK(ranks.errors[0].message.find("ncclGetUniqueId: ") == 0);
     CHECK(ranks.errors[1].code == errc::aborted);
-    CHECK(ranks.errors[1].message.find("rank 0 has got no id from NCCL: ncclGetUniqueId: ") != std::string::npos);
+    CHECK(ranks.errors[1].message.find("rank 0 got no id from NCCL: ncclGetUniqueId: ") != std::string::npos);
   }
   fake_nccl::id_result = nccl::success;
   for (bool can_shrink : {true, false}) {
@@ -389,7 +390,7 @@ TEST_CASE("without an id from NCCL nobody waits, and a group that can be shrunk 
   CHECK(fake_nccl::violations == 0);
 }
 
-TEST_CASE("a group that is replaced is not finalized, which would wait for those that have left") {
+TEST_CASE("a replaced group is not finalized, which would wait for ranks that have left") {
   nccl_ranks ranks{3, {}, 22803};
   check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 3), 1, UINT64_MAX, 1});
   std::vector<std::unique_ptr<device_group>> old;
@@ -403,7 +404,7 @@ TEST_CASE("a group that is replaced is not finalized, which would wait for those
   check_bits(ranks, {bucket_layout{{{dtype::f32, 9000}}}, 8, even_ownership(8, 2), 1, UINT64_MAX, 1});
 }
 
-TEST_CASE("a rank that is late is told by the deadline, with call, rank and device") {
+TEST_CASE("an expired deadline names call, rank and device") {
   nccl_ranks ranks{2, [](std::uint32_t, nccl_options& options) { options.deadline = std::chrono::milliseconds{100}; }};
   const bucket_layout layout{{{dtype::f32, 40000}}};
   auto& group = *ranks.groups[0];
@@ -420,13 +421,13 @@ TEST_CASE("a rank that is late is told by the deadline, with call, rank and devi
   ranks.groups[1]->abort({errc::aborted, "enough"});
 }
 
-TEST_CASE("over NCCL, too, a rank that waits for its own GPU is told from one that waits for others") {
+TEST_CASE("over NCCL, too, waiting for the own GPU is distinguished from waiting for peers") {
   nccl_ranks ranks{2};
   check_who_is_waited_for(*ranks.groups[0]);
   ranks.groups[1]->abort({errc::aborted, "enough"});
 }
 
-TEST_CASE("two ranks on one GPU are refused by name") {
+TEST_CASE("two ranks on one GPU are rejected and named") {
   nccl_ranks ranks{2};
   ranks.devices[1] = ranks.devices[0];
   for (auto& group : ranks.groups)
@@ -438,7 +439,7 @@ TEST_CASE("two ranks on one GPU are refused by name") {
   }
 }
 
-TEST_CASE("a group is not formed with another generation's ranks, nor after it was cancelled") {
+TEST_CASE("a group is not formed with another generation's ranks, nor after a cancellation") {
   const auto library = fake_nccl::table();
   const auto where = std::make_shared<fake_device>();
   nccl_options options;
@@ -460,7 +461,7 @@ TEST_CASE("a group is not formed with another generation's ranks, nor after it w
   CHECK(make_nccl_group(library, where, std::move(wrong), {}).error().code == errc::invalid_argument);
 }
 
-TEST_CASE("NCCL is found, or missed in words") {
+TEST_CASE("NCCL is found, or the error says what is missing") {
   if (const auto found = find_nccl())
     CHECK(found->starts_with("NCCL 2."));
   else

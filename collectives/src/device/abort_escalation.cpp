@@ -1,5 +1,6 @@
 #include "device/abort_escalation.hpp"
 
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::collectives {
@@ -7,10 +8,10 @@ namespace troupe::collectives {
 namespace {
 
 std::string text_of(std::chrono::milliseconds x) {
-  return std::to_string(x.count()) + " ms";
+  return fmt::format("{} ms", x.count());
 }
 
-constexpr auto what_is_lost = "if nobody else has it, the steps since the last checkpoint are lost";
+constexpr auto what_is_lost = "if no other process has it, the steps since the last checkpoint are lost";
 
 } // namespace
 
@@ -39,14 +40,14 @@ abort_escalation::decision abort_escalation::go_to(stage next, clock::time_point
 abort_escalation::decision abort_escalation::begin(clock::time_point now) {
   if (current_ != stage::none)
     return at(now);
-  return can_revoke_ ? go_to(stage::revoke, now, "the group is given up: its operations are revoked")
-                     : go_to(stage::abort, now, "the group is given up: its operations are aborted");
+  return can_revoke_ ? go_to(stage::revoke, now, "the group was given up: revoking its operations")
+                     : go_to(stage::abort, now, "the group was given up: aborting its operations");
 }
 
 abort_escalation::decision abort_escalation::begin_with_permit(const std::string& why, clock::time_point now) {
   if (current_ != stage::none)
     return at(now);
-  return go_to(stage::request_exit, now, why + ": this process has to end, and asks for leave");
+  return go_to(stage::request_exit, now, fmt::format("{}: this process must end and requests an exit permit", why));
 }
 
 abort_escalation::decision abort_escalation::at(clock::time_point now) {
@@ -55,19 +56,20 @@ abort_escalation::decision abort_escalation::at(clock::time_point now) {
   switch (current_) {
   case stage::revoke:
     return go_to(stage::abort, now,
-                 "NCCL has not revoked the group within " + text_of(limits_.abort) + ": it is aborted");
+                 fmt::format("NCCL did not revoke the group within {}: aborting it", text_of(limits_.abort)));
   case stage::abort:
     return go_to(stage::request_exit, now,
-                 "NCCL has not come back from its abort within " + text_of(limits_.abort) +
-                     ": its kernels may write on, so this process has to end, and asks for leave");
+                 fmt::format("NCCL's abort did not return within {}: its kernels may still write, so this process must "
+                             "end and requests an exit permit",
+                             text_of(limits_.abort)));
   case stage::request_exit:
     // No answer: the run is over, or unreachable. Copying costs seconds; losing the state costs more.
     return go_to(stage::copy_out, now,
-                 "no leave was given within " + text_of(limits_.leave) +
-                     ": the state is copied out, in case that nobody else has it");
+                 fmt::format("no exit permit within {}: the state is copied out, in case no other process has it",
+                             text_of(limits_.leave)));
   case stage::copy_out:
     return go_to(stage::end_process, now,
-                 "the state was not copied out within " + text_of(limits_.copy) + ": " + what_is_lost);
+                 fmt::format("the state was not copied out within {}: {}", text_of(limits_.copy), what_is_lost));
   case stage::none:
   case stage::end_process:
   case stage::done:
@@ -89,10 +91,11 @@ abort_escalation::decision abort_escalation::on_call_ended(stage which, bool wor
     return go_to(stage::done, now, {});
   }
   if (which == stage::revoke && current_ == stage::revoke)
-    return go_to(stage::abort, now, "NCCL cannot revoke the group: it is aborted");
+    return go_to(stage::abort, now, "NCCL cannot revoke the group: aborting it");
   if (which == stage::abort && current_ == stage::abort)
-    return go_to(stage::request_exit, now,
-                 "NCCL's abort has failed: its kernels may write on, so this process has to end, and asks for leave");
+    return go_to(
+        stage::request_exit, now,
+        "NCCL's abort failed: its kernels may still write, so this process must end and requests an exit permit");
   return {current_, {}};
 }
 
@@ -100,15 +103,17 @@ abort_escalation::decision abort_escalation::on_exit(bool is_last_holder, clock:
   if (current_ != stage::request_exit)
     return {current_, {}};
   if (is_last_holder)
-    return go_to(stage::copy_out, now, "nobody else has the state: it is copied out first");
-  return go_to(stage::end_process, now, "others have the state: this process may end");
+    return go_to(stage::copy_out, now, "no other process has the state: it is copied out first");
+  return go_to(stage::end_process, now, "other processes have the state: this process may end");
 }
 
 abort_escalation::decision abort_escalation::on_exit_refused(const std::string& why, clock::time_point now) {
   if (current_ != stage::request_exit)
     return {current_, {}};
-  return go_to(stage::copy_out, now,
-               "leave cannot be asked for (" + why + "): the state is copied out, in case that nobody else has it");
+  return go_to(
+      stage::copy_out, now,
+      fmt::format("the exit permit cannot be requested ({}): the state is copied out, in case no other process has it",
+                  why));
 }
 
 abort_escalation::decision abort_escalation::on_let_go(clock::time_point now) {
@@ -120,7 +125,7 @@ abort_escalation::decision abort_escalation::on_copied(const std::string& failur
     return {current_, {}};
   return go_to(stage::end_process, now,
                failure.empty() ? std::string{"the state is copied out"}
-                               : "the state cannot be copied out (" + failure + "): " + what_is_lost);
+                               : fmt::format("the state cannot be copied out ({}): {}", failure, what_is_lost));
 }
 
 } // namespace troupe::collectives

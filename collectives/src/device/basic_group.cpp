@@ -4,6 +4,7 @@
 #include "transport/call_checks.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <thread>
 
@@ -51,8 +52,7 @@ expected<void> basic_device_group::open() {
 }
 
 std::string basic_device_group::named() const {
-  return "rank " + std::to_string(rank_.value) + " of " + std::to_string(world_size_) + ", generation " +
-         std::to_string(generation_.value) + ", " + to_string(where_->info());
+  return fmt::format("rank {} of {}, generation {}, {}", rank_, world_size_, generation_, to_string(where_->info()));
 }
 
 expected<std::unique_ptr<device_bucket>> basic_device_group::make_bucket(const bucket_layout& layout,
@@ -68,12 +68,12 @@ expected<std::unique_ptr<device_bucket>> basic_device_group::make_bucket(const b
 expected<void> basic_device_group::check_result(device_bucket& result, const bucket_layout& layout,
                                                 std::size_t part) const {
   if (dynamic_cast<own_device_bucket*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
-    return fail(errc::invalid_argument, "the result has " + std::to_string(result.bytes().size()) +
-                                            " bytes and the layout " + std::to_string(layout.size_bytes()) +
-                                            ", or another kind of group made it; make it with make_bucket");
+    return fail(errc::invalid_argument, fmt::format("the result has {} bytes and the layout {}, or another kind of "
+                                                    "group made the result; use this group's make_bucket",
+                                                    result.bytes().size(), layout.size_bytes()));
   if (part >= result.parts().size())
-    return fail(errc::invalid_argument, "there is no part " + std::to_string(part) + " of a bucket in " +
-                                            std::to_string(result.parts().size()) + " parts");
+    return fail(errc::invalid_argument,
+                fmt::format("the bucket has no part {}; it has {} parts", part, result.parts().size()));
   return {};
 }
 
@@ -83,9 +83,11 @@ expected<void> basic_device_group::reduce_leaves(const bucket_layout& layout, st
                                                  const device_event& ready, std::uint64_t divisor, std::size_t part) {
   if (!plan_ || planned_shards_ != shards || !std::ranges::equal(planned_ownership_, ownership)) {
     if (ownership.size() != world_size_)
-      return fail(errc::invalid_argument, "reduce_leaves: the ownership names " + std::to_string(ownership.size()) +
-                                              " ranks and the group has " + std::to_string(world_size_) +
-                                              "; give one range for each rank");
+      return fail(
+          errc::invalid_argument,
+          fmt::format(
+              "reduce_leaves: the ownership has {} ranges and the group has {} ranks; pass one range for each rank",
+              ownership.size(), world_size_));
     auto plan = plan_finish(shards, ownership);
     if (!plan)
       return fail(std::move(plan.error()));
@@ -98,7 +100,7 @@ expected<void> basic_device_group::reduce_leaves(const bucket_layout& layout, st
   if (auto valid = check_result(result, layout, part); !valid)
     return valid;
   reduction what;
-  what.call = "reduce_leaves #" + std::to_string(++sequence_) + " (part " + std::to_string(part) + ")";
+  what.call = fmt::format("reduce_leaves #{} (part {})", ++sequence_, part);
   what.layout = layout;
   what.shards = shards;
   what.ownership = planned_ownership_;
@@ -118,7 +120,7 @@ expected<void> basic_device_group::all_reduce_fast(const bucket_layout& layout, 
   if (auto valid = check_result(result, layout, part); !valid)
     return valid;
   reduction what;
-  what.call = "all_reduce_fast #" + std::to_string(++sequence_) + " (part " + std::to_string(part) + ")";
+  what.call = fmt::format("all_reduce_fast #{} (part {})", ++sequence_, part);
   what.layout = layout;
   what.operands = {{tree_node{}, contribution}};
   what.result = static_cast<own_device_bucket*>(&result);
@@ -156,7 +158,7 @@ expected<void> basic_device_group::run(expected<void> (basic_device_group::*job)
     under_way_ = what.call;
   }
   if (auto done = (this->*job)(what); !done)
-    return fail_with({done.error().code, named() + ", " + what.call + ": " + done.error().message});
+    return fail_with({done.error().code, fmt::format("{}, {}: {}", named(), what.call, done.error().message)});
   return {};
 }
 
@@ -201,8 +203,9 @@ void basic_device_group::look_at_gpu() noexcept {
 std::string basic_device_group::describe() const {
   const std::lock_guard lock{under_way_mutex_};
   if (under_way_.empty())
-    return name_ + ", outside a reduction";
-  return name_ + ", in " + under_way_ + (awaits_own_gpu() ? ", which waits for this worker's own GPU" : "");
+    return fmt::format("{}, outside a reduction", name_);
+  return fmt::format("{}, in {}{}", name_, under_way_,
+                     awaits_own_gpu() ? ", which waits for this worker's own GPU" : "");
 }
 
 expected<void> basic_device_group::poll(const std::function<expected<bool>()>& is_done, const std::string& what,
@@ -217,7 +220,7 @@ expected<void> basic_device_group::look_until(const std::function<expected<bool>
   for (int looks = 0;; ++looks) {
     auto done = is_done();
     if (!done)
-      return fail_with({done.error().code, named() + ", " + what + ": " + done.error().message});
+      return fail_with({done.error().code, fmt::format("{}, {}: {}", named(), what, done.error().message)});
     if (*done)
       return {};
     if (looks > 0 && looks % looks_between_looks_at_gpu == 0)
@@ -226,11 +229,11 @@ expected<void> basic_device_group::look_until(const std::function<expected<bool>
       return fail_with(std::move(fine.error()));
     if (clock::now() > ends_at) {
       look_at_gpu();
-      return fail_with({errc::timed_out,
-                        named() + ": " + what + " did not end within " + std::to_string(deadline_.load().count()) +
-                            " ms: " +
-                            (awaits_own_gpu_ ? "this worker's own GPU has not come so far"
-                                             : "a peer is late or gone, or the device hangs; see the other ranks")});
+      return fail_with(
+          {errc::timed_out,
+           fmt::format("{}: {} did not end within {} ms: {}", named(), what, deadline_.load().count(),
+                       awaits_own_gpu_ ? "this worker's own GPU has not reached it"
+                                       : "a peer is late or lost, or the device hangs; check the other ranks")});
     }
     if (looks < looks_without_sleep)
       std::this_thread::yield();
@@ -314,8 +317,8 @@ void basic_device_group::settle(const device_stream& stream) noexcept {
   // Our own kernels and copies should end by themselves. These may still write, so this worker must not report the
   // loss.
   abort_escalation escalation{false, limits_of(on_hang_)};
-  const auto why = "work on the device has not ended within " + std::to_string(on_hang_.settle_deadline.count()) +
-                   " ms after the group was given up";
+  const auto why = fmt::format("work on the device has not ended within {} ms after the group was given up",
+                               on_hang_.settle_deadline.count());
   is_process_ending_ = escalate(escalation, escalation.begin_with_permit(why, clock::now()), on_hang_, named(),
                                 {{}, {}, is_done}) == escalation_end::ends_process;
 }

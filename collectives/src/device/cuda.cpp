@@ -5,17 +5,18 @@
 
 #include <algorithm>
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 namespace troupe::collectives {
 
 namespace {
 
 std::string text_of(cudaError_t code) {
-  return std::string{cudaGetErrorString(code)} + " (" + cudaGetErrorName(code) + ")";
+  return fmt::format("{} ({})", cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
 std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
 /// Clears an error that later calls would return again. A kernel's error stays.
@@ -46,21 +47,22 @@ expected<int> count_devices() {
   if (code == cudaErrorNoDevice)
     return 0;
   if (code != cudaErrorInsufficientDriver)
-    return fail(errc::device_error, "cudaGetDeviceCount: " + text_of(code));
+    return fail(errc::device_error, fmt::format("cudaGetDeviceCount: {}", text_of(code)));
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-    return fail(errc::unsatisfiable, "this machine has no NVIDIA driver (libcuda.so.1 is not found), so that there is "
-                                     "no GPU to use: install the driver, or run without use_gpu");
-  return fail(errc::unsatisfiable, "the NVIDIA driver is for CUDA " + version_text(driver) +
-                                       " and too old for this program (" + device_support() +
-                                       "): install a newer driver, or run without use_gpu");
+    return fail(errc::unsatisfiable,
+                "this machine has no NVIDIA driver (libcuda.so.1 is not found), so there is no GPU "
+                "to use: install the driver, or run without use_gpu");
+  return fail(errc::unsatisfiable, fmt::format("the NVIDIA driver supports CUDA {} and is too old for this program "
+                                               "({}): install a newer driver, or run without use_gpu",
+                                               version_text(driver), device_support()));
 }
 
 expected<device_info> describe(int index) {
   cudaDeviceProp properties{};
   if (const auto code = cudaGetDeviceProperties(&properties, index); code != cudaSuccess) {
     forget_last_error();
-    return fail(errc::device_error, "GPU " + std::to_string(index) + ": cudaGetDeviceProperties: " + text_of(code));
+    return fail(errc::device_error, fmt::format("GPU {}: cudaGetDeviceProperties: {}", index, text_of(code)));
   }
   return device_info{
       index, properties.name, text_of(properties.uuid), properties.totalGlobalMem, properties.major, properties.minor};
@@ -108,11 +110,11 @@ class cuda_device final : public device {
       return check("cudaMalloc", code).map([&] { return static_cast<std::byte*>(data); });
     forget_last_error();
     const auto free = free_bytes();
-    return fail(errc::unsatisfiable, to_string(info_) + " is out of memory: " + std::to_string(size_bytes) +
-                                         " bytes were asked for and " +
-                                         (free ? std::to_string(*free) : std::string{"an unknown number"}) + " of " +
-                                         std::to_string(info_.total_bytes) +
-                                         " are free; use fewer workers on this GPU, a smaller batch or more shards");
+    return fail(errc::unsatisfiable,
+                fmt::format("{} is out of memory: {} bytes were asked for and {} of {} are free; use fewer workers on "
+                            "this GPU, a smaller batch or more shards",
+                            to_string(info_), size_bytes, free ? fmt::to_string(*free) : "an unknown number",
+                            info_.total_bytes));
   }
 
   void release(std::byte* data) noexcept override {
@@ -125,9 +127,9 @@ class cuda_device final : public device {
     if (code != cudaErrorMemoryAllocation)
       return check("cudaHostAlloc", code).map([&] { return static_cast<std::byte*>(data); });
     forget_last_error();
-    return fail(errc::unsatisfiable, to_string(info_) + ": " + std::to_string(size_bytes) +
-                                         " bytes of host memory cannot be pinned for copies: the host is short of "
-                                         "memory; use fewer workers on it");
+    return fail(errc::unsatisfiable, fmt::format("{}: {} bytes of host memory cannot be pinned for copies: the host is "
+                                                 "short of memory; use fewer workers on this host",
+                                                 to_string(info_), size_bytes));
   }
 
   void release_pinned(std::byte* data) noexcept override {
@@ -237,10 +239,9 @@ class cuda_device final : public device {
     pass.is_final = what.is_final;
     pass.divisor = what.divisor;
     if (what.operands.size() > std::size(pass.operands))
-      return fail(errc::invalid_argument, to_string(info_) +
-                                              ": a pass of the summation kernel takes 1, 2, 4 or 8 "
-                                              "operands, not " +
-                                              std::to_string(what.operands.size()));
+      return fail(errc::invalid_argument,
+                  fmt::format("{}: a pass of the summation kernel takes 1, 2, 4 or 8 operands, not {}",
+                              to_string(info_), what.operands.size()));
     std::ranges::copy(what.operands, pass.operands);
     return run("launch of the summation kernel",
                [&] { return static_cast<cudaError_t>(kernels::launch(pass, stream)); });
@@ -273,7 +274,7 @@ class cuda_device final : public device {
     if (code == cudaSuccess)
       return {};
     forget_last_error();
-    return fail(errc::device_error, to_string(info_) + ": " + name + ": " + text_of(code));
+    return fail(errc::device_error, fmt::format("{}: {}: {}", to_string(info_), name, text_of(code)));
   }
 
   const device_info info_;
@@ -282,7 +283,7 @@ class cuda_device final : public device {
 } // namespace
 
 std::string device_support() {
-  return "CUDA " + version_text(CUDART_VERSION);
+  return fmt::format("CUDA {}", version_text(CUDART_VERSION));
 }
 
 device_software find_device_software() {
@@ -314,9 +315,9 @@ expected<std::shared_ptr<device>> open_device(int index) {
   if (!count)
     return fail(std::move(count.error()));
   if (index < 0 || index >= *count)
-    return fail(errc::unsatisfiable, "there is no GPU " + std::to_string(index) + ": this process sees " +
-                                         std::to_string(*count) +
-                                         "; check nvidia-smi and CUDA_VISIBLE_DEVICES, or run without use_gpu");
+    return fail(errc::unsatisfiable, fmt::format("there is no GPU {}: this process sees {}; check nvidia-smi and "
+                                                 "CUDA_VISIBLE_DEVICES, or run without use_gpu",
+                                                 index, *count));
   auto info = describe(index);
   if (!info)
     return fail(std::move(info.error()));

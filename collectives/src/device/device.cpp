@@ -1,11 +1,12 @@
 #include <troupe/collectives/device.hpp>
 
+#include <fmt/format.h>
+
 namespace troupe::collectives {
 
 std::string to_string(const device_info& info) {
   // Indices differ between processes. The UUID identifies the GPU on its host; its first group is enough.
-  return "GPU " + std::to_string(info.index) + " (" + info.name + ", " + info.uuid.substr(0, info.uuid.find('-', 4)) +
-         ")";
+  return fmt::format("GPU {} ({}, {})", info.index, info.name, info.uuid.substr(0, info.uuid.find('-', 4)));
 }
 
 expected<device_memory> device_memory::make(std::shared_ptr<device> where, std::uint64_t size_bytes) {

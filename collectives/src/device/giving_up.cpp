@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <deque>
+#include <fmt/format.h>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,7 +42,7 @@ struct report {
 
 void request_exit(const hang_policy& policy, const std::shared_ptr<report>& shared) {
   std::thread{[ask = policy.request_exit, shared] {
-    auto leave = ask ? ask() : fail(errc::not_found, "nobody is there to ask");
+    auto leave = ask ? ask() : fail(errc::not_found, "no collectives actor to ask");
     {
       const std::lock_guard lock{shared->mutex};
       shared->is_last_holder = leave && leave->is_last_holder;
@@ -58,7 +59,7 @@ void try_call(stage which, const std::function<bool()>& call, const std::shared_
 
 void copy_out(const hang_policy& policy, const std::shared_ptr<report>& shared) {
   std::thread{[copy = policy.copy_out, shared] {
-    const auto copied = copy ? copy() : fail(errc::not_found, "there is nowhere to copy it to");
+    const auto copied = copy ? copy() : fail(errc::not_found, "there is no place to copy it to");
     {
       const std::lock_guard lock{shared->mutex};
       shared->why = copied ? std::string{} : copied.error().message;
@@ -138,7 +139,7 @@ escalation_end escalate(abort_escalation& escalation, decision first, const hang
       copy_out(policy, shared);
       break;
     case stage::end_process:
-      end_process(policy, {errc::device_error, who + ": " + story});
+      end_process(policy, {errc::device_error, fmt::format("{}: {}", who, story)});
       return escalation_end::ends_process;
     case stage::done:
       if (has_asked && policy.withdraw_exit)

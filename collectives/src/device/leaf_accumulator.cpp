@@ -3,6 +3,7 @@
 #include <troupe/collectives/device_group.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -71,7 +72,7 @@ device_leaf_accumulator::~device_leaf_accumulator() = default;
 expected<device_leaf_accumulator> device_leaf_accumulator::make(std::shared_ptr<device> where, bucket_layout layout,
                                                                 std::uint32_t shards, allocator allocate) {
   if (shards == 0)
-    return fail(errc::invalid_argument, "0 shards have no contributions to add; use at least one shard");
+    return fail(errc::invalid_argument, "an accumulator needs at least one shard");
   if (auto valid = check_reducible(layout); !valid)
     return fail(std::move(valid.error()));
   if (!allocate)
@@ -130,11 +131,9 @@ expected<void> device_leaf_accumulator::finish(byte_range range, const device_st
   if (!x.plan.is_closed() || range.first > range.last || range.last > size_bytes ||
       range.first % alignment_bytes != 0 || range.last % alignment_bytes != 0 ||
       std::ranges::any_of(x.finished, overlaps))
-    throw std::logic_error{"device_leaf_accumulator: bytes [" + std::to_string(range.first) + ", " +
-                           std::to_string(range.last) +
-                           ") are finished before close, or twice, or are not whole lines "
-                           "of a bucket of " +
-                           std::to_string(size_bytes) + " bytes"};
+    throw std::logic_error{fmt::format("device_leaf_accumulator: bytes [{}, {}) were finished before close, or "
+                                       "already, or are not whole lines of a bucket of {} bytes",
+                                       range.first, range.last, size_bytes)};
   if (range.size_bytes() == 0)
     return {};
   x.finished.push_back(range);

@@ -1,12 +1,13 @@
 #include <troupe/collectives/device_offer.hpp>
 
+#include <fmt/format.h>
 #include <sstream>
 
 namespace troupe::collectives {
 
 expected<std::vector<device_offer>> exchange_device_offers(generation_id generation, const device_offer& mine,
                                                            const address_exchange& exchange) {
-  const auto head = "device1 " + std::to_string(generation.value);
+  const auto head = fmt::format("device1 {}", generation);
   auto blobs = exchange(head + '\n' + mine.device + '\n' + mine.nccl + '\n');
   if (!blobs)
     return fail(std::move(blobs.error()));
@@ -17,9 +18,8 @@ expected<std::vector<device_offer>> exchange_device_offers(generation_id generat
     device_offer offer;
     if (!std::getline(lines, first) || first != head || !std::getline(lines, offer.device) ||
         !std::getline(lines, offer.nccl))
-      return fail(errc::mismatch, "what rank " + std::to_string(rank) +
-                                      " says of its device is of another generation than " +
-                                      std::to_string(generation.value));
+      return fail(errc::mismatch,
+                  fmt::format("rank {}'s device offer is from another generation than {}", rank, generation));
     result.push_back(std::move(offer));
   }
   return result;

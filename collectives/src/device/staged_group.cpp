@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <fmt/format.h>
 #include <thread>
 #include <vector>
 
@@ -122,7 +123,7 @@ class staged_device_group final : public basic_device_group {
  public:
   staged_device_group(std::shared_ptr<device> where, communicator& host, hang_policy on_hang)
       : basic_device_group(std::move(where), host.rank(), host.world_size(), host.generation(), default_deadline,
-                           "staged (" + std::string{host.record().transport} + ")", std::move(on_hang)),
+                           fmt::format("staged ({})", host.record().transport), std::move(on_hang)),
         host_(host) {}
 
   ~staged_device_group() override { stop(); }
@@ -163,7 +164,7 @@ class staged_device_group final : public basic_device_group {
   expected<void> prepare(reduction& what) override {
     auto* bucket = dynamic_cast<staged_bucket*>(what.result);
     if (bucket == nullptr)
-      return fail(errc::invalid_argument, what.call + ": another kind of group made the bucket");
+      return fail(errc::invalid_argument, fmt::format("{}: another kind of group made the bucket", what.call));
     const auto is_exact = what.plan != nullptr;
     const auto range = what.range();
     const auto size_bytes = what.layout.offset_in_sums(what.layout.size_bytes());

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <fmt/format.h>
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <mutex>
@@ -39,8 +40,7 @@ struct blob_header {
 };
 
 std::string describe(const gloo_options& options) {
-  return "rank " + std::to_string(options.rank.value) + " of " + std::to_string(options.world_size) + ", generation " +
-         std::to_string(options.generation.value);
+  return fmt::format("rank {} of {}, generation {}", options.rank, options.world_size, options.generation);
 }
 
 gloo::transport::Pair& pair_of(const context_ptr& context, std::uint32_t peer) {
@@ -69,24 +69,26 @@ expected<void> check_host(const std::string& host) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (const auto code = getaddrinfo(host.c_str(), nullptr, &hints, &found); code != 0)
-    return fail(errc::unreachable, "host '" + host + "' does not resolve (" + gai_strerror(code) +
-                                       "); set this host's name or address in the trusted network");
+    return fail(errc::unreachable,
+                fmt::format("host '{}' does not resolve ({}); set this host's name or address in the trusted network",
+                            host, gai_strerror(code)));
   auto is_ours = false;
   for (const auto* x = found; x != nullptr && !is_ours; x = x->ai_next)
     is_ours = can_bind(*x);
   freeaddrinfo(found);
   if (is_ours)
     return {};
-  return fail(errc::unreachable, "host '" + host +
-                                     "' is no address of this machine; set its own name or address in "
-                                     "the trusted network");
+  return fail(
+      errc::unreachable,
+      fmt::format("host '{}' is not an address of this machine; set its own name or address in the trusted network",
+                  host));
 }
 
 expected<void> check_options(const gloo_options& options) {
   if (options.world_size == 0 || options.rank.value >= options.world_size)
-    return fail(errc::invalid_argument, describe(options) + ": a rank must be below the world size");
+    return fail(errc::invalid_argument, fmt::format("{}: a rank must be below the world size", describe(options)));
   if (options.deadline <= std::chrono::milliseconds{0} || options.connect_deadline <= std::chrono::milliseconds{0})
-    return fail(errc::invalid_argument, describe(options) + ": deadlines must be positive");
+    return fail(errc::invalid_argument, fmt::format("{}: deadlines must be positive", describe(options)));
   return check_host(options.host);
 }
 
@@ -111,8 +113,8 @@ expected<open_ports> make_ports(const gloo_options& options, const std::vector<b
       contexts[peer]->createPair(static_cast<int>(peer));
     }
   } catch (const std::exception& e) {
-    return fail(errc::unreachable, describe(options) + " cannot open ports on '" + options.host + "': " + e.what() +
-                                       "; set an address of this host");
+    return fail(errc::unreachable, fmt::format("{} cannot open ports on '{}': {}; set an address of this host",
+                                               describe(options), options.host, e.what()));
   }
   return result;
 }
@@ -143,9 +145,9 @@ expected<std::vector<char>> read_blob(const gloo_options& options, std::uint32_t
   if (theirs.size() == mine.size())
     std::memcpy(&header, theirs.data(), sizeof(header));
   if (theirs.size() != mine.size() || header != expected_header)
-    return fail(errc::mismatch, describe(options) + ": what came for rank " + std::to_string(peer) +
-                                    " is not of this generation and group; exchange among exactly its members, in "
-                                    "rank order");
+    return fail(errc::mismatch, fmt::format("{}: the blob of rank {} is not from this generation and group; exchange "
+                                            "among exactly its members, in rank order",
+                                            describe(options), peer));
   const auto first = sizeof(header) + std::size_t{header.address_bytes} * options.rank.value;
   return std::vector<char>(theirs.begin() + static_cast<std::ptrdiff_t>(first),
                            theirs.begin() + static_cast<std::ptrdiff_t>(first + header.address_bytes));
@@ -192,8 +194,9 @@ class connector {
       pair_of(contexts_[peer], peer).connect(address);
       greet(peer);
     } catch (const std::exception& e) {
-      stop({errc::unreachable, describe(options_) + " did not connect to rank " + std::to_string(peer) + ": " +
-                                   e.what() + "; it may have ended, or a firewall is between"});
+      stop({errc::unreachable,
+            fmt::format("{} did not connect to rank {}: {}; it may have ended, or a firewall blocks the connection",
+                        describe(options_), peer, e.what())});
     }
   }
 
@@ -209,10 +212,9 @@ class connector {
     greeting->waitSend(time_left());
     mine.rank = peer;
     if (theirs != mine)
-      stop({errc::mismatch, describe(options_) + ": what connected as rank " + std::to_string(peer) + " is rank " +
-                                std::to_string(theirs.rank) + " of " + std::to_string(theirs.world_size) +
-                                ", generation " + std::to_string(theirs.generation) +
-                                "; form the group anew, and let nobody else connect to its ports"});
+      stop({errc::mismatch, fmt::format("{}: the process that connected as rank {} is rank {} of {}, generation {}; "
+                                        "form the group again, and keep other processes from its ports",
+                                        describe(options_), peer, theirs.rank, theirs.world_size, theirs.generation)});
   }
 
   std::chrono::milliseconds time_left() const {
@@ -220,7 +222,7 @@ class connector {
     return std::max(left, std::chrono::milliseconds{0});
   }
 
-  void cancel() { stop({errc::aborted, describe(options_) + ": cancelled while connecting"}); }
+  void cancel() { stop({errc::aborted, fmt::format("{}: cancelled while connecting", describe(options_))}); }
 
   void stop(error reason) {
     {
@@ -249,8 +251,8 @@ expected<std::vector<std::vector<char>>> exchange_addresses(const gloo_options& 
   if (!blobs)
     return fail(std::move(blobs.error()));
   if (blobs->size() != options.world_size)
-    return fail(errc::mismatch, describe(options) + ": the exchange returned " + std::to_string(blobs->size()) +
-                                    " blobs; it must return one for each rank");
+    return fail(errc::mismatch, fmt::format("{}: the exchange returned {} blobs; it must return one for each rank",
+                                            describe(options), blobs->size()));
   std::vector<std::vector<char>> result(options.world_size);
   for (std::uint32_t peer = 0; peer < options.world_size; ++peer) {
     auto address = read_blob(options, peer, mine, (*blobs)[peer]);

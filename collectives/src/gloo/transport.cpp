@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <fmt/format.h>
 #include <gloo/transport/pair.h>
 #include <type_traits>
 #include <utility>
@@ -66,15 +67,12 @@ std::uint64_t mix(std::uint64_t x) noexcept {
 }
 
 std::string to_text(const std::vector<std::uint32_t>& ranks) {
-  std::string result = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    result += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return result;
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
 std::string to_text(std::chrono::nanoseconds x) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(x).count();
-  return ms < 10'000 ? std::to_string(ms) + " ms" : std::to_string(ms / 1000) + " s";
+  return ms < 10'000 ? fmt::format("{} ms", ms) : fmt::format("{} s", ms / 1000);
 }
 
 /// Gloo's messages start with a source location.
@@ -155,7 +153,7 @@ void gloo_transport::take_note(const call_record& call) {
   } else if (call.kind == call_kind::receive) {
     links_[call.peer]->receive = call;
   } else {
-    calls_of_all_ = call.sequence;
+    collective_calls_ = call.sequence;
     history_[call.sequence % history_.size()] = call;
     const auto rest = std::uint64_t{call.peer} << 32 | std::uint64_t{static_cast<std::uint8_t>(call.kind)} << 16 |
                       std::uint64_t{call.type} << 8 | call.op;
@@ -406,7 +404,7 @@ void gloo_transport::tell(link& peer, std::uint32_t flags) {
   auto& content = added.content;
   content.call = call_;
   content.elapsed_ns = std::chrono::nanoseconds{clock::now() - (is_under_way_ ? begun_at_ : ended_at_)}.count();
-  content.collective_calls = calls_of_all_;
+  content.collective_calls = collective_calls_;
   content.sends_to_you = peer.send.sequence;
   content.receives_from_you = peer.receive.sequence;
   content.words_from_you = peer.words_heard;
@@ -445,7 +443,7 @@ void gloo_transport::compare(const link& peer) {
   }
   // The peer is still in its call, because that call needs one that this rank has not begun.
   if (is_under_way_ && theirs.has(word::under_way) &&
-      needs(theirs.call, rank_, calls_of_all_, peer.send.sequence, peer.receive.sequence) &&
+      needs(theirs.call, rank_, collective_calls_, peer.send.sequence, peer.receive.sequence) &&
       needs(call_, peer.peer, theirs.collective_calls, theirs.sends_to_you, theirs.receives_from_you))
     disagree(call_);
 }
@@ -529,21 +527,20 @@ std::vector<std::uint32_t> gloo_transport::lost_ranks() const {
 }
 
 std::string gloo_transport::where() const {
-  return std::string{to_string(call_.kind)} + " #" + std::to_string(call_.sequence) + " on rank " +
-         std::to_string(rank_) + " of " + std::to_string(world_size()) + ", generation " +
-         std::to_string(generation_.value);
+  return fmt::format("{} #{} on rank {} of {}, generation {}", to_string(call_.kind), call_.sequence, rank_,
+                     world_size(), generation_);
 }
 
 error gloo_transport::mismatch_error() const {
-  return {errc::mismatch, where() + ": " +
-                              describe_mismatch(rank_id{mismatch_->left}, mismatch_->of_left, rank_id{mismatch_->right},
-                                                mismatch_->of_right)};
+  return {errc::mismatch, fmt::format("{}: {}", where(),
+                                      describe_mismatch(rank_id{mismatch_->left}, mismatch_->of_left,
+                                                        rank_id{mismatch_->right}, mismatch_->of_right))};
 }
 
 error gloo_transport::lost_error() {
   const std::lock_guard lock{mutex_};
-  return {errc::aborted, where() + ": lost " + to_text(lost_ranks()) + " (" + first_loss_ +
-                             "): ended, or left the group; form a new communicator without it"};
+  return {errc::aborted, fmt::format("{}: lost {} ({}): it ended or left the group; form a new communicator without it",
+                                     where(), to_text(lost_ranks()), first_loss_)};
 }
 
 error gloo_transport::timeout_error() {
@@ -556,23 +553,24 @@ error gloo_transport::timeout_error() {
   std::string positions;
   for (auto rank : missing)
     positions += "; " + position_of(*links_[rank]);
-  return {errc::timed_out, where() + ": no message from or to " + to_text(missing) + " within " +
-                               to_text(clock::now() - begun_at_) + positions + "; look there, or raise the deadline"};
+  return {errc::timed_out,
+          fmt::format("{}: no message from or to {} within {}{}; check those ranks, or raise the deadline", where(),
+                      to_text(missing), to_text(clock::now() - begun_at_), positions)};
 }
 
 std::string gloo_transport::position_of(const link& peer) const {
-  const auto name = "rank " + std::to_string(peer.peer);
+  const auto name = fmt::format("rank {}", peer.peer);
   if (!peer.heard)
-    return name + " has not answered: frozen, or cut off";
+    return fmt::format("{} has not answered: it is frozen or unreachable", name);
   const auto& said = *peer.heard;
   const auto elapsed = to_text(std::chrono::nanoseconds{said.elapsed_ns} + (clock::now() - peer.heard_at));
   if (said.call.kind == call_kind::none)
-    return name + " has made no call yet";
+    return fmt::format("{} has made no call yet", name);
   if (!said.has(word::under_way))
-    return name + " has made no call since " + to_string(said.call) + ", which it ended " + elapsed + " ago";
+    return fmt::format("{} has made no call since {}, which it ended {} ago", name, to_string(said.call), elapsed);
   if (!is_pairwise(said.call) && !is_pairwise(call_) && said.call.sequence == call_.sequence)
-    return name + " waits in the same call since " + elapsed;
-  return name + " stands in " + to_string(said.call) + " since " + elapsed;
+    return fmt::format("{} has been waiting in the same call for {}", name, elapsed);
+  return fmt::format("{} has been in {} for {}", name, to_string(said.call), elapsed);
 }
 
 } // namespace troupe::collectives

@@ -188,7 +188,7 @@ class gloo_transport final : public transport {
   bool is_under_way_ = false;
   clock::time_point begun_at_;
   clock::time_point ended_at_;
-  std::uint64_t calls_of_all_ = 0;
+  std::uint64_t collective_calls_ = 0;
   /// The last collective calls, at their number modulo the size.
   std::array<call_record, 64> history_;
   std::optional<mismatch> mismatch_;

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <fmt/format.h>
 #include <optional>
 #include <thread>
 
@@ -31,9 +32,8 @@ struct introduction {
   std::uint32_t old_world_size = 0;
 
   [[nodiscard]] std::string to_text() const {
-    return "nccl1 " + std::to_string(generation) + ' ' + std::to_string(world_size) + ' ' + std::to_string(version) +
-           ' ' + std::to_string(old_generation) + ' ' + std::to_string(old_rank) + ' ' +
-           std::to_string(old_world_size) + ' ' + device;
+    return fmt::format("nccl1 {} {} {} {} {} {} {}", generation, world_size, version, old_generation, old_rank,
+                       old_world_size, device);
   }
 
   [[nodiscard]] static bool parse(const std::string& text, introduction& x) {
@@ -77,7 +77,7 @@ class nccl_device_group final : public basic_device_group {
   nccl_device_group(std::shared_ptr<const nccl::library> library, std::shared_ptr<device> where,
                     const nccl_options& options)
       : basic_device_group(where, options.rank, options.world_size, options.generation, options.deadline,
-                           "nccl " + nccl::version_text(library->version), options.on_hang),
+                           fmt::format("nccl {}", nccl::version_text(library->version)), options.on_hang),
         library_(library),
         memory_(nccl_memory::of(std::move(library), where)),
         received_(where),
@@ -193,9 +193,9 @@ class nccl_device_group final : public basic_device_group {
 /// NCCL reports connections that break because a peer died as remote errors or as system errors. The driver knows in
 /// either case who is lost.
 tl::unexpected<error> nccl_device_group::refused(const char* call, nccl::result code, errc loss) const {
-  std::string text = std::string{call} + ": " + library_->get_error_string(code);
+  std::string text = fmt::format("{}: {}", call, library_->get_error_string(code));
   if (const auto* last = library_->get_last_error(nullptr); last != nullptr && *last != '\0')
-    text.append(" (").append(last).append(")");
+    text += fmt::format(" ({})", last);
   const auto is_loss = code == nccl::remote_error || code == nccl::system_error;
   return fail(is_loss ? loss : errc::device_error, std::move(text));
 }
@@ -218,17 +218,18 @@ expected<std::vector<introduction>> nccl_device_group::introduce(const nccl_opti
   for (std::size_t i = 0; i < blobs->size(); ++i)
     if (!introduction::parse((*blobs)[i], result[i]) || result[i].generation != generation_.value ||
         result[i].world_size != world_size_ || blobs->size() != world_size_)
-      return fail(errc::mismatch, named() + ": what rank " + std::to_string(i) +
-                                      " says of itself is of another generation or group, or no device at all");
+      return fail(
+          errc::mismatch,
+          fmt::format("{}: rank {}'s introduction is from another generation or group, or malformed", named(), i));
   for (std::size_t i = 0; i < result.size(); ++i)
     for (std::size_t k = 0; k < i; ++k)
       if (result[i].device == result[k].device && library_->version < first_with_shared_devices)
-        return fail(errc::invalid_argument, named() + ": ranks " + std::to_string(k) + " and " + std::to_string(i) +
-                                                " are on one GPU, which NCCL " + nccl::version_text(library_->version) +
-                                                " does not take: give each a GPU of its own, or leave the choice of "
-                                                "the transport to Troupe");
+        return fail(errc::invalid_argument,
+                    fmt::format("{}: ranks {} and {} are on one GPU, which NCCL {} does not support: give each its own "
+                                "GPU, or leave the choice of the transport to Troupe",
+                                named(), k, i, nccl::version_text(library_->version)));
   if (options.cancelled.stop_requested())
-    return fail(errc::aborted, named() + ": the group was given up while it was formed");
+    return fail(errc::aborted, fmt::format("{}: cancelled while the group was being formed", named()));
   return result;
 }
 
@@ -245,10 +246,12 @@ expected<void> nccl_device_group::await(nccl::comm group, const char* what, cons
     if (code != nccl::in_progress)
       return refused(what, code, errc::unreachable);
     if (options.cancelled.stop_requested())
-      return fail(errc::aborted, named() + ": the group was given up while it was formed");
+      return fail(errc::aborted, fmt::format("{}: cancelled while the group was being formed", named()));
     if (clock::now() > begun_at + limit)
-      return fail(errc::timed_out, named() + ": " + what + " did not end within " + std::to_string(limit.count()) +
-                                       " ms: a rank is late or gone, or the hosts cannot reach each other");
+      return fail(
+          errc::timed_out,
+          fmt::format("{}: {} did not end within {} ms: a rank is late or lost, or the hosts cannot reach each other",
+                      named(), what, limit.count()));
     std::this_thread::sleep_for(std::chrono::microseconds{200});
   }
 }
@@ -265,7 +268,7 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
                                                const nccl_options& options) {
   auto* parent = predecessor.take();
   if (parent == nullptr)
-    return fail(errc::aborted, "the group before is gone");
+    return fail(errc::aborted, "the previous group is gone");
   memory_->leave(parent, false);
   const auto begun_at = clock::now();
   auto asked = std::make_unique<request>();
@@ -279,7 +282,7 @@ expected<nccl::comm> nccl_device_group::shrink(nccl_device_group& predecessor, s
   if (done)
     done = await(parent, "ncclCommShrink", options, begun_at, options.shrink_deadline);
   if (done && asked->made == nullptr)
-    done = fail(errc::device_error, "ncclCommShrink: gave no communicator");
+    done = fail(errc::device_error, "ncclCommShrink: returned no communicator");
   if (done)
     done = await(asked->made, "ncclCommShrink", options, begun_at, options.shrink_deadline);
   abort_beside(parent);
@@ -338,9 +341,9 @@ expected<nccl::comm> nccl_device_group::agree_on(expected<nccl::comm> shrunk, co
   const auto& first = words->front();
   nccl::unique_id id{};
   if (first.size() > 1 && first[1] == 'e')
-    return fail(errc::aborted, named() + ": rank 0 has got no id from NCCL: " + first.substr(2));
+    return fail(errc::aborted, fmt::format("{}: rank 0 got no id from NCCL: {}", named(), first.substr(2)));
   if (first.size() != 2 + sizeof(id.internal) || first[1] != 'i')
-    return fail(errc::mismatch, named() + ": rank 0 has sent no id of NCCL's");
+    return fail(errc::mismatch, fmt::format("{}: rank 0 sent no NCCL id", named()));
   std::memcpy(id.internal, first.data() + 2, sizeof(id.internal));
   return connect_by(id, options);
 }
@@ -370,8 +373,8 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
   if (const auto lost = plan_shrink(*ranks)) {
     made = shrink(*predecessor, *lost, options);
     if (!made && options.note)
-      options.note(named() + ": the group before cannot be shrunk (" + made.error().message +
-                   "), and a new one is formed");
+      options.note(fmt::format("{}: the previous group cannot be shrunk ({}); forming a new one", named(),
+                               made.error().message));
   }
   options.predecessor.reset();
   made = agree_on(std::move(made), options, exchange);
@@ -707,8 +710,8 @@ expected<std::unique_ptr<device_group>> make_nccl_group(std::shared_ptr<const nc
                                                         std::shared_ptr<device> where, nccl_options options,
                                                         const address_exchange& exchange) {
   if (options.world_size == 0 || options.rank.value >= options.world_size)
-    return fail(errc::invalid_argument, "rank " + std::to_string(options.rank.value) + " is none of " +
-                                            std::to_string(options.world_size) + "; name a rank of the group");
+    return fail(errc::invalid_argument, fmt::format("rank {} is not one of {} ranks; name a rank of the group",
+                                                    options.rank, options.world_size));
   auto group = std::make_unique<nccl_device_group>(std::move(library), std::move(where), options);
   if (auto connected = group->connect(options, exchange); !connected)
     return fail(std::move(connected.error()));

@@ -3,6 +3,7 @@
 #include <troupe/collectives/nccl_group.hpp>
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 namespace troupe::collectives::nccl {
 
@@ -18,8 +19,11 @@ bool load(void* handle, const char* name, F*& target) {
 constexpr int oldest = 21400;
 
 tl::unexpected<error> missing(const std::string& why) {
-  return fail(errc::unsatisfiable, why + "; install NCCL 2.14 or later, name its directory in LD_LIBRARY_PATH, or let "
-                                         "the workers share a GPU");
+  return fail(
+      errc::unsatisfiable,
+      fmt::format(
+          "{}; install NCCL 2.14 or later, name its directory in LD_LIBRARY_PATH, or let the workers share a GPU",
+          why));
 }
 
 expected<std::shared_ptr<const library>> open_new() {
@@ -27,14 +31,14 @@ expected<std::shared_ptr<const library>> open_new() {
   auto* handle = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const auto* why = ::dlerror();
-    return missing(std::string{"NCCL cannot be opened: "} + (why != nullptr ? why : "libnccl.so.2"));
+    return missing(fmt::format("NCCL cannot be opened: {}", why != nullptr ? why : "libnccl.so.2"));
   }
   auto result = std::make_shared<library>();
   nccl::result (*get_version)(int*) = nullptr;
   if (!load(handle, "ncclGetVersion", get_version) || get_version(&result->version) != success)
-    return missing("libnccl.so.2 does not tell its version");
+    return missing("libnccl.so.2 does not report its version");
   if (result->version < oldest)
-    return missing("NCCL " + version_text(result->version) + " has no communicators that can be given up");
+    return missing(fmt::format("NCCL {} has no communicators that can be aborted", version_text(result->version)));
   const char* absent = nullptr;
   const auto need = [&](const char* name, auto& target) {
     if (!load(handle, name, target))
@@ -55,7 +59,7 @@ expected<std::shared_ptr<const library>> open_new() {
   need("ncclAllGather", result->all_gather);
   need("ncclAllReduce", result->all_reduce);
   if (absent != nullptr)
-    return missing("NCCL " + version_text(result->version) + " lacks " + absent);
+    return missing(fmt::format("NCCL {} lacks {}", version_text(result->version), absent));
   load(handle, "ncclMemAlloc", result->mem_alloc);
   load(handle, "ncclMemFree", result->mem_free);
   load(handle, "ncclCommRegister", result->comm_register);
@@ -68,8 +72,7 @@ expected<std::shared_ptr<const library>> open_new() {
 } // namespace
 
 std::string version_text(int version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 expected<std::shared_ptr<const library>> open_library() {
@@ -109,7 +112,7 @@ data_type type_of(dtype type) noexcept {
 namespace troupe::collectives {
 
 expected<std::string> find_nccl() {
-  return nccl::open_library().map([](const auto& x) { return "NCCL " + nccl::version_text(x->version); });
+  return nccl::open_library().map([](const auto& x) { return fmt::format("NCCL {}", nccl::version_text(x->version)); });
 }
 
 } // namespace troupe::collectives

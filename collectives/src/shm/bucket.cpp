@@ -1,6 +1,7 @@
 #include "shm/bucket.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <new>
 #include <sys/mman.h>
 #include <utility>
@@ -28,7 +29,7 @@ expected<std::unique_ptr<shm_bucket>> shm_bucket::make(std::shared_ptr<shm_group
   result->view_bytes_ = whole_pages(std::max<std::uint64_t>(size_bytes, 1));
   auto* view = ::mmap(nullptr, result->view_bytes_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (view == MAP_FAILED)
-    return fail(system_error("room for the result of a reduction"));
+    return fail(system_error("memory for the result of a reduction"));
   result->view_ = static_cast<std::byte*>(view);
   const auto rank = result->group_->rank();
   const auto own_bytes = result->offset_in_slices(result->parts_.size(), rank);
@@ -38,7 +39,7 @@ expected<std::unique_ptr<shm_bucket>> shm_bucket::make(std::shared_ptr<shm_group
     result->own_ = static_cast<std::byte*>(own);
   } catch (const std::bad_alloc&) {
     return fail(errc::io_error,
-                "there is no memory left for the result of a reduction of " + std::to_string(size_bytes) + " bytes");
+                fmt::format("there is no memory left for the result of a reduction of {} bytes", size_bytes));
   }
   result->own_offset_ = result->group_->generation_pool()->offset_of(result->own_);
   if (auto shown = result->show(rank, result->own_offset_); !shown)
@@ -78,7 +79,7 @@ expected<void> shm_bucket::show(std::uint32_t rank, std::uint64_t offset) {
     // Nobody writes here, but most drivers pin only memory that could be written.
     const auto is_shown = (group_->has_results_for_devices() && map(PROT_READ | PROT_WRITE)) || map(PROT_READ);
     if (!is_shown)
-      return fail(system_error("showing the result of rank " + std::to_string(rank)));
+      return fail(system_error(fmt::format("mapping the result of rank {}", rank)));
   }
   shown_[rank] = offset;
   return {};

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/futex.h>
 #include <new>
 #include <poll.h>
@@ -72,8 +73,7 @@ std::uint32_t usable_cores() noexcept {
 }
 
 std::string describe(const shm_options& options) {
-  return "rank " + std::to_string(options.rank.value) + " of " + std::to_string(options.world_size) +
-         " of this host, generation " + std::to_string(options.generation.value);
+  return fmt::format("rank {} of {} of this host, generation {}", options.rank, options.world_size, options.generation);
 }
 
 bool is_collective(const call_record& call) noexcept {
@@ -101,13 +101,13 @@ auto read_calls(const shm::control& theirs, F read) noexcept -> decltype(read(th
 
 expected<void> check_options(const shm_options& options) {
   if (options.world_size == 0 || options.world_size > shm::max_ranks || options.rank.value >= options.world_size)
-    return fail(errc::invalid_argument, describe(options) +
-                                            ": a rank must be below the group's size, which is at most " +
-                                            std::to_string(shm::max_ranks));
+    return fail(errc::invalid_argument, fmt::format("{}: a rank must be below the group's size, which is at most {}",
+                                                    describe(options), shm::max_ranks));
   if (!options.names.empty() && options.names.size() != options.world_size)
-    return fail(errc::invalid_argument, describe(options) + ": there has to be a name for each rank, or none");
+    return fail(errc::invalid_argument, fmt::format("{}: pass a name for each rank, or none", describe(options)));
   if (options.deadline <= 0ms || !options.pool)
-    return fail(errc::invalid_argument, describe(options) + ": a group needs a positive deadline and a pool");
+    return fail(errc::invalid_argument,
+                fmt::format("{}: a group needs a positive deadline and a pool", describe(options)));
   return {};
 }
 
@@ -119,7 +119,9 @@ expected<mapped_file> mapped_file::make(unique_fd fd) {
   struct stat status = {};
   const auto seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd.get(), &status) != 0 || status.st_size <= 0)
-    return fail(errc::mismatch, "a peer's memory file is none, or can shrink: it is no member of this group");
+    return fail(
+        errc::mismatch,
+        "a peer's descriptor is not a memory file, or the file can shrink: the peer is not a member of this group");
   mapped_file result;
   result.size_bytes_ = static_cast<std::uint64_t>(status.st_size);
   auto* data = ::mmap(nullptr, result.size_bytes_, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
@@ -164,7 +166,8 @@ expected<std::shared_ptr<shm_group>> shm_group::connect(const shm_options& optio
   try {
     own = new ((*pool)->allocate(sizeof(shm::control), alignof(shm::control))) shm::control{};
   } catch (const std::bad_alloc&) {
-    return fail(errc::io_error, describe(options) + ": there is no memory left to share with the peers of this host");
+    return fail(errc::io_error,
+                fmt::format("{}: there is no memory left to share with the peers of this host", describe(options)));
   }
   own->magic_number = shm::magic;
   own->generation = options.generation.value;
@@ -199,16 +202,16 @@ shm_group::shm_group(const shm_options& options, std::shared_ptr<shared_pool> ge
 
 expected<void> shm_group::map_members(std::vector<std::vector<unique_fd>> descriptors) {
   if (descriptors.size() != size())
-    return fail(errc::mismatch, "the exchange of descriptors gave those of " + std::to_string(descriptors.size()) +
-                                    " ranks; the group has " + std::to_string(size()));
+    return fail(errc::mismatch, fmt::format("the exchange returned the descriptors of {} ranks; the group has {}",
+                                            descriptors.size(), size()));
   for (std::uint32_t r = 0; r < size(); ++r) {
     if (r == rank_)
       continue;
     auto& theirs = descriptors[r];
     const auto wrong = [r] {
-      return fail(errc::mismatch, "the descriptors that came for rank " + std::to_string(r) +
-                                      " are not of this generation and group; exchange among exactly its members, in "
-                                      "rank order");
+      return fail(errc::mismatch, fmt::format("the descriptors of rank {} are not from this generation and group; "
+                                              "exchange among exactly its members, in rank order",
+                                              r));
     };
     if (theirs.size() != descriptor_count)
       return wrong();
@@ -437,14 +440,15 @@ expected<void> shm_group::check_peers(std::uint32_t waits_for, const std::atomic
     const auto& theirs = *members_[r].control;
     const auto code = theirs.code == static_cast<std::uint32_t>(errc::mismatch) ? errc::mismatch : errc::aborted;
     const auto length = ::strnlen(theirs.reason, sizeof(theirs.reason));
-    return fail_with({code, where() + ": " + named(r) + " gave up: " + std::string{theirs.reason, length}});
+    return fail_with(
+        {code, fmt::format("{}: {} gave up: {}", where(), named(r), std::string_view{theirs.reason, length})});
   }
   const auto has_left = members_[waits_for].control->state.load(std::memory_order_acquire) == shm::standing::left;
   if ((!has_left && !is_gone(waits_for)) || word.load() != seen)
     return {};
-  return fail_with({errc::aborted, where() + ": lost " + named(waits_for) +
-                                       (has_left ? " (it has left the group)" : " (its process has ended)") +
-                                       ": form a new communicator without it"});
+  return fail_with(
+      {errc::aborted, fmt::format("{}: lost {}{}: form a new communicator without it", where(), named(waits_for),
+                                  has_left ? " (it has left the group)" : " (its process has ended)")});
 }
 
 bool shm_group::is_gone(std::uint32_t peer) const {
@@ -516,17 +520,17 @@ expected<void> shm_group::check_deadline(std::uint32_t peer) {
     if (r == rank_ || (is_behind ? collective_calls(r) != least : r != peer && has_met(r)))
       continue;
     const auto theirs = call_of(r);
-    missing += (missing.empty() ? "" : ", ") + named(r) +
-               (theirs.kind == call_kind::none ? " (no call yet)" : " (last in " + to_string(theirs) + ")");
+    missing += fmt::format("{}{} ({})", missing.empty() ? "" : ", ", named(r),
+                           theirs.kind == call_kind::none ? "no call yet" : "last in " + to_string(theirs));
   }
-  return fail_with({errc::timed_out, where() + ": nothing came from " + missing + " within " +
-                                         std::to_string(deadline_.count()) +
-                                         " ms; frozen, slow, or in another call: look there, or raise the deadline"});
+  return fail_with({errc::timed_out, fmt::format("{}: nothing came from {} within {} ms; frozen, slow, or in another "
+                                                 "call: check those ranks, or raise the deadline",
+                                                 where(), missing, deadline_.count())});
 }
 
 std::string shm_group::where() const {
-  return to_string(call_) + " on " + named(rank_) + (names_.empty() ? " of " + std::to_string(size()) : "") +
-         ", generation " + std::to_string(generation_.value);
+  return fmt::format("{} on {}{}, generation {}", to_string(call_), named(rank_),
+                     names_.empty() ? fmt::format(" of {}", size()) : "", generation_);
 }
 
 rank_id shm_group::name_of(std::uint32_t rank) const noexcept {
@@ -534,7 +538,7 @@ rank_id shm_group::name_of(std::uint32_t rank) const noexcept {
 }
 
 std::string shm_group::named(std::uint32_t rank) const {
-  return "rank " + std::to_string(name_of(rank).value);
+  return fmt::format("rank {}", name_of(rank));
 }
 
 void shm_group::abort(error reason) noexcept {

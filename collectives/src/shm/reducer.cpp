@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <new>
 #include <string>
 #include <utility>
@@ -115,9 +116,9 @@ expected<void> shm_reducer::reduce_small(const call_record& call, const tree_red
 /// Writes the locations of this rank's operands to the next posting; copies those that the peers cannot read.
 expected<void> shm_reducer::offer(const tree_reduction& what, std::span<const std::byte* const> mine, byte_range part) {
   if (mine.size() > shm::max_sources)
-    return group_->fail_with({errc::invalid_argument, "rank " + std::to_string(group_->rank()) + " has " +
-                                                          std::to_string(mine.size()) + " partial sums; at most " +
-                                                          std::to_string(shm::max_sources) + " can be reduced"});
+    return group_->fail_with(
+        {errc::invalid_argument, fmt::format("rank {} has {} partial sums; at most {} can be reduced", group_->rank(),
+                                             mine.size(), shm::max_sources)});
   auto& posting = group_->next_posting();
   const auto size = operand_bytes(what, part);
   std::uint64_t copied = 0;
@@ -253,11 +254,11 @@ expected<std::byte*> shm_reducer::reserve(std::byte*& block, std::uint64_t& room
     room = size_bytes;
     return fresh;
   } catch (const std::bad_alloc&) {
-    return fail(
-        group_
-            ->fail_with({errc::io_error, "rank " + std::to_string(group_->rank()) + " has no memory left to share " +
-                                             std::to_string(size_bytes) + " bytes with the peers of its host"})
-            .error());
+    return fail(group_
+                    ->fail_with({errc::io_error,
+                                 fmt::format("rank {} has no memory left to share {} bytes with the peers of its host",
+                                             group_->rank(), size_bytes)})
+                    .error());
   }
 }
 

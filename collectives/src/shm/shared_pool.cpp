@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <new>
 #include <string>
 #include <sys/mman.h>
@@ -25,8 +26,9 @@ std::uint64_t physical_memory() {
 }
 
 expected<void> failed(const char* what) {
-  return fail(errc::io_error, std::string{"memory to share with the workers of this host: "} + what + ": " +
-                                  std::strerror(errno) + "; set the transport to gloo to run without shared memory");
+  return fail(errc::io_error, fmt::format("cannot get memory to share with the workers of this host: {}: {}; set the "
+                                          "transport to gloo to run without shared memory",
+                                          what, std::strerror(errno)));
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <new>
 #include <string>
 #include <utility>
@@ -37,8 +38,8 @@ transport::ticket shm_transport::send(std::uint32_t peer, std::uint64_t tag, con
   try {
     block = group_->generation_pool()->allocate(size_bytes);
   } catch (const std::bad_alloc&) {
-    group_->abort({errc::io_error, "rank " + std::to_string(rank()) + " has no memory left for a message of " +
-                                       std::to_string(size_bytes) + " bytes to rank " + std::to_string(peer)});
+    group_->abort({errc::io_error, fmt::format("rank {} has no memory left for a message of {} bytes to rank {}",
+                                               rank(), size_bytes, peer)});
     return is_sent;
   }
   std::memcpy(block, data, size_bytes);

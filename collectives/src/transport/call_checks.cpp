@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <fmt/format.h>
 
 namespace troupe::collectives {
 
@@ -10,7 +11,7 @@ namespace {
 constexpr std::uint64_t part_granule_bytes = 4096;
 
 expected<void> divided_by_nothing() {
-  return fail(errc::invalid_argument, "a sum cannot be divided by 0; 1 leaves it as it is");
+  return fail(errc::invalid_argument, "a sum cannot be divided by 0; pass 1 to leave it unchanged");
 }
 
 } // namespace
@@ -18,9 +19,9 @@ expected<void> divided_by_nothing() {
 expected<void> check_blocks(std::size_t whole, std::size_t block, std::uint32_t world_size, const char* what) {
   if (whole == block * world_size)
     return {};
-  return fail(errc::invalid_argument, std::string{what} + ": " + std::to_string(whole) + " bytes are not " +
-                                          std::to_string(world_size) + " blocks of " + std::to_string(block) +
-                                          " bytes; give one block for each rank");
+  return fail(errc::invalid_argument,
+              fmt::format("{}: {} bytes are not {} blocks of {} bytes; pass one block for each rank", what, whole,
+                          world_size, block));
 }
 
 expected<void> check_elements(dtype type, std::size_t size_bytes) {
@@ -28,8 +29,8 @@ expected<void> check_elements(dtype type, std::size_t size_bytes) {
     return valid;
   if (size_bytes % size_of(type) == 0)
     return {};
-  return fail(errc::invalid_argument, std::to_string(size_bytes) + " bytes are not whole elements of type " +
-                                          std::string{to_string(type)} + "; pass whole elements");
+  return fail(errc::invalid_argument, fmt::format("{} bytes are not whole elements of type {}; pass whole elements",
+                                                  size_bytes, to_string(type)));
 }
 
 std::uint64_t digest_of(const bucket_layout& layout, std::uint32_t shards, std::span<const shard_range> ownership,
@@ -81,10 +82,10 @@ expected<void> check_partials(const bucket_layout& layout, const finish_plan& pl
   }
   if (position == partials.size() && position == plan.count_of(rank))
     return {};
-  return fail(errc::invalid_argument, "reduce_leaves: rank " + std::to_string(rank) + " owns " +
-                                          std::to_string(plan.count_of(rank)) + " subtrees and was given " +
-                                          std::to_string(partials.size()) + " partial sums that differ at number " +
-                                          std::to_string(position) + "; accumulate exactly the range in the ownership");
+  return fail(errc::invalid_argument,
+              fmt::format("reduce_leaves: rank {} owns {} subtrees but passed {} partial sums, which differ at number "
+                          "{}; accumulate exactly the range in the ownership",
+                          rank, plan.count_of(rank), partials.size(), position));
 }
 
 expected<void> check_contribution(const bucket_layout& layout, std::span<const std::byte> contribution,
@@ -95,9 +96,9 @@ expected<void> check_contribution(const bucket_layout& layout, std::span<const s
     return divided_by_nothing();
   if (contribution.size() == layout.size_bytes())
     return {};
-  return fail(errc::invalid_argument, "all_reduce_fast: the contribution has " + std::to_string(contribution.size()) +
-                                          " bytes and the layout " + std::to_string(layout.size_bytes()) +
-                                          "; they must be equal");
+  return fail(errc::invalid_argument,
+              fmt::format("all_reduce_fast: the contribution has {} bytes and the layout {}; they must be equal",
+                          contribution.size(), layout.size_bytes()));
 }
 
 expected<void> check_parts(const bucket_layout& layout, std::vector<byte_range>& parts) {
@@ -108,15 +109,16 @@ expected<void> check_parts(const bucket_layout& layout, std::vector<byte_range>&
   std::uint64_t next = 0;
   for (auto part : parts) {
     if (part.first != next || part.last < part.first || next % part_granule_bytes != 0)
-      return fail(errc::invalid_argument, "the part of a bucket that starts at byte " + std::to_string(part.first) +
-                                              " does not follow the one before, or is not on a boundary of " +
-                                              std::to_string(part_granule_bytes) + " bytes; see cut_bucket");
+      return fail(errc::invalid_argument,
+                  fmt::format("the part of a bucket at byte {} does not follow the previous part, or does not start on "
+                              "a multiple of {} bytes; use cut_bucket",
+                              part.first, part_granule_bytes));
     next = part.last;
   }
   if (next == layout.size_bytes())
     return {};
-  return fail(errc::invalid_argument, "the parts of a bucket end at byte " + std::to_string(next) + " of " +
-                                          std::to_string(layout.size_bytes()) + "; they have to cover it");
+  return fail(errc::invalid_argument,
+              fmt::format("the parts of a bucket end at byte {} of {}; they must cover it", next, layout.size_bytes()));
 }
 
 std::vector<byte_range> cut_evenly(byte_range whole, std::uint32_t pieces, std::uint64_t granule_bytes) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <fmt/format.h>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,12 +38,12 @@ namespace troupe::collectives {
 template <class Bucket>
 [[nodiscard]] expected<void> check_made_here(reduced_bucket& result, const bucket_layout& layout, std::size_t part) {
   if (dynamic_cast<Bucket*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
-    return fail(errc::invalid_argument, "the result has " + std::to_string(result.bytes().size()) +
-                                            " bytes and the layout " + std::to_string(layout.size_bytes()) +
-                                            ", or another kind of communicator made it; make it with make_bucket");
+    return fail(errc::invalid_argument, fmt::format("the result has {} bytes and the layout {}, or another kind of "
+                                                    "communicator made the result; use this communicator's make_bucket",
+                                                    result.bytes().size(), layout.size_bytes()));
   if (part >= result.parts().size())
-    return fail(errc::invalid_argument, "there is no part " + std::to_string(part) + " of a bucket in " +
-                                            std::to_string(result.parts().size()) + " parts");
+    return fail(errc::invalid_argument,
+                fmt::format("the bucket has no part {}; it has {} parts", part, result.parts().size()));
   return {};
 }
 

@@ -53,7 +53,7 @@ pending_call call_queue::start(std::function<expected<void>()> call) {
     }
   }
   if (!is_accepted)
-    result.state_->end_with(fail(errc::aborted, "a call was started in a group that is being left"));
+    result.state_->end_with(fail(errc::aborted, "the call was started while the group was being left"));
   changed_.notify_all();
   return result;
 }

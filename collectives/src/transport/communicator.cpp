@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -92,9 +93,9 @@ transport::ticket transport_communicator::post_receive(std::uint32_t peer, std::
 expected<void> transport_communicator::check_peer(rank_id peer) const {
   if (peer.value < world_size() && peer.value != rank().value)
     return {};
-  return fail(errc::invalid_argument, "rank " + std::to_string(rank().value) + " cannot exchange messages with rank " +
-                                          std::to_string(peer.value) + " of " + std::to_string(world_size()) +
-                                          "; name another rank of the group");
+  return fail(errc::invalid_argument,
+              fmt::format("rank {} cannot exchange messages with rank {} of {}; name another rank of the group", rank(),
+                          peer, world_size()));
 }
 
 // -- reductions ------------------------------------------------------------------------------------------------------
@@ -110,9 +111,11 @@ expected<void> transport_communicator::refresh_leaves_plan(std::uint32_t shards,
   if (leaves_.shards == shards && std::ranges::equal(leaves_.ownership, ownership))
     return {};
   if (ownership.size() != world_size())
-    return fail(errc::invalid_argument, "reduce_leaves: the ownership names " + std::to_string(ownership.size()) +
-                                            " ranks and the group has " + std::to_string(world_size()) +
-                                            "; give one range for each rank");
+    return fail(
+        errc::invalid_argument,
+        fmt::format(
+            "reduce_leaves: the ownership has {} ranges and the group has {} ranks; pass one range for each rank",
+            ownership.size(), world_size()));
   auto plan = plan_finish(shards, ownership);
   if (!plan)
     return fail(std::move(plan.error()));
@@ -404,8 +407,8 @@ transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
 expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank_id root) {
   const auto n = world_size();
   if (root.value >= n)
-    return fail(errc::invalid_argument, "broadcast: root " + std::to_string(root.value) + " is none of " +
-                                            std::to_string(n) + " ranks; name a rank of the group");
+    return fail(errc::invalid_argument,
+                fmt::format("broadcast: root {} is not one of the {} ranks; name a rank of the group", root, n));
   if (auto begun = begin(moving_call(call_kind::broadcast, data.size(), root.value)); !begun)
     return begun;
   if (data.empty())

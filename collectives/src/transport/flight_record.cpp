@@ -1,5 +1,7 @@
 #include <troupe/collectives/flight_record.hpp>
 
+#include <fmt/format.h>
+
 namespace troupe::collectives {
 
 namespace {
@@ -7,10 +9,10 @@ namespace {
 std::string to_text(std::chrono::nanoseconds x) {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(x).count();
   if (us < 10'000)
-    return std::to_string(us) + " us";
+    return fmt::format("{} us", us);
   if (us < 10'000'000)
-    return std::to_string(us / 1000) + " ms";
-  return std::to_string(us / 1'000'000) + " s";
+    return fmt::format("{} ms", us / 1000);
+  return fmt::format("{} s", us / 1'000'000);
 }
 
 bool is_pairwise(call_kind kind) noexcept {
@@ -53,16 +55,17 @@ std::string to_string(const call_record& call) {
   auto text = std::string{to_string(call.kind)};
   if (call.kind == call_kind::none)
     return text;
-  text += " #" + std::to_string(call.sequence) + " (";
+  text += fmt::format(" #{} (", call.sequence);
   if (call.type != 0 && is_dtype(call.type))
-    text += std::string{to_string(static_cast<reduce_op>(call.op))} + " of " +
-            std::string{to_string(static_cast<dtype>(call.type))} + ", ";
-  text += std::to_string(call.size_bytes) + " bytes";
+    text +=
+        fmt::format("{} of {}, ", to_string(static_cast<reduce_op>(call.op)), to_string(static_cast<dtype>(call.type)));
+  text += fmt::format("{} bytes", call.size_bytes);
   if (call.peer != call_record::every_peer)
-    text += (call.kind == call_kind::broadcast ? ", root "
-             : call.kind == call_kind::send    ? ", to rank "
-                                               : ", from rank ") +
-            std::to_string(call.peer);
+    text += fmt::format("{} {}",
+                        call.kind == call_kind::broadcast ? ", root"
+                        : call.kind == call_kind::send    ? ", to rank"
+                                                          : ", from rank",
+                        call.peer);
   return text + ")";
 }
 
@@ -72,27 +75,28 @@ bool fit_together(const call_record& left, const call_record& right) noexcept {
 }
 
 std::string describe_mismatch(rank_id left, const call_record& of_left, rank_id right, const call_record& of_right) {
-  auto text = "rank " + std::to_string(left.value) + " calls " + to_string(of_left) + " where rank " +
-              std::to_string(right.value) + " calls " + to_string(of_right);
+  auto text =
+      fmt::format("rank {} calls {} where rank {} calls {}", left, to_string(of_left), right, to_string(of_right));
   if (of_left.detail != of_right.detail && of_left.size_bytes == of_right.size_bytes && of_left.kind == of_right.kind)
     text += ", with another layout, ownership or divisor";
   return text + ": all ranks have to make the same calls in the same order";
 }
 
 std::string to_string(const flight_record& record) {
-  auto text = "rank " + std::to_string(record.rank.value) + " of " + std::to_string(record.world_size) +
-              ", generation " + std::to_string(record.generation.value) + ", " + std::string{record.transport} + ": ";
+  auto text = fmt::format("rank {} of {}, generation {}, {}: ", record.rank, record.world_size, record.generation,
+                          record.transport);
   if (record.call.kind == call_kind::none)
     return text + "no call yet";
   if (!record.is_under_way)
-    return text + "outside a call; the last was " + to_string(record.call) + ", which took " + to_text(record.duration);
-  text += "in " + to_string(record.call) + " since " + to_text(record.duration);
+    return fmt::format("{}outside a call; the last was {}, which took {}", text, to_string(record.call),
+                       to_text(record.duration));
+  text += fmt::format("in {} for {}", to_string(record.call), to_text(record.duration));
   for (const auto& peer : record.peers) {
     if (peer.arrived)
       continue;
-    text += "\n  waits for rank " + std::to_string(peer.rank.value);
+    text += fmt::format("\n  waits for rank {}", peer.rank);
     if (peer.last_call.kind != call_kind::none)
-      text += ", which was last in " + to_string(peer.last_call);
+      text += fmt::format(", which was last in {}", to_string(peer.last_call));
   }
   return text;
 }

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fmt/format.h>
 #include <map>
 #include <string>
 #include <utility>
@@ -310,9 +311,9 @@ expected<std::unique_ptr<communicator>> make_hierarchical_communicator(hierarchi
                                                                        const address_exchange& addresses,
                                                                        const descriptor_exchange& descriptors) {
   if (options.hosts.size() != options.place.world_size || options.place.rank.value >= options.place.world_size)
-    return fail(errc::invalid_argument, "a hierarchical group of " + std::to_string(options.place.world_size) +
-                                            " ranks was told the hosts of " + std::to_string(options.hosts.size()) +
-                                            "; name the host of each rank");
+    return fail(errc::invalid_argument,
+                fmt::format("a hierarchical group of {} ranks got the hosts of {} ranks; pass the host of each rank",
+                            options.place.world_size, options.hosts.size()));
   auto where = make_topology(options.hosts, options.place.rank.value);
   const auto& local = where.local_ranks();
   shm_options inside;

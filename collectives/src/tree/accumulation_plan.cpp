@@ -1,5 +1,6 @@
 #include <troupe/collectives/accumulation_plan.hpp>
 
+#include <fmt/format.h>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -8,8 +9,8 @@ namespace troupe::collectives {
 
 void accumulation_plan::begin(shard_range range) {
   if (range.first > range.last || range.last > shards_)
-    throw std::logic_error{"an accumulator's range [" + std::to_string(range.first) + ", " +
-                           std::to_string(range.last) + ") is not inside the " + std::to_string(shards_) + " shards"};
+    throw std::logic_error{
+        fmt::format("an accumulator's range [{}, {}) is not inside the {} shards", range.first, range.last, shards_)};
   range_ = range;
   cursor_ = range.first;
   contributed_ = closed_ = false;
@@ -22,12 +23,12 @@ void accumulation_plan::begin(shard_range range) {
 
 void accumulation_plan::advance_to(shard_id shard) {
   if (closed_)
-    throw std::logic_error{"shard " + std::to_string(shard.value) +
-                           " comes after the accumulator's step was closed; call begin first"};
+    throw std::logic_error{
+        fmt::format("shard {} comes after the accumulator's step was closed; call begin first", shard)};
   if (!range_.contains(shard) || shard.value < cursor_)
     throw std::logic_error{
-        "shard " + std::to_string(shard.value) + " is outside the accumulator's range or out of order; the next is " +
-        std::to_string(cursor_) + " of [" + std::to_string(range_.first) + ", " + std::to_string(range_.last) + ")"};
+        fmt::format("shard {} is outside the accumulator's range or out of order; the next is {} of [{}, {})", shard,
+                    cursor_, range_.first, range_.last)};
   plan_contribution();
   plan_zeros_until(shard.value);
 }

@@ -2,6 +2,7 @@
 #include <troupe/collectives/reduction.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,9 +15,7 @@ namespace {
 constexpr std::uint64_t block_bytes = 16 << 10;
 
 std::string to_text(byte_range range) {
-  std::string text = "[";
-  // In pieces: g++ 12 warns of an overlap that is none when a literal stands first.
-  return text.append(std::to_string(range.first)).append(", ").append(std::to_string(range.last)).append(")");
+  return fmt::format("[{}, {})", range.first, range.last);
 }
 
 /// Inserts `range` into the disjoint `ranges`; returns false if it overlaps one.
@@ -44,7 +43,7 @@ bool insert(std::vector<byte_range>& ranges, byte_range range) {
 expected<leaf_accumulator> leaf_accumulator::make(bucket_layout layout, std::uint32_t shards,
                                                   std::pmr::memory_resource& memory) {
   if (shards == 0)
-    return fail(errc::invalid_argument, "0 shards have no contributions to add; use at least one shard");
+    return fail(errc::invalid_argument, "an accumulator needs at least one shard");
   if (auto valid = check_reducible(layout); !valid)
     return fail(std::move(valid.error()));
   return leaf_accumulator{std::move(layout), shards, memory};
@@ -92,17 +91,17 @@ void leaf_accumulator::close() {
 
 void leaf_accumulator::finish(byte_range range) {
   if (!plan_.is_closed())
-    throw std::logic_error{"leaf_accumulator: bytes " + to_text(range) +
-                           " are finished before the step is closed; call close first"};
+    throw std::logic_error{fmt::format(
+        "leaf_accumulator: bytes {} were finished before the step was closed; call close first", to_text(range))};
   if (range.first > range.last || range.last > layout_.size_bytes() || range.first % alignment_bytes != 0 ||
       range.last % alignment_bytes != 0)
-    throw std::logic_error{"leaf_accumulator: bytes " + to_text(range) + " are not whole lines of " +
-                           std::to_string(alignment_bytes) + " bytes of a bucket of " +
-                           std::to_string(layout_.size_bytes()) + " bytes"};
+    throw std::logic_error{
+        fmt::format("leaf_accumulator: bytes {} are not whole lines of {} bytes of a bucket of {} bytes",
+                    to_text(range), alignment_bytes, layout_.size_bytes())};
   if (range.first == range.last)
     return;
   if (!insert(finished_, range))
-    throw std::logic_error{"leaf_accumulator: some of the bytes " + to_text(range) + " are finished already"};
+    throw std::logic_error{fmt::format("leaf_accumulator: some of the bytes {} were finished already", to_text(range))};
   run(range);
 }
 

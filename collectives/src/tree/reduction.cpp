@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fmt/format.h>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -248,9 +249,9 @@ std::string_view to_string(reduce_op op) noexcept {
 expected<void> check_reducible(dtype type) {
   if (with_element(sum_type(type), [](auto*) {}))
     return {};
-  return fail(errc::invalid_argument, "elements of type " + std::string{to_string(type)} +
-                                          " cannot be reduced; keep what is summed in f32, f64, f16, bf16, i32, i64 "
-                                          "or u8");
+  return fail(
+      errc::invalid_argument,
+      fmt::format("elements of type {} cannot be reduced; use f32, f64, f16, bf16, i32, i64 or u8", to_string(type)));
 }
 
 expected<void> check_reducible(const bucket_layout& layout) {

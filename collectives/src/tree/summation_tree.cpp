@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <fmt/format.h>
 #include <string>
 
 namespace troupe::collectives {
@@ -9,9 +10,7 @@ namespace troupe::collectives {
 namespace {
 
 std::string to_text(shard_range range) {
-  std::string text = "[";
-  // In pieces: g++ 12 warns of an overlap that is none when a literal stands first.
-  return text.append(std::to_string(range.first)).append(", ").append(std::to_string(range.last)).append(")");
+  return fmt::format("[{}, {})", range.first, range.last);
 }
 
 /// Checks that the sorted ranges follow each other from 0 to `shards` without a gap.
@@ -23,15 +22,15 @@ expected<void> check_ownership(std::uint32_t shards, std::span<const shard_range
   std::uint32_t next = 0;
   for (auto range : sorted) {
     if (range.first != next || range.last < range.first || range.last > shards)
-      return fail(errc::invalid_argument, "the ownership of " + std::to_string(shards) +
-                                              " shards is not a partition at shard " + std::to_string(next) +
-                                              ": a rank owns " + to_text(range) +
-                                              "; give every shard to exactly one rank");
+      return fail(errc::invalid_argument, fmt::format("the ownership of {} shards is not a partition at shard {}: a "
+                                                      "rank owns {}; assign every shard to exactly one rank",
+                                                      shards, next, to_text(range)));
     next = range.last;
   }
   if (next != shards)
-    return fail(errc::invalid_argument,
-                "shards " + to_text({next, shards}) + " belong to no rank; give every shard to exactly one rank");
+    return fail(
+        errc::invalid_argument,
+        fmt::format("shards {} belong to no rank; assign every shard to exactly one rank", to_text({next, shards})));
   return {};
 }
 
@@ -131,7 +130,7 @@ std::uint32_t finish_plan::count_of(std::uint32_t rank) const noexcept {
 
 expected<finish_plan> plan_finish(std::uint32_t shards, std::span<const shard_range> ownership) {
   if (shards == 0)
-    return fail(errc::invalid_argument, "a summation tree over 0 shards has no sum; use at least one shard");
+    return fail(errc::invalid_argument, "a summation tree needs at least one shard");
   if (auto valid = check_ownership(shards, ownership); !valid)
     return fail(std::move(valid.error()));
   std::vector<std::vector<tree_node>> nodes;

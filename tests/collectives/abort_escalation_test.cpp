@@ -13,7 +13,7 @@ const auto start = abort_escalation::clock::time_point{} + 1h;
 
 } // namespace
 
-TEST_CASE("where NCCL can revoke, it is asked to first, and the group may be shrunk then") {
+TEST_CASE("NCCL revokes first where it can, and the group can be shrunk afterwards") {
   abort_escalation escalation{true, limits};
   CHECK(escalation.begin(start).what == stage::revoke);
   CHECK(escalation.at(start + 99ms).what == stage::revoke);
@@ -22,7 +22,7 @@ TEST_CASE("where NCCL can revoke, it is asked to first, and the group may be shr
   CHECK(escalation.is_revoked());
 }
 
-TEST_CASE("a revocation that fails or is late gives way to the abort, after which nothing is shrunk") {
+TEST_CASE("a revocation that fails or is late is followed by an abort, after which nothing is shrunk") {
   abort_escalation fails{true, limits};
   static_cast<void>(fails.begin(start));
   CHECK(fails.on_call_ended(stage::revoke, false, start).what == stage::abort);
@@ -34,13 +34,13 @@ TEST_CASE("a revocation that fails or is late gives way to the abort, after whic
   const auto decision = late.at(start + 100ms);
   CHECK(decision.what == stage::abort);
   CHECK(!decision.reason.empty());
-  // It comes back after all, while the abort is under way: that decides.
+  // It returns after all while the abort is running; the abort decides.
   CHECK(late.on_call_ended(stage::revoke, true, start + 110ms).what == stage::abort);
   CHECK(late.on_call_ended(stage::abort, true, start + 120ms).what == stage::done);
   CHECK(!late.is_revoked());
 }
 
-TEST_CASE("an abort that does not come back ends the process: with leave, and the state copied out by the last") {
+TEST_CASE("an abort that does not return ends the process, with a permit; the last holder copies the state out") {
   for (bool is_last : {false, true}) {
     abort_escalation escalation{false, limits};
     CHECK(escalation.begin(start).what == stage::abort);
@@ -52,13 +52,13 @@ TEST_CASE("an abort that does not come back ends the process: with leave, and th
       CHECK(escalation.at(start + 5s).what == stage::copy_out);
       CHECK(escalation.on_copied({}, start + 6s).what == stage::end_process);
     }
-    // Nothing leads away from the end.
+    // Nothing leads back from the end.
     CHECK(escalation.on_call_ended(stage::abort, true, start + 7s).what == stage::end_process);
     CHECK(escalation.at(start + 100h).what == stage::end_process);
   }
 }
 
-TEST_CASE("an abort that comes back while leave is waited for spares the process") {
+TEST_CASE("an abort that returns while the permit is awaited spares the process") {
   abort_escalation escalation{false, limits};
   static_cast<void>(escalation.begin(start));
   static_cast<void>(escalation.at(start + 100ms));
@@ -66,7 +66,7 @@ TEST_CASE("an abort that comes back while leave is waited for spares the process
   CHECK(escalation.on_exit(true, start + 160ms).what == stage::done);
 }
 
-TEST_CASE("without an answer, or with a refusal, the state is copied out before the end") {
+TEST_CASE("without an answer, or after an error, the state is copied out before the end") {
   abort_escalation silent{false, limits};
   static_cast<void>(silent.begin(start));
   static_cast<void>(silent.at(start + 100ms));
@@ -88,7 +88,7 @@ TEST_CASE("an abort that fails at once is as bad as one that hangs") {
   CHECK(escalation.on_call_ended(stage::abort, false, start).what == stage::request_exit);
 }
 
-TEST_CASE("work on a device that does not end asks for leave at once, and spares the process if it ends after all") {
+TEST_CASE("work on a device that hangs requests a permit at once, and spares the process if it ends after all") {
   abort_escalation spared{true, limits};
   const auto decision = spared.begin_with_permit("kernels run on", start);
   CHECK(decision.what == stage::request_exit);
@@ -96,14 +96,14 @@ TEST_CASE("work on a device that does not end asks for leave at once, and spares
   CHECK(spared.on_let_go(start + 500ms).what == stage::done);
   CHECK(!spared.is_revoked());
 
-  abort_escalation told{true, limits};
-  static_cast<void>(told.begin_with_permit("kernels run on", start));
-  CHECK(told.on_exit(false, start + 100ms).what == stage::end_process);
-  // The others have been told that it goes.
-  CHECK(told.on_let_go(start + 200ms).what == stage::end_process);
+  abort_escalation escalation{true, limits};
+  static_cast<void>(escalation.begin_with_permit("kernels run on", start));
+  CHECK(escalation.on_exit(false, start + 100ms).what == stage::end_process);
+  // The others already know that it exits.
+  CHECK(escalation.on_let_go(start + 200ms).what == stage::end_process);
 }
 
-TEST_CASE("a state that cannot be copied out is said to be lost") {
+TEST_CASE("a state that cannot be copied out is reported as lost") {
   abort_escalation escalation{true, limits};
   static_cast<void>(escalation.begin_with_permit("kernels run on", start));
   static_cast<void>(escalation.on_exit(true, start + 100ms));

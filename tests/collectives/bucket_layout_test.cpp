@@ -27,7 +27,7 @@ TEST_CASE("sums of 16-bit floats are f32, and lines become pairs of lines") {
   CHECK(bucket_layout{}.sums() == bucket_layout{});
 }
 
-TEST_CASE("every element has its place in the sums") {
+TEST_CASE("every element maps to its place in the sums") {
   const bucket_layout layout{{{dtype::f32, 3}, {dtype::f16, 33}, {dtype::bf16, 0}, {dtype::i64, 1}, {dtype::bf16, 1}}};
   const auto sums = layout.sums();
   for (std::size_t i = 0; i <= layout.segments().size(); ++i)
@@ -42,7 +42,7 @@ TEST_CASE("every element has its place in the sums") {
     CHECK(layout.offset_in_sums(at) % alignment_bytes == 0);
 }
 
-TEST_CASE("offsets belong to the segment that has bytes there") {
+TEST_CASE("offsets belong to the segment with bytes there") {
   const bucket_layout layout{{{dtype::f32, 3}, {dtype::f64, 0}, {dtype::f64, 9}, {dtype::u8, 0}}};
   CHECK(layout.segment_at(0) == 0);
   CHECK(layout.segment_at(63) == 0);

@@ -15,10 +15,10 @@
 
 namespace troupe::collectives::testing {
 
-/// One kind of call, made again and again with memory of its own.
+/// One kind of call, repeated with its own memory.
 struct kind_of_call {
   std::string name;
-  /// As errors name it.
+  /// The name in errors.
   std::string text;
   std::function<std::function<expected<void>()>(communicator&)> make;
 };

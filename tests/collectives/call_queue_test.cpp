@@ -20,7 +20,7 @@ expected<void> nothing() {
 
 } // namespace
 
-TEST_CASE("a call that stands for none is done, without an error") {
+TEST_CASE("a default-constructed call is done, without an error") {
   const pending_call none;
   CHECK(none.is_done());
   CHECK(none.wait());
@@ -47,7 +47,7 @@ TEST_CASE("calls run one after the other, in the order in which they were starte
     CHECK(order[static_cast<std::size_t>(i)] == i);
 }
 
-TEST_CASE("a call's error reaches everybody who waits for it, each time, and no other call") {
+TEST_CASE("a call's error reaches every thread that waits for it, each time, and no other call") {
   call_queue calls;
   const auto good = calls.start(nothing);
   const auto bad = calls.start([]() -> expected<void> { return fail(errc::io_error, "worse"); });
@@ -66,7 +66,7 @@ TEST_CASE("a call's error reaches everybody who waits for it, each time, and no 
   CHECK(later.wait());
 }
 
-TEST_CASE("a call is not done before it has returned, and what it held is gone by then") {
+TEST_CASE("a call is done only after it has returned and its captures are destroyed") {
   call_queue calls;
   std::latch may_end{1};
   const auto held = std::make_shared<int>(1);
@@ -81,7 +81,7 @@ TEST_CASE("a call is not done before it has returned, and what it held is gone b
   CHECK(held.use_count() == 1);
 }
 
-TEST_CASE("an idle queue is one that has nothing left to run, and its own calls do not wait for themselves") {
+TEST_CASE("a queue is idle when nothing is left to run, and its own calls do not wait for themselves") {
   call_queue calls;
   calls.wait_until_idle();
   std::latch may_go{1};
@@ -96,11 +96,11 @@ TEST_CASE("an idle queue is one that has nothing left to run, and its own calls 
   may_go.count_down();
   calls.wait_until_idle();
   CHECK(done == 10);
-  // It serves again.
+  // It can be used again.
   CHECK(calls.start(nothing).wait());
 }
 
-TEST_CASE("a queue that stops waits for the call that runs, and ends the others without making them") {
+TEST_CASE("a stopping queue waits for the running call and ends the others without making them") {
   for (auto destroys : {false, true}) {
     std::optional<call_queue> calls;
     calls.emplace();
@@ -115,7 +115,7 @@ TEST_CASE("a queue that stops waits for the call that runs, and ends the others 
         return fail(errc::stopped, "its own");
       }));
     has_begun.wait();
-    // Whoever waits for a call is told, also while the queue goes.
+    // Every waiting thread is notified, even while the queue is destroyed.
     std::vector<error> seen(3);
     std::vector<std::thread> waiters;
     for (std::size_t i = 0; i < 3; ++i)
@@ -132,7 +132,7 @@ TEST_CASE("a queue that stops waits for the call that runs, and ends the others 
     for (auto& x : waiters)
       x.join();
     CHECK(seen[0] == error{errc::stopped, "its own"});
-    // The one behind may have begun between the first one's end and the stop.
+    // The second call may have begun between the end of the first and the stop.
     CHECK(seen[2].code == (made == 3 ? errc::stopped : errc::aborted));
     if (!destroys) {
       const auto late = calls->start(nothing).wait();
@@ -160,7 +160,7 @@ TEST_CASE("calls that wait when the queue stops are not made") {
     return {};
   }));
   std::thread stopper{[&] { calls.stop(); }};
-  // A queue that stops takes nothing more: from then on the second call is lost.
+  // A stopping queue accepts no more calls: from then on the second call is dropped.
   while (calls.start(nothing).is_done() == false)
     std::this_thread::yield();
   may_end.count_down();

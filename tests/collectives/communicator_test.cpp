@@ -13,7 +13,7 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-/// Every backend in every size.
+/// Every transport with every world size.
 std::vector<std::pair<transport_kind, std::uint32_t>> groups() {
   std::vector<std::pair<transport_kind, std::uint32_t>> result;
   for (auto kind : all_transports)
@@ -122,7 +122,7 @@ TEST_CASE("all-reduce of integers is exact, also where it wraps, and a mean trun
   }
 }
 
-TEST_CASE("all-reduce of 16-bit floats adds in f32 and rounds once, whatever the backend") {
+TEST_CASE("all-reduce of 16-bit floats adds in f32 and rounds once, over every transport") {
   for (auto type : {dtype::f16, dtype::bf16})
     for (auto world_size : {1u, 2u, 3u, 8u})
       for (std::size_t n : {1, 31, 1000, 700'001})
@@ -172,7 +172,7 @@ TEST_CASE("data in the group's memory is reduced in place, also where only some 
       }
 }
 
-TEST_CASE("all backends give the same bits") {
+TEST_CASE("all transports give the same bits") {
   for (auto world_size : {2u, 3u, 7u})
     for (std::size_t n : {5, 1000, 300'001}) {
       std::vector<std::vector<double>> by_transport;
@@ -187,7 +187,7 @@ TEST_CASE("all backends give the same bits") {
     }
 }
 
-TEST_CASE("calls that were started end in order, several at a time, and a plain call waits for them") {
+TEST_CASE("started calls end in order, several at a time, and a direct call waits for them") {
   for (auto [kind, world_size] : groups()) {
     INFO(to_string(kind), ", ranks ", world_size);
     const auto results = group_of(kind, world_size).run([](communicator& group) -> char {
@@ -214,7 +214,7 @@ TEST_CASE("calls that were started end in order, several at a time, and a plain 
   }
 }
 
-TEST_CASE("all-reduce gives the same bits when it is done again") {
+TEST_CASE("repeated all-reduces give the same bits") {
   for (auto kind : all_transports)
     for (auto n : {std::size_t{1000}, std::size_t{65537}}) {
       const auto once = [&] {
@@ -288,7 +288,7 @@ TEST_CASE("all-gather in place finds its own block where it belongs") {
   }
 }
 
-TEST_CASE("all-gather of blobs keeps sizes, also none") {
+TEST_CASE("all-gather of blobs keeps sizes, including 0") {
   for (auto [kind, world_size] : groups())
     for (std::size_t unit : {0, 1, 5000}) {
       const auto results = group_of(kind, world_size).run([&](communicator& group) {
@@ -304,7 +304,7 @@ TEST_CASE("all-gather of blobs keeps sizes, also none") {
     }
 }
 
-TEST_CASE("broadcast reaches everybody from every root") {
+TEST_CASE("broadcast reaches every rank from every root") {
   for (auto [kind, world_size] : groups())
     for (auto n : element_counts(world_size))
       for (std::uint32_t root = 0; root < world_size; ++root) {
@@ -330,7 +330,7 @@ TEST_CASE("a barrier carries the maximum of each word") {
     }
 }
 
-TEST_CASE("nobody leaves a barrier before everybody has entered it") {
+TEST_CASE("no rank leaves a barrier before every rank has entered it") {
   for (auto [kind, world_size] : groups()) {
     std::atomic<std::uint32_t> entered = 0;
     const auto seen = group_of(kind, world_size).run([&](communicator& group) {
@@ -341,7 +341,7 @@ TEST_CASE("nobody leaves a barrier before everybody has entered it") {
   }
 }
 
-TEST_CASE("messages between two ranks keep their order, beside collectives of all") {
+TEST_CASE("messages between two ranks keep their order, beside collective calls") {
   for (auto kind : all_transports) {
     const auto results = group_of(kind, 3).run([](communicator& group) {
       std::vector<std::int32_t> seen;
@@ -364,7 +364,7 @@ TEST_CASE("messages between two ranks keep their order, beside collectives of al
   }
 }
 
-TEST_CASE("the fast all-reduce gives replicas that agree, of every segment's type") {
+TEST_CASE("the fast all-reduce gives equal replicas, for every segment's type") {
   const bucket_layout layout{{{dtype::f32, 5000}, {dtype::i64, 3}, {dtype::f64, 77}}};
   for (auto [kind, world_size] : groups()) {
     const auto results = group_of(kind, world_size).run([&](communicator& group) {
@@ -401,7 +401,7 @@ TEST_CASE("all-reduce sends the bytes of a ring") {
     CHECK(sent == 2 * (world_size - 1) * 6400);
 }
 
-TEST_CASE("arguments that do not fit are refused, and the group goes on") {
+TEST_CASE("inconsistent arguments are rejected, and the group stays usable") {
   for (auto kind : all_transports) {
     const auto results = group_of(kind, 2).run([](communicator& group) {
       std::vector<errc> codes;

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-/// One step of a worker whose gradients lie in device memory: the same for a fake device and a real one.
+/// One step of a worker whose gradients are in device memory, for fake and real devices.
 namespace troupe::collectives::testing {
 
 struct device_case {
@@ -22,7 +22,7 @@ struct device_case {
   std::uint32_t shards = 1;
   std::vector<shard_range> ownership;
   std::uint64_t divisor = 1;
-  /// A whole bucket at a time by default.
+  /// By default a whole bucket at a time.
   std::uint64_t part_bytes = UINT64_MAX;
   int steps = 2;
 };
@@ -35,7 +35,7 @@ inline std::vector<std::byte> download(const std::shared_ptr<device>& where, std
   return {pinned.data(), pinned.data() + from.size()};
 }
 
-/// Every shard's contribution, added along the tree, reduced in parts, each begun when it is finished. Throws on an
+/// Adds every shard's contribution along the tree and reduces it in parts, each as soon as it is finished. Throws on an
 /// error.
 inline std::vector<std::byte> reduce_on_device(device_group& group, const device_case& x) {
   const auto& where = group.where();
@@ -46,9 +46,9 @@ inline std::vector<std::byte> reduce_on_device(device_group& group, const device
       where, x.layout, x.shards, [&](std::uint64_t size_bytes) { return group.allocate(size_bytes); }));
   auto result = value_or_throw(group.make_bucket(x.layout, cut_bucket(x.layout, x.part_bytes)));
   const auto size_bytes = x.layout.size_bytes();
-  // A contribution for each shard: the stream reads them later.
+  // Each shard has its own contribution, because the stream reads them later.
   auto host = value_or_throw(pinned_memory::make(where, std::max<std::uint64_t>(size_bytes * range.size(), 1)));
-  // Twice or more: the later steps find the memory as the first has left it.
+  // At least two steps: the later ones find the memory as the first left it.
   for (int step = 0; step < x.steps; ++step) {
     sums.begin(range);
     for (auto shard = range.first; shard < range.last; ++shard) {
@@ -70,7 +70,7 @@ inline std::vector<std::byte> reduce_on_device(device_group& group, const device
   return download(where, result->bytes());
 }
 
-/// Contributions whose sum every order of additions gives: small whole numbers.
+/// Contributions whose sum is the same in every order of additions: small whole numbers.
 inline void add_small_numbers(const bucket_layout& layout, std::uint64_t salt, std::span<std::byte> bucket) {
   for (std::size_t i = 0; i < layout.segments().size(); ++i) {
     const auto [type, elements] = layout.segments()[i];
@@ -87,7 +87,7 @@ inline void add_small_numbers(const bucket_layout& layout, std::uint64_t salt, s
   }
 }
 
-/// One contribution for each rank, by the backend's own order, divided by 2.
+/// One contribution per rank, summed in the group's own order, divided by 2.
 inline std::vector<std::byte> reduce_fast_on_device(device_group& group, const bucket_layout& layout) {
   const auto& where = group.where();
   auto stream = value_or_throw(device_stream::make(where));
@@ -138,7 +138,7 @@ inline std::vector<shard_range> random_ownership(std::uint32_t shards, std::uint
   return result;
 }
 
-/// Buckets of several types, of which some leave slices empty and others are cut into parts.
+/// Buckets of several types. Some leave slices empty, others are cut into parts.
 inline std::vector<bucket_layout> device_layouts() {
   auto result = test_layouts();
   result.push_back(bucket_layout{{{dtype::f16, 9000}, {dtype::f32, 9000}, {dtype::i64, 7}, {dtype::f64, 2}}});

@@ -12,7 +12,7 @@
 #include <limits>
 #include <thread>
 
-// On a real GPU. Everything here says that it was skipped where there is none.
+// Runs on a real GPU. Without one, every case reports that it was skipped.
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -20,7 +20,7 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-/// A GPU, or nothing: then the reason has been told.
+/// A GPU, or null after printing the reason.
 std::shared_ptr<device> gpu(int index = 0) {
   auto opened = open_device(index);
   if (opened)
@@ -35,7 +35,7 @@ void skip(const std::string& why) {
   CHECK_FALSE(why.empty());
 }
 
-/// Words of which many are special when they are taken for floats of 16, 32 or 64 bits.
+/// Words of which many are special values as floats of 16, 32 or 64 bits.
 std::vector<std::byte> special_bytes(std::uint64_t size_bytes, std::uint32_t seed) {
   std::vector<std::byte> result(size_bytes);
   for (std::uint64_t i = 0; i < size_bytes / 8; ++i) {
@@ -83,7 +83,7 @@ class scene {
   device_stream stream;
 };
 
-/// One pass on the device and on the host.
+/// One pass on the device and the same on the host.
 void check_pass(scene& on, dtype type, reduce_op op, std::size_t count, std::uint64_t elements, bool is_final,
                 std::uint64_t divisor) {
   INFO(to_string(type), " ", to_string(op), " of ", count, ", elements ", elements, ", final ", is_final, ", by ",
@@ -253,7 +253,7 @@ TEST_CASE("one rank over NCCL") {
   check_over_nccl({where});
 }
 
-TEST_CASE("memory that is not there is told with what was asked for and what was free") {
+TEST_CASE("an out-of-memory error has the requested and the free bytes") {
   auto where = gpu();
   if (!where)
     return;
@@ -265,7 +265,7 @@ TEST_CASE("memory that is not there is told with what was asked for and what was
   for (const auto& part :
        {to_string(where->info()), std::to_string(wanted) + " bytes were asked for", std::string{"are free"}})
     CHECK(memory.error().message.find(part) != std::string::npos);
-  // And the device is as it was.
+  // The device is unaffected.
   CHECK(device_memory::make(where, 1 << 20));
 }
 
@@ -291,7 +291,7 @@ TEST_CASE("a stream waits for another's event") {
   CHECK(on.result(b, 4096) == std::vector<std::byte>(4096, std::byte{7}));
 }
 
-// The last: two ranks of one process on one device may wait for each other's allocations until the deadline.
+// Comes last: two ranks of one process on one device may block each other's allocations until the deadline.
 TEST_CASE("two ranks over NCCL, on two GPUs, or on one where NCCL allows it") {
   auto where = gpu();
   if (!where)

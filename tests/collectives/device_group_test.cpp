@@ -20,7 +20,7 @@ TEST_CASE("alone on a device: the bits of the plain recursive sum, for every num
       }
 }
 
-TEST_CASE("shards that contribute nothing count as zeros") {
+TEST_CASE("skipped shards count as zeros") {
   const auto where = std::make_shared<fake_device>(fake_device::options{.seed = 6});
   auto stream = value_or_throw(device_stream::make(where));
   const bucket_layout layout{{{dtype::f32, 100}}};
@@ -32,7 +32,7 @@ TEST_CASE("shards that contribute nothing count as zeros") {
   CHECK(download(where, {sums.partials()[0].data, layout.size_bytes()}) == std::vector<std::byte>(layout.size_bytes()));
 }
 
-TEST_CASE("an accumulator in device memory refuses what one on the host refuses") {
+TEST_CASE("an accumulator in device memory rejects what one on the host rejects") {
   const auto where = std::make_shared<fake_device>();
   auto stream = value_or_throw(device_stream::make(where));
   CHECK(device_leaf_accumulator::make(where, bucket_layout{{{dtype::i16, 4}}}, 2).error().code ==
@@ -51,7 +51,7 @@ TEST_CASE("an accumulator in device memory refuses what one on the host refuses"
   value_or_throw(stream.synchronize());
 }
 
-TEST_CASE("memory that is not there is told with what was asked for and what was free") {
+TEST_CASE("an out-of-memory error has the requested and the free bytes") {
   const auto where = std::make_shared<fake_device>(fake_device::options{.total_bytes = 1000});
   auto group = value_or_throw(make_self_device_group(where, generation_id{1}));
   const auto result = group->make_bucket(bucket_layout{{{dtype::f32, 1024}}});
@@ -60,7 +60,7 @@ TEST_CASE("memory that is not there is told with what was asked for and what was
   CHECK(result.error().message.find("4096 bytes were asked for and 1000 are free") != std::string::npos);
 }
 
-TEST_CASE("after an abort every call gives its reason, and arguments that do not fit harm nothing") {
+TEST_CASE("after an abort every call returns its reason, and inconsistent arguments harm nothing") {
   const auto where = std::make_shared<fake_device>();
   auto group = value_or_throw(make_self_device_group(where, generation_id{3}));
   const bucket_layout layout{{{dtype::f32, 64}}};
@@ -80,14 +80,14 @@ TEST_CASE("after an abort every call gives its reason, and arguments that do not
   CHECK(group->all_reduce_fast(layout, bucket->bytes().data(), *bucket, ready).error().message == "over");
 }
 
-TEST_CASE("a device that does not end its work ends the process, unless it goes on while leave is waited for") {
+TEST_CASE("a device that hangs ends the process, unless it continues while the permit is awaited") {
   const auto where = std::make_shared<fake_device>();
   check_hanging_device(where, begins_on::own_thread, [&](hang_policy on_hang) {
     return value_or_throw(make_self_device_group(where, generation_id{1}, std::move(on_hang)));
   });
 }
 
-TEST_CASE("a build or a machine without a GPU says so") {
+TEST_CASE("a build or a machine without a GPU reports that") {
   const auto found = find_devices();
   if (found && !found->empty())
     return; // device_gpu_test has the rest

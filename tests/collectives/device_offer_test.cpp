@@ -20,7 +20,7 @@ TEST_CASE("every rank learns of every other's device") {
   CHECK(*all == std::vector<device_offer>{mine, other});
 }
 
-TEST_CASE("an offer of another generation is none, and the exchange's error is handed on") {
+TEST_CASE("an offer from another generation is rejected, and the exchange's error is passed on") {
   const auto answer = [](std::vector<std::string> blobs) {
     return [blobs = std::move(blobs)](std::string) { return expected<std::vector<std::string>>{blobs}; };
   };

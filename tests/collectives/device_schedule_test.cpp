@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 #include <map>
 
-// The schedule between devices, fake through in host memory: what it moves and finishes has to be the sum.
+// Executes the schedule between devices in host memory: what it moves and finishes must give the sum.
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -15,7 +15,7 @@ using namespace troupe::collectives::testing;
 namespace {
 
 struct fake_rank {
-  /// By position: whole buckets of sums.
+  /// Whole buckets of sums, by position.
   std::vector<std::vector<std::byte>> partials;
   std::vector<std::byte> received;
   std::vector<std::byte> result;
@@ -23,9 +23,9 @@ struct fake_rank {
 };
 
 /// Every rank's result.
-std::vector<std::vector<std::byte>> play(const bucket_layout& layout, std::uint32_t shards,
-                                         const std::vector<shard_range>& ownership,
-                                         const std::vector<byte_range>& parts) {
+std::vector<std::vector<std::byte>> execute(const bucket_layout& layout, std::uint32_t shards,
+                                            const std::vector<shard_range>& ownership,
+                                            const std::vector<byte_range>& parts) {
   const auto plan = value_or_throw(plan_finish(shards, ownership));
   const auto sums = layout.sums();
   const auto n = static_cast<std::uint32_t>(ownership.size());
@@ -36,7 +36,7 @@ std::vector<std::vector<std::byte>> play(const bucket_layout& layout, std::uint3
       ranks[r].partials.push_back(reference_sum(layout, shards, node));
   }
   for (auto part : parts) {
-    // By sender and receiver, in order, as NCCL matches them.
+    // Messages by sender and receiver, in order, as NCCL matches them.
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<std::span<const std::byte>>> mail;
     for (std::uint32_t r = 0; r < n; ++r) {
       auto& rank = ranks[r];
@@ -98,13 +98,13 @@ TEST_CASE("the schedule moves and finishes the sum, for worlds of 1 to 8 and eve
           const auto ownership =
               i == 0 ? even_ownership(shards, world_size) : random_ownership(shards, world_size, random);
           INFO("bytes ", layout.size_bytes(), ", shards ", shards, ", ranks ", world_size, ", ownership ", i);
-          for (const auto& found : play(layout, shards, ownership, cut_bucket(layout, i == 2 ? 20480 : UINT64_MAX)))
+          for (const auto& found : execute(layout, shards, ownership, cut_bucket(layout, i == 2 ? 20480 : UINT64_MAX)))
             CHECK(found == wanted);
         }
     }
 }
 
-TEST_CASE("a small part goes to everybody in one round, and a large one costs what a ring costs") {
+TEST_CASE("a small part goes to every rank in one round, and a large one costs what a ring costs") {
   const bucket_layout small{{{dtype::f32, 1024}}};
   const auto plan = value_or_throw(plan_finish(8, even_ownership(8, 4)));
   const auto one_round = plan_device_schedule(plan, small, {0, small.size_bytes()}, 4, 2);

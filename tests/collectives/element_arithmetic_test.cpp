@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-// What kernels do with single elements, compiled for the host, against the host's loops. That the device then does the
-// same is shown by device_gpu_test, where there is one.
+// The element arithmetic of kernels, compiled for the host, against the host's loops. device_gpu_test shows that a
+// device does the same.
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -158,7 +158,7 @@ TEST_CASE("an f32 is rounded to the same 16-bit float as on the host") {
     differing += kernel::narrowed<kernel::f16>(x).bits != f16_from_f32(x);
     differing += kernel::narrowed<kernel::bf16>(x).bits != bf16_from_f32(x);
   };
-  // Around every 16-bit float, and its middle to the next.
+  // Around every 16-bit float, and the midpoint to the next.
   for (std::uint32_t x = 0; x <= UINT16_MAX; ++x)
     for (std::uint32_t low : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
       compare(x << 16 | low);

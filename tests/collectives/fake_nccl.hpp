@@ -19,11 +19,11 @@
 #include <thread>
 #include <vector>
 
-/// A table of functions in NCCL's place, for ranks that are threads and devices that are fake: a test double for a
-/// library that does not run without GPUs. It drives the group's own code from end to end, with what NCCL promises of
-/// non-blocking communicators: calls return at once, their work stands on the stream only when the state is success
-/// again, an operation whose peer is gone never ends by itself, an abort frees the communicator. It shows nothing of
-/// NCCL itself; tests labelled `gpu` do.
+/// A function table that replaces NCCL, for ranks that are threads and for fake devices: NCCL does not run without
+/// GPUs. It drives the group's own code end to end with the guarantees of NCCL's non-blocking communicators: calls
+/// return at once, their work is on the stream only when the state is success again, an operation whose peer is gone
+/// never ends by itself, and an abort frees the communicator. It says nothing about NCCL itself; tests labelled `gpu`
+/// do.
 struct ncclComm {
   struct world;
 
@@ -39,7 +39,7 @@ struct ncclComm {
   };
 
   std::shared_ptr<world> members;
-  /// Of which this is known to the outside.
+  /// The handle that callers see.
   troupe::collectives::nccl::comm handle = nullptr;
   /// Calls that have not returned yet.
   std::atomic<int> calls = 0;
@@ -48,7 +48,7 @@ struct ncclComm {
   std::uint64_t id = 0;
 
   std::mutex mutex;
-  /// In progress until then.
+  /// The state is in progress until then.
   std::chrono::steady_clock::time_point ready_at;
   std::vector<operation> pending;
   ncclComm** made = nullptr;
@@ -62,12 +62,12 @@ namespace troupe::collectives::testing {
 
 class fake_nccl {
  public:
-  /// Whether calls that give up never come back, until this is false again.
+  /// While true, calls that revoke or abort do not return.
   static inline std::atomic<bool> hangs = false;
-  /// The same of revoking alone: its call comes back, and what it has begun does not end.
+  /// The same for revoking only: the call returns, but the revocation does not end.
   static inline std::atomic<bool> never_revoked = false;
   static inline std::atomic<bool> shrink_fails = false;
-  /// What NCCL gives for the next id, for the forming of the next communicators, and for all-reduce.
+  /// The results of the next id, of forming the next communicators, and of all-reduce.
   static inline std::atomic<nccl::result> all_reduce_result = nccl::success;
   static inline std::atomic<nccl::result> id_result = nccl::success;
   static inline std::atomic<nccl::result> forming_result = nccl::success;
@@ -76,7 +76,7 @@ class fake_nccl {
   static inline std::atomic<int> formed = 0;
   static inline std::atomic<int> registrations = 0;
   static inline std::atomic<int> finalized = 0;
-  /// Calls that real NCCL forbids: on a communicator that is freed, or that is freed before they return, among others.
+  /// Calls that real NCCL forbids, for example on a communicator that is freed, or freed before the call returns.
   static inline std::atomic<int> violations = 0;
 
   static std::shared_ptr<const nccl::library> table(int version = 22809) {
@@ -237,8 +237,8 @@ class fake_nccl {
     return x;
   }
 
-  /// Communicators that are not freed, by handle. A handle is a number, and never given twice: so a call on one that is
-  /// freed is found out, and not only where a sanitizer looks.
+  /// Communicators that are not freed, by handle. A handle is a number that is never reused, so a call on a freed one
+  /// is detected even without a sanitizer.
   static std::map<nccl::comm, std::shared_ptr<ncclComm>>& known() {
     static std::map<nccl::comm, std::shared_ptr<ncclComm>> x;
     return x;
@@ -287,7 +287,7 @@ class fake_nccl {
       return nccl::invalid_argument;
     {
       const std::lock_guard lock{group->mutex};
-      // Another operation while the last is not on its stream yet.
+      // Another operation while the last one is not on its stream yet.
       if (clock::now() < group->ready_at)
         ++violations;
       group->pending.push_back(what);
@@ -347,7 +347,7 @@ inline nccl::comm fake_nccl::join(std::pair<std::uint64_t, int> id, int size, in
   }
   made->rank = rank;
   made->size = size;
-  // A child of this world is another one.
+  // Each child of this world gets an id of its own.
   made->id = id.first * 2 + static_cast<std::uint64_t>(id.second) + (id.first < 1'000'000 ? 1'000'000 : 0);
   made->ready_at = soon();
   made->failure = forming_result;
@@ -358,7 +358,7 @@ inline nccl::comm fake_nccl::join(std::pair<std::uint64_t, int> id, int size, in
   return made->handle;
 }
 
-/// Frees it, as far as anybody outside can tell: what stands on streams may still look at it.
+/// Frees it for callers; work on streams may still access it.
 inline void fake_nccl::leave(const call& group) {
   {
     const std::lock_guard lock{known_mutex()};
@@ -406,7 +406,7 @@ inline nccl::result fake_nccl::get_async_error(nccl::comm handle, nccl::result* 
   return nccl::success;
 }
 
-/// On a stream: all of a group at once, as one kernel.
+/// On a stream: all operations of a group at once, as one kernel.
 inline void fake_nccl::run(ncclComm& group, const std::vector<operation>& all) {
   using kind = operation::kind;
   auto& world = *group.members;
@@ -428,7 +428,7 @@ inline void fake_nccl::run(ncclComm& group, const std::vector<operation>& all) {
         }
     world.changed.notify_all();
   }
-  // Who has given up frees what it has sent.
+  // A rank that gives up frees what it has sent.
   struct withdrawal {
     ncclComm& group;
     const std::vector<std::shared_ptr<bool>>& sent;
@@ -494,7 +494,7 @@ inline void fake_nccl::run(ncclComm& group, const std::vector<operation>& all) {
   std::unique_lock lock{world.mutex};
   const auto is_read = [&] { return std::ranges::all_of(sent, [](const auto& x) { return *x; }); };
   world.changed.wait(lock, [&] { return group.is_given_up || is_read(); });
-  // In place: not before everybody has read it.
+  // In place, so only after every rank has read it.
   if (!group.is_given_up)
     for (const auto& [to, result] : results)
       std::memcpy(to, result.data(), result.size());

@@ -16,10 +16,10 @@
 #include <thread>
 #include <vector>
 
-/// What a group does about a device that does not end its work.
+/// How a group handles a device that does not end its work.
 namespace troupe::collectives::testing {
 
-/// What a hang policy was asked for, in order.
+/// Records the requests to a hang policy, in order.
 class hang_diary {
  public:
   void add(std::string step) {
@@ -40,7 +40,7 @@ class hang_diary {
     changed_.wait(lock, [&] { return steps_.size() >= steps; });
   }
 
-  /// With short limits, and without an end of this process. Leave is given by `answer`.
+  /// A policy with short limits that does not end this process. `answer` answers exit requests.
   hang_policy policy(std::function<expected<hang_policy::permit>()> answer) {
     hang_policy result;
     result.abort_deadline = std::chrono::milliseconds{20};
@@ -64,9 +64,9 @@ class hang_diary {
   std::vector<std::string> steps_;
 };
 
-/// A reduction that is begun and given up while the device stands still: first for ever, as far as the group can tell,
-/// then so that it goes on while leave is waited for. A group that begins on its own thread takes memory of the device
-/// for that; the abort comes after.
+/// A reduction is started and aborted while the device is stopped: first for ever, as far as the group can tell, then
+/// until the exit permit is requested. A group that starts on its own thread allocates device memory there; the abort
+/// comes after that.
 enum class begins_on { callers_thread, own_thread };
 
 inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on begins,
@@ -87,14 +87,14 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
     std::thread beside{meanwhile};
     CHECK(group.finish().error() == error{errc::aborted, "worker 1 is lost"});
     beside.join();
-    // The process has not ended after all: nothing may write to this memory when it is given back.
+    // The process has not ended, so nothing may write to this memory when it is freed.
     value_or_throw(where->synchronize());
   };
   {
     hang_diary diary;
     std::latch goes_on{1};
     auto group = make(diary.policy([] { return hang_policy::permit{true}; }));
-    // A process would have ended by then.
+    // A real process would have ended by then.
     give_up(*group, goes_on, [&] {
       diary.wait_for(3);
       goes_on.count_down();
@@ -110,7 +110,7 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
   {
     hang_diary diary;
     std::latch goes_on{1};
-    // The question's thread may be the last that looks at it.
+    // The requesting thread may be the last to use it.
     const auto is_over = std::make_shared<std::latch>(1);
     auto group = make(diary.policy([is_over]() -> expected<hang_policy::permit> {
       is_over->wait();
@@ -126,7 +126,7 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
   }
 }
 
-/// One rank of a group of two whose other does not come: first it waits for its own device, then for that rank.
+/// One rank of a group of two whose peer does not come: first it waits for its own device, then for the peer.
 inline void check_who_is_waited_for(device_group& group) {
   const bucket_layout layout{{{dtype::f32, 40000}}};
   auto stream = value_or_throw(device_stream::make(group.where()));

@@ -45,7 +45,7 @@ std::vector<byte_range> random_pieces(std::uint64_t size, std::mt19937& random) 
   return result;
 }
 
-/// Counts what it gives out.
+/// Counts allocations.
 class counting_memory : public std::pmr::memory_resource {
  public:
   std::vector<std::pair<const std::byte*, std::size_t>> blocks;
@@ -65,7 +65,7 @@ class counting_memory : public std::pmr::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
 
-/// What a user sees of 16-bit sums when each addition is rounded.
+/// The result for 16-bit floats if each addition were rounded.
 template <class T>
 T sum_rounded_each_time(std::uint32_t shards, tree_node node, std::uint64_t element) {
   if (node.level == 0)
@@ -96,7 +96,7 @@ TEST_CASE("the partial sums are those of the maximal nodes, bit for bit") {
     }
 }
 
-TEST_CASE("few buckets live, and none is added after the first step") {
+TEST_CASE("few buckets exist, and none is added after the first step") {
   auto sums = leaf_accumulator::make(bucket_layout{{{dtype::f32, 10}}}, 1024);
   REQUIRE(sums);
   feed(*sums, {0, 1024});
@@ -109,7 +109,7 @@ TEST_CASE("few buckets live, and none is added after the first step") {
   CHECK(sums->buffers() == most);
 }
 
-TEST_CASE("a shard that is left out contributes plus zero") {
+TEST_CASE("a skipped shard contributes plus zero") {
   auto sums = leaf_accumulator::make(bucket_layout{{{dtype::f32, 16}}}, 8);
   REQUIRE(sums);
   sums->begin({0, 8});
@@ -123,7 +123,7 @@ TEST_CASE("a shard that is left out contributes plus zero") {
   CHECK(sum[1] == 7.0f);
 }
 
-TEST_CASE("shards that are left out change nothing but what plus zero changes, whatever the buckets held before") {
+TEST_CASE("skipped shards act like plus zero, whatever the buckets held before") {
   for (const auto& layout : test_layouts())
     for (std::uint32_t mask = 0; mask < 32; ++mask) {
       auto all = leaf_accumulator::make(layout, 5);
@@ -163,7 +163,7 @@ TEST_CASE("a bucket is zeroed, whole and on a cache line each time") {
   }
 }
 
-TEST_CASE("shards out of order or range, and types that cannot be summed, are refused") {
+TEST_CASE("shards out of order or range, and types that cannot be summed, are rejected") {
   CHECK(!leaf_accumulator::make(bucket_layout{{{dtype::i16, 1}}}, 4));
   CHECK(!leaf_accumulator::make(bucket_layout{{{dtype::f32, 1}}}, 0));
   auto sums = leaf_accumulator::make(bucket_layout{{{dtype::f32, 1}}}, 4);
@@ -181,7 +181,7 @@ TEST_CASE("finished in any pieces and any order, the sums are those of the whole
   INFO("seed ", seed);
   std::mt19937 random{seed};
   auto layouts = test_layouts();
-  // Longer than the blocks in which a contribution goes up.
+  // Longer than the pieces in which a contribution is added.
   layouts.push_back(bucket_layout{{{dtype::f32, 5000}, {dtype::f16, 9000}}});
   for (const auto& layout : layouts)
     for (std::uint32_t shards : {1u, 3u, 8u, 13u, 16u}) {
@@ -196,7 +196,7 @@ TEST_CASE("finished in any pieces and any order, the sums are those of the whole
           std::swap(range.first, range.last);
         if (i == 0)
           range = {0, shards};
-        // Up to here; the rest is left out.
+        // Finish up to here; leave out the rest.
         const auto stop = range.first + (i == 1 ? (range.last - range.first) / 2 : range.last - range.first);
         INFO("shards ", shards, ", range [", range.first, ", ", range.last, "), contributed to ", stop);
         whole->begin(range);
@@ -216,7 +216,7 @@ TEST_CASE("finished in any pieces and any order, the sums are those of the whole
         const auto addresses = std::vector<leaf_partial>(pieces->partials().begin(), pieces->partials().end());
         const auto cuts = random_pieces(layout.size_bytes(), random);
         const auto by_hand = i == 2 ? random() % (cuts.size() + 1) : cuts.size();
-        // What is not finished yet is not read, and may still change.
+        // Unfinished parts are not read yet and may still change.
         std::ranges::fill(last, std::byte{0x5a});
         for (std::size_t k = 0; k < cuts.size(); ++k) {
           if (!last.empty())
@@ -251,7 +251,7 @@ TEST_CASE("a part that is finished is complete before the others are") {
   CHECK(std::equal(reference.begin(), reference.end(), sums->partials()[0].data));
 }
 
-TEST_CASE_TEMPLATE("the test values tell rounding once from rounding at each addition", T, f16, bf16) {
+TEST_CASE_TEMPLATE("the test values distinguish rounding once from rounding at each addition", T, f16, bf16) {
   const bucket_layout layout{{{std::is_same_v<T, f16> ? dtype::f16 : dtype::bf16, 320}}};
   const auto root = reference_root(layout, 8);
   std::size_t different = 0;
@@ -261,14 +261,14 @@ TEST_CASE_TEMPLATE("the test values tell rounding once from rounding at each add
     different += sum_rounded_each_time<T>(8, {3, 0}, i).bits == once[i].bits ? 0 : 1;
   CHECK(different >= 100);
   CHECK(sum_rounded_each_time<T>(8, {3, 0}, 7).bits != once[7].bits);
-  // In f16, elements 6 overflow; their mean does not, when it is taken before rounding.
+  // In f16, elements 6 overflow; their mean does not if it is taken before rounding.
   const auto mean = reference_root(layout, 8, 8);
   std::memcpy(once.data(), mean.data(), 640);
   CHECK(sum_rounded_each_time<T>(8, {3, 0}, 6).bits == T::infinity);
   CHECK(once[6].bits == (std::is_same_v<T, f16> ? T::largest : T::infinity));
 }
 
-TEST_CASE("sums lie in the memory that was given, and go back there") {
+TEST_CASE("sums are allocated from the given memory and freed there") {
   for (const auto& layout : {bucket_layout{{{dtype::f32, 100}}}, bucket_layout{{{dtype::bf16, 100}}}}) {
     counting_memory memory;
     {
@@ -290,7 +290,7 @@ TEST_CASE("sums lie in the memory that was given, and go back there") {
   }
 }
 
-TEST_CASE("without 16-bit floats a contribution is written where its sum begins") {
+TEST_CASE("without 16-bit floats a contribution is written in place of its sum") {
   auto sums = leaf_accumulator::make(bucket_layout{{{dtype::f32, 100}}}, 1);
   REQUIRE(sums);
   sums->begin({0, 1});
@@ -299,7 +299,7 @@ TEST_CASE("without 16-bit floats a contribution is written where its sum begins"
   CHECK(sums->partials()[0].data == bucket);
 }
 
-TEST_CASE("steps that are ended out of turn are refused") {
+TEST_CASE("steps ended out of order are rejected") {
   auto sums = leaf_accumulator::make(bucket_layout{{{dtype::f32, 64}}}, 4);
   REQUIRE(sums);
   CHECK_THROWS_AS(sums->finish({0, 64}), std::logic_error);

@@ -15,7 +15,7 @@
 
 namespace troupe::collectives::testing {
 
-/// A 16-bit float by its definition, slowly and in double: a sign, `ExponentBits`, and the rest of the mantissa.
+/// A 16-bit float by its definition, slowly and in double: a sign, `ExponentBits`, and the mantissa.
 template <int ExponentBits>
 struct half {
   static constexpr int mantissa_bits = 15 - ExponentBits;
@@ -50,7 +50,7 @@ struct half {
     if (std::isinf(size))
       return {static_cast<std::uint16_t>(sign | infinity)};
     const auto exponent = size == 0 ? 1 - bias : std::max(std::ilogb(size), 1 - bias);
-    // In steps of the type at this size; a quotient by a power of two is exact.
+    // In steps of the type at this magnitude; a quotient by a power of two is exact.
     const auto steps = std::ldexp(size, mantissa_bits - exponent);
     auto whole = std::floor(steps);
     const auto rest = steps - whole;
@@ -59,7 +59,8 @@ struct half {
     const auto rounded = std::ldexp(whole, exponent - mantissa_bits);
     if (rounded > half{largest}.value())
       return {static_cast<std::uint16_t>(sign | infinity)};
-    // Steps of the smallest size are the bits of subnormals; above, each binade adds its number of steps.
+    // At the smallest magnitude the number of steps is the bits of a subnormal; each higher binade adds its number of
+    // steps.
     const auto binade = rounded == 0 ? 1 - bias : std::max(std::ilogb(rounded), 1 - bias);
     const auto position = std::ldexp(rounded, mantissa_bits - binade);
     const auto binades_below = binade - (1 - bias);
@@ -127,8 +128,8 @@ T contribution(std::uint64_t shard, std::uint64_t element) {
   }
 }
 
-/// The same for 16-bit floats. Sums of elements 6 leave f16 but not f32; those of elements 7 lose their small terms
-/// when each step is rounded.
+/// The same for 16-bit floats. Sums of elements 6 overflow f16 but not f32; those of elements 7 lose their small terms
+/// if each step is rounded.
 template <class T>
 requires is_half<T> T contribution(std::uint64_t shard, std::uint64_t element) {
   const auto bits = mix(shard, element);
@@ -167,7 +168,7 @@ void add_contribution(std::byte* at, std::uint64_t shard, std::uint64_t elements
       x[i] = x[i] + contribution<T>(shard + salt * 1000, i);
 }
 
-/// Adds the contribution of one shard to a bucket, as a user's backward pass does.
+/// Adds one shard's contribution to a bucket, as a user's backward pass does.
 inline void add_shard(const bucket_layout& layout, std::uint32_t shard, std::span<std::byte> bucket) {
   for (std::size_t i = 0; i < layout.segments().size(); ++i) {
     const auto [type, elements] = layout.segments()[i];
@@ -201,7 +202,7 @@ sum_of<T> tree_sum(std::uint32_t shards, tree_node node, std::uint64_t salt, std
   }
 }
 
-/// `finish` makes what is stored of the tree's sum.
+/// `finish` converts the tree's sum to what is stored.
 template <class T, class F>
 void write_tree_sum(std::byte* at, std::uint32_t shards, tree_node node, std::uint64_t elements, std::uint64_t salt,
                     F finish) {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <doctest/doctest.h>
 
-// NVIDIA's own NCCL, where it is installed: what of it can be called without a GPU.
+// Tests NVIDIA's own NCCL, where it is installed, as far as it works without a GPU.
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -16,7 +16,7 @@ using namespace troupe::collectives;
 namespace {
 
 std::shared_ptr<const nccl::library> installed() {
-  // Before the library reads it.
+  // Set before the library reads it.
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   auto opened = nccl::open_library();
   if (opened)
@@ -28,7 +28,7 @@ std::shared_ptr<const nccl::library> installed() {
 
 } // namespace
 
-TEST_CASE("NCCL tells its version and makes ids, at the address of the interface that was named") {
+TEST_CASE("NCCL reports its version and makes ids with the address of the named interface") {
   const auto library = installed();
   if (library == nullptr)
     return;
@@ -39,11 +39,11 @@ TEST_CASE("NCCL tells its version and makes ids, at the address of the interface
   for (auto& id : ids)
     REQUIRE(library->get_unique_id(&id) == nccl::success);
   CHECK(std::memcmp(&ids[0], &ids[1], sizeof(ids[0])) != 0);
-  // Behind eight bytes of chance lies a sockaddr_in: 127.0.0.1.
+  // After eight random bytes comes a sockaddr_in: 127.0.0.1.
   CHECK(std::memcmp(ids[0].internal + 12, "\x7f\0\0\1", 4) == 0);
 }
 
-TEST_CASE("a group that NCCL refuses to form says why in NCCL's own words") {
+TEST_CASE("a group that NCCL cannot form fails with NCCL's own message") {
   const auto library = installed();
   if (library == nullptr)
     return;

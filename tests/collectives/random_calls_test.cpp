@@ -15,7 +15,7 @@
 #include <optional>
 #include <random>
 
-// TROUPE_LONG_TESTS=<seconds> makes this go on for so long, and TROUPE_SEED=<number> repeats what a seed has found.
+// TROUPE_LONG_TESTS=<seconds> extends the run to that time; TROUPE_SEED=<number> repeats one seed.
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -30,7 +30,7 @@ std::uint32_t below(std::mt19937& random, std::uint32_t limit) {
   return std::uniform_int_distribution<std::uint32_t>{0, limit - 1}(random);
 }
 
-/// As many small sizes as large ones, none among them.
+/// Small sizes are as likely as large ones; 0 is possible.
 std::uint32_t random_size(std::mt19937& random, std::uint32_t limit) {
   return below(random, 1 + (limit >> below(random, 12)));
 }
@@ -117,7 +117,7 @@ T reduced(reduce_op op, std::uint32_t ranks, const auto& of_rank) {
     return sum;
 }
 
-/// Memory of one call: in the group's, or anywhere.
+/// Memory of one call: the group's, or any other.
 class operand {
  public:
   operand(communicator& group, bool is_registered, std::size_t offset, std::size_t size_bytes)
@@ -132,12 +132,12 @@ class operand {
   std::size_t size_bytes_;
 };
 
-/// A call that a rank makes, and what it checks afterwards. Everything that is drawn is drawn alike on all ranks.
+/// A call of one rank, and its check afterwards. All ranks draw the same random numbers for it.
 struct planned_call {
   std::string name;
   std::function<expected<void>()> make;
   std::function<bool()> is_right;
-  /// What all ranks must have in common; empty where they need not.
+  /// The data that all ranks must have in common; empty if there is none.
   std::function<std::span<const std::byte>()> common = [] { return std::span<const std::byte>{}; };
 };
 
@@ -180,7 +180,7 @@ class planner {
 
   std::shared_ptr<operand> make_operand(std::size_t size_bytes, std::size_t unit = 1) {
     const auto offset = draw(2) == 0 ? 0 : unit * draw(40);
-    // Each rank draws for itself too, so that only some of them may have registered memory.
+    // Each rank also draws for itself, so that only some may have registered memory.
     const auto whose = draw(3);
     const auto is_registered = whose == 0 || (whose == 1 && mix(salt_, me_) % 2 == 0);
     return std::make_shared<operand>(group_, is_registered, offset, size_bytes);
@@ -225,7 +225,8 @@ class planner {
     return result;
   }
 
-  /// Each rank looks at its share of what all have, and at the ends; 16-bit floats are slow, so at some of them.
+  /// Each rank checks its share of the common data, and the ends. Checking 16-bit floats is slow, so only some
+  /// elements.
   template <class T>
   bool is_reduced(std::span<const T> x, reduce_op op, std::uint64_t salt, std::size_t first) const {
     const auto is_right = [&](std::size_t i) {
@@ -342,7 +343,7 @@ class planner {
     return result;
   }
 
-  /// Pairs of neighbours in a random order; some messages in each direction, and nobody for the one that is left.
+  /// Neighbours in a random order form pairs and exchange some messages in each direction; an odd rank has no partner.
   planned_call messages() {
     std::vector<std::uint32_t> order(n_);
     for (std::uint32_t r = 0; r < n_; ++r)
@@ -434,7 +435,7 @@ class planner {
       return {};
     };
     result.common = [x] { return x->result->bytes(); };
-    // One rank computes it; that the others have the same is checked anyway.
+    // One rank computes it; that the others have the same data is checked anyway.
     result.is_right = [=, this] {
       return me_ != shards % n_ || std::ranges::equal(x->result->bytes(), reference_root(x->layout, shards, divisor));
     };
@@ -497,7 +498,7 @@ class planner {
 };
 
 struct outcome {
-  /// What went wrong first.
+  /// The first error.
   std::string trouble;
   /// A digest of what all ranks have in common after each call.
   std::vector<std::uint64_t> digests;
@@ -516,7 +517,7 @@ std::uint64_t digest_of(std::span<const std::byte> bytes) {
   return digest;
 }
 
-/// Makes random calls; several at a time are started, and waited for in turn or by the next plain call.
+/// Makes random calls. Started calls are waited for in turn, or by the next direct call.
 outcome make_calls(communicator& group, std::uint32_t seed, int rounds) {
   planner plan{group, seed};
   outcome result;
@@ -543,7 +544,7 @@ outcome make_calls(communicator& group, std::uint32_t seed, int rounds) {
       result.names.push_back((is_started ? "started " : "") + x.name);
       if (!done || !x.is_right()) {
         result.trouble = result.names.back() + ": " + (done ? "a wrong result" : done.error().message);
-        // Nobody waits for a rank that has stopped.
+        // Otherwise the other ranks would wait for this one.
         group.abort({errc::internal, result.trouble});
         return result;
       }
@@ -553,7 +554,7 @@ outcome make_calls(communicator& group, std::uint32_t seed, int rounds) {
   return result;
 }
 
-/// One world of random size on each backend.
+/// One world of random size on each transport.
 void run_world(std::uint32_t seed, int rounds) {
   std::mt19937 random{seed};
   const auto world_size = 1 + below(random, 8);
@@ -575,7 +576,7 @@ void run_world(std::uint32_t seed, int rounds) {
 
 } // namespace
 
-TEST_CASE("random calls of random sizes over random worlds give what plain recursion gives, on all ranks") {
+TEST_CASE("random calls of random sizes in random worlds give the results of plain recursion on all ranks") {
   const auto* given = std::getenv("TROUPE_SEED");
   const auto first =
       given != nullptr ? static_cast<std::uint32_t>(std::strtoul(given, nullptr, 10)) : std::random_device{}();
@@ -586,5 +587,5 @@ TEST_CASE("random calls of random sizes over random worlds give what plain recur
   do
     run_world(first + worlds, 40);
   while (++worlds < 8 || std::chrono::steady_clock::now() < end);
-  std::cout << worlds << " worlds on each backend\n";
+  std::cout << worlds << " worlds on each transport\n";
 }

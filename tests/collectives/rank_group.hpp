@@ -29,7 +29,7 @@ inline std::string to_string(transport_kind x) {
   return x == transport_kind::gloo ? "gloo" : x == transport_kind::shm ? "shm" : "hierarchical";
 }
 
-/// The control plane's exchange, among threads.
+/// The control plane's exchange, between threads.
 template <class Blob>
 class rendezvous {
  public:
@@ -51,7 +51,7 @@ class rendezvous {
   std::size_t arrived_ = 0;
 };
 
-/// Copies of the others' descriptors, as they come through a socket.
+/// Copies of the others' descriptors, as a socket would deliver them.
 inline std::vector<std::vector<unique_fd>> copies_of(const std::vector<std::vector<int>>& descriptors,
                                                      std::uint32_t own) {
   std::vector<std::vector<unique_fd>> result(descriptors.size());
@@ -62,7 +62,7 @@ inline std::vector<std::vector<unique_fd>> copies_of(const std::vector<std::vect
   return result;
 }
 
-/// Hosts of unequal sizes, whose ranks are not neighbours.
+/// Hosts of unequal sizes whose ranks are not adjacent.
 inline std::vector<std::uint32_t> some_hosts(std::uint32_t world_size) {
   std::vector<std::uint32_t> result;
   for (std::uint32_t rank = 0; rank < world_size; ++rank)
@@ -70,7 +70,7 @@ inline std::vector<std::uint32_t> some_hosts(std::uint32_t world_size) {
   return result;
 }
 
-/// Ranks as threads of this process, over any backend.
+/// Ranks as threads of this process, over any transport.
 class rank_group {
  public:
   explicit rank_group(transport_kind kind, std::uint32_t world_size,
@@ -164,7 +164,8 @@ class rank_group {
   std::vector<std::unique_ptr<communicator>> members_;
 };
 
-/// Groups are made once: all cases of a backend and size run on the same connections, one after the other, as steps do.
+/// Groups are made once: all cases of a transport and size run on the same connections, one after the other, as steps
+/// do.
 inline rank_group& group_of(transport_kind kind, std::uint32_t world_size) {
   static std::map<std::pair<transport_kind, std::uint32_t>, std::unique_ptr<rank_group>> groups;
   auto& group = groups[{kind, world_size}];

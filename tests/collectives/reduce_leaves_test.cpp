@@ -19,9 +19,9 @@ struct reduction_case {
   std::uint32_t shards = 1;
   std::vector<shard_range> ownership;
   std::uint64_t divisor = 1;
-  /// A whole bucket at a time by default.
+  /// By default a whole bucket at a time.
   std::uint64_t part_bytes = UINT64_MAX;
-  /// Whether partial sums lie in the group's memory.
+  /// Whether partial sums are in the group's memory.
   bool is_registered = true;
 };
 
@@ -33,7 +33,7 @@ std::vector<std::byte> reduce(communicator& group, const reduction_case& x) {
   if (!sums || !result)
     return {};
   const auto range = x.ownership[group.rank().value];
-  // Twice: the second step finds the memory as the first has left it.
+  // Twice: the second step finds the memory as the first left it.
   for (int step = 0; step < 2; ++step) {
     sums->begin(range);
     for (auto shard = range.first; shard < range.last; ++shard)
@@ -44,11 +44,11 @@ std::vector<std::byte> reduce(communicator& group, const reduction_case& x) {
         return {};
   }
   auto copy = std::vector<std::byte>((*result)->bytes().begin(), (*result)->bytes().end());
-  // A peer may still look at this rank's part of its result when this rank has let go of its own.
+  // A peer may still read this rank's part of its result after this rank has released its own.
   return copy;
 }
 
-/// Buckets that are cut into slices, and of which some slices are empty.
+/// Buckets that are cut into slices, some of which are empty.
 std::vector<bucket_layout> large_layouts() {
   return {bucket_layout{{{dtype::f32, 5000}}}, bucket_layout{{{dtype::bf16, 3001}, {dtype::f64, 4}}},
           bucket_layout{{{dtype::f16, 9000}, {dtype::f32, 9000}, {dtype::i64, 7}, {dtype::f64, 2}}}};
@@ -95,7 +95,7 @@ TEST_CASE("every world size gives the bits of the plain recursive sum") {
     }
 }
 
-TEST_CASE("every ownership gives the same bits, also with ranks that own nothing") {
+TEST_CASE("every ownership gives the same bits, even if some ranks own nothing") {
   const auto seed = std::random_device{}();
   INFO("seed ", seed);
   std::mt19937 random{seed};
@@ -147,7 +147,7 @@ TEST_CASE("an unaligned range sends one more slice for each of its subtrees") {
         std::vector<std::uint64_t>{4 * 6400, 10 * 6400, 4 * 6400});
 }
 
-TEST_CASE("partial sums, ownership and result must fit together") {
+TEST_CASE("partial sums, ownership and result must be consistent") {
   const bucket_layout layout{{{dtype::f32, 100}}};
   const auto alone = make_self_communicator(generation_id{1});
   auto sums = leaf_accumulator::make(layout, 4);

@@ -70,8 +70,8 @@ std::string first_wrongly_narrowed(const std::vector<float>& values) {
   return {};
 }
 
-/// Every non-negative half, what lies in the middle to the next, and the f32s next to both, with both signs. Beyond the
-/// largest half the next one is where it would be if exponents went on.
+/// Every non-negative half, the midpoint to the next, and the f32s next to both, with both signs. After the largest
+/// half comes the value that would follow if exponents went on.
 template <class T>
 std::vector<float> borders() {
   std::vector<float> result;
@@ -90,7 +90,7 @@ std::vector<float> borders() {
 
 } // namespace
 
-TEST_CASE("the operations are what their names say") {
+TEST_CASE("the operations do what their names say") {
   CHECK(one(reduce_op::sum, 1.5, 2.0) == 3.5);
   CHECK(one(reduce_op::product, 1.5f, 2.0f) == 3.0f);
   CHECK(one(reduce_op::min, -1, 2) == -1);
@@ -123,7 +123,7 @@ TEST_CASE("signed zeros and subnormals are kept") {
   CHECK(one(reduce_op::sum, tiny, tiny) == 2 * tiny);
 }
 
-TEST_CASE("the result may lie over either operand") {
+TEST_CASE("the result may overwrite either operand") {
   for (std::size_t n : {0, 1, 7, 1001}) {
     std::vector<float> x(n), y(n), z(n);
     for (std::size_t i = 0; i < n; ++i) {
@@ -141,9 +141,9 @@ TEST_CASE("the result may lie over either operand") {
   }
 }
 
-TEST_CASE("a balanced tree has the bits of its pairs, also over an operand") {
+TEST_CASE("a balanced tree has the bits of its pairs, even if it overwrites an operand") {
   const bucket_layout layout{{{dtype::f32, 700}, {dtype::f64, 333}, {dtype::i64, 91}, {dtype::u8, 130}}};
-  // Off the vectors' bounds, in the middle of segments.
+  // Unaligned to vectors, in the middle of segments.
   const auto part = byte_range{64, layout.size_bytes() - 128};
   std::mt19937_64 random{7};
   std::vector<std::vector<std::byte>> operands(8, std::vector<std::byte>(part.size_bytes()));
@@ -260,13 +260,13 @@ TEST_CASE_TEMPLATE("narrowing rounds to nearest, ties to even", T, f16, bf16) {
   for (auto& x : values)
     x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
   CHECK(first_wrongly_narrowed<T>(values) == "");
-  // Where f16 is: most random exponents are far from it.
+  // In f16's range: most random exponents are far from it.
   for (auto& x : values)
     x = std::ldexp(static_cast<float>(static_cast<std::int32_t>(random())), static_cast<int>(random() % 48) - 58);
   CHECK(first_wrongly_narrowed<T>(values) == "");
 }
 
-TEST_CASE_TEMPLATE("any number of elements is converted, and no more", T, f16, bf16) {
+TEST_CASE_TEMPLATE("exactly the given number of elements is converted", T, f16, bf16) {
   for (std::size_t n = 0; n < 70; ++n) {
     std::vector<float> values(70, 3.0f);
     std::vector<T> halves(70, T{0x1234});
@@ -293,7 +293,7 @@ TEST_CASE("a part of a bucket is widened, divided and narrowed with the type of 
   std::vector<std::byte> narrow_again(layout.size_bytes());
   narrow(layout, {0, layout.size_bytes()}, narrow_again.data(), divided.data());
   CHECK(narrow_again == reference_root(layout, 1, 3));
-  // Off the lines, too: multiples of 8 are element boundaries of all types.
+  // Also off the lines: multiples of 8 are element boundaries of all types.
   for (std::uint64_t first = 0; first <= layout.size_bytes(); first += 24)
     for (auto last = first; last <= layout.size_bytes(); last += 8) {
       const byte_range part{first, last};
@@ -322,7 +322,7 @@ TEST_CASE("16-bit floats are combined in f32, the others in their own type") {
   CHECK(check_reducible(dtype::bf16));
 }
 
-TEST_CASE("types that cannot be reduced are refused by name") {
+TEST_CASE("types that cannot be reduced are rejected and named") {
   for (auto type : {dtype::i8, dtype::i16, dtype::u16, dtype::u32, dtype::u64, dtype::boolean}) {
     const auto result = check_reducible(type);
     REQUIRE(!result);

@@ -45,7 +45,7 @@ class view {
 
 } // namespace
 
-TEST_CASE("a peer sees every block at its offset, and what is written later too") {
+TEST_CASE("a peer sees every block at its offset, including later writes") {
   const auto pool = make_pool(64 * page);
   const view theirs{*pool};
   for (auto size : {std::size_t{1}, page, page + 1, 5 * page}) {
@@ -59,7 +59,7 @@ TEST_CASE("a peer sees every block at its offset, and what is written later too"
   }
 }
 
-TEST_CASE("only what lies in the pool as a whole is contained") {
+TEST_CASE("only ranges that lie completely in the pool are contained") {
   const auto pool = make_pool(8 * page);
   const auto other = make_pool(8 * page);
   auto* block = static_cast<std::byte*>(pool->allocate(8 * page));
@@ -74,13 +74,13 @@ TEST_CASE("only what lies in the pool as a whole is contained") {
   CHECK(pool->offset_of(block + 123) == 123);
 }
 
-TEST_CASE("what is given back is taken again, side by side blocks as one") {
+TEST_CASE("freed memory is reused, adjacent blocks as one") {
   const auto pool = make_pool(8 * page);
   std::vector<void*> blocks;
   for (int i = 0; i < 4; ++i)
     blocks.push_back(pool->allocate(2 * page));
   CHECK_THROWS_AS((void)pool->allocate(1), std::bad_alloc);
-  // In an order where each of them meets a neighbour on either side.
+  // In an order in which each block merges with a neighbour on either side.
   pool->deallocate(blocks[0], 2 * page);
   pool->deallocate(blocks[2], 2 * page);
   CHECK_THROWS_AS((void)pool->allocate(3 * page), std::bad_alloc);
@@ -92,7 +92,7 @@ TEST_CASE("what is given back is taken again, side by side blocks as one") {
   CHECK(pool->allocate(8 * page) == blocks[0]);
 }
 
-TEST_CASE("a pool that is full says so, and is as good as before") {
+TEST_CASE("a full pool throws, and stays usable") {
   const auto pool = make_pool(3 * page);
   CHECK_THROWS_AS((void)pool->allocate(3 * page + 1), std::bad_alloc);
   CHECK_THROWS_AS((void)pool->allocate(SIZE_MAX), std::bad_alloc);
@@ -104,7 +104,7 @@ TEST_CASE("a pool that is full says so, and is as good as before") {
   CHECK(pool->allocate(2 * page + 1) == all);
 }
 
-TEST_CASE("a capacity is whole pages, and costs nothing before it is taken") {
+TEST_CASE("a capacity is whole pages, and uses no memory before allocation") {
   CHECK(make_pool(1)->capacity_bytes() == page);
   const auto pool = make_pool(0);
   CHECK(pool->capacity_bytes() >= std::uint64_t{64} << 20);
@@ -118,7 +118,7 @@ TEST_CASE("a capacity is whole pages, and costs nothing before it is taken") {
   pool->deallocate(block, 10 * page);
 }
 
-TEST_CASE("the file cannot be written, resized, punched or sealed again by whoever has its descriptor") {
+TEST_CASE("holders of the descriptor cannot write, resize, punch or reseal the file") {
   const auto pool = make_pool(4 * page);
   auto* block = static_cast<std::byte*>(pool->allocate(4 * page));
   std::memset(block, 1, 4 * page);
@@ -141,7 +141,7 @@ TEST_CASE("the file cannot be written, resized, punched or sealed again by whoev
     CHECK(::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) != 0);
   }
   CHECK(std::all_of(block, block + 4 * page, [](std::byte x) { return x == std::byte{1}; }));
-  // Its owner goes on writing.
+  // The owner can still write.
   block[0] = std::byte{2};
   CHECK(view{*pool}.data()[0] == std::byte{2});
 }
@@ -154,7 +154,7 @@ TEST_CASE("a peer's view outlives the pool") {
   CHECK(theirs.data()[page - 1] == std::byte{9});
 }
 
-TEST_CASE("random blocks from several threads never overlap, and all can be had again at the end") {
+TEST_CASE("random blocks from several threads never overlap, and all memory is free again at the end") {
   const auto seed = std::random_device{}();
   INFO("seed ", seed);
   constexpr std::size_t pages = 256;

@@ -13,7 +13,7 @@
 #include <system_error>
 #include <vector>
 
-/// Between a test and the processes it starts: texts, with descriptors.
+/// A channel between a test and the processes it starts: texts with descriptors.
 namespace troupe::collectives::testing {
 
 struct packet {
@@ -23,7 +23,7 @@ struct packet {
 
 inline constexpr std::size_t max_descriptors = 64;
 
-/// Far more than anything here takes: whoever waits for so long has hung.
+/// Far longer than any step here takes: a process that needs this long has hung.
 inline constexpr int hang_limit_ms = 60'000;
 
 inline void send_packet(int socket, std::string_view text, std::span<const int> descriptors = {}) {
@@ -45,7 +45,7 @@ inline void send_packet(int socket, std::string_view text, std::span<const int> 
     throw std::system_error{errno, std::generic_category(), "sendmsg"};
 }
 
-/// An empty text when the other side is gone. Throws for one that says nothing within the hang limit.
+/// An empty text if the other side is gone. Throws if nothing arrives within the hang limit.
 inline packet receive_packet(int socket) {
   auto waiting = pollfd{socket, POLLIN, 0};
   int count = 0;

@@ -1,5 +1,5 @@
-// A rank of shm_process_test. Takes commands from the socket that is its descriptor 3 and answers each; descriptor 4 is
-// a page where it counts the calls that it has made.
+// A rank of shm_process_test. Takes commands from the socket at descriptor 3 and answers each. Descriptor 4 is a page
+// in which it counts its calls.
 
 #include "call_kinds.hpp"
 #include "leaf_values.hpp"
@@ -52,7 +52,7 @@ class rank_process {
   }
 
  private:
-  /// Until the test has the next thing to do, or ends.
+  /// Waits for the next command, or the end of the test.
   static std::string receive_packet_for_ever() {
     auto waiting = pollfd{command_fd, POLLIN, 0};
     while (::poll(&waiting, 1, -1) < 0)
@@ -88,7 +88,7 @@ class rank_process {
     return "fine";
   }
 
-  /// "form GENERATION RANK RANKS DEADLINE": the test hands the descriptors on.
+  /// "form GENERATION RANK RANKS DEADLINE": the test passes the descriptors on.
   std::string form(std::istringstream& words) {
     std::uint64_t generation = 0, rank = 0, world_size = 0, deadline = 0;
     words >> generation >> rank >> world_size >> deadline;
@@ -124,7 +124,7 @@ class rank_process {
         return std::string{to_string(done.error().code)} + " " + done.error().message;
   }
 
-  /// Every kind of call once, and a sum that is known.
+  /// Makes every kind of call once and checks a known sum.
   std::string verify() {
     for (const auto& kind : all_kinds())
       if (auto done = kind.make(*group_)(); !done)
@@ -137,7 +137,7 @@ class rank_process {
     return std::ranges::all_of(data, is_right) ? "fine" : "a wrong sum";
   }
 
-  /// Reduces buckets that are kept, from partial sums that are kept too.
+  /// Reduces into buckets that are kept, from partial sums that are kept too.
   std::string hold() {
     held_.emplace();
     const auto ownership = even_ownership(shards, group_->world_size());
@@ -161,7 +161,7 @@ class rank_process {
     return std::to_string(result);
   }
 
-  /// Tries to change the peers' memory in all the ways that a descriptor gives.
+  /// Tries to change the peers' memory in every way that a descriptor allows.
   std::string attack() {
     auto files = 0;
     for (const auto& fd : of_peers_) {
@@ -209,7 +209,7 @@ class rank_process {
     std::uint64_t open = 0, bytes = 0, mappings = 0, shared = 0;
     for (auto fd : fds) {
       struct stat status = {};
-      // The one that looks is closed by now.
+      // The descriptor of the listing itself is closed by now.
       if (::fstat(fd, &status) != 0)
         continue;
       ++open;

@@ -29,7 +29,7 @@ bool mentions(const error& x, const std::string& text) {
   return x.message.find(text) != std::string::npos;
 }
 
-/// Far more than any call here needs: who comes to it has hung.
+/// Far longer than any call here needs: a call that reaches it has hung.
 constexpr auto patience = 60s;
 
 using pools = std::vector<std::shared_ptr<shared_pool>>;
@@ -87,7 +87,7 @@ class shm_generation {
   std::vector<std::unique_ptr<communicator>> members_;
 };
 
-/// Every kind of call once, in a group that has just been formed.
+/// Makes every kind of call once, in a new group.
 void check_works(const pools& memory, std::uint64_t generation) {
   shm_generation group{memory, generation};
   for (const auto& done : group.run([](communicator& x) {
@@ -99,7 +99,7 @@ void check_works(const pools& memory, std::uint64_t generation) {
     CHECK(done == error{});
 }
 
-/// Makes calls of a kind until one fails, and counts those that did not.
+/// Makes calls of one kind until one fails, and counts the others.
 error call_until_failure(communicator& group, const kind_of_call& kind, std::atomic<int>& done) {
   const auto call = kind.make(group);
   for (;; ++done)
@@ -114,7 +114,8 @@ void wait_until(const std::function<bool()>& condition) {
 
 } // namespace
 
-TEST_CASE("an abort in the middle of any call ends it on all ranks, and the pools serve a new generation at once") {
+TEST_CASE(
+    "an abort in the middle of any call ends it on all ranks, and the pools are usable in a new generation at once") {
   const auto seed = std::random_device{}();
   INFO("seed ", seed);
   std::cout << "seed of the aborts: " << seed << '\n';
@@ -139,7 +140,7 @@ TEST_CASE("an abort in the middle of any call ends it on all ranks, and the pool
           threads.emplace_back(
               [&, rank] { seen[rank] = call_until_failure(group[rank], kind, rank == 0 ? done : ignored); });
         wait_until([&] { return done >= calls; });
-        // Somewhere in a call, not always at its begin.
+        // Anywhere in a call, not only at its start.
         for (std::atomic<std::uint32_t> i = 0; i < detour; ++i)
           ;
         const auto begin = clock::now();
@@ -179,7 +180,7 @@ TEST_CASE("an abort ends calls that wait for a rank that does not come") {
     std::thread first{[&] { seen[0] = call_until_failure(group[0], kind, ignored); }};
     std::thread second{[&] { seen[1] = call_until_failure(group[1], kind, ignored); }};
     wait_until([&] { return group[0].record().is_under_way && group[1].record().is_under_way; });
-    // The one that aborts is none of those that wait.
+    // The aborting rank is not one of those that wait.
     group[2].abort({errc::aborted, "no more"});
     first.join();
     second.join();
@@ -191,7 +192,7 @@ TEST_CASE("an abort ends calls that wait for a rank that does not come") {
   }
 }
 
-TEST_CASE("started calls that wait are ended by an abort, also those that had not begun") {
+TEST_CASE("an abort ends waiting started calls, including those that have not begun") {
   const auto memory = make_pools(2);
   shm_generation group{memory, 1};
   const error reason{errc::stopped, "enough"};
@@ -203,12 +204,12 @@ TEST_CASE("started calls that wait are ended by an abort, also those that had no
   group[0].abort(reason);
   for (const auto& call : calls)
     CHECK(error_of(call.wait()) == reason);
-  // Rank 0 has come to its first barrier, but to no other.
+  // Rank 0 has reached its first barrier, but no other.
   CHECK(group[1].barrier());
   CHECK(mentions(error_of(group[1].barrier()), "rank 0 gave up: enough"));
 }
 
-TEST_CASE("a rank that leaves fails whoever waits for it, in any call") {
+TEST_CASE("a rank that leaves fails the calls that wait for it, of any kind") {
   const auto memory = make_pools(4);
   std::uint64_t generation = 0;
   for (const auto& kind : all_kinds())
@@ -240,7 +241,7 @@ TEST_CASE("a rank that leaves fails whoever waits for it, in any call") {
     }
 }
 
-TEST_CASE("a rank that leaves after its last call disturbs nobody who is still in it") {
+TEST_CASE("a rank that leaves after its last call does not disturb ranks that are still in it") {
   const auto memory = make_pools(4);
   std::uint64_t generation = 0;
   for (const auto& kind : all_kinds())
@@ -256,7 +257,7 @@ TEST_CASE("a rank that leaves after its last call disturbs nobody who is still i
     }
 }
 
-TEST_CASE("a deadline that passes names operation, number, the missing rank and where it was last") {
+TEST_CASE("an expired deadline names operation, number, the missing rank and its last call") {
   const auto memory = make_pools(4);
   std::uint64_t generation = 0;
   for (const auto& kind : all_kinds())
@@ -274,11 +275,11 @@ TEST_CASE("a deadline that passes names operation, number, the missing rank and 
           if (rank == missing)
             continue;
           INFO(seen[rank].message);
-          // Whoever comes to its deadline first tells the others.
+          // The rank whose deadline expires first notifies the others.
           CHECK((seen[rank].code == errc::timed_out || seen[rank].code == errc::aborted));
           CHECK(mentions(seen[rank], kind.text + " #"));
           CHECK(mentions(seen[rank], "within 300 ms"));
-          // Only the next in the ring waits for the missing one itself.
+          // Only the next rank in the ring waits for the missing one itself.
           if (kind.text != "receive")
             CHECK(mentions(seen[rank], "rank " + std::to_string(missing) + " (last in barrier #1"));
         }
@@ -289,7 +290,7 @@ TEST_CASE("a deadline that passes names operation, number, the missing rank and 
     }
 }
 
-TEST_CASE("a receive whose message does not come names its peer when the deadline passes") {
+TEST_CASE("a receive without a message names its peer when the deadline expires") {
   const auto memory = make_pools(2);
   shm_generation group{memory, 1, 300ms};
   REQUIRE(group.run([](communicator& x) { return error_of(x.barrier()); }) == std::vector<error>(2));
@@ -301,7 +302,7 @@ TEST_CASE("a receive whose message does not come names its peer when the deadlin
   CHECK(mentions(late, "nothing came from rank 0 (last in barrier #1 (0 bytes))"));
 }
 
-TEST_CASE("a send to a rank that takes nothing waits when too much is under way, and ends with its deadline") {
+TEST_CASE("a send to a rank that takes nothing waits when too many messages are pending, and ends at its deadline") {
   const auto memory = make_pools(2);
   shm_generation group{memory, 1, 300ms};
   std::vector<std::byte> bytes(100);
@@ -375,7 +376,7 @@ call gathers(std::size_t bytes) {
   };
 }
 
-call meets(std::size_t words = 0) {
+call enters_barrier(std::size_t words = 0) {
   return [=](communicator& x) {
     std::vector<std::uint64_t> data(words);
     return error_of(x.barrier(data));
@@ -414,9 +415,9 @@ std::vector<misfit> misfits() {
   const bucket_layout small{{{dtype::f32, 100}}}, other{{{dtype::i64, 50}, {dtype::f32, 0}}};
   const bucket_layout large{{{dtype::f32, 100'000}}}, other_large{{{dtype::i64, 50'000}}};
   return {
-      {"all_reduce #2", "barrier #2", reduces(100), meets()},
+      {"all_reduce #2", "barrier #2", reduces(100), enters_barrier()},
       {"all_reduce #2", "all_gather #2", reduces(100'000), gathers(400'000)},
-      {"barrier #2", "broadcast #2", meets(), in_turn(broadcasts(0), meets())},
+      {"barrier #2", "broadcast #2", enters_barrier(), in_turn(broadcasts(0), enters_barrier())},
       {"all_to_all #2", "all_gather #2",
        [](communicator& x) {
          std::vector<std::byte> in(32 * x.world_size()), out(32 * x.world_size());
@@ -427,8 +428,8 @@ std::vector<misfit> misfits() {
       {"4000000 bytes", "4000004 bytes", reduces(1'000'000), reduces(1'000'001)},
       {"4096 bytes", "4100 bytes", reduces(1024), reduces(1025)},
       {"all_gather #2 (100 bytes)", "all_gather #2 (96 bytes)", gathers(100), gathers(96)},
-      {"barrier #2 (0 bytes)", "barrier #2 (8 bytes)", meets(), meets(1)},
-      {"barrier #2 (8 bytes)", "barrier #2 (80 bytes)", meets(1), meets(10)},
+      {"barrier #2 (0 bytes)", "barrier #2 (8 bytes)", enters_barrier(), enters_barrier(1)},
+      {"barrier #2 (8 bytes)", "barrier #2 (80 bytes)", enters_barrier(1), enters_barrier(10)},
       {"sum of f32", "sum of i32", reduces(100),
        [](communicator& x) {
          std::vector<std::int32_t> data(100);
@@ -444,14 +445,15 @@ std::vector<misfit> misfits() {
       {"ownership or divisor", "reduce_leaves #2", reduces_leaves(large, 8, 1), reduces_leaves(large, 8, 2)},
       {"ownership or divisor", "reduce_leaves #2", reduces_leaves(small, 8, 1, false),
        reduces_leaves(small, 8, 1, true)},
-      // Not everybody waits in the call that is wrong: it is found in the next one.
-      {"broadcast #2", "all_gather #2", in_turn(broadcasts(0), meets()), gathers(32)},
-      {"all_gather #2 (100 bytes)", "all_gather #2 (0 bytes)", gathers(100), in_turn(gathers(0), meets())},
-      {"broadcast #2 (32 bytes", "broadcast #2 (64 bytes", in_turn(broadcasts(1, 8), meets()),
-       in_turn(broadcasts(1, 16), meets())},
-      {"root 0", "root 1", in_turn(broadcasts(0), meets()), in_turn(broadcasts(1), meets())},
+      // Not every rank waits in the wrong call: the mismatch is found in the next one.
+      {"broadcast #2", "all_gather #2", in_turn(broadcasts(0), enters_barrier()), gathers(32)},
+      {"all_gather #2 (100 bytes)", "all_gather #2 (0 bytes)", gathers(100), in_turn(gathers(0), enters_barrier())},
+      {"broadcast #2 (32 bytes", "broadcast #2 (64 bytes", in_turn(broadcasts(1, 8), enters_barrier()),
+       in_turn(broadcasts(1, 16), enters_barrier())},
+      {"root 0", "root 1", in_turn(broadcasts(0), enters_barrier()), in_turn(broadcasts(1), enters_barrier())},
       {"400 bytes", "all_reduce #2 (sum of f32, 0 bytes)", reduces(100), in_turn(reduces(0), reduces(100))},
-      {"all_gather #2 (32 bytes)", "broadcast #2", in_turn(gathers(32), meets()), in_turn(broadcasts(1), meets())},
+      {"all_gather #2 (32 bytes)", "broadcast #2", in_turn(gathers(32), enters_barrier()),
+       in_turn(broadcasts(1), enters_barrier())},
   };
 }
 
@@ -466,7 +468,7 @@ TEST_CASE("a rank that makes another call than the others is named on every rank
         INFO(what.of_others << " and " << what.of_odd << " on " << world_size << " ranks, odd " << odd);
         {
           shm_generation group{memory, ++generation, 20s};
-          REQUIRE(group.run(meets()) == std::vector<error>(world_size));
+          REQUIRE(group.run(enters_barrier()) == std::vector<error>(world_size));
           const auto seen =
               group.run([&](communicator& x) { return x.rank().value == odd ? what.odd(x) : what.others(x); });
           for (const auto& x : seen) {
@@ -476,7 +478,7 @@ TEST_CASE("a rank that makes another call than the others is named on every rank
             CHECK(mentions(x, what.of_others));
             CHECK(mentions(x, what.of_odd));
           }
-          CHECK(group.run(meets()) == seen);
+          CHECK(group.run(enters_barrier()) == seen);
         }
         shm_generation next{memory, ++generation};
         CHECK(next.run(reduces(100'000)) == std::vector<error>(world_size));
@@ -484,15 +486,15 @@ TEST_CASE("a rank that makes another call than the others is named on every rank
   }
 }
 
-TEST_CASE("a rank that receives from one that waits for it in a call of all is named, and so are both calls") {
+TEST_CASE("a rank that receives from one that waits for it in a collective call is named, and so are both calls") {
   for (std::uint32_t world_size : {2u, 4u}) {
     const auto memory = make_pools(world_size);
     std::uint64_t generation = 0;
     for (const auto& [name, others] : std::vector<std::pair<std::string, call>>{
-             {"barrier #2", meets()}, {"all_reduce #2", reduces(100'000)}, {"all_gather #2", gathers(100)}}) {
+             {"barrier #2", enters_barrier()}, {"all_reduce #2", reduces(100'000)}, {"all_gather #2", gathers(100)}}) {
       INFO(name, " on ", world_size, " ranks");
       shm_generation group{memory, ++generation, 20s};
-      REQUIRE(group.run(meets()) == std::vector<error>(world_size));
+      REQUIRE(group.run(enters_barrier()) == std::vector<error>(world_size));
       const auto seen =
           group.run([&](communicator& x) { return x.rank().value == 1 ? receives_from(0, 64)(x) : others(x); });
       for (const auto& x : seen) {
@@ -505,7 +507,7 @@ TEST_CASE("a rank that receives from one that waits for it in a call of all is n
   }
 }
 
-TEST_CASE("a message of another size than its receiver wants is named on every rank") {
+TEST_CASE("a message of another size than its receive is named on every rank") {
   const auto memory = make_pools(3);
   shm_generation group{memory, 1, 20s};
   const auto seen = group.run([](communicator& x) -> error {
@@ -525,7 +527,7 @@ TEST_CASE("a message of another size than its receiver wants is named on every r
   }
 }
 
-TEST_CASE("messages and calls of all that fit together are no mismatch, whoever waits for whom") {
+TEST_CASE("messages and collective calls that match are no mismatch, whichever rank waits") {
   const auto memory = make_pools(4);
   shm_generation group{memory, 1, 20s};
   std::vector<error> seen(4);
@@ -534,9 +536,9 @@ TEST_CASE("messages and calls of all that fit together are no mismatch, whoever 
   for (std::uint32_t rank = 0; rank < 4; ++rank)
     threads.emplace_back([&, rank] {
       auto& x = group[rank];
-      // Rank 3 sends, and comes later; rank 0 has sent its broadcast and waits for rank 3's message, while 1 and 2 are
-      // in the barrier after it. Rank 1 has a message for rank 0 that nobody takes before the end.
-      const auto all = in_turn(broadcasts(0), meets());
+      // Rank 3 sends and arrives later. Rank 0 has sent its broadcast and waits for rank 3's message while ranks 1 and
+      // 2 are in the next barrier. Rank 1 has a message for rank 0 that is not received before the end.
+      const auto all = in_turn(broadcasts(0), enters_barrier());
       if (rank == 3) {
         may_go.wait();
         std::vector<std::byte> bytes(64);
@@ -544,7 +546,8 @@ TEST_CASE("messages and calls of all that fit together are no mismatch, whoever 
         if (seen[rank] == error{})
           seen[rank] = all(x);
       } else if (rank == 0) {
-        seen[rank] = in_turn(in_turn(broadcasts(0), receives_from(3, 64)), in_turn(meets(), receives_from(1, 8)))(x);
+        seen[rank] =
+            in_turn(in_turn(broadcasts(0), receives_from(3, 64)), in_turn(enters_barrier(), receives_from(1, 8)))(x);
       } else if (rank == 1) {
         std::vector<std::byte> bytes(8);
         seen[rank] = error_of(x.send(rank_id{0}, bytes));
@@ -554,7 +557,7 @@ TEST_CASE("messages and calls of all that fit together are no mismatch, whoever 
         seen[rank] = all(x);
       }
     });
-  // Long enough in their waits to have looked for mismatches.
+  // They wait long enough to have checked for mismatches.
   const auto is_waiting = [&](std::uint32_t rank) {
     const auto record = group[rank].record();
     return record.is_under_way && record.duration > 100ms;
@@ -569,7 +572,7 @@ TEST_CASE("messages and calls of all that fit together are no mismatch, whoever 
 
 // -- what stays ------------------------------------------------------------------------------------------------------
 
-TEST_CASE("results stay as they are after the peers have left, failed or gone on, and after this rank has") {
+TEST_CASE("results stay unchanged after the peers, or this rank, have left, failed or continued") {
   const bucket_layout layout{{{dtype::f32, 50'000}, {dtype::f16, 100}}};
   const auto wanted = reference_root(layout, 8);
   for (auto end : {"leave", "abort", "go on"}) {
@@ -601,7 +604,7 @@ TEST_CASE("results stay as they are after the peers have left, failed or gone on
         CHECK(!group[2].barrier());
         CHECK(is_as_wanted(2));
       } else {
-        // Another bucket of the same layout, of other sums.
+        // Another bucket of the same layout with other sums.
         CHECK(group.run(reduces_leaves(layout, 8)) == std::vector<error>(3));
         CHECK(is_as_wanted(1));
       }
@@ -614,7 +617,7 @@ TEST_CASE("results stay as they are after the peers have left, failed or gone on
   }
 }
 
-TEST_CASE("descriptors of another generation, group or order are refused") {
+TEST_CASE("descriptors of another generation, group or order are rejected") {
   const auto memory = make_pools(2);
   for (auto what : {"generation", "order", "fewer", "size", "nothing"}) {
     INFO(what);
@@ -650,7 +653,7 @@ TEST_CASE("descriptors of another generation, group or order are refused") {
   CHECK(failing.error() == error{errc::stopped, "no exchange"});
 }
 
-TEST_CASE("options that make no sense are refused before anything is exchanged") {
+TEST_CASE("invalid options are rejected before anything is exchanged") {
   const auto memory = make_pools(1);
   const auto code = [](const shm_options& options) {
     const auto made =

@@ -27,7 +27,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// A rank: a process of its own, which dies with this object.
+/// A rank in a process of its own, which is killed with this object.
 class rank_process {
  public:
   rank_process() {
@@ -42,7 +42,7 @@ class rank_process {
     pid_ = ::fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      // Away from the numbers that they are to get, so that neither overwrites the other.
+      // Away from their target numbers, so that neither overwrites the other.
       const auto commands = ::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 10);
       const auto counts = ::fcntl(page.get(), F_DUPFD_CLOEXEC, 10);
       ::dup2(commands, 3);
@@ -76,7 +76,7 @@ class rank_process {
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
-  /// As a machine out of memory does it: nobody has waited for it yet.
+  /// Like the kernel's out-of-memory killer: the process is not reaped yet.
   void signal(int number) const { ::kill(pid_, number); }
   void freeze() const {
     ::kill(pid_, SIGSTOP);
@@ -118,7 +118,7 @@ void form(const ranks& members, std::uint64_t generation, std::chrono::milliseco
     REQUIRE(x->hear().text == "fine");
 }
 
-/// What each answers, all at the same time.
+/// The answers of all ranks, which work in parallel.
 std::vector<std::string> ask_all(const ranks& members, const std::string& command) {
   for (const auto& x : members)
     x->tell(command);
@@ -149,7 +149,7 @@ bool mentions(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// Waits until a rank has made some more calls, and then a random while longer, so as to meet it anywhere in one.
+/// Waits until a rank has made some more calls, and then for a random time, to hit it anywhere in one.
 void wait_for_calls(const rank_process& x, std::uint32_t calls, std::mt19937& random) {
   const auto wanted = x.calls() + calls;
   const auto hung = clock::now() + std::chrono::milliseconds{hang_limit_ms};
@@ -174,7 +174,7 @@ TEST_CASE(
   std::uint64_t generation = 0;
   auto longest = 0ns;
   auto kills = 0;
-  // Rank 0 of the first generation lives through all of them.
+  // Rank 0 of the first generation survives all of them.
   std::vector<look> of_veteran;
   for (int round = 0; round < 3; ++round) {
     for (std::size_t kind = 0; kind < all_kinds().size(); ++kind) {
@@ -209,12 +209,12 @@ TEST_CASE(
     of_veteran.push_back(look_at(*members[0]));
   }
   CHECK(kills >= 30);
-  // Its own pool, and nothing of the generations.
+  // It has its own pool, and nothing from earlier generations.
   for (const auto& x : of_veteran) {
     CHECK(x.shared_mappings == 1);
     CHECK(x.descriptors == of_veteran[0].descriptors);
     CHECK(x.shared_bytes == of_veteran[0].shared_bytes);
-    // The allocator's own come and go.
+    // The allocator's own mappings vary.
     CHECK(x.mappings < of_veteran[0].mappings + 10);
   }
   CHECK(of_veteran[0].shared_bytes < 64u << 20);
@@ -224,7 +224,7 @@ TEST_CASE(
             << of_veteran.back().shared_bytes << " shared bytes\n";
 }
 
-TEST_CASE("a frozen rank is named when the deadline passes, and changes no byte of the survivors when it is revived") {
+TEST_CASE("a frozen rank is named when the deadline expires, and changes no byte of the survivors when it resumes") {
   const auto seed = std::random_device{}();
   std::cout << "seed of the freezes: " << seed << '\n';
   INFO("seed ", seed);
@@ -247,10 +247,10 @@ TEST_CASE("a frozen rank is named when the deadline passes, and changes no byte 
       INFO("rank ", rank, ": ", said);
       CHECK((said.starts_with("timed_out ") || said.starts_with("aborted ")));
       CHECK(mentions(said, "within 600 ms"));
-      // In the ring it may be the other one's deadline that passes first.
+      // In the ring, the other rank's deadline may expire first.
       CHECK(mentions(said, all_kinds()[kind].text == "receive" ? "from rank 2" : "rank 2 (last in "));
     }
-    // It has not even been killed, and the others go on.
+    // It is not even killed, and the others continue.
     ranks survivors;
     survivors.push_back(std::move(members[0]));
     survivors.push_back(std::move(members[1]));
@@ -270,7 +270,7 @@ TEST_CASE("a frozen rank is named when the deadline passes, and changes no byte 
   }
 }
 
-TEST_CASE("a peer's files cannot be changed by whoever has their descriptors") {
+TEST_CASE("holders of a peer's descriptors cannot change its files") {
   auto members = start(3);
   form(members, 1);
   expect_fine(members, "verify");

@@ -13,7 +13,7 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-/// All ranks on one device, as they share a GPU.
+/// All ranks share one device.
 std::shared_ptr<fake_device> shared_device() {
   return std::make_shared<fake_device>(fake_device::options{.seed = 9});
 }
@@ -43,7 +43,7 @@ TEST_CASE("ranks that share a device give the bits of the plain recursive sum, o
       }
 }
 
-TEST_CASE("results that the device cannot fetch in place come up in chunks") {
+TEST_CASE("results that the device cannot read in place are copied up in chunks") {
   const auto where = shared_device();
   where->pins_read_only = false;
   // More than two chunks; by as many threads as there are processors for each rank.
@@ -53,7 +53,7 @@ TEST_CASE("results that the device cannot fetch in place come up in chunks") {
   CHECK(where->refused_pins > 0);
 }
 
-TEST_CASE("results for devices are fetched in place by drivers that pin only what may be written") {
+TEST_CASE("results for devices are read in place even if the driver pins only writable memory") {
   const auto where = shared_device();
   where->pins_read_only = false;
   const device_case x{bucket_layout{{{dtype::f32, 100'001}, {dtype::bf16, 3000}}}, 8, even_ownership(8, 3), 3, 65536};
@@ -84,7 +84,7 @@ TEST_CASE("the fast mode stages, too") {
   }
 }
 
-TEST_CASE("an abort ends what waits for a rank that does not come, and the host's group with it") {
+TEST_CASE("an abort ends the waits for a missing rank, and the host's group with them") {
   const auto where = shared_device();
   rank_group hosts{transport_kind::shm, 2};
   const bucket_layout layout{{{dtype::f32, 40000}}};
@@ -100,12 +100,12 @@ TEST_CASE("an abort ends what waits for a rank that does not come, and the host'
   CHECK(hosts[0].barrier().error() == error{errc::aborted, "worker 1 is lost"});
 }
 
-TEST_CASE("a rank that waits for its own GPU is told from one that waits for others") {
+TEST_CASE("waiting for the own GPU is distinguished from waiting for peers") {
   rank_group hosts{transport_kind::shm, 2};
   check_who_is_waited_for(*value_or_throw(make_staged_device_group(shared_device(), hosts[0])));
 }
 
-TEST_CASE("with the host's group, too, a device that does not end its copies ends the process") {
+TEST_CASE("with the host's group, too, a device whose copies hang ends the process") {
   const auto where = shared_device();
   std::vector<std::unique_ptr<rank_group>> hosts;
   check_hanging_device(where, begins_on::callers_thread, [&](hang_policy on_hang) {
@@ -114,7 +114,7 @@ TEST_CASE("with the host's group, too, a device that does not end its copies end
   });
 }
 
-TEST_CASE("a host group that fails names call and rank of the device's") {
+TEST_CASE("an error of the host's group names call and rank of the device group") {
   const auto where = shared_device();
   rank_group hosts{transport_kind::shm, 2};
   const bucket_layout layout{{{dtype::f32, 40000}}};

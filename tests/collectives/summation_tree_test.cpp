@@ -159,7 +159,7 @@ TEST_CASE(
           nodes.push_back(maximal_nodes(shards, range));
           std::fill(is_covered.begin() + range.first, is_covered.begin() + range.last, true);
         }
-        // What they cover, in whole stretches, has the same largest subtrees whoever has which part of it.
+        // What they cover, in contiguous stretches, has the same largest subtrees for any distribution.
         std::vector<tree_node> wanted;
         for (std::uint32_t first = 0; first < shards;) {
           auto last = first;
@@ -181,7 +181,7 @@ TEST_CASE(
       }
 }
 
-TEST_CASE("joined in groups first, and the groups' subtrees then, the tree is the same") {
+TEST_CASE("joining within groups first and then across groups gives the same tree") {
   const auto seed = std::random_device{}();
   INFO("seed ", seed);
   std::mt19937 random{seed};
@@ -211,7 +211,7 @@ TEST_CASE("a rank's operands are its maximal nodes, numbered") {
   CHECK(plan->count_of(2) == 0);
 }
 
-TEST_CASE("an ownership that is no partition is refused") {
+TEST_CASE("an ownership that is not a partition is rejected") {
   const auto code = [](std::uint32_t shards, std::vector<shard_range> ownership) {
     const auto plan = plan_finish(shards, ownership);
     return plan ? errc::none : plan.error().code;

@@ -17,13 +17,13 @@ namespace {
 
 std::vector<bucket_layout> layouts() {
   auto result = test_layouts();
-  // Several blocks, whose ends meet segments' ends.
+  // Several blocks whose ends coincide with segment ends.
   result.push_back(bucket_layout{{{dtype::f32, 9000}}});
   result.push_back(bucket_layout{{{dtype::bf16, 9001}, {dtype::f64, 3000}, {dtype::f16, 5000}}});
   return result;
 }
 
-/// The subtrees of some of the ranks of an ownership, and the sums over them.
+/// The subtrees of some ranks of an ownership, and the sums over them.
 struct offer {
   std::vector<std::vector<tree_node>> nodes;
   finish_plan plan;
@@ -52,7 +52,7 @@ std::vector<std::vector<std::byte>> run(const bucket_layout& layout, const offer
   if (helpers != 0)
     reducer.take_helpers(helpers);
   for (auto slice : slices) {
-    // Operands are given from the slice's begin on, so that nothing before it can be read by mistake.
+    // Operands are passed from the slice's start on, so that nothing before it can be read by mistake.
     std::vector<const std::byte*> operands(x.sums.size());
     std::ranges::transform(x.sums, operands.begin(),
                            [&](const auto& sum) { return sum.data() + layout.offset_in_sums(slice.first); });
@@ -105,7 +105,7 @@ TEST_CASE("a whole tree, in any slices, gives the bits of the plain recursive su
         }
 }
 
-TEST_CASE("some ranks of a tree give the sums over the largest subtrees that they cover, undivided and unrounded") {
+TEST_CASE("a subset of ranks gives the sums over the largest subtrees it covers, undivided and unrounded") {
   const auto seed = std::random_device{}();
   INFO("seed ", seed);
   std::mt19937 random{seed};
@@ -121,7 +121,7 @@ TEST_CASE("some ranks of a tree give the sums over the largest subtrees that the
     }
 }
 
-TEST_CASE("with other threads that help, the bits are the same, of large slices and small ones in turn") {
+TEST_CASE("helper threads do not change the bits, for large and small slices alternately") {
   const std::vector<bucket_layout> large{bucket_layout{{{dtype::f32, 300'001}}},
                                          bucket_layout{{{dtype::bf16, 400'003}, {dtype::f64, 77'777}}}};
   std::mt19937 random{17};
@@ -140,7 +140,7 @@ TEST_CASE("with other threads that help, the bits are the same, of large slices 
     }
 }
 
-TEST_CASE("a sum may take the place of an operand") {
+TEST_CASE("a sum may replace an operand") {
   const bucket_layout layout{{{dtype::f32, 9000}, {dtype::i64, 100}}};
   for (std::size_t target : {0u, 1u, 2u}) {
     auto x = offer_of(layout, 3, {{0, 1}, {1, 2}, {2, 3}});

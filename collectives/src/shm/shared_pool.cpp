@@ -26,8 +26,8 @@ std::uint64_t physical_memory() {
 }
 
 expected<void> failed(const char* what) {
-  return fail(errc::io_error, fmt::format("cannot get memory to share with the workers of this host: {}: {}; set the "
-                                          "transport to gloo to run without shared memory",
+  return fail(errc::io_error, fmt::format("cannot get memory to share with the workers of this host: {}: {}; set "
+                                          "run.transport to gloo to run without shared memory",
                                           what, std::strerror(errno)));
 }
 

@@ -24,19 +24,21 @@ namespace troupe::collectives {
 
 /// Messages over Gloo's TCP pairs. Three properties of Gloo shape this class:
 /// - A pair that fails in the middle of a message does not notify that message's buffer. So every pair has a buffer
-/// with two posted receives and a thread that waits on it: only one of the two can be in the middle of a message, so
-/// that buffer is always notified.
+///   with two posted receives and a thread that waits on it: only one of the two can be in the middle of a message, so
+///   that buffer is always notified.
 /// - A context's lock is held while one of its pairs waits for the event loop, which may want that lock for another
-/// pair. So every pair has its own context.
+///   pair. So every pair has its own context.
 /// - A wait that times out closes the pairs of its context. So no wait is shorter than the call's deadline, except when
-/// leaving, and there is no way to poll a message.
-/// | The two receives carry the peer's words. Ranks that make different calls post different tags, so they do not take
+///   leaving, and there is no way to poll a message.
+///
+/// The two receives carry the peer's words. Ranks that make different calls post different tags, so they do not take
 /// each other's bytes; they wait. When a call takes long, a separate thread periodically sends every peer this rank's
 /// word (its current call and how many calls it has begun) and asks for theirs. The peer's watcher answers, whatever
 /// its caller is doing. A mismatch that either side finds is final, because calls are numbered and never undone:
 /// - two collective calls with the same number that differ, even if one of them ended long ago;
 /// - a send and the receive with the same number between two ranks, with different sizes;
 /// - two ranks in calls that need each other, neither of which the other has begun: a send against a collective call.
+///
 /// The rank that finds a mismatch, or hears of one, forwards it to all. The affected ranks fail once all have confirmed
 /// it, so that nobody mistakes their closing connections for a loss. Not found: a send of nothing against a receive of
 /// something, a cycle of more than two ranks, and differences between calls that need no messages. Those run into the

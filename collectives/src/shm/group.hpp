@@ -36,7 +36,8 @@ class mapped_file {
 
 /// One rank's view of the ranks on its host: their memory, and rendezvous with them. Used by one thread, except for
 /// `abort`, `record` and const members. The first failure is final.
-/// | A rendezvous is a point that all ranks reach: each counts its own in its control block and waits for the others'
+///
+/// A rendezvous is a point that all ranks reach: each counts its own in its control block and waits for the others'
 /// counts. A rank that has passed it sees everything that the others wrote before they reached it.
 class shm_group {
  public:

@@ -23,7 +23,8 @@ void accumulation_plan::begin(shard_range range) {
 
 void accumulation_plan::advance_to(shard_id shard) {
   if (closed_)
-    throw std::logic_error{fmt::format("shard {} follows the end of the accumulator's step; call begin first", shard)};
+    throw std::logic_error{
+        fmt::format("shard {} comes after the accumulator's step was closed; call begin first", shard)};
   if (!range_.contains(shard) || shard.value < cursor_)
     throw std::logic_error{
         fmt::format("shard {} is outside the accumulator's range or out of order; the next is {} of [{}, {})", shard,

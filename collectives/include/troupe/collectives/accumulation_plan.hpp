@@ -12,7 +12,8 @@ namespace troupe::collectives {
 /// The order in which one worker adds the contributions of its shards along the canonical tree, and the buffers it adds
 /// them in. All accumulators follow it, on the host and on devices. It counts like a binary counter and does no
 /// arithmetic itself.
-/// | Misuse throws `std::logic_error`.
+///
+/// Misuse throws `std::logic_error`.
 class accumulation_plan {
  public:
   /// One operation on buffers of sums, applied to all bytes or to a part: `widen` copies a contribution into `target`

@@ -54,13 +54,15 @@ class reduced_bucket {
 /// One generation's group of ranks. Calls block. One thread makes them, and all ranks make the same calls in the same
 /// order with the same sizes; if a rank makes another call, all ranks get an error that names it. `abort` and `record`
 /// may be called from any thread between construction and destruction.
-/// | Every call may fail with:
+///
+/// Every call may fail with:
 /// - `errc::invalid_argument`: the arguments are inconsistent. Nothing was sent; the group stays usable.
 /// - `errc::aborted`: a peer is lost. The message names the operation and the ranks.
 /// - `errc::timed_out`: the deadline expired. The message names the operation, its sequence number and the missing
-/// ranks.
+///   ranks.
 /// - `errc::mismatch`: another rank makes another call. The message names both calls and both ranks.
 /// - the reason given to `abort`.
+///
 /// All but the first are final: later calls return the same error, connections are closed so that the peers notice, and
 /// the caller's memory is no longer accessed. Form a new communicator.
 class communicator {

@@ -57,9 +57,10 @@ struct device_reduction {
 /// A GPU, or a test's fake of one. Calls may come from any thread. Work on one stream runs in the order of the calls,
 /// concurrently with other streams and the host. The handles are for the RAII classes below and for direct calls of
 /// CUDA.
-/// | Errors: `errc::device_error` carries the device, the call and the driver's text; the caller adds rank and step.
-/// Out of memory is `errc::unsatisfiable` with the requested and the free bytes. A fault of an earlier kernel may
-/// surface in any later call and is final for the process.
+///
+/// Errors: `errc::device_error` carries the device, the call and the driver's text; the caller adds rank and step. Out
+/// of memory is `errc::unsatisfiable` with the requested and the free bytes. A fault of an earlier kernel may surface
+/// in any later call and is final for the process.
 class device {
  public:
   device() = default;

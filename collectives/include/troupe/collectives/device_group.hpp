@@ -48,8 +48,9 @@ class device_bucket {
 /// A call that starts a reduction returns once it is running, on the group's streams or its thread. All ranks start the
 /// same reductions in the same order. One thread makes all calls except `abort`. Partial sums, events and results stay
 /// unchanged until `finish` has returned.
-/// | Errors are those of `communicator` and of `device`. All but `errc::invalid_argument` are final. After an error or
-/// an abort, `finish` returns once the group no longer writes to the caller's memory, so that the worker may report the
+///
+/// Errors are those of `communicator` and of `device`. All but `errc::invalid_argument` are final. After an error or an
+/// abort, `finish` returns once the group no longer writes to the caller's memory, so that the worker may report the
 /// loss. If the device or NCCL hangs, the process ends as `hang_policy` says.
 class device_group {
  public:

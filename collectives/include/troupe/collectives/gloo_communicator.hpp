@@ -39,9 +39,11 @@ using address_exchange = std::function<expected<std::vector<std::string>>(std::s
 
 /// Forms the group. Every rank of the generation calls it; it returns once all are connected. Calls `exchange` once.
 /// Each call opens new ports, so members of earlier generations cannot connect.
-/// | Fails with the exchange's error, `errc::mismatch` (a blob is from another generation or group),
-/// `errc::unreachable` (the host name, or a peer), `errc::aborted` (cancelled), `errc::invalid_argument`.
-/// | Gloo writes to sockets whose peer may be gone. If SIGPIPE still has its default action, which terminates the
+///
+/// Fails with the exchange's error, `errc::mismatch` (a blob is from another generation or group), `errc::unreachable`
+/// (the host name, or a peer), `errc::aborted` (cancelled), `errc::invalid_argument`.
+///
+/// Gloo writes to sockets whose peer may be gone. If SIGPIPE still has its default action, which terminates the
 /// process, this sets it to ignore.
 [[nodiscard]] expected<std::unique_ptr<communicator>> make_gloo_communicator(gloo_options options,
                                                                              const address_exchange& exchange);

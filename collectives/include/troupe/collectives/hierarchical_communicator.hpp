@@ -25,7 +25,8 @@ struct hierarchical_options {
 /// host first, then among the first ranks of the hosts. Gives the same bits as the other transports. Every rank of the
 /// generation calls it. `addresses` exchanges among all ranks, `descriptors` among the ranks of a host, both in rank
 /// order.
-/// | Fails as `make_gloo_communicator` and `make_shm_communicator` do.
+///
+/// Fails as `make_gloo_communicator` and `make_shm_communicator` do.
 [[nodiscard]] expected<std::unique_ptr<communicator>>
 make_hierarchical_communicator(hierarchical_options options, const address_exchange& addresses,
                                const descriptor_exchange& descriptors);

@@ -52,7 +52,8 @@ struct nccl_options {
 /// Forms the group. Every rank of the generation calls it, each with its own GPU; it returns once all are connected.
 /// Calls `exchange` twice. NCCL sends clear text between hosts and authenticates nobody. It listens on the interfaces
 /// that NCCL_SOCKET_IFNAME names, or on one it picks.
-/// | Fails with the exchange's error, `errc::unsatisfiable` (no NCCL), `errc::invalid_argument` (two ranks on one GPU),
+///
+/// Fails with the exchange's error, `errc::unsatisfiable` (no NCCL), `errc::invalid_argument` (two ranks on one GPU),
 /// `errc::mismatch` (a blob is from another generation or group), `errc::timed_out`, `errc::aborted` (cancelled, or
 /// rank 0 failed), `errc::unreachable` (a connection failed, for example because a peer died), `errc::device_error`.
 [[nodiscard]] expected<std::unique_ptr<device_group>>

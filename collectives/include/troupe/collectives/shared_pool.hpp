@@ -15,7 +15,8 @@ namespace troupe::collectives {
 /// This process's memory that peers can read: one sealed memory file from which blocks are allocated. Nobody else can
 /// write to it, except with `peer_access::pinnable`. A process has one pool for its lifetime; whoever receives its
 /// descriptor sees all blocks at their offsets.
-/// | Blocks start on page boundaries. Allocation backs them with memory, so no later access fails. Freed blocks are
+///
+/// Blocks start on page boundaries. Allocation backs them with memory, so no later access fails. Freed blocks are
 /// reused. From any thread.
 class shared_pool final : public std::pmr::memory_resource {
  public:

@@ -42,7 +42,8 @@ struct shm_options {
 /// Forms the group. Every rank of the generation on this host calls it. Calls `exchange` once. The other ranks can read
 /// a rank's memory but not write it (results for devices: by convention). It is freed when the last process that maps
 /// it ends, however that happens.
-/// | Fails with the exchange's error, `errc::mismatch` (a descriptor is from another generation or group),
+///
+/// Fails with the exchange's error, `errc::mismatch` (a descriptor is from another generation or group),
 /// `errc::io_error` (out of memory), `errc::invalid_argument`.
 [[nodiscard]] expected<std::unique_ptr<communicator>> make_shm_communicator(shm_options options,
                                                                             const descriptor_exchange& exchange);

@@ -2,7 +2,6 @@
 
 #include <troupe/messages/type_ids.hpp>
 
-#include <caf/make_message.hpp>
 #include <caf/message.hpp>
 #include <caf/sec.hpp>
 

@@ -1111,14 +1111,14 @@ class trainer_state : public trainer_backend::base {
     return granted;
   }
 
-  caf::result<void> grant(run_actions (run_coordinator::*decide)()) {
+  caf::result<void> grant(actors::run_actions (run_coordinator::*decide)()) {
     if (!coordinator_ || concluding_)
       return caf::unit;
     return do_or_refuse(((*coordinator_).*decide)());
   }
 
   /// What the coordinator only warns of is told to whoever has asked for it, too.
-  caf::result<void> do_or_refuse(const run_actions& actions) {
+  caf::result<void> do_or_refuse(const actors::run_actions& actions) {
     act(actions);
     if (actions.size() == 1 && std::holds_alternative<warn>(actions.front().what))
       return to_caf({errc::invalid_argument, actions.front().why});
@@ -1168,13 +1168,13 @@ class trainer_state : public trainer_backend::base {
     remind_me(deadline::reports, report_patience);
   }
 
-  void act_on(run_actions (run_coordinator::*decide)()) {
+  void act_on(actors::run_actions (run_coordinator::*decide)()) {
     if (coordinator_ && !concluding_)
       act(((*coordinator_).*decide)());
   }
 
   /// Does what the coordinator has decided.
-  void act(const run_actions& actions) {
+  void act(const actors::run_actions& actions) {
     auto grace_before = grace_running_;
     for (const auto& action : actions)
       std::visit(

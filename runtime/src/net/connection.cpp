@@ -9,6 +9,7 @@
 #include <caf/io/all.hpp>
 #include <caf/io/basp_broker.hpp>
 #include <caf/io/network/default_multiplexer.hpp>
+#include <caf/settings.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +19,8 @@
 #include <mutex>
 #include <netdb.h>
 #include <poll.h>
+#include <string>
+#include <string_view>
 #include <sys/socket.h>
 
 namespace troupe::runtime {
@@ -25,6 +28,17 @@ namespace troupe::runtime {
 namespace {
 
 using clock = std::chrono::steady_clock;
+
+// -- where an actor system keeps its keys
+
+/// CAF keeps settings that it does not know under any name; its own names for these files are gone in 1.1.
+constexpr std::string_view certificate_setting = "troupe.tls.certificate";
+constexpr std::string_view key_setting = "troupe.tls.key";
+constexpr std::string_view ca_setting = "troupe.tls.ca";
+
+std::string setting(const caf::actor_system& system, std::string_view name) {
+  return caf::get_or(system.config(), name, std::string{});
+}
 
 // -- reaching a host
 
@@ -192,21 +206,19 @@ void secure(caf::actor_system_config& config, const std::optional<tls_files>& ke
   config.load<caf::io::middleman>();
   if (!keys)
     return;
-  // CAF's own places for them: they cost no module.
-  config.openssl_certificate = keys->certificate.string();
-  config.openssl_key = keys->key.string();
-  config.openssl_cafile = keys->ca.string();
+  caf::put(config.content, certificate_setting, keys->certificate.string());
+  caf::put(config.content, key_setting, keys->key.string());
+  caf::put(config.content, ca_setting, keys->ca.string());
 }
 
 bool is_secure(const caf::actor_system& system) {
-  return !system.config().openssl_cafile.empty();
+  return !setting(system, ca_setting).empty();
 }
 
 std::optional<tls_files> keys_of(const caf::actor_system& system) {
   if (!is_secure(system))
     return std::nullopt;
-  const auto& config = system.config();
-  return tls_files{config.openssl_certificate, config.openssl_key, config.openssl_cafile};
+  return tls_files{setting(system, certificate_setting), setting(system, key_setting), setting(system, ca_setting)};
 }
 
 expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where) {

@@ -411,7 +411,7 @@ TEST_CASE("a start that fails says why") {
     spec.program_fd = script->fd();
     auto pid = f.supervisor.start(spec);
     REQUIRE_FALSE(pid);
-    CHECK(pid.error().message.find("a script cannot be started here") != std::string::npos);
+    CHECK(pid.error().message.find("scripts cannot be started") != std::string::npos);
   }
   CHECK(f.supervisor.running().empty());
 }

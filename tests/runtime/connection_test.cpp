@@ -362,7 +362,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
     auto node = connect(here.get(), plain.where, hang_limit);
     REQUIRE(!node);
     CHECK(node.error().code == errc::not_authenticated);
-    CHECK(mentions(node.error(), "does not speak the TLS"));
+    CHECK(mentions(node.error(), "does not speak our version of TLS"));
   }
   SUBCASE("a node with TLS, when we have none") {
     system_host here{std::nullopt};
@@ -400,7 +400,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
     over.set_value();
     REQUIRE(!node);
     CHECK(node.error().code == errc::unreachable);
-    CHECK(mentions(node.error(), "says nothing"));
+    CHECK(mentions(node.error(), "sends nothing"));
   }
   SUBCASE("someone who talks nonsense") {
     odd_server babbling{[](const unique_fd& fd) {

@@ -84,7 +84,7 @@ TEST_CASE("a node offers as many GPUs as it is told, but none that CUDA_VISIBLE_
     auto reason = gpus_to_offer(4);
     REQUIRE_FALSE(reason);
     CHECK(reason.error().code == errc::invalid_argument);
-    CHECK(reason.error().message.find("CUDA_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c leaves 3") != std::string::npos);
+    CHECK(reason.error().message.find("CUDA_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c selects only 3") != std::string::npos);
   }
   variable open{"CUDA_VISIBLE_DEVICES", nullptr};
   auto present = gpus_to_offer({}).value().size();

@@ -80,9 +80,9 @@ TEST_CASE("keys kill, freeze, pause and resize while charlm trains, and change n
   keys.press('-');
   says("worker");
   keys.press('p');
-  says("the run is to pause");
+  says("pausing the run");
   keys.press('p');
-  says("the run goes on");
+  says("resuming the run");
   keys.press('x');
   keys.press('c');
   await_more_steps();

@@ -241,7 +241,7 @@ TEST_CASE("options of the command line that are no number above 0 are told by na
     auto ran = here.run(here.charlm("fraction", {"--use-gpu", "--gpus-per-worker", value}));
     INFO(ran.err);
     CHECK(ran.status == exit_status{2, {}});
-    CHECK(contains(ran.err, "--gpus-per-worker: " + std::string{value} + " is no number above 0; see "));
+    CHECK(contains(ran.err, "--gpus-per-worker: " + std::string{value} + " is not a number above 0; see "));
   }
 }
 

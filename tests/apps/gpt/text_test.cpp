@@ -42,7 +42,7 @@ TEST_CASE("a vocabulary has each character of a text once, in order") {
     CHECK(known.characters()[(*tokens)[i]] == static_cast<std::uint8_t>("tone"[i]));
   auto refused = known.encode(bytes_of("toz"));
   REQUIRE(!refused);
-  CHECK(refused.error().message.find("code 122 is none of the 8") != std::string::npos);
+  CHECK(refused.error().message.find("code 122 is not among the 8") != std::string::npos);
 }
 
 TEST_CASE("training windows begin at each place, validation windows predict each token of the last tenth once") {

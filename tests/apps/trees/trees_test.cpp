@@ -34,7 +34,7 @@ TEST_CASE("what only one library of trees has is refused with the other, before 
   programs with;
   with.refused(with.run(TROUPE_TREES, {"--library", "catboost"}), 2, "catboost");
   with.refused(with.run(TROUPE_TREES, {"--lightgbm-library", "lib_lightgbm.so"}), 2,
-               "--lightgbm-library goes with --library lightgbm alone");
+               "--lightgbm-library requires --library lightgbm");
   with.refused(with.run(TROUPE_TREES, {"--export", "model.txt"}), 2, "XGBoost's models are .ubj or .json");
   with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm", "--export", "model.json"}), 2,
                "LightGBM's models are text");
@@ -45,7 +45,7 @@ TEST_CASE("where LightGBM's library is not found, trees says what was looked for
   auto nowhere = with.here.path("lib_lightgbm.so").string();
   with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm"}, {{"TROUPE_LIGHTGBM", nowhere}}), 1,
                nowhere + " is no file: it should be LightGBM's library, lib_lightgbm.so (named by TROUPE_LIGHTGBM); or "
-                         "give --lightgbm-library PATH");
+                         "use --lightgbm-library PATH");
   with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm", "--lightgbm-library", nowhere}), 1,
                nowhere + " is no file");
 }
@@ -61,7 +61,7 @@ TEST_CASE("predict wants no library of LightGBM's for a model of XGBoost's") {
       with.run(TROUPE_PREDICT, {"--checkpoint", model, "--file", with.here.path("runs/trees.csv").string(), "--output",
                                 with.here.path("out.csv").string(), "--lightgbm-library", "lib_lightgbm.so"});
   CHECK(predicted.status == exit_status{1, {}});
-  CHECK_MESSAGE(contains(predicted.err, "holds no model of LightGBM's: leave the option out"), predicted.err);
+  CHECK_MESSAGE(contains(predicted.err, "does not contain a LightGBM model: omit the option"), predicted.err);
 }
 #else
 TEST_CASE("built without XGBoost, trees says so, and what it has instead") {
@@ -82,7 +82,7 @@ TEST_CASE("predict refuses a checkpoint of gpt's with what writes text") {
   auto predicted = with.run(TROUPE_PREDICT, {"--checkpoint", model, "--file", with.here.text().string(), "--output",
                                              with.here.path("out.csv").string()});
   CHECK(predicted.status == exit_status{1, {}});
-  CHECK_MESSAGE(contains(predicted.err, "is a checkpoint of gpt's, which writes text: gpt --sample-from"),
+  CHECK_MESSAGE(contains(predicted.err, "is a checkpoint of gpt, which generates text: use gpt --sample-from"),
                 predicted.err);
 }
 #endif

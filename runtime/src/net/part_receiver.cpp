@@ -94,7 +94,7 @@ class receiver : public actors::part_receiver {
     }
   }
 
-  /// Whatever a peer sends, the driver goes on.
+  /// No data from a peer may end the driver.
   void serve(unique_fd peer) {
     try {
       serve_or_throw(std::move(peer));

@@ -63,7 +63,7 @@ struct worker_bootstrap {
 [[nodiscard]] std::string to_text(const worker_bootstrap& bootstrap);
 [[nodiscard]] expected<worker_bootstrap> parse_bootstrap(const std::string& text);
 
-/// Starts worker processes on this machine. `entry` is shared with whoever opens the node's port.
+/// Starts worker processes on this machine. `entry` is shared with the code that opens the node's port.
 [[nodiscard]] actors::launcher_factory make_local_launcher(program_source source,
                                                            std::shared_ptr<const worker_entry> entry);
 

@@ -2,6 +2,8 @@
 
 #include <troupe/runtime/node_host.hpp>
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -25,23 +27,24 @@ void log_line(const std::string& line) {
   std::fprintf(stderr, "%s caf-node: %s\n", now().c_str(), line.c_str());
 }
 
-/// Returns when no worker is left, the grace period is over, or a second signal comes.
+/// Returns when no worker is left, the grace period is over, or a second signal arrives.
 void drain(troupe::runtime::node_host& node, std::chrono::seconds grace, const sigset_t& signals) {
-  log_line("asked to end: its workers are replaced or let go within " + std::to_string(grace.count()) +
-           " s (once more: at once)");
+  log_line(fmt::format("SIGTERM: ending within {} s, after runs have replaced or released the workers here (another "
+                       "signal ends it at once)",
+                       grace.count()));
   node.drain(grace);
   while (!node.drained()) {
-    constexpr auto look = timespec{0, 50'000'000};
-    if (sigtimedwait(&signals, nullptr, &look) > 0)
-      return log_line("asked again: ending at once");
+    constexpr auto interval = timespec{0, 50'000'000};
+    if (sigtimedwait(&signals, nullptr, &interval) > 0)
+      return log_line("second signal: ending at once");
   }
-  log_line("no worker is left, or the time is over: ending");
+  log_line("no worker is left, or the grace period is over: ending");
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-  // Before any thread exists: only the wait below takes them.
+  // Blocked before any thread exists, so that only the wait below receives them.
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGINT);
@@ -50,26 +53,26 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
 
   CLI::App app{
-      "Starts and watches the worker processes of training runs on this host. One for each host; a trainer is given\n"
-      "their addresses. Prints one line for scripts when it is ready: caf-node: listening on HOST:PORT",
+      "Starts and watches the worker processes of training runs on this host. Start one on each host and pass their\n"
+      "addresses to the trainer. When ready, it prints one line for scripts: caf-node: listening on HOST:PORT",
       "caf-node"};
   troupe::runtime::node_options options;
   auto listen = std::string{"127.0.0.1:0"};
-  app.add_option("--listen", listen, "Address to listen on, as HOST:PORT; port 0 takes a free one")
+  app.add_option("--listen", listen, "Address to listen on, as HOST:PORT; port 0 chooses a free one")
       ->capture_default_str();
   app.add_option("--cpus", options.cpus, "CPUs to offer (default: those this process may use)");
   app.add_option("--gpus", options.gpus,
-                 "GPUs to offer (default: those of this host that CUDA_VISIBLE_DEVICES leaves)");
+                 "GPUs to offer (default: those of this host that CUDA_VISIBLE_DEVICES selects)");
   app.add_option("--program-dir", options.program_directory,
-                 "Take programs from this directory, by file name (default: from the driver's path)")
+                 "Directory that contains the programs, by file name (default: the driver's path)")
       ->check(CLI::ExistingDirectory);
   app.add_option("--keys", options.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   app.add_flag("--insecure", options.insecure,
-               "Connect without TLS: whoever reaches the port can run code as its owner");
+               "Connect without TLS: anyone who can reach the port can run code as its owner");
   auto grace = std::chrono::seconds{25};
   app.add_option_function<unsigned>(
          "--grace", [&grace](unsigned seconds) { grace = std::chrono::seconds{seconds}; },
-         "Seconds between SIGTERM and the end: runs replace the workers of this host, or go on without them")
+         "Seconds from SIGTERM to the end, during which runs replace this host's workers or continue without them")
       ->default_str("25");
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))
     return *code;
@@ -82,7 +85,7 @@ int main(int argc, char** argv) {
   options.listen = *where;
   options.log = log_line;
   if (options.insecure)
-    log_line("warning: insecure: whoever reaches this port can run code as its owner");
+    log_line("warning: --insecure: anyone who can reach this port can run code as its owner");
   auto node = troupe::runtime::node_host::start(options);
   if (!node) {
     std::fprintf(stderr, "caf-node: %s\n", node.error().message.c_str());
@@ -90,13 +93,13 @@ int main(int argc, char** argv) {
   }
   std::printf("caf-node: listening on %s\n", troupe::to_string(node->address()).c_str());
   std::fflush(stdout);
-  log_line("offers " + std::to_string(node->offered().cpus) + " CPUs and " +
-           std::to_string(static_cast<unsigned>(node->offered().gpus)) + " GPUs; Ctrl-C ends it and its workers");
+  log_line(fmt::format("offers {} CPUs and {} GPUs; Ctrl-C ends it and its workers", node->offered().cpus,
+                       static_cast<unsigned>(node->offered().gpus)));
   auto signal = 0;
   sigwait(&ends, &signal);
   if (signal == SIGTERM && grace.count() > 0)
     drain(*node, grace, ends);
   else
-    log_line(signal == SIGINT ? "interrupted: ending" : "asked to end: ending");
+    log_line(signal == SIGINT ? "SIGINT: ending" : "SIGTERM: ending");
   return 0;
 }

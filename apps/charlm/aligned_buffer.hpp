@@ -6,13 +6,13 @@
 
 namespace charlm {
 
-/// Where every tensor and every workspace starts: what the maths computes must not depend on an address.
+/// The alignment of every tensor and every workspace. It is fixed so that results do not depend on addresses.
 inline constexpr std::size_t alignment_bytes = 64;
 
-/// The floats that fill `alignment_bytes`; the sizes of tensors and blocks are multiples of it.
+/// The number of floats in `alignment_bytes`. Sizes of tensors and blocks are multiples of it.
 inline constexpr std::size_t aligned_floats = alignment_bytes / sizeof(float);
 
-/// An allocator for a `std::vector` that starts on a boundary of `alignment_bytes`.
+/// Allocates memory aligned to `alignment_bytes`.
 template <class T>
 struct aligned_allocator {
   using value_type = T;
@@ -31,7 +31,7 @@ struct aligned_allocator {
   bool operator==(const aligned_allocator&) const = default;
 };
 
-/// Floats that start on a boundary of `alignment_bytes`.
+/// Floats aligned to `alignment_bytes`.
 using aligned_buffer = std::vector<float, aligned_allocator<float>>;
 
 } // namespace charlm

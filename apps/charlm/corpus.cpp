@@ -29,7 +29,7 @@ namespace {
 
 using byte_counts = std::array<std::uint64_t, 256>;
 
-/// Calls `f` with each byte of the training part and whether the byte before it belongs to the same stretch.
+/// Calls `f` with the position of each byte of the training part and whether the byte before it is in the same stretch.
 template <class F>
 void for_each_training_byte(const corpus& text, F f) {
   const auto size = text.bytes().size();
@@ -54,7 +54,7 @@ std::array<double, 256> smoothed_frequencies(const corpus& text) {
   return result;
 }
 
-/// The mean of -log `probability(i)` over the held-out targets, `i` being where the target stands.
+/// The mean of -log `probability(i)` over the held-out targets, where `i` is the target's position.
 template <class F>
 double cross_entropy(const corpus& text, F probability) {
   double sum = 0.0;

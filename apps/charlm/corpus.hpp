@@ -13,8 +13,8 @@
 
 namespace charlm {
 
-/// A text in bytes and its split into training and held-out parts: the library's text windows, as positions. A sample
-/// is a window of `context` bytes and the byte after it.
+/// A text as bytes, split into training and held-out parts. A sample is a window of `context` bytes and the byte after
+/// it, identified by its position in the text.
 class corpus {
  public:
   explicit corpus(troupe::data::split_text text) noexcept : text_(std::move(text)) {}
@@ -29,8 +29,7 @@ class corpus {
   [[nodiscard]] std::uint64_t training_samples() const noexcept { return training().size(); }
   [[nodiscard]] std::uint64_t held_out_samples() const noexcept { return held_out().size(); }
 
-  /// Where sample `index` starts in `bytes()`. Throws `troupe::exception` for an index that is not less than the number
-  /// of samples.
+  /// Where sample `index` starts in `bytes()`. Throws `troupe::exception` for an index that is out of range.
   [[nodiscard]] std::uint64_t training_position(std::uint64_t index) const { return training().position(index); }
   [[nodiscard]] std::uint64_t held_out_position(std::uint64_t index) const { return held_out().position(index); }
 
@@ -50,9 +49,9 @@ class corpus {
 /// Nats per held-out byte under the byte frequencies of the training part, each count raised by one.
 [[nodiscard]] double unigram_entropy(const corpus& text);
 
-/// Nats per held-out byte when each is predicted from the byte before it: the counts of pairs in the training part,
-/// mixed with the smoothed frequencies of `unigram_entropy` as if those had been seen `bigram_prior_bytes` times after
-/// each byte. Measured on the targets of the held-out samples, hence comparable with a model's held-out loss.
+/// Nats per held-out byte when each is predicted from the byte before it. The prediction uses the counts of pairs in
+/// the training part, plus the smoothed frequencies of `unigram_entropy` weighted as `bigram_prior_bytes` occurrences
+/// after each byte. Measured on the targets of the held-out samples, so it is comparable with a model's held-out loss.
 [[nodiscard]] double bigram_entropy(const corpus& text);
 
 inline constexpr double bigram_prior_bytes = 4.0;

@@ -11,7 +11,7 @@ namespace charlm {
 
 namespace {
 
-/// Dots that are set or not; row 0 is the top.
+/// A grid of dots; row 0 is the top.
 class dot_grid {
  public:
   dot_grid(std::size_t columns, std::size_t rows) : columns_{columns}, rows_{rows}, dots_(columns * rows) {}
@@ -31,12 +31,12 @@ class dot_grid {
   std::vector<bool> dots_;
 };
 
-/// The least and the greatest of what an axis shows.
+/// The least and the greatest value on an axis.
 struct range {
   double low;
   double high;
 
-  /// Where `x` lies, from 0 to 1; in the middle of an empty range.
+  /// The position of `x` in the range, from 0 to 1; 0.5 in an empty range.
   [[nodiscard]] double fraction(double x) const { return high > low ? (x - low) / (high - low) : 0.5; }
 };
 
@@ -59,7 +59,7 @@ std::size_t scaled(double fraction, std::size_t count) {
   return static_cast<std::size_t>(std::lround(fraction * static_cast<double>(count - 1)));
 }
 
-/// The mean loss of the points in each column; NaN where there is none.
+/// The mean loss of the points in each column; NaN in a column without points.
 std::vector<double> column_means(std::span<const curve_point> points, range steps, std::size_t columns) {
   std::vector<double> sums(columns);
   std::vector<std::size_t> counts(columns);
@@ -73,7 +73,7 @@ std::vector<double> column_means(std::span<const curve_point> points, range step
   return sums;
 }
 
-/// Joins the columns that have a mean by straight lines.
+/// Interpolates linearly between the columns that have a mean.
 void fill_gaps(std::vector<double>& means) {
   auto known = [](double x) { return !std::isnan(x); };
   auto left = std::find_if(means.begin(), means.end(), known);
@@ -93,7 +93,7 @@ void plot(dot_grid& grid, std::span<const double> means, range losses) {
     if (std::isnan(means[column]))
       continue;
     const auto row = scaled(1.0 - losses.fraction(means[column]), grid.rows());
-    // The stroke to the previous column stops next to it, so that a steep line does not become a wide one.
+    // The stroke stops beside the previous column's dot, so that a steep line stays thin.
     const auto from = previous == grid.rows() || previous == row ? row : previous < row ? previous + 1 : previous - 1;
     grid.set_between(column, row, from);
     previous = row;
@@ -113,7 +113,7 @@ std::string braille(const dot_grid& grid, std::size_t cell_column, std::size_t c
   return {'\xe2', static_cast<char>(0xa0U + dots / 64U), static_cast<char>(0x80U + dots % 64U)};
 }
 
-/// How a set of characters draws the parts of a plot.
+/// The parts of a plot in one character set.
 struct drawing {
   std::size_t dots_per_column;
   std::size_t dots_per_row;
@@ -143,8 +143,7 @@ std::string padded_left(const std::string& text, std::size_t width) {
   return std::string(width - std::min(width, text.size()), ' ') + text;
 }
 
-/// Labels of the top, the middle and the bottom row; empty for the others, and for one that would repeat the label
-/// before it.
+/// Labels of the top, the middle and the bottom row; empty for the other rows, and instead of a repeated label.
 std::vector<std::string> loss_labels(range losses, std::size_t rows) {
   std::vector<std::string> result(rows);
   if (losses.low == losses.high) {
@@ -158,7 +157,7 @@ std::vector<std::string> loss_labels(range losses, std::size_t rows) {
   return result;
 }
 
-/// The steps' axis: the first step on the left, the last on the right, what they are in between where there is room.
+/// The steps' axis: the first step on the left, the last on the right, and the title between them if it fits.
 std::string step_labels(range steps, std::size_t columns) {
   const auto first = std::to_string(static_cast<std::uint64_t>(steps.low));
   const auto last = steps.high > steps.low ? std::to_string(static_cast<std::uint64_t>(steps.high)) : std::string{};
@@ -197,7 +196,7 @@ std::string assemble(const dot_grid& grid, const plot_ranges& ranges, const draw
   return result + "\n" + std::string(label_width + 2, ' ') + step_labels(ranges.steps, columns) + "\n";
 }
 
-/// The columns left beside the losses' labels.
+/// The columns that remain beside the losses' labels.
 std::size_t plot_columns(range losses, std::size_t width) {
   const auto label = std::max({loss_label(losses.low).size(), loss_label(losses.high).size(),
                                loss_label((losses.low + losses.high) / 2.0).size()});

@@ -10,7 +10,7 @@ namespace {
 using operand = matrix_product::operand;
 using target = matrix_product::target;
 
-/// Where the tensors begin in a flat buffer.
+/// Where the tensors start in a flat buffer.
 struct tensor_offsets {
   std::size_t hidden_weight;
   std::size_t hidden_bias;
@@ -79,8 +79,9 @@ void device_model::loss(const float* parameters, const std::uint64_t* positions,
   }
 }
 
-// A matrix with a row for each sample is, column after column, its transpose: X (inputs x samples), H (hidden x
-// samples), Z (256 x samples). Weights W (outputs x inputs, row after row) are their transposes as well.
+// Row-major matrices are their transposes in BLAS's column-major order. So matrices with a row for each sample appear
+// as X (inputs x samples), H (hidden x samples) and Z (256 x samples), and weights W (outputs x inputs) are transposed,
+// too.
 
 void device_model::forward(const float* parameters, double* loss, bool with_gradient) {
   const tensor_offsets at{shape_};

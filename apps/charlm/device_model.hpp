@@ -9,7 +9,7 @@
 
 namespace charlm {
 
-/// A product of matrices as BLAS has it, column after column: C (m x n) = op(A) op(B), or C plus that. `lda`, `ldb` and
+/// A matrix product in BLAS's column-major notation: C (m x n) = op(A) op(B), or C += op(A) op(B). `lda`, `ldb` and
 /// `ldc` are the distances between columns.
 struct matrix_product {
   enum class operand : std::uint8_t { as_is, transposed };
@@ -29,10 +29,10 @@ struct matrix_product {
   std::size_t ldc = 0;
 };
 
-/// What the model on a GPU is made of: cuBLAS and kernels there (`gpu_maths`), loops over the same element functions in
-/// tests. All pointers are addresses of the device; operations run in the order of the calls. `chunks` is room for the
-/// sums of chunks (see element_steps.hpp). They throw `troupe::exception` where they cannot be begun. What they do is
-/// said in gpu_kernels.hpp and element_steps.hpp.
+/// The operations that `device_model` is composed of: cuBLAS and kernels on a GPU (`gpu_maths`), loops over the same
+/// element functions in tests. All pointers are device addresses. Operations run in the order of the calls. `chunks` is
+/// room for the sums of chunks (see element_steps.hpp). An operation that cannot be started throws `troupe::exception`.
+/// gpu_kernels.hpp and element_steps.hpp document the operations.
 class device_maths {
  public:
   virtual ~device_maths() = default;
@@ -52,15 +52,15 @@ class device_maths {
                     std::uint64_t elements) = 0;
 };
 
-/// The network of `model`, in memory of a device: the same mathematics with other sums inside of its products, so that
-/// the bits are not those of the host, but those of every other GPU of the same kind. Parameters and gradients are laid
-/// out as there.
+/// The network of `model` in device memory. The mathematics and the layout of parameters and gradients are the same,
+/// but the order of sums inside matrix products differs: results equal those of other GPUs of the same kind, not the
+/// host's.
 class device_model {
  public:
-  /// Samples that go through the network at a time. It decides the last bits, so it is a constant.
+  /// Samples that go through the network at a time. A constant, because it determines the last bits.
   static constexpr std::size_t block_samples = 2048;
 
-  /// The device memory that passes need for themselves, on a 256-byte boundary, if no call has more samples.
+  /// The size of the workspace for calls of at most `samples` samples. It must start on a 256-byte boundary.
   [[nodiscard]] static std::size_t workspace_bytes(const model_shape& shape, std::size_t samples);
 
   device_model(const model_shape& shape, device_maths& maths, std::byte* workspace, std::size_t samples);
@@ -68,9 +68,9 @@ class device_model {
   /// The text as bytes.
   void set_corpus(const std::uint8_t* corpus) noexcept { rows_.corpus = corpus; }
 
-  /// As `model::forward_backward` does: adds to `gradient`, and the summed loss to `*loss`. Layer by layer from the
-  /// last, `completed(first, count)` is told of the elements of the gradient that this call will not touch again, once
-  /// what writes them has begun.
+  /// As `model::forward_backward`, but adds the summed loss to `*loss`. Calls `completed(first, count)` layer by layer,
+  /// from the last, for the gradient elements that later operations of this call do not touch. The operations that
+  /// write those elements have been started by then.
   template <class Completed>
   void forward_backward(const float* parameters, const std::uint64_t* positions, std::size_t samples, float* gradient,
                         double* loss, Completed completed) {
@@ -98,7 +98,7 @@ class device_model {
  private:
   void take_block(const std::uint64_t* positions, std::size_t samples) noexcept;
   void forward(const float* parameters, double* loss, bool with_gradient);
-  /// Each returns where its part of the gradient begins, which ends where that of the call before begins.
+  /// Each returns where its part of the gradient starts; the part ends where that of the previous call starts.
   std::size_t backward_output(const float* parameters, float* gradient);
   std::size_t backward_hidden(const float* parameters, float* gradient);
   void backward_embedding(float* gradient);
@@ -106,14 +106,14 @@ class device_model {
   model_shape shape_;
   device_maths& maths_;
   sample_rows rows_;
-  /// samples x inputs; samples x hidden; samples x 256; and their gradients.
+  /// Activations (samples x inputs, samples x hidden, samples x 256) and their gradients.
   float* inputs_;
   float* hidden_;
   float* logits_;
   float* hidden_gradient_;
   float* inputs_gradient_;
   double* losses_;
-  /// Of sums over samples, one at a time.
+  /// Scratch space for one sum over samples at a time.
   std::byte* chunks_;
 };
 

@@ -5,23 +5,22 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What the model's mathematics does with single elements, where it is not a matrix product: the same functions in the
-/// kernels of a GPU, and in the tests, which go through the elements in a loop. Each writes what is its own and nothing
-/// else, so that the order in which elements are computed does not matter.
+/// The elementwise operations of the model. GPU kernels and the tests' loops use the same functions. Each function
+/// writes only its own element, so the order of elements does not matter.
 namespace charlm {
 
-/// A block of samples. Matrices have a row for each sample, as long as what follows "samples x".
+/// A block of samples. Matrices described as "samples x n" have a row of n elements for each sample.
 struct sample_rows {
   std::uint64_t samples = 0;
   std::uint64_t context = 0;
   std::uint64_t embedding = 0;
   std::uint64_t hidden = 0;
-  /// The text, and where each sample begins in it.
+  /// The text, and where each sample starts in it.
   const std::uint8_t* corpus = nullptr;
   const std::uint64_t* positions = nullptr;
 
   [[nodiscard]] CHARLM_HOST_DEVICE std::uint64_t inputs() const noexcept { return context * embedding; }
-  /// The byte that a sample is to predict.
+  /// The byte that a sample predicts.
   [[nodiscard]] CHARLM_HOST_DEVICE std::uint8_t target(std::uint64_t sample) const noexcept {
     return corpus[positions[sample] + context];
   }
@@ -36,19 +35,19 @@ CHARLM_HOST_DEVICE inline void gather_element(const sample_rows& rows, const flo
   inputs[i] = embedding[byte * rows.embedding + column % rows.embedding];
 }
 
-/// Element `i` of `hidden` (samples x hidden), from what its inputs add up to.
+/// Element `i` of `hidden` (samples x hidden), which holds the sum of its inputs before.
 CHARLM_HOST_DEVICE inline void tanh_element(const sample_rows& rows, const float* bias, float* hidden,
                                             std::uint64_t i) noexcept {
   hidden[i] = tanh_of(hidden[i] + bias[i % rows.hidden]);
 }
 
-/// Element `i` of the gradient of the hidden values, which becomes that of what tanh was taken of.
+/// Element `i` of the gradient: turns the gradient of tanh's value into that of its argument.
 CHARLM_HOST_DEVICE inline void tanh_slope_element(const float* hidden, float* gradient, std::uint64_t i) noexcept {
   gradient[i] *= 1.0F - hidden[i] * hidden[i];
 }
 
-/// Sums over samples are made in two steps: chunk by chunk, of so many samples each, and then of the chunks, both in
-/// their order. So many threads work on one, and its bits do not depend on them.
+/// The number of samples in a chunk. Sums over samples have two stages: the sums of chunks, then the sum over all
+/// chunks, both in a fixed order. That way many threads can work on a sum without affecting its bits.
 inline constexpr std::uint64_t chunk_samples = 64;
 
 [[nodiscard]] CHARLM_HOST_DEVICE constexpr std::uint64_t chunks_of(std::uint64_t samples) noexcept {
@@ -61,7 +60,7 @@ inline constexpr std::uint64_t chunk_samples = 64;
   return last < samples ? last : samples;
 }
 
-/// Element `i` of `chunks` (chunks x columns): a chunk's sum of a column of `x` (samples x columns).
+/// Element `i` of `chunks` (chunks x columns): the sum of a column of `x` (samples x columns) over one chunk.
 template <class T>
 CHARLM_HOST_DEVICE void column_chunk_element(const T* x, std::uint64_t samples, std::uint64_t columns, T* chunks,
                                              std::uint64_t i) noexcept {
@@ -72,7 +71,7 @@ CHARLM_HOST_DEVICE void column_chunk_element(const T* x, std::uint64_t samples, 
   chunks[i] = sum;
 }
 
-/// Element `i` of `chunks` (chunks x 256 x embedding): what a chunk's samples have for a byte's embedding.
+/// Element `i` of `chunks` (chunks x 256 x embedding): the gradient of a byte's embedding over one chunk's samples.
 CHARLM_HOST_DEVICE inline void scatter_chunk_element(const sample_rows& rows, const float* inputs_gradient,
                                                      float* chunks, std::uint64_t i) noexcept {
   const auto column = i % rows.embedding;
@@ -89,7 +88,7 @@ CHARLM_HOST_DEVICE inline void scatter_chunk_element(const sample_rows& rows, co
   chunks[i] = sum;
 }
 
-/// Adds all chunks' sums of element `i` (of `elements`) to its own.
+/// Adds all chunks' sums of element `i` (of `elements`) to that element of the result.
 template <class T>
 CHARLM_HOST_DEVICE void chunk_sum_element(const T* chunks, std::uint64_t count, std::uint64_t elements, T* sums,
                                           std::uint64_t i) noexcept {
@@ -108,13 +107,13 @@ CHARLM_HOST_DEVICE void chunk_sum_element(const T* chunks, std::uint64_t count, 
   return log_of_positive(sum) + (static_cast<double>(greatest) - static_cast<double>(target));
 }
 
-/// The gradient of that loss by one logit, whose e^(logit - greatest) is `power`.
+/// The derivative of that loss by one logit, whose e^(logit - greatest) is `power`.
 [[nodiscard]] CHARLM_HOST_DEVICE inline float logit_gradient(float power, float sum, bool is_target) noexcept {
   const float probability = power * (1.0F / sum);
   return is_target ? probability - 1.0F : probability;
 }
 
-/// Of an update of Adam, what is the same for all elements.
+/// The factors of an update of Adam that are the same for all elements.
 struct adam_factors {
   float beta1 = 0;
   float beta2 = 0;

@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <cstring>
 
-// Also compiled by nvcc, as C++17: for the device these are device functions, for the host plain ones.
+// nvcc also compiles this file, as C++17, and makes these functions available on the device.
 #if defined(__CUDACC__)
 #define CHARLM_HOST_DEVICE __host__ __device__
 #else
 #define CHARLM_HOST_DEVICE
 #endif
 
-/// Elementary functions made of additions and multiplications in a written order. The C library's change their last
-/// bits with its version and with the processor's features; these do not, and the compiler can vectorise them.
+/// Elementary functions made of additions and multiplications in a fixed order. The last bits of the C library's
+/// functions depend on its version and on the processor's features. These do not, and the compiler can vectorise them.
 namespace charlm {
 
 template <class To, class From>
@@ -48,11 +48,11 @@ template <class To, class From>
   return std::copysign((1.0F - t) / (1.0F + t), x);
 }
 
-/// The natural logarithm of a positive normal number, within 1e-15 relative to max(1, |log x|); other values come back
-/// unchanged.
+/// The natural logarithm of a positive normal number, within 1e-15 relative to max(1, |log x|). Other values are
+/// returned unchanged.
 [[nodiscard]] CHARLM_HOST_DEVICE inline double log_of_positive(double x) noexcept {
   const auto bits = bits_as<std::uint64_t>(x);
-  // With the sign, which makes it too large.
+  // Includes the sign bit, which makes it too large for negative numbers.
   const auto biased = static_cast<std::uint32_t>(bits >> 52U);
   if (biased == 0 || biased >= 0x7ffU)
     return x;
@@ -62,7 +62,7 @@ template <class To, class From>
     mantissa *= 2.0;
     --exponent;
   }
-  // log m = 2 atanh((m - 1) / (m + 1)); the argument is below 0.172, so that eleven terms are enough.
+  // log m = 2 atanh((m - 1) / (m + 1)); the argument is below 0.172, so eleven terms are enough.
   const double z = (mantissa - 1.0) / (mantissa + 1.0);
   double sum = 0.0;
   for (int k = 21; k >= 1; k -= 2)

@@ -14,8 +14,8 @@ struct as_declared {
   using type = T;
 };
 
-/// `kernel<<<blocks, threads, 0, stream>>>(arguments...)`, spelled as any C++ compiler reads it: tests play these
-/// kernels on the host.
+/// `kernel<<<blocks, threads, 0, stream>>>(arguments...)` in standard C++, because tests compile and run these kernels
+/// on the host.
 template <class... Parameters>
 int start(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, void* stream,
           typename as_declared<Parameters>::type... arguments) noexcept {
@@ -23,7 +23,7 @@ int start(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, void
   return cudaLaunchKernel(kernel, dim3{blocks}, dim3{threads}, all, 0, static_cast<cudaStream_t>(stream));
 }
 
-/// Calls `f(i)` for every i below `count`, each in a thread.
+/// Calls `f(i)` for every i below `count`, each in its own thread.
 template <class F>
 __global__ void __launch_bounds__(threads_of_a_block) each(std::uint64_t count, F f) {
   const auto i = static_cast<std::uint64_t>(blockIdx.x) * threads_of_a_block + threadIdx.x;
@@ -39,7 +39,7 @@ int for_each(std::uint64_t count, void* stream, F f) noexcept {
   return start(each<F>, static_cast<unsigned>(blocks), threads_of_a_block, stream, count, f);
 }
 
-// Functors instead of lambdas, which would want a flag of nvcc's.
+// Functors instead of lambdas, which would need an extra option of nvcc.
 
 struct gather_step {
   sample_rows rows;
@@ -102,7 +102,7 @@ int sum_columns(const T* x, std::uint64_t samples, std::uint64_t columns, T* chu
   return code != cudaSuccess ? code : for_each(columns, stream, chunk_sum_step<T>{chunks, count, columns, sums});
 }
 
-/// A block for each sample, a thread for each byte value.
+/// One block for each sample, one thread for each byte value.
 __global__ void __launch_bounds__(byte_values)
     softmax_rows(sample_rows rows, const float* bias, float* logits, double* losses, bool with_gradient) {
   __shared__ float lanes[byte_values];

@@ -10,15 +10,14 @@
 
 namespace charlm {
 
-/// The mathematics on a GPU: products by cuBLAS, which is opened here, the rest by kernels, all on `stream`. Nothing
-/// that may change bits from one run to the next: a workspace of its own, no atomics, no TF32. For the calling thread.
-/// Fails with `errc::unsatisfiable` in a build without CUDA and where there is no cuBLAS, with `errc::device_error`
-/// where it refuses.
+/// The operations on a GPU, all on `stream`: matrix products by cuBLAS, which is loaded here, the rest by kernels. They
+/// are deterministic: cuBLAS has a fixed workspace and uses neither atomics nor TF32. Use the result from the calling
+/// thread. Fails with `errc::unsatisfiable` in a build without CUDA or without a cuBLAS library, and with
+/// `errc::device_error` for an error of cuBLAS.
 [[nodiscard]] troupe::expected<std::unique_ptr<device_maths>>
 open_gpu_maths(std::shared_ptr<troupe::collectives::device> where, troupe::collectives::stream_handle stream);
 
-/// What the bits of those products depend on, beside the GPU: the version of cuBLAS. Opens it; empty where there is
-/// none.
+/// The version of cuBLAS, on which the bits of matrix products depend besides the GPU. Loads cuBLAS; empty without it.
 [[nodiscard]] std::map<std::string, std::string> gpu_maths_numerics();
 
 } // namespace charlm

@@ -4,6 +4,7 @@
 
 #include <cublas_v2.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <string>
 #include <utility>
@@ -18,10 +19,10 @@ using troupe::collectives::device;
 using troupe::collectives::device_memory;
 using troupe::collectives::stream_handle;
 
-/// What cuBLAS is advised to have on the largest GPUs; more never hurts.
+/// The size that cuBLAS recommends for the largest GPUs; larger than necessary is harmless.
 constexpr std::uint64_t workspace_bytes = std::uint64_t{32} << 20;
 
-/// cuBLAS, opened when it is needed: a program that computes on the CPU does without it. Never closed.
+/// cuBLAS, loaded on first use, so that programs that compute on the CPU do not need it. Never unloaded.
 struct cublas_library {
   decltype(&cublasCreate_v2) create = nullptr;
   decltype(&cublasDestroy_v2) destroy = nullptr;
@@ -31,25 +32,27 @@ struct cublas_library {
   decltype(&cublasSetAtomicsMode) set_atomics_mode = nullptr;
   decltype(&cublasSgemm_v2) sgemm = nullptr;
   decltype(&cublasGetProperty) get_property = nullptr;
-  /// Since 11.4.2, in the header as in the library; may be null.
+  /// Available since 11.4.2; null in older libraries.
   const char* (*status_name)(cublasStatus_t) = nullptr;
 };
 
 cublas_library open_cublas() {
-  // The version that this was compiled for: another has other types.
-  const auto name = "libcublas.so." + std::to_string(CUBLAS_VER_MAJOR);
+  // The major version this was compiled for, because the types of others differ.
+  const auto name = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
   void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const auto* why = ::dlerror();
-    throw exception{errc::unsatisfiable, "cuBLAS cannot be opened: " + std::string{why == nullptr ? name : why} +
-                                             "; install cuBLAS " + std::to_string(CUBLAS_VER_MAJOR) +
-                                             " (part of the CUDA Toolkit), or set LD_LIBRARY_PATH to where it lies"};
+    throw exception{errc::unsatisfiable,
+                    fmt::format("cannot load cuBLAS: {}; install cuBLAS {} (part of the CUDA Toolkit), or add its "
+                                "directory to LD_LIBRARY_PATH",
+                                why == nullptr ? name : why, CUBLAS_VER_MAJOR)};
   }
   cublas_library result;
   auto find = [&](auto& function, const char* symbol) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, symbol));
     if (function == nullptr)
-      throw exception{errc::unsatisfiable, name + " has no " + symbol + ": it is too old"};
+      throw exception{errc::unsatisfiable,
+                      fmt::format("{} has no {}, so it is too old: install a newer one", name, symbol)};
   };
   find(result.create, "cublasCreate_v2");
   find(result.destroy, "cublasDestroy_v2");
@@ -74,8 +77,8 @@ class gpu_maths : public device_maths {
     check(cublas_.create(&handle_), "cublasCreate");
     try {
       check(cublas_.set_stream(handle_, static_cast<cudaStream_t>(stream_)), "cublasSetStream");
-      // After the stream, which sets it back. With workspaces of its own choice cuBLAS gives other bits where other
-      // streams are busy.
+      // After setting the stream, which resets the workspace. With workspaces that cuBLAS chooses, its bits depend on
+      // the activity of other streams.
       check(cublas_.set_workspace(handle_, workspace_.data(), workspace_bytes), "cublasSetWorkspace");
       check(cublas_.set_math_mode(handle_, CUBLAS_PEDANTIC_MATH), "cublasSetMathMode");
       check(cublas_.set_atomics_mode(handle_, CUBLAS_ATOMICS_NOT_ALLOWED), "cublasSetAtomicsMode");
@@ -137,10 +140,10 @@ class gpu_maths : public device_maths {
   void check(cublasStatus_t status, const char* call) const {
     if (status == CUBLAS_STATUS_SUCCESS)
       return;
-    auto text = to_string(where_->info()) + ": " + call + " fails: " +
-                (cublas_.status_name != nullptr ? std::string{cublas_.status_name(status)}
-                                                : "status " + std::to_string(static_cast<int>(status)));
-    // cuBLAS is often the first to find a device gone, and does not say so.
+    auto text = fmt::format("{}: {} failed: {}", to_string(where_->info()), call,
+                            cublas_.status_name != nullptr ? std::string{cublas_.status_name(status)}
+                                                           : fmt::format("status {}", static_cast<int>(status)));
+    // cuBLAS is often the first to notice a lost device, and does not report it as such.
     if (auto asked = where_->free_bytes(); !asked)
       text.append("; ").append(asked.error().message);
     throw exception{errc::device_error, std::move(text)};
@@ -148,8 +151,8 @@ class gpu_maths : public device_maths {
 
   void check(int launched, const char* kernel) const {
     if (launched != 0)
-      throw exception{errc::device_error, to_string(where_->info()) + ": the kernel " + kernel +
-                                              " cannot be started: " + kernels::describe(launched)};
+      throw exception{errc::device_error, fmt::format("{}: cannot launch the kernel {}: {}", to_string(where_->info()),
+                                                      kernel, kernels::describe(launched))};
   }
 
   std::shared_ptr<device> where_;
@@ -183,7 +186,7 @@ std::map<std::string, std::string> gpu_maths_numerics() {
     }
     return {{"cublas", version}};
   } catch (const exception&) {
-    // Whoever computes with it says what is missing.
+    // The error is reported when cuBLAS is used.
     return {};
   }
 }

@@ -14,7 +14,7 @@ using troupe::value_or_throw;
 using troupe::collectives::device_memory;
 using troupe::collectives::pinned_memory;
 
-/// Held-out samples that are looked at at a time.
+/// Held-out samples that are evaluated at a time.
 constexpr std::size_t evaluation_samples = 2 * device_model::block_samples;
 
 constexpr std::size_t rounded(std::size_t size_bytes) {
@@ -73,7 +73,7 @@ const std::uint64_t* gpu_network::upload(std::size_t first, std::size_t count) {
 
 const std::uint64_t* gpu_network::take_positions(std::span<const std::uint64_t> samples) {
   if (samples.size() > capacity_ - used_)
-    throw troupe::exception{troupe::errc::internal, "charlm: more samples in a step than its batch has"};
+    throw troupe::exception{troupe::errc::internal, "charlm: the step has more samples than its batch"};
   auto* host = reinterpret_cast<std::uint64_t*>(host_positions_.data()) + used_;
   for (auto sample : samples)
     *host++ = text_.training_position(sample);
@@ -92,7 +92,7 @@ double gpu_network::held_out_loss(std::span<const std::uint64_t> samples) {
   while (!samples.empty()) {
     auto part = samples.first(std::min(samples.size(), evaluation_samples));
     samples = samples.subspan(part.size());
-    // The positions before have been read.
+    // Wait until the previous positions have been read.
     value_or_throw(where_->synchronize_stream(stream_.handle()));
     std::ranges::transform(part, host, [this](std::uint64_t i) { return text_.held_out_position(i); });
     model_.loss(parameters_.data(), upload(0, part.size()), part.size(), sum);

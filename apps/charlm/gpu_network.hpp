@@ -14,30 +14,30 @@
 
 namespace charlm {
 
-/// The language model with all that it needs on a GPU: parameters, Adam's moments, the text. Everything is put on one
-/// stream, in the order of the calls, which return at once unless they say otherwise. They throw `troupe::exception`.
+/// The language model on a GPU with its parameters, Adam's moments and the text. All operations run on one stream in
+/// the order of the calls. Calls are asynchronous unless documented otherwise, and throw `troupe::exception`.
 class gpu_network {
  public:
-  /// `batch` bounds the samples between two calls of `begin_step`. Stream and text outlive it.
+  /// `batch` limits the samples between two calls of `begin_step`. Stream and text must outlive this object.
   gpu_network(std::shared_ptr<troupe::collectives::device> where, const troupe::collectives::device_stream& stream,
               const model_shape& shape, const corpus& text, std::size_t batch);
-  /// Waits for what is on the stream.
+  /// Waits for the stream.
   ~gpu_network();
   gpu_network(const gpu_network&) = delete;
   gpu_network& operator=(const gpu_network&) = delete;
 
-  /// Copies the parameters, and clears the moments.
+  /// Copies the parameters and clears the moments. Waits for both.
   void initialise(const model& from);
 
-  /// Addresses of the GPU, laid out as those of `model`.
+  /// Device addresses, with the layout of `model`.
   [[nodiscard]] std::span<float> parameters() const noexcept { return parameters_; }
   [[nodiscard]] std::span<float> moments() const noexcept { return moments_; }
   [[nodiscard]] std::span<float> squares() const noexcept { return squares_; }
 
-  /// What was begun before this has been done: its samples' memory is used again.
+  /// Call it when earlier operations are complete: the memory of their samples' positions is reused.
   void begin_step() noexcept { used_ = 0; }
 
-  /// `device_model::forward_backward` over training samples by their numbers.
+  /// `device_model::forward_backward` over training samples, given by index.
   template <class Completed>
   void forward_backward(std::span<const std::uint64_t> samples, float* gradient, double* loss, Completed completed) {
     const auto* positions = take_positions(samples);
@@ -47,7 +47,7 @@ class gpu_network {
   /// One update of Adam by the mean gradient.
   void update(troupe::step_id step, const float* mean_gradient);
 
-  /// The summed loss over held-out samples by their numbers. Waits for it.
+  /// Returns the summed loss over held-out samples, given by index. Waits for the result.
   [[nodiscard]] double held_out_loss(std::span<const std::uint64_t> samples);
 
  private:
@@ -63,7 +63,7 @@ class gpu_network {
   troupe::collectives::device_memory workspace_;
   troupe::collectives::device_memory device_positions_;
   troupe::collectives::device_memory evaluated_;
-  /// Where each sample of a step begins in the text.
+  /// Where each sample of a step starts in the text.
   troupe::collectives::pinned_memory host_positions_;
   std::span<float> parameters_;
   std::span<float> moments_;

@@ -2,6 +2,8 @@
 
 #include <troupe/runtime/node_host.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <optional>
@@ -11,7 +13,7 @@
 
 namespace charlm {
 
-/// Keys come one by one, and are not shown. Ctrl-C keeps its meaning.
+/// Sets the terminal to deliver keys one by one without echo. Ctrl-C keeps its meaning.
 class run_keys::raw_terminal {
  public:
   raw_terminal() {
@@ -76,7 +78,7 @@ void run_keys::press(char key) {
     return resize(-1);
   case 'p':
     paused_ = !paused_;
-    say_(paused_ ? "the run is to pause; p lets it go on" : "the run goes on");
+    say_(paused_ ? "pausing the run; p resumes it" : "resuming the run");
     return paused_ ? trainer_.pause() : trainer_.resume();
   case 'c':
     return trainer_.save_checkpoint();
@@ -99,18 +101,16 @@ void run_keys::hit(int signal, const char* what) {
   if (local.empty())
     return say_("no worker of this run is on this host");
   const auto& victim = local[random_() % local.size()];
-  auto name = "worker " + std::to_string(victim.worker.value) + " (rank " + std::to_string(victim.rank.value) +
-              ", process " + std::to_string(victim.pid) + ")";
   if (::kill(static_cast<pid_t>(victim.pid), signal) == 0)
-    say_(name + " is " + what);
-  // Not twice: who is hit is no member any more in a moment.
+    say_(fmt::format("worker {} (rank {}, process {}) is {}", victim.worker, victim.rank, victim.pid, what));
+  // Do not choose it again before the run has dropped it.
   std::erase_if(members_, [&](const auto& x) { return x.worker == victim.worker; });
 }
 
 void run_keys::resize(int change) {
   auto lock = std::lock_guard{mutex_};
   wanted_ = static_cast<std::uint32_t>(std::clamp(static_cast<int>(wanted_) + change, 1, static_cast<int>(most_)));
-  say_(std::to_string(wanted_) + (wanted_ == 1 ? " worker is wanted" : " workers are wanted"));
+  say_(fmt::format("resizing to {} {}", wanted_, wanted_ == 1 ? "worker" : "workers"));
   trainer_.resize(wanted_);
 }
 

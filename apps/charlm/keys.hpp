@@ -13,29 +13,29 @@
 
 namespace charlm {
 
-/// Lets a person do things to a run while it goes on: kill and freeze workers, change their number, pause. Reads single
-/// keys from standard input, in a thread of its own, until its end; a terminal is set back to what it was then.
+/// Controls a run by single keys from standard input: kills and freezes workers, changes their number, pauses. Reads
+/// the keys in its own thread until standard input ends, and restores the terminal's settings then.
 class run_keys {
  public:
-  /// Never asks for more than `most_workers`. `say` shows a line; from any thread.
+  /// Never asks for more than `most_workers`. `say` shows a line and must be callable from any thread.
   run_keys(troupe::trainer& trainer, std::uint64_t seed, std::uint32_t most_workers,
            std::function<void(const std::string&)> say);
   ~run_keys();
   run_keys(const run_keys&) = delete;
   run_keys& operator=(const run_keys&) = delete;
 
-  /// Who takes part from now on. From the trainer's callbacks.
+  /// Sets the present workers. Call it from the trainer's callbacks.
   void set_members(std::vector<troupe::worker_info> members);
 
   static constexpr const char* help =
-      "keys: k kill a worker, f freeze one, + - one more or less, p pause or go on, c checkpoint, q stop, ? this line";
+      "keys: k kill a worker, f freeze one, + - one more or less, p pause or resume, c checkpoint, q stop, ? this line";
 
  private:
   class raw_terminal;
 
   void loop();
   void press(char key);
-  /// Sends a signal to one of the workers, at random.
+  /// Sends a signal to a random worker on this host.
   void hit(int signal, const char* what);
   void resize(int change);
 

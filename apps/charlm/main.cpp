@@ -8,6 +8,8 @@
 
 #include <troupe/troupe.hpp>
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -25,7 +27,6 @@ struct options {
   bool quiet = false;
   bool interactive = false;
   bool fast = false;
-  std::string resume = "auto";
   std::string placement = "pack";
   std::string workers;
   std::string transport = "auto";
@@ -39,82 +40,76 @@ void describe(CLI::App& app, options& o) {
   t.run.name = "charlm";
   t.run.steps = 2000;
   t.checkpoint.every_steps = 500;
-  app.add_option("--text", o.text, "A text file, or a directory of them")->capture_default_str();
-  app.add_option("--steps", t.run.steps, "The last step; a resumed run goes on to it")->capture_default_str();
+  app.add_option("--text", o.text, "A text file, or a directory of text files")->capture_default_str();
+  app.add_option("--steps", t.run.steps, "The last step; a resumed run continues to it")->capture_default_str();
   app.add_option("--batch", o.batch, "Samples in each step's batch")->capture_default_str();
-  app.add_option("--embedding", o.embedding, "Elements of a byte's embedding, a multiple of 16")->capture_default_str();
+  app.add_option("--embedding", o.embedding, "Size of a byte's embedding, a multiple of 16")->capture_default_str();
   app.add_option("--hidden", o.hidden, "Units of the hidden layer, a multiple of 16")->capture_default_str();
-  app.add_option("--seed", t.run.seed, "Decides initial parameters and the order of the data")->capture_default_str();
+  app.add_option("--seed", t.run.seed, "Determines initial parameters and the order of the data")
+      ->capture_default_str();
   app.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations on held-out text")
       ->capture_default_str()
       ->check(troupe::apps::positive_number());
   app.add_option("--sample", o.sample_bytes, "Bytes of text to write at the end")->capture_default_str();
   app.add_flag("--interactive", o.interactive,
-               "While it trains, keys do things to it: k kills a worker, f freezes one, ? shows the others");
-  app.add_flag("--quiet", o.quiet, "No progress, curve and sample");
+               "React to keys while training: k kills a worker, f freezes one, ? shows the others");
+  app.add_flag("--quiet", o.quiet, "Show no progress, curve or sample");
 
   auto* run = app.add_option_group("Run");
   run->add_option("--workers", o.workers,
-                  "Worker processes, or a range as in 2-8: from so many on, up to so many as there is room for; the "
-                  "result does not depend on it (default: 2; with --use-gpu as many as there are GPUs for)")
-      ->check([](const std::string& text) {
-        auto range = troupe::parse_worker_range(text);
-        return range ? std::string{} : range.error().message;
-      });
-  run->add_option("--shards", t.scaling.shards, "Logical shards of each batch; the result depends on it")
+                  "Worker processes, or a range such as 2-8 for at least 2 and as many as fit, up to 8; does not "
+                  "affect the result (default: 2; with --use-gpu one for each GPU, or as --gpus-per-worker allows)")
+      ->check(troupe::apps::worker_range_text());
+  run->add_option("--shards", t.scaling.shards, "Logical shards of each batch; affects the result")
       ->capture_default_str();
   run->add_option("--name", t.run.name, "Name of the run's directory")->capture_default_str();
-  run->add_option("--storage", t.run.storage_path, "Where the run's directory is made")->capture_default_str();
-  run->add_option("--resume", o.resume,
-                  "auto: go on from the latest checkpoint, if any; never: only a new run; must: fail "
-                  "without one")
-      ->check(CLI::IsMember({"auto", "never", "required"}))
+  run->add_option("--storage", t.run.storage_path, "Directory that contains the run's directory")
       ->capture_default_str();
-  run->add_option("--from", t.load_checkpoint, "Begin a new run with the state in this checkpoint directory");
+  troupe::apps::add_resume(*run, t.run.resume);
+  run->add_option("--from", t.load_checkpoint, "Start a new run with the state of this checkpoint directory");
   run->add_option("--checkpoint-every", t.checkpoint.every_steps, "Steps between checkpoints; 0: only at the end")
       ->capture_default_str();
   run->add_option(
          "--checkpoints-in-flight", t.checkpoint.max_in_flight,
-         "Checkpoints that may be written while training goes on; the next is skipped. 0: training waits for each")
+         "Checkpoints that may be written in the background; further ones are skipped. 0: training waits for each")
       ->capture_default_str();
   run->add_option("--checkpoint-sync", o.sync,
-                  "auto: workers that do not see the driver's files stream their parts to it; shared: all see them; "
-                  "stream: all stream")
+                  "auto: workers without access to the driver's files stream their parts to it; shared: all have "
+                  "access; stream: all stream")
       ->check(CLI::IsMember({"auto", "shared", "stream"}))
       ->capture_default_str();
   run->add_option("--keep", t.checkpoint.num_to_keep, "Checkpoints to keep")->capture_default_str();
-  run->add_flag("--fast", o.fast, "Leave the order of sums to the transport: replicas agree, nothing more");
+  run->add_flag("--fast", o.fast,
+                "Let the transport choose the order of sums: replicas agree, but results vary with the workers");
   run->add_option("--transport", o.transport,
-                  "What carries the gradients; between GPUs auto and nccl take NCCL, the others the hosts' memory")
+                  "Transport of gradients; between GPUs auto and nccl use NCCL, the others go through host memory")
       ->check(CLI::IsMember({"auto", "shm", "gloo", "hierarchical", "nccl"}))
       ->capture_default_str();
   run->add_option("--max-failures", t.failure.max_failures,
-                  "Lost workers within an hour that the run puts up with; 0: ends at the first")
+                  "Lost workers per hour that the run tolerates; 0: it ends at the first")
       ->capture_default_str();
-  run->add_flag("!--no-replace", t.failure.replace_lost, "Go on with fewer when workers are lost");
+  run->add_flag("!--no-replace", t.failure.replace_lost, "Continue with fewer workers instead of replacing lost ones");
   run->add_option("--background-transfer-above", t.failure.background_transfer_above_bytes,
-                  "A state of more bytes is given to new workers while the others train on")
+                  "A state of more bytes is sent to new workers in the background while the others train")
       ->capture_default_str();
-  run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: who computed which shards");
-  run->add_flag("--check-every-step", t.run.check_every_step,
-                "Look around every step whether its body writes state too early");
+  run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: which worker computed which shards");
+  troupe::apps::add_check_every_step(*run, t.run.check_every_step);
   troupe::apps::add_verify_determinism(*run, t.run.verify_determinism);
-  run->add_flag("--allow-mixed-hosts", t.run.allow_mixed_hosts, "Let processors of different kinds work together");
+  run->add_flag("--allow-mixed-hosts", t.run.allow_mixed_hosts, "Allow hosts with different kinds of processors");
 
   auto* cluster = app.add_option_group("Cluster");
-  cluster->add_option("--nodes", t.cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
-      ->delimiter(',');
+  troupe::apps::add_nodes(*cluster, t.cluster);
   cluster
       ->add_option("--placement", o.placement,
-                   "pack: as few nodes as possible; spread: evenly over all; strict_pack: all on one, or not at all; "
-                   "strict_spread: each on its own, or not at all")
+                   "pack: as few nodes as possible; spread: evenly over all; strict_pack: all on one, or fail; "
+                   "strict_spread: each on its own, or fail")
       ->check(CLI::IsMember({"pack", "spread", "strict_pack", "strict_spread"}))
       ->capture_default_str();
   cluster
       ->add_option("--cpus-per-worker", t.scaling.resources_per_worker.cpus,
                    "CPUs that each worker reserves; 0: shared")
       ->capture_default_str();
-  cluster->add_flag("--use-gpu", o.use_gpu, "Train on GPUs: each worker on one of its own");
+  cluster->add_flag("--use-gpu", o.use_gpu, "Train on GPUs: one for each worker");
   cluster
       ->add_option("--gpus-per-worker", t.scaling.resources_per_worker.gpus,
                    "With --use-gpu: 0.25 lets four workers share a GPU")
@@ -122,16 +117,11 @@ void describe(CLI::App& app, options& o) {
   cluster->add_option("--keys", t.cluster.keys,
                       "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   cluster->add_flag("--insecure", t.cluster.insecure, "Connect to nodes without TLS");
-  cluster->add_flag("--trusted-network", t.cluster.trusted_network,
-                    "Gradients may travel in clear text between hosts: the network is private");
 }
 
-/// What the words on the command line stand for; they have been checked.
+/// Converts the command line's words, which have been validated, to the configuration.
 void apply_words(options& o) {
   auto& run = o.trainer.run;
-  run.resume = o.resume == "never"      ? troupe::resume_mode::never
-               : o.resume == "required" ? troupe::resume_mode::required
-                                        : troupe::resume_mode::automatic;
   run.reduction = o.fast ? troupe::reduction_mode::fast : troupe::reduction_mode::exact;
   run.transport = o.transport == "shm"            ? troupe::transport_mode::shm
                   : o.transport == "gloo"         ? troupe::transport_mode::gloo
@@ -143,7 +133,7 @@ void apply_words(options& o) {
                                                    : troupe::checkpoint_sync::automatic;
   auto& scaling = o.trainer.scaling;
   scaling.use_gpu = o.use_gpu;
-  const auto workers = !o.workers.empty() ? o.workers : o.use_gpu ? "1-" + std::to_string(scaling.shards) : "2";
+  const auto workers = !o.workers.empty() ? o.workers : o.use_gpu ? fmt::format("1-{}", scaling.shards) : "2";
   scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(workers));
   scaling.placement = o.placement == "spread"          ? troupe::placement_strategy::spread
                       : o.placement == "strict_pack"   ? troupe::placement_strategy::strict_pack
@@ -151,7 +141,7 @@ void apply_words(options& o) {
                                                        : troupe::placement_strategy::pack;
 }
 
-/// Writes text with the model of a checkpoint.
+/// Prints text generated with the model of a checkpoint.
 void show_sample(const options& o, const troupe::run_result& result) {
   auto network = charlm::load_model({16, o.embedding, o.hidden}, result.latest_checkpoint);
   if (!network) {
@@ -159,10 +149,10 @@ void show_sample(const options& o, const troupe::run_result& result) {
     return;
   }
   auto text = charlm::sample(*network, "\n", o.sample_bytes, 0.7, o.trainer.run.seed);
-  std::printf("\nA sample of what it has learned (temperature 0.7):\n\n%s\n", charlm::printable(text).c_str());
+  std::printf("\nA sample of generated text (temperature 0.7):\n\n%s\n", charlm::printable(text).c_str());
 }
 
-/// Trains, with a person at the keys if that is wanted.
+/// Trains; reacts to keys if the run is interactive.
 troupe::run_result fit(troupe::trainer& trainer, charlm::run_view& view, const options& o) {
   auto callbacks = view.callbacks();
   if (!o.interactive) {
@@ -186,12 +176,12 @@ int run(const troupe::app& app, options& o) {
     throw troupe::exception{std::move(valid.error())};
   auto text = troupe::value_or_throw(charlm::load_corpus(o.text, shape.context));
   o.trainer.config = {{"embedding", o.embedding}, {"hidden", o.hidden}, {"batch", o.batch}};
-  // A state that was trained on another kind of processor is another run's.
+  // A run cannot resume on another kind of device, so the device is part of its configuration.
   if (troupe::resources_of_worker(o.trainer.scaling).gpus > 0)
     o.trainer.config["device"] = "gpu";
   o.trainer.options = {{"text", std::filesystem::absolute(o.text).string()}, {"evaluate_every", o.evaluate_every}};
   if (!o.quiet)
-    std::printf("charlm: %zu bytes of text from %s, %llu samples to train on, %llu held out; %zu parameters\n",
+    std::printf("charlm: %zu bytes of text from %s, %llu training samples, %llu held out; %zu parameters\n",
                 text.bytes().size(), o.text.c_str(), static_cast<unsigned long long>(text.training_samples()),
                 static_cast<unsigned long long>(text.held_out_samples()), shape.parameter_elements());
   std::fflush(stdout);
@@ -219,7 +209,7 @@ int run(const troupe::app& app, options& o) {
 int main(int argc, char** argv) {
   auto app = troupe::app{argc, argv, {{"train", charlm::train, {charlm::make_framework()}}}};
   options o;
-  CLI::App cli{"Trains a byte-level language model on text, in as many processes as you like: the result is the same, "
+  CLI::App cli{"Trains a byte-level language model on text. The number of worker processes does not change the result, "
                "bit for bit.",
                "charlm"};
   describe(cli, o);

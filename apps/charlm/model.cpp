@@ -2,6 +2,8 @@
 
 #include <charlm/elementary.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +14,7 @@ namespace charlm {
 
 namespace {
 
-/// Samples per matrix product. The split into blocks decides the last bits of every sum, so it is a constant.
+/// Samples per matrix product. A constant, because the split into blocks determines the last bits of every sum.
 constexpr std::size_t block_samples = 64;
 
 } // namespace
@@ -22,7 +24,7 @@ struct sample_block {
   std::span<const std::uint8_t> corpus;
   std::span<const std::uint64_t> positions;
 
-  /// The rows that are computed: full vectors, so that no sample meets other code for being one of the last.
+  /// The rows that are computed, rounded up to full vectors, so that the last samples take the same code path.
   [[nodiscard]] std::size_t rows() const {
     return (positions.size() + aligned_floats - 1) / aligned_floats * aligned_floats;
   }
@@ -60,7 +62,7 @@ struct tensor_pointers {
         output_bias{output_weight + byte_values * shape.hidden} {}
 };
 
-/// The sum of `n` floats, a multiple of 16, in an order of its own: sixteen lanes, then pairs of lanes.
+/// The sum of `n` floats, a multiple of 16, in a fixed order: sixteen lanes, then pairs of lanes.
 float sum_of(const float* x, std::size_t n) {
   std::array<float, aligned_floats> lanes{};
   for (std::size_t i = 0; i < n; i += aligned_floats)
@@ -79,7 +81,7 @@ void add_bias_and_tanh(float* x, const float* bias, std::size_t columns, std::si
       x[i] = tanh_of(x[i] + bias[j]);
 }
 
-/// x = x * (1 - h²): from the gradient of tanh's value to that of its argument.
+/// x = x * (1 - h²): turns the gradient of tanh's value into that of its argument.
 void multiply_by_tanh_slope(float* x, const float* h, std::size_t columns, std::size_t n) {
   for (std::size_t j = 0; j < columns; ++j, x += block_samples, h += block_samples)
     for (std::size_t i = 0; i < n; ++i)
@@ -131,8 +133,8 @@ void normalise(float* exponentials, const softmax_sums& sums, std::size_t n) {
 
 } // namespace
 
-/// What a block of samples needs between forward and backward. The matrices whose rows are samples have `block_samples`
-/// rows in memory, however many are used: the columns stay aligned.
+/// Intermediate results of a block of samples between forward and backward pass. Matrices whose rows are samples always
+/// have `block_samples` rows in memory, so that their columns stay aligned.
 struct model::workspace {
   explicit workspace(const model_shape& shape)
       : inputs(shape.inputs() * block_samples),
@@ -151,7 +153,7 @@ struct model::workspace {
 
 namespace {
 
-/// The embeddings of each sample's context below each other; zeros for the rows that only fill up.
+/// Stacks the embeddings of each sample's context; padding rows are zero.
 void gather(const sample_block& samples, const model_shape& shape, const float* embedding, float* inputs) {
   for (auto position : samples.positions)
     for (std::size_t i = 0; i < shape.context; ++i, inputs += shape.embedding)
@@ -159,7 +161,7 @@ void gather(const sample_block& samples, const model_shape& shape, const float* 
   std::fill_n(inputs, (samples.rows() - samples.positions.size()) * shape.inputs(), 0.0F);
 }
 
-/// Adds each sample's part of `inputs` to the rows of the bytes it came from, sample by sample.
+/// Adds each sample's part of `inputs` to the embedding rows of its bytes, sample by sample.
 void scatter(const sample_block& samples, const model_shape& shape, const float* inputs, float* embedding) {
   for (auto position : samples.positions)
     for (std::size_t i = 0; i < shape.context; ++i, inputs += shape.embedding) {
@@ -169,7 +171,7 @@ void scatter(const sample_block& samples, const model_shape& shape, const float*
     }
 }
 
-/// The logits of the right bytes, before they are overwritten.
+/// Copies the logits of the target bytes before they are overwritten.
 void target_logits(const sample_block& samples, std::size_t context, const float* logits, std::span<float> result) {
   for (std::size_t i = 0; i < samples.positions.size(); ++i)
     result[i] = logits[samples.corpus[samples.positions[i] + context] * block_samples + i];
@@ -182,8 +184,7 @@ double cross_entropy(const softmax_sums& sums, std::span<const float> targets) {
   return result;
 }
 
-/// From probabilities to the gradient of the loss: minus one for the right byte, nothing for the rows that only fill
-/// up.
+/// Turns probabilities into the gradient of the loss: subtracts one for the target byte; padding rows become zero.
 void subtract_targets(const sample_block& samples, std::size_t context, float* probabilities) {
   const auto used = samples.positions.size();
   for (std::size_t i = 0; i < used; ++i)
@@ -198,15 +199,15 @@ troupe::expected<void> validate(const model_shape& shape) {
   constexpr std::size_t limit = std::size_t{1} << 28U;
   auto in_range = [](std::size_t n) { return n >= 1 && n <= limit / byte_values; };
   auto vectors = [](std::size_t n) { return n % aligned_floats == 0; };
-  auto text = "context " + std::to_string(shape.context) + ", embedding " + std::to_string(shape.embedding) +
-              ", hidden " + std::to_string(shape.hidden);
+  auto text = fmt::format("context {}, embedding {}, hidden {}", shape.context, shape.embedding, shape.hidden);
   if (!in_range(shape.context) || !in_range(shape.embedding) || !in_range(shape.hidden) ||
       shape.inputs() > limit / shape.hidden || shape.parameter_elements() > limit)
-    return troupe::fail(troupe::errc::invalid_argument,
-                        "model: " + text + ": each must be at least 1, and all parameters together at most 2^28");
+    return troupe::fail(
+        troupe::errc::invalid_argument,
+        fmt::format("model: {}: each must be at least 1, and there may be at most 2^28 parameters", text));
   if (!vectors(shape.embedding) || !vectors(shape.hidden))
     return troupe::fail(troupe::errc::invalid_argument,
-                        "model: " + text + ": embedding and hidden must be multiples of 16");
+                        fmt::format("model: {}: embedding and hidden must be multiples of 16", text));
   return {};
 }
 
@@ -263,16 +264,16 @@ void model::check_positions(std::span<const std::uint8_t> corpus, std::span<cons
   for (auto position : positions)
     if (position >= corpus.size() || corpus.size() - position <= shape_.context)
       throw troupe::exception{troupe::errc::invalid_argument,
-                              "model: position " + std::to_string(position) + " and its context of " +
-                                  std::to_string(shape_.context) + " bytes leave the corpus of " +
-                                  std::to_string(corpus.size()) + " bytes"};
+                              fmt::format("model: position {} and its context of {} bytes exceed the corpus of {} "
+                                          "bytes",
+                                          position, shape_.context, corpus.size())};
 }
 
 void model::check_gradient(std::span<const float> gradient) const {
   if (gradient.size() != parameters_.size())
     throw troupe::exception{troupe::errc::invalid_argument,
-                            "model: the gradient has " + std::to_string(gradient.size()) +
-                                " elements, the parameters " + std::to_string(parameters_.size())};
+                            fmt::format("model: the gradient has {} elements, but there are {} parameters",
+                                        gradient.size(), parameters_.size())};
   if (reinterpret_cast<std::uintptr_t>(gradient.data()) % alignment_bytes != 0)
     throw troupe::exception{troupe::errc::invalid_argument, "model: the gradient does not start on a 64-byte boundary"};
 }
@@ -316,14 +317,14 @@ void model::backward(const sample_block& samples, std::span<float> gradient) con
 
 namespace {
 
-/// Calls `f` with one block of positions after the other.
+/// Calls `f` with each block of positions in turn.
 template <class F>
 void for_each_block(std::span<const std::uint64_t> positions, F f) {
   for (; !positions.empty(); positions = positions.subspan(std::min(positions.size(), block_samples)))
     f(positions.first(std::min(positions.size(), block_samples)));
 }
 
-/// Turns logits into exponentials and gives the summed loss of the block.
+/// Turns logits into exponentials and returns the summed loss of the block.
 double loss_of(const sample_block& samples, std::size_t context, float* logits, softmax_sums& sums) {
   std::array<float, block_samples> buffer;
   const auto targets = std::span{buffer}.first(samples.positions.size());
@@ -364,9 +365,9 @@ double model::loss(std::span<const std::uint8_t> corpus, std::span<const std::ui
 
 void model::predict(std::span<const std::uint8_t> context, std::span<float, byte_values> logits) const {
   if (context.size() != shape_.context)
-    throw troupe::exception{troupe::errc::invalid_argument, "model: a context of " + std::to_string(context.size()) +
-                                                                " bytes, where the model takes " +
-                                                                std::to_string(shape_.context)};
+    throw troupe::exception{
+        troupe::errc::invalid_argument,
+        fmt::format("model: the context has {} bytes, but the model takes {}", context.size(), shape_.context)};
   const std::uint64_t start = 0;
   forward({context, {&start, 1}});
   for (std::size_t j = 0; j < byte_values; ++j)

@@ -17,8 +17,8 @@ namespace charlm {
 
 inline constexpr std::size_t byte_values = 256;
 
-/// The sizes of the network. Each is at least 1; `embedding` and `hidden` are multiples of 16, so that every tensor and
-/// every row of one starts on a 64-byte boundary without padding.
+/// The sizes of the network. Each is at least 1. `embedding` and `hidden` are multiples of 16, so that every tensor and
+/// every row starts on a 64-byte boundary without padding.
 struct model_shape {
   /// Bytes that the model sees before the one it predicts.
   std::size_t context = 16;
@@ -45,16 +45,16 @@ struct named_tensor {
   std::span<float> values;
 };
 
-/// The tensors of a flat buffer laid out as the parameters are (a gradient, a moment of Adam): "embedding" (256 x
-/// embedding), "hidden.weight" (hidden x inputs), "hidden.bias", "output.weight" (256 x hidden), "output.bias". They
-/// fill the buffer without gaps. Weights are stored as outputs x inputs, as PyTorch's `Linear` does. `prefix` goes
-/// before every name.
+/// The tensors of a flat buffer with the layout of the parameters (also a gradient, or a moment of Adam): "embedding"
+/// (256 x embedding), "hidden.weight" (hidden x inputs), "hidden.bias", "output.weight" (256 x hidden), "output.bias".
+/// They fill the buffer without gaps. Weights are stored as outputs x inputs, as in PyTorch's `Linear`. `prefix` is
+/// prepended to every name.
 [[nodiscard]] std::vector<named_tensor> tensors_of(const model_shape& shape, std::span<float> flat,
                                                    std::string_view prefix = "");
 
-/// Gives Eigen fixed cache sizes and one thread. Eigen splits matrix products by the sizes it reads from the machine,
-/// and the split decides the last bits. Every `model` calls it; a program that uses Eigen elsewhere calls it first
-/// thing. Idempotent.
+/// Sets Eigen to fixed cache sizes and one thread. By default Eigen splits matrix products by the machine's cache
+/// sizes, and the split determines the last bits. Every `model` calls it. A program that uses Eigen elsewhere must call
+/// it first. Idempotent.
 void fix_arithmetic();
 
 struct sample_block;
@@ -62,26 +62,25 @@ struct sample_block;
 /// A language model over bytes: the embeddings of the last `context` bytes, a tanh layer, a softmax over the next byte
 /// (Bengio et al., "A Neural Probabilistic Language Model", JMLR 2003, without the direct connections).
 ///
-/// What it computes is a function of parameters, corpus and positions alone, bit for bit: not of addresses, of the C
-/// library or of the caches' sizes. One thread at a time per object, `const` members included, because they share a
-/// workspace.
+/// Its results depend only on parameters, corpus and positions, bit for bit, and not on addresses, the C library or
+/// cache sizes. Use each object from one thread at a time, even its `const` members, because they share a workspace.
 class model {
  public:
-  /// All parameters are zero. Throws `troupe::exception` for a shape that `validate` refuses.
+  /// All parameters are zero. Throws `troupe::exception` for a shape that `validate` rejects.
   explicit model(const model_shape& shape);
   ~model();
 
   model(model&&) noexcept;
   model& operator=(model&&) noexcept;
 
-  /// Fills the parameters with `standard_normal(i)`, i being the index in the flat buffer, scaled by 1/sqrt(inputs) for
-  /// the hidden weights, by `1/sqrt(hidden)` for those of the output, by one for the embeddings; biases become zero and
-  /// call nothing.
+  /// Fills the parameters with `standard_normal(i)`, where i is the index in the flat buffer, scaled by 1/sqrt(inputs)
+  /// for the hidden weights, 1/sqrt(hidden) for the output weights, and one for the embeddings. Biases become zero
+  /// without a call.
   void initialise(const std::function<float(std::uint64_t)>& standard_normal);
 
   [[nodiscard]] const model_shape& shape() const noexcept { return shape_; }
 
-  /// The flat buffer, on a 64-byte boundary; it stays where it is while the model lives, moved or not.
+  /// The flat buffer, on a 64-byte boundary. Its address does not change, even if the model is moved.
   [[nodiscard]] std::span<float> parameters() noexcept { return parameters_; }
   [[nodiscard]] std::span<const float> parameters() const noexcept { return parameters_; }
 
@@ -90,19 +89,19 @@ class model {
     return tensors_of(shape_, parameters_, prefix);
   }
 
-  /// The sum (not the mean) over `positions` of the cross-entropy in nats, where position p predicts `corpus[p +
-  /// context]` from the `context` bytes before it. Adds the gradient of that sum to `gradient`, which is laid out as
-  /// the parameters are and starts on a 64-byte boundary. The sum's order follows that of the positions, so a set of
-  /// positions split into two calls may differ in the last bits. Throws `troupe::exception` for a position outside the
-  /// corpus or another gradient.
+  /// Returns the sum (not the mean) over `positions` of the cross-entropy in nats, where position p predicts `corpus[p
+  /// + context]` from the `context` bytes before it. Adds the gradient of that sum to `gradient`, which has the layout
+  /// of the parameters and starts on a 64-byte boundary. The sum follows the order of the positions, so splitting them
+  /// into two calls may change the last bits. Throws `troupe::exception` for a position outside the corpus or a
+  /// gradient of another size or alignment.
   double forward_backward(std::span<const std::uint8_t> corpus, std::span<const std::uint64_t> positions,
                           std::span<float> gradient);
 
-  /// The same sum without a gradient, with the same bits.
+  /// Returns the same sum, bit for bit, without computing a gradient.
   [[nodiscard]] double loss(std::span<const std::uint8_t> corpus, std::span<const std::uint64_t> positions) const;
 
-  /// The logits (log-probabilities up to a constant) of the byte after `context`, which has exactly `shape().context`
-  /// bytes.
+  /// Computes the logits (log-probabilities up to a constant) of the byte after `context`, which has exactly
+  /// `shape().context` bytes.
   void predict(std::span<const std::uint8_t> context, std::span<float, byte_values> logits) const;
 
  private:

@@ -9,7 +9,7 @@ namespace charlm {
 
 namespace {
 
-/// base^exponent by squaring: the C library's `pow` is another on another processor.
+/// base^exponent by squaring, because the result of the C library's `pow` depends on the processor.
 double power(double base, std::uint64_t exponent) {
   double result = 1.0;
   for (; exponent > 0; exponent /= 2, base *= base)

@@ -17,20 +17,20 @@ struct adam_options {
   double epsilon = 1e-8;
   /// Steps over which the rate grows from zero.
   std::uint64_t warm_up_steps = 100;
-  /// Until this step the rate stays as it is; then it falls with the square root of the step number.
+  /// The rate is constant until this step, then proportional to the inverse square root of the step number.
   std::uint64_t constant_steps = 400;
 };
 
-/// The rate of a step: a function of its number alone, never of how many are planned, so that a run can be made longer.
+/// The rate of a step. It depends only on the step's number, not on the planned number of steps, so that a run can be
+/// extended.
 [[nodiscard]] double learning_rate(troupe::step_id step, const adam_options& options) noexcept;
 
-/// What an update of this step multiplies with, from 1.
+/// The factors of one step's update. Steps count from 1.
 [[nodiscard]] adam_factors factors_of(troupe::step_id step, const adam_options& options = {}) noexcept;
 
 /// One update of Adam (Kingma and Ba, 2015, algorithm 1, with bias correction). The four spans have the same length;
-/// `mean_gradient` is the gradient of the mean loss of the batch; `step` counts from 1. Elements are independent of
-/// each other, so that a part of the buffers can be updated by itself, with the same bits. Throws `troupe::exception`
-/// for unequal lengths.
+/// `mean_gradient` is the gradient of the batch's mean loss; `step` counts from 1. Elements are independent, so
+/// updating the buffers in parts gives the same bits. Throws `troupe::exception` for unequal lengths.
 void adam_update(std::span<float> parameters, std::span<float> m, std::span<float> v,
                  std::span<const float> mean_gradient, troupe::step_id step, const adam_options& options = {});
 

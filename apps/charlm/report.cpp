@@ -2,6 +2,8 @@
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <sys/ioctl.h>
@@ -18,13 +20,6 @@ std::size_t terminal_width() {
   return 80;
 }
 
-template <class... Ts>
-std::string format(const char* pattern, Ts... values) {
-  char text[256];
-  std::snprintf(text, sizeof(text), pattern, values...);
-  return text;
-}
-
 } // namespace
 
 run_view::run_view(bool quiet) : quiet_(quiet), terminal_(::isatty(STDOUT_FILENO) != 0) {}
@@ -37,7 +32,9 @@ troupe::run_callbacks run_view::callbacks() {
     if (!quiet_ || x.warning)
       line((x.warning ? "warning: " : "") + x.text);
   };
-  result.output = [this](std::uint32_t rank, const std::string& text) { line(format("[rank %u] ", rank) + text); };
+  result.output = [this](std::uint32_t rank, const std::string& text) {
+    line(fmt::format("[rank {}] {}", rank, text));
+  };
   return result;
 }
 
@@ -48,8 +45,8 @@ void run_view::started(const troupe::run_started& event) {
   for (const auto& worker : event.workers)
     if (std::ranges::find(nodes, worker.node) == nodes.end())
       nodes.push_back(worker.node);
-  line(format("%zu %s on %zu %s", event.workers.size(), event.workers.size() == 1 ? "worker" : "workers", nodes.size(),
-              nodes.size() == 1 ? "node" : "nodes"));
+  line(fmt::format("{} {} on {} {}", event.workers.size(), event.workers.size() == 1 ? "worker" : "workers",
+                   nodes.size(), nodes.size() == 1 ? "node" : "nodes"));
 }
 
 void run_view::progress(const troupe::run_progress& event) {
@@ -67,9 +64,9 @@ void run_view::progress(const troupe::run_progress& event) {
   if (!terminal_ && !last && now - last_plain_line_ < std::chrono::seconds{2})
     return;
   last_plain_line_ = now;
-  auto text = format("step %llu/%llu  loss %.3f  %.0f samples/s  %.0f s left",
-                     static_cast<unsigned long long>(event.step), static_cast<unsigned long long>(event.steps),
-                     loss == event.metrics.end() ? 0.0 : loss->second, event.samples_per_second, event.seconds_left);
+  auto text =
+      fmt::format("step {}/{}  loss {:.3f}  {:.0f} samples/s  {:.0f} s left", event.step, event.steps,
+                  loss == event.metrics.end() ? 0.0 : loss->second, event.samples_per_second, event.seconds_left);
   if (terminal_) {
     std::printf("\r\033[K%s", text.c_str());
     line_open_ = true;
@@ -108,7 +105,7 @@ void run_view::show_losses(const troupe::run_result& result, const corpus& text)
   if (held_out != result.metrics.end())
     std::printf("\nHeld-out loss %.3f nats per byte (unigram entropy of the same text %.3f, bigram %.3f)\n",
                 held_out->second, unigram_entropy(text), bigram_entropy(text));
-  std::printf("%.1f s in all, first step after %.0f ms\n", result.seconds_total, result.seconds_to_first_step * 1000);
+  std::printf("%.1f s in total, first step after %.0f ms\n", result.seconds_total, result.seconds_to_first_step * 1000);
 }
 
 troupe::expected<model> load_model(const model_shape& shape, const std::filesystem::path& checkpoint) {

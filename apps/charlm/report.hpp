@@ -15,21 +15,21 @@
 
 namespace charlm {
 
-/// Shows a run to a person: a progress line on a terminal, plain lines elsewhere, and the losses at the end.
+/// Displays a run: a progress line on a terminal, plain lines elsewhere, and the losses at the end.
 class run_view {
  public:
   explicit run_view(bool quiet);
 
-  /// Refer to this object, which has to live as long as the trainer calls them.
+  /// The callbacks refer to this object, which must outlive the trainer's calls.
   [[nodiscard]] troupe::run_callbacks callbacks();
 
-  /// Shows a line without disturbing the progress line. From any thread.
+  /// Shows a line without disturbing the progress line. Callable from any thread.
   void line(const std::string& text);
 
   /// Ends the progress line.
   void finish(const troupe::run_result& result);
 
-  /// Draws the curve and compares the held-out loss with what simpler models of the same text reach.
+  /// Draws the loss curve and compares the held-out loss with simpler models of the same text.
   void show_losses(const troupe::run_result& result, const corpus& text) const;
 
  private:
@@ -46,7 +46,7 @@ class run_view {
   std::chrono::steady_clock::time_point last_plain_line_{};
 };
 
-/// The model in a checkpoint of charlm's. Fails as `checkpoint` does, and with `errc::mismatch` for another shape.
+/// Loads the model of a charlm checkpoint. Fails as `checkpoint` does, and with `errc::mismatch` for another shape.
 [[nodiscard]] troupe::expected<model> load_model(const model_shape& shape, const std::filesystem::path& checkpoint);
 
 } // namespace charlm

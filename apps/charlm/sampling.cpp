@@ -11,7 +11,7 @@ namespace charlm {
 
 namespace {
 
-/// A number in [0, 1) that depends on its arguments alone (SplitMix64 of Steele, Lea and Flood, with the counter as its
+/// A number in [0, 1) that depends only on its arguments (SplitMix64 of Steele, Lea and Flood, with the counter as its
 /// state).
 double uniform(std::uint64_t seed, std::uint64_t counter) {
   auto mix = [](std::uint64_t x) {
@@ -53,7 +53,7 @@ std::vector<std::uint8_t> first_context(std::string_view prompt, std::size_t con
   return result;
 }
 
-/// The length of the UTF-8 sequence of a printable character at the start of `text`; 0 where there is none.
+/// The length of the UTF-8 sequence of the printable character at the start of `text`; 0 if there is none.
 std::size_t character_length(std::string_view text) {
   const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   const auto continued = [&](std::size_t i) { return (at(i) & 0xc0U) == 0x80U; };
@@ -84,7 +84,7 @@ std::string sample(const model& from, std::string_view prompt, std::size_t bytes
     from.predict(context, logits);
     if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
       throw troupe::exception{troupe::errc::invalid_argument,
-                              "sample: the model's logits are not finite: its training diverged"};
+                              "sample: the model's logits are not finite, so its training diverged"};
     const auto next = temperature > 0.0 ? draw(logits, temperature, uniform(seed, i)) : likeliest(logits);
     result += static_cast<char>(next);
     std::rotate(context.begin(), context.begin() + 1, context.end());

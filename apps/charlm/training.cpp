@@ -22,7 +22,7 @@ class gpu_libraries : public troupe::framework {
   std::map<std::string, std::string> gpu_numerics() const override { return gpu_maths_numerics(); }
 };
 
-/// What a training function reads before it begins.
+/// The text and the initial model, read before training.
 struct language {
   model_shape shape;
   corpus text;
@@ -46,7 +46,8 @@ struct language {
     return result;
   }
 
-  /// The mean held-out loss in nats per byte, computed by all workers together; `loss_of(indices)` is that of some.
+  /// The mean held-out loss in nats per byte, computed by all workers together. `loss_of(indices)` returns the summed
+  /// loss of some samples.
   template <class F>
   double held_out_loss(troupe::train_context& ctx, F loss_of) const {
     auto sums =
@@ -55,7 +56,7 @@ struct language {
     return sums[0] / static_cast<double>(text.held_out_samples());
   }
 
-  /// What a step reports.
+  /// Reports a step's metrics.
   template <class F>
   void report(troupe::train_context& ctx, troupe::step& step, F loss_of) const {
     troupe::metric_map metrics{{"loss", step.mean_loss()}};
@@ -109,7 +110,7 @@ void train_on_gpu(troupe::train_context& ctx) {
   language all{ctx};
   auto plan = all.plan(ctx);
   plan.on_gpu = true;
-  // So that the reduction of the output layer goes on beside the rest of the backward pass.
+  // Small buckets let the reduction of the output layer overlap with the rest of the backward pass.
   plan.bucket_bytes = std::max<std::uint64_t>(plan.gradient_elements * sizeof(float) / 4, 1 << 16);
   gpu_network network{ctx.gpu(), ctx.gpu_stream(), all.shape, all.text, plan.batch_samples};
   network.initialise(all.network);

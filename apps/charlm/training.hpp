@@ -7,11 +7,11 @@
 
 namespace charlm {
 
-/// The training function: what each worker process does. The configuration has "embedding", "hidden" and "batch",
-/// the options "text" (a path) and "evaluate_every".
+/// The training function that each worker process runs. The configuration has "embedding", "hidden" and "batch"; the
+/// options have "text" (a path) and "evaluate_every".
 void train(troupe::train_context& ctx);
 
-/// Tells what its arithmetic on a GPU depends on.
+/// Reports the libraries that determine the bits of arithmetic on a GPU.
 [[nodiscard]] std::shared_ptr<troupe::framework> make_framework();
 
 } // namespace charlm

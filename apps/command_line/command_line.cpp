@@ -1,7 +1,8 @@
 #include "command_line.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +29,7 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-/// The subcommand that was chosen, or the program itself.
+/// The selected subcommand, or the program itself.
 CLI::App& chosen(CLI::App& app) {
   auto parsed = app.get_subcommands();
   return parsed.empty() ? app : chosen(*parsed.front());
@@ -41,7 +42,7 @@ std::vector<std::string> words_of(CLI::App& app) {
       result.push_back("--" + name);
   for (auto* command : app.get_subcommands([](CLI::App*) { return true; }))
     if (command->get_name().empty())
-      // A group of options of this same program.
+      // A group of options of the same program.
       std::ranges::copy(words_of(*command), std::back_inserter(result));
     else
       result.push_back(command->get_name());
@@ -54,9 +55,7 @@ std::string metric_text(const std::map<std::string, double>& metrics, const std:
   auto found = metrics.find(name);
   if (found == metrics.end())
     return "not evaluated yet";
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, found->second);
-  return text.data();
+  return fmt::format("{:.{}f}", found->second, digits);
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
@@ -82,7 +81,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     auto near = nearest(word, words_of(where));
     std::fprintf(stderr, "%s: %s '%s'%s; see %s --help\n", name.c_str(),
                  word.starts_with("-") ? "unknown option" : "unexpected argument", word.c_str(),
-                 near.empty() ? "" : (" (did you mean '" + near + "'?)").c_str(), name.c_str());
+                 near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near).c_str(), name.c_str());
     return exit_usage;
   } catch (const CLI::Success& x) {
     return app.exit(x);
@@ -96,16 +95,50 @@ CLI::Validator positive_number() {
   const auto check = [](const std::string& text) {
     char* end = nullptr;
     const auto value = std::strtod(text.c_str(), &end);
-    return *end == '\0' && value > 0 && std::isfinite(value) ? std::string{} : text + " is no number above 0";
+    return *end == '\0' && value > 0 && std::isfinite(value) ? std::string{}
+                                                             : fmt::format("{} is not a number above 0", text);
   };
   return {check, "POSITIVE"};
+}
+
+CLI::Validator worker_range_text() {
+  const auto check = [](const std::string& text) {
+    auto range = parse_worker_range(text);
+    return range ? std::string{} : range.error().message;
+  };
+  return {check, ""};
+}
+
+void add_resume(CLI::App& app, resume_mode& mode) {
+  app.add_option_function<std::string>(
+         "--resume",
+         [&mode](const std::string& word) {
+           mode = word == "never"      ? resume_mode::never
+                  : word == "required" ? resume_mode::required
+                                       : resume_mode::automatic;
+         },
+         "auto: resume from the latest checkpoint, if any; never: fail if the run exists; required: fail without a "
+         "checkpoint")
+      ->check(CLI::IsMember({"auto", "never", "required"}))
+      ->default_str("auto");
+}
+
+void add_check_every_step(CLI::App& app, bool& check) {
+  app.add_flag("--check-every-step", check, "Check in every step that its body does not write state too early");
 }
 
 void add_verify_determinism(CLI::App& app, std::uint64_t& every) {
   app.add_flag(
       "--verify-determinism{10}", every,
-      "In every so many steps (10 without a number: --verify-determinism=3) compute a shard a second time, on "
-      "another worker, and end the run, naming the tensor, if one bit differs. Costs one shard in such a step");
+      "Compute one shard twice, on different workers, in every 10th step (=N: in every Nth), and end the run with the "
+      "tensor's name if a bit differs. Costs one shard in such a step");
+}
+
+void add_nodes(CLI::App& app, cluster_config& cluster) {
+  app.add_option("--nodes", cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
+      ->delimiter(',');
+  app.add_flag("--trusted-network", cluster.trusted_network,
+               "Allow unencrypted gradients between hosts, because the network is private");
 }
 
 } // namespace troupe::apps

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/config.hpp>
+
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
@@ -13,23 +15,34 @@ namespace troupe::apps {
 /// Exit codes that all programs share.
 inline constexpr int exit_usage = 2;
 
-/// Parses the command line. Returns nothing when the program is to go on, and its exit code otherwise: 0 after `--help`
-/// or `--version`, `exit_usage` after a mistake, which has been told on standard error, an unknown option together with
-/// the nearest that exists.
+/// Parses the command line. Returns an exit code if the program should end: 0 after `--help` or `--version`,
+/// `exit_usage` after an error, which is reported on standard error. For an unknown option the message names the
+/// nearest existing one.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
 
-/// Of an option: any number above 0. CLI11's own names the largest one, with all of its 309 digits.
+/// Accepts any number above 0. (CLI11's own validator prints the largest number with all of its 309 digits.)
 [[nodiscard]] CLI::Validator positive_number();
 
-/// Adds `--verify-determinism` for `run_config::verify_determinism`: in every tenth step without a number.
+/// Accepts what `parse_worker_range` does.
+[[nodiscard]] CLI::Validator worker_range_text();
+
+/// Adds `--resume`.
+void add_resume(CLI::App& app, resume_mode& mode);
+
+/// Adds `--check-every-step`.
+void add_check_every_step(CLI::App& app, bool& check);
+
+/// Adds `--verify-determinism` for `run_config::verify_determinism`; without a number it means every tenth step.
 void add_verify_determinism(CLI::App& app, std::uint64_t& every);
 
-/// A metric for people, with so many digits behind the point; "not evaluated yet" where it was not reported.
+/// Adds `--nodes` and `--trusted-network`.
+void add_nodes(CLI::App& app, cluster_config& cluster);
+
+/// A metric as text with the given number of decimal places; "not evaluated yet" if it was not reported.
 [[nodiscard]] std::string metric_text(const std::map<std::string, double>& metrics, const std::string& name,
                                       int digits);
 
-/// The candidate that takes the fewest insertions, deletions and replacements to make from `word` (Levenshtein); empty
-/// when none is near.
+/// The candidate with the smallest Levenshtein distance to `word`; empty if none is near.
 [[nodiscard]] std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 } // namespace troupe::apps

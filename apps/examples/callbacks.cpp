@@ -1,4 +1,4 @@
-// What a program hears of its run while it goes on, and how it ends it early: here once the loss is small enough.
+// Callbacks report what a run does, and a program can end its run early: here once the loss is small enough.
 //   callbacks [WORKERS]
 #include "line.hpp"
 
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   on.progress = [&trainer](const troupe::run_progress& x) {
     auto loss = x.metrics.find("loss");
     if (loss != x.metrics.end() && loss->second < 0.02)
-      trainer.stop(); // finishes the step, takes a checkpoint; harmless when repeated
+      trainer.stop(); // finishes the step and takes a checkpoint; calling it again is harmless
   };
   on.saved = [](const troupe::checkpoint_saved& x) { std::printf("saved %s\n", x.path.c_str()); };
   on.notice = [](const troupe::run_notice& x) {

@@ -1,5 +1,6 @@
-// Troupe inside a larger actor system. This host program has its own main, configuration, messages and actors; the
-// trainer is one actor among them: it is spawned, watched, asked, and tells the host's observer how it goes.
+// Troupe inside a larger actor system. This host program has its own main, configuration, messages and actors. The
+// trainer is one actor among them: the host spawns and monitors it and sends it requests, and it reports to the host's
+// observer.
 //   composed [--workers=N] [--name=NAME] [HOST:PORT of a caf-node]...
 #include "line.hpp"
 
@@ -13,7 +14,7 @@
 
 namespace composed {
 
-/// The host's own messages: what its observer answers when it is asked what it has heard.
+/// The host's own messages: a request to its observer, and the answer.
 struct heard_request {};
 
 template <class Inspector>
@@ -34,7 +35,7 @@ bool inspect(Inspector& f, heard& x) {
 
 } // namespace composed
 
-// Ids from first_custom_type_id on; Troupe's begin a thousand further (see troupe/serialization/type_ids.hpp).
+// Ids start at first_custom_type_id; Troupe's start a thousand later (see troupe/serialization/type_ids.hpp).
 CAF_BEGIN_TYPE_ID_BLOCK(composed, caf::first_custom_type_id)
 
 CAF_ADD_TYPE_ID(composed, (composed::heard_request))
@@ -44,7 +45,7 @@ CAF_END_TYPE_ID_BLOCK(composed)
 
 namespace composed {
 
-/// An observer of the host's own: it has all that a trainer tells, and answers the host.
+/// The host's observer: receives all reports of a trainer and answers the host.
 using listener_actor = troupe::actors::run_observer::extend<caf::result<heard>(heard_request)>;
 
 class listener : public listener_actor::base {
@@ -67,7 +68,7 @@ class listener : public listener_actor::base {
         [](const troupe::checkpoint_skipped&) {},
         [](const troupe::checkpoint_failed&) {},
         [](const troupe::generation_record& x) {
-          std::printf("%u workers go on after step %llu: %s\n", x.workers,
+          std::printf("%u workers continue after step %llu: %s\n", x.workers,
                       static_cast<unsigned long long>(x.commit_point.value), x.reason.c_str());
         },
         [](const troupe::run_notice& x) { std::fprintf(stderr, "%s\n", x.text.c_str()); },
@@ -101,7 +102,7 @@ troupe::trainer_config describe_run(const configuration& config) {
   return result;
 }
 
-/// Trains, and says how that went. Returns the exit code.
+/// Trains and prints the outcome. Returns the exit code.
 int host(caf::actor_system& system, troupe::trainer_config config) {
   auto self = caf::scoped_actor{system};
   auto listening = self->spawn<listener>();
@@ -121,7 +122,7 @@ int host(caf::actor_system& system, troupe::trainer_config config) {
               std::fprintf(stderr, "composed: %s\n", result.reason.message.c_str());
           },
           [](const caf::error& reason) { std::fprintf(stderr, "composed: %s\n", caf::to_string(reason).c_str()); });
-  // It ends by itself once it has answered.
+  // The trainer terminates after it has answered.
   self->receive([&](const caf::down_msg& x) {
     std::printf("the trainer has ended%s\n", x.reason ? (" with " + caf::to_string(x.reason)).c_str() : "");
   });
@@ -139,7 +140,7 @@ int host(caf::actor_system& system, troupe::trainer_config config) {
 } // namespace composed
 
 int main(int argc, char** argv) {
-  troupe::run_if_worker({{"train", example::train}}); // first: a worker process trains in there and does not return
+  troupe::run_if_worker({{"train", example::train}}); // first: in a worker process this trains and does not return
   caf::init_global_meta_objects<caf::id_block::composed>();
   troupe::init_meta_objects();
   composed::configuration config;
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
     return 0;
   try {
     auto run = composed::describe_run(config);
-    troupe::value_or_throw(troupe::prepare(config, run.cluster)); // before the system is made
+    troupe::value_or_throw(troupe::prepare(config, run.cluster)); // before the system is created
     caf::actor_system system{config};
     return composed::host(system, std::move(run));
   } catch (const std::exception& x) {

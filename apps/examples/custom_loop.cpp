@@ -1,6 +1,6 @@
-// a custom loop, for code that has its own loop: full-batch gradient descent, each rank with its own part of the
-// data, gradients averaged by the context's all_reduce. Sums over ranks depend on the number of ranks in their last
-// bits; first_run.cpp shows the style whose result does not.
+// A custom loop, for code that controls its own loop: full-batch gradient descent where each rank has a part of the
+// data and the context's all_reduce sums the gradients. The last bits of sums over ranks depend on the number of ranks.
+// The result of for_each_step, which first_run.cpp shows, does not.
 //   custom_loop [WORKERS [PASSES]]
 #include "line.hpp"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t save_every = 20;
 
-/// Whether any rank was asked to stop: all of them must leave the loop in the same pass.
+/// Whether any rank has a stop request. All ranks must leave the loop in the same pass.
 bool all_stop(troupe::train_context& ctx) {
   std::int32_t stop = ctx.stop_requested() ? 1 : 0;
   ctx.all_reduce(std::span{&stop, 1}, troupe::reduction::max);
@@ -24,15 +24,15 @@ void train(troupe::train_context& ctx) {
   auto first = data.size() * ctx.rank() / ctx.world_size();
   auto last = data.size() * (ctx.rank() + 1) / ctx.world_size();
 
-  // Only rank 0 draws the start; the others get it from there.
+  // Rank 0 draws the initial values and broadcasts them.
   std::vector<float> line(2);
   if (ctx.rank() == 0)
     std::ranges::generate(line,
                           [random = ctx.random("start")]() mutable { return static_cast<float>(random.normal()); });
   ctx.broadcast(std::span{line});
-  ctx.state().track("line", line); // a resumed run's values come here
+  ctx.state().track("line", line); // a resumed run restores its values here
 
-  // Each report is a step: a resumed run goes on after the one that its checkpoint was taken with.
+  // Each report counts as a step: a resumed run continues after the step of its checkpoint.
   for (auto pass = ctx.restored_step() + 1; pass <= ctx.steps() && !all_stop(ctx); ++pass) {
     std::vector<float> sums(3);
     for (auto i = first; i < last; ++i)

@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-/// What the examples learn: the line through made-up points. It stands for a model and its data; see first_run.cpp for
-/// the same in one piece.
+/// The examples' model and data: a line through synthetic points. first_run.cpp contains the same in one file.
 namespace example {
 
 class points {
@@ -29,7 +28,7 @@ class points {
 
   [[nodiscard]] std::uint64_t size() const noexcept { return x_.size(); }
 
-  /// Made-up data has no bytes to hash: their number and how they are made is what identifies them.
+  /// Synthetic data has no bytes to hash, so the number of points and the way they are made identify it.
   [[nodiscard]] troupe::data_description description() const { return {size(), "points, first version"}; }
 
  private:
@@ -42,7 +41,7 @@ inline void descend(std::span<float> line, std::span<const float> gradient, floa
     line[i] -= rate * gradient[i];
 }
 
-/// The training function that the examples share, but for those that show another.
+/// The training function that most examples share.
 inline void train(troupe::train_context& ctx) {
   auto data = points{4096};
   std::vector<float> line(2);

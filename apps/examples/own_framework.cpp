@@ -1,6 +1,6 @@
-// How a framework comes in: its framework prepares every worker process before it joins a run, and says what the bits
-// of the framework's arithmetic depend on. The "framework" here is a table of sines that has to be made before it is
-// used.
+// How to integrate a framework: an object prepares every worker process before it joins a run, and reports what
+// determines the bits of the framework's arithmetic. The "framework" here is a table of sines that must be filled
+// before it is used.
 #include <troupe/troupe.hpp>
 
 #include <cmath>
@@ -40,7 +40,7 @@ class sine_table : public troupe::framework {
 
 int main(int argc, char** argv) {
   auto sines = std::make_shared<sine_table>(1024);
-  auto train = [sines](troupe::train_context& ctx) { // finds how strong the wave is
+  auto train = [sines](troupe::train_context& ctx) { // estimates the strength of the wave
     std::vector<float> strength(1);
     ctx.state().track("strength", strength);
     troupe::step_plan plan;

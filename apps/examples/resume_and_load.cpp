@@ -1,5 +1,5 @@
-// Two ways to go on from a checkpoint: the same run resumed, on another number of workers, and a new run that begins
-// with the state of the first.
+// Two ways to continue from a checkpoint: resume the same run, on another number of workers, or start a new run with
+// the state of the first.
 //   resume_and_load
 #include "line.hpp"
 
@@ -18,8 +18,8 @@ troupe::run_result fit(const troupe::app& app, const troupe::trainer_config& con
   return result;
 }
 
-/// A run is its name: what is changed below is what may change between its parts.
-void go_on(const troupe::app& app) {
+/// The name identifies a run. The settings changed below may differ when a run is resumed.
+void resume_and_load(const troupe::app& app) {
   troupe::trainer_config config;
   config.run.name = "whole";
   config.run.steps = 100;
@@ -38,7 +38,7 @@ void go_on(const troupe::app& app) {
   std::printf("a run that stopped half-way is %s\n",
               resumed.state_sha256 == whole.state_sha256 ? "identical" : "DIFFERENT");
 
-  // A run of its own: it counts from step 1, and may have another configuration.
+  // A new run counts from step 1 and may have another configuration.
   config.run.name = "tuned";
   config.run.resume = troupe::resume_mode::never;
   config.config = {{"rate", 0.01}};
@@ -49,7 +49,8 @@ void go_on(const troupe::app& app) {
     throw troupe::exception{tuned.reason};
   std::printf("tuned    from %s: loss %.6f\n", whole.latest_checkpoint.c_str(), tuned.metrics["loss"]);
   if (resumed.state_sha256 != whole.state_sha256)
-    throw troupe::exception{troupe::errc::internal, "the resumed run has another state than the undisturbed one"};
+    throw troupe::exception{troupe::errc::internal,
+                            "the state of the resumed run differs from that of the uninterrupted one"};
 }
 
 } // namespace
@@ -57,7 +58,7 @@ void go_on(const troupe::app& app) {
 int main(int argc, char** argv) {
   auto app = troupe::app{argc, argv, {{"train", example::train}}};
   try {
-    go_on(app);
+    resume_and_load(app);
     return 0;
   } catch (const std::exception& x) {
     std::fprintf(stderr, "resume_and_load: %s\n", x.what());

@@ -1,8 +1,8 @@
-# Runs PROGRAM in DIRECTORY, emptied before, once for each of RUNS (its arguments, separated by spaces; runs by commas; - for none). Fails
-# unless every run succeeds, the output of all together matches EXPECT, and what stands on standard error EXPECT_ERRORS, if there is one.
+# Empties DIRECTORY and runs PROGRAM in it once for each of RUNS (runs are separated by commas, a run's arguments by spaces; - means no
+# arguments). Fails unless every run succeeds, their whole output matches EXPECT, and standard error matches EXPECT_ERRORS if it is given.
 file(REMOVE_RECURSE ${DIRECTORY})
 file(MAKE_DIRECTORY ${DIRECTORY})
-# Keys of the test's own: nothing is written to the home of whoever runs it.
+# The test has its own keys, so that it writes nothing to the user's home directory.
 set(ENV{TROUPE_KEYS} ${DIRECTORY}/keys)
 string(REPLACE "," ";" runs "${RUNS}")
 foreach(run IN LISTS runs)

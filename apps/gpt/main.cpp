@@ -1,5 +1,5 @@
-// Trains a small character-level transformer on a text, in as many processes as you like, tells its validation loss
-// beside the published one, and writes text with what it has learned; or only writes, with an earlier checkpoint.
+// Trains a small character-level transformer on a text, reports its validation loss beside the published one, and
+// generates text. Can also generate text from an earlier checkpoint without training.
 #include <command_line.hpp>
 #include <gpt/text.hpp>
 #include <gpt/training.hpp>
@@ -8,6 +8,8 @@
 #include <troupe/libtorch.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/troupe.hpp>
+
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cstdio>
@@ -18,7 +20,7 @@
 
 namespace {
 
-/// What nanoGPT's README gives for tinyshakespeare and the sizes, batch and steps that are the defaults here.
+/// From nanoGPT's README, for tinyshakespeare and the sizes, batch and steps that are the defaults here.
 constexpr double published_validation_loss = 1.88;
 constexpr std::uint64_t published_steps = 2000;
 
@@ -43,14 +45,13 @@ struct options {
   std::string prompt = "\n";
   std::string sample_from;
   bool quiet = false;
-  std::string resume = "auto";
   std::string workers = "2";
   std::string storage = "runs";
   troupe::trainer_config trainer;
 };
 
 void describe_model(CLI::App& cli, options& o) {
-  auto* group = cli.add_option_group("Model", "The result depends on these");
+  auto* group = cli.add_option_group("Model", "These options affect the result");
   auto whole = [&](const char* option, const char* key, const char* text,
                    CLI::Validator valid = troupe::apps::positive_number()) {
     group
@@ -66,77 +67,64 @@ void describe_model(CLI::App& cli, options& o) {
         ->check(CLI::NonNegativeNumber)
         ->default_str(o.model[key].dump());
   };
-  whole("--block-size", "block_size", "Characters that the model looks back on");
+  whole("--block-size", "block_size", "Characters of context");
   whole("--layers", "layers", "Transformer blocks");
-  whole("--heads", "heads", "Heads of attention in each");
-  whole("--embedding", "embedding", "Numbers that stand for a character, a multiple of the heads");
+  whole("--heads", "heads", "Attention heads per block");
+  whole("--embedding", "embedding", "Size of a character's embedding, a multiple of the heads");
   group
       ->add_option_function<double>(
-          "--dropout", [&o](const double& x) { o.model["dropout"] = x; }, "Share of dropout")
+          "--dropout", [&o](const double& x) { o.model["dropout"] = x; }, "Dropout rate")
       ->check(CLI::Range(0.0, 0.99))
       ->default_str(o.model["dropout"].dump());
-  whole("--batch", "batch", "Windows of text in a step");
-  real("--learning-rate", "learning_rate", "The highest, after the warm-up");
-  real("--min-learning-rate", "min_learning_rate", "The last");
-  whole("--warmup-steps", "warmup_steps", "Steps in which the learning rate grows", CLI::NonNegativeNumber);
-  whole("--decay-steps", "decay_steps", "The step at which the learning rate is the last one");
-  real("--weight-decay", "weight_decay", "Of AdamW, for matrices");
-  real("--beta2", "beta2", "Of AdamW");
-  real("--gradient-clip", "gradient_clip", "Longer gradients are cut to this length; 0: none are");
+  whole("--batch", "batch", "Windows of text in each step's batch");
+  real("--learning-rate", "learning_rate", "Highest learning rate, reached after the warm-up");
+  real("--min-learning-rate", "min_learning_rate", "Final learning rate");
+  whole("--warmup-steps", "warmup_steps", "Steps in which the learning rate increases", CLI::NonNegativeNumber);
+  whole("--decay-steps", "decay_steps", "Step at which the learning rate reaches its final value");
+  real("--weight-decay", "weight_decay", "Weight decay of AdamW for matrices");
+  real("--beta2", "beta2", "beta2 of AdamW");
+  real("--gradient-clip", "gradient_clip", "Limit on the norm of the gradient; 0: none");
 }
 
 void describe(CLI::App& cli, options& o) {
   auto& run = o.trainer.run;
   run.name = "gpt";
   run.steps = published_steps;
-  // Three windows for each, and up to four workers.
+  // Three of the batch's 12 windows for each shard, and up to four workers.
   o.trainer.scaling.shards = 4;
-  cli.add_option("--text", o.text, "A text file, or a directory of them; the last tenth is for validation");
-  cli.add_option("--steps", run.steps, "The last step; a resumed run goes on to it")->capture_default_str();
-  cli.add_option("--seed", run.seed, "Decides initial parameters, the order of the data and the text that is written")
+  cli.add_option("--text", o.text, "A text file, or a directory of text files; the last tenth is for validation");
+  cli.add_option("--steps", run.steps, "The last step; a resumed run continues to it")->capture_default_str();
+  cli.add_option("--seed", run.seed, "Determines initial parameters, the order of the data and the generated text")
       ->capture_default_str();
-  cli.add_option("--evaluate-every", o.evaluate_every, "Steps between two looks at the validation loss")
+  cli.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations of the validation loss")
       ->capture_default_str()
       ->check(troupe::apps::positive_number());
-  cli.add_option("--sample", o.sample, "Characters to write at the end; 0: none")->capture_default_str();
-  cli.add_option("--temperature", o.temperature, "Of the draws; 0: always the likeliest character")
+  cli.add_option("--sample", o.sample, "Characters to generate at the end; 0: none")->capture_default_str();
+  cli.add_option("--temperature", o.temperature, "Sampling temperature; 0: always the likeliest character")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  cli.add_option("--prompt", o.prompt, "What the written text follows (default: a newline)");
+  cli.add_option("--prompt", o.prompt, "Text to continue (default: a newline)");
   cli.add_option("--sample-from", o.sample_from,
-                 "Trains nothing: writes with this checkpoint, or the latest of this run's directory");
-  cli.add_flag("--quiet", o.quiet, "No progress and no text");
+                 "Do not train; generate text from this checkpoint, or from the latest one in this run directory");
+  cli.add_flag("--quiet", o.quiet, "Show no progress and no text");
   describe_model(cli, o);
 
   auto* group = cli.add_option_group("Run");
-  group->add_option("--workers", o.workers, "Worker processes, or a range as in 1-4; the result does not depend on it")
-      ->check([](const std::string& text) {
-        auto range = troupe::parse_worker_range(text);
-        return range ? std::string{} : range.error().message;
-      })
+  group->add_option("--workers", o.workers, "Worker processes, or a range such as 1-4; does not affect the result")
+      ->check(troupe::apps::worker_range_text())
       ->capture_default_str();
-  group->add_option("--shards", o.trainer.scaling.shards, "Logical shards of each batch; the result depends on it")
+  group->add_option("--shards", o.trainer.scaling.shards, "Logical shards of each batch; affects the result")
       ->capture_default_str();
   group
       ->add_option("--checkpoint-every", o.trainer.checkpoint.every_steps,
                    "Steps between checkpoints; 0: only at the end")
       ->capture_default_str();
   group->add_option("--name", run.name, "Name of the run's directory")->capture_default_str();
-  group->add_option("--storage", o.storage, "Where the run's directory is made")->capture_default_str();
-  group
-      ->add_option("--resume", o.resume,
-                   "auto: go on from the latest checkpoint, if any; never; required: fail without one")
-      ->check(CLI::IsMember({"auto", "never", "required"}))
-      ->capture_default_str();
-  group->add_flag("--check-every-step", run.check_every_step,
-                  "Look around every step whether its body writes state too early");
+  group->add_option("--storage", o.storage, "Directory that contains the run's directory")->capture_default_str();
+  troupe::apps::add_resume(*group, run.resume);
+  troupe::apps::add_check_every_step(*group, run.check_every_step);
   troupe::apps::add_verify_determinism(*group, run.verify_determinism);
-  group
-      ->add_option("--nodes", o.trainer.cluster.nodes,
-                   "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
-      ->delimiter(',');
-  group->add_flag("--trusted-network", o.trainer.cluster.trusted_network,
-                  "Gradients may travel in clear text between hosts: the network is private");
+  troupe::apps::add_nodes(*group, o.trainer.cluster);
 }
 
 troupe::run_callbacks progress(const options& o) {
@@ -150,7 +138,7 @@ troupe::run_callbacks progress(const options& o) {
       auto found = x.metrics.find(name);
       return found == x.metrics.end() ? 0.0 : found->second;
     };
-    // Metrics stay until they are reported again.
+    // A metric keeps its value until it is reported again.
     auto evaluated = std::exchange(validation, metric("validation_loss")) != metric("validation_loss");
     auto now = clock::now();
     if (std::exchange(step, x.step) == x.step || (!evaluated && now - shown < std::chrono::seconds{2}))
@@ -166,7 +154,7 @@ troupe::run_callbacks progress(const options& o) {
   return result;
 }
 
-troupe::expected<std::string> written_text(const options& o, const std::filesystem::path& checkpoint) {
+troupe::expected<std::string> generate_text(const options& o, const std::filesystem::path& checkpoint) {
   auto stored = troupe::serialization::checkpoint::open(checkpoint);
   if (!stored)
     return troupe::fail(std::move(stored.error()));
@@ -176,13 +164,13 @@ troupe::expected<std::string> written_text(const options& o, const std::filesyst
   return writer->write(o.prompt, o.sample, o.temperature, o.trainer.run.seed);
 }
 
-/// A run's directory stands for its latest checkpoint.
+/// Generates text without training. A run's directory means its latest checkpoint.
 int write_only(const options& o) {
   auto path = std::filesystem::path{o.sample_from};
   auto all = path / "checkpoints";
   if (std::filesystem::is_directory(all))
     path = troupe::value_or_throw(troupe::serialization::open_latest(all)).found.directory();
-  std::printf("%s\n", troupe::value_or_throw(written_text(o, path)).c_str());
+  std::printf("%s\n", troupe::value_or_throw(generate_text(o, path)).c_str());
   return 0;
 }
 
@@ -193,30 +181,27 @@ void show_validation(const options& o, const gpt::token_windows& text, const tro
   std::printf("validation loss %.4f nats per character (nanoGPT's published figure: %.2f", found->second,
               published_validation_loss);
   if (!text.is_tinyshakespeare)
-    std::printf(", which is of tinyshakespeare, another text: not to be compared)\n");
+    std::printf(" for tinyshakespeare; not comparable, because this is another text)\n");
   else if (o.model != options{}.model || result.steps != published_steps)
-    std::printf(", which is of its small CPU configuration, that is the defaults: not to be compared)\n");
+    std::printf(" for its small CPU configuration, the defaults here; not comparable with other settings)\n");
   else
-    std::printf(" for this text and configuration, over some batches; here it is the whole last tenth)\n");
+    std::printf(" for this text and configuration, estimated over some batches; here over the whole last tenth)\n");
 }
 
 int run(const troupe::app& program, options& o) {
   auto heads = o.model["heads"].get<std::uint64_t>();
   if (o.model["embedding"].get<std::uint64_t>() % heads != 0)
-    throw troupe::exception{troupe::errc::invalid_argument, "--embedding " + o.model["embedding"].dump() +
-                                                                " cannot be dealt to " + std::to_string(heads) +
-                                                                " heads: take a multiple"};
+    throw troupe::exception{
+        troupe::errc::invalid_argument,
+        fmt::format("--embedding {} is not a multiple of --heads {}", o.model["embedding"].dump(), heads)};
   auto text = troupe::value_or_throw(gpt::read_windows(o.text, o.model["block_size"].get<std::uint64_t>()));
   if (!o.quiet)
-    std::printf("gpt: %llu characters of text from %s, %zu different ones%s\n",
+    std::printf("gpt: %llu characters of text from %s, %zu distinct%s\n",
                 static_cast<unsigned long long>(text.text_bytes), o.text.c_str(), text.characters.size(),
-                text.is_tinyshakespeare ? "; it is tinyshakespeare" : "");
+                text.is_tinyshakespeare ? "; this is tinyshakespeare" : "");
   std::fflush(stdout);
   o.trainer.scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(o.workers));
   o.trainer.run.storage_path = o.storage;
-  o.trainer.run.resume = o.resume == "never"      ? troupe::resume_mode::never
-                         : o.resume == "required" ? troupe::resume_mode::required
-                                                  : troupe::resume_mode::automatic;
   o.trainer.config = o.model;
   o.trainer.options = {{"text", std::filesystem::absolute(o.text).string()}, {"evaluate_every", o.evaluate_every}};
   auto trainer = troupe::trainer{program, "train", o.trainer};
@@ -227,14 +212,14 @@ int run(const troupe::app& program, options& o) {
     return trainer.exit_code();
   }
   if (!o.quiet && o.sample > 0 && !result.latest_checkpoint.empty()) {
-    auto sample = written_text(o, result.latest_checkpoint);
+    auto sample = generate_text(o, result.latest_checkpoint);
     if (sample)
-      std::printf("\nWhat it writes (temperature %.1f):\n%s\n\n", o.temperature, sample->c_str());
+      std::printf("\nGenerated text (temperature %.1f):\n%s\n\n", o.temperature, sample->c_str());
     else
       std::fprintf(stderr, "gpt: no text: %s\n", sample.error().message.c_str());
   }
   show_validation(o, text, result);
-  std::printf("training loss %s after step %llu, %.1f s in all\nstate %s\n",
+  std::printf("training loss %s after step %llu, %.1f s in total\nstate %s\n",
               troupe::apps::metric_text(result.metrics, "loss", 4).c_str(),
               static_cast<unsigned long long>(result.steps), result.seconds_total, result.state_sha256.c_str());
   return trainer.exit_code();
@@ -246,14 +231,14 @@ int main(int argc, char** argv) {
   auto program = troupe::app{argc, argv, {{"train", gpt::train, {troupe::libtorch::make_framework()}}}};
   options o;
   CLI::App cli{
-      "Trains a small character-level transformer on text, in as many processes as you like: the result is the "
-      "same, bit for bit. By default it is nanoGPT's small configuration for CPUs.",
+      "Trains a small character-level transformer on text; the defaults are nanoGPT's small configuration for CPUs. "
+      "The number of worker processes does not change the result, bit for bit.",
       "gpt"};
   describe(cli, o);
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
     return *code;
   if (o.text.empty() == o.sample_from.empty()) {
-    std::fprintf(stderr, "gpt: give either --text, to train, or --sample-from, to write; see gpt --help\n");
+    std::fprintf(stderr, "gpt: give either --text, to train, or --sample-from, to generate text; see gpt --help\n");
     return troupe::apps::exit_usage;
   }
   try {

@@ -11,7 +11,7 @@
 
 namespace gpt {
 
-/// The sizes of a model, as they stand in its checkpoints beside the characters that it knows.
+/// The sizes of a model. Its checkpoints contain them and the characters of its vocabulary.
 struct network_shape {
   std::int64_t vocabulary = 0;
   std::int64_t block = 64;
@@ -20,7 +20,7 @@ struct network_shape {
   std::int64_t embedding = 128;
 };
 
-/// A scale and no shift.
+/// Layer normalisation with a scale but no bias.
 struct layer_norm : torch::nn::Module {
   torch::Tensor weight;
 
@@ -33,7 +33,7 @@ inline torch::nn::Linear make_linear(std::int64_t in, std::int64_t out) {
   return torch::nn::Linear{torch::nn::LinearOptions{in, out}.bias(false)};
 }
 
-/// Attention to what comes before, then a feed-forward part, each added to what it was given.
+/// Causal self-attention and a feed-forward part, each with a residual connection.
 struct transformer_block : torch::nn::Module {
   std::int64_t heads;
   std::shared_ptr<layer_norm> attention_norm;
@@ -71,7 +71,7 @@ struct transformer_block : torch::nn::Module {
   }
 };
 
-/// GPT-2 without biases, small: the model of nanoGPT. The same matrix embeds tokens and scores them.
+/// A small GPT-2 without biases, as in nanoGPT. One matrix serves as token embedding and output layer.
 struct network : torch::nn::Module {
   network_shape shape;
   torch::nn::Embedding tokens;
@@ -113,7 +113,7 @@ struct network : torch::nn::Module {
   }
 };
 
-/// What the state's values say about the model.
+/// The name of the state's value that describes the model.
 inline constexpr const char* description_value = "gpt";
 
 inline nlohmann::json describe(const network_shape& shape, const std::vector<std::uint8_t>& characters) {

@@ -4,7 +4,7 @@
 
 namespace gpt {
 
-/// A learning rate that grows linearly for `warmup_steps`, then falls along half a cosine to `last` at step
+/// A learning rate that increases linearly for `warmup_steps`, then follows half a cosine down to `last` at step
 /// `decay_steps`, and stays there.
 struct schedule {
   double highest = 1e-3;
@@ -13,7 +13,7 @@ struct schedule {
   std::uint64_t decay_steps = 2000;
 };
 
-/// The learning rate of a step, which counts from 1: a function of its number alone, as nanoGPT's `get_lr`.
+/// The learning rate of a step, as nanoGPT's `get_lr`. It depends only on the step's number, which counts from 1.
 [[nodiscard]] double learning_rate(const schedule& how, std::uint64_t step) noexcept;
 
 } // namespace gpt

@@ -2,6 +2,8 @@
 
 #include <troupe/data/text.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -13,7 +15,7 @@ using namespace troupe;
 
 namespace {
 
-/// Of the 1,115,394 bytes that karpathy/char-rnn collected.
+/// Of the 1,115,394 bytes in karpathy/char-rnn.
 constexpr std::string_view tinyshakespeare_fingerprint = "b95381b7460b5a2ce98ab6287eb3c4e6";
 
 class windows final : public data::data_set {
@@ -34,8 +36,8 @@ class windows final : public data::data_set {
 
   std::string fingerprint() const override {
     std::string_view bytes{reinterpret_cast<const char*>(part_.data()), part_.size()};
-    return data::fingerprint_of("token windows of " + std::to_string(block_) + " every " + std::to_string(stride_) +
-                                " over " + data::fingerprint_of(bytes));
+    return data::fingerprint_of(
+        fmt::format("token windows of {} every {} over {}", block_, stride_, data::fingerprint_of(bytes)));
   }
 
  protected:
@@ -48,7 +50,7 @@ class windows final : public data::data_set {
 
  private:
   std::shared_ptr<const std::vector<std::uint8_t>> tokens_;
-  /// Of `tokens_`.
+  /// A part of `tokens_`.
   std::span<const std::uint8_t> part_;
   std::uint64_t block_;
   std::uint64_t stride_;
@@ -81,9 +83,10 @@ expected<std::vector<std::uint8_t>> vocabulary::encode(std::span<const std::uint
   for (auto character : text) {
     auto found = token(character);
     if (!found)
-      return fail(errc::invalid_argument, "the character with code " + std::to_string(character) + " is none of the " +
-                                              std::to_string(size()) +
-                                              " that the model knows: use those of the text that it was trained on");
+      return fail(errc::invalid_argument,
+                  fmt::format("the character with code {} is not among the {} that the model knows: use characters of "
+                              "the text that it was trained on",
+                              character, size()));
     result.push_back(*found);
   }
   return result;
@@ -92,10 +95,10 @@ expected<std::vector<std::uint8_t>> vocabulary::encode(std::span<const std::uint
 expected<token_windows> make_windows(std::span<const std::uint8_t> text, std::uint64_t block) {
   auto held_out = text.size() - text.size() * 9 / 10;
   if (block == 0 || held_out <= block)
-    return fail(errc::invalid_argument, "the last tenth of " + std::to_string(text.size()) +
-                                            " characters holds no window of " + std::to_string(block) +
-                                            " and the character after it: give a longer text, or a smaller "
-                                            "--block-size, from 1 on");
+    return fail(errc::invalid_argument,
+                fmt::format("the last tenth of {} characters does not contain a window of {} characters and the one "
+                            "after it: use a longer text, or a smaller --block-size (at least 1)",
+                            text.size(), block));
   token_windows result{vocabulary::of(text), nullptr, nullptr, text.size(), false};
   auto tokens = std::make_shared<const std::vector<std::uint8_t>>(value_or_throw(result.characters.encode(text)));
   auto all = std::span{*tokens};
@@ -112,7 +115,7 @@ expected<token_windows> read_windows(const std::filesystem::path& path, std::uin
     return fail(std::move(text.error()));
   auto result = make_windows(text->training->bytes(), block);
   if (!result)
-    return fail(result.error().code, path.string() + ": " + result.error().message);
+    return fail(result.error().code, fmt::format("{}: {}", path.string(), result.error().message));
   return result;
 }
 

@@ -13,41 +13,41 @@
 
 namespace gpt {
 
-/// The characters of a text, each a byte, in ascending order. A token is the place of one among them.
+/// The characters (bytes) of a text in ascending order. A token is the index of a character.
 class vocabulary {
  public:
   [[nodiscard]] static vocabulary of(std::span<const std::uint8_t> text);
 
-  /// Of characters that `characters()` has given; in ascending order.
+  /// `characters` must be in ascending order, as those of `characters()`.
   explicit vocabulary(std::vector<std::uint8_t> characters) : characters_(std::move(characters)) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return characters_.size(); }
   [[nodiscard]] const std::vector<std::uint8_t>& characters() const noexcept { return characters_; }
   [[nodiscard]] std::optional<std::uint8_t> token(std::uint8_t character) const noexcept;
 
-  /// Fails with `errc::invalid_argument` for a text with another character, and names it.
+  /// Fails with `errc::invalid_argument` for an unknown character, and names it.
   [[nodiscard]] troupe::expected<std::vector<std::uint8_t>> encode(std::span<const std::uint8_t> text) const;
 
  private:
   std::vector<std::uint8_t> characters_;
 };
 
-/// A text in tokens: windows of `block + 1` of them (column "tokens", u8), of which the first `block` are the input and
-/// the last `block` what is to be predicted. The first nine tenths are for training, a window for each place; the last
-/// tenth is for validation, in windows that predict each token once.
+/// A text as windows of `block + 1` tokens (column "tokens", u8): the first `block` are the input, the last `block` the
+/// targets. The first nine tenths of the text are for training, with a window at each position. The last tenth is for
+/// validation, in windows that predict each token once.
 struct token_windows {
   vocabulary characters;
   troupe::data::data_set_ptr training;
   troupe::data::data_set_ptr validation;
   std::uint64_t text_bytes = 0;
-  /// Whether it is the text that the published figure was measured on.
+  /// Whether the published figure was measured on this text.
   bool is_tinyshakespeare = false;
 };
 
-/// Fails with `errc::invalid_argument` for a text of which a tenth holds no window.
+/// Fails with `errc::invalid_argument` if a tenth of the text is shorter than a window.
 [[nodiscard]] troupe::expected<token_windows> make_windows(std::span<const std::uint8_t> text, std::uint64_t block);
 
-/// Reads a text file, or a directory of them, as `data::read_text` does.
+/// Reads a text file, or a directory of text files, as `data::read_text` does.
 [[nodiscard]] troupe::expected<token_windows> read_windows(const std::filesystem::path& path, std::uint64_t block);
 
 } // namespace gpt

@@ -34,7 +34,7 @@ schedule schedule_of(const nlohmann::json& config) {
           config.at("decay_steps")};
 }
 
-/// Matrices decay, scales do not.
+/// Applies weight decay to matrices but not to scales.
 torch::optim::AdamW make_optimizer(network& model, const nlohmann::json& config) {
   std::vector<torch::Tensor> matrices;
   std::vector<torch::Tensor> scales;

@@ -5,6 +5,8 @@
 #include <troupe/libtorch.hpp>
 #include <troupe/random.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -16,7 +18,7 @@ using namespace troupe;
 
 namespace {
 
-/// Nothing where the scores are no numbers.
+/// Empty if a score is not finite.
 std::optional<std::size_t> draw(std::span<const float> scores, double temperature, random_stream& random) {
   if (!std::ranges::all_of(scores, [](float x) { return std::isfinite(x); }))
     return std::nullopt;
@@ -41,7 +43,7 @@ std::optional<std::size_t> draw(std::span<const float> scores, double temperatur
 expected<writer> writer::open(const serialization::checkpoint& source) {
   auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
   if (!values.is_object() || !values.contains(description_value))
-    return fail(errc::not_found, source.directory().string() + " holds no model of gpt's");
+    return fail(errc::not_found, fmt::format("{} does not contain a model of gpt", source.directory().string()));
   try {
     const auto& said = values.at(description_value);
     auto characters = vocabulary{said.at("characters").get<std::vector<std::uint8_t>>()};
@@ -51,7 +53,7 @@ expected<writer> writer::open(const serialization::checkpoint& source) {
     auto model = std::make_shared<network>(shape, 0.0);
     std::vector<std::string> outputs;
     for (std::size_t token = 0; token < characters.size(); ++token)
-      outputs.push_back("score_" + std::to_string(characters.characters()[token]));
+      outputs.push_back(fmt::format("score_{}", characters.characters()[token]));
     auto next = [model](const data::batch& rows) {
       return model->forward(libtorch::tensor_of(rows, "tokens").to(torch::kLong)).select(1, -1);
     };
@@ -60,8 +62,8 @@ expected<writer> writer::open(const serialization::checkpoint& source) {
       return fail(std::move(predictor.error()));
     return writer{std::move(characters), static_cast<std::size_t>(shape.block), std::move(*predictor)};
   } catch (const nlohmann::json::exception& x) {
-    return fail(errc::damaged,
-                source.directory().string() + ": what it says about gpt's model is not as expected: " + x.what());
+    return fail(errc::damaged, fmt::format("{}: cannot parse the description of gpt's model: {}",
+                                           source.directory().string(), x.what()));
   }
 }
 
@@ -87,7 +89,7 @@ expected<std::string> writer::write(std::string_view prompt, std::size_t count, 
       return fail(std::move(predicted.error()));
     auto next = draw(scores, temperature, random);
     if (!next)
-      return fail(errc::invalid_argument, "the model's scores are no numbers: its training diverged");
+      return fail(errc::invalid_argument, "the model's scores are not finite, so its training diverged");
     tokens->push_back(static_cast<std::uint8_t>(*next));
     result += static_cast<char>(characters_.characters()[*next]);
   }

@@ -13,17 +13,17 @@
 
 namespace gpt {
 
-/// Writes text with the model of a checkpoint, through a predictor of LibTorch's. Used by one thread at a time.
+/// Generates text with the model of a checkpoint, through a LibTorch predictor. Used from one thread at a time.
 class writer {
  public:
-  /// Fails with `errc::not_found` for a checkpoint of another program, and as `libtorch::load_predictor` does. Fixes
-  /// the number of LibTorch's threads in this process at 1, so that the text does not depend on the machine's cores.
+  /// Fails with `errc::not_found` for a checkpoint of another program, and as `libtorch::load_predictor` does. Sets
+  /// LibTorch's number of threads in this process to 1, so that the text does not depend on the machine's cores.
   [[nodiscard]] static troupe::expected<writer> open(const troupe::serialization::checkpoint& source);
 
-  /// `count` characters that follow `prompt` (without it; an empty one stands for the first character known, which is
-  /// the newline in most texts). Each is drawn from the softmax of the scores divided by `temperature`; at 0 it is the
-  /// likeliest. The same arguments give the same text. Fails with `errc::invalid_argument` for a prompt with characters
-  /// that the model does not know, and for scores that are no numbers.
+  /// Generates `count` characters that follow `prompt`, which is not part of the result. An empty prompt means the
+  /// first character of the vocabulary, which is the newline in most texts. Each character is drawn from the softmax of
+  /// the scores divided by `temperature`; at 0 the likeliest is taken. The same arguments give the same text. Fails
+  /// with `errc::invalid_argument` for a prompt with unknown characters and for scores that are not finite.
   [[nodiscard]] troupe::expected<std::string> write(std::string_view prompt, std::size_t count, double temperature,
                                                     std::uint64_t seed);
 

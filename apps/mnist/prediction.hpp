@@ -4,8 +4,8 @@
 
 namespace mnist {
 
-/// Predicts for the IDX file of images that the option "file" names: for each image its likeliest class, and that
-/// class's probability. Throws `troupe::exception` for a checkpoint of another model and for another file.
+/// Predicts for the IDX file of images that the option "file" names: the likeliest class of each image and its
+/// probability. Throws `troupe::exception` for a checkpoint of another model or a file of another kind.
 [[nodiscard]] troupe::inference::prediction_job
 make_prediction_job(const troupe::inference::prediction_request& request);
 

@@ -8,6 +8,7 @@
 #include <troupe/data/loader.hpp>
 #include <troupe/libtorch.hpp>
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -41,12 +42,12 @@ struct network : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& images) { return layers->forward(images); }
 };
 
-/// What the network is given of images.
+/// Images as the network's input.
 torch::Tensor normalised(const data::batch& samples, torch::Device device) {
   return libtorch::tensor_of(samples, "image").to(device, torch::kFloat).div(255).sub(0.13).div(0.31).unsqueeze(1);
 }
 
-/// A batch where the model is.
+/// A batch on the model's device.
 struct images_and_labels {
   torch::Tensor images;
   torch::Tensor labels;
@@ -58,8 +59,9 @@ struct images_and_labels {
 data::column read_images(const std::filesystem::path& path) {
   auto images = value_or_throw(data::read_idx(path, "image"));
   if (images.spec.type != dtype::u8 || images.spec.shape != std::vector<std::uint64_t>{28, 28})
-    throw exception{errc::invalid_argument, path.string() + " holds " + data::describe(images.spec) +
-                                                ", expected u8[28, 28]: images of 28 by 28 pixels"};
+    throw exception{errc::invalid_argument,
+                    fmt::format("{} contains {}, expected u8[28, 28]: images of 28 by 28 pixels", path.string(),
+                                data::describe(images.spec))};
   return images;
 }
 
@@ -70,35 +72,35 @@ data::data_set_ptr load_images(const train_context& ctx, const char* image_optio
   auto images = read_images(images_path);
   auto labels = value_or_throw(data::read_idx(labels_path, "label"));
   if (!labels.spec.shape.empty())
-    throw exception{errc::invalid_argument, labels_path.string() + " holds " + data::describe(labels.spec) +
-                                                ", expected one label for each image"};
+    throw exception{errc::invalid_argument, fmt::format("{} contains {}, expected one label for each image",
+                                                        labels_path.string(), data::describe(labels.spec))};
   if (images.samples() != labels.samples())
-    throw exception{errc::invalid_argument, images_path.string() + " has " + std::to_string(images.samples()) +
-                                                " images, and " + labels_path.string() + " " +
-                                                std::to_string(labels.samples()) +
-                                                " labels: take the two files of one set"};
+    throw exception{errc::invalid_argument,
+                    fmt::format("{} has {} images, but {} has {} labels: use the two files of one set",
+                                images_path.string(), images.samples(), labels_path.string(), labels.samples())};
   return value_or_throw(data::make_table({std::move(images), std::move(labels)}));
 }
 
-/// How many held-out images of each class (rows) were taken for which, and, behind that, the sum of their losses.
+/// The confusion matrix over held-out images (rows are true classes, columns predictions), then the sum of their
+/// losses.
 std::vector<double> evaluate(train_context& ctx, network& model, const data::data_set& held_out, torch::Device device) {
   auto no_gradients = torch::NoGradGuard{};
   model.eval();
   auto sums = data::evaluate(ctx, held_out, classes * classes + 1, [&](const data::batch& samples, auto out) {
     auto [images, labels] = images_and_labels{samples, device};
     auto logits = model.forward(images);
-    auto taken_for = logits.argmax(1).cpu();
+    auto predicted = logits.argmax(1).cpu();
     auto is = labels.cpu();
     for (std::int64_t i = 0; i < is.size(0); ++i)
       out[static_cast<std::size_t>(is[i].item<std::int64_t>()) * classes +
-          static_cast<std::size_t>(taken_for[i].item<std::int64_t>())] += 1;
+          static_cast<std::size_t>(predicted[i].item<std::int64_t>())] += 1;
     out.back() += torch::cross_entropy_loss(logits, labels, {}, torch::Reduction::Sum).item<double>();
   });
   model.train();
   return sums;
 }
 
-/// What a step reports of an evaluation.
+/// Adds the results of an evaluation to a step's metrics.
 void add_to(metric_map& metrics, const std::vector<double>& sums, std::uint64_t samples, bool with_table) {
   double right = 0;
   for (std::size_t is = 0; is < classes; ++is)
@@ -120,8 +122,9 @@ image_sets load_sets(const train_context& ctx) {
     return {all, load_images(ctx, "test_images", "test_labels")};
   auto held_out_images = ctx.config().at("held_out").get<std::uint64_t>();
   if (held_out_images == 0 || held_out_images >= all->size())
-    throw exception{errc::invalid_argument, "--held-out " + std::to_string(held_out_images) + " of " +
-                                                std::to_string(all->size()) + " images: leave some for each part"};
+    throw exception{errc::invalid_argument,
+                    fmt::format("--held-out {} of {} images: leave some for training and some for evaluation",
+                                held_out_images, all->size())};
   return {value_or_throw(data::slice(all, 0, all->size() - held_out_images)),
           value_or_throw(data::slice(all, all->size() - held_out_images, held_out_images))};
 }

@@ -1,5 +1,5 @@
-// The worker processes of mnist, and those of predict with its checkpoints. A program of its own, so that the drivers
-// are started without LibTorch.
+// The worker processes of mnist, and of predict for its checkpoints. A separate program, so that the drivers start
+// without loading LibTorch.
 #include <mnist/prediction.hpp>
 #include <mnist/training.hpp>
 
@@ -13,6 +13,6 @@ int main(int argc, char** argv) {
   auto predicting = troupe::inference::prediction_function("predict", mnist::make_prediction_job);
   predicting.frameworks = {framework};
   auto program = troupe::app{argc, argv, {{"train", mnist::train, {framework}}, predicting}};
-  std::fputs("mnist-worker: the workers of mnist and predict, which start it; run one of these\n", stderr);
+  std::fputs("mnist-worker: this is the worker program of mnist and predict; run one of these\n", stderr);
   return 2;
 }

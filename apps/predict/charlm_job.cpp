@@ -4,6 +4,8 @@
 
 #include <troupe/data/text.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -47,8 +49,9 @@ class charlm_predictor final : public inference::predictor {
 std::uint64_t dimension(const serialization::checkpoint& from, const char* tensor, std::size_t which) {
   auto index = from.find(tensor);
   if (!index || from.content().tensors[*index].spec.shape.size() != 2)
-    throw exception{errc::not_found, from.directory().string() + " holds no model of charlm's: no tensor '" + tensor +
-                                         "' of two dimensions"};
+    throw exception{errc::not_found,
+                    fmt::format("{} does not contain a model of charlm: it has no tensor '{}' of two dimensions",
+                                from.directory().string(), tensor)};
   return from.content().tensors[*index].spec.shape[which];
 }
 

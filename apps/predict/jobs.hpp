@@ -10,32 +10,32 @@
 #include <string>
 #include <vector>
 
-/// What `predict` can make of a checkpoint. `options.file` is what to predict for.
+/// The predictions that `predict` can make with a checkpoint. `options.file` names the input file.
 namespace predict {
 
-/// Whose checkpoint it is.
+/// The program or library that wrote a checkpoint.
 enum class model_kind : std::uint8_t { charlm, xgboost, lightgbm, mnist };
 
-/// By the tensor that holds the model; what is of no known kind is taken for charlm's. Fails with
-/// `errc::invalid_argument` for gpt's, with what to use instead.
+/// Recognises a checkpoint by the tensor that contains the model. Unknown checkpoints count as charlm's. Fails with
+/// `errc::invalid_argument` for a checkpoint of gpt.
 [[nodiscard]] troupe::expected<model_kind> kind_of(const troupe::serialization::checkpoint& source);
 
-/// charlm: for each window of the text's held-out part the likeliest next byte, and the log-probability (in nats) of
-/// the one that comes.
+/// charlm: for each window of the text's held-out part, the likeliest next byte and the log-probability (in nats) of
+/// the actual next byte.
 [[nodiscard]] troupe::inference::prediction_job make_charlm_job(const troupe::inference::prediction_request& request);
 
-/// trees: what the library says of each row of a CSV table with a header. `options.lightgbm_library` is LightGBM's
-/// file, or empty.
+/// trees: the library's prediction for each row of a CSV table with a header. `options.lightgbm_library` is the path of
+/// LightGBM's library, or empty.
 [[nodiscard]] troupe::inference::prediction_job make_trees_job(const troupe::inference::prediction_request& request,
                                                                model_kind kind);
 
-/// A model of trees, and the columns that it was trained on.
+/// A tree model and the columns that it was trained on.
 struct trees_model {
   troupe::inference::predictor_ptr model;
   std::vector<std::string> features;
 };
 
-/// Throws `exception` where this program was built without XGBoost.
+/// Throws `exception` if this program was built without XGBoost.
 [[nodiscard]] trees_model load_xgboost_model(const troupe::serialization::checkpoint& source);
 
 } // namespace predict

@@ -1,6 +1,5 @@
-// Predicts with a checkpoint, for a whole file, over as many processes as you like: of charlm for a text, of trees, by
-// XGBoost or LightGBM, for a CSV table, of mnist for an IDX file of images. Writes a line, or a row of an array, for
-// each row of the file.
+// Predicts for a whole file with a checkpoint of charlm (for a text), trees (for a CSV table, by XGBoost or LightGBM)
+// or mnist (for an IDX file of images). Writes one line, or one row of an array, for each row of the file.
 #include "jobs.hpp"
 
 #include <command_line.hpp>
@@ -11,8 +10,9 @@
 #include <troupe/serialization/files/digest.hpp>
 #include <troupe/troupe.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstdio>
 #include <exception>
@@ -33,36 +33,34 @@ inference::prediction_job make_job(const inference::prediction_request& request)
                                              : predict::make_trees_job(request, kind);
 }
 
-/// A run's directory stands for its latest checkpoint.
+/// A run's directory means its latest checkpoint.
 std::filesystem::path checkpoint_in(const std::filesystem::path& path) {
   auto all = path / "checkpoints";
   return std::filesystem::is_directory(all) ? value_or_throw(serialization::open_latest(all)).found.directory() : path;
 }
 
-/// What kind of checkpoint it is; throws `exception` for what no worker could do anything about.
-predict::model_kind look_at(const inference::batch_prediction_config& config) {
+/// Returns the kind of the checkpoint. Throws `exception` for errors that can be found before workers are started.
+predict::model_kind check(const inference::batch_prediction_config& config) {
   auto kind = value_or_throw(predict::kind_of(value_or_throw(serialization::checkpoint::open(config.checkpoint))));
   auto library = config.trainer.options.at("lightgbm_library").get<std::string>();
   if (kind != predict::model_kind::lightgbm && !library.empty())
-    throw exception{errc::invalid_argument, "--lightgbm-library: " + config.checkpoint.string() +
-                                                " holds no model of LightGBM's: leave the option out"};
-  // Where the workers are this host's, the error comes at once.
+    throw exception{errc::invalid_argument,
+                    fmt::format("--lightgbm-library: {} does not contain a LightGBM model: omit the option",
+                                config.checkpoint.string())};
+  // Workers on this host would fail, so report a missing library now.
   if (kind == predict::model_kind::lightgbm && config.trainer.cluster.nodes.empty())
     if (auto found = lightgbm::find_library(library); !found)
-      throw exception{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
+      throw exception{found.error().code, fmt::format("{}; or use --lightgbm-library PATH", found.error().message)};
   return kind;
 }
 
-/// Of a prediction that is told no name: the same command goes on, another model, file or output is another run.
+/// The default name of the run. The same command resumes its run; another model, file or output is another run.
 std::string name_of_run(const inference::batch_prediction_config& config, const std::string& file) {
   auto name = "predict-" + config.output.stem().string();
   std::ranges::replace_if(
       name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '_' && c != '-'; }, '_');
   auto all = config.checkpoint.string() + '\n' + file + '\n' + std::filesystem::absolute(config.output).string();
-  std::array<char, 9> digits{};
-  std::snprintf(digits.data(), digits.size(), "%08x",
-                static_cast<unsigned>(serialization::xxh3(std::as_bytes(std::span{all})) & 0xffffffffu));
-  return name.substr(0, 60) + "-" + digits.data();
+  return fmt::format("{}-{:08x}", name.substr(0, 60), serialization::xxh3(std::as_bytes(std::span{all})) & 0xffffffffu);
 }
 
 int run(const app& program, inference::batch_prediction_config config) {
@@ -70,8 +68,8 @@ int run(const app& program, inference::batch_prediction_config config) {
   auto& name = config.trainer.run.name;
   if (name.empty())
     name = name_of_run(config, config.trainer.options.at("file").get<std::string>());
-  // Those of mnist need LibTorch, which this program does without.
-  auto is_mnist = look_at(config) == predict::model_kind::mnist;
+  // Workers for mnist need LibTorch, which this program does not link.
+  auto is_mnist = check(config) == predict::model_kind::mnist;
   auto with_torch =
       is_mnist ? std::optional{app{program.argc(), program.argv(), worker_program{"mnist-worker"}}} : std::nullopt;
   auto predictor = inference::batch_predictor{is_mnist ? *with_torch : program, "predict", std::move(config)};
@@ -88,7 +86,7 @@ int run(const app& program, inference::batch_prediction_config config) {
   if (result->run.status == run_status::completed)
     std::printf("%llu rows in %.1f s\n", static_cast<unsigned long long>(result->rows), result->run.seconds_total);
   else
-    std::printf("stopped; the same command goes on\n");
+    std::printf("stopped; the same command continues\n");
   return predictor.exit_code();
 }
 
@@ -110,18 +108,17 @@ int main(int argc, char** argv) {
   cli.add_option("--checkpoint", checkpoint, "A checkpoint, or a run's directory")->required();
   cli.add_option("--file", file, "A text for charlm, a CSV table for trees, IDX images for mnist")->required();
   cli.add_option("--output", output, "What to write: a name that ends in .csv or .npy")->required();
-  cli.add_flag("--replace", replace, "Replaces an output that is there");
-  cli.add_option("--block", config.block_rows, "Rows between two points of agreement")->capture_default_str();
+  cli.add_flag("--replace", replace, "Replace an existing output");
+  cli.add_option("--block", config.block_rows, "Rows that the workers predict between two synchronisations")
+      ->capture_default_str();
   cli.add_option("--lightgbm-library", lightgbm_library,
-                 "For a model of LightGBM's: its library, lib_lightgbm.so, on each host; without, what TROUPE_LIGHTGBM "
-                 "names, or the one of a Python package in the usual places");
+                 "For a LightGBM model: the path of lib_lightgbm.so on each host (default: $TROUPE_LIGHTGBM, else that "
+                 "of a Python package in the usual places)");
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
-  cli.add_option("--nodes", config.trainer.cluster.nodes, "HOST:PORT of each caf-node; this machine without")
-      ->delimiter(',');
-  cli.add_flag("--trusted-network", config.trainer.cluster.trusted_network, "Off loopback: the network is private");
-  cli.add_option("--storage", storage, "Where the run's directory is made")->capture_default_str();
+  apps::add_nodes(cli, config.trainer.cluster);
+  cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   cli.add_option("--name", config.trainer.run.name,
-                 "Name of the run's directory (default: made of output, checkpoint and file)");
+                 "Name of the run's directory (default: derived from output, checkpoint and file)");
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   config.checkpoint = checkpoint;

@@ -1,5 +1,7 @@
 #include "jobs.hpp"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 namespace predict {
@@ -15,9 +17,9 @@ expected<model_kind> kind_of(const serialization::checkpoint& source) {
     return model_kind::mnist;
   auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
   if (values.is_object() && values.contains("gpt"))
-    return fail(errc::invalid_argument, source.directory().string() +
-                                            " is a checkpoint of gpt's, which writes text: gpt --sample-from " +
-                                            source.directory().string());
+    return fail(errc::invalid_argument,
+                fmt::format("{} is a checkpoint of gpt, which generates text: use gpt --sample-from {}",
+                            source.directory().string(), source.directory().string()));
   return model_kind::charlm;
 }
 

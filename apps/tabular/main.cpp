@@ -1,5 +1,5 @@
-// Trains a softmax regression on a CSV table, in as many processes as you like, and tells how well it does on the tenth
-// part that was held out. Without a table it makes one up: flowers of three species.
+// Trains a softmax regression on a CSV table and reports its accuracy on the held-out tenth of the rows. Without a
+// table it generates one: flowers of three species.
 #include <command_line.hpp>
 
 #include <troupe/data/csv.hpp>
@@ -7,6 +7,8 @@
 #include <troupe/data/loader.hpp>
 #include <troupe/data/preprocessor.hpp>
 #include <troupe/troupe.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +24,7 @@ namespace {
 
 using namespace troupe;
 
-/// For each class a weight for each input, and one more.
+/// For each class, a weight for each input and a bias.
 struct model {
   std::size_t inputs;
   std::size_t classes;
@@ -89,7 +91,7 @@ tables read_tables(const train_context& ctx) {
     auto [training, held_out] = value_or_throw(data::split(table, 0.1));
     return {training, held_out};
   }
-  // Its labels have the numbers that those of the training file have.
+  // Labels are numbered as in the training file.
   how.columns.back().categories = *table->columns().back().categories;
   return {table, read("validation")};
 }
@@ -98,7 +100,7 @@ void train(train_context& ctx) {
   auto [training, held_out] = read_tables(ctx);
   auto classes = training->columns().back().categories->size();
 
-  // Every rank learns the same, and the checkpoint has it.
+  // Every rank computes the same scaling, and the checkpoint contains it.
   auto scaler = data::standard_scaler({"inputs"});
   auto reduction = data::context_reduction{ctx};
   scaler->fit(*training, reduction);
@@ -134,7 +136,7 @@ void train(train_context& ctx) {
 
 const std::vector<std::string> flower_columns{"sepal_length", "sepal_width", "petal_length", "petal_width"};
 
-/// 600 flowers whose sizes scatter around those of their species.
+/// Writes 600 flowers whose sizes vary around those of their species.
 void write_flowers(const std::filesystem::path& path) {
   struct species {
     const char* name;
@@ -155,10 +157,10 @@ void write_flowers(const std::filesystem::path& path) {
   }
   out.close();
   if (!out)
-    throw exception{errc::io_error, path.string() + ": the table cannot be written"};
+    throw exception{errc::io_error, fmt::format("cannot write the table {}", path.string())};
 }
 
-/// Numbers of columns may be written as ranges: "0-3" for "0,1,2,3".
+/// Expands ranges of column numbers: "0-3" means "0,1,2,3".
 std::vector<std::string> with_ranges(const std::vector<std::string>& columns) {
   std::vector<std::string> result;
   for (const auto& text : columns) {
@@ -225,25 +227,26 @@ int main(int argc, char** argv) {
   auto workers = std::uint32_t{2};
   std::string storage = "runs";
   CLI::App cli{"Trains a softmax regression on a CSV table.", "tabular"};
-  auto* file = cli.add_option("--file", o.file, "The table; one is made up without");
+  auto* file = cli.add_option("--file", o.file, "The table (default: a generated one)");
   cli.add_option("--validation", o.validation,
-                 "A table of the same form to evaluate on (default: a tenth of the rows, which are held out)")
+                 "A table of the same form to evaluate on (default: a held-out tenth of the rows)")
       ->needs(file);
-  cli.add_option("--delimiter", o.delimiter, "What stands between fields: a character, or tab")
+  cli.add_option("--delimiter", o.delimiter, "Separator of fields: a character, or the word tab")
       ->check([](const std::string& text) {
-        return text.size() == 1 || text == "tab" ? std::string{} : "a character, or the word tab, not '" + text + "'";
+        return text.size() == 1 || text == "tab" ? std::string{}
+                                                 : fmt::format("expected a character or the word tab, not '{}'", text);
       })
       ->capture_default_str();
-  cli.add_option("--skip-lines", o.skip_lines, "Lines in front of the table that are no part of it")
-      ->capture_default_str();
-  cli.add_flag("--no-header", o.no_header, "The first row is data; columns are numbered from 0, and 0-3 is a range");
-  cli.add_option("--inputs", o.inputs, "The columns of numbers to learn from")->delimiter(',')->capture_default_str();
-  cli.add_option("--label", o.label, "The column that says what is to be learned")->capture_default_str();
-  cli.add_option("--batch", o.batch, "Samples in a step")->capture_default_str();
+  cli.add_option("--skip-lines", o.skip_lines, "Number of lines to skip before the table")->capture_default_str();
+  cli.add_flag("--no-header", o.no_header,
+               "The first row is data; columns are numbered from 0, and ranges such as 0-3 are allowed");
+  cli.add_option("--inputs", o.inputs, "Numeric input columns")->delimiter(',')->capture_default_str();
+  cli.add_option("--label", o.label, "Column of the class to learn")->capture_default_str();
+  cli.add_option("--batch", o.batch, "Samples in each step's batch")->capture_default_str();
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   apps::add_verify_determinism(cli, o.trainer.run.verify_determinism);
   cli.add_option("--steps", o.trainer.run.steps, "The last step")->capture_default_str();
-  cli.add_option("--storage", storage, "Where the run's directory is made")->capture_default_str();
+  cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   cli.add_option("--name", o.trainer.run.name, "Name of the run's directory")->capture_default_str();
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;

@@ -17,19 +17,19 @@
 
 namespace trees {
 
-/// What a run is asked for, whichever library it is for.
+/// The settings of a run, independent of the library.
 struct request {
   nlohmann::json parameters = nlohmann::json::object();
   std::vector<std::string> features;
   std::string label;
   std::uint64_t rounds = 30;
   std::uint64_t checkpoint_every = 10;
-  /// The file of LightGBM's library; XGBoost does not look at it.
+  /// The path of LightGBM's library; ignored by XGBoost.
   std::filesystem::path lightgbm_library = {};
   troupe::trainer_config trainer = {};
 };
 
-/// What the program needs of a library of trees.
+/// The functions that the program needs from a library of trees.
 struct library {
   /// One of the app's functions.
   troupe::named_function function;
@@ -38,7 +38,7 @@ struct library {
       export_model;
 };
 
-/// Nothing where this program was built without XGBoost.
+/// Empty if this program was built without XGBoost.
 [[nodiscard]] std::optional<library> xgboost_library(troupe::boosting::make_training_sets make);
 [[nodiscard]] library lightgbm_library(troupe::boosting::make_training_sets make);
 

@@ -2,6 +2,8 @@
 
 #include <troupe/lightgbm.hpp>
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace trees {
@@ -13,10 +15,11 @@ library lightgbm_library(boosting::make_training_sets make) {
           [](const app& program, const request& asked) {
             auto config = config_of<lightgbm::training_config>(asked);
             config.library = asked.lightgbm_library;
-            // Where the workers are this host's, the error comes at once.
+            // Workers on this host would fail, so report a missing library now.
             if (config.trainer.cluster.nodes.empty())
               if (auto found = lightgbm::find_library(config.library); !found)
-                throw exception{found.error().code, found.error().message + "; or give --lightgbm-library PATH"};
+                throw exception{found.error().code,
+                                fmt::format("{}; or use --lightgbm-library PATH", found.error().message)};
             return lightgbm::make_trainer(program, "train-lightgbm", config);
           },
           [](const serialization::checkpoint& source, const std::filesystem::path& path) {

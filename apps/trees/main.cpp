@@ -1,6 +1,5 @@
-// Trains boosted trees on a CSV table by XGBoost or LightGBM, over as many processes as you like, and tells how well
-// they do on the tenth part that was held out. Without a table it makes one up: rents of flats. `predict` takes the
-// checkpoint.
+// Trains boosted trees on a CSV table with XGBoost or LightGBM and reports their error on the held-out tenth of the
+// rows. Without a table it generates one: rents of flats. `predict` accepts its checkpoints.
 #include "library.hpp"
 
 #include <command_line.hpp>
@@ -9,6 +8,8 @@
 #include <troupe/data/data_set.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/troupe.hpp>
+
+#include <fmt/format.h>
 
 #include <cmath>
 #include <cstdio>
@@ -23,7 +24,7 @@ namespace {
 
 using namespace troupe;
 
-/// Every worker reads the table; the library gets its own part of it.
+/// Every worker reads the whole table; its library gets a part.
 boosting::training_sets read_table(const train_context& ctx) {
   const auto& config = boosting::user_config(ctx);
   auto how = data::csv_options{};
@@ -39,7 +40,7 @@ boosting::training_sets read_table(const train_context& ctx) {
 
 const std::vector<std::string> flat_columns{"area", "rooms", "floor", "year", "distance"};
 
-/// 2,000 flats; of some the year is not known.
+/// Writes 2,000 flats; for some the year is missing.
 void write_flats(const std::filesystem::path& path) {
   auto random = random_stream{1, "flats"};
   auto out = std::ofstream{path};
@@ -59,7 +60,7 @@ void write_flats(const std::filesystem::path& path) {
   }
   out.close();
   if (!out)
-    throw exception{errc::io_error, path.string() + ": the table cannot be written"};
+    throw exception{errc::io_error, fmt::format("cannot write the table {}", path.string())};
 }
 
 struct options {
@@ -74,35 +75,34 @@ void add_parameters(options& o) {
   for (const auto& each : o.parameters) {
     auto mark = each.find('=');
     if (mark == std::string::npos)
-      throw exception{errc::invalid_argument, "--parameter " + each + ": write NAME=VALUE"};
+      throw exception{errc::invalid_argument, fmt::format("--parameter {}: expected NAME=VALUE", each)};
     o.asked.parameters[each.substr(0, mark)] = each.substr(mark + 1);
   }
 }
 
-/// What is wrong about options that are each good alone; before a run, that would come to nothing at its end.
+/// Describes a contradiction between options. Checked before the run, which would otherwise fail only at its end.
 std::optional<std::string> contradiction(const options& o) {
   auto end = std::filesystem::path{o.export_to}.extension();
   auto is_xgboosts = end == ".ubj" || end == ".json";
   if (o.library == "lightgbm") {
     if (is_xgboosts)
-      return "--export " + o.export_to + ": " + end.string() +
-             " is XGBoost's; LightGBM's models are text: give another name, as model.txt";
+      return fmt::format("--export {}: {} is XGBoost's format; LightGBM's models are text: use another name, such as "
+                         "model.txt",
+                         o.export_to, end.string());
     return std::nullopt;
   }
   if (!o.asked.lightgbm_library.empty())
-    return "--lightgbm-library goes with --library lightgbm alone: add that, or leave it out";
+    return "--lightgbm-library requires --library lightgbm: add that, or omit it";
   if (!o.export_to.empty() && !is_xgboosts)
-    return "--export " + o.export_to + ": XGBoost's models are .ubj or .json: give a name that ends so";
+    return fmt::format("--export {}: XGBoost's models are .ubj or .json: use a name with that ending", o.export_to);
   return std::nullopt;
 }
 
 void print(const run_result& result) {
-  std::string text = "round " + std::to_string(result.steps);
+  auto text = fmt::format("round {}", result.steps);
   auto separator = ": ";
   for (const auto& [name, value] : result.metrics) {
-    char number[64];
-    std::snprintf(number, sizeof number, "%s%s %.4f", separator, name.c_str(), value);
-    text += number;
+    text += fmt::format("{}{} {:.4f}", separator, name, value);
     separator = ", ";
   }
   std::printf("%s\ncheckpoint %s\n", text.c_str(), result.latest_checkpoint.c_str());
@@ -150,27 +150,24 @@ int main(int argc, char** argv) {
   auto workers = std::uint32_t{2};
   std::string storage = "runs";
   CLI::App cli{"Trains boosted trees on a CSV table with a header.", "trees"};
-  cli.add_option("--library", o.library, "What trains them")
+  cli.add_option("--library", o.library, "Library that trains the trees")
       ->check(CLI::IsMember({"xgboost", "lightgbm"}))
       ->capture_default_str();
   cli.add_option(
       "--lightgbm-library", o.asked.lightgbm_library,
-      "LightGBM's library, lib_lightgbm.so, on each host; without, what TROUPE_LIGHTGBM names, or the one of "
-      "a Python package in the usual places");
-  cli.add_option("--file", o.file, "The table; one is made up without");
-  cli.add_option("--features", o.asked.features, "The columns of numbers to learn from")
-      ->delimiter(',')
-      ->capture_default_str();
-  cli.add_option("--label", o.asked.label, "The column of numbers to be learned")->capture_default_str();
+      "Path of lib_lightgbm.so on each host (default: $TROUPE_LIGHTGBM, else that of a Python package in the usual "
+      "places)");
+  cli.add_option("--file", o.file, "The table (default: a generated one)");
+  cli.add_option("--features", o.asked.features, "Numeric input columns")->delimiter(',')->capture_default_str();
+  cli.add_option("--label", o.asked.label, "Numeric column to learn")->capture_default_str();
   cli.add_option("--rounds", o.asked.rounds, "Rounds of boosting")->capture_default_str();
-  cli.add_option("--parameter", o.parameters, "A parameter of the library's, as NAME=VALUE; several may be given");
+  cli.add_option("--parameter", o.parameters, "A parameter of the library, as NAME=VALUE; may be repeated");
   cli.add_option("--checkpoint-every", o.asked.checkpoint_every, "Rounds between checkpoints")->capture_default_str();
   cli.add_option("--export", o.export_to,
-                 "Writes the model as the library's own file: XGBoost's is .ubj or .json, LightGBM's a text");
+                 "Write the model as the library's own file: .ubj or .json for XGBoost, text for LightGBM");
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
-  cli.add_option("--nodes", config.cluster.nodes, "HOST:PORT of each caf-node; this machine without")->delimiter(',');
-  cli.add_flag("--trusted-network", config.cluster.trusted_network, "Off loopback: the network is private");
-  cli.add_option("--storage", storage, "Where the run's directory is made")->capture_default_str();
+  apps::add_nodes(cli, config.cluster);
+  cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   cli.add_option("--name", config.run.name, "Name of the run's directory")->capture_default_str();
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
@@ -182,7 +179,7 @@ int main(int argc, char** argv) {
   }
   if (o.library == "xgboost" && !xgboost) {
     std::fprintf(stderr, "trees: this program was built without XGBoost: install libxgboost-dev and build it again, or "
-                         "take --library lightgbm\n");
+                         "use --library lightgbm\n");
     return 1;
   }
   try {

@@ -42,9 +42,9 @@ const_matrix operand(cublasOperation_t op, const float* data, int rows, int colu
                            : const_matrix{data, columns, rows, Eigen::OuterStride<>{stride}};
 }
 
-/// Whether each process finds another sum, as with a library that leaves the order to chance.
+/// Whether each process computes slightly different sums, like a library without a fixed order.
 bool is_noisy() {
-  const auto* value = std::getenv("TROUPE_PLAYED_CUBLAS_NOISE");
+  const auto* value = std::getenv("TROUPE_FAKE_CUBLAS_NOISE");
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
@@ -63,7 +63,7 @@ void compute(const product& x) {
     result.noalias() = a.transpose() * b.transpose();
   if (static const auto noisy = is_noisy(); noisy)
     result *= 1.0F + static_cast<float>(::getpid() % 1000) * 1e-6F;
-  // Memory that is not read may hold anything.
+  // With beta 0 the old content is not read and may be anything.
   if (x.beta == 0.0F)
     c = x.alpha * result;
   else
@@ -86,7 +86,7 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
 
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
   handle->stream = stream;
-  // As cuBLAS does.
+  // Like cuBLAS, setting the stream resets the workspace.
   handle->has_workspace = false;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -109,7 +109,7 @@ cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t m
 cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
                               int k, const float* alpha, const float* a, int lda, const float* b, int ldb,
                               const float* beta, float* c, int ldc) {
-  // Without these its bits may be others from one run to the next: refused here, so that it cannot be forgotten.
+  // Without these settings cuBLAS is not deterministic, so they are required here.
   if (handle->stream == nullptr || !handle->has_workspace || !handle->is_pedantic || handle->has_atomics)
     return CUBLAS_STATUS_NOT_INITIALIZED;
   if (m < 0 || n < 0 || k < 0 || lda < (op_a == CUBLAS_OP_N ? m : k) || ldb < (op_b == CUBLAS_OP_N ? k : n) || ldc < m)

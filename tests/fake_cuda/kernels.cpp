@@ -19,9 +19,9 @@ thread_local dim3 grid_size;
 
 namespace {
 
-/// The threads of a block as coroutines: each runs to where it synchronizes, then the next. `ucontext` gives them their
-/// stacks; from then on the compiler's own jumps change over, which costs some nanoseconds. They stay for the next
-/// block.
+/// The threads of a block as coroutines: each runs to its next barrier, then the next one runs. `ucontext` creates
+/// their stacks. Afterwards the compiler's own jumps switch between them, which takes some nanoseconds. The stacks are
+/// kept for the next block.
 class block_of_coroutines {
  public:
   explicit block_of_coroutines(unsigned threads) : lanes_(threads) {
@@ -29,7 +29,7 @@ class block_of_coroutines {
       lane.stack = std::make_unique<std::byte[]>(stack_bytes);
   }
 
-  /// Whether any thread has synchronized.
+  /// Whether any thread has reached a barrier.
   bool run(const std::function<void()>& thread) {
     thread_ = &thread;
     running = this;
@@ -51,7 +51,7 @@ class block_of_coroutines {
 
   static void synchronize() {
     if (running == nullptr) {
-      std::fprintf(stderr, "fake CUDA: a kernel synchronizes that did not in its first block\n");
+      std::fprintf(stderr, "fake CUDA: a kernel has a barrier that its first block did not reach\n");
       std::abort();
     }
     running->has_synchronized_ = true;
@@ -59,7 +59,7 @@ class block_of_coroutines {
   }
 
  private:
-  /// What the compiler's jumps remember: frame, stack and where to go on.
+  /// The state of the compiler's jumps: frame, stack and address.
   using place = void* [5];
 
   struct lane {
@@ -72,11 +72,11 @@ class block_of_coroutines {
 
   static constexpr std::size_t stack_bytes = 32 << 10;
 
-  /// Returns when the lane's thread synchronizes or ends.
+  /// Returns when the lane's thread reaches a barrier or ends.
   [[gnu::noipa]] void enter_lane() {
     if (__builtin_setjmp(home_) == 0)
       go_on();
-    asm volatile("" ::: "memory"); // No tail call: this frame has to be there when somebody jumps into it.
+    asm volatile("" ::: "memory"); // No tail call: this frame must exist when another lane jumps into it.
   }
 
   [[gnu::noipa]] void leave_lane() {
@@ -100,7 +100,7 @@ class block_of_coroutines {
     ::setcontext(&lane.start);
   }
 
-  /// A lane's life: a thread of each block.
+  /// Runs in each lane: one thread of each block after another.
   static void live() {
     for (;;) {
       (*running->thread_)();
@@ -120,7 +120,7 @@ class block_of_coroutines {
 
 thread_local block_of_coroutines* block_of_coroutines::running = nullptr;
 
-/// Kernels whose threads need not wait for each other.
+/// Kernels whose threads have no barriers.
 class plain_kernels {
  public:
   bool has(void (*kernel)()) {

@@ -15,7 +15,7 @@ std::size_t pages(std::size_t size_bytes) {
   return (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
 }
 
-/// Negative where there are none.
+/// The protection key of device memory; negative without support by the processor.
 int protection_key() noexcept {
   static const int key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
   return key;
@@ -81,7 +81,7 @@ cudaError_t memory_table::add_registered(void* data, std::size_t size_bytes) {
     return cudaErrorInvalidValue;
   if (overlaps(first, size_bytes))
     return cudaErrorHostMemoryAlreadyRegistered;
-  // By whole pages.
+  // Rounded up to whole pages.
   const auto last_page = (first + size_bytes - 1) / page_bytes;
   for (const auto& [begin, region] : regions_)
     if (region.kind == memory_kind::registered && begin / page_bytes <= last_page &&

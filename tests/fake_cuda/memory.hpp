@@ -12,15 +12,15 @@
 
 namespace fake_cuda {
 
-/// Who can reach memory. Nobody told the runtime of memory that is `pageable`.
+/// Who can reach memory. `pageable` memory is unknown to the runtime.
 enum class memory_kind { pageable, pinned, registered, device };
 
-/// The memory of this process that devices know of. Where the processor has protection keys, the memory of a device is
-/// closed to all threads but those of streams: a program that touches it past the runtime gets SIGSEGV, and a system
-/// call EFAULT, as with a GPU. It comes filled with what is no zero, and never returns to the same use unnoticed.
+/// The memory of this process that devices know. If the processor has protection keys, device memory is inaccessible to
+/// all threads except those of streams: a program that bypasses the runtime gets SIGSEGV, and a system call EFAULT, as
+/// with a GPU. New memory is filled with nonzero bytes, so that stale or uninitialised use is found.
 class memory_table {
  public:
-  /// Null when a device of `total_bytes` has no room.
+  /// Null if a device of `total_bytes` has not enough memory left.
   [[nodiscard]] void* allocate_device(int device, std::size_t size_bytes, std::size_t total_bytes);
   [[nodiscard]] void* allocate_pinned(std::size_t size_bytes);
   [[nodiscard]] bool release(void* data, memory_kind kind);
@@ -28,9 +28,9 @@ class memory_table {
   [[nodiscard]] cudaError_t add_registered(void* data, std::size_t size_bytes);
   [[nodiscard]] cudaError_t remove_registered(void* data);
 
-  /// Of all `size_bytes`; false when they lie partly in one kind and partly in another, or go beyond an allocation.
+  /// The kind of all `size_bytes`. False if they span several kinds or exceed an allocation.
   [[nodiscard]] bool find(const void* data, std::size_t size_bytes, memory_kind& kind);
-  /// What was allocated or registered around an address.
+  /// The allocation or registered range that contains an address.
   [[nodiscard]] std::optional<address_range> around(std::uintptr_t at);
   [[nodiscard]] std::size_t allocated_bytes(int device);
 
@@ -50,7 +50,7 @@ class memory_table {
   std::map<int, std::size_t> allocated_;
 };
 
-/// For the calling thread, which is a device's.
+/// Allows the calling thread, which belongs to a device, to access device memory.
 void open_device_memory() noexcept;
 
 /// The table of this process.

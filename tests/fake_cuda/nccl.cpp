@@ -4,11 +4,11 @@
 #include <condition_variable>
 #include <cstddef>
 
-/// In NCCL's place where there are no GPUs (README.md): a library with its functions, for ranks that are processes or
-/// threads of one, over sockets and the fake CUDA runtime. It keeps what NCCL promises of non-blocking communicators:
-/// calls return at once, their work stands on the stream only when the state is success again, a group is one piece of
-/// work, an operation whose peer is gone does not end by itself, and an abort frees the communicator. Whoever breaks
-/// NCCL's rules ends with "fake NCCL: " and the reason, so that no test passes over it.
+/// Replaces NCCL on machines without GPUs (README.md): a library with its functions for ranks that are processes or
+/// threads, over sockets and the fake CUDA runtime. It keeps NCCL's rules for non-blocking communicators: calls return
+/// at once, their work is on the stream only when the state is success again, a group is one piece of work, an
+/// operation whose peer is gone does not end on its own, and an abort frees the communicator. A program that violates
+/// NCCL's rules ends with "fake NCCL: " and the reason, so that no test misses it.
 
 using namespace fake_nccl;
 
@@ -18,10 +18,10 @@ namespace {
 
 class communicator;
 
-/// Gives it a handle.
+/// Assigns a handle to the communicator.
 nccl::comm hand_out(std::shared_ptr<communicator> made);
 
-/// One rank's. Calls come from any thread, work is on threads of streams.
+/// One rank's communicator. Calls come from any thread; work runs on the threads of streams.
 class communicator : public std::enable_shared_from_this<communicator> {
  public:
   communicator(const rendezvous& where, int rank, int size, const cudaUUID_t& device)
@@ -32,27 +32,28 @@ class communicator : public std::enable_shared_from_this<communicator> {
   communicator(const communicator&) = delete;
   communicator& operator=(const communicator&) = delete;
 
-  /// To be put onto its stream with the others of the group.
+  /// Queues an operation for the stream, together with the others of its group.
   [[nodiscard]] nccl::result add(const char* call, const operation& what) {
     const std::lock_guard lock{mutex_};
     demand_idle(call, phase_ == phase::used);
-    demand(what.peer >= 0 && what.peer < mesh_.size(), call, "the peer is none of the communicator's ranks");
-    demand(pending_.empty() || pending_.front().stream == what.stream, call, "groups on several streams are not fake");
+    demand(what.peer >= 0 && what.peer < mesh_.size(), call, "the peer is not a rank of the communicator");
+    demand(pending_.empty() || pending_.front().stream == what.stream, call,
+           "groups on several streams are not supported");
     if (failure_.code == nccl::success)
       pending_.push_back(what);
     return report(failure_);
   }
 
-  /// The group is closed.
+  /// Called when the group is closed.
   void launch() {
     const std::lock_guard lock{mutex_};
     become_busy();
   }
 
-  /// Its state. Puts what is ready onto its stream.
+  /// Returns the state. Enqueues pending work on its stream if it is ready.
   [[nodiscard]] nccl::result poll() {
     const std::lock_guard lock{mutex_};
-    const auto is_hanging = phase_ == phase::revoked && is_set("TROUPE_PLAYED_NCCL_REVOKE_HANGS");
+    const auto is_hanging = phase_ == phase::revoked && is_set("TROUPE_FAKE_NCCL_REVOKE_HANGS");
     if (failure_.code == nccl::success && (!is_formed_ || clock::now() < ready_at_ || is_hanging))
       return nccl::in_progress;
     if (child_ && !has_made_child())
@@ -61,7 +62,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
       place();
     if (failure_.code != nccl::success)
       return report(failure_);
-    // What is finalized or revoked comes to rest.
+    // A communicator that is finalized or revoked becomes idle.
     if (phase_ != phase::used && unfinished_ != 0)
       return nccl::in_progress;
     is_busy_ = false;
@@ -83,23 +84,23 @@ class communicator : public std::enable_shared_from_this<communicator> {
     demand_idle("ncclCommRevoke", phase_ == phase::used);
     phase_ = phase::revoked;
     become_busy();
-    if (!is_set("TROUPE_PLAYED_NCCL_REVOKE_HANGS"))
+    if (!is_set("TROUPE_FAKE_NCCL_REVOKE_HANGS"))
       give_up();
     return nccl::in_progress;
   }
 
-  /// `*made` is written when the state is success again.
+  /// Writes `*made` when the state is success again.
   [[nodiscard]] nccl::result shrink(const std::set<int>& excluded, nccl::comm* made) {
     constexpr const auto* call = "ncclCommShrink";
     const std::lock_guard lock{mutex_};
     demand_idle(call, phase_ != phase::finalized);
     demand(unfinished_ == 0, call, "work of the communicator is still on a stream");
     demand(*excluded.begin() >= 0 && *excluded.rbegin() < mesh_.size() && !excluded.contains(mesh_.rank()), call,
-           "a rank that is excluded is the caller's, or none of the communicator's");
+           "an excluded rank is the caller's, or not a rank of the communicator");
     if (failure_.code != nccl::success)
       return report(failure_);
-    if (mesh_.rank() == 0 && is_set("TROUPE_PLAYED_NCCL_SHRINK_FAILS"))
-      return report({nccl::system_error, "Call to shrink failed: as TROUPE_PLAYED_NCCL_SHRINK_FAILS says"});
+    if (mesh_.rank() == 0 && is_set("TROUPE_FAKE_NCCL_SHRINK_FAILS"))
+      return report({nccl::system_error, "Call to shrink failed: as TROUPE_FAKE_NCCL_SHRINK_FAILS says"});
     const auto below = std::distance(excluded.begin(), excluded.lower_bound(mesh_.rank()));
     child_ = std::make_shared<communicator>(child_of(mesh_.where(), shrinks_++), mesh_.rank() - static_cast<int>(below),
                                             mesh_.size() - static_cast<int>(excluded.size()), mesh_.device());
@@ -118,7 +119,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void abort() {
     std::unique_lock lock{mutex_};
     pending_.clear();
-    if (is_set("TROUPE_PLAYED_NCCL_ABORT_HANGS"))
+    if (is_set("TROUPE_FAKE_NCCL_ABORT_HANGS"))
       wait_for_work(lock);
     give_up();
     changed_.wait(lock, [this] { return is_formed_; });
@@ -133,7 +134,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
     const std::lock_guard lock{mutex_};
     demand_idle("ncclCommRegister", phase_ == phase::used);
     for (const auto& [handle, registered] : registrations_)
-      demand(registered != data, "ncclCommRegister", "the memory is registered already");
+      demand(registered != data, "ncclCommRegister", "the memory is already registered");
     auto* handle = reinterpret_cast<void*>(16 * ++last_registration_); // NOLINT(performance-no-int-to-ptr)
     registrations_[handle] = data;
     return handle;
@@ -141,20 +142,20 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
   void remove_registration(void* handle) {
     const std::lock_guard lock{mutex_};
-    demand(registrations_.erase(handle) == 1, "ncclCommDeregister", "the handle is none of the communicator's");
+    demand(registrations_.erase(handle) == 1, "ncclCommDeregister", "the handle does not belong to the communicator");
   }
 
  private:
   enum class phase { used, finalized, revoked };
 
-  /// What stands on a stream.
+  /// The work of one group on a stream.
   struct placed {
     std::shared_ptr<communicator> owner;
     std::vector<operation> all;
     std::uint64_t number;
   };
 
-  /// The state has been success since the last call that began something, and this one is allowed.
+  /// Checks that the state has been success since the last asynchronous call, and that this call is allowed.
   void demand_idle(const char* call, bool is_allowed) const {
     demand(!is_busy_ || failure_.code != nccl::success, call, "the communicator is still in progress");
     demand(is_allowed, call, "the communicator is finalized, revoked or broken");
@@ -179,14 +180,14 @@ class communicator : public std::enable_shared_from_this<communicator> {
     changed_.notify_all();
   }
 
-  /// Of which a device that is lost does none.
+  /// A lost device does no work.
   void wait_for_work(std::unique_lock<std::mutex>& lock) {
     int device = 0;
     while (unfinished_ != 0 && cudaGetDevice(&device) == cudaSuccess)
       changed_.wait_for(lock, std::chrono::milliseconds{glance_ms});
   }
 
-  /// Or has failed to.
+  /// Or has failed to do so.
   bool has_made_child() {
     const auto state = child_->poll();
     if (state == nccl::in_progress)
@@ -229,9 +230,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
     changed_.notify_all();
   }
 
-  /// Between processes of one host NCCL does not notice it, only over a network.
+  /// NCCL notices a lost peer only over a network, not between processes on one host.
   void on_peer_gone(int peer) {
-    if (!is_set("TROUPE_PLAYED_NCCL_NOTICES"))
+    if (!is_set("TROUPE_FAKE_NCCL_NOTICES"))
       return;
     const std::lock_guard lock{mutex_};
     failure_ = {nccl::remote_error, "Connection closed by remote peer, rank " + std::to_string(peer)};
@@ -242,13 +243,13 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_formed_ = false;
-  /// Until somebody who asked was told of success.
+  /// Until a caller has seen success.
   bool is_busy_ = true;
   clock::time_point ready_at_;
   phase phase_ = phase::used;
   outcome failure_;
   std::vector<operation> pending_;
-  /// Pieces of work: put onto streams, over in this order whichever the streams, and not over yet.
+  /// Pieces of work: enqueued, completed (in this order across streams), and not yet completed.
   std::uint64_t placed_ = 0;
   std::uint64_t turn_ = 0;
   std::uint64_t unfinished_ = 0;
@@ -262,7 +263,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
 // -- handles ---------------------------------------------------------------------------------------------------------
 
-/// What is not freed. A handle is a number, and never given twice: so a call on what is freed is found out.
+/// The objects that are not freed. A handle is a number that is never reused, so that calls on freed objects are found.
 struct registry {
   struct entry {
     std::shared_ptr<communicator> group;
@@ -298,7 +299,7 @@ class call {
     auto& known = everything();
     const std::lock_guard lock{known.mutex};
     const auto found = known.groups.find(handle);
-    demand(found != known.groups.end(), name, "the communicator is freed, or none");
+    demand(found != known.groups.end(), name, "the communicator is freed or invalid");
     group_ = found->second.group;
     ++found->second.calls;
   }
@@ -313,7 +314,7 @@ class call {
 
   communicator* operator->() const { return group_.get(); }
 
-  /// From now on nobody may use the handle, and nobody else may be in a call with it.
+  /// Invalidates the handle. No other thread may be in a call with it.
   void free() const {
     auto& known = everything();
     const std::lock_guard lock{known.mutex};
@@ -350,7 +351,7 @@ nccl::result add(const char* name, nccl::comm group, const operation& what) {
 
 void demand_config(const char* name, const nccl::config* how) {
   demand(how != nullptr && how->magic == 0xcafebeef, name, "the configuration is not initialized");
-  demand(how->blocking == 0, name, "blocking communicators are not fake");
+  demand(how->blocking == 0, name, "blocking communicators are not supported");
 }
 
 } // namespace
@@ -371,19 +372,19 @@ nccl::result ncclGetUniqueId(nccl::unique_id* id) {
   return nccl::success;
 }
 
-/// The rank's device is the one that is current to the calling thread.
+/// The rank's device is the current one of the calling thread.
 nccl::result ncclCommInitRankConfig(nccl::comm* made, int ranks, nccl::unique_id id, int rank, nccl::config* how) {
   constexpr const auto* name = "ncclCommInitRankConfig";
   demand(made != nullptr && rank >= 0 && rank < ranks, name, "the rank is out of range, or there is no communicator");
   demand_config(name, how);
-  demand(group_depth == 0, name, "to form communicators in groups is not fake");
+  demand(group_depth == 0, name, "communicators cannot be formed in groups");
   int device = 0;
   cudaDeviceProp properties{};
   if (const auto code = cudaGetDevice(&device); code != cudaSuccess)
     return report(cuda_failure(code));
   if (const auto code = cudaGetDeviceProperties(&properties, device); code != cudaSuccess)
     return report(cuda_failure(code));
-  // The rest of the id is as random.
+  // The rest of the id is random, too.
   rendezvous where{};
   std::memcpy(where.data(), id.internal, sizeof(where));
   *made = hand_out(std::make_shared<communicator>(where, rank, ranks, properties.uuid));
@@ -465,7 +466,7 @@ nccl::result ncclAllGather(const void* from, void* to, std::size_t count, nccl::
 
 nccl::result ncclAllReduce(const void* from, void* to, std::size_t count, nccl::data_type type, nccl::operation how,
                            nccl::comm group, void* stream) {
-  demand(how == nccl::sum, "ncclAllReduce", "only sums are fake");
+  demand(how == nccl::sum, "ncclAllReduce", "only sums are supported");
   return add("ncclAllReduce", group, {kind::all_reduce, 0, from, to, count, type, stream});
 }
 
@@ -482,20 +483,20 @@ nccl::result ncclMemFree(void* data) {
   if (data != nullptr) {
     auto& known = everything();
     const std::lock_guard lock{known.mutex};
-    demand(known.memory.erase(data) == 1, "ncclMemFree", "the memory is freed, or not of ncclMemAlloc");
+    demand(known.memory.erase(data) == 1, "ncclMemFree", "the memory is freed, or not from ncclMemAlloc");
   }
   const auto code = cudaFree(data);
   return code == cudaSuccess ? nccl::success : report(cuda_failure(code));
 }
 
-/// Stricter than NCCL: only whole blocks of ncclMemAlloc's. What is cudaMalloc's cannot be asked for.
+/// Stricter than NCCL: accepts only whole blocks from ncclMemAlloc. Memory from cudaMalloc cannot be checked.
 nccl::result ncclCommRegister(nccl::comm group, void* data, std::size_t size_bytes, void** handle) {
   {
     auto& known = everything();
     const std::lock_guard lock{known.mutex};
     const auto found = known.memory.find(data);
     demand(found != known.memory.end() && size_bytes <= found->second, "ncclCommRegister",
-           "the memory begins no block of ncclMemAlloc's, or is larger");
+           "the memory does not start a block of ncclMemAlloc, or is larger");
   }
   *handle = call(group, "ncclCommRegister")->add_registration(data);
   return nccl::success;
@@ -510,9 +511,9 @@ nccl::result ncclCommShrink(nccl::comm group, int* excluded, int count, nccl::co
                             int flags) {
   constexpr const auto* name = "ncclCommShrink";
   if (library_version() < first_that_shrinks)
-    return report({nccl::invalid_usage, "ncclCommShrink: this version cannot"});
-  demand(excluded != nullptr && count > 0 && made != nullptr, name, "nobody is excluded, or there is no communicator");
-  demand(flags == 0, name, "flags are not fake");
+    return report({nccl::invalid_usage, "ncclCommShrink: not supported by this version"});
+  demand(excluded != nullptr && count > 0 && made != nullptr, name, "no rank is excluded, or there is no communicator");
+  demand(flags == 0, name, "flags are not supported");
   if (how != nullptr)
     demand_config(name, how);
   const std::set<int> lost(excluded, excluded + count);
@@ -523,8 +524,8 @@ nccl::result ncclCommShrink(nccl::comm group, int* excluded, int count, nccl::co
 
 nccl::result ncclCommRevoke(nccl::comm group, int flags) {
   if (library_version() < first_that_revokes)
-    return report({nccl::invalid_usage, "ncclCommRevoke: this version cannot"});
-  demand(flags == 0, "ncclCommRevoke", "flags have to be 0");
+    return report({nccl::invalid_usage, "ncclCommRevoke: not supported by this version"});
+  demand(flags == 0, "ncclCommRevoke", "flags must be 0");
   return call(group, "ncclCommRevoke")->revoke();
 }
 

@@ -18,13 +18,13 @@ inline std::uint64_t size_of(nccl::data_type type) {
   constexpr std::array<std::uint64_t, 10> sizes{1, 1, 4, 0, 8, 0, 2, 4, 8, 2};
   const auto i = static_cast<std::size_t>(type);
   const auto result = i < sizes.size() ? sizes[i] : 0;
-  demand(result != 0, "a call", "the type is not fake");
+  demand(result != 0, "a call", "the type is not supported");
   return result;
 }
 
 struct operation {
   kind what;
-  /// Of sends and receives; else 0.
+  /// For sends and receives; otherwise 0.
   int peer;
   const void* from;
   void* to;
@@ -35,10 +35,10 @@ struct operation {
   [[nodiscard]] std::uint64_t size_bytes() const { return count * size_of(type); }
 };
 
-/// Goes before the bytes. The receiver expects the same.
+/// Precedes the bytes. The receiver expects an equal one.
 struct header {
   kind what = kind::send;
-  /// Of a collective: its type and count.
+  /// The type and count of a collective.
   std::uint32_t type = 0;
   std::uint64_t count = 0;
   std::uint64_t size_bytes = 0;
@@ -54,7 +54,7 @@ struct header {
   }
 };
 
-/// Messages between this rank and all, itself too, at once; first in, first out for each two ranks.
+/// Exchanges messages between this rank and all ranks, including itself, concurrently; in order for each pair of ranks.
 class exchange {
  public:
   explicit exchange(const mesh& between) : between_(between), lines_(static_cast<std::size_t>(between.size())) {}
@@ -66,7 +66,7 @@ class exchange {
     lines_[static_cast<std::size_t>(peer)].incoming.push_back({head, data});
   }
 
-  /// Whether all has been sent and received; if not, it is given up. A peer that is gone ends nothing.
+  /// Whether everything has been sent and received; false if it was given up. A lost peer does not end the exchange.
   template <class F>
   [[nodiscard]] bool run(const std::atomic<bool>& is_given_up, F on_peer_gone) {
     copy_own();
@@ -85,14 +85,14 @@ class exchange {
  private:
   struct message {
     header head;
-    /// Only read, if it is sent.
+    /// Only read if it is sent.
     void* data;
     header heard = {};
-    /// The header included.
+    /// Including the header.
     std::uint64_t done = 0;
 
     [[nodiscard]] bool is_done() const { return done == sizeof(header) + head.size_bytes; }
-    /// What is left of the header, and of the bytes.
+    /// The remaining parts of header and bytes.
     [[nodiscard]] std::array<iovec, 2> rest(header& first) const {
       const auto of_header = std::min<std::uint64_t>(done, sizeof(header));
       const auto of_data = done - of_header;
@@ -110,7 +110,8 @@ class exchange {
 
   void copy_own() {
     auto& x = lines_[static_cast<std::size_t>(between_.rank())];
-    demand(x.outgoing.size() == x.incoming.size(), "ncclGroupEnd", "not all that a rank sends itself is received");
+    demand(x.outgoing.size() == x.incoming.size(), "ncclGroupEnd",
+           "a rank does not receive all that it sends to itself");
     for (; !x.outgoing.empty(); x.outgoing.pop_front(), x.incoming.pop_front()) {
       const auto& from = x.outgoing.front();
       const auto& to = x.incoming.front();
@@ -129,14 +130,14 @@ class exchange {
     std::vector<pollfd> result;
     for (const auto& x : lines_) {
       const auto events = (x.outgoing.empty() ? 0 : POLLOUT) | (x.incoming.empty() ? 0 : POLLIN);
-      // That a socket is closed is told also to those who wait for nothing.
+      // A closed socket is reported even without requested events.
       const auto fd = events == 0 || x.is_gone ? -1 : between_.socket(static_cast<int>(result.size()));
       result.push_back({fd, static_cast<short>(events), 0});
     }
     return result;
   }
 
-  /// Whether the peer is still there. What it had sent before is read first.
+  /// Whether the peer is still connected. Data that it had sent before is read first.
   static bool serve(const pollfd& socket, line& x) {
     constexpr auto ended = POLLHUP | POLLERR;
     if ((socket.events & POLLIN) != 0 && (socket.revents & (POLLIN | ended)) != 0 && !pull(socket.fd, x.incoming))
@@ -201,7 +202,7 @@ inline void add_up(const contributions& parts, std::byte* result, std::uint64_t 
   }
 }
 
-/// Summed as f32, and rounded once.
+/// Summed as f32 and rounded once.
 template <class Half>
 void add_up_halves(const contributions& parts, std::byte* result, std::uint64_t count) {
   add_up<Half>(
@@ -230,15 +231,14 @@ inline void add_up(nccl::data_type type, const contributions& parts, std::byte* 
   }
 }
 
-/// The operations of one group, on a stream. An all-reduce takes two rounds: each rank sums a part, and gives it to
-/// all.
+/// The operations of one group on a stream. An all-reduce takes two rounds: each rank sums a part and sends it to all.
 class group_work {
  public:
   explicit group_work(const mesh& between) : between_(between), first_(between), second_(between) {}
 
   template <class F>
   void run(std::vector<operation> all, const std::atomic<bool>& is_given_up, F on_peer_gone) {
-    // In which order an all-gather and a send stand in a group is all one to NCCL.
+    // NCCL does not care about the order of all-gathers and sends within a group.
     std::stable_partition(all.begin(), all.end(),
                           [](const operation& x) { return x.what == kind::all_gather || x.what == kind::all_reduce; });
     for (const auto& x : all)
@@ -251,7 +251,7 @@ class group_work {
   }
 
  private:
-  /// An all-reduce, and of all ranks' contributions the part that this one sums.
+  /// An all-reduce, and the part of all ranks' contributions that this rank sums.
   struct reduction {
     operation what;
     contributions parts;
@@ -289,7 +289,7 @@ class group_work {
     reductions_.push_back(std::move(begun));
   }
 
-  /// The result may lie where the contribution is: what others need of that has been sent.
+  /// The result may overlap the contribution, whose data for other ranks has been sent.
   void sum(const reduction& begun) {
     const auto& x = begun.what;
     auto* result = static_cast<std::byte*>(x.to);

@@ -47,7 +47,7 @@ inline bool is_set(const char* variable) {
 }
 
 inline int library_version() {
-  const auto* text = std::getenv("TROUPE_PLAYED_NCCL_VERSION");
+  const auto* text = std::getenv("TROUPE_FAKE_NCCL_VERSION");
   return text != nullptr ? std::atoi(text) : 22809;
 }
 
@@ -55,10 +55,10 @@ constexpr int first_that_shrinks = 22703;
 constexpr int first_that_revokes = 22807;
 constexpr int first_with_shared_devices = 23000;
 
-/// So long nobody who waits for a socket looks whether it has been given up.
+/// How often a thread that waits for a socket checks whether the communicator has been given up.
 constexpr int glance_ms = 1;
 
-/// A failure, and what ncclGetLastError says of it.
+/// A failure and its text for ncclGetLastError.
 struct outcome {
   nccl::result code = nccl::success;
   std::string text = {};
@@ -66,7 +66,7 @@ struct outcome {
 
 inline std::atomic<const char*> last_error = "";
 
-/// The text stays for ever: whoever asks for it holds no lock while reading.
+/// The text is never freed, because readers hold no lock.
 inline nccl::result report(const outcome& x) {
   if (x.code == nccl::success)
     return x.code;
@@ -99,12 +99,12 @@ class descriptor {
   int fd_;
 };
 
-/// Names the rendezvous of a communicator's ranks.
+/// Identifies the rendezvous of a communicator's ranks.
 using rendezvous = std::array<std::uint64_t, 2>;
 
-/// That of the communicator which the survivors of another make, for the `count`th time.
+/// The rendezvous for the `count`th communicator that survivors of another make.
 inline rendezvous child_of(const rendezvous& parent, std::uint64_t count) {
-  // As splitmix64 does it.
+  // As in splitmix64.
   const auto mix = [count](std::uint64_t x) {
     x += 0x9e3779b97f4a7c15 * (count + 1);
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -114,7 +114,7 @@ inline rendezvous child_of(const rendezvous& parent, std::uint64_t count) {
   return {mix(parent[0]), mix(parent[1])};
 }
 
-/// A socket between each two ranks.
+/// A socket between each pair of ranks.
 class mesh {
  public:
   mesh(const rendezvous& where, int rank, int size, const cudaUUID_t& device)
@@ -122,7 +122,7 @@ class mesh {
     all_[static_cast<std::size_t>(rank)] = {rank, size, device};
   }
 
-  /// Blocks until all ranks are there, or one of them is not any more, or `is_given_up`.
+  /// Blocks until all ranks are connected, one of them is lost, or `is_given_up` is set.
   [[nodiscard]] outcome form(const std::atomic<bool>& is_given_up) {
     is_given_up_ = &is_given_up;
     try {
@@ -151,15 +151,15 @@ class mesh {
   static outcome failed(const char* call) {
     return {nccl::system_error, std::string{"Call to "} + call + " failed: " + std::strerror(errno)};
   }
-  /// NCCL's ranks meet over a network, on which it is noticed.
-  static outcome lost() { return {nccl::remote_error, "Connection closed by a remote peer while the ranks meet"}; }
+  /// The rendezvous of NCCL's ranks uses a network, on which a lost peer is noticed.
+  static outcome lost() { return {nccl::remote_error, "Connection closed by a remote peer during the rendezvous"}; }
 
   void demand_wanted() const {
     if (*is_given_up_)
-      throw outcome{nccl::internal_error, "the communicator was given up while it was formed"};
+      throw outcome{nccl::internal_error, "the communicator was given up during the rendezvous"};
   }
 
-  /// In the abstract namespace: a process that is killed leaves nothing behind.
+  /// In the abstract namespace, so that a killed process leaves nothing behind.
   [[nodiscard]] std::pair<sockaddr_un, socklen_t> address(int rank) const {
     sockaddr_un result{};
     result.sun_family = AF_UNIX;
@@ -179,18 +179,18 @@ class mesh {
       keep(peer, connect_to(peer));
     for (int peer = rank_ + 1; peer < size_; ++peer)
       accept_from(listener.get());
-    // Last: they answer only when they have met those below them.
+    // Last, because these ranks answer only after they have connected to the ranks below them.
     for (int peer = 0; peer < rank_; ++peer)
       all_[static_cast<std::size_t>(peer)] = hear(socket(peer));
     for (const auto& x : all_)
-      demand(x.size == size_, "ncclCommInitRankConfig", "ranks of communicators of different sizes have one id");
+      demand(x.size == size_, "ncclCommInitRankConfig", "ranks of communicators with different sizes use the same id");
   }
 
   [[nodiscard]] descriptor connect_to(int peer) const {
     const auto [theirs, length] = address(peer);
     descriptor fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&theirs), length) != 0) {
-      // It is not there yet, or too many come at once.
+      // The peer does not listen yet, or its queue is full.
       if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
         throw failed("connect");
       demand_wanted();
@@ -209,12 +209,12 @@ class mesh {
     }
     const auto theirs = hear(fd.get());
     demand(theirs.rank > rank_ && theirs.rank < size_ && socket(theirs.rank) < 0, "ncclCommInitRankConfig",
-           "a rank is there twice, or out of range");
+           "a rank occurs twice or is out of range");
     all_[static_cast<std::size_t>(theirs.rank)] = theirs;
     keep(theirs.rank, std::move(fd));
   }
 
-  /// And says who this is: the first bytes on the socket, for which there is room.
+  /// Sends the introduction: the first bytes on the socket, which always fit.
   void keep(int peer, descriptor fd) {
     const auto& mine = all_[static_cast<std::size_t>(rank_)];
     if (::send(fd.get(), &mine, sizeof(mine), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(mine)))
@@ -222,7 +222,7 @@ class mesh {
     sockets_[static_cast<std::size_t>(peer)] = std::move(fd);
   }
 
-  /// Sent at once, so it comes at once. What follows it is left.
+  /// The introduction is sent and arrives as a whole. Leaves the data that follows it.
   [[nodiscard]] introduction hear(int fd) const {
     introduction result;
     for (;;) {

@@ -33,7 +33,7 @@ void put(const lane& on, int place, T x) noexcept {
     on.registers[place] = static_cast<word>(static_cast<std::int64_t>(x));
 }
 
-/// A NaN that arithmetic in single precision makes has these bits, whatever its operands' are.
+/// Arithmetic in single precision that results in a NaN produces these bits, whatever the operands' bits.
 template <class T>
 T made(T x) noexcept {
   if constexpr (std::is_same_v<T, float>)
@@ -42,7 +42,7 @@ T made(T x) noexcept {
     return x;
 }
 
-/// Signed numbers wrap around like others.
+/// Signed integers wrap like unsigned ones.
 template <class T>
 using wide = std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>;
 
@@ -123,7 +123,7 @@ void binary(lane& on, const instruction& x) {
   put(on, x.to[0], made(F::of(value<T>(on, x.from[0]), value<T>(on, x.from[1]))));
 }
 
-/// As it is, also the bits of a NaN.
+/// Copies the value, including the bits of a NaN.
 template <class T, class F>
 void binary_of_bits(lane& on, const instruction& x) {
   put(on, x.to[0], F::of(value<T>(on, x.from[0]), value<T>(on, x.from[1])));
@@ -176,7 +176,7 @@ void multiply_wide(lane& on, const instruction& x) {
       static_cast<twice>(static_cast<twice>(value<T>(on, x.from[0])) * static_cast<twice>(value<T>(on, x.from[1]))));
 }
 
-/// By more than all bits: nothing is left, or the sign.
+/// A shift by at least the width leaves nothing, or the sign.
 template <class T>
 void shift_left(lane& on, const instruction& x) {
   const auto by = value<std::uint32_t>(on, x.from[1]);
@@ -238,7 +238,7 @@ struct is_at_least {
     return x >= y;
   }
 };
-/// Of floats: both are numbers, and differ.
+/// Floats: both are numbers and they differ.
 struct is_other {
   template <class T>
   static bool of(T x, T y) {
@@ -251,7 +251,7 @@ struct are_numbers {
     return !std::isnan(x) && !std::isnan(y);
   }
 };
-/// Either what `F` says, or one of them is no number.
+/// Either `F` holds, or one of the operands is a NaN.
 template <class F>
 struct or_no_numbers {
   template <class T>
@@ -276,7 +276,7 @@ void select(lane& on, const instruction& x) {
   put(on, x.to[0], value<T>(on, value<std::uint32_t>(on, x.from[2]) != 0 ? x.from[0] : x.from[1]));
 }
 
-/// Between registers, or between one and the parts of a vector, the lowest first.
+/// Between registers, or between one register and the parts of a vector, lowest first.
 template <class T>
 void move(lane& on, const instruction& x) {
   if (x.width == 1) {
@@ -284,7 +284,7 @@ void move(lane& on, const instruction& x) {
   } else if constexpr (std::is_unsigned_v<T> && sizeof(T) > 1) {
     const auto bits = sizeof(T) * 8 / static_cast<unsigned>(x.width);
     const auto mask = (word{1} << bits) - 1;
-    // One of them names the same place for all of its parts.
+    // One side is a single register, which contains all parts.
     if (x.to[0] == x.to[1]) {
       word packed = 0;
       for (int i = 0; i < x.width; ++i)
@@ -296,11 +296,11 @@ void move(lane& on, const instruction& x) {
         put(on, x.to[static_cast<std::size_t>(i)], packed >> (bits * static_cast<unsigned>(i)) & mask);
     }
   } else {
-    throw violation{"a vector of such a type is not known"};
+    throw violation{"vectors of this type are not supported"};
   }
 }
 
-/// Where that is exact, or rounded to nearest.
+/// For conversions that are exact or round to nearest.
 template <class To, class From>
 void convert(lane& on, const instruction& x) {
   put(on, x.to[0], static_cast<To>(value<From>(on, x.from[0])));
@@ -423,7 +423,7 @@ void add_float(table& all, const std::string& type) {
 
 template <class To, class From>
 void add_conversion(table& all, const std::string& to, const std::string& from) {
-  // Integers become narrower or wider; floats have to say how they round, unless they become wider.
+  // Conversions of integers need no rounding mode. Conversions of floats need one unless they widen.
   if constexpr (std::is_integral_v<To> == std::is_integral_v<From>) {
     if constexpr (std::is_integral_v<To> || sizeof(To) > sizeof(From))
       all["cvt." + to + "." + from] = convert<To, From>;
@@ -465,7 +465,7 @@ table make_table() {
   add_logic<std::uint32_t>(all, "pred");
   all["mov.pred"] = move<std::uint32_t>;
   all["prmt.b32"] = permute_bytes;
-  // All addresses are of one kind here.
+  // All addresses are generic here.
   all["cvta.to.global.u64"] = move<std::uint64_t>;
   add_conversions<std::uint8_t>(all, "u8");
   add_conversions<std::int8_t>(all, "s8");

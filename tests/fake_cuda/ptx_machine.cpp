@@ -12,17 +12,17 @@ namespace fake_cuda::ptx {
 
 namespace {
 
-/// Beyond as many accesses of a launch nobody looks for races in global memory.
+/// Launches with more accesses than this are not checked for races in global memory.
 constexpr std::size_t most_accesses = std::size_t{1} << 21;
 
 /// `size_bytes` is a power of two.
 void check_alignment(std::uint64_t at, std::size_t size_bytes) {
   if ((at & (size_bytes - 1)) != 0)
-    throw violation{"touches " + std::to_string(size_bytes) + " bytes where that is not aligned"};
+    throw violation{"accesses " + std::to_string(size_bytes) + " bytes that are not aligned"};
 }
 
 [[noreturn]] void throw_race(std::uint32_t thread, const char* where) {
-  throw violation{"touches what thread " + std::to_string(thread) + " touches, too, and one of them writes: " + where};
+  throw violation{"accesses the same memory as thread " + std::to_string(thread) + ", and one of them writes: " + where};
 }
 
 } // namespace
@@ -34,14 +34,14 @@ void memory_watch::begin_block() {
 const std::byte* memory_watch::parameter(std::uint64_t at, std::size_t size_bytes) const {
   check_alignment(at, size_bytes);
   if (at > parameters_.size() || size_bytes > parameters_.size() - at)
-    throw violation{"reads beyond its parameters"};
+    throw violation{"reads beyond the parameters"};
   return parameters_.data() + at;
 }
 
 std::byte* memory_watch::shared(std::uint64_t at, std::size_t size_bytes, bool writes) {
   check_alignment(at, size_bytes);
   if (at > shared_.size() || size_bytes > shared_.size() - at)
-    throw violation{"touches shared memory beyond its end"};
+    throw violation{"accesses shared memory beyond its end"};
   for (auto i = at; i < at + size_bytes; ++i) {
     auto& x = marks_[i];
     if (x.written == interval_ && x.writer != thread_)
@@ -54,7 +54,7 @@ std::byte* memory_watch::shared(std::uint64_t at, std::size_t size_bytes, bool w
       continue;
     }
     if (x.written < block_began_)
-      throw violation{"reads shared memory that nobody has written"};
+      throw violation{"reads uninitialised shared memory"};
     if (x.read != interval_)
       x.other_reader.reset();
     else if (x.reader != thread_)
@@ -85,7 +85,7 @@ void memory_watch::look_for_races() {
     return;
   const auto place = [](const access& x) { return std::tuple{x.first, x.size_bytes, x.writes}; };
   std::ranges::sort(accesses_, {}, [&](const access& x) { return std::tuple_cat(place(x), std::tuple{x.thread}); });
-  // Of those that do the same, two threads are enough to find a third that minds.
+  // Two different readers are enough to detect a race with any third thread.
   std::size_t kept = 0;
   for (const auto& x : accesses_) {
     const auto is_third = kept >= 2 && place(accesses_[kept - 1]) == place(x) && place(accesses_[kept - 2]) == place(x);
@@ -108,7 +108,7 @@ void memory_watch::look_for_races() {
 
 namespace {
 
-/// As it stands in the source.
+/// The kernel's name in the source.
 std::string name_of(const kernel& what) {
   int failed = 0;
   const auto name = std::unique_ptr<char, decltype(&std::free)>{
@@ -116,7 +116,7 @@ std::string name_of(const kernel& what) {
   return failed == 0 ? name.get() : what.name;
 }
 
-/// Where a thread is.
+/// The position of a thread.
 struct thread_state {
   std::size_t at = 0;
   bool is_done = false;
@@ -130,7 +130,7 @@ class launch {
         blocks_(blocks),
         threads_(threads),
         memory_(what, parameters, find),
-        // Threads that never wait for each other have the same registers, one after the other.
+        // Threads without barriers run one after another and share the registers.
         registers_(what.has_barriers ? threads : 1, what.registers),
         states_(registers_.size()) {}
 
@@ -195,7 +195,7 @@ class launch {
     }
   }
 
-  /// From one barrier to the next.
+  /// Runs all threads of a block from one barrier to the next.
   void run_together(unsigned block) {
     std::ranges::fill(states_, thread_state{});
     while (!states_[0].is_done) {
@@ -204,14 +204,14 @@ class launch {
       for (const auto& x : states_)
         if (x.is_done != states_[0].is_done || (!x.is_done && x.at != states_[0].at))
           throw violation{name_of(what_) + ", before line " + std::to_string(what_.code[x.at].line) +
-                          ": not all threads of a block come to one barrier"};
+                          ": not all threads of a block reach the same barrier"};
       memory_.pass_barrier();
     }
   }
 
   const kernel& what_;
   const unsigned blocks_;
-  /// Of a block.
+  /// The threads of a block.
   const unsigned threads_;
   memory_watch memory_;
   std::vector<std::vector<word>> registers_;
@@ -223,7 +223,7 @@ class launch {
 void run(const kernel& what, unsigned blocks, unsigned threads, std::span<const std::byte> parameters,
          const range_finder& find) {
   if (what.most_threads != 0 && threads > what.most_threads)
-    throw violation{name_of(what) + ": " + std::to_string(threads) + " threads in a block, where it was compiled for " +
+    throw violation{name_of(what) + ": " + std::to_string(threads) + " threads in a block, but it was compiled for " +
                     std::to_string(what.most_threads)};
   launch{what, blocks, threads, parameters, find}.run();
 }

@@ -9,16 +9,16 @@
 
 namespace fake_cuda::ptx {
 
-/// The allocation that an address lies in.
+/// Finds the allocation that contains an address.
 using range_finder = std::function<std::optional<address_range>(std::uintptr_t)>;
 
-/// What the threads of one launch do to memory, and whether they may.
+/// Records the memory accesses of one launch and checks that they are allowed.
 class memory_watch {
  public:
   memory_watch(const kernel& what, std::span<const std::byte> parameters, const range_finder& find)
       : parameters_(parameters), shared_(what.shared_bytes), marks_(what.shared_bytes), find_(find) {}
 
-  /// The thread that the next accesses are of.
+  /// Sets the thread of the following accesses.
   void set_thread(std::uint32_t thread) noexcept { thread_ = thread; }
   void begin_block();
   void pass_barrier() noexcept { ++interval_; }
@@ -27,7 +27,7 @@ class memory_watch {
   std::byte* shared(std::uint64_t at, std::size_t size_bytes, bool writes);
   std::byte* global(std::uint64_t at, std::size_t size_bytes, bool writes);
 
-  /// Throws when a thread has touched global memory that another has written.
+  /// Throws if two threads have accessed the same global memory and one of them has written it.
   void look_for_races();
 
  private:
@@ -37,12 +37,12 @@ class memory_watch {
     std::uint16_t size_bytes;
     bool writes;
   };
-  /// Who has touched a byte of shared memory, in which interval between two barriers.
+  /// The accesses to a byte of shared memory, with the interval between two barriers.
   struct mark {
     std::uint64_t written = 0;
     std::uint64_t read = 0;
     std::uint32_t writer = 0;
-    /// The last one, and another, if there is one.
+    /// The last reader, and another one if there is one.
     std::uint32_t reader = 0;
     std::optional<std::uint32_t> other_reader;
   };
@@ -59,18 +59,17 @@ class memory_watch {
   std::uint64_t block_began_ = 1;
 };
 
-/// What an instruction works on.
+/// The operands of an instruction.
 struct lane {
   word* registers;
   memory_watch& memory;
 };
 
-/// Runs all threads of a kernel on the calling thread, block after block. The threads of a block run one after the
-/// other up to a barrier. Throws `violation`, which names kernel, thread and line, when a thread leaves the memory of
-/// the device or is not aligned there, when two threads touch the same memory and one of them writes (shared memory:
-/// between two barriers; global memory: anywhere in the launch, as long as it has not more than some two million
-/// accesses), when shared memory is read before it is written, and when not all threads of a block come to the same
-/// barrier.
+/// Runs all threads of a kernel on the calling thread, block after block. The threads of a block run one after another
+/// up to a barrier. Throws `violation`, which names kernel, thread and line, if a thread accesses memory outside the
+/// device's allocations or unaligned; if two threads access the same memory and one of them writes (shared memory:
+/// between two barriers; global memory: anywhere in the launch, up to some two million accesses); if shared memory is
+/// read before it is written; and if not all threads of a block reach the same barrier.
 void run(const kernel& what, unsigned blocks, unsigned threads, std::span<const std::byte> parameters,
          const range_finder& find);
 

@@ -10,8 +10,8 @@ using namespace fake_cuda;
 
 namespace {
 
-/// A kernel with one parameter, an address, and what its body says; %rd1 holds the address, %r1 the thread in its
-/// block, %rd2 where the thread's 8 bytes lie.
+/// A kernel with one parameter, an address, and the given body. %rd1 contains the address, %r1 the thread's index in
+/// its block, %rd2 the address of the thread's 8 bytes.
 std::string kernel_text(const std::string& body) {
   return R"(
 .version 9.0
@@ -38,7 +38,7 @@ std::string kernel_text(const std::string& body) {
          "\n\tret;\n}\n";
 }
 
-/// Runs that on `words`, and on nothing else.
+/// Runs the kernel on `words`, the only accessible memory.
 void run(const std::string& body, std::vector<std::uint64_t>& words, unsigned threads = 1, unsigned blocks = 1) {
   const auto kernels = ptx::parse(kernel_text(body));
   const auto first = reinterpret_cast<std::uintptr_t>(words.data());
@@ -50,7 +50,7 @@ void run(const std::string& body, std::vector<std::uint64_t>& words, unsigned th
   });
 }
 
-/// Why that must not be.
+/// The violation reported for the kernel.
 std::string refusal(const std::string& body, unsigned threads = 1, unsigned blocks = 1) {
   std::vector<std::uint64_t> words(8);
   try {
@@ -68,7 +68,7 @@ std::uint64_t bits(double x) {
   return std::bit_cast<std::uint64_t>(x);
 }
 
-/// An instruction for 32 or 64 bits, and what it makes of two words.
+/// An instruction for 32 or 64 bits and its result for two words.
 struct example {
   const char* instruction;
   std::uint64_t x;
@@ -85,7 +85,7 @@ bool contains(const std::string& text, const char* part) {
 
 } // namespace
 
-TEST_CASE("instructions for 32 bits do what the PTX ISA says of them") {
+TEST_CASE("instructions for 32 bits follow the PTX ISA") {
   for (const auto& each : std::initializer_list<example>{
            {"add.s32 %r4, %r2, %r3", 0xffffffff, 2, 1},
            {"sub.s32 %r4, %r2, %r3", 1, 2, 0xffffffff},
@@ -123,7 +123,7 @@ TEST_CASE("instructions for 32 bits do what the PTX ISA says of them") {
        }) {
     CAPTURE(each.instruction);
     std::vector<std::uint64_t> words{each.x, each.y, 0};
-    // A float and an integer register hold the same bits; the result is in one of them.
+    // A float and an integer register contain the same bits; one of them is the destination.
     run("\tld.global.u32 %r2, [%rd1];\n\tld.global.f32 %f2, [%rd1];\n\tld.global.u16 %rs2, [%rd1];\n"
         "\tld.global.u32 %r3, [%rd1+8];\n\tld.global.f32 %f3, [%rd1+8];\n\tld.global.u16 %rs3, [%rd1+8];\n"
         "\tsetp.eq.s32 %p1, 0, 0;\n\tsetp.eq.s32 %p2, 0, 1;\n\tmov.u32 %r4, 0;\n\tmov.b32 %f4, 0;\n\t" +
@@ -134,7 +134,7 @@ TEST_CASE("instructions for 32 bits do what the PTX ISA says of them") {
   }
 }
 
-TEST_CASE("instructions for 64 bits do what the PTX ISA says of them") {
+TEST_CASE("instructions for 64 bits follow the PTX ISA") {
   for (const auto& each : std::initializer_list<example>{
            {"add.s64 %rd5, %rd3, %rd4", 0xffffffffffffffff, 2, 1},
            {"mul.lo.s64 %rd5, %rd3, %rd4", 0x100000001, 0x100000001, 0x200000001},
@@ -165,7 +165,7 @@ TEST_CASE("instructions for 64 bits do what the PTX ISA says of them") {
   }
 }
 
-TEST_CASE("comparisons tell numbers from what is none") {
+TEST_CASE("comparisons distinguish numbers from NaNs") {
   const auto nan = bits(std::nanf(""));
   for (const auto& each : std::initializer_list<example>{
            {"setp.lt.f32", bits(1.0F), bits(2.0F), 1},
@@ -188,9 +188,9 @@ TEST_CASE("comparisons tell numbers from what is none") {
   }
 }
 
-TEST_CASE("threads know their places, branch, and wait for each other") {
+TEST_CASE("threads know their position, branch, and wait for each other") {
   std::vector<std::uint64_t> words(8);
-  // The second thread of each block leaves what the first stores, from behind a barrier.
+  // The second thread of each block stores, after a barrier, what the first has written.
   run(R"(
 	mov.u32 %r2, %ctaid.x;
 	mov.u32 %r3, %ntid.x;
@@ -211,49 +211,49 @@ $L__end:)",
   CHECK(words == std::vector<std::uint64_t>{0, 40, 0, 41, 0, 42, 0, 43});
 }
 
-TEST_CASE("vectors are loaded and stored at once") {
+TEST_CASE("vectors are loaded and stored as a whole") {
   std::vector<std::uint64_t> words{1, 2, 0, 0};
   run("\tld.global.v2.u64 {%rd3, %rd4}, [%rd1];\n\tst.global.v2.u64 [%rd1+16], {%rd4, %rd3};", words);
   CHECK(words == std::vector<std::uint64_t>{1, 2, 2, 1});
 }
 
-TEST_CASE("what a kernel may not do is told with its line and thread") {
+TEST_CASE("violations are reported with line and thread") {
   const auto beyond = refusal("\tst.global.u64 [%rd2], %rd1;", 9);
   CHECK(contains(beyond, "tried, line 22, thread 8: writes 8 bytes outside of all allocations"));
   CHECK(contains(refusal("\tld.global.u32 %r2, [%rd1+62];"), "not aligned"));
   CHECK(contains(refusal("\tld.global.v2.u64 {%rd3, %rd4}, [%rd1+8];"), "not aligned"));
   CHECK(contains(refusal("\tld.global.u32 %r2, [%rd1+-4];"), "reads 4 bytes outside"));
   CHECK(contains(refusal("\tld.shared.u32 %r2, [room+16];"), "beyond its end"));
-  CHECK(contains(refusal("\tld.shared.u32 %r2, [room];"), "nobody has written"));
+  CHECK(contains(refusal("\tld.shared.u32 %r2, [room];"), "uninitialised shared memory"));
   CHECK(contains(refusal("\tst.global.u32 [%rd2], %r1;", 65), "65 threads in a block"));
   CHECK(contains(refusal("\tdiv.u32 %r2, %r1, 0;"), "divides by zero"));
   CHECK(refusal("\tst.global.u64 [%rd2], %rd1;", 8).empty());
 }
 
 TEST_CASE("races are found") {
-  // Without a barrier, and with one.
+  // Without a barrier and with one.
   const std::string store_all = "\tmul.lo.s32 %r2, %r1, 4;\n\tmov.u32 %r3, room;\n\tadd.s32 %r3, %r3, %r2;\n"
                                 "\tst.shared.u32 [%r3], %r1;\n";
   const std::string load_first = "\tld.shared.u32 %r4, [room];\n";
   CHECK(contains(refusal(store_all + load_first, 4), "shared memory between two barriers"));
   CHECK(refusal(store_all + "\tbar.sync 0;\n" + load_first, 4).empty());
   CHECK(contains(refusal(store_all + "\tbar.sync 0;\n" + load_first + store_all, 4), "shared memory between"));
-  // What a block before has left is not there.
+  // Shared memory does not survive from one block to the next.
   CHECK(contains(refusal("\tmov.u32 %r2, %ctaid.x;\n\tsetp.ne.s32 %p1, %r2, 0;\n\t@%p1 bra $L__1;\n"
                          "\tst.shared.u32 [room], %r1;\n$L__1:\n\tld.shared.u32 %r3, [room];",
                          1, 2),
-                 "nobody has written"));
+                 "uninitialised shared memory"));
   CHECK(contains(refusal("\tst.global.u32 [%rd1], %r1;", 2), "one of them writes: global memory"));
   CHECK(contains(refusal("\tst.global.u32 [%rd2], %r1;\n\tld.global.u8 %r2, [%rd1+3];", 3), "global memory"));
   CHECK(refusal("\tld.global.u64 %rd3, [%rd1+56];\n\tst.global.u32 [%rd2], %r1;", 7).empty());
 }
 
-TEST_CASE("all threads of a block come to one barrier") {
+TEST_CASE("all threads of a block must reach the same barrier") {
   CHECK(contains(refusal("\tsetp.ne.s32 %p1, %r1, 0;\n\t@%p1 bra $L__1;\n\tbar.sync 0;\n$L__1:", 2),
-                 "not all threads of a block come to one barrier"));
+                 "not all threads of a block reach the same barrier"));
 }
 
-TEST_CASE("what is not known is refused with its line") {
+TEST_CASE("unsupported PTX is rejected with its line") {
   const auto why = [](const std::string& body) {
     try {
       ptx::parse(kernel_text(body));
@@ -262,13 +262,13 @@ TEST_CASE("what is not known is refused with its line") {
     }
     return std::string{};
   };
-  // Arithmetic that is fused, flushed or approximate would change bits.
+  // Fused, flushed or approximate arithmetic would change bits.
   for (const auto* each :
        {"fma.rn.f32 %f1, %f2, %f3, %f4", "add.ftz.f32 %f1, %f2, %f3", "add.f32 %f1, %f2, %f3",
         "div.approx.f32 %f1, %f2, %f3", "ex2.approx.f32 %f1, %f2", "atom.global.add.f32 %f1, [%rd1], %f2"})
-    CHECK(contains(why(std::string{each} + ";"), "PTX, line 22: the instruction is not known"));
-  CHECK(contains(why("\tadd.s32 %r1, %r2, %q3;"), "is no number: %q3"));
+    CHECK(contains(why(std::string{each} + ";"), "PTX, line 22: the instruction is not supported"));
+  CHECK(contains(why("\tadd.s32 %r1, %r2, %q3;"), "not a number: %q3"));
   CHECK(contains(why("\tbra $L__nowhere;"), "there is no label $L__nowhere"));
-  CHECK(contains(why("\tadd.s32 %r1, %r2, %r3"), "no statement that ends on its line"));
-  CHECK(contains(why("\t.local .align 4 .b8 depot[16];"), "is not known: .local"));
+  CHECK(contains(why("\tadd.s32 %r1, %r2, %r3"), "not a statement on one line"));
+  CHECK(contains(why("\t.local .align 4 .b8 depot[16];"), "not supported: .local"));
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-// See README.md. nvcc writes a statement on each line; what it does not write is not read here.
+// See README.md. nvcc writes one statement on each line; other forms are not supported.
 
 namespace fake_cuda::ptx {
 
@@ -15,7 +15,7 @@ std::string_view trimmed(std::string_view x) {
                                          : x.substr(first, x.find_last_not_of(" \t\r") - first + 1);
 }
 
-/// The text before `separator`, taken off `rest` together with it.
+/// Removes the text before `separator` from `rest`, together with the separator, and returns it.
 std::string_view take(std::string_view& rest, char separator) {
   const auto end = rest.find(separator);
   const auto result = trimmed(rest.substr(0, end));
@@ -23,7 +23,7 @@ std::string_view take(std::string_view& rest, char separator) {
   return result;
 }
 
-/// At commas, where no braces are open.
+/// Splits at commas outside braces.
 std::vector<std::string_view> split(std::string_view list) {
   std::vector<std::string_view> result;
   std::size_t first = 0;
@@ -45,7 +45,7 @@ T number(std::string_view text, int base = 10) {
   T result{};
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), result, base);
   if (code != std::errc{} || end != text.data() + text.size())
-    throw violation{"is no number: " + std::string{text}};
+    throw violation{"not a number: " + std::string{text}};
   return result;
 }
 
@@ -84,7 +84,7 @@ class parser {
     if (line.front() == '.')
       return read_directive(line);
     if (line.back() != ';')
-      throw violation{"is no statement that ends on its line: " + std::string{line}};
+      throw violation{"not a statement on one line: " + std::string{line}};
     read_instruction(line.substr(0, line.size() - 1));
   }
 
@@ -112,7 +112,7 @@ class parser {
       return add_registers(line);
     if (word == ".shared")
       return add_shared(line);
-    throw violation{"is not known: " + std::string{all}};
+    throw violation{"not supported: " + std::string{all}};
   }
 
   void begin_kernel(std::string_view name) {
@@ -131,7 +131,7 @@ class parser {
       now_.most_threads *= number<unsigned>(each);
   }
 
-  /// ".align 8 .b8 NAME[48]" or ".u64 NAME": what is declared, and where behind `end`.
+  /// ".align 8 .b8 NAME[48]" or ".u64 NAME": returns the declared name and updates the end offset.
   std::string declare(std::string_view line, std::size_t& end, std::size_t& at, std::size_t& size_bytes) {
     line = trimmed(line.substr(0, line.find_last_not_of(",;") + 1));
     std::size_t alignment = 0;
@@ -164,7 +164,7 @@ class parser {
     addresses_[name] = at;
   }
 
-  /// ".b64 %rd<30>;": %rd0 to %rd29.
+  /// ".b64 %rd<30>;" declares %rd0 to %rd29.
   void add_registers(std::string_view line) {
     const auto name = line.substr(line.find('%'), line.find('<') - line.find('%'));
     const auto count = number<int>(line.substr(line.find('<') + 1, line.find('>') - line.find('<') - 1));
@@ -212,16 +212,16 @@ class parser {
         plain.erase(at, std::string_view{hint}.size());
     made.run = find_handler(plain);
     if (made.run == nullptr)
-      throw violation{"the instruction is not known: " + std::string{name}};
+      throw violation{"the instruction is not supported: " + std::string{name}};
     if (operands.size() < 2 || operands.size() > 4)
-      throw violation{"so many operands are not known: " + std::string{name}};
+      throw violation{"this number of operands is not supported: " + std::string{name}};
     const auto to = places_of(made, operands[0]);
     std::vector<int> from;
     for (std::size_t i = 1; i < operands.size(); ++i)
       std::ranges::copy(places_of(made, operands[i]), std::back_inserter(from));
     if (to.size() > made.to.size() || from.size() > made.from.size())
-      throw violation{"so many operands are not known: " + std::string{name}};
-    // One register beside a vector is its whole.
+      throw violation{"this number of operands is not supported: " + std::string{name}};
+    // A single register beside a vector contains the whole vector.
     made.to.fill(to.front());
     std::ranges::copy(to, made.to.begin());
     std::ranges::copy(from, made.from.begin());
@@ -261,7 +261,7 @@ class parser {
     return constant(number<word>(operand));
   }
 
-  /// They get their places behind the last register, when all of these are known.
+  /// Constants are placed after the last register, once all registers are known.
   int constant(word x) {
     constants_.push_back(x);
     return -1 - static_cast<int>(constants_.size());
@@ -282,7 +282,7 @@ class parser {
         throw violation{"there is no label " + label};
       now_.code[at].target = found->second;
     }
-    // A label at the end, or a kernel without a last word.
+    // A label may be at the end, and a kernel may lack a final ret.
     now_.code.push_back({.then = flow::end, .line = line_});
     now_.registers.assign(static_cast<std::size_t>(next_place_), 0);
     now_.registers.insert(now_.registers.end(), constants_.begin(), constants_.end());

@@ -20,7 +20,7 @@ std::string trained_state(const char* charlm, const std::string& workers) {
 
 } // namespace
 
-TEST_CASE("what nvcc makes of the kernels trains to the bits of what the host's compiler makes of them") {
+TEST_CASE("kernels compiled by nvcc train to the same bits as those compiled by the host's compiler") {
   const auto by_host = trained_state(TROUPE_CHARLM, "1");
   CHECK(by_host.size() == 64);
   CHECK(trained_state(TROUPE_PTX_CHARLM, "1") == by_host);

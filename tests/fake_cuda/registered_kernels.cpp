@@ -9,7 +9,7 @@
 #include <cstring>
 #include <mutex>
 
-// What objects that nvcc has compiled call: where they bring their kernels, as PTX, and where they launch them. See
+// The functions called by objects that nvcc has compiled: they register their kernels, as PTX, and launch them. See
 // README.md.
 
 namespace fake_cuda {
@@ -21,7 +21,7 @@ namespace {
   std::abort();
 }
 
-/// What nvcc has made of a source: entries one behind the other, each for an architecture, as code or as PTX.
+/// The output of nvcc for one source: consecutive entries, each for one architecture, as code or as PTX.
 struct fat_binary {
   static constexpr std::uint32_t known_magic = 0xba55ed50;
 
@@ -50,20 +50,20 @@ T read(const std::byte* data) {
 std::string_view ptx_of(const std::byte* data) {
   const auto all = read<fat_binary>(data);
   if (all.magic != fat_binary::known_magic)
-    end_process("kernels come in a form that is not known");
+    end_process("kernels are registered in an unsupported format");
   const auto* end = data + all.header_bytes + all.size_bytes;
   for (data += all.header_bytes; data < end;) {
     const auto entry = read<fat_entry>(data);
     const auto text = std::string_view{reinterpret_cast<const char*>(data) + entry.header_bytes, entry.size_bytes};
     if (entry.kind == fat_entry::is_ptx) {
       if (!text.starts_with('\n') && !text.starts_with(".version"))
-        end_process("PTX is compressed: have nvcc compile it with --no-compress");
-      // Filled up with zeros.
+        end_process("the PTX is compressed: compile it with nvcc --no-compress");
+      // Padded with zeros.
       return text.substr(0, text.find('\0'));
     }
     data += entry.header_bytes + entry.size_bytes;
   }
-  end_process("kernels come without PTX");
+  end_process("kernels are registered without PTX");
 }
 
 /// The kernels of one source.
@@ -72,7 +72,7 @@ struct source {
   std::map<std::string, ptx::kernel, std::less<>> kernels;
 };
 
-/// Objects bring their kernels before `main`; the text is read when one of them is launched.
+/// Objects register their kernels before `main`; the text is parsed at the first launch.
 class kernel_table {
  public:
   source* add_source(const std::byte* data) {
@@ -107,7 +107,7 @@ kernel_table& kernels() {
   return made;
 }
 
-/// Arguments are read before the launch returns.
+/// Arguments are copied before the launch returns.
 std::vector<std::byte> copy_arguments(const ptx::kernel& what, void** arguments) {
   std::vector<std::byte> result(what.parameter_bytes);
   for (std::size_t i = 0; i < what.parameters.size(); ++i)
@@ -133,7 +133,7 @@ using namespace fake_cuda;
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the names are nvcc's.
 extern "C" {
 
-/// What an object hands over: CUDA's fatbinary_section.h.
+/// The registered structure: fatbinary_section.h of CUDA.
 struct fat_binary_wrapper {
   int magic;
   int version;
@@ -153,9 +153,9 @@ void __cudaRegisterFunction(void** from, const char* function, char*, const char
   kernels().add(function, reinterpret_cast<source*>(from), name);
 }
 
-// Of kernel<<<...>>>(...), which Troupe spells as a call of cudaLaunchKernel.
+// For kernel<<<...>>>(...), which Troupe writes as a call of cudaLaunchKernel.
 cudaError_t __cudaPopCallConfiguration(void*, void*, void*, void*) {
-  end_process("launch kernels by cudaLaunchKernel");
+  end_process("launch kernels with cudaLaunchKernel");
 }
 cudaError_t __cudaGetKernel(void*, const void*) {
   return cudaErrorNotSupported;

@@ -36,7 +36,7 @@ std::uint64_t number(std::string_view text, std::uint64_t otherwise) {
   return result;
 }
 
-/// The devices of this host, and those that this process sees.
+/// The devices of this host, and those that are visible to this process.
 class devices {
  public:
   devices() {
@@ -47,7 +47,7 @@ class devices {
         visible_.push_back(static_cast<int>(i));
       return;
     }
-    // What follows an entry that names none is not seen.
+    // Entries after an invalid one are ignored.
     for (std::string_view rest = shown; !rest.empty();) {
       const auto entry = rest.substr(0, rest.find(','));
       rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
@@ -59,7 +59,7 @@ class devices {
   }
 
   [[nodiscard]] int count() const noexcept { return static_cast<int>(visible_.size()); }
-  /// Its number on this host.
+  /// The device's number on this host.
   [[nodiscard]] int physical(int device) const { return visible_[static_cast<std::size_t>(device)]; }
 
   static cudaUUID_t uuid(int physical) noexcept {
@@ -92,11 +92,11 @@ class devices {
   std::vector<int> visible_;
 };
 
-/// What TROUPE_PLAYED_GPU_FAULT asks for, "hang:FILE", say: the process that finds FILE takes it away, and has it, in
-/// some kernel after as many as TROUPE_PLAYED_GPU_FAULT_AFTER says.
+/// The fault requested by TROUPE_FAKE_GPU_FAULT, for example "hang:FILE". The process that finds FILE removes it and
+/// has the fault in one of its kernels, after the number in TROUPE_FAKE_GPU_FAULT_AFTER.
 class fault {
  public:
-  /// In a kernel.
+  /// Called in each kernel.
   void look(int physical_device) {
     if (file_.empty() || kernels_++ < after_ || ::unlink(file_.c_str()) != 0)
       return;
@@ -108,7 +108,7 @@ class fault {
     loss::set(cudaErrorIllegalAddress);
   }
 
-  /// By a process that has ended.
+  /// In a process that has ended.
   [[nodiscard]] bool has_broken(int physical_device) const {
     return kind_ == "break" && ::access(mark_of(physical_device).c_str(), F_OK) == 0;
   }
@@ -116,20 +116,20 @@ class fault {
  private:
   [[nodiscard]] std::string mark_of(int physical_device) const { return file_ + "." + std::to_string(physical_device); }
 
-  const std::string_view value_ = variable("TROUPE_PLAYED_GPU_FAULT");
+  const std::string_view value_ = variable("TROUPE_FAKE_GPU_FAULT");
   const std::string_view kind_ = value_.substr(0, value_.find(':'));
   const std::string file_{value_.substr(std::min(value_.size(), kind_.size() + 1))};
-  const std::uint64_t after_ = number(variable("TROUPE_PLAYED_GPU_FAULT_AFTER"), 0);
+  const std::uint64_t after_ = number(variable("TROUPE_FAKE_GPU_FAULT_AFTER"), 0);
   std::atomic<std::uint64_t> kernels_ = 0;
 };
 
-/// Of this process. Never destroyed: threads of streams outlive `main`.
+/// The runtime of this process. Never destroyed, because threads of streams outlive `main`.
 struct runtime {
   const pid_t pid = ::getpid();
   const devices seen;
-  const std::size_t total_bytes = number(variable("TROUPE_PLAYED_GPU_BYTES"), std::size_t{4} << 30);
-  const bool pins_read_only = variable("TROUPE_PLAYED_PINS_READ_ONLY") == "1";
-  const std::uint64_t seed = number(variable("TROUPE_PLAYED_CUDA_SEED"), static_cast<std::uint64_t>(pid));
+  const std::size_t total_bytes = number(variable("TROUPE_FAKE_GPU_BYTES"), std::size_t{4} << 30);
+  const bool pins_read_only = variable("TROUPE_FAKE_PINS_READ_ONLY") == "1";
+  const std::uint64_t seed = number(variable("TROUPE_FAKE_CUDA_SEED"), static_cast<std::uint64_t>(pid));
   fault trouble;
   const std::vector<bool> broken = find_broken();
 
@@ -161,7 +161,8 @@ cudaError_t note(cudaError_t code) {
   return code;
 }
 
-/// What every call fails with, whatever is asked of it. A process that was forked off one that has used CUDA cannot.
+/// The error with which every call fails in the present state. A process forked from one that has used CUDA cannot use
+/// it.
 cudaError_t state() {
   if (here().pid != ::getpid())
     return cudaErrorInitializationError;
@@ -170,7 +171,7 @@ cudaError_t state() {
   return loss::code();
 }
 
-/// Runs a call unless the devices are in no state for it.
+/// Runs a call unless the devices are in an error state.
 template <class F>
 cudaError_t call(F f) {
   if (const auto code = state(); code != cudaSuccess)
@@ -188,7 +189,7 @@ event_pointer as_event(cudaEvent_t x) {
   return *reinterpret_cast<event_pointer*>(x);
 }
 
-/// Work that a lost device does not do.
+/// Enqueues work that a lost device does not do.
 cudaError_t put(stream* on, std::function<void()> work) {
   if (on == nullptr)
     return cudaErrorInvalidResourceHandle;
@@ -199,7 +200,7 @@ cudaError_t put(stream* on, std::function<void()> work) {
   return cudaSuccess;
 }
 
-/// For all streams of the current device.
+/// Waits for all streams of the current device.
 void wait_for_device() {
   std::vector<stream_pointer> all;
   {
@@ -217,7 +218,7 @@ cudaError_t copy(void* to, const void* from, std::size_t size_bytes, stream* on)
   if (!here().memory.find(to, size_bytes, target) || !here().memory.find(from, size_bytes, source))
     return cudaErrorInvalidValue;
   if (source == memory_kind::pageable) {
-    // Read before the call returns.
+    // Pageable memory is read before the call returns.
     auto staged = std::make_shared<std::vector<std::byte>>(size_bytes);
     std::memcpy(staged->data(), from, size_bytes);
     return put(on, [to, staged, size_bytes] { std::memcpy(to, staged->data(), size_bytes); });
@@ -296,7 +297,7 @@ const char* cudaGetErrorString(cudaError_t code) {
 }
 
 cudaError_t cudaGetLastError() {
-  // That of a lost device stays.
+  // The error of a lost device is permanent.
   const auto code = std::exchange(last_error, cudaSuccess);
   return loss::code() != cudaSuccess ? loss::code() : code;
 }
@@ -484,7 +485,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
     auto* on = as_stream(stream);
     if (on == nullptr || on->device() != x->device())
       return cudaErrorInvalidResourceHandle;
-    // Also on a lost device: who waits learns of it.
+    // Also on a lost device, so that waiting threads return.
     on->add([x, record = x->add()] { x->complete(record); });
     return cudaSuccess;
   });

@@ -11,7 +11,7 @@ namespace fake_cuda {
 
 std::shared_ptr<stream> stream::start(int device, std::uint32_t seed) {
   std::shared_ptr<stream> made{new stream{device, seed}};
-  // Not joined: a process may end while its device works, or hangs.
+  // Not joined, because a process may end while its device works or hangs.
   std::thread{[made] { made->run(); }}.detach();
   return made;
 }

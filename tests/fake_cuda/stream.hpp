@@ -14,17 +14,17 @@
 
 namespace fake_cuda {
 
-/// Work in its order, done by a thread that takes its time: now and then it pauses, so that whoever forgets to wait is
-/// found out, if not always. A device that is lost does no work any more.
+/// Executes work in order on a thread with random pauses, so that code that forgets to wait usually fails. A lost
+/// device does no work.
 class stream : public std::enable_shared_from_this<stream> {
  public:
-  /// `seed` is that of the pauses; 0: none.
+  /// `seed` determines the pauses; 0: none.
   [[nodiscard]] static std::shared_ptr<stream> start(int device, std::uint32_t seed);
 
   [[nodiscard]] int device() const noexcept { return device_; }
   void add(std::function<void()> work);
   void wait_until_idle();
-  /// What was added before is still done.
+  /// Work that was added before is still done.
   void end();
 
  private:
@@ -41,13 +41,13 @@ class stream : public std::enable_shared_from_this<stream> {
   bool is_ending_ = false;
 };
 
-/// Counts how often it was recorded, and how many of those have been reached.
+/// Counts how often the event was recorded, and how many of those records have been reached.
 class event {
  public:
   explicit event(int device) : device_(device) {}
 
   [[nodiscard]] int device() const noexcept { return device_; }
-  /// The number of the new record.
+  /// Returns the number of the new record.
   std::uint64_t add();
   [[nodiscard]] std::uint64_t last();
   void complete(std::uint64_t record);
@@ -62,7 +62,7 @@ class event {
   std::uint64_t completed_ = 0;
 };
 
-/// What befell this process's devices; stays for its life, as with CUDA.
+/// The error that has befallen this process's devices; permanent, as with CUDA.
 class loss {
  public:
   [[nodiscard]] static cudaError_t code() noexcept { return current; }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// charlm on several fake GPUs, in several processes, over a fake NCCL.
+// charlm on several fake GPUs, in several processes, over the fake NCCL.
 
 using namespace troupe::testing;
 
@@ -20,7 +20,7 @@ std::string uuid(int number) {
   return "GPU-0000000" + std::to_string(number) + "-0000-0000-0000-000000000000";
 }
 
-/// `first` to `last` of four GPUs.
+/// Environment that shows `first` to `last` of four GPUs.
 environment gpus(int first, int last, environment more = {}) {
   std::string visible;
   for (int i = first; i <= last; ++i) {
@@ -41,7 +41,7 @@ struct training {
     return here.charlm(name, std::move(all));
   }
 
-  /// The trained state's digest without anything going wrong, on one worker. Found out once.
+  /// The digest of the state of an undisturbed run on one worker. Computed once.
   static const std::string& undisturbed() {
     static const auto digest = train_undisturbed();
     return digest;
@@ -55,12 +55,12 @@ struct training {
     return alone.here.result("alone")["state_sha256"];
   }
 
-  /// A fault that one worker's GPU has, in some step after the first few.
+  /// A fault of one worker's GPU, in some step after the first few.
   void plan_fault(const std::string& kind, environment& values) const {
     const auto file = here.path("fault").string();
     std::ofstream{file}.close();
-    values["TROUPE_PLAYED_GPU_FAULT"] = kind + ":" + file;
-    values["TROUPE_PLAYED_GPU_FAULT_AFTER"] = "1000";
+    values["TROUPE_FAKE_GPU_FAULT"] = kind + ":" + file;
+    values["TROUPE_FAKE_GPU_FAULT_AFTER"] = "1000";
   }
 
   void start(environment values, std::vector<std::string> last = {"--workers", "3"}) {
@@ -69,7 +69,7 @@ struct training {
 
   void await_steps() { here.await_step(*driver, name, 10); }
 
-  /// What became of it, with the state of an undisturbed run.
+  /// Returns the run's result after comparing its state with that of an undisturbed run.
   nlohmann::json end_well() {
     auto status = driver->wait();
     INFO(driver->out() << driver->err());
@@ -88,7 +88,7 @@ struct training {
 
 } // namespace
 
-TEST_CASE("a worker on each of four GPUs, over NCCL, without being told how many there are") {
+TEST_CASE("each worker uses one of four GPUs over NCCL without a configured number") {
   training run{"four"};
   run.start(gpus(1, 4), {});
   run.end_well();
@@ -96,14 +96,14 @@ TEST_CASE("a worker on each of four GPUs, over NCCL, without being told how many
   CHECK(contains(run.driver->err(), "over NCCL 2.28.9: 4 workers with a GPU each"));
 }
 
-TEST_CASE("a worker over NCCL that is killed is replaced, whatever NCCL can do") {
+TEST_CASE("a killed worker over NCCL is replaced with every version of NCCL") {
   environment nccl;
   SUBCASE("shrink") {}
-  SUBCASE("shrink, and notice that a peer is gone") {
-    nccl = {{"TROUPE_PLAYED_NCCL_NOTICES", "1"}};
+  SUBCASE("shrink, and notice that a peer is lost") {
+    nccl = {{"TROUPE_FAKE_NCCL_NOTICES", "1"}};
   }
   SUBCASE("neither shrink nor revoke") {
-    nccl = {{"TROUPE_PLAYED_NCCL_VERSION", "21800"}};
+    nccl = {{"TROUPE_FAKE_NCCL_VERSION", "21800"}};
   }
   training run{"killed"};
   run.start(gpus(1, 3, nccl));
@@ -125,12 +125,12 @@ TEST_CASE("a frozen worker over NCCL is replaced") {
   CHECK(contains(result["failures"][0]["message"], "its process is stopped"));
 }
 
-TEST_CASE("a GPU that is lost costs its worker, is named, and the others go on") {
+TEST_CASE("a lost GPU costs its worker, is named, and the others continue") {
   training run{"lost"};
   std::vector<std::string> last{"--workers", "3"};
   auto visible = gpus(1, 3);
   SUBCASE("over NCCL") {}
-  SUBCASE("one that several share") {
+  SUBCASE("a GPU that several workers share") {
     last.insert(last.end(), {"--gpus-per-worker", "0.25"});
     visible = gpus(1, 1);
   }
@@ -146,7 +146,7 @@ TEST_CASE("a GPU that is lost costs its worker, is named, and the others go on")
     CHECK(contains(message, part));
 }
 
-TEST_CASE("a GPU that stays broken is done without") {
+TEST_CASE("a run continues without a GPU that stays broken") {
   training run{"broken"};
   auto visible = gpus(1, 3);
   run.plan_fault("break", visible);
@@ -156,13 +156,13 @@ TEST_CASE("a GPU that stays broken is done without") {
   CHECK(result["generations"].back()["workers"] == 2);
 }
 
-TEST_CASE("a GPU that hangs in a kernel is found by asking, and its worker replaced when it is killed") {
+TEST_CASE("a GPU that hangs in a kernel is found on request, and its worker is replaced when it is killed") {
   training run{"hanging"};
   auto visible = gpus(1, 3);
   run.plan_fault("hang", visible);
   run.start(visible);
   run.here.await_step(*run.driver, run.name);
-  /// The rank that says so, if it is one alone that does in its last line; -1 for none.
+  /// The rank whose last line reports it, if it is the only one; -1 otherwise.
   const auto named = [&] {
     int result = -1;
     for (int rank = 0; rank < 3; ++rank) {
@@ -178,7 +178,7 @@ TEST_CASE("a GPU that hangs in a kernel is found by asking, and its worker repla
     }
     return result;
   };
-  // Also a step that goes on waits for kernels, if not for long: it has to be the same one again and again.
+  // A healthy step waits for kernels, too, but briefly: the same rank must be reported repeatedly.
   int before = -1;
   int times = 0;
   scratch_runs::await(*run.driver, [&] {
@@ -198,18 +198,18 @@ TEST_CASE("a GPU that hangs in a kernel is found by asking, and its worker repla
   CHECK(result["failures"].size() == 1);
 }
 
-TEST_CASE("when NCCL comes back for nobody, the last worker saves the state, and nothing is computed again") {
+TEST_CASE("if NCCL recovers for no worker, the last one saves the state, and nothing is computed again") {
   training run{"stuck"};
   std::vector<std::string> last{"--workers", "3", "--checkpoint-every", "0"};
   SUBCASE("into the driver's directory") {}
   SUBCASE("as a stream") {
     last.insert(last.end(), {"--checkpoint-sync", "stream"});
   }
-  run.start(gpus(1, 3, {{"TROUPE_PLAYED_NCCL_VERSION", "21800"}, {"TROUPE_PLAYED_NCCL_ABORT_HANGS", "1"}}), last);
+  run.start(gpus(1, 3, {{"TROUPE_FAKE_NCCL_VERSION", "21800"}, {"TROUPE_FAKE_NCCL_ABORT_HANGS", "1"}}), last);
   run.await_steps();
   ::kill(run.here.worker_of_rank(1), SIGKILL);
   auto result = run.end_well();
-  // Unless it was killed where no reduction was under way.
+  // Unless it was killed outside a reduction.
   CHECK(result["restarts"].get<int>() <= 1);
   if (result["restarts"] == 1) {
     CHECK(contains(run.driver->err(), "the last that has the state has saved that of step"));
@@ -217,15 +217,15 @@ TEST_CASE("when NCCL comes back for nobody, the last worker saves the state, and
   }
 }
 
-TEST_CASE("read-only memory that can be pinned is") {
+TEST_CASE("read-only memory is pinned if the driver supports it") {
   training run{"pinned"};
-  run.start(gpus(1, 1, {{"TROUPE_PLAYED_PINS_READ_ONLY", "1"}}), {"--workers", "3", "--gpus-per-worker", "0.25"});
+  run.start(gpus(1, 1, {{"TROUPE_FAKE_PINS_READ_ONLY", "1"}}), {"--workers", "3", "--gpus-per-worker", "0.25"});
   run.end_well();
 }
 
-TEST_CASE("a GPU without room is told with what was asked for and what was free") {
+TEST_CASE("a GPU without enough memory is reported with the requested and the free size") {
   training run{"narrow"};
-  run.start(gpus(1, 2, {{"TROUPE_PLAYED_GPU_BYTES", "1000000"}}), {"--workers", "2"});
+  run.start(gpus(1, 2, {{"TROUPE_FAKE_GPU_BYTES", "1000000"}}), {"--workers", "2"});
   CHECK(run.driver->wait() == exit_status{1, {}});
   const auto text = run.driver->err();
   CAPTURE(text);
@@ -234,7 +234,7 @@ TEST_CASE("a GPU without room is told with what was asked for and what was free"
   CHECK(contains(text, " of 1000000 are free"));
 }
 
-TEST_CASE("shards that are computed twice, on other GPUs, agree; where the library computes differently, it is said") {
+TEST_CASE("shards computed twice on different GPUs agree, and differences of the library are reported") {
   training run{"twice"};
   std::vector<std::string> last{"--workers", "3", "--verify-determinism=2"};
   SUBCASE("deterministic") {
@@ -243,7 +243,7 @@ TEST_CASE("shards that are computed twice, on other GPUs, agree; where the libra
     CHECK(contains(run.driver->err(), "shards were computed twice"));
   }
   SUBCASE("noisy") {
-    run.start(gpus(1, 3, {{"TROUPE_PLAYED_CUBLAS_NOISE", "1"}}), last);
+    run.start(gpus(1, 3, {{"TROUPE_FAKE_CUBLAS_NOISE", "1"}}), last);
     CHECK(run.driver->wait() == exit_status{1, {}});
     const auto text = run.driver->err();
     CAPTURE(text);
@@ -252,13 +252,13 @@ TEST_CASE("shards that are computed twice, on other GPUs, agree; where the libra
   }
 }
 
-TEST_CASE("over two nodes with two GPUs each, of which one is killed") {
+TEST_CASE("a run over two nodes with two GPUs each survives the loss of a worker") {
   training run{"nodes"};
   run.more.insert(run.more.end(), {"--insecure"});
   std::vector<running_node> nodes;
   for (int i : {0, 1})
     nodes.push_back(run.here.start_node({"--insecure"}, gpus(2 * i + 1, 2 * i + 2)));
-  // The driver's own machine shows none.
+  // The driver's machine shows no GPUs.
   run.start({{"CUDA_VISIBLE_DEVICES", ""}}, {"--workers", "2-4", "--nodes", nodes[0].address + "," + nodes[1].address});
   run.await_steps();
   CHECK(contains(run.driver->err(), "over NCCL 2.28.9: 4 workers with a GPU each"));

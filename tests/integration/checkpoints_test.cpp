@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t all_steps = 600;
 
-/// Runs with many checkpoints, and their twins that nobody disturbs.
+/// Runs with many checkpoints, and the same runs undisturbed.
 struct trial {
   scratch_runs here;
 
@@ -35,7 +35,7 @@ struct trial {
     return here.result(name);
   }
 
-  /// Nothing but whole checkpoints, of which the newest is the result's.
+  /// Checks that all checkpoints are complete and that the newest is the result's.
   void check_files(const std::string& name, const nlohmann::json& result) {
     std::vector<std::string> others;
     for (const auto& entry : fs::directory_iterator{here.run_directory(name) / "checkpoints"})
@@ -46,7 +46,7 @@ struct trial {
   }
 };
 
-/// A file system in memory over a directory, until the end; not there without the right to mount.
+/// A file system in memory, mounted on a directory during this object's lifetime. Inactive without permission to mount.
 class mounted {
  public:
   mounted(fs::path path, const std::string& options) : path_(std::move(path)) {
@@ -87,7 +87,7 @@ TEST_CASE("every checkpoint that is due is taken or counted as skipped, and chan
   }
 }
 
-TEST_CASE("workers that are killed faster than checkpoints come cost no bit, and do not keep checkpoints from coming") {
+TEST_CASE("workers that are killed more often than checkpoints are due cost no bit and do not prevent checkpoints") {
   trial t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   auto random = std::mt19937{20261121};
@@ -112,7 +112,8 @@ TEST_CASE("workers that are killed faster than checkpoints come cost no bit, and
   t.check_files("storm", result);
 }
 
-TEST_CASE("a driver that is killed while checkpoints are in flight goes on from the newest, to the same bits") {
+TEST_CASE("a run resumes from the newest checkpoint with the same bits after its driver was killed with checkpoints in "
+          "flight") {
   trial t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   auto random = std::mt19937{7};
@@ -132,7 +133,7 @@ TEST_CASE("a driver that is killed while checkpoints are in flight goes on from 
   t.check_files("often", result);
 }
 
-TEST_CASE("streamed checkpoints are those of a shared directory, and a run goes on from them") {
+TEST_CASE("streamed checkpoints equal those of a shared directory, and a run resumes from them") {
   trial t;
   auto shared = t.succeed("shared", {"--workers", "2", "--checkpoint-sync", "shared"});
   for (const std::string workers : {"1", "3", "4"}) {
@@ -148,7 +149,7 @@ TEST_CASE("streamed checkpoints are those of a shared directory, and a run goes 
   }
 }
 
-TEST_CASE("workers that see another directory at the driver's path stream by themselves, and survive each other") {
+TEST_CASE("workers without access to the driver's directory stream automatically and survive failures") {
   trial t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   fs::create_directories(t.here.path("runs"));
@@ -181,7 +182,7 @@ TEST_CASE("workers that see another directory at the driver's path stream by the
   t.check_files("apart", result);
 }
 
-TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor the training") {
+TEST_CASE("a full disk costs checkpoints, but neither the old one nor the training") {
   trial t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   auto disk = mounted{t.here.path("small"), "size=8m"};
@@ -201,7 +202,7 @@ TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor th
     return false;
   };
   scratch_runs::await(driver, has_checkpoint);
-  // Takes what is left, and leaves room for the lines of metrics once the first checkpoint has failed.
+  // Fills the disk, but leaves room for lines of metrics once the first checkpoint has failed.
   {
     auto filler = std::ofstream{t.here.path("small") / "filler"};
     auto block = std::string(4096, 'x');
@@ -224,7 +225,7 @@ TEST_CASE("a disk that is full costs checkpoints, but neither the old one nor th
 TEST_CASE("a disk that is 100 times too slow costs checkpoints, but not the training") {
   trial t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
-  // A state of 100 KB takes a second, and five seconds of syncs.
+  // Writing a state of 100 KB takes a second, and its syncs five seconds.
   auto slow =
       std::map<std::string, std::string>{{"LD_PRELOAD", TROUPE_SLOW_DISK},
                                          {"TROUPE_SLOW_DIRECTORY", t.here.run_directory("slow") / "checkpoints"},
@@ -238,14 +239,14 @@ TEST_CASE("a disk that is 100 times too slow costs checkpoints, but not the trai
   auto result = t.here.result("slow");
   CHECK(result["state_sha256"] == wanted);
   CHECK(result["checkpoints"]["failed"] == 0);
-  // Those that were due while one was on its way.
+  // The checkpoints that were due while another was in flight.
   auto due = all_steps / 5;
   CHECK(result["checkpoints"]["skipped"].get<std::uint64_t>() > due / 2);
   t.check_files("slow", result);
 }
 #endif
 
-TEST_CASE("a disk that becomes read-only costs checkpoints, and serves again when it can be written") {
+TEST_CASE("a disk that becomes read-only costs checkpoints, and is used again when it is writable") {
   trial t;
   auto arguments = [&](const std::string& name, const std::string& workers) {
     return t.here.charlm(name, {"--workers", workers, "--checkpoint-every", "5", "--steps", "3000"});
@@ -257,7 +258,7 @@ TEST_CASE("a disk that becomes read-only costs checkpoints, and serves again whe
     std::puts("SKIP: no right to mount a disk");
     return;
   }
-  // While a file is being written it cannot become read-only.
+  // It cannot become read-only while a file is open for writing.
   auto remount = [&](const std::string& mode) {
     auto done = [&] {
       return t.here.run({"/usr/bin/mount", "-o", "remount," + mode, checkpoints.string()}).status == exit_status{0, {}};

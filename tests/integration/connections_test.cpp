@@ -10,7 +10,7 @@ using namespace troupe::testing;
 
 namespace {
 
-/// A TCP connection by a program that knows nothing of Troupe.
+/// A TCP connection of a program other than Troupe.
 class plain_connection {
  public:
   explicit plain_connection(const std::string& address) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -29,7 +29,7 @@ class plain_connection {
 
   void send(const std::string& text) { (void)::send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
 
-  /// Whether the other end closes, whatever it says before.
+  /// Whether the other end closes the connection, possibly after sending data.
   [[nodiscard]] bool is_closed() {
     auto end = std::chrono::steady_clock::now() + hang_limit;
     std::array<char, 256> ignored{};
@@ -54,7 +54,7 @@ void check_service(scratch_runs& here, const running_node& node, const std::stri
 
 } // namespace
 
-TEST_CASE("a driver with other keys is refused, and the node serves the next run") {
+TEST_CASE("a driver with other keys is rejected, and the node serves the next run") {
   scratch_runs here;
   auto node = here.start_node();
   auto ran =
@@ -67,7 +67,7 @@ TEST_CASE("a driver with other keys is refused, and the node serves the next run
   check_service(here, node, "known");
 }
 
-TEST_CASE("a driver without TLS is refused by a node with it, and the other way round") {
+TEST_CASE("a node with TLS rejects a driver without it, and the other way round") {
   scratch_runs here;
   auto secure = here.start_node();
   auto plain = here.start_node({"--insecure"});
@@ -89,7 +89,7 @@ TEST_CASE("a driver without TLS is refused by a node with it, and the other way 
   check_service(here, plain, "plain", {"--insecure"});
 }
 
-TEST_CASE("a node survives whoever dials it and speaks nonsense, or nothing") {
+TEST_CASE("a node survives connections that send garbage or nothing") {
   scratch_runs here;
   auto node = here.start_node();
   plain_connection silent{node.address};
@@ -102,7 +102,7 @@ TEST_CASE("a node survives whoever dials it and speaks nonsense, or nothing") {
   check_service(here, node, "afterwards");
 }
 
-TEST_CASE("an address off loopback without the cluster's keys is refused with the commands that make them") {
+TEST_CASE("an address other than loopback without cluster keys fails with the commands that make them") {
   scratch_runs here;
   for (const auto* address : {"0.0.0.0:0", "192.0.2.1:0", "[::]:0"}) {
     auto ran = here.run({TROUPE_CAF_NODE, "--listen", address});

@@ -32,8 +32,7 @@ nlohmann::json run(scratch_runs& here, const std::string& name, std::uint32_t wo
   return result;
 }
 
-/// So many that one worker takes five seconds for them: who comes in the place of a lost one has to find the others at
-/// work.
+/// Enough steps for five seconds on one worker, so that the others still train when the replacement joins.
 std::string enough_steps(scratch_runs& here) {
   if (has_fake_gpu())
     return "100";
@@ -53,7 +52,7 @@ TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers t
   const auto wanted = run(here, "one", 1, steps)["state_sha256"];
   CHECK(run(here, "two", 2, steps)["state_sha256"] == wanted);
   CHECK(run(here, "four", 4, steps)["state_sha256"] == wanted);
-  // Small states are handed over while the others wait, large ones while they go on.
+  // Small states are sent while the others wait, large ones while they train.
   for (const std::string stage_above : {"1000000000", "0"}) {
     CAPTURE(stage_above);
     auto name = "killed-" + stage_above;
@@ -76,7 +75,7 @@ TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers t
   }
 }
 
-TEST_CASE("a run on a GPU that was stopped goes on with the same bits on another number of workers") {
+TEST_CASE("a stopped run on a GPU resumes with the same bits on another number of workers") {
   if (!has_gpu())
     return;
   scratch_runs here;
@@ -86,7 +85,7 @@ TEST_CASE("a run on a GPU that was stopped goes on with the same bits on another
   CHECK(run(here, "parts", 4, {"--steps", "60"})["state_sha256"] == wanted);
 }
 
-TEST_CASE("a run on a GPU learns what one on the CPU learns, and does not go on from its checkpoints") {
+TEST_CASE("a run on a GPU learns the same as one on the CPU, but does not resume from its checkpoints") {
   if (!has_gpu())
     return;
   scratch_runs here;
@@ -99,7 +98,7 @@ TEST_CASE("a run on a GPU learns what one on the CPU learns, and does not go on 
   CHECK(contains(mixed.err, "config"));
 }
 
-TEST_CASE("more workers than a GPU has room for are refused") {
+TEST_CASE("more workers than fit on the GPU are rejected") {
   if (!has_gpu())
     return;
   scratch_runs here;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t all_steps = 3000;
 
-/// Runs that are long enough to lose workers on the way, and their undisturbed twins.
+/// Runs that are long enough to lose workers, and the same runs undisturbed.
 struct trial {
   scratch_runs here;
 
@@ -27,7 +27,7 @@ struct trial {
     return here.result("undisturbed")["state_sha256"];
   }
 
-  /// Kills the workers of `ranks` one after the other, while training goes on; gives the run's result.
+  /// Kills the workers of `ranks` one after another during training; returns the run's result.
   nlohmann::json disturbed(const std::string& name, const std::vector<int>& ranks, std::vector<std::string> more) {
     auto driver = here.start(arguments(name, std::move(more)));
     std::uint64_t step = 0;
@@ -56,14 +56,14 @@ TEST_CASE("killed workers cost no step and no bit, down to one survivor, on ever
     CHECK(result["state_sha256"] == wanted);
     CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
     CHECK(result["steps"] == all_steps);
-    // What was done to it, and nothing else.
+    // The injected failures, and no others.
     REQUIRE(result["failures"].size() == 3);
     for (const auto& failure : result["failures"])
       CHECK(failure["code"] == "worker_lost");
   }
 }
 
-TEST_CASE("workers on two nodes survive each other, and the loss of a node") {
+TEST_CASE("workers on two nodes survive each other's loss and the loss of a node") {
   trial t;
   const auto wanted = t.undisturbed();
   auto one = t.here.start_node();
@@ -85,7 +85,7 @@ TEST_CASE("workers on two nodes survive each other, and the loss of a node") {
   CHECK(result["failures"][0]["code"] == "node_lost");
 }
 
-TEST_CASE("a worker that is killed while checkpoints are taken costs none of them") {
+TEST_CASE("a worker killed during checkpoints costs none of them") {
   trial t;
   const auto wanted = t.undisturbed();
   auto result = t.disturbed("often", {1, 3, 0}, {"--workers", "4", "--checkpoint-every", "5"});
@@ -94,7 +94,7 @@ TEST_CASE("a worker that is killed while checkpoints are taken costs none of the
   CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
 }
 
-TEST_CASE("a lost worker is replaced, and nobody can tell from the result") {
+TEST_CASE("a lost worker is replaced without any effect on the result") {
   trial t;
   const auto wanted = t.undisturbed();
   auto result = t.disturbed("replaced", {1, 0}, {"--workers", "2"});
@@ -109,11 +109,11 @@ TEST_CASE("a lost worker is replaced, and nobody can tell from the result") {
     CHECK(each["steps_redone"] <= 1);
     CHECK(each["pause_seconds"] < 60.0);
   }
-  // One is left, and then there are two again.
+  // One worker is left, and then there are two again.
   CHECK(sizes == std::vector{1, 2, 1, 2});
 }
 
-TEST_CASE("a joiner that is given the state while the others train on changes no bit, on one node and on two") {
+TEST_CASE("a joiner that receives the state while the others train changes no bit, on one node and on two") {
   trial t;
   const auto wanted = t.undisturbed();
   // It repeats steps with evaluations and checkpoints among them.
@@ -159,7 +159,7 @@ TEST_CASE("a frozen worker is found, killed and replaced") {
   CHECK(t.here.workers_vanish());
 }
 
-TEST_CASE("a run without any worker left begins again from its latest checkpoint") {
+TEST_CASE("a run that has lost all workers restarts from its latest checkpoint") {
   trial t;
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("again", {"--workers", "2", "--checkpoint-every", "100"}));
@@ -175,18 +175,18 @@ TEST_CASE("a run without any worker left begins again from its latest checkpoint
   CHECK(result["restarts"] == 1);
   CHECK(result["resumed_from_step"] == 0);
   CHECK(result["generations"].back()["attempt"] == 2);
-  // That of step 200 may still have been under way.
+  // The checkpoint of step 200 may still have been in flight.
   CHECK(result["generations"].back()["commit_point_step"] >= 100);
 }
 
-TEST_CASE("a node that is frozen is given up, and taken back when it answers again") {
+TEST_CASE("a frozen node is given up, and used again when it answers") {
   trial t;
   auto one = t.here.start_node();
   auto two = t.here.start_node();
   auto driver = t.here.start(t.here.charlm("thawed", {"--workers", "4", "--nodes", one.address + "," + two.address,
                                                       "--placement", "spread", "--steps", "1000000"}));
   t.here.await_step(driver, "thawed");
-  // With its workers: all are revived later, and find themselves refused.
+  // With its workers: all are resumed later and find themselves rejected.
   auto theirs = std::vector<pid_t>{};
   for (auto rank : {2, 3})
     theirs.push_back(t.here.worker_of_rank(rank));
@@ -213,7 +213,7 @@ TEST_CASE("a node that is frozen is given up, and taken back when it answers aga
   CHECK(t.here.result("twin")["state_sha256"] == result["state_sha256"]);
 }
 
-TEST_CASE("a node that is asked to end hands over its workers, and no step is computed twice") {
+TEST_CASE("a node that receives SIGTERM hands over its workers, and no step is computed twice") {
   trial t;
   const auto wanted = t.undisturbed();
   auto one = t.here.start_node();
@@ -235,12 +235,12 @@ TEST_CASE("a node that is asked to end hands over its workers, and no step is co
     CHECK(each["steps_redone"] == 0);
 }
 
-TEST_CASE("a range of workers begins with what there is, and grows with the nodes") {
+TEST_CASE("a run with a range of workers starts with those that fit and grows with the nodes") {
   trial t;
   const auto wanted = t.undisturbed();
   auto one = t.here.start_node({"--cpus", "1"});
   auto two = t.here.start_node({"--cpus", "2"});
-  // The second is not there yet.
+  // The second node does not exist yet.
   two.process.signal(SIGINT);
   two.process.wait();
   auto driver = t.here.start(t.arguments("grown", {"--workers", "1-3", "--nodes", one.address + "," + two.address}));

@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-/// A training program whose state lies in memory that no pointer leads to, or not; the result is to be the same. Rank 1
-/// kills itself if it is told to, and training is slow until it has been replaced.
+/// A training program whose state is in memory without an address, or in ordinary memory; the result must be the same.
+/// Rank 1 kills itself on request, and training is slow until it has been replaced.
 namespace {
 
-/// More than one message.
+/// Larger than one message.
 constexpr std::size_t elements = std::size_t{5} << 18;
 constexpr std::size_t gradient_elements = 64;
 

@@ -9,7 +9,7 @@ using namespace troupe::testing;
 
 namespace {
 
-/// The result of a run of the program; its state's identity is checked against that of the stored one.
+/// Runs the program and returns its result, after comparing the state's digest with the stored state's.
 nlohmann::json run(scratch_runs& there, const std::string& name, const std::string& where, const std::string& fate,
                    const std::string& stage_above, const std::string& workers, const std::string& steps) {
   auto done =
@@ -23,11 +23,11 @@ nlohmann::json run(scratch_runs& there, const std::string& name, const std::stri
 
 } // namespace
 
-TEST_CASE("a state that no pointer leads to is healed, staged, stored and resumed like any other") {
+TEST_CASE("a state in memory without an address is healed, staged, stored and resumed like any other") {
   scratch_runs there;
   const auto wanted = run(there, "plain", "here", "lives", "0", "1", "60")["state_sha256"];
   CHECK(run(there, "two", "hidden", "lives", "0", "2", "60")["state_sha256"] == wanted);
-  // 16 MiB is more than there is, so that the others wait; 0 is less, so that they do not.
+  // The state is smaller than 16 MiB, so the others wait; with 0 they train meanwhile.
   for (const std::string stage_above : {"16777216", "0"}) {
     CAPTURE(stage_above);
     auto result = run(there, "healed-" + stage_above, "hidden", "dies", stage_above, "3", "60");

@@ -10,14 +10,14 @@ using namespace troupe::testing;
 
 namespace {
 
-/// A terminal at whose keys the test sits.
+/// A pseudo-terminal whose keys the test presses.
 class terminal {
  public:
   terminal() : fd_(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
     if (fd_ < 0 || ::grantpt(fd_) != 0 || ::unlockpt(fd_) != 0)
       return;
     path_ = ::ptsname(fd_);
-    // Settings live as long as somebody has it open.
+    // The settings last while a process has it open.
     other_ = ::open(path_.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
   }
   terminal(const terminal&) = delete;
@@ -27,7 +27,7 @@ class terminal {
     ::close(fd_);
   }
 
-  /// Says so where there is none to be had: without /dev/pts, in a bare root directory.
+  /// Prints a message if there is none, as in a bare root directory without /dev/pts.
   [[nodiscard]] bool is_there() const {
     CHECK((other_ >= 0 || path_.empty() || !std::filesystem::exists(path_)));
     if (other_ < 0)
@@ -80,9 +80,9 @@ TEST_CASE("keys kill, freeze, pause and resize while charlm trains, and change n
   keys.press('-');
   says("worker");
   keys.press('p');
-  says("the run is to pause");
+  says("pausing the run");
   keys.press('p');
-  says("the run goes on");
+  says("resuming the run");
   keys.press('x');
   keys.press('c');
   await_more_steps();
@@ -94,7 +94,7 @@ TEST_CASE("keys kill, freeze, pause and resize while charlm trains, and change n
   CHECK(here.result("disturbed")["failures"].size() >= 2);
 }
 
-TEST_CASE("a key stops a run after a step, and it is gone on from there") {
+TEST_CASE("a key stops a run after a step, and the run can be resumed") {
   terminal keys;
   if (!keys.is_there())
     return;

@@ -19,7 +19,7 @@ void succeed(const outcome& ran) {
 
 } // namespace
 
-TEST_CASE("a run begins with an imported checkpoint as with the one that was exported") {
+TEST_CASE("a run starts from an imported checkpoint as from the exported one") {
   scratch_runs here;
   succeed(here.run(here.charlm("first")));
   auto exported = here.result("first").at("latest_checkpoint").get<std::string>();
@@ -30,14 +30,14 @@ TEST_CASE("a run begins with an imported checkpoint as with the one that was exp
   auto shown = tool(here, {"show", imported, "--sha256", "--json"});
   succeed(shown);
   CHECK(nlohmann::json::parse(shown.out)["state_sha256"] == here.result("first").at("state_sha256"));
-  // Other seeds, or the second run would compute what the first did.
+  // Different seeds; otherwise the second run would compute the same as the first.
   succeed(here.run(here.charlm("from-original", {"--from", exported, "--seed", "9"})));
   succeed(here.run(here.charlm("from-import", {"--from", imported, "--seed", "9", "--workers", "3"})));
   CHECK(here.result("from-import").at("state_sha256") == here.result("from-original").at("state_sha256"));
   CHECK(here.result("from-import").at("state_sha256") != here.result("first").at("state_sha256"));
 }
 
-TEST_CASE("a run refuses an imported checkpoint with other tensors, and says which") {
+TEST_CASE("a run rejects an imported checkpoint with other tensors and names them") {
   scratch_runs here;
   succeed(here.run(here.charlm("first")));
   auto array = here.path("hidden.bias.npy").string();
@@ -48,7 +48,7 @@ TEST_CASE("a run refuses an imported checkpoint with other tensors, and says whi
   CHECK(contains(ran.err, "missing in it: "));
 }
 
-TEST_CASE("checkpoints of a run under way can be looked at, but not removed") {
+TEST_CASE("checkpoints of a running run can be inspected, but not removed") {
   scratch_runs here;
   auto directory = here.run_directory("long");
   auto process = here.start(here.charlm("long", {"--steps", "1000000", "--checkpoint-every", "5"}));

@@ -26,7 +26,7 @@ TEST_CASE("one Ctrl-C finishes the step, takes a checkpoint and ends with 130") 
   CHECK(here.processes().empty());
 }
 
-TEST_CASE("Ctrl-C twice ends a run whose workers stand still") {
+TEST_CASE("a second Ctrl-C ends a run whose workers hang") {
   scratch_runs here;
   auto node = here.start_node();
   auto nodes = std::vector<std::string>{};
@@ -37,7 +37,7 @@ TEST_CASE("Ctrl-C twice ends a run whose workers stand still") {
   auto argv = std::vector<std::string>{TROUPE_MISBEHAVING, "sleep", "2", here.path("runs").string(), "run"};
   argv.insert(argv.end(), nodes.begin(), nodes.end());
   auto driver = here.start(argv);
-  // Rank 1 stands still before the sum of step 3: with step 2 done, no barrier is left that could carry the stop.
+  // Rank 1 hangs before the sum of step 3: with step 2 done, no barrier is left that could carry the stop.
   here.await_step(driver, "run", 1);
   auto workers = watch_all(here.workers());
   CHECK(workers.size() == 2);
@@ -52,7 +52,7 @@ TEST_CASE("Ctrl-C twice ends a run whose workers stand still") {
   CHECK(here.workers_vanish());
 }
 
-TEST_CASE("a driver that is interrupted before its workers have joined ends, and leaves nothing") {
+TEST_CASE("a driver that is interrupted before its workers have joined ends without leaving processes") {
   scratch_runs here;
   auto driver = here.start(here.charlm("run", {"--steps", "100000000", "--workers", "4"}));
   here.await(driver, [&] { return !here.workers().empty(); });

@@ -10,8 +10,8 @@
 #include <unistd.h>
 #include <vector>
 
-/// A training program that does, on rank 1 in step 3, what training programs should not. With "heal" in front, in the
-/// first generation only, and the run is to survive it.
+/// A training program that misbehaves on rank 1 in step 3. With "heal" in front it does so in the first generation
+/// only, and the run is expected to survive.
 namespace {
 
 [[noreturn]] void stand_still() {
@@ -19,7 +19,7 @@ namespace {
     ::pause();
 }
 
-/// Takes its time, but says so.
+/// Is slow, but sends heartbeats.
 void dawdle(troupe::train_context& ctx) {
   for (int i = 0; i < 50; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds{100});
@@ -30,7 +30,7 @@ void dawdle(troupe::train_context& ctx) {
 void misbehave(troupe::train_context& ctx, const std::string& how) {
   if (how == "dawdle")
     dawdle(ctx);
-  // Longer than a collective operation may take, and not as long as a rank may compute.
+  // Longer than a collective operation may take, but shorter than a rank may compute.
   if (how == "linger")
     std::this_thread::sleep_for(std::chrono::milliseconds{800});
   if (how == "throw" || how == "throw always")
@@ -43,7 +43,7 @@ void misbehave(troupe::train_context& ctx, const std::string& how) {
     stand_still();
 }
 
-/// The same with a loop of its own, which takes a checkpoint after every second pass.
+/// The same with a custom loop that takes a checkpoint after every second pass.
 void train_plain(troupe::train_context& ctx) {
   std::vector<float> weights(16, 1.0f);
   ctx.state().track("weights", weights);
@@ -59,7 +59,7 @@ void train_plain(troupe::train_context& ctx) {
   }
 }
 
-/// A loop for each epoch, and an evaluation between them. An epoch is shorter than a worker's start.
+/// One loop for each epoch, with an evaluation between them. An epoch is shorter than the start of a worker.
 void train_epochs(troupe::train_context& ctx) {
   std::vector<float> weights(16, 1.0f);
   ctx.state().track("weights", weights);
@@ -83,7 +83,7 @@ void train_epochs(troupe::train_context& ctx) {
       for (std::size_t i = 0; i < weights.size(); ++i)
         weights[i] += static_cast<float>(rate) * gradient[i];
     });
-    // What is found between two loops decides the next: who comes later has to know it, too.
+    // The result of an evaluation between two loops affects the next one, so a joiner needs it, too.
     rate = ctx.evaluate(64, 1, [&](std::span<const std::uint64_t> samples, std::span<double> sums) {
       for (auto sample : samples)
         sums[0] += weights[sample % 16] / static_cast<float>(1000 * epoch);
@@ -123,7 +123,7 @@ void train(troupe::train_context& ctx) {
 
 // misbehaving HOW WORKERS STORAGE NAME [NODE...]
 int main(int argc, char** argv) {
-  // A worker that is to end before it can join: only workers get this argument.
+  // Only workers get this argument, and end before they join.
   if (argc == 2 && std::string{argv[1]} == "end-at-once") {
     std::fprintf(stderr, "this worker has better things to do\n");
     return 7;
@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
   config.run.storage_path = argv[3];
   config.run.name = argv[4];
   config.run.steps = 6;
-  // Each is durable before anything else happens.
+  // Each line is durable before the program continues.
   config.checkpoint.max_in_flight = 0;
   if (heals) {
     config.failure.report_after = std::chrono::milliseconds{500};

@@ -26,7 +26,7 @@ struct two_nodes {
     return here.charlm(name, more);
   }
 
-  /// Starts a run that goes on for long, and checks that all its workers are where they should be.
+  /// Starts a long run and checks that all its workers are on the expected nodes.
   [[nodiscard]] child_process start(const std::string& name, const std::vector<std::string>& more = {}) {
     auto driver = here.start(arguments(name, for_long("4", more)));
     here.await_step(driver, name);
@@ -45,7 +45,7 @@ struct two_nodes {
     return driver;
   }
 
-  /// The nodes that are left are as good as before.
+  /// The remaining nodes still work.
   void check_service(const std::string& nodes) {
     auto ran = here.run(here.charlm("after", {"--nodes", nodes, "--workers", "2"}));
     INFO(ran.err);
@@ -69,7 +69,7 @@ TEST_CASE("a killed driver takes its workers with it, and its nodes serve the ne
   trial.check_service(trial.one.address + "," + trial.two.address);
 }
 
-TEST_CASE("where no failure is allowed, a killed node takes its workers with it, and ends the run with its name") {
+TEST_CASE("a killed node without allowed failures ends its workers and the run, whose result names the node") {
   two_nodes trial;
   auto driver = trial.start("lost", {"--max-failures", "0"});
   auto workers = watch_all(trial.here.workers());
@@ -90,7 +90,7 @@ TEST_CASE("where no failure is allowed, a killed node takes its workers with it,
   trial.check_service(trial.one.address);
 }
 
-TEST_CASE("where no failure is allowed, a killed worker ends the run, which names it, and the others' errors as "
+TEST_CASE("a killed worker without allowed failures ends the run, whose result names it and the others' errors as "
           "consequences") {
   two_nodes trial;
   auto driver = trial.start("victim", {"--max-failures", "0"});
@@ -118,7 +118,7 @@ TEST_CASE("where no failure is allowed, a killed worker ends the run, which name
   trial.check_service(trial.one.address + "," + trial.two.address);
 }
 
-TEST_CASE("a node ends when it is asked to, and its workers with it") {
+TEST_CASE("a node ends on request, and its workers with it") {
   scratch_runs here;
   auto node = here.start_node();
   SUBCASE("while it does nothing") {
@@ -135,7 +135,7 @@ TEST_CASE("a node ends when it is asked to, and its workers with it") {
     node.process.signal(SIGTERM);
     CHECK(node.process.wait(std::chrono::milliseconds{10'000}) == exit_status{0, {}});
     CHECK(all_end(workers, std::chrono::milliseconds{10'000}));
-    // The run stands in a checkpoint, and would go on with another node.
+    // The run has a checkpoint and could be resumed with another node.
     driver.signal(SIGTERM);
     auto status = driver.wait();
     INFO(driver.err());
@@ -148,7 +148,7 @@ TEST_CASE("a node ends when it is asked to, and its workers with it") {
   }
 }
 
-TEST_CASE("a killed driver without nodes leaves nothing") {
+TEST_CASE("a killed driver without nodes leaves no processes") {
   scratch_runs here;
   auto driver = here.start(here.charlm("alone", for_long("4")));
   here.await_step(driver, "alone");
@@ -160,7 +160,7 @@ TEST_CASE("a killed driver without nodes leaves nothing") {
   CHECK(becomes_true([&] { return here.processes().empty(); }, std::chrono::milliseconds{10'000}));
 }
 
-TEST_CASE("workers that stand still in user code end with their driver, too") {
+TEST_CASE("workers that hang in user code end with their driver") {
   scratch_runs here;
   auto driver = here.start({TROUPE_MISBEHAVING, "sleep", "2", here.path("runs").string(), "asleep"});
   here.await_step(driver, "asleep");
@@ -172,7 +172,7 @@ TEST_CASE("workers that stand still in user code end with their driver, too") {
   CHECK(becomes_true([&] { return here.processes().empty(); }, std::chrono::milliseconds{10'000}));
 }
 
-TEST_CASE("two runs share a node, and the end of one leaves the other alone") {
+TEST_CASE("two runs share a node, and the end of one does not affect the other") {
   scratch_runs here;
   auto node = here.start_node();
   auto arguments = for_long("2", {"--nodes", node.address});

@@ -15,7 +15,7 @@ using namespace troupe::testing;
 
 namespace {
 
-/// What cannot be is told by the driver, before it starts any worker.
+/// Impossible requests, which the driver reports before it starts any worker.
 void refused(scratch_runs& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts,
              int code = 1) {
   auto ran = here.run(argv);
@@ -27,7 +27,7 @@ void refused(scratch_runs& here, const std::vector<std::string>& argv, const std
   CHECK(here.workers().empty());
 }
 
-/// A port of this machine that nobody listens on: bound, so that nobody else gets it.
+/// A port of this machine without a listener: bound, so that no other process gets it.
 class closed_port {
  public:
   closed_port() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -50,7 +50,7 @@ class closed_port {
   std::string address_;
 };
 
-/// A small file system of the test's own, where the machine lets us have one.
+/// A small file system for the test, if mounting is permitted.
 class tiny_file_system {
  public:
   tiny_file_system(std::filesystem::path where, const std::string& options) : where_(std::move(where)) {
@@ -83,7 +83,7 @@ std::string bytes_of_hex(const std::string& hex) {
 
 } // namespace
 
-TEST_CASE("a text that is missing, empty or too short is refused") {
+TEST_CASE("a missing, empty or too short text is rejected") {
   scratch_runs here;
   refused(here, here.charlm("text", {"--text", here.path("absent.txt").string()}), {"absent.txt"});
   write_file(here.path("empty.txt"), "");
@@ -94,7 +94,7 @@ TEST_CASE("a text that is missing, empty or too short is refused") {
   refused(here, here.charlm("text", {"--text", here.path("no-texts").string()}), {"no-texts"});
 }
 
-TEST_CASE("a node that cannot be reached is named") {
+TEST_CASE("an unreachable node is named") {
   scratch_runs here;
   closed_port port;
   refused(here, here.charlm("run", {"--nodes", port.address()}), {port.address(), "caf-node"});
@@ -103,13 +103,13 @@ TEST_CASE("a node that cannot be reached is named") {
   refused(here, here.charlm("run", {"--nodes", "no-such-host.invalid:4000", "--insecure"}), {"no-such-host.invalid"});
   refused(here, here.charlm("run", {"--nodes", "127.0.0.1"}), {"127.0.0.1", "HOST:PORT"});
   refused(here, here.charlm("run", {"--nodes", node.address + "," + node.address}), {node.address, "twice"});
-  // None of that is in the way of a new run.
+  // None of these prevents a new run.
   auto ran = here.run(here.charlm("run", {"--nodes", node.address, "--resume", "never"}));
   INFO(ran.err);
   CHECK(ran.status == exit_status{0, {}});
 }
 
-TEST_CASE("a storage path that cannot be written to is refused") {
+TEST_CASE("a storage path without write permission is rejected") {
   scratch_runs here;
   SUBCASE("a file") {
     write_file(here.path("a-file"), "no directory");
@@ -136,9 +136,9 @@ TEST_CASE("a storage path that cannot be written to is refused") {
   }
 }
 
-TEST_CASE("storage that fills up while a run goes on costs checkpoints, not the training") {
+TEST_CASE("a storage that becomes full during a run costs checkpoints, not the training") {
   scratch_runs here;
-  // Room for logs and metrics, not for the state of this model.
+  // Room for logs and metrics, but not for the state of this model.
   tiny_file_system files{here.path("small"), "size=256k"};
   if (!files.mounted()) {
     std::puts("SKIP: no right to mount a file system here (storage that fills up)");
@@ -157,7 +157,7 @@ TEST_CASE("storage that fills up while a run goes on costs checkpoints, not the 
   CHECK(result["state_sha256"].get<std::string>().size() == 64);
 }
 
-TEST_CASE("a request that cannot be met is told with what is missing") {
+TEST_CASE("a request that cannot be satisfied is reported with what is missing") {
   scratch_runs here;
   refused(here, here.charlm("a/b"), {"a/b", "name"});
   refused(here, here.charlm("run", {"--workers", "9"}), {"9 workers", "8 shards"});
@@ -167,11 +167,11 @@ TEST_CASE("a request that cannot be met is told with what is missing") {
   refused(here,
           here.charlm("run", {"--nodes", one.address + "," + two.address, "--workers", "3", "--cpus-per-worker", "2"}),
           {"3 workers", "2 CPUs", "6 CPUs", "offer 5 CPUs", "room for 2 workers"});
-  // What did not begin leaves nothing in the way of a new run.
+  // A run that did not start does not prevent a new one.
   CHECK(!std::filesystem::exists(here.run_directory("run")));
 }
 
-TEST_CASE("an unknown option is a usage error that names the nearest one, and help is none") {
+TEST_CASE("an unknown option is a usage error that names the nearest one, and --help is not") {
   scratch_runs here;
   refused(here, {TROUPE_CHARLM, "--wokers", "2"}, {"--wokers", "--workers", "--help"}, 2);
   refused(here, {TROUPE_CAF_NODE, "--lisen", "127.0.0.1:0"}, {"--lisen", "--listen", "--help"}, 2);
@@ -187,13 +187,13 @@ TEST_CASE("an unknown option is a usage error that names the nearest one, and he
   }
 }
 
-TEST_CASE("a port that is taken is refused with its address") {
+TEST_CASE("a port in use is reported with its address") {
   scratch_runs here;
   auto node = here.start_node();
   refused(here, {TROUPE_CAF_NODE, "--listen", node.address}, {node.address});
 }
 
-TEST_CASE("a node with another build of the program, or without it, is refused") {
+TEST_CASE("a node with another build of the program, or without it, is rejected") {
   scratch_runs here;
   auto programs = here.path("programs");
   std::filesystem::create_directory(programs);
@@ -216,7 +216,7 @@ TEST_CASE("a node with another build of the program, or without it, is refused")
   refused(here, here.charlm("other", {"--nodes", node.address}),
           {node.address, (programs / "charlm").string(), build_id, other->identity().build_id, "same build"});
 
-  // The same build at another path is the same program.
+  // The same build at another path counts as the same program.
   std::filesystem::remove(programs / "charlm");
   std::filesystem::copy_file(TROUPE_CHARLM, programs / "charlm");
   auto ran = here.run(here.charlm("same", {"--nodes", node.address, "--workers", "2"}));
@@ -224,9 +224,9 @@ TEST_CASE("a node with another build of the program, or without it, is refused")
   CHECK(ran.status == exit_status{0, {}});
 }
 
-TEST_CASE("a run that wants GPUs where there are none fails at once, with what it asks for and what is offered") {
+TEST_CASE("a run that needs GPUs fails at once on nodes without them, and reports request and offer") {
   scratch_runs here;
-  // Whatever this machine has.
+  // Independent of this machine's GPUs.
   auto ran = here.run(here.charlm("gpus", {"--use-gpu", "--workers", "4"}), {{"CUDA_VISIBLE_DEVICES", ""}});
   INFO(ran.out << ran.err);
   CHECK(ran.status == exit_status{1, {}});
@@ -235,21 +235,21 @@ TEST_CASE("a run that wants GPUs where there are none fails at once, with what i
   CHECK_FALSE(std::filesystem::exists(here.run_directory("gpus")));
 }
 
-TEST_CASE("options of the command line that are no number above 0 are told by name") {
+TEST_CASE("options that are not numbers above 0 are reported by name") {
   scratch_runs here;
   for (const auto* value : {"0", "-1", "nan", "inf", "half"}) {
     auto ran = here.run(here.charlm("fraction", {"--use-gpu", "--gpus-per-worker", value}));
     INFO(ran.err);
     CHECK(ran.status == exit_status{2, {}});
-    CHECK(contains(ran.err, "--gpus-per-worker: " + std::string{value} + " is no number above 0; see "));
+    CHECK(contains(ran.err, "--gpus-per-worker: " + std::string{value} + " is not a number above 0; see "));
   }
 }
 
-TEST_CASE("a worker whose node promises a GPU that it has not says so, and the run ends") {
+TEST_CASE("a worker without the GPU that its node offered reports it, and the run ends") {
   scratch_runs here;
   auto node = here.start_node({"--gpus", "1"});
   auto argv = here.charlm("promised", {"--use-gpu", "--workers", "1", "--nodes", node.address});
-  // The node's environment is its workers'.
+  // Workers inherit the node's environment.
   auto devices = troupe::collectives::find_devices();
   if (devices && !devices->empty())
     return;

@@ -15,7 +15,7 @@ outcome succeed(scratch_runs& here, const std::string& name, std::vector<std::st
   return ran;
 }
 
-/// Runs what must fail, with all of `parts` in its message.
+/// Runs a command that must fail with all of `parts` in its message.
 void refused(scratch_runs& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts) {
   auto ran = here.run(argv);
   INFO(ran.err);
@@ -30,13 +30,13 @@ std::string state(const scratch_runs& here, const std::string& name) {
 
 } // namespace
 
-TEST_CASE("resume 'must' without a checkpoint fails") {
+TEST_CASE("resume 'required' without a checkpoint fails") {
   scratch_runs here;
   refused(here, here.charlm("nothing", {"--resume", "must"}),
           {"must", here.run_directory("nothing").string(), "checkpoint"});
 }
 
-TEST_CASE("resume 'never' into an existing run directory fails, and leaves it alone") {
+TEST_CASE("resume 'never' with an existing run directory fails and does not change it") {
   scratch_runs here;
   succeed(here, "there");
   auto before = read_file(here.run_directory("there") / "result.json");
@@ -45,7 +45,7 @@ TEST_CASE("resume 'never' into an existing run directory fails, and leaves it al
   succeed(here, "not-there", {"--resume", "never"});
 }
 
-TEST_CASE("resume 'auto' with anything else that decides the result is refused, and the difference is shown") {
+TEST_CASE("resume 'auto' with different settings that affect the result is rejected with the difference") {
   scratch_runs here;
   succeed(here, "run");
   auto original = state(here, "run");
@@ -63,13 +63,13 @@ TEST_CASE("resume 'auto' with anything else that decides the result is refused, 
   write_file(here.text(), other);
   refused(here, more_steps({}), {"data fingerprint", "now", "in the checkpoint"});
   write_file(here.text(), text);
-  // None of that did harm.
+  // None of these did damage.
   succeed(here, "run", {"--steps", "20"});
   CHECK(here.result("run")["resumed_from_step"] == 12);
   CHECK(state(here, "run") != original);
 }
 
-TEST_CASE("a run that is complete is complete again, in no time") {
+TEST_CASE("a completed run completes again at once") {
   scratch_runs here;
   succeed(here, "run");
   auto before = here.result("run");
@@ -81,7 +81,7 @@ TEST_CASE("a run that is complete is complete again, in no time") {
   CHECK(after["status"] == "completed");
 }
 
-TEST_CASE("a new run begins with the state of another run's checkpoint") {
+TEST_CASE("a new run starts with the state of another run's checkpoint") {
   scratch_runs here;
   succeed(here, "teacher");
   auto checkpoint = here.result("teacher")["latest_checkpoint"].get<std::string>();
@@ -95,7 +95,7 @@ TEST_CASE("a new run begins with the state of another run's checkpoint") {
   refused(here, here.charlm("orphan", {"--from", here.path("no-such-checkpoint").string()}), {"no-such-checkpoint"});
 }
 
-TEST_CASE("a damaged checkpoint is passed over for an older one, and the run says so") {
+TEST_CASE("a damaged checkpoint is skipped in favour of an older one, with a message") {
   scratch_runs here;
   succeed(here, "undisturbed", {"--steps", "12"});
   succeed(here, "run", {"--steps", "10", "--checkpoint-every", "5", "--workers", "2"});
@@ -116,7 +116,7 @@ TEST_CASE("a damaged checkpoint is passed over for an older one, and the run say
   CHECK(state(here, "run") == state(here, "undisturbed"));
 }
 
-TEST_CASE("with no good checkpoint left a run does not begin anew by itself") {
+TEST_CASE("a run without any good checkpoint does not start again from the beginning") {
   scratch_runs here;
   succeed(here, "run");
   auto newest = std::filesystem::path{here.result("run")["latest_checkpoint"].get<std::string>()};
@@ -134,11 +134,11 @@ TEST_CASE("a run directory has one driver at a time") {
   CHECK(first.wait() == exit_status{143, {}});
   auto result = here.result("run");
   CHECK(result["status"] == "stopped");
-  // And then it is free.
+  // Afterwards it is free.
   succeed(here, "run", {"--steps", std::to_string(result["steps"].get<int>() + 1)});
 }
 
-TEST_CASE("a killed run goes on from its latest checkpoint to the bits of an undisturbed one") {
+TEST_CASE("a killed run resumes from its latest checkpoint to the bits of an undisturbed one") {
   scratch_runs here;
   succeed(here, "undisturbed", {"--steps", "1500"});
   auto arguments = here.charlm("run", {"--steps", "1500", "--checkpoint-every", "50", "--workers", "2"});
@@ -151,7 +151,7 @@ TEST_CASE("a killed run goes on from its latest checkpoint to the bits of an und
   CHECK(here.result("run")["resumed_from_step"].get<int>() >= 50);
   CHECK(here.result("run")["resumed_from_step"].get<int>() % 50 == 0);
   CHECK(state(here, "run") == state(here, "undisturbed"));
-  // The history has each step once, and none is missing.
+  // The history contains each step once, and none is missing.
   std::vector<int> steps;
   for (const auto& row : read_lines(here.run_directory("run") / "metrics.jsonl"))
     if (row["rank"] == 0)

@@ -11,10 +11,10 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Of runs that are stopped half-way: more than they can do before the stop reaches them.
+/// For runs that are stopped half-way: more steps than they can do before the stop reaches them.
 constexpr std::uint64_t all_steps = 1500;
 
-/// The digest that a run reports, after comparing it with the one of its checkpoint's files.
+/// The digest that a run reports, after comparing it with that of its checkpoint.
 std::string trained(scratch_runs& here, const std::string& name, std::vector<std::string> more) {
   auto ran = here.run(here.charlm(name, std::move(more)));
   INFO(name << ": " << ran.err);
@@ -28,7 +28,7 @@ std::string trained(scratch_runs& here, const std::string& name, std::vector<std
   return digest;
 }
 
-/// Trains with every number of workers and checks that all end with the digest of the first.
+/// Trains with every number of workers and checks that all end with the same digest.
 std::string same_for_all_workers(scratch_runs& here, const std::string& place, const std::string& shards,
                                  const std::vector<std::string>& more) {
   std::string first;
@@ -43,7 +43,7 @@ std::string same_for_all_workers(scratch_runs& here, const std::string& place, c
   return first;
 }
 
-/// Waits for a run to apply a step beyond `after`, asks it to stop, and returns the step it has reached.
+/// Waits until a run has applied a step beyond `after`, stops it, and returns the step it has reached.
 std::uint64_t interrupt(scratch_runs& here, const std::string& name, std::uint64_t after,
                         std::vector<std::string> more) {
   auto driver = here.start(here.charlm(name, std::move(more)));
@@ -64,7 +64,7 @@ std::uint64_t interrupt(scratch_runs& here, const std::string& name, std::uint64
 
 } // namespace
 
-TEST_CASE("any number of workers on any number of nodes ends with the same bits, which depend on the shards alone") {
+TEST_CASE("any number of workers on any number of nodes ends with the same bits, which depend only on the shards") {
   scratch_runs here;
   auto one = here.start_node();
   auto two = here.start_node();
@@ -85,8 +85,8 @@ TEST_CASE("another seed, one changed byte of text, and one more step each change
   CHECK(trained(here, "again", {"--workers", "2"}) == original);
   CHECK(trained(here, "seed", {"--workers", "2", "--seed", "2"}) != original);
   CHECK(trained(here, "step", {"--workers", "2", "--steps", "13"}) != original);
-  // Small runs see a part of the text only: change all samples' bytes but the one that is changed, and the test would
-  // not tell. A run over the whole text does see it.
+  // Small runs see only part of the text, so changing a byte that they do not see would not change the digest. A run
+  // over the whole text sees it.
   auto whole = std::vector<std::string>{"--batch", "2000", "--workers", "2"};
   auto before = trained(here, "whole", whole);
   auto text = read_file(here.text());
@@ -95,7 +95,7 @@ TEST_CASE("another seed, one changed byte of text, and one more step each change
   CHECK(trained(here, "byte", whole) != before);
 }
 
-TEST_CASE("a run stopped half-way and resumed on another number of workers ends like the undisturbed one") {
+TEST_CASE("a run that is stopped half-way and resumed on another number of workers ends like the undisturbed one") {
   scratch_runs here;
   auto steps = std::vector<std::string>{"--steps", std::to_string(all_steps)};
   auto with = [&](std::vector<std::string> more) {
@@ -127,7 +127,7 @@ TEST_CASE("a run stopped half-way and resumed on another number of workers ends 
   }
 }
 
-TEST_CASE("the ledger shows each shard of each step computed once, by ranks in processes of their own") {
+TEST_CASE("the ledger shows each shard of each step computed once, by ranks in their own processes") {
   scratch_runs here;
   trained(here, "ledger", {"--workers", "3", "--shards", "8", "--steps", "20", "--ledger"});
   std::map<std::pair<int, int>, int> computed;
@@ -148,7 +148,7 @@ TEST_CASE("the ledger shows each shard of each step computed once, by ranks in p
     CHECK_MESSAGE(own.size() == 1, "rank " << rank);
 }
 
-TEST_CASE("the ledger of a resumed run still holds each shard of each step once") {
+TEST_CASE("the ledger of a resumed run contains each shard of each step once") {
   scratch_runs here;
   trained(here, "ledger", {"--workers", "3", "--steps", "7", "--ledger"});
   trained(here, "ledger", {"--workers", "2", "--steps", "15", "--ledger"});
@@ -161,7 +161,7 @@ TEST_CASE("the ledger of a resumed run still holds each shard of each step once"
     CHECK_MESSAGE(times == 1, "step " << where.first << ", shard " << where.second);
 }
 
-TEST_CASE("the fast mode completes, and does not claim to be exact") {
+TEST_CASE("the fast mode completes and does not claim to be exact") {
   scratch_runs here;
   auto ran = here.run(here.charlm("fast", {"--fast", "--workers", "3"}));
   INFO(ran.err);

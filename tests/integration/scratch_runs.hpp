@@ -23,21 +23,22 @@ struct outcome {
   std::string err;
 };
 
-/// A caf-node that listens.
+/// A listening caf-node.
 struct running_node {
   child_process process;
   std::string address;
 };
 
-/// A program of this build, or of its name where TROUPE_TEST_PROGRAMS says: tests may run where they were not built.
+/// A program of this build, or the program of that name in TROUPE_TEST_PROGRAMS: tests may run on another machine than
+/// the build.
 inline std::string program(const char* built) {
   const auto* directory = std::getenv("TROUPE_TEST_PROGRAMS");
   return directory == nullptr ? built
                               : (std::filesystem::path{directory} / std::filesystem::path{built}.filename()).string();
 }
 
-/// What one test case has to itself: a directory with text, runs and keys. Its processes are known by the keys'
-/// directory in their environment, whoever started them.
+/// The environment of one test case: a directory with text, runs and keys. Its processes are recognised by the keys'
+/// directory in their environment.
 class scratch_runs {
  public:
   scratch_runs() { write_file(text(), make_text(24'000)); }
@@ -46,7 +47,7 @@ class scratch_runs {
   [[nodiscard]] std::filesystem::path text() const { return path("text.txt"); }
   [[nodiscard]] std::filesystem::path run_directory(const std::string& name) const { return path("runs") / name; }
 
-  /// Words that repeat, but not regularly: something can be learned from them.
+  /// Words that repeat irregularly, so that there is something to learn.
   static std::string make_text(std::size_t bytes) {
     static constexpr std::array<const char*, 8> words{"the", "actor", "sends", "its", "gradient", "to", "a", "tree"};
     std::string result;
@@ -71,7 +72,7 @@ class scratch_runs {
     return {status, process.out(), process.err()};
   }
 
-  /// The arguments of a small charlm run; what is in `more` counts, where both say something.
+  /// The arguments of a small charlm run; `more` takes precedence.
   [[nodiscard]] std::vector<std::string> charlm(const std::string& name, std::vector<std::string> more = {}) const {
     std::vector<std::pair<std::string, std::string>> defaults{{"--hidden", "32"},
                                                               {"--embedding", "16"},
@@ -111,7 +112,7 @@ class scratch_runs {
   /// The last step of a run that is known to be applied; 0 before the first.
   [[nodiscard]] std::uint64_t last_step(const std::string& name) const {
     auto text = read_file(run_directory(name) / "metrics.jsonl");
-    // The last line that is whole.
+    // The last complete line.
     auto end = text.rfind('\n');
     if (end == std::string::npos)
       return 0;
@@ -121,14 +122,14 @@ class scratch_runs {
     return row.is_discarded() ? 0 : row["step"].get<std::uint64_t>();
   }
 
-  /// Waits for a run to apply a step beyond `after`, and throws for one that ends before.
+  /// Waits until a run has applied a step beyond `after`; throws if it ends before.
   void await_step(child_process& driver, const std::string& name, std::uint64_t after = 0) const {
     await(driver, [&] { return last_step(name) > after; });
   }
 
-  /// Waits for what a driver is to bring about, and throws for one that ends before.
+  /// Waits for a condition that a driver is to bring about; throws if it ends before.
   static void await(child_process& driver, const std::function<bool()>& condition) {
-    // What held once may not hold again: the ranks' rows come as they come, and the last is not always the furthest.
+    // The condition may stop holding: ranks report independently, and the last line is not always the furthest.
     auto holds = false;
     becomes_true([&] { return (holds = condition()) || !driver.running(); });
     if (holds || condition())
@@ -151,7 +152,7 @@ class scratch_runs {
     return result;
   }
 
-  /// Everything that this test has started, and what that has started.
+  /// All processes that this test has started, directly or indirectly.
   [[nodiscard]] std::vector<pid_t> processes() const { return processes_with("TROUPE_KEYS", keys()); }
 
   /// The worker processes among them.
@@ -161,7 +162,7 @@ class scratch_runs {
     return result;
   }
 
-  /// The worker process of this rank; 0 for none.
+  /// The worker process of this rank; 0 if there is none.
   [[nodiscard]] pid_t worker_of_rank(int rank) const {
     for (auto pid : workers())
       if (environment_of(pid)["RANK"] == std::to_string(rank))
@@ -180,7 +181,7 @@ class scratch_runs {
   int started_ = 0;
 };
 
-/// The identity of the state in a checkpoint's files; its error where they are not good.
+/// The digest of the state in a checkpoint's files; an error if they are damaged.
 inline std::string stored_state(const std::filesystem::path& checkpoint) {
   auto opened = serialization::checkpoint::open(checkpoint);
   if (!opened)

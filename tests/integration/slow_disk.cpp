@@ -1,6 +1,6 @@
-// Preloaded into every process of a run: files below TROUPE_SLOW_DIRECTORY are written as by a disk of the rate in
-// TROUPE_SLOW_BYTES_PER_SECOND that takes TROUPE_SLOW_SYNC_MS for each fsync. One disk serves one call at a time, but
-// for each process its own.
+// Preloaded into every process of a run. Makes files below TROUPE_SLOW_DIRECTORY as slow as on a disk with
+// TROUPE_SLOW_BYTES_PER_SECOND on which each fsync takes TROUPE_SLOW_SYNC_MS. Each process has its own such disk, which
+// serves one call at a time.
 
 #include <chrono>
 #include <cstdlib>

@@ -7,7 +7,7 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Training functions that fail in the first generation of a run, which is to survive it.
+/// Training functions that fail in the first generation of a run, which is expected to survive.
 struct trial {
   scratch_runs here;
 
@@ -27,7 +27,7 @@ struct trial {
 
 } // namespace
 
-TEST_CASE("an exception that does not come again costs its worker, and not the run") {
+TEST_CASE("an exception that does not repeat costs its worker, but not the run") {
   trial t;
   t.run("heal behave");
   auto ran = t.run("heal throw");
@@ -35,7 +35,7 @@ TEST_CASE("an exception that does not come again costs its worker, and not the r
   REQUIRE(ran.status == exit_status{0, {}});
   auto result = t.result("heal throw");
   INFO(result.dump(2));
-  // The configuration is part of nothing that is trained.
+  // The configuration does not affect the trained state.
   CHECK(result["state_sha256"] == t.result("heal behave")["state_sha256"]);
   REQUIRE(result["failures"].size() == 1);
   CHECK(result["failures"][0]["code"] == "user_error");
@@ -44,7 +44,7 @@ TEST_CASE("an exception that does not come again costs its worker, and not the r
   CHECK(result["restarts"] == 0);
 }
 
-TEST_CASE("an exception that comes again in the same step ends the run with its text") {
+TEST_CASE("an exception that repeats in the same step ends the run with its text") {
   trial t;
   auto ran = t.run("heal throw always");
   CHECK(ran.status == exit_status{1, {}});
@@ -57,7 +57,7 @@ TEST_CASE("an exception that comes again in the same step ends the run with its 
   CHECK(result["failures"].size() >= 2);
 }
 
-TEST_CASE("a rank that stands still in its own code is named and replaced") {
+TEST_CASE("a rank that hangs in user code is named and replaced") {
   trial t;
   t.run("heal behave");
   auto ran = t.run("heal sleep");
@@ -73,7 +73,7 @@ TEST_CASE("a rank that stands still in its own code is named and replaced") {
   CHECK(contains(result["failures"][0]["message"], "user code"));
 }
 
-TEST_CASE("a rank that takes its time and says that it is alive is left in peace") {
+TEST_CASE("a slow rank that sends heartbeats is not replaced") {
   trial t;
   auto ran = t.run("heal dawdle");
   INFO(ran.err);
@@ -90,7 +90,7 @@ TEST_CASE("others wait for a slow rank for longer than a collective operation ma
   CHECK(t.result("heal linger")["failures"].empty());
 }
 
-TEST_CASE("a function with a loop of its own begins again from the latest checkpoint when a peer is lost") {
+TEST_CASE("a custom loop restarts from the latest checkpoint when a peer is lost") {
   trial t;
   auto ran = t.run("heal plain");
   INFO(ran.err);
@@ -106,9 +106,9 @@ TEST_CASE("a function with a loop of its own begins again from the latest checkp
   CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
 }
 
-TEST_CASE("a joiner comes into a run of many short loops, and knows what was found between them") {
+TEST_CASE("a joiner enters a run of many short loops and knows the results between them") {
   trial t;
-  // The one that is to be killed is not there.
+  // The worker to be killed does not exist.
   t.run("heal epochs", "1");
   auto wanted = t.result("heal epochs")["state_sha256"];
   for (const std::string how : {"heal epochs", "heal epochs staged"}) {
@@ -124,7 +124,7 @@ TEST_CASE("a joiner comes into a run of many short loops, and knows what was fou
     REQUIRE(result["failures"].size() == 1);
     REQUIRE(!result["generations"].empty());
     CHECK(result["generations"].back()["workers"] == 3);
-    // One for who is lost.
+    // One in place of the lost worker.
     CHECK(result["workers"].size() == 4);
   }
 }

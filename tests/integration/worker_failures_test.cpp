@@ -25,7 +25,7 @@ struct trial {
     return result;
   }
 
-  /// One cause, on rank 1; whatever else went wrong followed from it.
+  /// One cause, on rank 1; all other failures are consequences.
   void check_cause(const std::string& code) const {
     auto result = here.result("run");
     INFO(result.dump(2));
@@ -44,7 +44,7 @@ struct trial {
 
 } // namespace
 
-TEST_CASE("what workers write comes with their rank, and is kept in a log for each") {
+TEST_CASE("workers' output is printed with their rank and kept in a log for each") {
   trial t;
   SUBCASE("without nodes") {}
   SUBCASE("on nodes") {
@@ -101,7 +101,7 @@ TEST_CASE("a worker that aborts ends the run with its signal") {
   CHECK(ran.status == exit_status{1, {}});
   CHECK(contains(ran.err, "killed by signal 6"));
   t.check_cause("worker_lost");
-  // Though nobody has flushed its buffers.
+  // Even though its buffers were never flushed.
   CHECK(contains(t.here.result("run")["failures"][0]["last_lines"].dump(), "rank 1 of 3 says hello"));
 }
 
@@ -118,11 +118,11 @@ TEST_CASE("workers that end before they have joined end the run at once") {
   CHECK(contains(ran.err, "this worker has better things to do"));
   auto result = t.here.result("run");
   CHECK(result["error"]["code"] == "worker_lost");
-  // Not by the limit for joining, which is 30 s.
+  // Without waiting for the join limit of 30 s.
   CHECK(result["seconds"]["total"].get<double>() < 20);
 }
 
-TEST_CASE("a body that writes tracked state before the sum is told which rule it breaks") {
+TEST_CASE("a body that writes tracked state before the sum is told which rule it violates") {
   trial t;
   auto ran = t.run("write early");
   INFO(ran.err);
@@ -130,7 +130,7 @@ TEST_CASE("a body that writes tracked state before the sum is told which rule it
   CHECK(contains(ran.err, "wrote tracked state before all_reduce"));
 }
 
-TEST_CASE("replicas that drift apart end the run with tensor and rank") {
+TEST_CASE("replicas that diverge end the run with tensor and rank") {
   trial t;
   auto ran = t.run("drift");
   INFO(ran.err);

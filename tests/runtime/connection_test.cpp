@@ -38,7 +38,7 @@ namespace fs = std::filesystem;
 
 using namespace std::chrono_literals;
 
-/// Only what hangs takes as long.
+/// Only a hang takes this long.
 constexpr auto hang_limit = 60s;
 
 // -- keys
@@ -55,7 +55,7 @@ struct scratch {
   scratch& operator=(const scratch&) = delete;
   ~scratch() { fs::remove_all(path); }
 
-  /// Keys of an authority that has this name and no other.
+  /// Keys of an authority with this name.
   tls_files keys(const std::string& authority = "ours") const {
     auto result = loopback_keys(path / authority);
     REQUIRE(result);
@@ -63,7 +63,7 @@ struct scratch {
   }
 };
 
-/// Makes a certificate of the same authority that has expired.
+/// Makes an expired certificate of the same authority.
 tls_files expired_keys(const scratch& files) {
   auto top = files.path / "expired";
   REQUIRE(init_cluster_ca(top));
@@ -117,7 +117,7 @@ class idle_launcher : public actors::process_launcher {
   void close(const run_id&) override {}
 };
 
-/// A node that listens on loopback in an actor system of its own.
+/// A node that listens on loopback in its own actor system.
 class listening_node {
  public:
   explicit listening_node(const std::optional<tls_files>& keys, const std::string& host = "here")
@@ -139,7 +139,7 @@ class listening_node {
   actors::node_actor node_;
 };
 
-/// A node that hands back what a worker says first.
+/// A node that returns the first message of a worker.
 actors::node_actor::behavior_type echoing_node() {
   auto nothing = [] { return caf::make_error(caf::sec::unexpected_message); };
   return {
@@ -162,7 +162,7 @@ actors::node_actor::behavior_type echoing_node() {
   };
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ between positions.
 std::string varied_text(std::size_t size, std::uint64_t seed) {
   auto result = std::string(size, '\0');
   for (auto& each : result) {
@@ -172,7 +172,7 @@ std::string varied_text(std::size_t size, std::uint64_t seed) {
   return result;
 }
 
-/// The name of the node's host, or what went wrong.
+/// The name of the node's host, or the error.
 std::string ask(caf::actor_system& system, const actors::node_actor& node) {
   std::string result;
   auto self = caf::scoped_actor{system};
@@ -186,7 +186,7 @@ bool mentions(const error& reason, std::string_view text) {
   return reason.message.find(text) != std::string::npos;
 }
 
-// -- peers that know nothing of Troupe
+// -- peers other than Troupe
 
 unique_fd tcp_connection(const endpoint& where) {
   auto result = unique_fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
@@ -202,7 +202,7 @@ void send_text(const unique_fd& to, std::string_view text) {
   CHECK(::send(to.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
 }
 
-/// Whether the other end closes, whatever it says before.
+/// Whether the other end closes the connection, possibly after sending data.
 bool is_closed_by_peer(const unique_fd& fd) {
   std::array<char, 512> ignored{};
   for (auto waiting = pollfd{fd.get(), POLLIN, 0};;) {
@@ -213,7 +213,7 @@ bool is_closed_by_peer(const unique_fd& fd) {
   }
 }
 
-/// OpenSSL as anyone would use it; blocks. Says whether the server let it in far enough to say something.
+/// A plain OpenSSL client; blocks. Returns whether the server accepted it as far as sending data.
 bool is_let_in(const endpoint& where, const std::optional<tls_files>& keys, int newest_version = TLS1_3_VERSION) {
   auto context = std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)>{SSL_CTX_new(TLS_client_method()), SSL_CTX_free};
   SSL_CTX_set_max_proto_version(context.get(), newest_version);
@@ -230,7 +230,7 @@ bool is_let_in(const endpoint& where, const std::optional<tls_files>& keys, int 
   return result;
 }
 
-/// Takes connections and does with each what it is told.
+/// Accepts connections and handles each with a given function.
 class odd_server {
  public:
   explicit odd_server(std::function<void(const unique_fd&)> treat)
@@ -264,8 +264,8 @@ class odd_server {
   std::thread thread_;
 };
 
-/// Gives all TCP connections of this process the smallest buffers that there are, so that a write finds no room.
-/// Returns how many there are.
+/// Sets all TCP connections of this process to the smallest possible buffers, so that writes find no room. Returns
+/// their number.
 int shrink_send_buffers() {
   auto result = 0;
   for (const auto& entry : fs::directory_iterator{"/proc/self/fd"}) {
@@ -296,13 +296,13 @@ TEST_CASE("a node is reached over TLS and answers") {
   auto node = connect(here.get(), there.where, hang_limit);
   REQUIRE_MESSAGE(node, node.error().message);
   CHECK(ask(here.get(), *node) == "over there");
-  SUBCASE("again by the same connection when it is dialled twice") {
+  SUBCASE("the same connection when it is dialled again") {
     auto again = connect(here.get(), there.where, hang_limit);
     REQUIRE_MESSAGE(again, again.error().message);
     CHECK(*again == *node);
     CHECK(ask(here.get(), *again) == "over there");
   }
-  SUBCASE("and so is a plain one where both sides say that they want it so") {
+  SUBCASE("and so is an unencrypted node if both ends ask for it") {
     listening_node plain{std::nullopt, "plain"};
     system_host insecure{std::nullopt};
     auto found = connect(insecure.get(), plain.where, hang_limit);
@@ -323,7 +323,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
     CHECK(mentions(node.error(), to_string(there.where)));
     CHECK(mentions(node.error(), "troupe certs"));
   }
-  SUBCASE("our certificate is of another authority, though theirs is of the one that we trust") {
+  SUBCASE("our certificate is of another authority, although theirs is of the one that we trust") {
     auto mixed = files.keys("theirs");
     mixed.ca = files.keys().ca;
     system_host here{mixed};
@@ -362,16 +362,16 @@ TEST_CASE("the error tells which end refused the other, and why") {
     auto node = connect(here.get(), plain.where, hang_limit);
     REQUIRE(!node);
     CHECK(node.error().code == errc::not_authenticated);
-    CHECK(mentions(node.error(), "does not speak the TLS"));
+    CHECK(mentions(node.error(), "does not speak our version of TLS"));
   }
-  SUBCASE("a node with TLS, when we have none") {
+  SUBCASE("a node with TLS when we have no keys") {
     system_host here{std::nullopt};
     auto node = connect(here.get(), there.where, hang_limit);
     REQUIRE(!node);
     CHECK(node.error().code == errc::unreachable);
     CHECK(mentions(node.error(), "--insecure"));
   }
-  SUBCASE("nobody there") {
+  SUBCASE("no listener") {
     endpoint nobody;
     {
       odd_server gone{[](const unique_fd&) {}};
@@ -384,14 +384,14 @@ TEST_CASE("the error tells which end refused the other, and why") {
     CHECK(mentions(node.error(), "refused"));
     CHECK(mentions(node.error(), "is caf-node running there"));
   }
-  SUBCASE("someone who closes at once") {
+  SUBCASE("a peer that closes at once") {
     odd_server closing{[](const unique_fd&) {}};
     system_host here{files.keys()};
     auto node = connect(here.get(), closing.where, hang_limit);
     REQUIRE(!node);
     CHECK(node.error().code == errc::unreachable);
   }
-  SUBCASE("someone who says nothing is given up at the limit") {
+  SUBCASE("a peer that sends nothing is given up at the limit") {
     std::promise<void> over;
     auto waits = over.get_future().share();
     odd_server silent{[waits](const unique_fd&) { waits.wait(); }};
@@ -400,9 +400,9 @@ TEST_CASE("the error tells which end refused the other, and why") {
     over.set_value();
     REQUIRE(!node);
     CHECK(node.error().code == errc::unreachable);
-    CHECK(mentions(node.error(), "says nothing"));
+    CHECK(mentions(node.error(), "sends nothing"));
   }
-  SUBCASE("someone who talks nonsense") {
+  SUBCASE("a peer that sends garbage") {
     odd_server babbling{[](const unique_fd& fd) {
       send_text(fd, "HTTP/1.1 400 Bad Request\r\n\r\n");
       is_closed_by_peer(fd);
@@ -423,7 +423,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
   }
 }
 
-TEST_CASE("a stranger is turned away by the node") {
+TEST_CASE("a node rejects a foreign peer") {
   scratch files;
   auto keys = files.keys();
   listening_node there{keys};
@@ -437,7 +437,7 @@ TEST_CASE("a stranger is turned away by the node") {
   CHECK(is_closed_by_peer(talkative));
 }
 
-TEST_CASE("a healthy connection goes on while strangers come and go") {
+TEST_CASE("a healthy connection survives while foreign peers connect and disconnect") {
   scratch files;
   auto keys = files.keys();
   auto theirs = files.keys("theirs");
@@ -468,11 +468,11 @@ TEST_CASE("a healthy connection goes on while strangers come and go") {
   CHECK_FALSE(lost);
 }
 
-TEST_CASE("many connect at once") {
+TEST_CASE("many peers connect at once") {
   scratch files;
   auto keys = files.keys();
   listening_node there{keys};
-  SUBCASE("from as many actor systems") {
+  SUBCASE("from many actor systems") {
     std::vector<std::unique_ptr<system_host>> hosts;
     for (auto i = 0; i < 32; ++i)
       hosts.push_back(std::make_unique<system_host>(keys));
@@ -502,7 +502,7 @@ TEST_CASE("many connect at once") {
   }
 }
 
-TEST_CASE("large messages pass both ways at the same time, unharmed") {
+TEST_CASE("large messages pass intact in both directions at the same time") {
   scratch files;
   auto keys = files.keys();
   system_host there{keys};
@@ -527,7 +527,7 @@ TEST_CASE("large messages pass both ways at the same time, unharmed") {
   for (auto& thread : threads)
     thread.join();
   CHECK(equal == 12);
-  // Sizes around a record's.
+  // Sizes around that of a record.
   auto self = caf::scoped_actor{here.get()};
   auto check_echo = [&](std::size_t size) {
     auto text = varied_text(size, size);
@@ -537,13 +537,13 @@ TEST_CASE("large messages pass both ways at the same time, unharmed") {
   };
   for (auto size : {0u, 1u, 16'383u, 16'384u, 16'385u, 32'768u})
     check_echo(size);
-  // One that fills all buffers again and again, with nothing behind it that could set it going.
+  // Fills all buffers repeatedly, with nothing behind it that could restart a stalled connection.
   CHECK(shrink_send_buffers() >= 2);
   check_echo(3'000'003);
   caf::anon_send_exit(echo, caf::exit_reason::user_shutdown);
 }
 
-TEST_CASE("the end of a peer is told") {
+TEST_CASE("the end of a peer is reported") {
   scratch files;
   auto keys = files.keys();
   auto there = std::make_unique<listening_node>(keys);
@@ -556,7 +556,8 @@ TEST_CASE("the end of a peer is told") {
   CHECK(ended->get_future().wait_for(hang_limit) == std::future_status::ready);
 }
 
-TEST_CASE("who never shows a certificate is dropped after a while, and waiting for it costs nothing") {
+TEST_CASE(
+    "a peer that never presents a certificate is dropped after a while, and waiting for it costs no processor time") {
   scratch files;
   auto keys = files.keys();
   listening_node there{keys};
@@ -565,19 +566,19 @@ TEST_CASE("who never shows a certificate is dropped after a while, and waiting f
   REQUIRE_MESSAGE(node, node.error().message);
   auto silent = tcp_connection(there.where);
   auto halfway = tcp_connection(there.where);
-  // The beginning of a handshake record of 512 bytes.
+  // The begin of a handshake record of 512 bytes.
   send_text(halfway, std::string{"\x16\x03\x01\x02\x00\x01", 6});
   auto began = std::chrono::steady_clock::now();
   auto used = cpu_seconds();
   CHECK(is_closed_by_peer(silent));
   CHECK(is_closed_by_peer(halfway));
   auto waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  // One thread that spins uses as much as it waits.
+  // A spinning thread would use as much processor time as it waits.
   CHECK(cpu_seconds() - used < waited / 10);
   CHECK(ask(here.get(), *node) == "here");
 }
 
-TEST_CASE("of too many that say nothing the oldest is dropped") {
+TEST_CASE("the oldest of too many silent peers is dropped") {
   scratch files;
   listening_node there{files.keys()};
   std::vector<unique_fd> silent;
@@ -589,7 +590,7 @@ TEST_CASE("of too many that say nothing the oldest is dropped") {
   CHECK(is_let_in(there.where, files.keys()));
 }
 
-TEST_CASE("a port that is not published any more is closed, with all that wait there") {
+TEST_CASE("unpublishing a port closes it and all pending connections") {
   scratch files;
   auto keys = files.keys();
   system_host there{keys};
@@ -606,7 +607,7 @@ TEST_CASE("a port that is not published any more is closed, with all that wait t
   caf::anon_send_exit(echo, caf::exit_reason::user_shutdown);
 }
 
-TEST_CASE("an actor system ends in the midst of everything") {
+TEST_CASE("an actor system may end at any time") {
   scratch files;
   auto keys = files.keys();
   auto there = std::make_unique<listening_node>(keys);
@@ -614,15 +615,15 @@ TEST_CASE("an actor system ends in the midst of everything") {
   auto node = connect(here->get(), there->where, hang_limit);
   REQUIRE_MESSAGE(node, node.error().message);
   auto silent = tcp_connection(there->where);
-  SUBCASE("the one that listens first") {
+  SUBCASE("the listening one first") {
     there.reset();
     CHECK(is_closed_by_peer(silent));
   }
-  SUBCASE("the one that has dialled first") {
+  SUBCASE("the dialling one first") {
     *node = nullptr;
     here.reset();
   }
-  SUBCASE("with more to send than a frozen peer takes") {
+  SUBCASE("with more to send than a frozen peer accepts") {
     std::promise<void> thaw;
     auto frozen = thaw.get_future().share();
     there->multiplexer().dispatch([frozen] { frozen.wait(); });
@@ -633,7 +634,7 @@ TEST_CASE("an actor system ends in the midst of everything") {
   }
   if (there) {
     system_host joiner{keys};
-    CHECK_MESSAGE(connect(joiner.get(), there->where, hang_limit), "the node that was left goes on");
+    CHECK_MESSAGE(connect(joiner.get(), there->where, hang_limit), "the remaining node continues");
   }
 }
 

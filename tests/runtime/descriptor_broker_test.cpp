@@ -67,7 +67,7 @@ std::string label(std::uint64_t generation, std::uint32_t rank) {
   return "generation " + std::to_string(generation) + " rank " + std::to_string(rank);
 }
 
-/// A node's broker, and workers as threads of the test.
+/// A node's broker, with workers as threads of the test.
 struct node {
   descriptor_broker broker = std::move(descriptor_broker::make()).value();
 
@@ -78,7 +78,7 @@ struct node {
   }
 };
 
-/// One worker of a test, whose exchanges run on a thread.
+/// A worker of a test, whose exchanges run on their own thread.
 struct worker {
   explicit worker(unique_fd socket) : link(std::move(socket)) {}
 
@@ -98,7 +98,7 @@ errc code_of(const expected<peers>& x) {
   return x ? errc::none : x.error().code;
 }
 
-/// What a rank must have after an exchange.
+/// The descriptors that a rank must have after an exchange.
 void check_peers(const expected<peers>& got, std::uint64_t generation, std::uint32_t rank, std::uint32_t world,
                  std::size_t count) {
   REQUIRE_MESSAGE(got.has_value(), got.error().message);
@@ -134,7 +134,7 @@ answer_packet next_answer(const unique_fd& socket) {
   return *result;
 }
 
-/// Checks at its end that as many descriptors are open as at its beginning.
+/// Checks in its destructor that as many descriptors are open as in its constructor.
 class leak_check {
  public:
   ~leak_check() { CHECK(open_descriptors() == before_); }
@@ -145,7 +145,7 @@ class leak_check {
 
 } // namespace
 
-TEST_CASE("each rank gets the descriptors of all others, in the order of ranks, in one generation after the other") {
+TEST_CASE("each rank gets the descriptors of all others in the order of ranks, generation after generation") {
   for (std::uint32_t world : {1u, 2u, 3u, 8u}) {
     leak_check no_leak;
     node here;
@@ -167,7 +167,7 @@ TEST_CASE("each rank gets the descriptors of all others, in the order of ranks, 
   }
 }
 
-TEST_CASE("what arrives is the same open memory, not a copy") {
+TEST_CASE("received descriptors refer to the same memory, not a copy") {
   node here;
   worker first{here.add(0)};
   worker second{here.add(1)};
@@ -181,7 +181,7 @@ TEST_CASE("what arrives is the same open memory, not a copy") {
   CHECK(text_in((*got)[0][0]) == "after!");
 }
 
-TEST_CASE("more descriptors than one packet can hold come in several") {
+TEST_CASE("more descriptors than fit into one packet arrive in several") {
   leak_check no_leak;
   node here;
   constexpr std::uint32_t world = 2 + max_packet_descriptors / max_offered_descriptors;
@@ -196,7 +196,7 @@ TEST_CASE("more descriptors than one packet can hold come in several") {
   check_peers(first.begin(1, 0, world, max_offered_descriptors).get(), 1, 0, world, max_offered_descriptors);
 }
 
-TEST_CASE("runs do not see each other") {
+TEST_CASE("runs are separate") {
   node here;
   worker here_first{here.add(0, {"first"})};
   worker there_first{here.add(0, {"second"})};
@@ -220,7 +220,7 @@ TEST_CASE("an older generation is refused, and a newer one ends the wait in an o
   worker joiner{here.add(2)};
   auto before = open_descriptors();
   auto waiting = slow.begin(3, 0, 2, 5);
-  // The node holds the five, and the worker's own five and its wake-up call are open as well.
+  // The node holds these five; the worker's own five and its wake-up descriptor are open as well.
   REQUIRE(becomes_true([&] { return open_descriptors() == before + 11; }));
   auto newer = fast.begin(4, 0, 2);
   auto refused = waiting.get();
@@ -229,16 +229,16 @@ TEST_CASE("an older generation is refused, and a newer one ends the wait in an o
   auto joined = joiner.begin(4, 1, 2);
   check_peers(newer.get(), 4, 0, 2, 1);
   check_peers(joined.get(), 4, 1, 2, 1);
-  // The node closes its own behind the answers.
+  // The node closes its copies after the answers.
   CHECK(becomes_true([&] { return open_descriptors() == before; }));
 }
 
-TEST_CASE("workers that contradict each other are told so at once") {
+TEST_CASE("contradictions between workers are reported at once") {
   node here;
   worker first{here.add(0)};
   worker second{here.add(1)};
   worker third{here.add(2)};
-  SUBCASE("two claim one rank") {
+  SUBCASE("two workers claim one rank") {
     auto a = first.begin(1, 1, 3);
     auto b = second.begin(1, 1, 3);
     auto reason = a.get();
@@ -247,7 +247,7 @@ TEST_CASE("workers that contradict each other are told so at once") {
     CHECK(code_of(b.get()) == errc::mismatch);
     CHECK(code_of(third.begin(1, 2, 3).get()) == errc::mismatch);
   }
-  SUBCASE("they count differently") {
+  SUBCASE("workers count differently") {
     auto a = first.begin(1, 0, 2);
     auto b = second.begin(1, 1, 3);
     CHECK(code_of(a.get()) == errc::mismatch);
@@ -261,7 +261,7 @@ TEST_CASE("workers that contradict each other are told so at once") {
   check_peers(c.get(), 2, 2, 3, 1);
 }
 
-TEST_CASE("a cancelled exchange returns, and the next generation is undisturbed by its late answer") {
+TEST_CASE("a cancelled exchange returns, and its late answer does not disturb the next generation") {
   leak_check no_leak;
   node here;
   worker first{here.add(0)};
@@ -272,7 +272,7 @@ TEST_CASE("a cancelled exchange returns, and the next generation is undisturbed 
   first.cancel.request_stop();
   CHECK(code_of(pending.get()) == errc::aborted);
   CHECK(code_of(first.begin(1, 0, 2).get()) == errc::aborted);
-  // The place stands, so the other one is served, and an answer is on its way to the first.
+  // The place remains taken, so the other worker is served, and an answer is sent to the first.
   check_peers(second.begin(1, 1, 2).get(), 1, 1, 2, 1);
   first.cancel = {};
   auto a = first.begin(2, 0, 2, 2);
@@ -282,7 +282,7 @@ TEST_CASE("a cancelled exchange returns, and the next generation is undisturbed 
   CHECK(becomes_true([&] { return open_descriptors() == before; }));
 }
 
-TEST_CASE("an exchange that does not come about in time fails, and a later one works") {
+TEST_CASE("an exchange that does not complete in time fails, and a later one works") {
   leak_check no_leak;
   node here;
   worker first{here.add(0)};
@@ -298,7 +298,7 @@ TEST_CASE("an exchange that does not come about in time fails, and a later one w
   check_peers(b.get(), 10, 1, 2, 1);
 }
 
-TEST_CASE("arguments that cannot be meant are refused without asking the node") {
+TEST_CASE("invalid arguments are rejected without asking the node") {
   node here;
   worker only{here.add(0)};
   std::array<int, max_offered_descriptors + 1> many{};
@@ -312,7 +312,7 @@ TEST_CASE("arguments that cannot be meant are refused without asking the node") 
   CHECK(only.link.exchange({1}, 0, 1, {}, hang_limit, {}).has_value());
 }
 
-TEST_CASE("garbage is refused and leaves nothing open, and the worker can still be served") {
+TEST_CASE("garbage is refused without leaks, and the worker can still be served") {
   leak_check no_leak;
   node here;
   auto socket = here.add(0);
@@ -333,7 +333,7 @@ TEST_CASE("garbage is refused and leaves nothing open, and the worker can still 
     letters.push_back({std::vector<std::byte>(1), 1});
     letters.push_back({std::vector<std::byte>(32), 0});
     letters.push_back({std::vector<std::byte>(max_packet_bytes + 100), max_packet_descriptors});
-    // Another kind of packet, another version, too much, another count, too many descriptors.
+    // Another kind of packet, another version, too much data, a different count, too many descriptors.
     letters.push_back({corrupt(0), 1});
     letters.push_back({corrupt(4), 1});
     letters.push_back({good, 1});
@@ -341,7 +341,7 @@ TEST_CASE("garbage is refused and leaves nothing open, and the worker can still 
     letters.push_back({good, 0});
     letters.push_back({good, 2});
     letters.push_back({to_bytes(offer_packet{{{1}, 0, 1}, 9}), 9});
-    // No such rank, no worker at all, no such generation, an absurd number of workers.
+    // A rank out of range, no workers, generation 0, an absurd number of workers.
     letters.push_back({to_bytes(offer_packet{{{1}, 1, 1}, 1}), 1});
     letters.push_back({to_bytes(offer_packet{{{1}, 0, 0}, 1}), 1});
     letters.push_back({to_bytes(offer_packet{{{0}, 0, 1}, 1}), 1});
@@ -359,7 +359,7 @@ TEST_CASE("garbage is refused and leaves nothing open, and the worker can still 
   check_peers(reformed.begin(1, 0, 1).get(), 1, 0, 1, 1);
 }
 
-TEST_CASE("a node that cannot open more files says so") {
+TEST_CASE("a node that has reached its limit on open files reports it") {
   node here;
   auto socket = here.add(0);
   auto memory = memory_with("");
@@ -382,7 +382,7 @@ TEST_CASE("a node that cannot open more files says so") {
   check_peers(recovered.begin(1, 0, 1).get(), 1, 0, 1, 1);
 }
 
-TEST_CASE("a worker that cannot open more files fails without a leak, and can try the next generation") {
+TEST_CASE("a worker that has reached its limit on open files fails without a leak and can try the next generation") {
   leak_check no_leak;
   node here;
   auto other = here.add(1);
@@ -395,7 +395,7 @@ TEST_CASE("a worker that cannot open more files fails without a leak, and can tr
   }
   rlimit limit{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-  // One more, for its wake-up call.
+  // One more, for its wake-up descriptor.
   auto lowest_free = unique_fd{dup(0)}.get();
   rlimit tight{static_cast<rlim_t>(lowest_free) + 1, limit.rlim_max};
   REQUIRE(setrlimit(RLIMIT_NOFILE, &tight) == 0);
@@ -409,7 +409,7 @@ TEST_CASE("a worker that cannot open more files fails without a leak, and can tr
 
 namespace {
 
-/// Takes away, for its life, what lets root send more descriptors than the limit of open files allows.
+/// Drops the capability that lets root send more descriptors than the limit on open files, during its lifetime.
 class without_privileges {
  public:
   without_privileges() { REQUIRE(seteuid(before_ == 0 ? 65534 : before_) == 0); }
@@ -419,7 +419,7 @@ class without_privileges {
   uid_t before_ = geteuid();
 };
 
-/// Lowers the limit of open files to `spare` more than now.
+/// Lowers the limit on open files to `spare` more than are open now.
 class few_descriptors {
  public:
   explicit few_descriptors(unsigned spare) {
@@ -436,7 +436,7 @@ class few_descriptors {
 
 } // namespace
 
-TEST_CASE("descriptors that the kernel does not take now are sent once it does") {
+TEST_CASE("descriptors that the kernel does not accept at first are sent later") {
   leak_check no_leak;
   node here;
   worker first{here.add(0)};
@@ -459,7 +459,7 @@ TEST_CASE("descriptors that the kernel does not take now are sent once it does")
   for (int i = 0; i < 20 && outcome == send_outcome::sent; ++i)
     outcome = send_packet(from.get(), byte, many);
   if (outcome == send_outcome::sent) {
-    std::puts("SKIP: this kernel does not limit the descriptors under way");
+    std::puts("SKIP: this kernel does not limit the descriptors in flight");
     return;
   }
   REQUIRE(outcome == send_outcome::congested);
@@ -471,7 +471,7 @@ TEST_CASE("descriptors that the kernel does not take now are sent once it does")
     offer(last, 1, 2, 3, {});
   }
   SUBCASE("by the node") {
-    // The worker gives up, and then offers none.
+    // The worker gives up and then offers none.
     first.cancel.request_stop();
     CHECK(code_of(pending.get()) == errc::aborted);
     first.cancel = {};
@@ -488,7 +488,7 @@ TEST_CASE("descriptors that the kernel does not take now are sent once it does")
   CHECK_FALSE(next_packet(last).descriptors.empty());
 }
 
-TEST_CASE("a worker that sends packet after packet to no effect is cut off, and hears why") {
+TEST_CASE("a worker that sends packets without completing an exchange is disconnected with the reason") {
   leak_check no_leak;
   node here;
   auto socket = here.add(0);
@@ -510,14 +510,14 @@ TEST_CASE("a worker that sends packet after packet to no effect is cut off, and 
   CHECK(code_of(link.exchange({1}, 0, 1, {}, hang_limit, {})) == errc::node_lost);
 }
 
-TEST_CASE("a worker may have any number of exchanges") {
+TEST_CASE("a worker may take part in any number of exchanges") {
   node here;
   worker first{here.add(0)};
   for (std::uint64_t generation = 1; generation <= 2 * max_fruitless_packets; ++generation)
     REQUIRE(first.link.exchange({generation}, 0, 1, {}, hang_limit, {}).has_value());
 }
 
-TEST_CASE("a worker that never reads is cut off instead of remembered without end") {
+TEST_CASE("a worker that never reads is disconnected instead of using unlimited memory") {
   leak_check no_leak;
   node here;
   auto socket = here.add(0);
@@ -532,22 +532,22 @@ TEST_CASE("a worker that never reads is cut off instead of remembered without en
   CHECK(here.broker.add(some_run, {1}).has_value());
 }
 
-TEST_CASE("a slow reader keeps no exchange alive that is over") {
+TEST_CASE("a slow reader does not keep the descriptors of an old exchange open") {
   leak_check no_leak;
   node here;
   auto slow = here.add(0);
   auto before = open_descriptors();
   std::uint64_t generation = 0;
-  // Until its socket is full, each exchange leaves an answer there.
+  // Each exchange leaves an answer in its socket until that is full.
   for (; generation < 400; ++generation) {
     offer(slow, generation + 1, 0, 2, {});
     auto other = here.add(static_cast<std::uint32_t>(1000 + generation));
     auto theirs = memories(1, "x");
     offer(other, generation + 1, 1, 2, numbers(theirs));
-    // The node has handed the exchange on when the other one has its part.
+    // The node has answered both workers once the other one has its part.
     REQUIRE(next_answer(other).code == errc::none);
   }
-  // At most those of the newest exchange are the node's still.
+  // The node still holds at most those of the newest exchange.
   CHECK(becomes_true([&] { return open_descriptors() <= before + 1; }));
   std::set<std::uint64_t> whole;
   std::set<std::uint64_t> refused;
@@ -562,7 +562,7 @@ TEST_CASE("a slow reader keeps no exchange alive that is over") {
   CHECK(becomes_true([&] { return open_descriptors() <= before; }));
 }
 
-TEST_CASE("a worker that ends while it waits leaves its place open and nothing behind") {
+TEST_CASE("a worker that ends while it waits leaves its place open and no descriptors") {
   leak_check no_leak;
   node here;
   worker first{here.add(0)};
@@ -586,7 +586,7 @@ TEST_CASE("a worker that ends while it waits leaves its place open and nothing b
   check_peers(c.get(), 2, 1, 2, 1);
 }
 
-TEST_CASE("an offer that completes an exchange counts, even if its worker ends at once") {
+TEST_CASE("an offer that completes an exchange counts even if its worker ends at once") {
   node here;
   worker first{here.add(0)};
   auto before = open_descriptors();
@@ -600,7 +600,7 @@ TEST_CASE("an offer that completes an exchange counts, even if its worker ends a
   check_peers(pending.get(), 1, 0, 2, 1);
 }
 
-TEST_CASE("the end of a run, of a worker's place and of the node end its workers' exchanges") {
+TEST_CASE("the end of a run, the removal of a worker and the end of the node end pending exchanges") {
   leak_check no_leak;
   std::optional<node> here;
   here.emplace();
@@ -644,7 +644,7 @@ TEST_CASE("a worker has one socket at a time") {
 
 namespace {
 
-/// What a launcher has told.
+/// The events that a launcher has reported.
 struct launch_journal {
   std::mutex mutex;
   std::condition_variable changed;
@@ -672,7 +672,7 @@ struct launch_journal {
   }
 };
 
-/// A launcher on this machine, with one run whose program is the helper.
+/// A launcher on this machine with one run of the helper program.
 struct launch {
   launch_journal journal;
   std::shared_ptr<worker_entry> entry = std::make_shared<worker_entry>();
@@ -700,7 +700,7 @@ struct launch {
 
 } // namespace
 
-TEST_CASE("worker processes of one node read each other's memory") {
+TEST_CASE("worker processes on one node read each other's memory") {
   leak_check no_leak;
   launch here;
   for (std::uint32_t rank : {0u, 1u, 2u})
@@ -718,14 +718,14 @@ TEST_CASE("worker processes of one node read each other's memory") {
   here.launcher->close(some_run);
 }
 
-TEST_CASE("a launcher that ends a run leaves none of its exchanges behind") {
+TEST_CASE("a launcher that ends a run ends its exchanges") {
   leak_check no_leak;
   launch here;
   here.start(0, {"exchange", "0", "2"});
   here.launcher->kill(some_run);
   here.journal.wait_for_ends(1);
   here.launcher->close(some_run);
-  // The generation is that of the first life, and its only exchange is not over.
+  // The generation is that of the first attempt, whose only exchange is still pending.
   for (std::uint32_t life : {1u, 2u}) {
     here.open();
     here.start(life, {"exchange", "0", "1"});

@@ -30,7 +30,7 @@ using workers = std::vector<worker_id>;
 
 } // namespace
 
-TEST_CASE("an exchange comes about with its last offer, whatever their order") {
+TEST_CASE("an exchange completes with its last offer, in any order") {
   constexpr auto seed = 5u;
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -67,7 +67,7 @@ TEST_CASE("an offer of an older generation is refused and changes nothing") {
   CHECK(table.offer({1}, offer_of(5, 1, 2)).complete == workers{{0}, {1}});
 }
 
-TEST_CASE("an offer of a newer generation refuses whoever waits in the older one") {
+TEST_CASE("an offer of a newer generation refuses the workers that wait in the older one") {
   descriptor_table table;
   CHECK(is_quiet(table.offer({0}, offer_of(1, 0, 3))));
   CHECK(is_quiet(table.offer({1}, offer_of(1, 1, 3))));
@@ -83,7 +83,7 @@ TEST_CASE("an offer of a newer generation refuses whoever waits in the older one
   CHECK(table.offer({0}, offer_of(2, 1, 2)).complete == workers{{2}, {0}});
 }
 
-TEST_CASE("a generation that has had its exchange refuses nobody when the next begins") {
+TEST_CASE("a generation with a completed exchange refuses no worker when the next begins") {
   descriptor_table table;
   CHECK(table.offer({0}, offer_of(1, 0, 1)).complete == workers{{0}});
   CHECK(table.offer({0}, offer_of(2, 0, 1)).refused.empty());
@@ -100,7 +100,7 @@ TEST_CASE("two workers that claim one local rank end the exchange for all, and b
     CHECK(each.reason.code == errc::mismatch);
     CHECK(each.reason.message == "workers disagree about generation 1: worker 5 and worker 6 both claim local rank 1");
   }
-  // Who comes later hears it too, and who comes again.
+  // Later and repeated offers get the same error.
   for (auto worker : {worker_id{7}, worker_id{4}}) {
     auto later = table.offer(worker, offer_of(1, 2, 3));
     CHECK(workers_of(later.refused) == workers{worker});
@@ -118,7 +118,7 @@ TEST_CASE("different local world sizes end the exchange for all") {
   CHECK(decision.refused.at(0).reason.message.find("worker 1 counts 3") != std::string::npos);
 }
 
-TEST_CASE("a worker offers once per generation, and what it has offered stands") {
+TEST_CASE("a worker offers once per generation, and its offer stands") {
   descriptor_table table;
   CHECK(is_quiet(table.offer({0}, offer_of(1, 0, 2))));
   auto again = table.offer({0}, offer_of(1, 0, 2));
@@ -130,7 +130,7 @@ TEST_CASE("a worker offers once per generation, and what it has offered stands")
   CHECK(table.offer({1}, offer_of(1, 1, 2)).refused.at(0).reason.code == errc::invalid_argument);
 }
 
-TEST_CASE("one worker too many is refused after the exchange, alone") {
+TEST_CASE("an excess worker is refused after the exchange without affecting the others") {
   descriptor_table table;
   CHECK(table.offer({0}, offer_of(1, 0, 1)).complete == workers{{0}});
   auto surplus = table.offer({1}, offer_of(1, 0, 1));
@@ -139,7 +139,7 @@ TEST_CASE("one worker too many is refused after the exchange, alone") {
   CHECK(surplus.refused.at(0).reason.code == errc::mismatch);
 }
 
-TEST_CASE("a worker that goes leaves its place open") {
+TEST_CASE("a worker that leaves keeps its place open") {
   descriptor_table table;
   CHECK(is_quiet(table.offer({0}, offer_of(1, 0, 2))));
   table.leave({0});
@@ -148,7 +148,7 @@ TEST_CASE("a worker that goes leaves its place open") {
   CHECK(table.waits({1}));
 }
 
-TEST_CASE("an offer that is wrong by itself is refused and begins no generation") {
+TEST_CASE("an invalid offer is refused and begins no generation") {
   descriptor_table table;
   CHECK(is_quiet(table.offer({0}, offer_of(1, 0, 2))));
   for (const auto& wrong :

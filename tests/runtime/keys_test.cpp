@@ -34,7 +34,7 @@ struct temporary_directory {
   ~temporary_directory() { fs::remove_all(path); }
 };
 
-/// Sets an environment variable, or takes it away, for the time of a test.
+/// Sets or removes an environment variable during a test.
 class scoped_variable {
  public:
   scoped_variable(const char* name, const char* value) : name_(name) {
@@ -76,7 +76,7 @@ key_ptr key_of(const fs::path& path) {
   return {read_pem(path, [](FILE* x) { return PEM_read_PrivateKey(x, nullptr, nullptr, nullptr); }), &EVP_PKEY_free};
 }
 
-/// The whole verification that TLS does, for the purpose of a server or a client.
+/// The complete verification of TLS, for a server or a client.
 bool verifies(X509* certificate, X509* authority, int purpose = X509_PURPOSE_SSL_SERVER) {
   std::unique_ptr<X509_STORE, void (*)(X509_STORE*)> store{X509_STORE_new(), &X509_STORE_free};
   std::unique_ptr<X509_STORE_CTX, void (*)(X509_STORE_CTX*)> context{X509_STORE_CTX_new(), &X509_STORE_CTX_free};
@@ -114,7 +114,7 @@ void expire(const fs::path& path, EVP_PKEY* issuer_key) {
 
 } // namespace
 
-TEST_CASE("loopback keys are made at first use and stay") {
+TEST_CASE("loopback keys are made at first use and kept") {
   temporary_directory top;
   auto directory = top.path / "a" / "keys";
   auto made = loopback_keys(directory);
@@ -168,7 +168,7 @@ TEST_CASE("eight processes that make loopback keys at the same time agree on one
     if (pid == 0) {
       close(gate[1]);
       char byte = 0;
-      // All are let go at once by the closing gate.
+      // The closing gate releases all at once.
       [[maybe_unused]] auto n = read(gate[0], &byte, 1);
       auto files = loopback_keys(directory);
       if (!files)
@@ -189,7 +189,7 @@ TEST_CASE("eight processes that make loopback keys at the same time agree on one
   REQUIRE(files);
   for (auto pid : children)
     CHECK(content_of(top.path / std::to_string(pid)) == content_of(files->key));
-  // Nothing is left of the losers' attempts.
+  // The other attempts leave no files.
   auto entries = fs::directory_iterator{directory};
   CHECK(std::distance(begin(entries), end(entries)) == 1);
 }
@@ -207,7 +207,7 @@ TEST_CASE("threads that make loopback keys at the same time agree on one pair") 
   CHECK(keys.front().find("PRIVATE KEY") != std::string::npos);
 }
 
-TEST_CASE("keys that others may use or change are refused") {
+TEST_CASE("keys that others may use or change are rejected") {
   temporary_directory top;
   auto files = loopback_keys(top.path);
   REQUIRE(files);
@@ -216,11 +216,11 @@ TEST_CASE("keys that others may use or change are refused") {
     culprit = files->key;
     fs::permissions(culprit, fs::perms{0640});
   }
-  SUBCASE("an authority that others can write") {
+  SUBCASE("an authority that others can write to") {
     culprit = files->ca;
     fs::permissions(culprit, fs::perms{0666});
   }
-  SUBCASE("a directory that others can write") {
+  SUBCASE("a directory that others can write to") {
     culprit = files->key.parent_path();
     fs::permissions(culprit, fs::perms{0777});
   }
@@ -231,7 +231,7 @@ TEST_CASE("keys that others may use or change are refused") {
   CHECK(mentions(result.error(), "chmod"));
 }
 
-TEST_CASE("loopback keys that do not belong together are refused with a way out") {
+TEST_CASE("loopback keys that do not belong together are rejected with advice") {
   temporary_directory first;
   temporary_directory second;
   auto files = loopback_keys(first.path);
@@ -260,11 +260,11 @@ TEST_CASE("loopback keys that do not belong together are refused with a way out"
   CHECK(loopback_keys(first.path));
 }
 
-TEST_CASE("expired loopback keys are made anew") {
+TEST_CASE("expired loopback keys are made again") {
   temporary_directory top;
   auto files = loopback_keys(top.path);
   REQUIRE(files);
-  // The authority signs itself with a key that is gone, and nobody checks that signature.
+  // The authority's own signature is by a discarded key, and is not verified.
   auto key = key_of(files->key);
   expire(files->ca, key.get());
   auto before = content_of(files->key);
@@ -308,7 +308,7 @@ TEST_CASE("the cluster's authority is made once and signs certificates for names
   CHECK(cluster_keys(top.path, "[FD00:0::17]"));
 }
 
-TEST_CASE("two certificates of one authority have different serial numbers and ten years to live") {
+TEST_CASE("two certificates of one authority have different serial numbers and are valid for ten years") {
   temporary_directory top;
   REQUIRE(init_cluster_ca(top.path));
   auto first = certificate_of(issue_certificate(top.path, "a")->certificate);
@@ -321,7 +321,7 @@ TEST_CASE("two certificates of one authority have different serial numbers and t
   CHECK(days <= 3650);
 }
 
-TEST_CASE("what is no host name makes no file") {
+TEST_CASE("an invalid host name makes no file") {
   temporary_directory top;
   REQUIRE(init_cluster_ca(top.path));
   for (const auto* host : {"", "../escape", "a/b", "a,IP:10.0.0.1", "a b", ".", "..", "-x", "ca", "a\nb"}) {
@@ -332,7 +332,7 @@ TEST_CASE("what is no host name makes no file") {
   }
 }
 
-TEST_CASE("a host without cluster keys is told the two commands") {
+TEST_CASE("the error for a host without cluster keys names the two commands") {
   temporary_directory top;
   auto none = cluster_keys(top.path, "node-1");
   REQUIRE_FALSE(none);
@@ -345,7 +345,7 @@ TEST_CASE("a host without cluster keys is told the two commands") {
   CHECK(mentions(early.error(), "troupe certs init"));
 }
 
-TEST_CASE("cluster keys are found, on the host where they were made and where they were copied to") {
+TEST_CASE("cluster keys are found where they were made and where they were copied to") {
   temporary_directory top;
   temporary_directory other;
   REQUIRE(init_cluster_ca(top.path));
@@ -364,7 +364,7 @@ TEST_CASE("cluster keys are found, on the host where they were made and where th
   CHECK(open.error().code == errc::not_authenticated);
 }
 
-TEST_CASE("an expired cluster certificate is refused, never replaced") {
+TEST_CASE("an expired cluster certificate is rejected and never replaced") {
   temporary_directory top;
   REQUIRE(init_cluster_ca(top.path));
   auto issued = issue_certificate(top.path, "node-1");
@@ -388,7 +388,7 @@ TEST_CASE("the directory of keys comes from the environment") {
   CHECK(default_key_directory() == "/h/.config/troupe/keys");
 }
 
-TEST_CASE("loopback is what cannot leave the machine") {
+TEST_CASE("loopback addresses are those that cannot leave the machine") {
   for (const auto* host : {"localhost", "LocalHost", "127.0.0.1", "127.255.3.4", "::1", "[::1]", "0:0:0:0:0:0:0:1"}) {
     INFO(host);
     CHECK(is_loopback(host));

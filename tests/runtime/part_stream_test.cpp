@@ -28,7 +28,7 @@ using testing::becomes_true;
 const auto this_run = run_id{"0123456789abcdef0123456789abcdef"};
 const auto secret = std::string(64, 'a');
 
-/// What the ranks have in common.
+/// The tensors that all ranks share.
 struct sample {
   std::vector<float> weights = std::vector<float>(700'001);
   std::vector<double> momentum = std::vector<double>(30'003);
@@ -47,7 +47,7 @@ struct sample {
   }
 };
 
-/// A rank's copy of its share.
+/// A copy of a rank's share.
 struct copy {
   copy(const tracked_state& state, std::uint32_t rank, std::uint32_t world_size) {
     head.run = this_run;
@@ -72,7 +72,7 @@ struct copy {
   std::vector<std::byte> bytes;
 };
 
-/// A driver's directory, and the way into it.
+/// A driver's directory and its receiver.
 class place {
  public:
   explicit place(bool secure = true) {
@@ -91,7 +91,7 @@ class place {
     return std::make_shared<part_stream>(part_stream_secret{this_run, known, keys}, worker_id{worker}, where());
   }
 
-  /// Makes a checkpoint of the parts that have come.
+  /// Makes a checkpoint of the received parts.
   fs::path commit(const tracked_state& state, const std::vector<serialization::part_report>& reports) const {
     serialization::manifest content;
     content.run = this_run;
@@ -114,7 +114,7 @@ class place {
   testing::scratch_directory scratch_;
 };
 
-/// Passes on what two ends say to each other, and flips a bit of the byte at `position` of what comes from the client.
+/// Forwards data between two ends, and flips a bit of the byte at `position` from the client.
 class spoiling_proxy {
  public:
   spoiling_proxy(endpoint target, std::uint64_t position) : target_(std::move(target)), position_(position) {
@@ -172,7 +172,7 @@ class spoiling_proxy {
 
 } // namespace
 
-TEST_CASE("streamed parts make the same checkpoint as written ones, and come back, on any number of workers") {
+TEST_CASE("streamed parts make the same checkpoint as written ones and can be read back on any number of workers") {
   for (auto secure : {true, false})
     for (std::uint32_t world_size : {1u, 3u, 4u}) {
       CAPTURE(secure);
@@ -212,7 +212,7 @@ TEST_CASE("streamed parts make the same checkpoint as written ones, and come bac
     }
 }
 
-TEST_CASE("several parts go over one stream, and one that is refused does no harm to the next") {
+TEST_CASE("several parts use one stream, and a rejected one does not affect the next") {
   place there;
   sample values;
   tracked_state state;
@@ -220,7 +220,7 @@ TEST_CASE("several parts go over one stream, and one that is refused does no har
   auto stream = there.stream(0);
   auto part = copy{state, 0, 2};
   REQUIRE(stream->put(part.staged(), {}));
-  // It was begun before.
+  // The part exists already.
   auto twice = stream->put(part.staged(), {});
   REQUIRE_FALSE(twice);
   CHECK(twice.error().code == errc::already_exists);
@@ -228,13 +228,13 @@ TEST_CASE("several parts go over one stream, and one that is refused does no har
   CHECK(stream->put(part.staged(), {}));
 }
 
-TEST_CASE("a worker that is gone in mid-stream leaves nothing") {
+TEST_CASE("a worker that is lost in mid-stream leaves nothing behind") {
   place there;
   sample values;
   tracked_state state;
   values.track(state);
   auto part = copy{state, 0, 1};
-  // Half of the bytes are announced, and not there.
+  // Announces the bytes but sends only half of them.
   part.plan = serialization::plan_chunks(part.head.tensors, 2);
   std::stop_source stop;
   std::atomic<bool> done{false};
@@ -249,7 +249,7 @@ TEST_CASE("a worker that is gone in mid-stream leaves nothing") {
   CHECK(becomes_true([&] { return there.is_empty(); }));
 }
 
-TEST_CASE("who does not know the run's secret, or has no key, writes nothing") {
+TEST_CASE("a peer without the run's secret or without keys cannot write anything") {
   place there;
   sample values;
   tracked_state state;
@@ -263,7 +263,7 @@ TEST_CASE("who does not know the run's secret, or has no key, writes nothing") {
   CHECK(there.is_empty());
 }
 
-TEST_CASE("a byte that is damaged on the way is told, in either direction") {
+TEST_CASE("a byte damaged in transit is reported, in either direction") {
   place there{false};
   sample values;
   tracked_state state;
@@ -297,7 +297,7 @@ TEST_CASE("a byte that is damaged on the way is told, in either direction") {
   CHECK(code == errc::damaged);
 }
 
-TEST_CASE("a checkpoint that is not lent is not read, nor any other file") {
+TEST_CASE("a checkpoint that is not lent cannot be read, nor can other files") {
   place there;
   CHECK(there.stream(0)->open_source().error().code == errc::not_found);
   sample values;

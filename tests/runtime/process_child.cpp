@@ -1,4 +1,4 @@
-// The program that process_test starts. Its first argument says what it does.
+// The program that process_test starts. Its first argument selects what it does.
 
 #include <troupe/runtime/descriptor_link.hpp>
 #include <troupe/runtime/process.hpp>
@@ -23,7 +23,7 @@ using namespace troupe::runtime;
     pause();
 }
 
-/// Tells that this process stands where it is to be, then waits to be ended.
+/// Reports that this process is ready, then waits to be killed.
 [[noreturn]] void announce_and_wait() {
   std::printf("ready %d\n", getpid());
   std::fflush(stdout);
@@ -60,7 +60,7 @@ int print_bootstrap() {
   return 0;
 }
 
-/// Which descriptors are open, apart from the one that looks.
+/// The open descriptors, except the one used to list them.
 int print_descriptors() {
   auto* directory = opendir("/proc/self/fd");
   std::string result;
@@ -79,7 +79,7 @@ int greet() {
   return print_descriptors();
 }
 
-/// Gives memory to the other workers of the node and prints what theirs holds.
+/// Shares memory with the other workers of the node and prints the content of theirs.
 int exchange_memory(const std::string& rank, const std::string& world) {
   unique_fd memory{memfd_create("exchange", MFD_CLOEXEC)};
   auto text = "memory of rank " + rank;
@@ -120,7 +120,7 @@ int print_surroundings() {
   return 0;
 }
 
-/// Leaves a process behind that keeps the output pipes open, in our process group or in a session of its "own".
+/// Leaves a process behind that keeps the output pipes open, in our process group or in its "own" session.
 int leave_a_process(const std::string& session) {
   int ready[2];
   if (pipe(ready) != 0)
@@ -133,13 +133,13 @@ int leave_a_process(const std::string& session) {
     close(ready[1]);
     wait_for_ever();
   }
-  // The other end closes once it stands where it is to be.
+  // The other end closes once that process is ready.
   close(ready[1]);
   char byte = 0;
   return static_cast<int>(read(ready[0], &byte, 1));
 }
 
-/// Starts a grandchild that only the kernel, or only its lifeline, can end, and waits to be killed.
+/// Starts a grandchild that only the kernel or only its lifeline can end, and waits to be killed.
 int supervise(const char* verb) {
   auto program = program_file::own();
   auto forward = [](pid_t, output_stream, std::string_view line) {

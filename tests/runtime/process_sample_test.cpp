@@ -25,10 +25,10 @@ using actors::silence_cause;
 
 namespace {
 
-/// How long the tests wait for what must happen before they fail.
+/// How long the tests wait for expected events before they fail.
 constexpr auto patience = 60s;
 
-/// A fork of this program that says when it is ready, does one thing, and never returns from it.
+/// A fork of this program that reports when it is ready, does one thing, and never returns from it.
 class child {
  public:
   explicit child(const std::function<void()>& prepare, const std::function<void()>& act) {
@@ -65,7 +65,7 @@ class child {
     REQUIRE(WIFSTOPPED(status));
   }
 
-  /// Kills it, and leaves it as a zombie.
+  /// Kills it and leaves it as a zombie.
   void kill() const {
     ::kill(pid_, SIGKILL);
     siginfo_t info;
@@ -96,7 +96,7 @@ void nothing() {}
     ++i;
 }
 
-/// The first one that this program may use, for all its children.
+/// The first processor that this program may use, for all its children.
 void use_one_processor() {
   cpu_set_t mine;
   ::sched_getaffinity(0, sizeof(mine), &mine);
@@ -108,13 +108,13 @@ void use_one_processor() {
   ::sched_setaffinity(0, sizeof(one), &one);
 }
 
-/// Gets a processor when nobody else wants it, and next to nothing when somebody does.
+/// Lowers the priority so far that the process runs only when no other process wants the processor.
 void step_back() {
   sched_param none{};
   ::sched_setscheduler(0, SCHED_IDLE, &none);
 }
 
-/// The parentheses and what looks like fields are part of the name.
+/// The parentheses and the text that looks like fields are part of the name.
 void take_a_confusing_name() {
   ::prctl(PR_SET_NAME, ") R 1 (");
 }
@@ -126,7 +126,7 @@ process_sample look(pid_t pid) {
   return *result;
 }
 
-/// Looks until it sees what it waits for.
+/// Samples until the expected state is seen.
 template <class Predicate>
 process_sample look_until(pid_t pid, Predicate holds) {
   auto end = std::chrono::steady_clock::now() + patience;
@@ -149,7 +149,7 @@ silence_cause cause(const process_sample& before, const process_sample& now) {
 
 } // namespace
 
-TEST_CASE("a process that sleeps is seen asleep, and uses no processor") {
+TEST_CASE("a sleeping process has state S and uses no processor time") {
   auto sleeper = child{nothing, sleep_forever};
   auto before = look_until_state(sleeper.pid(), 'S');
   auto now = look(sleeper.pid());
@@ -160,7 +160,7 @@ TEST_CASE("a process that sleeps is seen asleep, and uses no processor") {
   CHECK(cause(before, now) == silence_cause::hung);
 }
 
-TEST_CASE("a stopped process is seen stopped, and seen going on again") {
+TEST_CASE("a stopped process is seen as stopped, and as running after SIGCONT") {
   auto busy = child{nothing, compute_forever};
   auto before = look_until_state(busy.pid(), 'R');
   busy.stop();
@@ -171,14 +171,14 @@ TEST_CASE("a stopped process is seen stopped, and seen going on again") {
   look_until_state(busy.pid(), 'R');
 }
 
-TEST_CASE("a process that computes is ready to run, and its processor time grows") {
+TEST_CASE("a computing process is ready to run, and its processor time grows") {
   auto busy = child{nothing, compute_forever};
   auto before = look_until_state(busy.pid(), 'R');
   auto now = look_until(busy.pid(), [&](const process_sample& x) { return x.cpu >= before.cpu + 50ms; });
   CHECK(now.state == 'R');
 }
 
-TEST_CASE("processor time is what the process itself measures") {
+TEST_CASE("the sampled processor time agrees with the process's own measurement") {
   auto own = [] {
     timespec used{};
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
@@ -188,12 +188,12 @@ TEST_CASE("processor time is what the process itself measures") {
   }
   auto before = own();
   auto now = look(::getpid());
-  // The kernel tells user and system time in ticks of 10 ms, rounded down.
+  // The kernel reports user and system time in ticks of 10 ms, rounded down.
   CHECK(now.cpu >= before - 30ms);
   CHECK(now.cpu <= own());
 }
 
-TEST_CASE("a zombie has ended, and who was reaped is gone") {
+TEST_CASE("a zombie has ended, and a reaped process is gone") {
   auto victim = child{nothing, sleep_forever};
   auto before = look(victim.pid());
   auto pid = victim.pid();
@@ -208,7 +208,7 @@ TEST_CASE("a zombie has ended, and who was reaped is gone") {
   CHECK(cause(before, now) == silence_cause::dead);
 }
 
-TEST_CASE("a name with parentheses and fields in it confuses nobody") {
+TEST_CASE("a name with parentheses and fields is parsed correctly") {
   auto sleeper = child{take_a_confusing_name, sleep_forever};
   auto before = look_until_state(sleeper.pid(), 'S');
   CHECK(look(sleeper.pid()).cpu == before.cpu);
@@ -229,10 +229,10 @@ TEST_CASE("a process whose first thread sleeps while others compute is ready to 
   CHECK(look(two.pid()).state == 'T');
 }
 
-TEST_CASE("a process whose first thread has ended lives on in the others") {
+TEST_CASE("a process whose first thread has ended lives as long as the others") {
   auto headless = child{nothing, [] {
                           std::thread{sleep_forever}.detach();
-                          // Ends this thread alone, and unwinds nothing.
+                          // Ends only this thread, without unwinding.
                           ::syscall(SYS_exit, 0);
                         }};
   auto pid = std::to_string(headless.pid());
@@ -250,13 +250,13 @@ TEST_CASE("a process whose first thread has ended lives on in the others") {
   CHECK(look(headless.pid()).state == 'T');
 }
 
-TEST_CASE("waits for a processor of all threads are counted, not of the first alone") {
+TEST_CASE("run delays of all threads are counted, not only those of the first") {
   auto probe = look(::getpid());
   if (!probe.run_delay) {
-    std::puts("SKIP: this kernel keeps no scheduler statistics");
+    std::puts("SKIP: this kernel provides no scheduler statistics");
     return;
   }
-  // Two threads on one processor wait for each other; the first thread sleeps.
+  // Two threads on one processor wait for each other while the first thread sleeps.
   auto crowded = child{use_one_processor, [] {
                          auto first = std::thread{compute_forever};
                          auto second = std::thread{compute_forever};
@@ -268,7 +268,7 @@ TEST_CASE("waits for a processor of all threads are counted, not of the first al
   look_until(crowded.pid(), [&](const process_sample& x) { return x.run_delay >= *before.run_delay + 100ms; });
 }
 
-TEST_CASE("a process whose processor others take is judged starved") {
+TEST_CASE("a process whose processor is used by others is judged starved") {
   auto rival = child{use_one_processor, compute_forever};
   auto starved = child{[] {
                          use_one_processor();
@@ -276,7 +276,7 @@ TEST_CASE("a process whose processor others take is judged starved") {
                        },
                        compute_forever};
   if (::sched_getscheduler(starved.pid()) != SCHED_IDLE) {
-    std::puts("SKIP: this kernel does not let a process step back");
+    std::puts("SKIP: this kernel does not allow a process to lower its priority");
     return;
   }
   auto before = look(starved.pid());

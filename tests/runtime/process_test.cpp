@@ -27,10 +27,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How long the tests wait for what must happen before they fail.
+/// How long the tests wait for expected events before they fail.
 constexpr auto patience = std::chrono::seconds{60};
 
-/// What a child has said, and how it ended.
+/// A child's output and how it ended.
 struct record {
   std::vector<std::string> out;
   std::vector<std::string> err;
@@ -82,7 +82,7 @@ class journal {
   std::map<pid_t, record> records_;
 };
 
-/// A supervisor whose children are all the helper program.
+/// A supervisor whose children all run the helper program.
 struct fixture {
   journal events;
   program_file program = std::move(program_file::open(TROUPE_PROCESS_CHILD)).value();
@@ -110,7 +110,7 @@ unique_fd open_pid(pid_t pid) {
   return unique_fd{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
 }
 
-/// Waits for the end of a process that need not be our child.
+/// Waits for the end of a process, which need not be our child.
 bool ends(const unique_fd& pidfd) {
   pollfd wanted{pidfd.get(), POLLIN, 0};
   return poll(&wanted, 1, static_cast<int>(std::chrono::milliseconds{patience}.count())) == 1;
@@ -174,7 +174,7 @@ TEST_CASE("kill_all ends every child") {
     CHECK(f.events.wait_for_end(pid).reports.front().signal == SIGKILL);
 }
 
-TEST_CASE("the destructor ends and reaps every child and calls nobody") {
+TEST_CASE("the destructor ends and reaps every child and calls no callback") {
   journal events;
   std::vector<unique_fd> children;
   {
@@ -186,12 +186,12 @@ TEST_CASE("the destructor ends and reaps every child and calls nobody") {
   }
   for (const auto& x : children) {
     CHECK(ends(x));
-    // Reaped, not only dead: there is nobody left to signal.
+    // Reaped, not only dead: the pid does not exist any more.
     CHECK(syscall(SYS_pidfd_send_signal, x.get(), 0, nullptr, 0) == -1);
   }
 }
 
-TEST_CASE("a child dies by the kernel's hand when its supervisor is killed") {
+TEST_CASE("the kernel kills a child when its supervisor is killed") {
   fixture f;
   auto middle = f.start({"supervise", "wait"});
   auto grandchild = open_pid(announced_pid(f.events.wait_for_line(middle)));
@@ -200,7 +200,7 @@ TEST_CASE("a child dies by the kernel's hand when its supervisor is killed") {
   CHECK(ends(grandchild));
 }
 
-TEST_CASE("a child dies by its lifeline when its supervisor is killed and the kernel does not help") {
+TEST_CASE("the lifeline ends a child when its supervisor is killed and the kernel does not help") {
   fixture f;
   auto middle = f.start({"supervise", "lifeline"});
   auto grandchild = open_pid(announced_pid(f.events.wait_for_line(middle)));
@@ -209,7 +209,7 @@ TEST_CASE("a child dies by its lifeline when its supervisor is killed and the ke
   CHECK(ends(grandchild));
 }
 
-TEST_CASE("a child gets a session of its own, no input, and default signals") {
+TEST_CASE("a child gets its own session, no input and default signals") {
   auto before = std::signal(SIGPIPE, SIG_IGN);
   fixture f;
   auto seen = f.run({"session"});
@@ -219,13 +219,13 @@ TEST_CASE("a child gets a session of its own, no input, and default signals") {
 
 TEST_CASE("a child gets its standard streams, its bootstrap, its lifeline and no other descriptor") {
   fixture f;
-  // One that is not closed on exec, as careless libraries open them.
+  // A descriptor that is not closed on exec, as some libraries open them.
   unique_fd careless{dup(f.program.fd())};
   CHECK(f.run({"descriptors"}).out == lines{"0 1 2 3 4 "});
 }
 
-TEST_CASE("a child gets the socket that its specification names, whatever its number here, and we keep ours") {
-  // The lowest free numbers: the child has other things under them.
+TEST_CASE("a child gets the socket of its specification, whatever its number here, and ours stays open") {
+  // The lowest free numbers, which mean other descriptors in the child.
   std::array<int, 2> ends{-1, -1};
   REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
   unique_fd ours{ends[0]};
@@ -247,7 +247,7 @@ TEST_CASE("a child gets the socket that its specification names, whatever its nu
   }
 }
 
-TEST_CASE("a specification whose socket is not open is refused") {
+TEST_CASE("a specification with a closed socket is rejected") {
   fixture f;
   auto spec = f.spec({"exit", "0"});
   spec.descriptor_socket = 1'000'000;
@@ -267,7 +267,7 @@ TEST_CASE("a child gets the environment and the directory of its specification a
   CHECK(seen == lines{"/proc", "FIRST=1", "SECOND=two words"});
 }
 
-TEST_CASE("the bootstrap arrives whole") {
+TEST_CASE("the bootstrap arrives complete") {
   fixture f;
   for (std::size_t size : {std::size_t{0}, std::size_t{5}, std::size_t{1} << 20}) {
     auto spec = f.spec({"bootstrap"});
@@ -279,12 +279,12 @@ TEST_CASE("the bootstrap arrives whole") {
   }
 }
 
-TEST_CASE("a last line without an end is handed on") {
+TEST_CASE("an unterminated last line is reported") {
   fixture f;
   CHECK(f.run({"partial"}).out == lines{"whole", "partial"});
 }
 
-TEST_CASE("a long line comes in pieces and the next one starts afresh") {
+TEST_CASE("a long line is reported in pieces, and the next one starts anew") {
   fixture f;
   auto full = std::string(max_line_bytes, 'x');
   CHECK(f.run({"long", std::to_string(max_line_bytes)}).out == lines{full, "next"});
@@ -294,7 +294,7 @@ TEST_CASE("a long line comes in pieces and the next one starts afresh") {
   CHECK(many.back() == "next");
 }
 
-TEST_CASE("the exit report ends with the last lines") {
+TEST_CASE("the exit report contains the last lines") {
   fixture f;
   auto seen = f.run({"lines", "1000"});
   CHECK(seen.out.size() == 1000);
@@ -304,7 +304,7 @@ TEST_CASE("the exit report ends with the last lines") {
   CHECK(last.back() == "line 999");
 }
 
-TEST_CASE("fifty children at once are told apart") {
+TEST_CASE("fifty concurrent children are distinguished") {
   fixture f;
   std::vector<pid_t> children;
   std::mutex mutex;
@@ -322,7 +322,7 @@ TEST_CASE("fifty children at once are told apart") {
   std::set<int> codes;
   for (auto pid : children) {
     auto seen = f.events.wait_for_end(pid);
-    // A pid may be given out again once its first owner is reaped.
+    // A pid may be reused once its first owner is reaped.
     for (const auto& report : seen.reports)
       codes.insert(report.exit_code.value_or(-1));
     CHECK(seen.out.size() == seen.reports.size());
@@ -330,7 +330,7 @@ TEST_CASE("fifty children at once are told apart") {
   CHECK(codes.size() == 50);
 }
 
-TEST_CASE("a process that a child leaves in its group ends with it") {
+TEST_CASE("a process that a child leaves in its group ends with the child") {
   fixture f;
   auto seen = f.run({"leave", "ours"});
   CHECK(seen.reports.front().succeeded());
@@ -338,7 +338,7 @@ TEST_CASE("a process that a child leaves in its group ends with it") {
   CHECK((!left || ends(left)));
 }
 
-TEST_CASE("a process in a session of its own that keeps the pipes does not hold up the report") {
+TEST_CASE("a process in its own session that keeps the pipes open does not delay the report") {
   fixture f;
   auto seen = f.run({"leave", "own"});
   CHECK(seen.reports.front().succeeded());
@@ -382,7 +382,7 @@ TEST_CASE("no descriptor is left open after many children") {
   CHECK(open_descriptors() == before);
 }
 
-TEST_CASE("a start that fails says why") {
+TEST_CASE("a failed start reports the reason") {
   fixture f;
   SUBCASE("the directory is missing") {
     auto spec = f.spec({"exit", "0"});
@@ -411,12 +411,12 @@ TEST_CASE("a start that fails says why") {
     spec.program_fd = script->fd();
     auto pid = f.supervisor.start(spec);
     REQUIRE_FALSE(pid);
-    CHECK(pid.error().message.find("a script cannot be started here") != std::string::npos);
+    CHECK(pid.error().message.find("scripts cannot be started") != std::string::npos);
   }
   CHECK(f.supervisor.running().empty());
 }
 
-TEST_CASE("a program that was replaced after it was opened still runs as it was") {
+TEST_CASE("a program that is replaced after it was opened still runs in its old version") {
   auto path = fs::temp_directory_path() / ("troupe_process_test_" + std::to_string(getpid()));
   fs::copy_file(TROUPE_PROCESS_CHILD, path);
   auto program = program_file::open(path);

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file that is gone when the test is over.
+/// A file that is removed after the test.
 struct temporary_file {
   fs::path path = fs::temp_directory_path() / ("troupe_program_test_" + std::to_string(getpid()));
 
@@ -38,7 +38,7 @@ std::string output_of(const std::string& command) {
   return result;
 }
 
-/// What readelf calls the build id; empty where there is none, or no readelf.
+/// The build id according to readelf; empty without one or without readelf.
 std::string build_id_by_readelf(const std::string& path) {
   auto text = output_of("readelf -n '" + path + "' 2>/dev/null");
   constexpr std::string_view label = "Build ID: ";
@@ -51,7 +51,7 @@ std::string build_id_by_readelf(const std::string& path) {
 
 } // namespace
 
-TEST_CASE("the build id of a program is what readelf says") {
+TEST_CASE("the build id of a program agrees with readelf") {
   auto program = program_file::open("/bin/sh");
   REQUIRE(program);
   auto known = build_id_by_readelf("/bin/sh");
@@ -62,7 +62,7 @@ TEST_CASE("the build id of a program is what readelf says") {
   CHECK(program->identity().path == "/bin/sh");
 }
 
-TEST_CASE("a file without a build id is known by its digest") {
+TEST_CASE("a file without a build id is identified by its digest") {
   temporary_file file{"abc"};
   auto program = program_file::open(file.path);
   REQUIRE(program);
@@ -70,7 +70,7 @@ TEST_CASE("a file without a build id is known by its digest") {
   CHECK(program->identity().build_id == "sha256:ba7816bf8f01cfea414140de5dae2223b00361a3");
 }
 
-TEST_CASE("a damaged ELF file is known by its digest") {
+TEST_CASE("a damaged ELF file is identified by its digest") {
   std::ifstream shell{"/bin/sh", std::ios::binary};
   std::string start(300, '\0');
   shell.read(start.data(), static_cast<std::streamsize>(start.size()));
@@ -80,7 +80,7 @@ TEST_CASE("a damaged ELF file is known by its digest") {
   CHECK(program->identity().build_id.starts_with("sha256:"));
 }
 
-TEST_CASE("the running program knows itself") {
+TEST_CASE("the running program identifies itself") {
   auto own = own_program();
   REQUIRE(own);
   CHECK(own->path == fs::read_symlink("/proc/self/exe").string());
@@ -90,14 +90,14 @@ TEST_CASE("the running program knows itself") {
   CHECK(opened->fd() >= 0);
 }
 
-TEST_CASE("identifying a program leaves the file's offset alone") {
+TEST_CASE("identifying a program does not change the file's offset") {
   unique_fd fd{open("/bin/sh", O_RDONLY | O_CLOEXEC)};
   REQUIRE(lseek(fd.get(), 5, SEEK_SET) == 5);
   REQUIRE(identify_program(fd.get(), "/bin/sh"));
   CHECK(lseek(fd.get(), 0, SEEK_CUR) == 5);
 }
 
-TEST_CASE("a replaced program keeps the identity that it was opened with") {
+TEST_CASE("a replaced program keeps the identity with which it was opened") {
   std::optional<expected<program_file>> program;
   std::string before;
   {
@@ -111,7 +111,7 @@ TEST_CASE("a replaced program keeps the identity that it was opened with") {
   CHECK(program_file::open(file.path)->identity().build_id != before);
 }
 
-TEST_CASE("what cannot be executed is refused with the reason") {
+TEST_CASE("a file that cannot be executed is rejected with the reason") {
   auto absent = program_file::open("/nowhere/at/all");
   REQUIRE_FALSE(absent);
   CHECK(absent.error().code == errc::not_found);
@@ -141,7 +141,7 @@ TEST_CASE("the loaded objects include the program, with its build id, and the C 
   CHECK(identify_program(fd.get(), libc->name)->build_id == libc->build_id);
 }
 
-TEST_CASE("the dynamic linker's complaint names the missing library") {
+TEST_CASE("the missing library is found in the dynamic linker's message") {
   std::vector<std::string> lines{"starting", "./train: error while loading shared libraries: libgloo.so.0: cannot open "
                                              "shared object file: No such file or directory"};
   CHECK(missing_library(lines) == "libgloo.so.0");

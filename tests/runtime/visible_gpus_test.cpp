@@ -15,7 +15,7 @@ namespace {
 
 using names = std::vector<std::string>;
 
-/// A directory as /dev is on a host with so many GPUs.
+/// A directory like /dev on a host with this many GPUs.
 class device_directory {
  public:
   explicit device_directory(const names& numbers) {
@@ -34,7 +34,7 @@ class device_directory {
   std::filesystem::path path_;
 };
 
-/// A variable of this process, for as long as this lives.
+/// Sets an environment variable during its lifetime.
 class variable {
  public:
   variable(const char* name, const char* value) : name_(name) {
@@ -54,12 +54,12 @@ class variable {
 TEST_CASE("GPUs are counted by their device files, whatever their numbers") {
   CHECK(device_directory{{}}.visible({}).empty());
   CHECK(device_directory{{"0", "1"}}.visible({}) == names{"0", "1"});
-  // A container may have but the fourth; CUDA counts it as the first.
+  // A container may contain only the fourth device file; CUDA counts it as the first device.
   CHECK(device_directory{{"3"}}.visible({}) == names{"0"});
   CHECK(visible_gpus("/no/such/directory", {}).empty());
 }
 
-TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
+TEST_CASE("CUDA_VISIBLE_DEVICES is interpreted as by CUDA") {
   device_directory four{{"0", "1", "2", "3"}};
   CHECK(four.visible("").empty());
   CHECK(four.visible("2") == names{"2"});
@@ -75,7 +75,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
   CHECK(four.visible("GPU-8932f937,MIG-77,0") == names{"GPU-8932f937", "MIG-77", "0"});
 }
 
-TEST_CASE("a node offers as many GPUs as it is told, but none that CUDA_VISIBLE_DEVICES hides") {
+TEST_CASE("a node offers the requested number of GPUs, but none that CUDA_VISIBLE_DEVICES hides") {
   {
     variable hidden{"CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c"};
     CHECK(gpus_to_offer({}).value() == names{"GPU-a", "GPU-b", "GPU-c"});
@@ -84,7 +84,7 @@ TEST_CASE("a node offers as many GPUs as it is told, but none that CUDA_VISIBLE_
     auto reason = gpus_to_offer(4);
     REQUIRE_FALSE(reason);
     CHECK(reason.error().code == errc::invalid_argument);
-    CHECK(reason.error().message.find("CUDA_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c leaves 3") != std::string::npos);
+    CHECK(reason.error().message.find("CUDA_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c selects only 3") != std::string::npos);
   }
   variable open{"CUDA_VISIBLE_DEVICES", nullptr};
   auto present = gpus_to_offer({}).value().size();

@@ -23,14 +23,14 @@
 
 namespace troupe::collectives::testing {
 
-/// Stands for a GPU where there is none: device memory is host memory, kernels are the host's loops, and each stream is
-/// a thread that takes its time. So whoever forgets to wait for an event, or hands in memory too early, is found out
-/// here, if not always. It says nothing about CUDA; tests labelled `gpu` do.
+/// Stands in for a GPU: device memory is host memory, kernels are loops on the host, and each stream is a thread with
+/// random pauses. Code that forgets to wait for an event, or reuses memory too early, usually fails with it. It tests
+/// nothing about CUDA; tests labelled `gpu` do.
 class fake_device final : public device {
  public:
   struct options {
     std::uint64_t total_bytes = std::uint64_t{1} << 32;
-    /// Of the pauses between two pieces of work. 0: none.
+    /// The seed of the pauses between two pieces of work. 0: none.
     std::uint32_t seed = 0;
     std::string uuid = "GPU-fake";
   };
@@ -163,17 +163,17 @@ class fake_device final : public device {
   expected<void> reduce(const device_reduction& what, stream_handle stream) override {
     std::vector<const std::byte*> operands(what.operands.begin(), what.operands.end());
     if (operands.size() != 1 && operands.size() != 2 && operands.size() != 4 && operands.size() != 8)
-      return fail(errc::invalid_argument, "a pass takes 1, 2, 4 or 8 operands");
+      return fail(errc::invalid_argument, "a pass accepts 1, 2, 4 or 8 operands");
     return run_on(stream, [what, operands] { reduce_now(what, operands); });
   }
 
-  /// Any work, in its place on a stream.
+  /// Enqueues arbitrary work on a stream.
   static expected<void> run_on(stream_handle stream, std::function<void()> work) {
     as_stream(stream).add(std::move(work));
     return {};
   }
 
-  /// Whether memory that must not be written can be pinned; some hosts cannot.
+  /// Whether read-only memory can be pinned; some hosts cannot.
   std::atomic<bool> pins_read_only = true;
   /// How often memory was not pinned for that reason.
   std::atomic<int> refused_pins = 0;
@@ -270,7 +270,7 @@ class fake_device final : public device {
   static stream& as_stream(stream_handle handle) { return *static_cast<stream*>(handle); }
   static std::shared_ptr<event> as_event(event_handle handle) { return *static_cast<std::shared_ptr<event>*>(handle); }
 
-  /// Filled with what is no zero, as memory comes from a device.
+  /// Filled with nonzero bytes, as memory of a device is.
   static std::byte* take(std::uint64_t size_bytes) {
     auto* data = static_cast<std::byte*>(std::aligned_alloc(256, (size_bytes + 255) / 256 * 256));
     std::fill_n(data, size_bytes, std::byte{0xa5});

@@ -9,7 +9,7 @@
 
 namespace troupe::testing {
 
-/// Whether there is a GPU for a test labelled `gpu`. Says why the test is skipped where there is none.
+/// Whether there is a GPU for a test labelled `gpu`. Prints why the test is skipped if there is none.
 inline bool has_gpu() {
   auto found = collectives::find_devices();
   if (found && !found->empty())
@@ -20,7 +20,7 @@ inline bool has_gpu() {
   return false;
 }
 
-/// Whether the GPU is one that tests/fake_cuda plays, which takes its time.
+/// Whether the GPU is a fake one of tests/fake_cuda, which is slower.
 inline bool has_fake_gpu() {
   const auto found = collectives::find_devices();
   return found && !found->empty() && found->front().name == "fake GPU";

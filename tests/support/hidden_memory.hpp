@@ -12,13 +12,13 @@
 
 namespace troupe::testing {
 
-/// A tensor's memory as that of a device is: its bytes have no address in this process, so that whoever goes past the
-/// door finds nothing. A file without a name and without a mapping.
+/// A tensor's memory that behaves like device memory: its bytes have no address in this process, so that code that
+/// bypasses the interface cannot reach them. It is an unnamed file without a mapping.
 class hidden_memory : public tensor_memory {
  public:
   explicit hidden_memory(std::uint64_t size_bytes) : fd_(::memfd_create("hidden", MFD_CLOEXEC)), size_(size_bytes) {
     if (fd_ < 0 || ::ftruncate(fd_, static_cast<off_t>(size_bytes)) != 0)
-      throw exception{errc::io_error, "no memory to hide"};
+      throw exception{errc::io_error, "cannot make hidden memory"};
   }
   hidden_memory(const hidden_memory&) = delete;
   hidden_memory& operator=(const hidden_memory&) = delete;
@@ -47,33 +47,33 @@ class hidden_memory : public tensor_memory {
     return {static_cast<const void*>(this), [this, size = memory.size()](const void*) { prepared_bytes -= size; }};
   }
 
-  // -- what kernels would do
+  // The operations of kernels.
 
   template <class T>
   [[nodiscard]] std::vector<T> values() const {
     std::vector<T> result(size_ / sizeof(T));
     if (::pread(fd_, result.data(), size_, 0) != static_cast<ssize_t>(size_))
-      throw exception{errc::io_error, "hidden memory cannot be read"};
+      throw exception{errc::io_error, "cannot read hidden memory"};
     return result;
   }
 
   template <class T>
   void assign(const std::vector<T>& values) {
     if (::pwrite(fd_, values.data(), size_, 0) != static_cast<ssize_t>(size_))
-      throw exception{errc::io_error, "hidden memory cannot be written"};
+      throw exception{errc::io_error, "cannot write hidden memory"};
   }
 
   int reads = 0;
   int writes = 0;
-  /// Of host memory that is prepared now.
+  /// The size of the host memory that is prepared at present.
   std::size_t prepared_bytes = 0;
-  /// What the door fails with.
+  /// If set, every read and write fails with it.
   error trouble;
 
  private:
   expected<void> is_all(std::uint64_t offset, ssize_t done, std::size_t wanted) const {
     if (offset + wanted > size_ || done != static_cast<ssize_t>(wanted))
-      return fail(errc::internal, "bytes that hidden memory does not have");
+      return fail(errc::internal, "the range is outside the hidden memory");
     return {};
   }
 

@@ -8,7 +8,7 @@
 
 namespace troupe::testing {
 
-/// Whether this process may write all of these bytes, as its mappings say.
+/// Whether this process's mappings allow it to write all of these bytes.
 inline bool may_write(const void* data, std::size_t size_bytes) {
   auto next = reinterpret_cast<std::uintptr_t>(data);
   const auto last = next + size_bytes;

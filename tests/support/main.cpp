@@ -7,7 +7,7 @@
 
 namespace {
 
-/// Counts what really ran: a binary whose assertions were compiled away must not pass.
+/// Counts the assertions that ran, because a binary whose assertions were compiled away must not pass.
 struct assertion_counter : doctest::IReporter {
   explicit assertion_counter(const doctest::ContextOptions&) {}
 
@@ -42,11 +42,11 @@ int main(int argc, char** argv) {
   if (context.shouldExit())
     return status;
   if (status == 0 && assertion_counter::assertions == 0) {
-    std::fprintf(stderr, "no assertion ran in %u test cases: that is a failure\n", assertion_counter::cases);
+    std::fprintf(stderr, "no assertion ran in %u test cases, which counts as a failure\n", assertion_counter::cases);
     return 1;
   }
   if (auto reports = of_children.text(); !reports.empty()) {
-    std::fprintf(stderr, "processes that the tests started have reports:\n%s\n", reports.c_str());
+    std::fprintf(stderr, "sanitizer reports of processes that the tests started:\n%s\n", reports.c_str());
     return 1;
   }
   return status;

@@ -32,24 +32,24 @@
 
 extern char** environ;
 
-/// Real processes, for tests: started, waited for and found again. Nothing here trusts the code under test.
+/// Real processes for tests: started, waited for and found again, without relying on the code under test.
 namespace troupe::testing {
 
 using namespace std::chrono_literals;
 
-/// Defined by the build where programs are much slower: how many times.
+/// The factor by which builds with sanitizers are slower; defined by the build.
 #ifndef TROUPE_TEST_PATIENCE
 #define TROUPE_TEST_PATIENCE 1
 #endif
 
-/// How long anything may take before a test calls it hung. Far more than a loaded machine needs.
+/// How long anything may take before a test counts it as hung; far more than a loaded machine needs.
 inline constexpr auto hang_limit = std::chrono::milliseconds{60'000} * TROUPE_TEST_PATIENCE;
 
 inline void write_file(const std::filesystem::path& path, std::string_view text) {
   std::ofstream{path, std::ios::binary | std::ios::trunc} << text;
 }
 
-/// Looks again and again until `condition` holds; false when it does not within `limit`.
+/// Polls until `condition` holds; false if it does not within `limit`.
 inline bool becomes_true(const std::function<bool()>& condition, std::chrono::milliseconds limit = hang_limit) {
   for (auto end = std::chrono::steady_clock::now() + limit; !condition(); std::this_thread::sleep_for(2ms))
     if (std::chrono::steady_clock::now() > end)
@@ -57,7 +57,7 @@ inline bool becomes_true(const std::function<bool()>& condition, std::chrono::mi
   return true;
 }
 
-/// Names one process for as long as this lives: a number that is given out again is not taken for it.
+/// Identifies one process during this object's lifetime, even if its pid is reused.
 class process_watch {
  public:
   explicit process_watch(pid_t pid) : fd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
@@ -71,7 +71,7 @@ class process_watch {
       ::close(fd_);
   }
 
-  /// Whether it has ended, or ends within `limit`.
+  /// Whether it has ended or ends within `limit`.
   [[nodiscard]] bool ends(std::chrono::milliseconds limit = hang_limit) const {
     if (fd_ < 0)
       return true;
@@ -108,7 +108,7 @@ inline std::vector<process_watch> watch_all(const std::vector<pid_t>& pids) {
   return result;
 }
 
-/// The variables a process was started with. Empty for one that has ended.
+/// The environment with which a process was started. Empty for one that has ended.
 inline std::map<std::string, std::string> environment_of(pid_t pid) {
   std::map<std::string, std::string> result;
   auto text = read_file("/proc/" + std::to_string(pid) + "/environ");
@@ -121,7 +121,7 @@ inline std::map<std::string, std::string> environment_of(pid_t pid) {
   return result;
 }
 
-/// All processes that were started with this variable and have not ended.
+/// All living processes that were started with this variable.
 inline std::vector<pid_t> processes_with(const std::string& variable, const std::string& value) {
   std::vector<pid_t> result;
   auto code = std::error_code{};
@@ -140,15 +140,15 @@ inline std::vector<pid_t> processes_with(const std::string& variable, const std:
   return result;
 }
 
-/// The process that `pid` belongs to; 0 for one that is gone.
+/// The parent of `pid`; 0 if it is gone.
 inline pid_t parent_of(pid_t pid) {
   auto text = read_file("/proc/" + std::to_string(pid) + "/stat");
-  // The name stands in parentheses and may hold anything; state and parent come after the last of them.
+  // The name is in parentheses and may contain any character; state and parent follow the last parenthesis.
   auto mark = text.rfind(')');
   return mark == std::string::npos ? 0 : static_cast<pid_t>(std::strtol(text.c_str() + mark + 4, nullptr, 10));
 }
 
-/// When `pid` was started, in ticks of the kernel's: tells processes of one number apart. 0 for one that is gone.
+/// The start time of `pid` in kernel ticks, which distinguishes processes with the same pid. 0 if it is gone.
 inline std::uint64_t start_time_of(pid_t pid) {
   auto text = read_file("/proc/" + std::to_string(pid) + "/stat");
   auto mark = text.rfind(')');
@@ -156,13 +156,13 @@ inline std::uint64_t start_time_of(pid_t pid) {
     return 0;
   auto in = std::istringstream{text.substr(mark + 1)};
   std::string field;
-  // The state is the third field, this the twenty-second.
+  // The state is the third field, the start time the twenty-second.
   for (int i = 3; i <= 22; ++i)
     in >> field;
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 
-/// The session that `pid` belongs to; 0 for one that is gone.
+/// The session of `pid`; 0 if it is gone.
 inline pid_t session_of(pid_t pid) {
   return std::max(::getsid(pid), 0);
 }
@@ -175,19 +175,19 @@ struct exit_status {
   bool operator==(const exit_status&) const = default;
 };
 
-/// For failed assertions.
+/// Used in messages of failed assertions.
 inline std::ostream& operator<<(std::ostream& out, const exit_status& status) {
   return status.code ? out << "exit code " << *status.code : out << "signal " << status.signal.value_or(0);
 }
 
-/// A program with its arguments, what its environment has beside ours, and the file it reads as its input.
+/// A program with its arguments, additions to our environment, and the file for its standard input.
 struct command {
   std::vector<std::string> argv;
   std::map<std::string, std::string> environment = {};
   std::filesystem::path input = "/dev/null";
 };
 
-/// A process of the test's own, leader of a process group. It dies with the test, and with this object.
+/// A process started by the test, leader of a process group. It ends with the test and with this object.
 class child_process {
  public:
   /// Standard output and error go to the files `OUTPUT.out` and `OUTPUT.err`.
@@ -242,7 +242,7 @@ class child_process {
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
-  /// What it has written until now.
+  /// Its output so far.
   [[nodiscard]] std::string out() const { return read_file(out_); }
   [[nodiscard]] std::string err() const { return read_file(err_); }
 
@@ -250,10 +250,10 @@ class child_process {
 
   void signal(int number) const { ::kill(pid_, number); }
 
-  /// As a terminal does it: to whoever has stayed in the process group.
+  /// Sends a signal as a terminal does: to all members of the process group.
   void signal_group(int number) const { ::kill(-pid_, number); }
 
-  /// How it ended. Throws for one that hangs, and kills it.
+  /// Returns how it ended. Kills a hung process and throws.
   exit_status wait(std::chrono::milliseconds limit = hang_limit) {
     if (status_)
       return *status_;

@@ -11,7 +11,7 @@ namespace troupe::testing {
 sanitizer_reports::sanitizer_reports() {
   auto pattern = (std::filesystem::temp_directory_path() / "troupe-reports-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr)
-    throw std::runtime_error{"cannot make a directory for the reports of sanitizers"};
+    throw std::runtime_error{"cannot make a directory for sanitizer reports"};
   directory_ = std::move(pattern);
   const auto* before = std::getenv("TSAN_OPTIONS");
   auto options = std::string{before == nullptr ? "" : before} + " log_path=" + directory_ + "/report";

@@ -4,19 +4,20 @@
 
 namespace troupe::testing {
 
-/// What ThreadSanitizer reports in the processes that a test binary starts, and in those that they start. Such a
-/// process goes on after a report, and a run outlives the end of its workers: the test would pass and nobody would read
-/// it. In other builds this does nothing.
+/// Collects the ThreadSanitizer reports of processes that a test binary starts, directly or indirectly. A process
+/// continues after a report, and a run tolerates failing workers, so without this the test would pass and the report
+/// would be lost. Does nothing in other builds.
 class sanitizer_reports {
  public:
-  /// Sends the reports of processes that are started from now on to files of ours. Our own still go to standard error.
+  /// Redirects the reports of processes started from now on to files. Reports of this process still go to standard
+  /// error.
   sanitizer_reports();
   sanitizer_reports(const sanitizer_reports&) = delete;
   sanitizer_reports& operator=(const sanitizer_reports&) = delete;
   /// Removes the files.
   ~sanitizer_reports();
 
-  /// All reports until now; empty when there are none.
+  /// All reports so far; empty if there are none.
   [[nodiscard]] std::string text() const;
 
  private:

@@ -10,13 +10,13 @@
 
 namespace troupe::testing {
 
-/// A directory of one test's own, gone when the test is over.
+/// A temporary directory for one test, removed with this object.
 class scratch_directory {
  public:
   explicit scratch_directory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
     auto name = (parent / "troupe-test-XXXXXX").string();
     if (!::mkdtemp(name.data()))
-      throw std::runtime_error{"no scratch directory at " + name};
+      throw std::runtime_error{"cannot make a scratch directory at " + name};
     path_ = name;
   }
   scratch_directory(const scratch_directory&) = delete;

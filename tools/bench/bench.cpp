@@ -1,4 +1,4 @@
-// Measures what a user waits for, each beside its peer in the same run. See README.md.
+// Measures startup times and training speed, each beside its peer in the same run. See README.md.
 
 #include "timing.hpp"
 
@@ -11,6 +11,8 @@
 #include <troupe/data_order.hpp>
 #include <troupe/random.hpp>
 #include <troupe/troupe.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -30,11 +32,11 @@ namespace {
 namespace fs = std::filesystem;
 using namespace troupe::bench;
 
-/// One step that costs nothing but the way to it.
+/// A training step without any work.
 void train_nothing(troupe::train_context& ctx) {
   std::vector<float> weights(16);
   ctx.state().track("weights", weights);
-  // Field by field: of an initialiser list, g++ 12 warns without reason here (-Wmaybe-uninitialized).
+  // Assigned field by field, because g++ 12 wrongly warns about an initialiser list (-Wmaybe-uninitialized).
   troupe::step_plan plan;
   plan.data = {64, "bench"};
   plan.batch_samples = 64;
@@ -72,7 +74,7 @@ struct language_model {
 constexpr std::uint64_t batch = 512;
 constexpr std::uint32_t shards = 8;
 
-/// charlm's steps under Troupe; reports the seconds from the end of the first step to the end of the last.
+/// charlm's steps under Troupe. Reports the seconds from the end of the first step to the end of the last.
 void train_language(troupe::train_context& ctx) {
   auto model = language_model{ctx.options().at("text")};
   clock_type::time_point start;
@@ -93,7 +95,7 @@ void train_language(troupe::train_context& ctx) {
                     });
 }
 
-/// The same steps in a plain loop, as one would write it without Troupe: one gradient buffer, shard after shard.
+/// The same steps in a plain loop without Troupe: one gradient buffer, shard after shard.
 double bare_loop(const std::string& text, std::uint64_t steps) {
   auto model = language_model{text};
   auto order = troupe::data_order{model.text.training_samples(), batch, shards, 1};
@@ -116,7 +118,7 @@ double bare_loop(const std::string& text, std::uint64_t steps) {
   return seconds_since(start);
 }
 
-/// What a GPU has to do in a step: as much as makes the start of its kernels cheap.
+/// The work of a step on a GPU, large enough that kernel launches cost little in comparison.
 struct gpu_load {
   std::uint64_t batch = 65536;
   std::uint64_t hidden = 1024;
@@ -124,7 +126,7 @@ struct gpu_load {
   [[nodiscard]] charlm::model_shape shape() const { return {.context = 16, .embedding = 64, .hidden = hidden}; }
 };
 
-/// charlm's steps on a GPU under Troupe; reports as `train_language` does.
+/// charlm's steps on a GPU under Troupe. Reports as `train_language` does.
 void train_language_on_gpu(troupe::train_context& ctx) {
   const auto load =
       gpu_load{ctx.options().at("batch").get<std::uint64_t>(), ctx.options().at("hidden").get<std::uint64_t>()};
@@ -161,8 +163,8 @@ void train_language_on_gpu(troupe::train_context& ctx) {
   });
 }
 
-/// The same steps in a plain loop of CUDA: one gradient buffer, shard after shard, and the loss read at each step's
-/// end.
+/// The same steps in a plain CUDA loop: one gradient buffer, shard after shard, with the loss read at the end of each
+/// step.
 double bare_gpu_loop(const std::string& text, std::uint64_t steps, const gpu_load& load) {
   using namespace troupe::collectives;
   auto model = language_model{text, load.shape()};
@@ -214,7 +216,7 @@ struct settings {
 
 troupe::run_result fit(const troupe::app& app, const std::string& function, const settings& s, std::uint32_t workers,
                        std::uint64_t steps, troupe::reduction_mode mode) {
-  auto storage = fs::temp_directory_path() / ("troupe-bench-" + std::to_string(::getpid()));
+  auto storage = fs::temp_directory_path() / fmt::format("troupe-bench-{}", ::getpid());
   troupe::trainer_config config;
   config.scaling = {.num_workers = workers, .shards = shards, .use_gpu = s.on_gpu};
   config.run.storage_path = storage;
@@ -229,8 +231,8 @@ troupe::run_result fit(const troupe::app& app, const std::string& function, cons
   return result;
 }
 
-/// From starting `n` processes of this program that end at once, to the end of the last: what the kernel and the loader
-/// take.
+/// From starting `n` processes of this program that exit at once to the exit of the last. This is the cost of the
+/// kernel and the dynamic linker.
 double spawn_and_exit(unsigned n) {
   auto start = clock_type::now();
   char program[] = "/proc/self/exe";
@@ -246,7 +248,7 @@ double spawn_and_exit(unsigned n) {
 }
 
 void measure_start(const troupe::app& app, const settings& s) {
-  std::printf("From fit() to the first applied step (ms), and starting as many processes that end at once (ms)\n");
+  std::printf("From fit() to the first applied step (ms), and starting as many processes that exit at once (ms)\n");
   std::printf("%8s %12s %12s %12s %12s\n", "workers", "median", "best", "spawn", "ratio");
   for (auto workers : {1u, 4u, 8u}) {
     std::vector<double> starts;
@@ -321,15 +323,15 @@ int main(int argc, char** argv) {
       argv,
       {{"nothing", train_nothing}, {"language", train_language}, {"language on a GPU", train_language_on_gpu}}};
   settings s;
-  CLI::App cli{"Measures Troupe on this machine: the way to the first step, and steps per second.", "troupe-bench"};
+  CLI::App cli{"Measures the time to the first step and the steps per second on this machine.", "troupe-bench"};
   cli.add_option("--text", s.text, "Text to train on")->capture_default_str();
-  cli.add_option("--steps", s.steps, "Steps of each timed run, at least 2")
+  cli.add_option("--steps", s.steps, "Steps in each timed run, at least 2")
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 30));
-  cli.add_option("--runs", s.runs, "Runs of each; medians are shown")
+  cli.add_option("--runs", s.runs, "Runs of each measurement; medians are shown")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  cli.add_flag("--gpu", s.on_gpu, "Measures charlm's steps on a GPU instead, beside the same loop without Troupe");
+  cli.add_flag("--gpu", s.on_gpu, "Measure charlm's steps on a GPU instead, beside the same loop without Troupe");
   cli.add_option("--batch", s.gpu.batch, "With --gpu: samples in a batch")->capture_default_str();
   cli.add_option("--hidden", s.gpu.hidden, "With --gpu: units of the hidden layer, a multiple of 16")
       ->capture_default_str();

@@ -1,5 +1,5 @@
-// Measures how fast checkpoints are written until they are on the device, verified and loaded, each beside its peer in
-// the same run. See README.md.
+// Measures how fast checkpoints are written durably, verified and loaded, each beside its peer in the same run. See
+// README.md.
 
 #include "timing.hpp"
 
@@ -10,6 +10,8 @@
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/checkpoint/part.hpp>
 #include <troupe/serialization/checkpoint/reusing_writer.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -59,7 +61,7 @@ class state {
     auto each = size_bytes / 16;
     auto random = std::uint64_t{1};
     for (int i = 0; i < 16; ++i) {
-      specs_.push_back({"layer." + std::to_string(i), troupe::dtype::f32, {each / 4}});
+      specs_.push_back({fmt::format("layer.{}", i), troupe::dtype::f32, {each / 4}});
       auto& words = words_.emplace_back(each / 8);
       for (auto& word : words)
         word = random = random * 6364136223846793005u + 1442695040888963407u;
@@ -68,7 +70,7 @@ class state {
 
   [[nodiscard]] const std::vector<troupe::tensor_spec>& specs() const noexcept { return specs_; }
 
-  /// Changes the last tenth, as training does that leaves the rest frozen.
+  /// Changes the last tenth, as training does when the rest is frozen.
   void train_last_tenth() {
     auto left = words_.size() * words_[0].size() / 10;
     for (auto tensor = words_.rbegin(); left > 0; ++tensor)
@@ -95,13 +97,13 @@ class state {
   std::vector<std::vector<std::uint64_t>> words_;
 };
 
-/// A directory that goes with everything in it.
+/// A directory that is removed with all its content.
 class scratch {
  public:
   explicit scratch(const fs::path& parent) {
     auto name = (parent / "troupe-checkpoint-files-XXXXXX").string();
     if (!::mkdtemp(name.data()))
-      give_up("no directory can be made in " + parent.string());
+      give_up("cannot make a directory in " + parent.string());
     path_ = name;
   }
   scratch(const scratch&) = delete;
@@ -117,7 +119,7 @@ class scratch {
   fs::path path_;
 };
 
-/// Takes a checkpoint in `parts` parts, each written by a thread of its own, as by so many workers of one host.
+/// Takes a checkpoint in `parts` parts, each written by its own thread, as by that many workers of one host.
 fs::path save(const fs::path& directory, state& values, std::uint32_t parts) {
   auto content = ser::manifest{};
   content.step = {parts};
@@ -138,13 +140,12 @@ fs::path save(const fs::path& directory, state& values, std::uint32_t parts) {
 
 void run_command(const std::string& command) {
   if (std::system(command.c_str()) != 0)
-    give_up(command + " failed");
+    give_up(fmt::format("{} failed", command));
 }
 
-/// The lines "<name> <seconds>" that the script of the peers prints; none where Python lacks their modules.
+/// The lines "<name> <seconds>" that the peers' script prints; empty if Python lacks their modules.
 std::map<std::string, double> time_python(const settings& s, const fs::path& directory) {
-  auto command =
-      s.python + " '" + s.peers + "' '" + directory.string() + "' " + std::to_string(s.mebibytes) + " 2>/dev/null";
+  auto command = fmt::format("{} '{}' '{}' {} 2>/dev/null", s.python, s.peers, directory.string(), s.mebibytes);
   auto* pipe = ::popen(command.c_str(), "r");
   auto result = std::map<std::string, double>{};
   auto name = std::array<char, 64>{};
@@ -187,7 +188,7 @@ class table {
     seconds_[name].push_back(seconds);
   }
 
-  /// All rows, with how many times as fast as this row the first one is.
+  /// Prints all rows, each with the first row's speed relative to it.
   void print() const {
     std::printf("\n%s\n%-30s %9s %9s %9s %22s\n", title_.c_str(), "", "median s", "best s", "MB/s",
                 "first/this (rate)");
@@ -212,7 +213,7 @@ void measure_writing(const settings& s, state& values) {
   auto memory = scratch{::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : s.directory};
   save(memory.path(), values, 1);
   auto source = memory.path() / ser::checkpoint_name({1}) / ser::part_file_name(0);
-  auto result = table{"Writing " + std::to_string(s.mebibytes) + " MiB until they are on the device", s.mebibytes};
+  auto result = table{fmt::format("Writing {} MiB durably", s.mebibytes), s.mebibytes};
   auto place = scratch{s.directory};
   auto timed = [&](const std::string& name, const std::function<void(const fs::path&)>& work) {
     return [&, name, work] {
@@ -226,14 +227,14 @@ void measure_writing(const settings& s, state& values) {
       timed("troupe, 4 parts", [&](const fs::path& path) { save(path, values, 4); }),
       timed("dd conv=fsync",
             [&](const fs::path& path) {
-              run_command("dd if='" + source.string() + "' of='" + (path / "copy").string() +
-                          "' bs=8M conv=fsync status=none");
+              run_command(fmt::format("dd if='{}' of='{}' bs=8M conv=fsync status=none", source.string(),
+                                      (path / "copy").string()));
             }),
       [&] {
         for (const auto& [name, seconds] : time_python(s, place.path()))
           result.add(name + " + fsync", seconds);
       }};
-  // What one leaves to the device may slow the next one down: each time another order.
+  // Data that one row leaves in the device's cache may slow the next, so the order changes each time.
   auto random = std::mt19937{1};
   for (int run = 0; run < s.runs; ++run) {
     for (const auto& contender : contenders)
@@ -243,7 +244,7 @@ void measure_writing(const settings& s, state& values) {
   result.print();
 }
 
-/// Saves in one part, as one worker does checkpoint after checkpoint.
+/// Saves in one part, as a single worker does for each checkpoint.
 fs::path save_again(const fs::path& directory, state& values, std::uint64_t step, ser::reusing_writer& writer,
                     std::vector<std::byte>& staged) {
   auto content = ser::manifest{};
@@ -260,19 +261,19 @@ fs::path save_again(const fs::path& directory, state& values, std::uint64_t step
   return path;
 }
 
-/// Eight checkpoints in a row, so that one is among them in which the frozen part is written afresh.
+/// Eight checkpoints in a row, so that they include one in which the frozen part is written again.
 void measure_reuse(const settings& s, state& values) {
   constexpr auto checkpoints = std::uint64_t{8};
-  auto result = table{"A checkpoint of " + std::to_string(s.mebibytes) +
-                          " MiB of which nine tenths are frozen, mean of " + std::to_string(checkpoints),
-                      s.mebibytes};
+  auto result =
+      table{fmt::format("A checkpoint of {} MiB of which nine tenths are frozen, mean of {}", s.mebibytes, checkpoints),
+            s.mebibytes};
   auto staged = std::vector<std::byte>(s.mebibytes << 20);
   struct row {
     std::string name;
     ser::reuse_policy policy;
   };
   for (int run = 0; run < s.runs; ++run)
-    for (const auto& [name, policy] : {row{"all is written", ser::reuse_policy::none()}, row{"links", {}}}) {
+    for (const auto& [name, policy] : {row{"write everything", ser::reuse_policy::none()}, row{"links", {}}}) {
       auto place = scratch{s.directory};
       auto writer = ser::reusing_writer{policy};
       auto step = std::uint64_t{0};
@@ -285,7 +286,7 @@ void measure_reuse(const settings& s, state& values) {
           stored.erase(stored.begin());
         }
       };
-      // The first two are written in any case.
+      // The first two are always written completely.
       save_next();
       save_next();
       ::sync();
@@ -304,7 +305,7 @@ void measure_reading(const settings& s, state& values) {
   auto places = values.places();
   auto load = [&] { troupe::value_or_throw(stored.read_tensors(places)); };
   auto verify = [&](unsigned threads) { troupe::value_or_throw(stored.verify(ser::read_back::cached, threads)); };
-  auto cold = table{"From the device, the page cache dropped", s.mebibytes};
+  auto cold = table{"From the device, with the page cache dropped", s.mebibytes};
   auto warm = table{"From the page cache", s.mebibytes};
   for (int run = 0; run < s.runs; ++run) {
     auto timed = [&](const std::string& name, const std::function<void()>& work) {
@@ -329,12 +330,12 @@ int main(int argc, char** argv) {
   cli.add_option("--size", s.mebibytes, "MiB of state, a multiple of 16")
       ->capture_default_str()
       ->check(CLI::Range(16, 1 << 20));
-  cli.add_option("--runs", s.runs, "Runs of each, in turn; medians are shown")
+  cli.add_option("--runs", s.runs, "Runs of each measurement, in turn; medians are shown")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  cli.add_option("--directory", s.directory, "Where to write; its file system is what is measured")
+  cli.add_option("--directory", s.directory, "Directory to write to; its file system is measured")
       ->capture_default_str();
-  cli.add_option("--python", s.python, "An interpreter with torch and safetensors, for the peers")
+  cli.add_option("--python", s.python, "A Python interpreter with torch and safetensors, for the peers")
       ->capture_default_str();
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
     return *code;

@@ -1,4 +1,4 @@
-"""What others take to bring the same bytes to the device: DIRECTORY MEBIBYTES, prints "<name> <seconds>" lines."""
+"""How long other libraries take to write the same bytes durably: DIRECTORY MEBIBYTES. Prints "<name> <seconds>" lines."""
 
 import os
 import sys

@@ -1,10 +1,12 @@
-// Measures what checkpoints cost while training goes on. See README.md.
+// Measures what checkpoints cost during training. See README.md.
 
 #include "timing.hpp"
 
 #include <command_line.hpp>
 
 #include <troupe/troupe.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,13 +22,13 @@ namespace {
 namespace fs = std::filesystem;
 using namespace troupe::bench;
 
-/// Occupies the processor, as a step's arithmetic does.
+/// Keeps the processor busy, as a step's arithmetic does.
 void compute(std::chrono::microseconds how_long) {
   for (auto start = clock_type::now(); clock_type::now() - start < how_long;)
     ;
 }
 
-/// What the machine takes to copy as many bytes into memory that is there already.
+/// The time that the machine takes to copy the same number of bytes into memory that is already mapped.
 double time_of_copy(const std::vector<float>& state, std::size_t bytes) {
   std::vector<char> target(bytes, 1);
   std::vector<double> seconds;
@@ -40,8 +42,8 @@ double time_of_copy(const std::vector<float>& state, std::size_t bytes) {
   return median(seconds);
 }
 
-/// Steps of one length over a state of one size. Reports how long training stood still between two steps, where a
-/// checkpoint is due and where none is, in the last step.
+/// Steps of fixed length over a state of fixed size. In the last step it reports how long training paused between two
+/// steps, with and without a checkpoint.
 void train_state(troupe::train_context& ctx) {
   auto elements = ctx.config().at("bytes").get<std::size_t>() / sizeof(float);
   auto length = std::chrono::microseconds{ctx.config().at("step_us").get<std::int64_t>()};
@@ -58,7 +60,7 @@ void train_state(troupe::train_context& ctx) {
   plan.batch_samples = 64;
   plan.gradient_elements = 16;
   ctx.for_each_step(plan, [&](troupe::step& step) {
-    // The first few find the memory cold.
+    // The first few run with cold memory.
     if (step.number() > 3) {
       auto is_due = every > 0 && (step.number() - 1) % every == 0;
       (is_due ? with_checkpoint : ordinary).push_back(seconds_since(end_of_step));
@@ -96,7 +98,7 @@ struct load {
 };
 
 troupe::run_result fit(const troupe::app& app, const settings& s, const load& what) {
-  auto storage = s.storage / ("troupe-checkpoints-" + std::to_string(::getpid()));
+  auto storage = s.storage / fmt::format("troupe-checkpoints-{}", ::getpid());
   constexpr std::uint32_t shards = 4;
   troupe::trainer_config config;
   config.scaling = {.num_workers = what.workers, .shards = shards};
@@ -117,14 +119,14 @@ troupe::run_result fit(const troupe::app& app, const settings& s, const load& wh
 constexpr double mebibyte = 1024.0 * 1024.0;
 
 void measure_blocking(const troupe::app& app, const settings& s) {
-  std::printf("How long training stands still for a checkpoint (ms), and copying as many bytes (ms)\n");
-  std::printf("%8s %12s %12s %12s %12s\n", "workers", "MiB each", "stands still", "memcpy", "ratio");
+  std::printf("How long training pauses for a checkpoint (ms), and copying as many bytes (ms)\n");
+  std::printf("%8s %12s %12s %12s %12s\n", "workers", "MiB each", "pause", "memcpy", "ratio");
   for (auto workers : {1u, 2u})
     for (std::size_t mib : s.quick ? std::vector<std::size_t>{64} : std::vector<std::size_t>{16, 64, 256, 1024}) {
       std::vector<double> still;
       std::vector<double> copies;
       for (auto i = 0u; i < s.runs; ++i) {
-        // Steps enough between two that none is skipped.
+        // Enough steps between two checkpoints that none is skipped.
         auto metrics = fit(app, s, {workers, mib << 20, mib > 256 ? 300'000 : 60'000, 42, 20}).metrics;
         still.push_back((metrics.at("with_checkpoint") - metrics.at("ordinary")) * 1000);
         copies.push_back(metrics.at("copy") * 1000);
@@ -136,7 +138,7 @@ void measure_blocking(const troupe::app& app, const settings& s) {
 }
 
 void measure_steps(const troupe::app& app, const settings& s) {
-  std::printf("\nThe same steps with checkpoints and without (seconds), and what that is for each step\n");
+  std::printf("\nThe same steps with checkpoints and without (seconds), and the difference for each step\n");
   std::printf("%8s %8s %8s %8s %9s %10s %10s %8s %8s %10s\n", "workers", "MiB", "step ms", "every", "in flight", "with",
               "without", "cost %", "skipped", "2 % every");
   auto loads = std::vector<load>{{1, std::size_t{1'873'152}, 5'000, 401, 10},
@@ -174,13 +176,12 @@ void measure_steps(const troupe::app& app, const settings& s) {
 int main(int argc, char** argv) {
   auto app = troupe::app{argc, argv, {{"state", train_state}}};
   settings s;
-  CLI::App cli{"Measures what checkpoints cost while training goes on.", "troupe-checkpoints"};
-  cli.add_option("--storage", s.storage, "Where checkpoints are written, on the device that counts")
-      ->capture_default_str();
-  cli.add_option("--runs", s.runs, "Runs of each; medians are shown")
+  CLI::App cli{"Measures what checkpoints cost during training.", "troupe-checkpoints"};
+  cli.add_option("--storage", s.storage, "Directory for checkpoints, on the device to measure")->capture_default_str();
+  cli.add_option("--runs", s.runs, "Runs of each measurement; medians are shown")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  cli.add_flag("--quick", s.quick, "Small states only");
+  cli.add_flag("--quick", s.quick, "Measure small states only");
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
     return *code;
   try {

@@ -1,5 +1,7 @@
-// Measures sums on a GPU beside the device's own copies, and staging through the host beside pinned copies. See
+// Compares sums on a GPU with the device's own copies, and staging through host memory with pinned copies. See
 // README.md.
+
+#include "timing.hpp"
 
 #include <command_line.hpp>
 
@@ -11,6 +13,8 @@
 #include <troupe/collectives/shared_pool.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/staged_device_group.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,30 +34,13 @@
 namespace {
 
 using namespace troupe;
+using troupe::bench::medians;
 using namespace troupe::collectives;
 
 struct options {
   std::uint64_t megabytes = 256;
   int runs = 9;
 };
-
-/// Medians of `runs` calls of each, in turn, in seconds; the first warms up.
-std::vector<double> medians(int runs, const std::vector<std::function<void()>>& sides) {
-  std::vector<std::vector<double>> times(sides.size());
-  for (int i = 0; i <= runs; ++i)
-    for (std::size_t s = 0; s < sides.size(); ++s) {
-      const auto begin = std::chrono::steady_clock::now();
-      sides[s]();
-      if (i > 0)
-        times[s].push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    }
-  std::vector<double> result;
-  for (auto& each : times) {
-    std::ranges::nth_element(each, each.begin() + static_cast<std::ptrdiff_t>(each.size() / 2));
-    result.push_back(each[each.size() / 2]);
-  }
-  return result;
-}
 
 void show(const std::string& what, double bytes, double seconds, double peer_bytes, double peer_seconds, double aim) {
   const auto own = bytes / 1e9 / seconds;
@@ -62,7 +49,7 @@ void show(const std::string& what, double bytes, double seconds, double peer_byt
   std::fflush(stdout);
 }
 
-/// Each call has this much work enqueued, so that its start does not count.
+/// Each call enqueues this many operations, so that the cost of a launch is negligible.
 constexpr int repetitions = 10;
 
 void measure_kernels(const std::shared_ptr<device>& where, const options& x) {
@@ -99,8 +86,8 @@ void measure_kernels(const std::shared_ptr<device>& where, const options& x) {
     for (std::size_t count : {2u, 4u, 8u}) {
       const auto times = medians(x.runs, {[&] { sum(type, count, true); }, copy});
       const auto written = bytes * static_cast<double>(size_of(type)) / static_cast<double>(size_of(sum_type(type)));
-      show("sum of " + std::to_string(count) + ", " + std::string{to_string(type)} + ", divided",
-           bytes * static_cast<double>(count) + written, times[0], 2 * bytes, times[1], 0.8);
+      show(fmt::format("sum of {}, {}, divided", count, to_string(type)), bytes * static_cast<double>(count) + written,
+           times[0], 2 * bytes, times[1], 0.8);
     }
 }
 
@@ -136,7 +123,7 @@ class descriptor_rendezvous {
   std::size_t copied_ = 0;
 };
 
-/// What one rank has: its host group, its device group, a partial sum and a result.
+/// One rank's host group, device group, partial sum and result.
 struct staged_rank {
   std::unique_ptr<communicator> host;
   std::unique_ptr<device_group> group;
@@ -144,7 +131,7 @@ struct staged_rank {
   std::unique_ptr<device_bucket> result;
   device_stream stream;
   device_event ready;
-  /// For the host's part alone.
+  /// For measuring the host's part alone.
   aligned_buffer on_host;
   std::unique_ptr<reduced_bucket> sum_on_host;
 };
@@ -157,7 +144,7 @@ void in_threads(std::uint32_t n, const std::function<void(std::uint32_t)>& f) {
     x.join();
 }
 
-/// How far results can be fetched from where the ranks have them: it decides what staging costs.
+/// Reports how directly results can be fetched from other ranks' memory, which determines the cost of staging.
 void say_what_can_be_pinned(const std::shared_ptr<device>& where) {
   constexpr std::size_t size_bytes = 1 << 20;
   const auto pool = value_or_throw(shared_pool::make(size_bytes, shared_pool::peer_access::pinnable));
@@ -177,8 +164,8 @@ void say_what_can_be_pinned(const std::shared_ptr<device>& where) {
   }
 }
 
-/// Gradients of ranks that share the device, reduced on the host, beside the same bytes moved by bare copies both ways
-/// at once.
+/// Reduces gradients of ranks that share the device on the host, beside plain copies of the same bytes in both
+/// directions at once.
 void measure_staging(const std::shared_ptr<device>& where, const options& x, std::uint32_t n) {
   const auto size_bytes = (x.megabytes << 20) / n;
   const bucket_layout layout{{{dtype::f32, size_bytes / 4}}};
@@ -236,7 +223,7 @@ void measure_staging(const std::shared_ptr<device>& where, const options& x, std
   };
   const auto times = medians(x.runs, {staged, bare, on_host});
   const auto bytes = 2.0 * static_cast<double>(size_bytes) * n;
-  show("staged sum of " + std::to_string(n) + " ranks, down and up", bytes, times[0], bytes, times[1], 0.9);
+  show(fmt::format("staged sum of {} ranks, both directions", n), bytes, times[0], bytes, times[1], 0.9);
   std::printf("%-44s %10.1f\n", "  the host's part of that alone", bytes / times[2] / 1e9);
   in_threads(n, [&](std::uint32_t rank) {
     auto& mine = ranks[rank];
@@ -248,7 +235,7 @@ void measure_staging(const std::shared_ptr<device>& where, const options& x, std
   });
 }
 
-/// The price of the group's own work around NCCL, where there is one rank and nothing to send.
+/// The overhead of the group itself around NCCL: with one rank there is nothing to send.
 void measure_nccl(const std::shared_ptr<device>& where, const options& x) {
   const auto library = find_nccl();
   if (!library) {
@@ -283,7 +270,7 @@ void measure_nccl(const std::shared_ptr<device>& where, const options& x) {
                  value_or_throw(stream.synchronize());
                }});
   const auto bytes = 2.0 * static_cast<double>(size_bytes) * repetitions;
-  show("1 rank over " + *library + ", 64 MB parts", bytes, times[0], bytes, times[1], 0.8);
+  show(fmt::format("1 rank over {}, 64 MB parts", *library), bytes, times[0], bytes, times[1], 0.8);
 }
 
 void run(const options& x) {
@@ -309,20 +296,20 @@ void run(const options& x) {
 int main(int argc, char** argv) {
   options x;
   CLI::App cli{
-      "Measures sums on a GPU beside its own copies, and staging through the host beside pinned copies. Exit code 3: "
+      "Compares sums on a GPU with its own copies, and staging through host memory with pinned copies. Exit code 3: "
       "there is no GPU.",
       "troupe-gpu"};
-  cli.add_option("--megabytes", x.megabytes, "Of a buffer; the kernels need nine of them")
+  cli.add_option("--megabytes", x.megabytes, "Size of a buffer in MB; the kernels need nine buffers")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  cli.add_option("--runs", x.runs, "Runs of each; the median counts")
+  cli.add_option("--runs", x.runs, "Runs of each measurement; medians are shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   const auto devices = find_devices();
   if (!devices || devices->empty()) {
-    std::fprintf(stderr, "troupe-gpu: %s\n", devices ? "there is no GPU here" : devices.error().message.c_str());
+    std::fprintf(stderr, "troupe-gpu: %s\n", devices ? "this process sees no GPU" : devices.error().message.c_str());
     return 3;
   }
   try {

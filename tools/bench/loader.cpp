@@ -1,4 +1,6 @@
-// Measures how fast data sets are read and batches fetched, beside plain copies of the same bytes. See README.md.
+// Compares reading data sets and fetching batches with plain copies of the same bytes. See README.md.
+
+#include "timing.hpp"
 
 #include <command_line.hpp>
 
@@ -8,6 +10,8 @@
 #include <troupe/data/loader.hpp>
 #include <troupe/data/preprocessor.hpp>
 #include <troupe/data_order.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,6 +29,7 @@
 namespace {
 
 using namespace troupe;
+using troupe::bench::medians;
 
 struct options {
   std::uint64_t images = 60'000;
@@ -33,25 +38,6 @@ struct options {
   int runs = 9;
 };
 
-/// The median time of `runs` calls of each, in turn, in seconds.
-std::vector<double> medians(int runs, const std::vector<std::function<void()>>& sides) {
-  std::vector<std::vector<double>> times(sides.size());
-  for (int i = 0; i <= runs; ++i)
-    for (std::size_t s = 0; s < sides.size(); ++s) {
-      auto begin = std::chrono::steady_clock::now();
-      sides[s]();
-      // The first warms up.
-      if (i > 0)
-        times[s].push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    }
-  std::vector<double> result;
-  for (auto& each : times) {
-    std::ranges::nth_element(each, each.begin() + static_cast<std::ptrdiff_t>(each.size() / 2));
-    result.push_back(each[each.size() / 2]);
-  }
-  return result;
-}
-
 void show(const char* what, std::size_t bytes, double own, double peer, double copy) {
   auto rate = [bytes](double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; };
   std::printf("%-34s %8.3f %10.3f %10.3f %12.2f %12.2f\n", what, rate(own), rate(peer), rate(copy), peer / own,
@@ -59,13 +45,13 @@ void show(const char* what, std::size_t bytes, double own, double peer, double c
   std::fflush(stdout);
 }
 
-/// A directory that goes with its contents.
+/// A directory that is removed with its content.
 struct scratch {
   std::filesystem::path path;
   scratch() {
     auto name = (std::filesystem::temp_directory_path() / "troupe-loader-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr)
-      throw std::runtime_error{"no directory at " + name};
+      throw std::runtime_error{"cannot make a directory at " + name};
     path = name;
   }
   scratch(const scratch&) = delete;
@@ -75,7 +61,7 @@ struct scratch {
 
 constexpr std::size_t image_bytes = 784;
 
-/// One epoch of batches in the order of training.
+/// One epoch of batches in training order.
 void images(const options& o, const std::filesystem::path& directory) {
   auto size = o.images * image_bytes;
   std::vector<std::uint8_t> pixels(size);
@@ -143,13 +129,13 @@ void table(const options& o) {
   auto random = random_stream{1, "table"};
   for (std::uint64_t i = 0; i < o.rows; ++i) {
     for (int c = 0; c < 4; ++c)
-      text += std::to_string(random.uniform() * 1000) + ",";
+      text += fmt::format("{:f},", random.uniform() * 1000);
     text += i % 3 == 0 ? "oak\n" : "elm\n";
   }
   data::csv_options how;
   how.columns = {{"x", data::csv_type::f32, {"a", "b", "c", "d"}, {}}, {"kind", data::csv_type::categorical, {}, {}}};
   auto parse = [&] { (void)value_or_throw(data::parse_csv(text, "table", how)); };
-  // What a program without a reader would write.
+  // What a program without a CSV reader would do.
   auto plain = [&] {
     std::vector<float> values;
     const auto* at = std::strchr(text.c_str(), '\n') + 1;
@@ -167,7 +153,7 @@ void table(const options& o) {
   show("parse a CSV table / strtof()", text.size(), times[0], times[1], times[2]);
 }
 
-/// What a step waits for its batches, where it computes for a while on each.
+/// How long a step waits for its batches if it computes for a while on each.
 void ahead(const options& o) {
   auto pixels = std::vector<std::uint8_t>(o.images * image_bytes);
   auto set = value_or_throw(data::make_table({data::make_column("image", std::move(pixels), {28, 28})}));
@@ -206,21 +192,21 @@ void ahead(const options& o) {
 
 int main(int argc, char** argv) {
   options o;
-  CLI::App cli{"Measures how fast data sets are read and batches fetched, beside plain copies.", "troupe-loader"};
-  cli.add_option("--images", o.images, "Images of 28 x 28 bytes")
+  CLI::App cli{"Measures how fast data sets are read and batches fetched, compared with plain copies.",
+               "troupe-loader"};
+  cli.add_option("--images", o.images, "Number of images of 28 x 28 bytes")
       ->check(CLI::Range(512, 65'535))
       ->capture_default_str();
   cli.add_option("--rows", o.rows, "Rows of the CSV table")->capture_default_str();
   cli.add_option("--batch", o.batch, "Images in a batch")->check(CLI::Range(8, 512))->capture_default_str();
-  cli.add_option("--runs", o.runs, "Runs of each; the median counts")
+  cli.add_option("--runs", o.runs, "Runs of each measurement; medians are shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   try {
     scratch directory;
-    std::printf(
-        "GB/s (of the bytes that are read), and times as fast as the peer and as one memcpy of the same bytes\n");
+    std::printf("GB/s (of the bytes read), and the speed relative to the peer and to a memcpy of the same bytes\n");
     std::printf("%-34s %8s %10s %10s %12s %12s\n", "", "troupe", "peer", "memcpy", "ratio peer", "ratio memcpy");
     images(o, directory.path);
     table(o);

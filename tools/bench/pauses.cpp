@@ -1,9 +1,11 @@
-// Measures how long a run stands still when workers are lost, come or go. See README.md.
+// Measures how long a run pauses when workers are lost, join or leave. See README.md.
 
 #include <command_line.hpp>
 
 #include <troupe/runtime/node_host.hpp>
 #include <troupe/troupe.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -29,7 +31,7 @@ using namespace std::chrono_literals;
 constexpr std::uint32_t shards = 8;
 constexpr auto shard_time = 1ms;
 
-/// Steps that take `shard_time` for each shard, whatever else the machine does, over a state of some size.
+/// Steps that take `shard_time` for each shard, whatever the load of the machine, over a state of given size.
 void train(troupe::train_context& ctx) {
   std::vector<float> weights(ctx.config().at("state_bytes").get<std::size_t>() / sizeof(float));
   ctx.state().track("weights", weights);
@@ -49,7 +51,7 @@ void train(troupe::train_context& ctx) {
   });
 }
 
-/// What the callbacks tell of a run, for whoever waits for it.
+/// What the callbacks report of a run, for the thread that waits for it.
 class run_watch {
  public:
   troupe::run_callbacks callbacks() {
@@ -66,8 +68,8 @@ class run_watch {
     return result;
   }
 
-  /// Once another group of `n` members than the last that was returned has trained for a few steps; nothing if that
-  /// does not come.
+  /// Waits until a generation newer than the last one returned, with `n` members, has trained for a few steps. Empty if
+  /// that does not happen.
   std::optional<std::vector<troupe::worker_info>> wait_for(std::size_t n) {
     auto lock = std::unique_lock{mutex_};
     const auto deadline = std::chrono::steady_clock::now() + 60s;
@@ -112,14 +114,14 @@ troupe::trainer_config make_config(std::uint32_t workers, std::uint64_t state_by
   troupe::trainer_config config;
   config.scaling = {.num_workers = workers, .shards = shards};
   config.run.name = "pauses";
-  config.run.storage_path = fs::temp_directory_path() / ("troupe-pauses-" + std::to_string(::getpid()));
+  config.run.storage_path = fs::temp_directory_path() / fmt::format("troupe-pauses-{}", ::getpid());
   config.run.steps = 1'000'000;
   config.failure.max_failures = 1'000'000;
   config.config = {{"state_bytes", state_bytes}};
   return config;
 }
 
-/// Runs until `disturb` has done its work; gives the generations.
+/// Runs until `disturb` has returned; returns the generations.
 template <class Disturb>
 std::vector<troupe::generation_record> disturbed_run(const troupe::app& app, const troupe::trainer_config& config,
                                                      Disturb disturb) {
@@ -145,14 +147,14 @@ std::vector<troupe::generation_record> disturbed_run(const troupe::app& app, con
   return result.generations;
 }
 
-/// Sends a signal to one or all of the workers again and again, each time when all are there.
+/// Repeatedly sends a signal to one or all of the workers, each time when all are training.
 auto hit(const settings& s, std::uint32_t workers, int signal, bool all) {
   return [=, random = std::mt19937_64{s.seed}](run_watch& watch) mutable {
     for (auto i = 0u; i < s.events; ++i) {
       auto members = watch.wait_for(workers);
       if (!members)
-        throw troupe::exception{troupe::errc::timed_out, "the run does not come back to its number of workers"};
-      // Anywhere in a step.
+        throw troupe::exception{troupe::errc::timed_out, "the run did not return to its number of workers"};
+      // At a random moment within a step.
       std::this_thread::sleep_for(std::chrono::microseconds{random() % 8000});
       auto victim = random() % members->size();
       for (std::size_t k = 0; k < members->size(); ++k)
@@ -176,7 +178,7 @@ struct summary {
   void print(const char* what, std::uint32_t workers) const {
     auto sorted = pauses_ms;
     if (sorted.empty())
-      throw troupe::exception{troupe::errc::internal, std::string{what} + ": nothing was measured"};
+      throw troupe::exception{troupe::errc::internal, fmt::format("{}: nothing was measured", what)};
     std::ranges::sort(sorted);
     auto at = [&](double part) {
       return sorted[std::min(sorted.size() - 1, static_cast<std::size_t>(part * static_cast<double>(sorted.size())))];
@@ -187,7 +189,7 @@ struct summary {
   }
 };
 
-/// Losses (fewer workers than before) and the joining of replacements.
+/// Prints losses (fewer workers than before) and the joining of replacements.
 void measure_hits(const troupe::app& app, const settings& s, const char* what, std::uint32_t workers, int signal,
                   std::uint64_t state_bytes) {
   summary losses;
@@ -208,7 +210,7 @@ void measure_restarts(const troupe::app& app, const settings& s, std::uint32_t w
   restarts.print("all killed: a restart", workers);
 }
 
-/// Two nodes in turn go away and come back.
+/// Two nodes leave and return in turn.
 void measure_drains(const troupe::app& app, const settings& s, std::uint32_t workers) {
   auto options = troupe::runtime::node_options{};
   options.listen = {"127.0.0.1", 0};
@@ -227,7 +229,7 @@ void measure_drains(const troupe::app& app, const settings& s, std::uint32_t wor
   auto drain = [&](run_watch& watch) {
     for (auto i = 0u; i < s.events; ++i) {
       if (!watch.wait_for(workers))
-        throw troupe::exception{troupe::errc::timed_out, "the run does not come back to its number of workers"};
+        throw troupe::exception{troupe::errc::timed_out, "the run did not return to its number of workers"};
       auto& node = nodes[i % 2];
       auto where = node->address();
       node->drain(20s);
@@ -235,7 +237,7 @@ void measure_drains(const troupe::app& app, const settings& s, std::uint32_t wor
         std::this_thread::sleep_for(1ms);
       node.reset();
       node = make_node(where);
-      // It is dialled again once a second.
+      // The driver dials the node again once a second.
       std::this_thread::sleep_for(1500ms);
     }
     watch.wait_for(workers);
@@ -246,7 +248,7 @@ void measure_drains(const troupe::app& app, const settings& s, std::uint32_t wor
   drains.print("a node is drained", workers);
 }
 
-/// What a joiner's state costs at least: a copy of it, in the median.
+/// The lower bound for a joiner's state: the median time of a copy of it.
 void print_copy(std::uint64_t bytes) {
   std::vector<char> from(bytes, 1);
   std::vector<char> to(bytes, 2);
@@ -267,17 +269,17 @@ int main(int argc, char** argv) {
   auto app = troupe::app{argc, argv, {{"train", train}}};
   settings s;
   auto only = std::string{"all"};
-  CLI::App cli{"Measures how long a run stands still: from the last step before a loss to the first step after it.",
+  CLI::App cli{"Measures how long a run pauses: from the last step before a loss to the first step after it.",
                "troupe-pauses"};
-  cli.add_option("--events", s.events, "Of each kind")->capture_default_str()->check(CLI::Range(1, 100000));
+  cli.add_option("--events", s.events, "Events of each kind")->capture_default_str()->check(CLI::Range(1, 100000));
   cli.add_option("--workers", s.workers, "Numbers of workers")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(2u, shards));
-  cli.add_option("--seed", s.seed, "Decides who is hit, and when")->capture_default_str();
-  cli.add_option("--state-bytes", s.state_bytes, "Of the state that a joiner gets, in the last row")
+  cli.add_option("--seed", s.seed, "Determines the victims and times")->capture_default_str();
+  cli.add_option("--state-bytes", s.state_bytes, "Size of the state that a joiner receives in the last row")
       ->capture_default_str();
-  cli.add_option("--only", only, "One kind")
+  cli.add_option("--only", only, "Measure only this kind")
       ->check(CLI::IsMember({"all", "kill", "freeze", "restart", "drain", "join"}))
       ->capture_default_str();
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))

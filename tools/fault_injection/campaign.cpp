@@ -1,5 +1,7 @@
 #include "campaign.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <thread>
@@ -9,11 +11,11 @@ namespace troupe::chaos {
 
 using namespace std::chrono_literals;
 
-volatile std::sig_atomic_t signal_that_came = 0;
+volatile std::sig_atomic_t received_signal = 0;
 
-void heed_signals() {
-  if (signal_that_came != 0)
-    throw interrupted{signal_that_came};
+void check_signals() {
+  if (received_signal != 0)
+    throw interrupted{received_signal};
 }
 
 namespace {
@@ -22,30 +24,30 @@ using clock = std::chrono::steady_clock;
 using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 
-/// Between two looks at the run.
+/// How often the state of the run is checked.
 constexpr auto look_interval = 5ms;
 
-/// How long a fault waits for somebody to hit, before it is given up: far longer than a worker takes to be replaced.
+/// How long a fault waits for a victim before it is given up; far longer than the replacement of a worker takes.
 constexpr auto patience = 15s;
 
-/// After so many in a row no more are tried.
+/// After this many faults in a row without a victim, no more are tried.
 constexpr int most_given_up = 3;
 
-/// What the run has to do after the last fault, before it may stop: enough to show that it has healed.
+/// How far the run must get after the last fault before it may stop: enough to show that it has healed.
 constexpr std::uint64_t steps_after_last_fault = 50;
 constexpr auto time_after_last_fault = 1500ms;
 
-/// A worker that is killed after the last step is no failure.
+/// Faults end before the last steps, because a worker that is killed after its last step is not reported as a failure.
 constexpr double share_of_steps_disturbed = 0.95;
 
-struct taking_back {
+struct pending_undo {
   clock::time_point due;
   std::function<void()> act;
 };
 
 std::string name_of(const worker_process& worker) {
-  return "process " + std::to_string(worker.pid) +
-         (worker.node == scene::no_node ? std::string{} : " on node " + std::to_string(worker.node + 1));
+  return worker.node == scene::no_node ? fmt::format("process {}", worker.pid)
+                                       : fmt::format("process {} on node {}", worker.pid, worker.node + 1);
 }
 
 std::uint32_t number(pid_t pid) {
@@ -60,13 +62,13 @@ class campaign {
   campaign_report disturb() {
     progress_at_ = clock::now();
     while (run_.driver().running()) {
-      heed_signals();
+      check_signals();
       look();
       if (clock::now() - progress_at_ > options_.hung_after) {
         report_.hung = run_.interrogate();
         return std::move(report_);
       }
-      take_back(clock::now());
+      undo_until(clock::now());
       if (!done_)
         inject();
       else if (!asked_to_stop_ && !options_.last_step && has_healed())
@@ -74,7 +76,7 @@ class campaign {
       std::this_thread::sleep_for(look_interval);
     }
     look();
-    take_back(clock::time_point::max());
+    undo_until(clock::time_point::max());
     report_.driver = run_.driver().wait();
     return std::move(report_);
   }
@@ -104,14 +106,14 @@ class campaign {
     waiting_since_.reset();
   }
 
-  void take_back(clock::time_point now) {
-    for (auto i = taking_back_.begin(); i != taking_back_.end();) {
+  void undo_until(clock::time_point now) {
+    for (auto i = undos_.begin(); i != undos_.end();) {
       if (i->due > now) {
         ++i;
         continue;
       }
       auto act = std::move(i->act);
-      i = taking_back_.erase(i);
+      i = undos_.erase(i);
       act();
       last_change_ = clock::now();
     }
@@ -149,7 +151,7 @@ class campaign {
 
   void give_up() {
     ++given_up_;
-    say("nobody is there whom " + std::string{to_string(next_.kind)} + " could hit: given up");
+    say(fmt::format("{} found no victim: given up", to_string(next_.kind)));
     if (++given_up_in_a_row_ == most_given_up) {
       say("no further faults");
       done_ = true;
@@ -175,15 +177,13 @@ class campaign {
     text.resize(std::max<std::size_t>(text.size() + 1, 12), ' ');
     text += whom;
     if (next_.lasts > 0ms)
-      text += ", for " + std::to_string(next_.lasts.count()) + " ms";
+      text += fmt::format(", for {} ms", next_.lasts.count());
     say(text);
   }
 
-  void take_back_later(std::function<void()> act) {
-    taking_back_.push_back({clock::now() + next_.lasts, std::move(act)});
-  }
+  void undo_later(std::function<void()> act) { undos_.push_back({clock::now() + next_.lasts, std::move(act)}); }
 
-  /// Does what is planned, if there is somebody to do it to.
+  /// Injects the planned fault. False if there is no victim.
   bool hit() {
     switch (next_.kind) {
     case fault_kind::kill:
@@ -223,7 +223,7 @@ class campaign {
     for (const auto& victim : victims)
       (next_.kind == fault_kind::freeze ? current_.endangered : current_.killed).push_back(number(victim.pid));
     if (next_.kind == fault_kind::freeze)
-      take_back_later([this, pid = victims.front().pid] { run_.revive(pid); });
+      undo_later([this, pid = victims.front().pid] { run_.revive(pid); });
     say_fault(names);
     return true;
   }
@@ -249,21 +249,21 @@ class campaign {
     for (const auto& worker : run_.workers())
       if (worker.node == node)
         there.push_back(worker.pid);
-    auto name = "node " + std::to_string(node + 1);
+    auto name = fmt::format("node {}", node + 1);
     if (next_.kind == fault_kind::kill_node) {
       run_.kill_node(node);
-      // Of those that had not begun nobody needs to have known.
+      // The run need not have known workers that had not started to train.
       for (const auto& worker : sound)
         if (worker.node == node)
           current_.killed.push_back(number(worker.pid));
-      take_back_later([this, node] { run_.start_node_again(node); });
+      undo_later([this, node] { run_.start_node_again(node); });
     } else if (next_.kind == fault_kind::freeze_node) {
       run_.freeze_node(node);
       if (with_workers)
         for (auto pid : there)
           run_.freeze(pid);
       name += with_workers ? " and its workers" : " alone";
-      take_back_later([this, node, there, with_workers] {
+      undo_later([this, node, there, with_workers] {
         run_.revive_node(node);
         if (with_workers)
           for (auto pid : there)
@@ -271,7 +271,7 @@ class campaign {
       });
     } else {
       run_.cut(node);
-      take_back_later([this, node] { run_.mend(node); });
+      undo_later([this, node] { run_.mend(node); });
     }
     for (auto pid : there)
       current_.endangered.push_back(number(pid));
@@ -284,22 +284,22 @@ class campaign {
       return false;
     disk_full_ = true;
     run_.fill_disk();
-    take_back_later([this] {
+    undo_later([this] {
       run_.free_disk();
       disk_full_ = false;
     });
-    say_fault("the disk of the checkpoints");
+    say_fault("the disk for checkpoints");
     return true;
   }
 
   bool has_healed() const {
-    return taking_back_.empty() && step_ > step_at_last_fault_ + steps_after_last_fault &&
+    return undos_.empty() && step_ > step_at_last_fault_ + steps_after_last_fault &&
            clock::now() - last_change_ > time_after_last_fault;
   }
 
   void ask_to_stop() {
     asked_to_stop_ = true;
-    say("all faults are done: the run is asked to stop");
+    say("all faults are done: asking the run to stop");
     run_.driver().signal(SIGTERM);
   }
 
@@ -313,14 +313,14 @@ class campaign {
   clock::time_point due_;
   std::optional<clock::time_point> waiting_since_;
   clock::time_point progress_at_;
-  /// The last time that something was done or taken back.
+  /// When a fault was last injected or undone.
   clock::time_point last_change_;
   /// When the last fault was injected, until a new generation makes a step.
   std::optional<clock::time_point> unhealed_;
   std::uint64_t step_ = 0;
   std::uint64_t generation_ = 0;
   std::uint64_t step_at_last_fault_ = 0;
-  std::vector<taking_back> taking_back_;
+  std::vector<pending_undo> undos_;
   std::size_t given_up_ = 0;
   int given_up_in_a_row_ = 0;
   bool disk_full_ = false;

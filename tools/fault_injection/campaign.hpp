@@ -16,43 +16,43 @@
 
 namespace troupe::chaos {
 
-/// A signal asks this program to end.
+/// Thrown when a signal has asked this program to end.
 struct interrupted {
   int signal;
 };
 
-/// The signal that has come, or 0. Set by `main`'s handler.
-extern volatile std::sig_atomic_t signal_that_came;
+/// The signal that has arrived, or 0. Set by `main`'s handler.
+extern volatile std::sig_atomic_t received_signal;
 
-/// Throws `interrupted` once a signal has come.
-void heed_signals();
+/// Throws `interrupted` if a signal has arrived.
+void check_signals();
 
 struct campaign_options {
   std::uint64_t seed = 1;
   std::chrono::milliseconds mean_interval{1000};
   std::vector<weighted_kind> kinds;
-  /// How many faults; 0: as many as fall into `duration`.
+  /// The number of faults; 0 means as many as fall into `duration`.
   std::size_t faults = 24;
   std::chrono::milliseconds duration{0};
-  /// Lets the last living worker be hit, too.
+  /// Whether the last living worker may be hit.
   bool allow_all = false;
-  /// The run's last step, if the program has one; otherwise it is asked to stop when all faults are done.
+  /// The run's last step, if it has one. Otherwise the run is asked to stop after all faults.
   std::optional<std::uint64_t> last_step;
-  /// Without any progress for so long, the run is hung.
+  /// The run counts as hung after this time without progress.
   std::chrono::milliseconds hung_after{60'000};
 };
 
 struct campaign_report {
   std::vector<injected_fault> faults;
-  /// From a fault to the first step of the generation after it, as seen from outside; only of faults after which there
-  /// was one, before the next fault.
+  /// From a fault to the first step of the next generation, measured from outside. Only for faults that were followed
+  /// by a new generation before the next fault.
   std::vector<double> seconds_to_heal;
-  /// The run made no progress any more; what everybody said when asked why.
+  /// If the run was hung: the answers of all processes when asked for their state.
   std::optional<std::string> hung;
   testing::exit_status driver;
 };
 
-/// Disturbs the run until it has ended, and prints a line for each fault.
+/// Injects faults until the run ends, and prints a line for each.
 [[nodiscard]] campaign_report disturb(scene& run, const campaign_options& options);
 
 } // namespace troupe::chaos

@@ -1,5 +1,7 @@
 #include "ledger.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,8 +15,8 @@ namespace {
 
 constexpr std::size_t most_problems = 10;
 
-/// A process sends its lines some fifty times a second. How many steps may lie between what it has done and what the
-/// ledger holds, and between a victim's last step and what was known of it: many, where steps take a millisecond.
+/// How many steps a process may be ahead of the ledger, and of what was known about it when it was hit. A process sends
+/// its lines some fifty times a second, and a step may take only a millisecond.
 constexpr std::uint64_t steps_under_way = 500;
 
 std::optional<ledger_entry> parse(const std::string& line) {
@@ -29,7 +31,7 @@ std::optional<ledger_entry> parse(const std::string& line) {
   }
 }
 
-/// What one process did in one generation.
+/// One process's part in one generation.
 struct stay {
   std::uint32_t first_shard = 0;
   std::uint32_t last_shard = 0;
@@ -50,8 +52,8 @@ class accountant {
       for (const auto* entry : by_step_[step])
         committed = std::max(committed, entry->generation);
       if (committed < before && committed > 0)
-        problem("step " + std::to_string(step) + " was committed by generation " + std::to_string(committed) +
-                ", after generation " + std::to_string(before) + " had begun");
+        problem(fmt::format("step {} was committed by generation {}, after generation {} had begun", step, committed,
+                            before));
       before = std::max(before, committed);
       check(step, committed);
     }
@@ -67,22 +69,22 @@ class accountant {
   void sort_entries() {
     std::set<std::pair<std::uint64_t, std::uint32_t>> seen;
     for (const auto& entry : entries_) {
-      auto where = "step " + std::to_string(entry.step) + ", process " + std::to_string(entry.pid);
+      auto where = fmt::format("step {}, process {}", entry.step, entry.pid);
       if (!seen.emplace(entry.step, entry.pid).second)
         problem(where + ": applied twice");
-      // Who joins applies what others have computed, before it has shards.
+      // A joiner applies the others' results before it has shards.
       if (entry.first_shard == entry.last_shard)
         continue;
       if (entry.step == 0 || entry.step >= by_step_.size() || entry.first_shard > entry.last_shard ||
           entry.last_shard > shards_) {
-        problem(where + ": no step of this run, or no shards of it");
+        problem(where + ": the step or the shards are out of range");
         continue;
       }
       auto [found, fresh] =
           stays_[entry.generation].try_emplace(entry.pid, stay{entry.first_shard, entry.last_shard, entry.step});
       auto& own = found->second;
       if (!fresh && (own.first_shard != entry.first_shard || own.last_shard != entry.last_shard))
-        problem(where + ": other shards than before in generation " + std::to_string(entry.generation));
+        problem(fmt::format("{}: other shards than before in generation {}", where, entry.generation));
       own.last_step = std::max(own.last_step, entry.step);
       by_step_[entry.step].push_back(&entry);
       auto& first = begins_.try_emplace(entry.generation, entry.step).first->second;
@@ -98,26 +100,25 @@ class accountant {
           ++times[v];
     result_.pairs += shards_;
     for (std::uint32_t v = 0; v < shards_; ++v) {
-      auto where = "step " + std::to_string(step) + ", shard " + std::to_string(v) + ", generation " +
-                   std::to_string(generation);
+      auto where = fmt::format("step {}, shard {}, generation {}", step, v, generation);
       if (times[v] > 1)
-        problem(where + ": computed " + std::to_string(times[v]) + " times");
+        problem(fmt::format("{}: computed {} times", where, times[v]));
       if (times[v] > 0)
         continue;
       if (generation > 0 && died(step, v, generation))
         ++result_.died_with_writer;
       else
-        problem(where + ": computed by nobody");
+        problem(where + ": not computed");
     }
   }
 
-  /// Whether the owner of the shard was killed before it could tell of this step.
+  /// Whether the owner of the shard was killed before it could report this step.
   bool died(std::uint64_t step, std::uint32_t shard, std::uint64_t generation) const {
     const auto& here = stays_.at(generation);
     for (const auto& [pid, own] : here)
       if (own.first_shard <= shard && shard < own.last_shard)
         return victims_.contains(pid) && own.last_step < step;
-    // Its owner told nothing at all in this generation: then it was hit when this had only just begun.
+    // The owner reported nothing in this generation, so it must have been hit shortly after its begin.
     auto begin = begins_.at(generation);
     return step < begin + steps_under_way && std::ranges::any_of(victims_, [&](const auto& victim) {
              auto [pid, last] = victim;
@@ -171,13 +172,13 @@ sample_account account_samples(const data_order& order, std::uint64_t samples, s
   for (const auto& entry : entries)
     if (entry.first_shard < entry.last_shard && entry.last_shard <= shards)
       by_step.emplace(entry.step, &entry);
-  // An epoch ends inside of a batch: the first `filling` samples that come belong to the epoch that has begun.
+  // Epochs may end within a batch. `filling` counts the samples of the current epoch.
   auto seen = std::vector<bool>(samples);
   auto filling = std::uint64_t{0};
   auto take = [&](std::uint64_t step, std::uint64_t sample) {
     if (sample >= samples || seen[sample]) {
-      problem("step " + std::to_string(step) + ", epoch " + std::to_string(result.whole_epochs) + ": sample " +
-              std::to_string(sample) + " comes twice, or does not exist");
+      problem(fmt::format("step {}, epoch {}: sample {} occurs twice or does not exist", step, result.whole_epochs,
+                          sample));
       return;
     }
     seen[sample] = true;
@@ -200,8 +201,7 @@ sample_account account_samples(const data_order& order, std::uint64_t samples, s
       for (auto v = entry.first_shard; v < entry.last_shard; ++v)
         digest = digest_of_samples(digest, drawn[v]);
       if (digest != entry.samples_digest)
-        problem("step " + std::to_string(step) + ", process " + std::to_string(entry.pid) +
-                ": was given other samples");
+        problem(fmt::format("step {}, process {}: received other samples than those of its shards", step, entry.pid));
     }
   }
   return result;

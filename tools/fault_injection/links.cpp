@@ -2,6 +2,8 @@
 
 #include "shell.hpp"
 
+#include <fmt/format.h>
+
 #include <unistd.h>
 
 namespace troupe::chaos {
@@ -13,8 +15,7 @@ constexpr const char* driver_address = "10.77.0.1/24";
 } // namespace
 
 std::unique_ptr<private_network> private_network::make(std::size_t nodes, std::string& reason) {
-  auto result =
-      std::unique_ptr<private_network>{new private_network{"troupe-chaos-" + std::to_string(::getpid()) + "-"}};
+  auto result = std::unique_ptr<private_network>{new private_network{fmt::format("troupe-chaos-{}-", ::getpid())}};
   auto works = [&reason](const std::vector<std::string>& argv) {
     auto complaint = complaint_of(argv);
     if (complaint)
@@ -59,7 +60,7 @@ std::vector<std::string> private_network::at_node(std::size_t node) const {
 }
 
 std::string private_network::address_of(std::size_t node) {
-  return "10.77.0." + std::to_string(node + 2);
+  return fmt::format("10.77.0.{}", node + 2);
 }
 
 void private_network::cut(std::size_t node) const {

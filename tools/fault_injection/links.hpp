@@ -8,23 +8,23 @@
 
 namespace troupe::chaos {
 
-/// A network of the run's own: a namespace for the driver, one for each node, all at one bridge; nothing of it can be
-/// seen outside. Gone with this object.
+/// A private network for a run: a namespace for the driver and one for each node, connected by a bridge and invisible
+/// from outside. The destructor removes it.
 class private_network {
  public:
-  /// Fails with the reason, as it does without the right to make namespaces.
+  /// Returns null and sets `reason` on failure, for example without permission to create namespaces.
   [[nodiscard]] static std::unique_ptr<private_network> make(std::size_t nodes, std::string& reason);
   private_network(const private_network&) = delete;
   private_network& operator=(const private_network&) = delete;
   ~private_network();
 
-  /// What goes before a command line that is to run in the driver's namespace, or the node's.
+  /// The prefix of a command line that makes it run in the driver's or a node's namespace.
   [[nodiscard]] std::vector<std::string> at_driver() const;
   [[nodiscard]] std::vector<std::string> at_node(std::size_t node) const;
   /// The node's address, without a port.
   [[nodiscard]] static std::string address_of(std::size_t node);
 
-  /// Takes the node's link down, or up again.
+  /// Take the node's link down, and up again.
   void cut(std::size_t node) const;
   void mend(std::size_t node) const;
 

@@ -7,6 +7,8 @@
 #include <charlm/corpus.hpp>
 #include <command_line.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <csignal>
@@ -46,56 +48,60 @@ struct options {
 
 std::string help_text() {
   auto text = std::string{
-      "Trains while it breaks what the training runs on, and tells whether the result is that of an undisturbed run,\n"
-      "bit for bit. Starts caf-nodes and a training program on them, and while that makes steps injects faults at\n"
-      "random moments, by a seed. Then the same program runs undisturbed on one worker, and the states are compared.\n"
-      "\nThe faults (a number is their weight, `--kinds kill=3,freeze`):\n"};
+      "Injects faults into a training run and checks that its result equals that of an undisturbed run, bit for bit.\n"
+      "Starts caf-nodes and a training program on them, and injects faults at seeded random moments while it trains.\n"
+      "Then runs the same program undisturbed on one worker and compares the states.\n"
+      "\nThe faults (a number is a weight: `--kinds kill=3,freeze`):\n"};
   for (auto kind : all_fault_kinds) {
     auto line = "  " + std::string{to_string(kind)};
     line.resize(15, ' ');
     text += line + std::string{explain(kind)} + "\n";
   }
   text +=
-      "What is not permitted here is left out, and said so. With 'cut' among the kinds, driver and nodes live in\n"
-      "network namespaces of their own and speak without TLS.\n"
-      "\nIt succeeds if the bits are equal, nothing hung, the failures in the run's result are the injected ones and\n"
-      "no others, nobody went back to a checkpoint while a survivor lived, at most one step was redone for each\n"
-      "fault, 80 % of the losses fell inside a step (of 20 or more: of fewer that says nothing), and the ledger\n"
-      "has each shard of each step, and each sample of each epoch, exactly once.\n"
-      "\nExit codes: 0 all of that holds, 1 something does not, 2 usage.\n";
+      "Faults that are not permitted here are skipped with a message. With 'cut' among the kinds, driver and nodes "
+      "run\n"
+      "in private network namespaces and connect without TLS.\n"
+      "\nThe trial passes if the bits are equal, the run did not hang, its reported failures are exactly the injected\n"
+      "ones, it did not return to a checkpoint while a worker survived, at most one step was redone for each fault,\n"
+      "80 % of the losses fell inside a step (if there are at least 20), and the ledger has each shard of each step\n"
+      "and each sample of each epoch exactly once.\n"
+      "\nExit codes: 0 passed, 1 failed, 2 wrong usage.\n";
   return text;
 }
 
 void describe(CLI::App& app, options& o) {
   const auto times = std::map<std::string, double>{{"ms", 1}, {"s", 1000}, {"min", 60'000}};
   app.add_option("--program", o.program,
-                 "The training program and its arguments, which takes charlm's options; without --steps it is asked to "
-                 "stop when all faults are done")
+                 "The training program and its arguments; it must accept charlm's options. Without --steps it is asked "
+                 "to stop when all faults are done")
       ->capture_default_str();
   app.add_option("--workers", o.workers, "Worker processes of the disturbed run")
       ->capture_default_str()
       ->check(troupe::apps::positive_number());
-  app.add_option("--nodes", o.nodes, "caf-nodes that it runs on; 0: the driver's own")->capture_default_str();
-  auto* faults = app.add_option("--faults", o.faults, "How many faults")
+  app.add_option("--nodes", o.nodes, "Number of caf-nodes; 0: the driver's own node")->capture_default_str();
+  auto* faults = app.add_option("--faults", o.faults, "Number of faults")
                      ->capture_default_str()
                      ->check(troupe::apps::positive_number());
-  app.add_option("--minutes", o.minutes, "Inject for so long instead, however many that gives")
+  app.add_option("--minutes", o.minutes, "Inject faults for this long instead of a fixed number")
       ->excludes(faults)
       ->check(troupe::apps::positive_number());
-  app.add_option("--mean-interval", o.mean_interval_ms, "Between two faults, in the mean: 500ms, 1s (default: 1s)")
+  app.add_option("--mean-interval", o.mean_interval_ms,
+                 "Mean interval between faults, such as 500ms or 1s (default: 1s)")
       ->transform(CLI::AsNumberWithUnit(times, CLI::AsNumberWithUnit::UNIT_REQUIRED));
-  app.add_option("--kinds", o.kinds, "Which faults, with their weights")->capture_default_str();
-  app.add_option("--seed", o.seed, "Decides when, what and whom (default: another each time, and told)");
-  app.add_flag("--allow-all", o.allow_all, "Hit the last living worker, too: then going back to a checkpoint is right");
-  app.add_option("--hung-after", o.hung_after_ms, "Without progress for so long the run counts as hung (default: 60s)")
+  app.add_option("--kinds", o.kinds, "Kinds of faults and their weights")->capture_default_str();
+  app.add_option("--seed", o.seed, "Determines time, kind and victim of each fault (default: random, and printed)");
+  app.add_flag("--allow-all", o.allow_all,
+               "Allow faults to hit the last living worker; then a restart from a checkpoint is correct");
+  app.add_option("--hung-after", o.hung_after_ms,
+                 "Time without progress after which the run counts as hung (default: 60s)")
       ->transform(CLI::AsNumberWithUnit(times, CLI::AsNumberWithUnit::UNIT_REQUIRED));
-  app.add_option("--directory", o.directory, "Where to write (default: a new directory for temporary files)");
-  app.add_option("--programs", o.programs, "Where charlm and caf-node are (default: beside this program)")
+  app.add_option("--directory", o.directory, "Directory for all files (default: a new temporary directory)");
+  app.add_option("--programs", o.programs, "Directory of charlm and caf-node (default: that of this program)")
       ->check(CLI::ExistingDirectory);
-  app.add_flag("--keep", o.keep, "Keep what was written, also when all is well");
+  app.add_flag("--keep", o.keep, "Keep all files even if the trial passes");
 }
 
-/// The value of an option in a command line, as "--steps 100" or "--steps=100".
+/// The value of an option in a command line, written as "--steps 100" or "--steps=100".
 std::optional<std::uint64_t> number_after(const std::vector<std::string>& words, const std::string& option) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto text = words[i].starts_with(option + "=")           ? words[i].substr(option.size() + 1)
@@ -114,8 +120,8 @@ fs::path find_program(const fs::path& name, const fs::path& programs) {
     return fs::absolute(name);
   if (fs::exists(programs / name))
     return programs / name;
-  throw std::runtime_error{"there is no " + name.string() + " in " + programs.string() +
-                           ": build it, or name its directory with --programs"};
+  throw std::runtime_error{fmt::format("there is no {} in {}: build it, or name its directory with --programs",
+                                       name.string(), programs.string())};
 }
 
 nlohmann::json read_json(const fs::path& path) {
@@ -123,7 +129,7 @@ nlohmann::json read_json(const fs::path& path) {
   return result.is_discarded() ? nlohmann::json{} : result;
 }
 
-/// How many samples charlm's text has; nothing for other programs.
+/// The number of samples in charlm's text; nothing for other programs.
 std::optional<std::uint64_t> samples_of(const nlohmann::json& run) {
   if (!run.is_object() || !run.contains("options") || !run["options"].contains("text"))
     return std::nullopt;
@@ -143,7 +149,7 @@ class session {
     if (remove_)
       fs::remove_all(directory_, ignored);
     else if (!directory_.empty())
-      std::printf("what was written is in %s\n", directory_.c_str());
+      std::printf("all files are in %s\n", directory_.c_str());
   }
 
   int run() {
@@ -153,8 +159,8 @@ class session {
       std::printf("\nHUNG: no progress for %.0f s\n%s", options_.hung_after_ms / 1000, report_.hung->c_str());
       return 1;
     }
-    auto came_through = facts_.result.is_object() && facts_.result.value("status", "failed") != "failed";
-    if (came_through && facts_.result.value("steps", std::uint64_t{0}) > 0)
+    auto finished = facts_.result.is_object() && facts_.result.value("status", "failed") != "failed";
+    if (finished && facts_.result.value("steps", std::uint64_t{0}) > 0)
       run_undisturbed(facts_.result["steps"].get<std::uint64_t>());
     auto passed = conclude();
     remove_ = passed && !options_.keep;
@@ -185,9 +191,9 @@ class session {
     return std::ranges::find(kinds_, kind, &weighted_kind::kind) != kinds_.end();
   }
 
-  void leave_out(fault_kind kind, const std::string& reason) {
+  void skip(fault_kind kind, const std::string& reason) {
     if (std::erase_if(kinds_, [kind](const weighted_kind& each) { return each.kind == kind; }) > 0 && !reason.empty())
-      std::printf("left out: %s: %s\n", std::string{to_string(kind)}.c_str(), reason.c_str());
+      std::printf("skipped: %s: %s\n", std::string{to_string(kind)}.c_str(), reason.c_str());
   }
 
   void disturb() {
@@ -204,25 +210,22 @@ class session {
     what.small_disk = wants(fault_kind::fill_disk);
     for (auto kind : all_fault_kinds)
       if (concerns_node(kind) && options_.nodes == 0)
-        leave_out(kind, "there are no caf-nodes");
-    auto command = std::string{};
-    for (const auto& word : what.program)
-      command += (command.empty() ? "" : " ") + word;
-    std::printf("seed %llu; %u workers on %s; %s\n", static_cast<unsigned long long>(seed_), options_.workers,
-                options_.nodes == 0 ? "the driver's own node" : (std::to_string(options_.nodes) + " caf-nodes").c_str(),
-                command.c_str());
+        skip(kind, "there are no caf-nodes");
+    fmt::print("seed {}; {} workers on {}; {}\n", seed_, options_.workers,
+               options_.nodes == 0 ? "the driver's own node" : fmt::format("{} caf-nodes", options_.nodes),
+               fmt::join(what.program, " "));
     std::fflush(stdout);
 
     std::vector<std::string> skipped;
     auto run = scene{std::move(what), skipped};
     for (const auto& each : skipped)
-      std::printf("left out: %s\n", each.c_str());
+      std::printf("skipped: %s\n", each.c_str());
     if (!run.has_links())
-      leave_out(fault_kind::cut, "");
+      skip(fault_kind::cut, "");
     if (!run.has_small_disk())
-      leave_out(fault_kind::fill_disk, "");
+      skip(fault_kind::fill_disk, "");
     if (kinds_.empty())
-      throw std::runtime_error{"no kind of fault is left"};
+      throw std::runtime_error{"none of the kinds of faults is possible here"};
 
     auto campaign = campaign_options{};
     campaign.seed = seed_;
@@ -242,10 +245,10 @@ class session {
     facts_.ledger = ledger_tail{run.run_directory() / "ledger.jsonl"}.read();
     if (!report_.hung && report_.driver.code.value_or(1) != 0 &&
         !(facts_.result.is_object() && facts_.result.value("status", "") == "stopped"))
-      std::printf("the driver's last words:\n%s%s", run.driver().out().c_str(), run.driver().err().c_str());
+      std::printf("the driver's output:\n%s%s", run.driver().out().c_str(), run.driver().err().c_str());
   }
 
-  /// As many steps on one worker of the driver's own node.
+  /// Runs the same number of steps on one worker of the driver's own node.
   void run_undisturbed(std::uint64_t steps) {
     std::printf("the same %llu steps undisturbed, on one worker ...\n", static_cast<unsigned long long>(steps));
     std::fflush(stdout);
@@ -257,7 +260,7 @@ class session {
     auto reports = directory_ / "runs" / "undisturbed" / "metrics.jsonl";
     auto size = std::uintmax_t{0};
     for (auto progress_at = std::chrono::steady_clock::now(); process.running(); std::this_thread::sleep_for(20ms)) {
-      heed_signals();
+      check_signals();
       auto ignored = std::error_code{};
       auto now = fs::file_size(reports, ignored);
       if (now != size)
@@ -278,13 +281,13 @@ class session {
     auto passed = true;
     std::printf("\n");
     for (const auto& each : judge(facts_)) {
-      const auto* mark = each.is == answer::yes         ? "yes"
-                         : each.is == answer::no        ? "NO "
-                         : each.is == answer::not_asked ? "-  "
-                                                        : "?  ";
-      std::printf("  %s  %s: %s%s\n", mark, each.question.c_str(),
-                  each.is == answer::not_told ? "not told by this build: " : "", each.detail.c_str());
-      passed = passed && (each.is == answer::yes || each.is == answer::not_asked);
+      const auto* mark = each.is == answer::yes              ? "yes"
+                         : each.is == answer::no             ? "NO "
+                         : each.is == answer::not_applicable ? "-  "
+                                                             : "?  ";
+      std::printf("  %s  %s: %s%s\n", mark, each.question.c_str(), each.is == answer::unknown ? "unknown: " : "",
+                  each.detail.c_str());
+      passed = passed && (each.is == answer::yes || each.is == answer::not_applicable);
     }
     std::printf("%s (seed %llu, %zu faults)\n", passed ? "identical" : "BROKEN", static_cast<unsigned long long>(seed_),
                 facts_.faults.size());
@@ -302,8 +305,8 @@ class session {
         std::printf("%s: p50 %.0f ms, p99 %.0f ms, max %.0f ms (%zu)\n", what, 1000 * percentile(values, 0.5),
                     1000 * percentile(values, 0.99), 1000 * percentile(values, 1), values.size());
     };
-    show("pauses, as the run tells them", pauses);
-    show("from a fault to the next generation's first step, seen from outside", report_.seconds_to_heal);
+    show("pauses, as the run reports them", pauses);
+    show("from a fault to the next generation's first step, measured from outside", report_.seconds_to_heal);
   }
 
   options options_;
@@ -327,18 +330,18 @@ int main(int argc, char** argv) {
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))
     return *code;
   if (!parse_kinds(o.kinds) || split_command(o.program).empty()) {
-    std::fprintf(stderr, "troupe-chaos: --%s cannot be read; --help shows what it takes\n",
+    std::fprintf(stderr, "troupe-chaos: cannot parse --%s; see troupe-chaos --help\n",
                  parse_kinds(o.kinds) ? "program" : "kinds");
     return troupe::apps::exit_usage;
   }
   struct sigaction action = {};
-  action.sa_handler = [](int signal) { signal_that_came = signal; };
+  action.sa_handler = [](int signal) { received_signal = signal; };
   for (auto signal : {SIGINT, SIGTERM, SIGHUP})
     ::sigaction(signal, &action, nullptr);
   try {
     return session{std::move(o)}.run();
   } catch (const interrupted& x) {
-    std::fprintf(stderr, "troupe-chaos: interrupted; everything that it started is ended\n");
+    std::fprintf(stderr, "troupe-chaos: interrupted; all processes that it started have ended\n");
     return 128 + x.signal;
   } catch (const std::exception& x) {
     std::fprintf(stderr, "troupe-chaos: %s\n", x.what());

@@ -1,5 +1,7 @@
 #include "scene.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <stdexcept>
@@ -13,10 +15,10 @@ using testing::child_process;
 
 namespace {
 
-/// A line of a worker that was under way when something was done to it.
+/// Steps that a worker's lines may report after a fault has hit it, because the lines were in flight.
 constexpr std::uint64_t steps_beyond_doubt = 2;
 
-/// How often a node that is started again may find its port taken.
+/// How often a restarted node may find its port in use.
 constexpr int most_starts = 20;
 
 const auto listening = std::string{"caf-node: listening on "};
@@ -29,7 +31,7 @@ std::string last_lines(const std::string& text, std::size_t number) {
 }
 
 std::string state_of(pid_t pid) {
-  auto text = testing::read_file("/proc/" + std::to_string(pid) + "/status");
+  auto text = testing::read_file(fmt::format("/proc/{}/status", pid));
   auto mark = text.find("State:\t");
   return mark == std::string::npos ? "gone" : text.substr(mark + 7, text.find('\n', mark) - mark - 7);
 }
@@ -42,13 +44,13 @@ scene::scene(scene_options options, std::vector<std::string>& skipped)
   if (options_.private_links && options_.nodes > 0) {
     network_ = private_network::make(options_.nodes, reason);
     if (!network_)
-      skipped.push_back("cut: no network namespaces here (" + reason + ")");
+      skipped.push_back(fmt::format("cut: cannot make network namespaces ({})", reason));
   }
   if (options_.small_disk) {
     std::filesystem::create_directories(run_directory() / "checkpoints");
     disk_ = small_disk::mount(run_directory() / "checkpoints", reason);
     if (!disk_)
-      skipped.push_back("fill-disk: " + reason);
+      skipped.push_back(fmt::format("fill-disk: {}", reason));
   }
   nodes_.resize(options_.nodes);
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
@@ -56,7 +58,7 @@ scene::scene(scene_options options, std::vector<std::string>& skipped)
     auto& process = *nodes_[node].process;
     if (!testing::becomes_true([&] { return process.out().find('\n') != std::string::npos || !process.running(); }) ||
         !process.out().starts_with(listening))
-      throw std::runtime_error{"a caf-node did not start:\n" + process.out() + process.err()};
+      throw std::runtime_error{fmt::format("a caf-node did not start:\n{}{}", process.out(), process.err())};
     auto line = process.out();
     nodes_[node].address = line.substr(listening.size(), line.find('\n') - listening.size());
   }
@@ -65,7 +67,7 @@ scene::scene(scene_options options, std::vector<std::string>& skipped)
 
 scene::~scene() {
   auto mark = (options_.directory / "keys").string();
-  // Twice: a node may have started another worker in between.
+  // Twice, because a node may have started another worker in between.
   for (auto round = 0; round < 2; ++round)
     for (auto pid : testing::processes_with("TROUPE_KEYS", mark))
       ::kill(pid, SIGKILL);
@@ -87,12 +89,12 @@ std::unique_ptr<child_process> scene::start(std::vector<std::string> prefix, con
 void scene::start_node(std::size_t node, const std::string& listen) {
   auto& place = nodes_[node];
   std::vector<std::string> argv{options_.caf_node.string(), "--listen", listen};
-  // Inside of the private network nobody else can listen; certificates for its addresses would show nothing.
+  // No other process can reach the private network, so certificates for its addresses would not add security.
   if (network_)
     argv.emplace_back("--insecure");
   ++place.starts;
   place.process = start(network_ ? network_->at_node(node) : std::vector<std::string>{}, argv,
-                        "node-" + std::to_string(node + 1) + "." + std::to_string(place.starts));
+                        fmt::format("node-{}.{}", node + 1, place.starts));
 }
 
 void scene::start_driver() {
@@ -111,13 +113,13 @@ void scene::start_driver() {
 
 void scene::look() {
   for (const auto& entry : ledger_.read()) {
-    // A new generation may begin further back: after a restart from a checkpoint.
+    // After a restart from a checkpoint, a new generation begins at an earlier step.
     if (entry.generation > generation_)
       step_ = entry.step;
     else if (entry.generation == generation_)
       step_ = std::max(step_, entry.step);
     generation_ = std::max(generation_, entry.generation);
-    // Who joins has no shards, and no say, until it is caught up.
+    // A joiner has no shards until it is caught up, and does not count before.
     if (entry.first_shard < entry.last_shard) {
       auto& step = steps_[static_cast<pid_t>(entry.pid)];
       step = std::max(step, entry.step);
@@ -128,7 +130,7 @@ void scene::look() {
     if (place.held || place.process->running())
       continue;
     if (place.starts == 1 || place.starts > most_starts)
-      throw std::runtime_error{"a caf-node ended by itself:\n" + last_lines(place.process->err(), 20)};
+      throw std::runtime_error{fmt::format("a caf-node ended unexpectedly:\n{}", last_lines(place.process->err(), 20))};
     start_node(node, place.address);
   }
 }
@@ -140,7 +142,7 @@ std::vector<worker_process> scene::workers() {
       continue;
     const auto started = testing::start_time_of(pid);
     if (std::exchange(started_.try_emplace(pid, started).first->second, started) != started)
-      forget_who_had(pid);
+      forget(pid);
     worker_process found{pid, no_node, 0};
     auto parent = testing::parent_of(pid);
     for (std::size_t node = 0; node < nodes_.size(); ++node)
@@ -153,11 +155,11 @@ std::vector<worker_process> scene::workers() {
   return result;
 }
 
-void scene::forget_who_had(pid_t number) {
-  steps_.erase(number);
-  killed_.erase(number);
-  frozen_.erase(number);
-  doubts_.erase(number);
+void scene::forget(pid_t pid) {
+  steps_.erase(pid);
+  killed_.erase(pid);
+  frozen_.erase(pid);
+  doubts_.erase(pid);
 }
 
 std::vector<worker_process> scene::sound_workers() {
@@ -199,7 +201,7 @@ void scene::freeze(pid_t worker) {
 void scene::revive(pid_t worker) {
   doubt(worker);
   frozen_.erase(worker);
-  // It may have been given up and killed; its number may belong to nobody of ours any more.
+  // The run may have given it up and killed it, and its pid may belong to another process.
   auto ours = workers();
   if (std::ranges::find(ours, worker, &worker_process::pid) != ours.end())
     ::kill(worker, SIGCONT);
@@ -207,7 +209,7 @@ void scene::revive(pid_t worker) {
 
 void scene::kill_node(std::size_t node) {
   nodes_[node].held = true;
-  // They end with it, but not at the same instant, and then nobody can tell whose they were.
+  // They end shortly after their node, and until then their parent no longer shows which node they belonged to.
   for (const auto& worker : workers())
     if (worker.node == node)
       killed_.insert(worker.pid);
@@ -251,23 +253,22 @@ void scene::free_disk() {
 }
 
 std::string scene::interrogate() {
-  auto result = "last step known: " + std::to_string(step_) + ", generation " + std::to_string(generation_) + "\n";
+  auto result = fmt::format("last known step: {}, generation {}\n", step_, generation_);
   for (const auto& worker : workers()) {
-    result += "worker process " + std::to_string(worker.pid) +
-              (worker.node == no_node ? std::string{} : ", node " + std::to_string(worker.node + 1)) + ", step " +
-              std::to_string(worker.step) + ": " + state_of(worker.pid) + "\n";
+    result += fmt::format("worker process {}{}, step {}: {}\n", worker.pid,
+                          worker.node == no_node ? std::string{} : fmt::format(", node {}", worker.node + 1),
+                          worker.step, state_of(worker.pid));
     ::kill(worker.pid, SIGUSR1);
   }
-  // For the answers to reach the logs; nothing tells when there are no more of them.
+  // Give the answers time to reach the logs; their end cannot be detected.
   std::this_thread::sleep_for(1s);
   auto show = [&result](const std::string& name, const std::string& text) {
     if (!text.empty())
-      result += "--- " + name + "\n" + last_lines(text, 12);
+      result += fmt::format("--- {}\n{}", name, last_lines(text, 12));
   };
   show("driver", driver_->out() + driver_->err());
   for (std::size_t node = 0; node < nodes_.size(); ++node)
-    show("node " + std::to_string(node + 1) + " (" + state_of(nodes_[node].process->pid()) + ")",
-         nodes_[node].process->err());
+    show(fmt::format("node {} ({})", node + 1, state_of(nodes_[node].process->pid())), nodes_[node].process->err());
   auto code = std::error_code{};
   for (const auto& log : std::filesystem::directory_iterator{run_directory() / "logs", code})
     show(log.path().filename().string(), testing::read_file(log.path()));

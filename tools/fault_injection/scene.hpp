@@ -20,42 +20,41 @@
 namespace troupe::chaos {
 
 struct scene_options {
-  /// Everything that is written lies below it.
+  /// All files are written below it.
   std::filesystem::path directory;
   std::filesystem::path caf_node;
-  /// The training program with its arguments, without what the scene adds.
+  /// The training program and its arguments, without those that the scene adds.
   std::vector<std::string> program;
   std::uint32_t workers = 4;
-  /// 0: the driver's own node.
+  /// 0 means the driver's own node.
   std::size_t nodes = 2;
-  /// Nodes and driver in namespaces, whose links can be cut.
+  /// Whether nodes and driver run in network namespaces, whose links can be cut.
   bool private_links = false;
-  /// The disk that takes the checkpoints can be filled.
+  /// Whether the disk for checkpoints can be filled.
   bool small_disk = false;
 };
 
-/// A worker process as it is found.
+/// A living worker process.
 struct worker_process {
   pid_t pid = 0;
-  /// Index of its node; `no_node` for the driver's own, or one that is gone.
+  /// The index of its node; `no_node` for the driver's own node or one that is gone.
   std::size_t node = 0;
-  /// The last step of which the ledger holds a line of this process; 0 for none.
+  /// The last step in the ledger's lines of this process; 0 without any.
   std::uint64_t step = 0;
 };
 
-/// A disturbed run: caf-nodes, the driver and its workers, and what can be done to them. Ends all of them with this
-/// object.
+/// A disturbed run: caf-nodes, the driver and its workers, and the faults that can be injected. The destructor ends all
+/// processes.
 class scene {
  public:
   static constexpr std::size_t no_node = ~std::size_t{0};
 
-  /// Throws `std::runtime_error` where something cannot be started. What is not permitted here is told in `skipped`.
+  /// Throws `std::runtime_error` if a process cannot be started. Adds the features that are not permitted here to
+  /// `skipped`.
   scene(scene_options options, std::vector<std::string>& skipped);
   scene(const scene&) = delete;
   scene& operator=(const scene&) = delete;
   ~scene();
-
-  // -- what there is ----------------------------------------------------------------------------------------------
 
   [[nodiscard]] bool has_links() const noexcept { return network_ != nullptr; }
   [[nodiscard]] bool has_small_disk() const noexcept { return disk_ != nullptr; }
@@ -63,23 +62,21 @@ class scene {
   [[nodiscard]] testing::child_process& driver() { return *driver_; }
   [[nodiscard]] std::filesystem::path run_directory() const { return options_.directory / "runs" / "disturbed"; }
 
-  /// Reads what the run has written since, and starts nodes again that did not get their port yet.
+  /// Reads the run's new output, and restarts nodes that could not open their port yet.
   void look();
 
-  /// The last step that the latest generation has applied, as far as it is known.
+  /// The last step known to be applied by the latest generation.
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
-  /// All worker processes that live, those that have not begun included.
+  /// All living worker processes, including those that have not started to train.
   [[nodiscard]] std::vector<worker_process> workers();
 
-  /// Those that have trained, and to which nothing has been done of which they may not have come back.
+  /// The workers that have trained and have recovered from every fault injected into them.
   [[nodiscard]] std::vector<worker_process> sound_workers();
 
-  /// Whether nothing is done to this node now.
+  /// Whether no fault affects this node now.
   [[nodiscard]] bool node_is_sound(std::size_t node) const;
-
-  // -- what can be done to it -------------------------------------------------------------------------------------
 
   void kill(pid_t worker);
   void freeze(pid_t worker);
@@ -95,14 +92,14 @@ class scene {
   void fill_disk();
   void free_disk();
 
-  /// Asks everybody what they are doing, and writes down the answers, the driver's and the nodes' last lines included.
+  /// Asks all workers for their state, and returns the answers with the last output lines of driver and nodes.
   [[nodiscard]] std::string interrogate();
 
  private:
   struct node_place {
     std::unique_ptr<testing::child_process> process;
     std::string address;
-    /// Killed, frozen or cut off by us.
+    /// We have killed, frozen or cut it off.
     bool held = false;
     int starts = 0;
   };
@@ -111,11 +108,11 @@ class scene {
   start(std::vector<std::string> prefix, const std::vector<std::string>& argv, const std::string& output) const;
   void start_node(std::size_t node, const std::string& listen);
   void start_driver();
-  /// From now on it has to show that it has gone on.
+  /// Requires the worker to make steps before it counts as sound again.
   void doubt(pid_t worker);
   void doubt_workers_of(std::size_t node);
-  /// In a long trial the system gives the numbers of dead processes to new ones, of which nothing is known yet.
-  void forget_who_had(pid_t number);
+  /// Drops what is known about the previous process of this pid. In a long trial the system reuses pids.
+  void forget(pid_t pid);
 
   scene_options options_;
   std::unique_ptr<private_network> network_;
@@ -126,13 +123,13 @@ class scene {
   std::uint64_t step_ = 0;
   std::uint64_t generation_ = 0;
   std::map<pid_t, std::uint64_t> steps_;
-  /// When the workers that were found last under these numbers were started.
+  /// The start time of the worker last found under each pid.
   std::map<pid_t, std::uint64_t> started_;
-  /// Workers that we have killed: they may be found for a moment longer.
+  /// Workers that we have killed and that may still be found for a moment.
   std::set<pid_t> killed_;
-  /// Workers that are stopped.
+  /// Stopped workers.
   std::set<pid_t> frozen_;
-  /// A worker is sound again when it has got further than this.
+  /// The step that a worker must exceed to count as sound again.
   std::map<pid_t, std::uint64_t> doubts_;
 };
 

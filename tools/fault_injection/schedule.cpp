@@ -34,15 +34,15 @@ std::string_view explain(fault_kind kind) {
   case fault_kind::kill_two:
     return "SIGKILL to two workers at the same instant";
   case fault_kind::freeze:
-    return "SIGSTOP to a worker, SIGCONT 0.1 to 4 s later, when it may have been given up";
+    return "SIGSTOP to a worker; SIGCONT 0.1 to 4 s later, when it may already have been given up";
   case fault_kind::kill_node:
-    return "SIGKILL to a caf-node, whose workers go with it; a new one on its address 0.5 to 3 s later";
+    return "SIGKILL to a caf-node, which ends its workers; a new one on its address 0.5 to 3 s later";
   case fault_kind::freeze_node:
-    return "SIGSTOP to a caf-node, in half of the cases to its workers too; SIGCONT 0.1 to 4 s later";
+    return "SIGSTOP to a caf-node, in half of the cases also to its workers; SIGCONT 0.1 to 4 s later";
   case fault_kind::cut:
     return "the network link of a caf-node is down for 0.1 to 4 s; needs root (network namespaces)";
   case fault_kind::fill_disk:
-    return "the disk that takes the checkpoints is full for 0.5 to 3 s; needs root (a tmpfs)";
+    return "the disk for checkpoints is full for 0.5 to 3 s; needs root (a tmpfs)";
   }
   return "?";
 }
@@ -78,20 +78,20 @@ std::optional<std::vector<weighted_kind>> parse_kinds(std::string_view text) {
 schedule::schedule(std::uint64_t seed, std::chrono::milliseconds mean_interval, std::vector<weighted_kind> kinds)
     : random_(seed), mean_interval_(mean_interval), kinds_(std::move(kinds)) {}
 
-// Not the standard distributions, whose numbers differ between libraries.
+// The numbers of the standard distributions differ between libraries.
 double schedule::uniform() {
   return static_cast<double>(random_() >> 11) * 0x1p-53;
 }
 
 planned_fault schedule::next() {
-  // Each fault takes as many random numbers: the times do not depend on the kinds.
+  // Each fault draws the same number of random numbers, so that the times do not depend on the kinds.
   auto interval = uniform();
   auto kind = uniform();
   auto draw = random_();
   auto length = uniform();
 
   planned_fault result;
-  // At most eight times the mean: a run should not have to wait out the tail.
+  // At most eight times the mean, so that no run waits for the tail of the distribution.
   auto factor = std::min(-std::log1p(-interval), 8.0);
   result.after = std::chrono::milliseconds{std::llround(factor * static_cast<double>(mean_interval_.count()))};
   auto total = std::accumulate(kinds_.begin(), kinds_.end(), std::uint64_t{0},

@@ -24,13 +24,13 @@ inline constexpr fault_kind all_fault_kinds[] = {fault_kind::kill,      fault_ki
                                                  fault_kind::kill_node, fault_kind::freeze_node, fault_kind::cut,
                                                  fault_kind::fill_disk};
 
-/// As users write it: "kill", "kill-two", ...
+/// The name on the command line: "kill", "kill-two", ...
 [[nodiscard]] std::string_view to_string(fault_kind kind);
 
-/// What it does, in a line for `--help`.
+/// One line of description for `--help`.
 [[nodiscard]] std::string_view explain(fault_kind kind);
 
-/// Whether it goes for a node, so that workers may be lost with it which no list of victims names.
+/// Whether the fault hits a node, so that workers may be lost that no list of victims contains.
 [[nodiscard]] bool concerns_node(fault_kind kind);
 
 struct weighted_kind {
@@ -40,26 +40,27 @@ struct weighted_kind {
   bool operator==(const weighted_kind&) const = default;
 };
 
-/// Reads "kill,freeze=3,cut"; a weight is 1 where none is said. Nothing for what cannot be read.
+/// Parses "kill,freeze=3,cut"; a missing weight means 1. Empty for an invalid text.
 [[nodiscard]] std::optional<std::vector<weighted_kind>> parse_kinds(std::string_view text);
 
-/// A fault that is to come. Who it hits is decided when it is due, among those who live then: `draw` modulo their
+/// A planned fault. Its victim is chosen when it is due, among the processes that live then: `draw` modulo their
 /// number.
 struct planned_fault {
-  /// Since the fault before.
+  /// Since the previous fault.
   std::chrono::milliseconds after{0};
   fault_kind kind = fault_kind::kill;
   std::uint64_t draw = 0;
-  /// Until it is taken back: revived, started again, linked, freed.
+  /// Until it is undone: the victim resumed or restarted, the link restored, the disk freed.
   std::chrono::milliseconds lasts{0};
 
   bool operator==(const planned_fault&) const = default;
 };
 
-/// Faults without end, the same for the same seed on every machine: exponential intervals, kinds by weight.
+/// An endless sequence of faults with exponential intervals and weighted kinds. A seed gives the same faults on every
+/// machine.
 class schedule {
  public:
-  /// `kinds` is not empty and has a positive weight.
+  /// `kinds` must not be empty and must have a positive weight.
   schedule(std::uint64_t seed, std::chrono::milliseconds mean_interval, std::vector<weighted_kind> kinds);
 
   [[nodiscard]] planned_fault next();

@@ -1,5 +1,7 @@
 #include "shell.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -14,7 +16,7 @@ namespace troupe::chaos {
 std::optional<std::string> complaint_of(const std::vector<std::string>& argv) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0)
-    return std::string{"no pipe: "} + std::strerror(errno);
+    return fmt::format("cannot make a pipe: {}", std::strerror(errno));
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, pipe[1], STDOUT_FILENO);
@@ -35,14 +37,14 @@ std::optional<std::string> complaint_of(const std::vector<std::string>& argv) {
   }
   ::close(pipe[0]);
   if (bad != 0)
-    return argv.at(0) + ": " + std::strerror(bad);
+    return fmt::format("{}: {}", argv.at(0), std::strerror(bad));
   auto status = 0;
   ::waitpid(pid, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
     return std::nullopt;
   while (!output.empty() && output.back() == '\n')
     output.pop_back();
-  return argv.at(0) + ": " + (output.empty() ? "failed" : output);
+  return fmt::format("{}: {}", argv.at(0), output.empty() ? "failed" : output);
 }
 
 std::vector<std::string> split_command(const std::string& text) {

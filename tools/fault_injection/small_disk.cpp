@@ -1,5 +1,7 @@
 #include "small_disk.hpp"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -17,14 +19,14 @@ constexpr const char* size_option = "size=256m";
 
 std::unique_ptr<small_disk> small_disk::mount(const std::filesystem::path& where, std::string& reason) {
   if (::mount("troupe-chaos", where.c_str(), "tmpfs", MS_NODEV | MS_NOSUID, size_option) != 0) {
-    reason = "no tmpfs can be mounted on " + where.string() + ": " + std::strerror(errno);
+    reason = fmt::format("cannot mount a tmpfs on {}: {}", where.string(), std::strerror(errno));
     return nullptr;
   }
   return std::unique_ptr<small_disk>{new small_disk{where}};
 }
 
 small_disk::~small_disk() {
-  // Lazily: what is left of a broken run may still have files open.
+  // Lazily, because processes of a broken run may still have files open.
   ::umount2(where_.c_str(), MNT_DETACH);
 }
 

@@ -6,16 +6,17 @@
 
 namespace troupe::chaos {
 
-/// A file system in memory, small enough to be filled. Unmounted with this object.
+/// A file system in memory that is small enough to be filled. The destructor unmounts it.
 class small_disk {
  public:
-  /// Mounts it on a directory that exists. Fails with the reason, as it does without the right to mount.
+  /// Mounts it on an existing directory. Returns null and sets `reason` on failure, for example without permission to
+  /// mount.
   [[nodiscard]] static std::unique_ptr<small_disk> mount(const std::filesystem::path& where, std::string& reason);
   small_disk(const small_disk&) = delete;
   small_disk& operator=(const small_disk&) = delete;
   ~small_disk();
 
-  /// Leaves no byte for anybody else, until `free` is called.
+  /// Fills the disk completely until `free` is called.
   void fill() const;
   void free() const;
 

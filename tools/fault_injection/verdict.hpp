@@ -12,61 +12,61 @@
 
 namespace troupe::chaos {
 
-/// A fault that was done to a run.
+/// A fault that was injected into a run.
 struct injected_fault {
   fault_kind kind = fault_kind::kill;
   /// Since the run's first step.
   std::chrono::milliseconds at{0};
   /// The last step known to have been applied then.
   std::uint64_t step = 0;
-  /// Processes of workers that cannot have survived it.
+  /// Worker processes that cannot have survived it.
   std::vector<std::uint32_t> killed;
-  /// Processes of workers that may be given up because of it.
+  /// Worker processes that may be given up because of it.
   std::vector<std::uint32_t> endangered;
-  /// No worker was left that could go on.
+  /// No worker was left that could continue.
   bool left_none = false;
 };
 
-/// What is known of a disturbed run when it is over.
+/// The facts about a finished disturbed run.
 struct evidence {
-  /// result.json of both runs; null where there is none.
+  /// result.json of both runs; null if there is none.
   nlohmann::json result;
   nlohmann::json undisturbed;
-  /// run.json of the disturbed run; null where there is none.
+  /// run.json of the disturbed run; null if there is none.
   nlohmann::json run;
-  /// How many workers it was to have; 0 where that is not known.
+  /// The requested number of workers; 0 if unknown.
   std::uint32_t workers = 0;
   std::vector<injected_fault> faults;
-  /// How many were to be injected; 0 for any number.
+  /// The number of planned faults; 0 for any number.
   std::size_t planned_faults = 0;
   std::vector<ledger_entry> ledger;
-  /// Samples in the data set; nothing where that cannot be known.
+  /// The number of samples in the data set, if known.
   std::optional<std::uint64_t> samples;
 };
 
 enum class answer : std::uint8_t {
   yes = 1,
   no = 2,
-  /// This build does not tell what it takes to answer.
-  not_told = 3,
-  /// It is no question for this trial.
-  not_asked = 4,
+  /// The run's files lack the data needed to answer.
+  unknown = 3,
+  /// The question does not apply to this trial.
+  not_applicable = 4,
 };
 
 /// One condition of the verdict.
 struct finding {
   std::string question;
-  answer is = answer::not_told;
+  answer is = answer::unknown;
   std::string detail;
 };
 
-/// All conditions, in the order in which they should be read.
+/// All conditions, in reading order.
 [[nodiscard]] std::vector<finding> judge(const evidence& facts);
 
-/// The workers that faults have killed or endangered, with the last time for each.
+/// The workers that faults have killed or endangered, with the last known step at that time.
 [[nodiscard]] victim_steps victims_of(const std::vector<injected_fault>& faults);
 
-/// The value below which this share of the values lies; 0 of none.
+/// The percentile of the values for a share in [0, 1], by the nearest-rank method; 0 without values.
 [[nodiscard]] double percentile(std::vector<double> values, double share);
 
 } // namespace troupe::chaos

@@ -1,4 +1,4 @@
-# Sourced by the commands in tools/: set-up, configuring and building, the same for all of them.
+# Sourced by the commands in tools/: set-up, configuration and build.
 # shellcheck shell=bash
 
 troupe_root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd -P)
@@ -17,16 +17,16 @@ require_preset() {
   esac
 }
 
-# The programs know themselves and their children through /proc, which a bare root directory (chroot) does not have.
+# The programs use /proc to find their own files and their children. A bare root directory (chroot) lacks it.
 ensure_proc() {
   [[ ! -e /proc/self/exe ]] || return 0
-  say_phase "Mounting /proc, which this root directory does not have"
+  say_phase "Mounting /proc, which this root directory lacks"
   mount -t proc proc /proc 2>/dev/null \
-    || stop 2 "/proc is not mounted here, and cannot be mounted." "Mount it and run this again: mount -t proc proc /proc"
+    || stop 2 "/proc is not mounted and cannot be mounted." "Mount it and run this again: mount -t proc proc /proc"
 }
 
-# troupe_setup PRESET [SECTION...]: makes sure that packages (those of [needed] by default) and CAF are there. Sets caf_dir
-# and caf_prefix.
+# troupe_setup PRESET [SECTION...]: installs missing packages (of section [needed] by default) and CAF. Sets caf_dir and
+# caf_prefix.
 troupe_setup() {
   local preset=$1 cache
   shift
@@ -39,13 +39,13 @@ troupe_setup() {
   ensure_caf "$preset"
 }
 
-# What a build directory was configured from: it is configured again when this changes.
+# Identifies what a build directory was configured from. It is configured again when this changes.
 configuration_identity() {
   printf '%s\n%s\n' "$troupe_root" "$caf_dir"
   cksum <"$troupe_root/CMakePresets.json"
 }
 
-# configure PRESET: configures build/PRESET when that is needed. Takes caf_dir and caf_prefix from troupe_setup.
+# configure PRESET: configures build/PRESET if necessary. Uses caf_dir and caf_prefix from troupe_setup.
 configure() {
   local preset=$1 dir="$troupe_root/build/$1" identity
   local stamp="$dir/.troupe-configured"
@@ -55,7 +55,7 @@ configure() {
   fi
   local -a options=(--preset "$preset" "-DCAF_DIR=$caf_dir")
   [[ -z $caf_prefix ]] || options+=("-DCMAKE_PREFIX_PATH=$caf_prefix")
-  # A build directory remembers where its sources lay.
+  # A build directory contains the path of its sources.
   if [[ -e $dir/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$troupe_root" "$dir/CMakeCache.txt"; then
     options+=(--fresh)
   fi
@@ -67,7 +67,7 @@ configure() {
   printf '%s\n' "$identity" >"$stamp"
 }
 
-# build PRESET [TARGET...]: on a terminal with its progress, otherwise into a log.
+# build PRESET [TARGET...]: shows progress on a terminal, otherwise writes a log.
 build() {
   local preset=$1 started=$SECONDS
   shift
@@ -76,7 +76,7 @@ build() {
   cd "$troupe_root" || exit
   if [[ -t 1 ]]; then
     "${command[@]}" || stop 1 "Building build/$preset failed." \
-      "The first line that says FAILED tells why. Repair it and run the same command again."
+      "The first line with FAILED shows the cause. Repair it and run the same command again."
   else
     : >"build/$preset/build.log"
     run_logged "Building build/$preset" "$troupe_root/build/$preset/build.log" "${command[@]}"
@@ -84,7 +84,7 @@ build() {
   say "built in $((SECONDS - started)) s"
 }
 
-# troupe_configure_and_build PRESET [TARGET...]: everything by default.
+# troupe_configure_and_build PRESET [TARGET...]: builds everything by default.
 troupe_configure_and_build() {
   local preset=$1
   shift

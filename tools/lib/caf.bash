@@ -2,7 +2,7 @@
 # the checkout.
 # shellcheck shell=bash
 
-# Without a sanitizer, CAF >= 0.18.7 and < 1.2 is used as it is found; this version is built where there is none.
+# Without a sanitizer, an installed CAF >= 0.18.7 and < 1.2 is used. Otherwise this version is built.
 caf_version=0.18.7
 caf_sha256=d5c3abe8fd67a729aab1baeece10367637d903ba335f4c79378bcadfbcd34552
 
@@ -11,7 +11,7 @@ troupe_cache() {
   printf '%s\n' "${TROUPE_CACHE:-${XDG_CACHE_HOME:-$home/.cache}/troupe}"
 }
 
-# new_log NAME: the path of an empty log.
+# new_log NAME: prints the path of an empty log.
 new_log() {
   local log
   log="$(troupe_cache)/logs/$1.log"
@@ -19,7 +19,7 @@ new_log() {
   printf '%s\n' "$log"
 }
 
-# A sanitizer sees through CAF only when CAF was built with it: its own queues look like races otherwise.
+# Sanitizers need a CAF that was built with them; otherwise CAF's queues look like races.
 caf_flavour() {
   case $1 in
     asan | tsan) printf '%s\n' "$1" ;;
@@ -35,7 +35,7 @@ caf_flags() {
   esac
 }
 
-# Whether a prefix holds a whole CAF. A broken-off build never gets there: it is renamed into place when all is installed.
+# Whether a prefix contains a complete CAF. An interrupted build never gets there, because the rename is its last step.
 caf_is_whole() {
   local file
   for file in lib/cmake/CAF/CAFConfig.cmake lib/cmake/CAF/CAFTargets-release.cmake include/caf/openssl/manager.hpp \
@@ -44,7 +44,7 @@ caf_is_whole() {
   done
 }
 
-# caf_cached FLAVOUR: the prefix of the CAF in the cache; our version before others, then the newest.
+# caf_cached FLAVOUR: prints the prefix of the CAF in the cache; prefers our version, then the newest.
 caf_cached() {
   local cache candidate
   cache=$(troupe_cache)
@@ -61,7 +61,7 @@ caf_cached() {
   return 1
 }
 
-# The directory of the CMake package of an installed CAF that will do; fails where there is none.
+# Prints the directory of the CMake package of a suitable installed CAF; fails if there is none.
 caf_installed() {
   local dir found
   dir=$(mktemp -d)
@@ -81,21 +81,21 @@ CMAKE
   [[ -n $found ]] && printf '%s\n' "$found"
 }
 
-# The archives that this machine's apt knows, Debian's own first; no security archives, which carry no other suites.
+# Prints the archives that apt is configured with, Debian's own first, without security archives, which lack other suites.
 apt_mirrors() {
   local uris
   # shellcheck disable=SC2016 # the format is apt's
   uris=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null || true)
   if [[ -z $uris ]]; then
-    # No lists yet: apt still tells where it would take them from.
+    # Without package lists, apt still prints where it would get them.
     uris=$(apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/.*|\1|p" || true)
   fi
   printf '%s\n' "$uris" | sed 's|/*$||' | grep -v -e security -e '^$' |
     awk '!seen[$0]++ { if (/\/debian$/) print; else others = others $0 "\n" } END { printf "%s", others }'
 }
 
-# Writes an apt configuration that stands on its own: read after the system's, it looks at one source list and keeps all
-# state under $dir. Nothing of the system's configuration changes.
+# Writes a separate apt configuration. Read after the system's, it uses a single source list and keeps all state under
+# $dir. The system's configuration does not change.
 write_apt_configuration() {
   local dir=$1 mirror=$2 options=""
   local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -116,7 +116,7 @@ CONF
   mkdir -p "$dir/lists/partial"
 }
 
-# download_from MIRROR DIR LOG: gets the source's original archive into DIR. Fails quietly where the mirror does not have it.
+# download_from MIRROR DIR LOG: downloads the original source archive into DIR. Fails quietly if the mirror lacks it.
 download_from() {
   local mirror=$1 dir=$2 log=$3
   local -a apt=(apt-get -q -c "$dir/apt.conf")
@@ -125,7 +125,7 @@ download_from() {
   if ! "${apt[@]}" update >"$dir/update.log" 2>&1; then
     cat "$dir/update.log" >>"$log"
     grep -q 'is expired' "$dir/update.log" || return 1
-    # The mirror lags, or the clock is wrong. Only the version whose checksum we know is taken from such an index.
+    # The mirror is outdated, or the clock is wrong. From such an index only the version with a known checksum is used.
     touch "$dir/expired"
     apt+=(-o Acquire::Check-Valid-Until=false)
     "${apt[@]}" update >>"$log" 2>&1 || return 1
@@ -133,21 +133,21 @@ download_from() {
   (cd "$dir" && "${apt[@]}" source --download-only --tar-only actor-framework) >>"$log" 2>&1
 }
 
-# check_source FILE [expired]: stops unless this archive may be built.
+# check_source FILE [expired]: stops unless the archive is trusted.
 check_source() {
   local file=$1 expired=${2:-} sum version
   version=$(source_version "$file")
   if [[ $version == "$caf_version" ]]; then
     sum=$(sha256sum "$file" | cut -d' ' -f1)
-    [[ $sum == "$caf_sha256" ]] || stop 1 "The source of CAF $version is not the one that was tested." \
+    [[ $sum == "$caf_sha256" ]] || stop 1 "The source of CAF $version is not the one that Troupe was tested with." \
       "file:     $file" "SHA-256:  $sum" "expected: $caf_sha256" \
       "Remove the file and try another mirror, or find out who changed it."
   elif [[ -n $expired ]]; then
     stop 1 "The mirror's index is out of date and offers CAF $version, for which no checksum is known." \
       "Check this machine's clock (it says $(date -u +%F)), or use another mirror in apt's sources."
   else
-    say "NOTE: Debian's experimental suite now carries CAF $version, not $caf_version: taking that one."
-    say "Its signature was verified by apt; Troupe was tested with $caf_version."
+    say "NOTE: Debian's experimental suite now contains CAF $version instead of $caf_version: using it."
+    say "apt has verified its signature; Troupe was tested with $caf_version."
   fi
 }
 
@@ -156,7 +156,7 @@ source_version() {
   printf '%s\n' "${name%.orig.tar.*}"
 }
 
-# fetch_caf_source LOG: sets caf_source to the checked archive, in the cache.
+# fetch_caf_source LOG: sets caf_source to the verified archive in the cache.
 fetch_caf_source() {
   local log=$1 sources dir mirror expired="" file=""
   sources="$(troupe_cache)/sources"
@@ -166,12 +166,12 @@ fetch_caf_source() {
     check_source "$caf_source"
     return
   fi
-  command -v apt-get >/dev/null || stop 1 "There is no CAF >= $caf_version that CMake finds, and no apt to get its source with." \
+  command -v apt-get >/dev/null || stop 1 "CMake finds no CAF >= $caf_version, and there is no apt to get its source." \
     "Install CAF $caf_version or later (core, io) and put its prefix into CMAKE_PREFIX_PATH," \
     "or put the source archive with SHA-256 $caf_sha256 at $caf_source."
   say "Fetching its source from Debian's experimental suite (3 MB)"
   dir=$(mktemp -d)
-  # apt downloads as a user of its own.
+  # apt downloads as a separate user.
   chmod 755 "$dir"
   while IFS= read -r mirror; do
     [[ -n $mirror ]] || continue
@@ -197,7 +197,7 @@ fetch_caf_source() {
   rm -rf "$dir"
 }
 
-# compile_caf FLAVOUR DIR LOG: configures, builds and installs the source that lies in DIR/source to DIR/prefix.
+# compile_caf FLAVOUR DIR LOG: configures, builds and installs the source in DIR/source to DIR/prefix.
 compile_caf() {
   local flavour=$1 dir=$2 log=$3
   local -a options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON
@@ -206,11 +206,11 @@ compile_caf() {
   run_logged "Configuring CAF" "$log" cmake -S "$dir/source" -B "$dir/build" "${options[@]}"
   run_logged "Building CAF" "$log" cmake --build "$dir/build" -j "$(parallel_jobs)"
   run_logged "Installing CAF" "$log" cmake --install "$dir/build"
-  caf_is_whole "$dir/prefix" || stop 1 "The build of CAF in $dir is not whole." "The log is in $log."
+  caf_is_whole "$dir/prefix" || stop 1 "The build of CAF in $dir is incomplete." "The log is in $log."
 }
 
-# build_caf FLAVOUR: builds CAF into the cache. Everything happens in a directory of its own beside the final place; the
-# rename is the last step.
+# build_caf FLAVOUR: builds CAF into the cache. Works in a temporary directory beside the final one; the rename is the last
+# step.
 build_caf() {
   local flavour=$1 cache log work version started=$SECONDS
   cache=$(troupe_cache)
@@ -218,7 +218,7 @@ build_caf() {
   say_phase "Building CAF $caf_version ($flavour), about 2-3 minutes on two cores, once. Log: $log"
   fetch_caf_source "$log"
   version=$(source_version "$caf_source")
-  # The lock makes this ours; what a broken-off build has left there goes.
+  # We hold the lock, so remains of an interrupted build can be removed.
   work="$cache/building-$version-$flavour"
   rm -rf "$work"
   mkdir -p "$work/source"
@@ -230,7 +230,7 @@ build_caf() {
   say "CAF $version is in $cache/caf-$version-$flavour ($((SECONDS - started)) s)"
 }
 
-# build_caf_once FLAVOUR: as build_caf, but two set-ups at a time build it once.
+# build_caf_once FLAVOUR: as build_caf, but concurrent set-ups build it once.
 build_caf_once() {
   local cache lock
   cache=$(troupe_cache)
@@ -243,8 +243,8 @@ build_caf_once() {
   exec {lock}>&-
 }
 
-# ensure_caf PRESET: sets caf_dir, the directory of CAF's CMake package, and caf_prefix, what to put into CMAKE_PREFIX_PATH
-# to find it (empty for an installed CAF, which CMake finds by itself).
+# ensure_caf PRESET: sets caf_dir, the directory of CAF's CMake package, and caf_prefix, the entry for CMAKE_PREFIX_PATH
+# (empty for an installed CAF, which CMake finds without it).
 ensure_caf() {
   local flavour
   flavour=$(caf_flavour "$1")

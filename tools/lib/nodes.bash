@@ -1,10 +1,10 @@
-# Sourced by the commands in tools/: caf-node processes on this machine, ended when the command ends.
+# Sourced by the commands in tools/: caf-node processes on this machine, which end with the command.
 # shellcheck shell=bash
 
 node_pids=()
 node_addresses=()
 
-# start_node LOG: starts a caf-node on a port that the system picks, and waits for its address.
+# start_node LOG: starts a caf-node on a port chosen by the system and waits for its address.
 start_node() {
   local log=$1 pid address="" tries
   "${bin:?names the directory of the programs}/caf-node" --listen 127.0.0.1:0 >"$log" 2>&1 &
@@ -23,7 +23,7 @@ start_node() {
   node_addresses+=("$address")
 }
 
-# Ends all nodes that were started: asks them, and after three seconds does not ask.
+# Ends all started nodes: with SIGTERM, and after three seconds with SIGKILL.
 stop_nodes() {
   local pid tries
   for pid in ${node_pids[@]+"${node_pids[@]}"}; do

@@ -1,17 +1,17 @@
-# Sourced by the commands in tools/: makes sure that the packages of tools/packages.txt are installed.
+# Sourced by the commands in tools/: installs the packages of tools/packages.txt.
 # shellcheck shell=bash
 : "${troupe_root:?is set by build.bash}"
 
-# listed_packages SECTION: the names in that section.
+# listed_packages SECTION: prints the names in that section.
 listed_packages() {
   awk -v want="[$1]" '/^\[/ { section = $1; next } section == want && NF && $1 !~ /^#/ { print $1 }' \
     "$troupe_root/tools/packages.txt"
 }
 
-# missing_packages NAME...: those that dpkg does not have installed.
+# missing_packages NAME...: prints those that are not installed.
 missing_packages() {
   local installed
-  # dpkg-query fails when it does not know one of them; what it knows it prints all the same.
+  # dpkg-query fails for an unknown package but still prints the others.
   # shellcheck disable=SC2016 # the format is dpkg-query's
   installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null || true)
   printf '%s\n' "$@" | awk -v installed="$installed" '
@@ -19,7 +19,7 @@ missing_packages() {
     !($1 in have)'
 }
 
-# The words to put before apt-get to run it as root; fails when there is no way to become root.
+# Prints the prefix that runs apt-get as root; fails if there is no way to become root.
 root_prefix() {
   if [[ $(id -u) == 0 ]]; then
     return 0
@@ -38,7 +38,7 @@ install_packages() {
   local log=$1 prefix
   shift
   if ! prefix=$(root_prefix); then
-    stop 2 "Missing packages: $#, and only root can install them. Run this, then the same command again:" \
+    stop 2 "$# packages are missing, and only root can install them. Run this, then the same command again:" \
       "sudo apt-get update && sudo apt-get install --no-install-recommends -y $*"
   fi
   say_phase "Installing packages: $* ($# of them, about a minute for all)"
@@ -49,10 +49,10 @@ install_packages() {
   run_logged "apt-get install" "$log" "${apt[@]}" install -y --no-install-recommends "$@"
 }
 
-# Without apt: says what is needed, and goes on when the tools themselves are there.
+# Without apt: lists the required packages, and continues if the tools themselves are present.
 check_tools() {
   local tool
-  say_phase "This system has no apt. Troupe needs what these Debian packages hold (tools/packages.txt says why):"
+  say_phase "This system has no apt. Troupe needs the content of these Debian packages (tools/packages.txt explains why):"
   # shellcheck disable=SC2046 # names without blanks
   say $(listed_packages needed)
   for tool in g++ cmake ninja pkg-config capnp; do
@@ -61,7 +61,7 @@ check_tools() {
   done
 }
 
-# ensure_packages SECTION...: installs what is missing of these sections.
+# ensure_packages SECTION...: installs the missing packages of these sections.
 ensure_packages() {
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     check_tools
@@ -79,6 +79,6 @@ ensure_packages() {
   fi
   mkdir -p "$(troupe_cache)/logs"
   install_packages "$(new_log packages)" "${missing[@]}"
-  # What CMake did not find before may be there now.
+  # CMake may now find what it did not find before.
   rm -f "$troupe_root"/build/*/.troupe-configured
 }

@@ -1,12 +1,12 @@
-# Sourced by the commands in tools/: what they say, and how a step runs and fails.
+# Sourced by the commands in tools/: output, and running steps with error reports.
 # shellcheck shell=bash
 
-# Says what is being done, as a heading on the terminal.
+# Prints the current phase as a heading.
 say_phase() { printf '==> %s\n' "$*"; }
 
 say() { printf '    %s\n' "$*"; }
 
-# stop EXIT_CODE LINE...: names what went wrong and how to go on (the lines), and ends the command.
+# stop EXIT_CODE LINE...: prints the error and how to continue (the lines), and ends the command.
 stop() {
   local code=$1
   shift
@@ -19,12 +19,12 @@ stop() {
   exit "$code"
 }
 
-# The comment block at the top of a command is its help.
+# Prints the comment at the top of the command, which is its help.
 print_help() {
   awk 'NR == 1 { next } !/^#/ { exit } { sub(/^# ?/, ""); print }' "$0"
 }
 
-# The part of a log that tells why: from a build's first failed command on, or else the end.
+# Prints the relevant part of a log: from a build's first failed command on, or else the end.
 show_log() {
   local log=$1 first
   first=$(grep -n -m1 '^FAILED: ' "$log" | cut -d: -f1 || true)
@@ -39,19 +39,19 @@ show_log() {
   } >&2
 }
 
-# run_logged STEP LOG COMMAND...: runs the command with its output in the log. On failure shows the log's telling part and
-# stops, naming the step.
+# run_logged STEP LOG COMMAND...: runs the command with its output in the log. On failure prints the relevant part of the
+# log and stops with the step's name.
 run_logged() {
   local step=$1 log=$2
   shift 2
   if ! "$@" >>"$log" 2>&1; then
     show_log "$log"
     stop 1 "$step failed." "The whole log is in $log." \
-      "Repair what it names and run the same command again: it goes on where it stopped."
+      "Repair the cause and run the same command again: it continues where it stopped."
   fi
 }
 
-# How many compilers to run at once: one per core, but no more than memory has room for (1.2 GB each).
+# Prints the number of compilers to run at once: one per core, as far as memory allows (1.2 GB each).
 parallel_jobs() {
   local cores available_kb room
   cores=$(nproc)

@@ -1,8 +1,8 @@
-# Sums up a run of ctest, from its JUnit report (first file: how each test ended) and its log (second file: what each test
-# wrote). Prints each skip with its reason, each failure with how to run it again, and the counts as the last line. Fails when
-# a test failed.
+# Summarises a run of ctest from its JUnit report (first file, the outcome of each test) and its log (second file, the output
+# of each test). Prints each skip with its reason, each failure with the command that repeats it, and the counts as the last
+# line. Fails if a test failed.
 #
-# A test that says "SKIP: reason" skipped something: all of it when it exits with 77, otherwise one of its test cases.
+# A test that prints "SKIP: reason" was skipped completely if it exits with 77, otherwise one of its test cases was.
 
 function text(s) {
   gsub(/&lt;/, "<", s); gsub(/&gt;/, ">", s); gsub(/&quot;/, "\"", s); gsub(/&apos;/, "'", s); gsub(/&amp;/, "\\&", s)

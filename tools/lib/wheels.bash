@@ -1,8 +1,8 @@
-# Sourced by tools/test: what the tests use and no Debian package has, from the Python package index into the cache, once. Where there is
-# no pip or no network the tests go on without.
+# Sourced by tools/test: fetches packages for the tests that Debian lacks from the Python package index into the cache, once. Without pip
+# or a network the tests run without them.
 # shellcheck shell=bash
 
-# fetch_wheels NAME WHAT FOR-WHAT REQUIREMENT...: into the cache's directory NAME.
+# fetch_wheels NAME WHAT FOR-WHAT REQUIREMENT...: fetches the requirements into the cache's directory NAME.
 fetch_wheels() {
   local name=$1 what=$2 for_what=$3 directory log
   shift 3
@@ -14,13 +14,13 @@ fetch_wheels() {
   rm -rf "$directory"
   if ! timeout 120 python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target "$directory" \
     "$@" >"$log" 2>&1; then
-    say "Without $what: pip has not fetched it ($log). $for_what"
+    say "Without $what: pip could not fetch it ($log). $for_what"
     return 1
   fi
   touch "$directory/.complete"
 }
 
-# Names LightGBM's library in TROUPE_LIGHTGBM.
+# Sets TROUPE_LIGHTGBM to LightGBM's library.
 offer_lightgbm() {
   [[ -z ${TROUPE_LIGHTGBM:-} ]] || return 0
   fetch_wheels lightgbm "LightGBM's library (4 MB)" "The tests that train with it are left out." 'lightgbm>=4.3,<5' || return 0
@@ -28,7 +28,7 @@ offer_lightgbm() {
   export TROUPE_LIGHTGBM
 }
 
-# Lets python3 find numpy and safetensors, which read what Troupe writes, and write what it reads.
+# Makes numpy and safetensors available to python3; tests exchange files with them.
 offer_python_peers() {
   python3 -c 'import numpy, safetensors' 2>/dev/null && return 0
   fetch_wheels python "numpy and safetensors (20 MB)" "The test that exchanges files with them is skipped." \

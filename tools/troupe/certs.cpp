@@ -26,9 +26,9 @@ int init(const arguments& given) {
     return complain(made.error());
   auto cluster = given.keys / "cluster";
   std::printf("Made the certificate authority of a cluster:\n"
-              "  %s  for every host\n"
-              "  %s  stays here: whoever has it can let hosts in\n"
-              "Next, for each host (the trainer's too, by its host name): troupe certs issue HOST\n",
+              "  %s  copy it to every host\n"
+              "  %s  keep it here: it can admit hosts to the cluster\n"
+              "Next, for each host, including the trainer's (by its host name): troupe certs issue HOST\n",
               (cluster / "ca.pem").c_str(), (cluster / "ca.key").c_str());
   return 0;
 }
@@ -37,12 +37,11 @@ int issue(const arguments& given) {
   auto made = runtime::issue_certificate(given.keys, given.host);
   if (!made)
     return complain(made.error());
-  std::printf("Made the certificate of %s, good for connections both ways:\n"
+  std::printf("Made the certificate of %s, valid for both ends of a connection:\n"
               "  %s\n"
               "  %s  secret\n"
-              "Copy these two and %s into the directory ~/.config/troupe/keys/cluster of %s (or $TROUPE_KEYS/cluster "
-              "there), readable by "
-              "its owner alone:\n"
+              "Copy these two and %s to the directory ~/.config/troupe/keys/cluster on %s (or $TROUPE_KEYS/cluster "
+              "there), readable only by its owner:\n"
               "  ssh %s 'mkdir -p -m 700 ~/.config/troupe/keys/cluster'\n"
               "  scp -p %s %s %s %s:.config/troupe/keys/cluster/\n",
               given.host.c_str(), made->certificate.c_str(), made->key.c_str(), made->ca.c_str(), given.host.c_str(),
@@ -53,10 +52,10 @@ int issue(const arguments& given) {
 } // namespace
 
 void add_certs(CLI::App& app, command& chosen) {
-  // Lives as long as the options that write to it.
+  // Shared with the callbacks, because the options write to it.
   auto given = std::make_shared<arguments>();
   given->keys = runtime::default_key_directory();
-  auto* certs = app.add_subcommand("certs", "Keys, with which the hosts of a cluster know each other");
+  auto* certs = app.add_subcommand("certs", "Make keys with which the hosts of a cluster authenticate each other");
   certs->require_subcommand(0, 1);
   certs->callback([certs, &chosen] {
     if (certs->get_subcommands().empty())
@@ -71,9 +70,9 @@ void add_certs(CLI::App& app, command& chosen) {
     added->callback([given, run, &chosen] { chosen = [given, run] { return run(*given); }; });
     return added;
   };
-  add("init", "Makes the cluster's certificate authority, once, on one machine", init);
-  add("issue", "Makes the certificate of one host, where the authority is", issue)
-      ->add_option("HOST", given->host, "The host's name or address, as trainers and nodes write it")
+  add("init", "Make the cluster's certificate authority, once, on one machine", init);
+  add("issue", "Make the certificate of a host, on the authority's machine", issue)
+      ->add_option("HOST", given->host, "The host's name or address, as used by trainers and nodes")
       ->required();
 }
 

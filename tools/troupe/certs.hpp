@@ -6,11 +6,11 @@
 
 namespace troupe::tool {
 
-/// What a chosen subcommand does; returns the program's exit code.
+/// Runs the selected subcommand; returns the program's exit code.
 using command = std::function<int()>;
 
-/// Adds `certs init` and `certs issue HOST`: the keys of a cluster. Whichever is given on the command line puts itself
-/// into `chosen`.
+/// Adds `certs init` and `certs issue HOST`, which make the keys of a cluster. Parsing the command line stores the
+/// selected one in `chosen`.
 void add_certs(CLI::App& app, command& chosen);
 
 } // namespace troupe::tool

@@ -7,7 +7,7 @@
 #include <exception>
 
 int main(int argc, char** argv) {
-  CLI::App app{"Looks after what Troupe keeps between runs.", "troupe"};
+  CLI::App app{"Manages the keys and checkpoints of Troupe.", "troupe"};
   app.set_version_flag("--version", "troupe " TROUPE_VERSION);
   troupe::tool::command chosen;
   troupe::tool::add_certs(app, chosen);

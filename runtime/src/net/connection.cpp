@@ -11,6 +11,8 @@
 #include <caf/io/network/default_multiplexer.hpp>
 #include <caf/settings.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -43,11 +45,12 @@ std::string setting(const caf::actor_system& system, std::string_view name) {
 // -- reaching a host
 
 tl::unexpected<error> unreachable(const endpoint& where, std::string_view why) {
-  return fail(errc::unreachable, "cannot reach " + to_string(where) + ": " + std::string{why} +
-                                     "; is caf-node running there, and is that the address it printed?");
+  return fail(errc::unreachable,
+              fmt::format("cannot reach {}: {}; is caf-node running there, and is that the address it printed?",
+                          to_string(where), why));
 }
 
-/// Waits until the socket is ready for `events`. False when the time is over.
+/// Waits until the socket is ready for `events`. False after `deadline`.
 bool wait_for(int fd, short events, clock::time_point deadline) {
   for (;;) {
     auto rest = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
@@ -60,7 +63,7 @@ bool wait_for(int fd, short events, clock::time_point deadline) {
   }
 }
 
-/// The code of the error that connecting ended with, 0 for none.
+/// Returns an error code, 0 for success.
 int connect_to(int fd, const addrinfo& address, clock::time_point deadline) {
   if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0)
     return 0;
@@ -79,7 +82,7 @@ expected<unique_fd> dial(const endpoint& where, clock::time_point deadline) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   if (auto code = ::getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &list); code != 0)
-    return fail(errc::unreachable, "cannot resolve host '" + where.host + "': " + ::gai_strerror(code));
+    return fail(errc::unreachable, fmt::format("cannot resolve host '{}': {}", where.host, ::gai_strerror(code)));
   auto found = std::unique_ptr<addrinfo, void (*)(addrinfo*)>{list, ::freeaddrinfo};
   auto code = 0;
   for (auto* each = found.get(); each != nullptr; each = each->ai_next) {
@@ -93,9 +96,7 @@ expected<unique_fd> dial(const endpoint& where, clock::time_point deadline) {
   return unreachable(where, std::strerror(code));
 }
 
-// -- TLS, seen from the side that dials
-
-/// Repeats a step of the session as it wishes, until it is done, has failed or the time is over.
+/// Repeats a step of the session until it is done, has failed, or `deadline` has passed.
 template <class Step>
 tls_status complete(int fd, clock::time_point deadline, Step step) {
   for (;;) {
@@ -113,20 +114,21 @@ expected<void> explain(const endpoint& where, tls_status status, const tls_sessi
     return {};
   case tls_status::failed:
     if (session.reason().code != errc::not_authenticated)
-      return unreachable(where, "what answers there " + session.reason().message);
+      return unreachable(where, fmt::format("the other end {}", session.reason().message));
     return fail(errc::not_authenticated,
-                "no trusted connection to " + to_string(where) + ": what answers there " + session.reason().message +
-                    ". Both ends need certificates of the same authority (for loopback: the same user's keys; for "
-                    "clusters: troupe certs init, then troupe certs issue HOST), and neither may run with --insecure");
+                fmt::format("no trusted connection to {}: the other end {}. Both ends need certificates of the same "
+                            "authority (for loopback: the same user's keys; for clusters: troupe certs init, then "
+                            "troupe certs issue HOST), and neither may run with --insecure",
+                            to_string(where), session.reason().message));
   case tls_status::wants_read:
   case tls_status::wants_write:
-    return unreachable(where, "it takes connections, but says nothing");
+    return unreachable(where, "it accepts connections but sends nothing");
   }
   return {};
 }
 
-/// Returns once both ends have accepted the other's certificate. With TLS 1.3, the one that dials is through with its
-/// handshake before the other has looked at its certificate: what tells is that a node speaks first.
+/// Returns once both ends have accepted the other's certificate. With TLS 1.3 the client completes its handshake before
+/// the server has checked the client's certificate. A node sends first, so its first byte shows that it has accepted.
 expected<std::unique_ptr<tls_session>> authenticate(const endpoint& where, const tls_files& keys, int fd,
                                                     clock::time_point deadline) {
   auto context = tls_context::make(keys);
@@ -141,21 +143,19 @@ expected<std::unique_ptr<tls_session>> authenticate(const endpoint& where, const
   return session;
 }
 
-// -- what CAF does above the socket
-
 caf::actor broker_of(caf::actor_system& system) {
   return system.middleman().named_broker<caf::io::basp_broker>("BASP");
 }
 
-/// Every system that is not under test has this one.
+/// The multiplexer of every system outside CAF's own tests.
 caf::io::network::default_multiplexer& multiplexer_of(caf::actor_system& system) {
   return dynamic_cast<caf::io::network::default_multiplexer&>(system.middleman().backend());
 }
 
-/// CAF's brokers part company when two connections to one node are new at the same time: each end may keep another one.
-/// (CAF's middleman actor sees to it that there are none; it knows no TLS.) So a connection is introduced when the one
-/// before is known to both ends. Of the process and not of the actor system, which has no place for it; it is held for
-/// two round trips to a peer that has spoken already.
+/// Serialises introductions. When two connections to one node are new at the same time, the brokers at the two ends may
+/// keep different ones and lose each other. CAF's middleman actor avoids that, but does not support TLS. So the next
+/// connection is introduced only when both ends know the one before. The mutex belongs to the process, because an actor
+/// system has no place for it, and is held for two round trips to a peer that has already sent something.
 std::timed_mutex& introduction() {
   static std::timed_mutex result;
   return result;
@@ -164,25 +164,25 @@ std::timed_mutex& introduction() {
 expected<actors::node_actor> check_node(caf::actor_system& system, const endpoint& where,
                                         const caf::strong_actor_ptr& found, const std::set<std::string>& interface) {
   if (found == nullptr)
-    return fail(errc::unreachable, "nobody is published at " + to_string(where));
+    return fail(errc::unreachable, fmt::format("no actor is published at {}", to_string(where)));
   if (!system.assignable(interface, system.message_types<actors::node_actor>()))
-    return fail(errc::program_mismatch, "what is published at " + to_string(where) +
-                                            " is no node of this version of Troupe: install the same version of "
-                                            "caf-node there");
+    return fail(errc::program_mismatch, fmt::format("the actor published at {} is not a node of this version of "
+                                                    "Troupe: install the same version of caf-node there",
+                                                    to_string(where)));
   return caf::actor_cast<actors::node_actor>(found);
 }
 
 error introduction_error(const endpoint& where, const caf::error& reason, bool secure) {
-  auto text = "no node answers at " + to_string(where) + " (" + caf::to_string(reason) + ")";
-  return {errc::unreachable, secure ? text : text + "; does it run with --insecure, too?"};
+  return {errc::unreachable, fmt::format("no node answers at {} ({}){}", to_string(where), caf::to_string(reason),
+                                         secure ? "" : "; does it run with --insecure, too?")};
 }
 
-/// Lets the actor systems at both ends of a connection know each other. Returns when the node has answered.
+/// Makes the actor systems at both ends of a connection known to each other. Returns when the node has answered.
 expected<actors::node_actor> introduce(caf::actor_system& system, const endpoint& where, caf::io::scribe_ptr connection,
                                        clock::time_point deadline) {
   auto turn = std::unique_lock{introduction(), deadline};
   if (!turn)
-    return unreachable(where, "other connections take too long");
+    return unreachable(where, "timed out waiting for other connections to be established");
   expected<actors::node_actor> result;
   auto self = caf::scoped_actor{system};
   auto rest = [&] { return std::max<clock::duration>(deadline - clock::now(), std::chrono::milliseconds{1}); };
@@ -192,7 +192,7 @@ expected<actors::node_actor> introduce(caf::actor_system& system, const endpoint
                [&](const caf::error& reason) { result = fail(introduction_error(where, reason, is_secure(system))); });
   if (!result)
     return result;
-  // The other end knows this connection when it answers over it.
+  // An answer over this connection shows that the other end knows it.
   auto node = *result;
   self->request(node, rest(), offer_request{})
       .receive([](const node_offer&) {},
@@ -231,11 +231,12 @@ expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& 
       return fail(std::move(made.error()));
     context = std::move(*made);
   }
-  // A node that comes back must not wait until the connections of the one before are forgotten.
+  // Reuse the address, so that a restarted node need not wait until the connections of its predecessor time out.
   auto listener = caf::io::network::new_tcp_acceptor_impl(where.port, where.host.c_str(), true);
   if (!listener)
-    return fail(errc::unreachable, "cannot listen on " + to_string(where) + " (" + caf::to_string(listener.error()) +
-                                       "): is the address one of this host's, and the port free?");
+    return fail(errc::unreachable,
+                fmt::format("cannot listen on {} ({}): does the address belong to this host, and is the port free?",
+                            to_string(where), caf::to_string(listener.error())));
   auto doorman =
       context ? make_tls_doorman(multiplexer, *listener, std::move(context)) : multiplexer.new_doorman(*listener);
   auto port = doorman->port();

@@ -14,28 +14,27 @@
 
 namespace troupe::runtime {
 
-/// The one place that makes connections: mutual TLS with the keys that `secure` was given, or, where a person has
-/// spelled out `--insecure`, plain.
+/// All connections of actors are made here: with mutual TLS and the keys passed to `secure`, or unencrypted if the user
+/// asked for `--insecure`.
 
-/// Loads CAF's I/O module and sets the keys; no keys: insecure.
+/// Loads CAF's I/O module and sets the keys. Without keys, connections are not encrypted.
 void secure(caf::actor_system_config& config, const std::optional<tls_files>& keys);
 
-/// Whether `secure` was given keys.
+/// Whether keys were passed to `secure`.
 [[nodiscard]] bool is_secure(const caf::actor_system& system);
 
-/// The keys that `secure` was given.
+/// The keys passed to `secure`.
 [[nodiscard]] std::optional<tls_files> keys_of(const caf::actor_system& system);
 
-/// Opens a port for a node. Returns the port. Fails with `errc::unreachable` when it cannot be had and
-/// `errc::not_authenticated` when the keys cannot be used.
+/// Opens a port for a node and returns its number. Fails with `errc::unreachable` if the port cannot be opened and
+/// `errc::not_authenticated` if the keys cannot be used.
 [[nodiscard]] expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where);
 
 void unpublish(const actors::node_actor& node, std::uint16_t port);
 
-/// Connects to the node at `where`. Blocks, for no longer than `limit` once the host's name is resolved; to be called
-/// from a thread that may. Fails with `errc::unreachable` when nobody answers there, with `errc::not_authenticated`
-/// when either end refuses the other's certificate or has none, and with `errc::program_mismatch` for a node of another
-/// version.
+/// Connects to the node at `where`. Blocks, for at most `limit` after the host's name is resolved, so do not call it
+/// from an actor. Fails with `errc::unreachable` if no node answers, `errc::not_authenticated` if either end rejects
+/// the other's certificate or has none, and `errc::program_mismatch` for a node of another version.
 [[nodiscard]] expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& where,
                                                    std::chrono::milliseconds limit);
 

@@ -12,50 +12,53 @@
 #include <optional>
 #include <string>
 
-/// How parts of checkpoints reach the driver, and their bytes the workers, without a file system that both see. Each
-/// worker has a connection of its own, beside those of the actors: what moves there makes no message wait.
+/// Transfers parts of checkpoints between workers and driver where they share no file system. Each worker has a
+/// connection for it, separate from those of the actors, so that bulk data delays no message.
 ///
 ///     worker → driver   {run, worker, nonce}
-///     driver → worker   {nonce, proof}                    knows the run's secret (join_handshake.hpp)
+///     driver → worker   {nonce, proof}                    proves that it knows the run's secret (join_handshake.hpp)
 ///     worker → driver   {proof}
-///   then, as often as wanted, one of
+///   then, any number of times, one of
 ///     worker → driver   {put: step, generation, attempt, rank, world_size, tensors}
 ///     driver → worker   {}                                the space is reserved
 ///     worker → driver   the part's bytes, then {chunks}   their checksums
-///     driver → worker   {report}                          it is on the device
+///     driver → worker   {report}                          the part is durable
 ///   or
 ///     worker → driver   {get: file, offset, size}
 ///     driver → worker   {}, then the bytes
 ///
-/// Wherever the driver cannot, it says {code, message} instead.
+/// On failure the driver answers {code, message} instead and closes the connection.
 namespace troupe::runtime {
 
-/// What both ends of a run's streams know.
+/// What both ends of a run's part streams know.
 struct part_stream_secret {
   run_id run;
   std::string secret;
-  /// No keys: in plain.
+  /// Without keys the streams are not encrypted.
   std::optional<tls_files> keys;
+
+  /// Null without keys. Fails as `tls_context::make` does.
+  [[nodiscard]] expected<std::shared_ptr<const tls_context>> make_context() const;
 };
 
-/// The driver's end: writes what comes into `checkpoints`, a thread for each connection, at a pace that the device
-/// sets. Reads from the one checkpoint that is lent. Listens on loopback only if `loopback` says so.
+/// The driver's end. Writes the parts it receives into `checkpoints`, on one thread for each connection, at the speed
+/// of the device. Sends workers the one checkpoint that it lends. Listens only on loopback if `loopback` is set.
 [[nodiscard]] expected<std::unique_ptr<actors::part_receiver>>
 open_part_receiver(part_stream_secret secret, std::filesystem::path checkpoints, bool loopback);
 
-/// A worker's end. Used from one thread at a time; reconnects when a connection was lost or given up.
+/// A worker's end. Used from one thread at a time. Reconnects after a connection was lost or closed.
 class part_stream : public std::enable_shared_from_this<part_stream> {
  public:
   part_stream(part_stream_secret secret, worker_id worker, endpoint where);
 
-  /// Streams a part to the driver, and returns once it is on the device there. Fails with `errc::damaged` when other
-  /// bytes have arrived than were sent, with what the driver says, and as `secure_stream` does.
+  /// Sends a part to the driver and returns once it is durable there. Fails with `errc::damaged` if the bytes changed
+  /// in transit, with the error that the driver reports, and as `secure_stream` does.
   [[nodiscard]] expected<serialization::part_report> put(const staged_part& part, const std::stop_token& stop);
 
-  /// The checkpoint that the driver lends, whose tensors are read over this stream and verified here.
+  /// The checkpoint that the driver lends. Its tensors are read over this stream and verified here.
   [[nodiscard]] expected<std::shared_ptr<const state_source>> open_source();
 
-  /// Fills `target` from a file of that checkpoint.
+  /// Fills `target` from a file of the lent checkpoint.
   [[nodiscard]] expected<void> get(const std::string& file, std::uint64_t offset_bytes, std::span<std::byte> target);
 
  private:

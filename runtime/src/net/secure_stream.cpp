@@ -1,5 +1,7 @@
 #include "net/secure_stream.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -18,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-/// How often a stop is looked for.
+/// How often the stop token is checked.
 constexpr auto slice = 100ms;
 
 constexpr auto never = clock::time_point::max();
@@ -27,7 +29,7 @@ void set_option(int fd, int level, int name, int value) {
   ::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-/// A host that is gone says nothing: the kernel asks it.
+/// Enables keep-alive probes and a limit on unacknowledged data, because a host that disappears sends nothing.
 void prepare(int fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -35,13 +37,12 @@ void prepare(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // Nor does it say that it has what was sent.
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000);
 }
 
 error lost(int code) {
   return {errc::unreachable,
-          code == 0 ? "the connection was closed" : std::string{"the connection was lost: "} + std::strerror(code)};
+          code == 0 ? "the connection was closed" : fmt::format("the connection was lost: {}", std::strerror(code))};
 }
 
 } // namespace
@@ -57,13 +58,13 @@ expected<secure_stream> secure_stream::connect(const endpoint& where, std::share
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   auto unreachable = [&](const std::string& why) {
-    return fail(errc::unreachable, "cannot connect to " + to_string(where) + ": " + why);
+    return fail(errc::unreachable, fmt::format("cannot connect to {}: {}", to_string(where), why));
   };
   if (auto code = ::getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &list); code != 0)
     return unreachable(::gai_strerror(code));
   auto addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>{list, ::freeaddrinfo};
   auto until = clock::now() + limit;
-  auto why = std::string{"it has no address"};
+  auto why = std::string{"the host has no address"};
   for (auto* each = list; each != nullptr; each = each->ai_next) {
     auto socket =
         collectives::unique_fd{::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol)};
@@ -87,7 +88,7 @@ expected<secure_stream> secure_stream::connect(const endpoint& where, std::share
       }
     }
     if (auto done = result.shake_hands(std::move(context), tls_role::client, limit); !done)
-      return fail(done.error().code, to_string(where) + ' ' + done.error().message);
+      return fail(done.error().code, fmt::format("{} {}", to_string(where), done.error().message));
     return result;
   }
   return unreachable(why);
@@ -122,29 +123,29 @@ expected<void> secure_stream::await(short events, clock::time_point limit) const
   auto what = pollfd{socket_.get(), events, 0};
   for (;;) {
     if (stop_.stop_requested())
-      return fail(errc::aborted, "the transfer is not wanted any more");
+      return fail(errc::aborted, "the transfer was cancelled");
     auto ready = ::poll(&what, 1, static_cast<int>(std::chrono::milliseconds{slice}.count()));
     if (ready > 0)
       return {};
     if (ready < 0 && errno != EINTR)
       return fail(lost(errno));
     if (clock::now() >= limit)
-      return fail(errc::timed_out, "it does not answer in time");
+      return fail(errc::timed_out, "no answer within the time limit");
   }
 }
 
-/// `plain` and `secure` move some bytes from `offset` on; one of them until all are.
+/// `plain` and `secure` each transfer some bytes from an offset; one of them is called until all are transferred.
 template <class Plain, class Secure>
 expected<void> secure_stream::transfer(std::size_t size_bytes, short events, Plain plain, Secure secure) {
   for (std::size_t done = 0; done < size_bytes;) {
     if (stop_.stop_requested())
-      return fail(errc::aborted, "the transfer is not wanted any more");
+      return fail(errc::aborted, "the transfer was cancelled");
     auto wanted = events;
     if (session_) {
       std::size_t count = 0;
       auto status = secure(done, count);
       if (status == tls_status::failed)
-        return fail(errc::unreachable, "the other end " + session_->reason().message);
+        return fail(errc::unreachable, fmt::format("the other end {}", session_->reason().message));
       done += status == tls_status::done ? count : 0;
       if (status == tls_status::done)
         continue;
@@ -192,14 +193,14 @@ expected<nlohmann::json> secure_stream::read_text(std::size_t limit_bytes) {
     return fail(std::move(got.error()));
   size = ntohl(size);
   if (size > limit_bytes)
-    return fail(errc::invalid_argument, "a text of " + std::to_string(size) + " bytes, more than " +
-                                            std::to_string(limit_bytes) + " are not expected");
+    return fail(errc::invalid_argument,
+                fmt::format("the other end announced a text of {} bytes; at most {} are accepted", size, limit_bytes));
   auto body = std::string(size, '\0');
   if (auto got = read(std::as_writable_bytes(std::span{body})); !got)
     return fail(std::move(got.error()));
   auto result = nlohmann::json::parse(body, nullptr, false);
   if (!result.is_object())
-    return fail(errc::invalid_argument, "what came is no JSON object");
+    return fail(errc::invalid_argument, "received a text that is not a JSON object");
   return result;
 }
 

@@ -16,32 +16,33 @@
 
 namespace troupe::runtime {
 
-/// A connection of two threads that wait for each other: mutual TLS, or plain where a person has spelled out
-/// `--insecure`. What the other end does not take makes the writer wait: that is the back pressure. A peer whose host
-/// is gone is noticed within half a minute. Used from one thread at a time.
+/// A blocking connection between two threads: mutual TLS, or unencrypted if the user asked for `--insecure`. A write
+/// blocks until the other end reads, which is the back pressure. The loss of the peer's host is noticed within half a
+/// minute. Used from one thread at a time.
 class secure_stream {
  public:
-  /// Connects and shakes hands; no context: in plain. Fails with `errc::unreachable` or `errc::not_authenticated`.
+  /// Connects and performs the handshake; a null context means unencrypted. Fails with `errc::unreachable` or
+  /// `errc::not_authenticated`.
   [[nodiscard]] static expected<secure_stream> connect(const endpoint& where,
                                                        std::shared_ptr<const tls_context> context,
                                                        std::chrono::milliseconds limit, std::stop_token stop);
 
-  /// Shakes hands with who has connected.
+  /// Performs the server's side of the handshake over an accepted socket.
   [[nodiscard]] static expected<secure_stream> accept(collectives::unique_fd socket,
                                                       std::shared_ptr<const tls_context> context,
                                                       std::chrono::milliseconds limit, std::stop_token stop);
 
-  /// All of `bytes`. Both fail with `errc::unreachable` when the other end is gone, and with `errc::aborted` when the
-  /// stream is to stop.
+  /// Transfer all of `bytes`. Fail with `errc::unreachable` if the other end is gone and `errc::aborted` after a stop
+  /// request.
   [[nodiscard]] expected<void> write(std::span<const std::byte> bytes);
   [[nodiscard]] expected<void> read(std::span<std::byte> bytes);
 
-  /// One JSON text, with its length in front. Fails with `errc::invalid_argument` for one that is longer than
-  /// `limit_bytes`, or none.
+  /// Transfer one JSON object, preceded by its length. Reading fails with `errc::invalid_argument` for a text that is
+  /// longer than `limit_bytes` or not a JSON object.
   [[nodiscard]] expected<void> write_text(const nlohmann::json& text);
   [[nodiscard]] expected<nlohmann::json> read_text(std::size_t limit_bytes);
 
-  /// Calls stop from now on when this says so.
+  /// Replaces the stop token.
   void stop_with(std::stop_token stop) { stop_ = std::move(stop); }
 
  private:
@@ -49,7 +50,7 @@ class secure_stream {
 
   [[nodiscard]] expected<void> shake_hands(std::shared_ptr<const tls_context> context, tls_role role,
                                            std::chrono::milliseconds limit);
-  /// Until the socket is ready for `events`, the end of `limit`, or a stop.
+  /// Waits until the socket is ready for `events`. Fails after `limit` and after a stop request.
   [[nodiscard]] expected<void> await(short events, std::chrono::steady_clock::time_point limit) const;
   template <class Plain, class Secure>
   [[nodiscard]] expected<void> transfer(std::size_t size_bytes, short events, Plain plain, Secure secure);

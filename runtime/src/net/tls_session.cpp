@@ -1,5 +1,6 @@
 #include "net/tls_session.hpp"
 
+#include <fmt/format.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/x509.h>
@@ -14,7 +15,7 @@ namespace troupe::runtime {
 
 namespace {
 
-// -- the socket, as OpenSSL sees it: its own socket BIO would raise SIGPIPE
+// A BIO over a socket, because OpenSSL's own socket BIO raises SIGPIPE.
 
 int socket_of(BIO* bio) {
   return static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
@@ -44,12 +45,12 @@ long control_socket(BIO*, int command, long, void*) {
   return command == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-/// An encrypted key must not make a process in the background ask for its passphrase.
+/// Keeps a background process from prompting for the passphrase of an encrypted key.
 int no_passphrase(char*, int, int, void*) {
   return 0;
 }
 
-/// What OpenSSL says about its last failure; empties its list.
+/// OpenSSL's description of its last failure. Clears OpenSSL's error queue.
 std::string last_openssl_error() {
   auto code = ERR_peek_last_error();
   const auto* text = ERR_reason_error_string(code);
@@ -58,10 +59,10 @@ std::string last_openssl_error() {
 }
 
 error file_error(const std::filesystem::path& file) {
-  return {errc::not_authenticated, file.string() + " cannot be used: " + last_openssl_error()};
+  return {errc::not_authenticated, fmt::format("{} cannot be used: {}", file.string(), last_openssl_error())};
 }
 
-/// Alerts by which a peer says that it will not have our certificate, or misses one.
+/// Alerts by which a peer rejects our certificate or asks for a missing one.
 bool is_about_certificate(int alert) {
   switch (alert) {
   case SSL_AD_BAD_CERTIFICATE:
@@ -91,7 +92,7 @@ expected<std::shared_ptr<const tls_context>> tls_context::make(const tls_files& 
   if (settings == nullptr || socket == nullptr || BIO_meth_set_write(socket, send_bytes) != 1 ||
       BIO_meth_set_read(socket, receive_bytes) != 1 || BIO_meth_set_ctrl(socket, control_socket) != 1 ||
       SSL_CTX_set_min_proto_version(settings, TLS1_3_VERSION) != 1 || SSL_CTX_set_num_tickets(settings, 0) != 1)
-    return fail(errc::internal, "no TLS: " + last_openssl_error());
+    return fail(errc::internal, fmt::format("cannot set up TLS: {}", last_openssl_error()));
   SSL_CTX_set_default_passwd_cb(settings, no_passphrase);
   if (SSL_CTX_use_certificate_chain_file(settings, files.certificate.c_str()) != 1)
     return fail(file_error(files.certificate));
@@ -99,10 +100,10 @@ expected<std::shared_ptr<const tls_context>> tls_context::make(const tls_files& 
     return fail(file_error(files.key));
   if (SSL_CTX_load_verify_file(settings, files.ca.c_str()) != 1)
     return fail(file_error(files.ca));
-  // OpenSSL itself checks that the other's certificate is meant for its role.
+  // OpenSSL checks that the peer's certificate is meant for the peer's role.
   SSL_CTX_set_verify(settings, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_OFF);
-  // A write that must be repeated comes from the same bytes, but they may lie elsewhere by then.
+  // A repeated write has the same bytes, but their buffer may have moved.
   SSL_CTX_set_mode(settings,
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
   return result;
@@ -114,7 +115,7 @@ tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role ro
   ssl_.reset(SSL_new(context_->settings_.get()));
   auto* bio = ssl_ ? BIO_new(context_->socket_.get()) : nullptr;
   if (bio == nullptr) {
-    fail_with({errc::internal, "could not be talked to: " + last_openssl_error()});
+    fail_with({errc::internal, fmt::format("is unreachable because OpenSSL failed: {}", last_openssl_error())});
     return;
   }
   BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)));
@@ -152,7 +153,7 @@ void tls_session::close() {
     return;
   broken_ = true;
   ERR_clear_error();
-  // Once: the other end's answer would have to be waited for, and nothing depends on it.
+  // Called once: a second call would wait for the other end's answer, which nothing depends on.
   SSL_shutdown(ssl_.get());
   ERR_clear_error();
 }
@@ -161,7 +162,7 @@ template <class Call>
 tls_status tls_session::attempt(Call call) {
   if (broken_)
     return tls_status::failed;
-  // SSL_get_error reads the thread's list, not this session's.
+  // SSL_get_error reads the thread's error queue, which other sessions share.
   ERR_clear_error();
   errno = 0;
   auto result = call();
@@ -176,7 +177,7 @@ tls_status tls_session::attempt(Call call) {
     return fail_with({errc::unreachable, "closed the connection"});
   case SSL_ERROR_SYSCALL:
     return fail_with(
-        {errc::unreachable, errno == 0 ? "closed the connection" : std::string{"was lost: "} + std::strerror(errno)});
+        {errc::unreachable, errno == 0 ? "closed the connection" : fmt::format("was lost: {}", std::strerror(errno))});
   default:
     return fail_with(describe_failure());
   }
@@ -186,7 +187,7 @@ tls_status tls_session::fail_with(error reason) {
   broken_ = true;
   reason_ = std::move(reason);
   ERR_clear_error();
-  // What lies unread when the socket is closed would become a reset, which can overtake the alert that says why.
+  // Closing a socket with unread data sends a reset, which can overtake the alert that carries the reason.
   std::array<char, 4096> rest{};
   for (auto i = 0; i < 16 && ::recv(fd_, rest.data(), rest.size(), MSG_DONTWAIT) > 0; ++i)
     ;
@@ -196,18 +197,18 @@ tls_status tls_session::fail_with(error reason) {
 error tls_session::describe_failure() const {
   if (auto verified = SSL_get_verify_result(ssl_.get()); verified != X509_V_OK)
     return {errc::not_authenticated,
-            std::string{"has a certificate that we refuse ("} + X509_verify_cert_error_string(verified) + ")"};
+            fmt::format("has a certificate that we refuse ({})", X509_verify_cert_error_string(verified))};
   auto code = ERR_peek_error();
   auto reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
   if (reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256) {
     auto alert = reason - SSL_AD_REASON_OFFSET;
     return {errc::not_authenticated,
-            std::string{is_about_certificate(alert) ? "refused our certificate (" : "ended the handshake ("} +
-                SSL_alert_desc_string_long(alert) + ")"};
+            fmt::format("{} ({})", is_about_certificate(alert) ? "refused our certificate" : "ended the handshake",
+                        SSL_alert_desc_string_long(alert))};
   }
   const auto* text = ERR_reason_error_string(code);
   return {errc::not_authenticated,
-          std::string{"does not speak the TLS that we do ("} + (text != nullptr ? text : "no reason given") + ")"};
+          fmt::format("does not speak our version of TLS ({})", text != nullptr ? text : "no reason given")};
 }
 
 } // namespace troupe::runtime

@@ -11,11 +11,11 @@
 
 namespace troupe::runtime {
 
-/// What all connections made with the same keys share: the files are read once, here. Both ends must show a certificate
-/// of the authority; TLS 1.3 and nothing older; no session is resumed, so each connection is verified anew.
+/// The settings shared by all connections with the same keys; reads the key files once. Both ends must present a
+/// certificate of the authority. Only TLS 1.3 is accepted. Sessions are not resumed, so each connection is verified.
 class tls_context {
  public:
-  /// Fails with `errc::not_authenticated` when a file cannot be used.
+  /// Fails with `errc::not_authenticated` for a file that cannot be used.
   [[nodiscard]] static expected<std::shared_ptr<const tls_context>> make(const tls_files& files);
 
  private:
@@ -34,26 +34,26 @@ enum class tls_role : std::uint8_t { client, server };
 
 enum class tls_status : std::uint8_t {
   done,
-  /// Nothing was done: call again, with the same arguments, when the socket is readable.
+  /// No progress: call again with the same arguments when the socket is readable.
   wants_read,
-  /// Likewise, when it is writable. Reading may want to write, and writing to read.
+  /// Likewise when the socket is writable. A read may have to write, and a write to read.
   wants_write,
-  /// The end; `tls_session::reason` tells.
+  /// The session is over; see `tls_session::reason`.
   failed,
 };
 
-/// TLS over one non-blocking socket, which it borrows. Neither blocks nor raises SIGPIPE. Not thread-safe, but it may
-/// move from thread to thread: it leaves nothing behind in OpenSSL's error list, which belongs to the thread and is
-/// shared by all its connections: what one left there would be taken for the failure of the next.
+/// TLS over one non-blocking socket, which it borrows. Neither blocks nor raises SIGPIPE. Not thread-safe, but may move
+/// between threads. Leaves OpenSSL's error queue empty: the queue belongs to the thread, and an error left there would
+/// be attributed to the next connection that uses the thread.
 class tls_session {
  public:
   tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd);
 
-  /// To be called until it is done, before all else. For a server that means that both have accepted the other's
-  /// certificate; a client learns whether its own was accepted from the first `peek` or `read`.
+  /// Call it first, until it is done. Then a server knows that both ends have accepted the other's certificate. A
+  /// client learns from its first `peek` or `read` whether its own was accepted.
   [[nodiscard]] tls_status handshake();
 
-  /// Done as soon as there is something to read, and leaves it there.
+  /// Done as soon as there is something to read, without consuming it.
   [[nodiscard]] tls_status peek();
 
   /// Reads between one byte and `size_bytes`, which must not be 0.
@@ -62,14 +62,14 @@ class tls_session {
   /// Writes between one byte and `size_bytes`, which must not be 0.
   [[nodiscard]] tls_status write(const void* source, std::size_t size_bytes, std::size_t& written_bytes);
 
-  /// Whether there are bytes to read that the socket does not know of any more: it will not become readable for them.
+  /// Whether received bytes are buffered here. The socket does not become readable for them.
   [[nodiscard]] bool has_pending() const noexcept;
 
-  /// Tells the other end that no more will come.
+  /// Announces the end of the data to the other end.
   void close();
 
-  /// Why it has failed: `errc::not_authenticated` or `errc::unreachable`. The message tells what the other end did, as
-  /// the rest of a sentence about it: "refused our certificate (unknown CA)".
+  /// Why the session failed: `errc::not_authenticated` or `errc::unreachable`. The message continues a sentence about
+  /// the other end: "refused our certificate (unknown CA)".
   [[nodiscard]] const error& reason() const noexcept { return reason_; }
 
  private:

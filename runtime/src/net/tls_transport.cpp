@@ -24,13 +24,13 @@ namespace net = caf::io::network;
 
 using clock = std::chrono::steady_clock;
 
-/// Unfinished handshakes that one port carries; a further one costs the oldest its place.
+/// How many unfinished handshakes one port keeps; a further one drops the oldest.
 constexpr std::size_t max_waiting = 256;
 
-/// How many records one connection may read or write before the others have their turn.
+/// How many records one connection reads or writes before the others have their turn.
 constexpr int max_records = 50;
 
-/// How long a peer may take none of what is left to send to it when its connection has been closed on this side.
+/// After a connection was closed on this side, how long the peer may accept none of the remaining data.
 constexpr auto drain_limit = std::chrono::milliseconds{5'000};
 
 template <class T>
@@ -38,21 +38,21 @@ T or_empty(caf::expected<T> x) {
   return x ? std::move(*x) : T{};
 }
 
-/// Reads and writes one connection, in the multiplexer's thread. Watches a socket for writing only when it has been
-/// full, or has something to send: the multiplexer reports states, not changes, and would spin.
+/// Reads and writes one connection in the multiplexer's thread. Watches the socket for writing only while there is
+/// something to send: the multiplexer is level-triggered and would spin otherwise.
 class tls_stream : public net::event_handler {
  public:
   tls_stream(net::default_multiplexer& multiplexer, int fd, std::unique_ptr<tls_session> session,
              net::stream_manager& owner)
       : net::event_handler(multiplexer, fd), session_(std::move(session)), owner_(owner) {}
 
-  /// Goes through the server's side of the handshake and tells how it ended, at most once.
+  /// Performs the server's side of the handshake and calls `then` with the outcome, at most once.
   void accept(std::function<void(bool)> then) {
     accepted_ = std::move(then);
     watch_reads(true);
   }
 
-  /// Begins to hand on what comes in.
+  /// Starts to pass received data to the owner.
   void start() {
     prepare_read();
     resume();
@@ -60,7 +60,7 @@ class tls_stream : public net::event_handler {
 
   void resume() {
     watch_reads(true);
-    // The socket does not become readable for what OpenSSL has taken from it already.
+    // The socket does not become readable for data that OpenSSL has already taken from it.
     if (session_->has_pending())
       backend().post([this, kept = self_] { handle_event(net::operation::read); });
   }
@@ -80,7 +80,7 @@ class tls_stream : public net::event_handler {
       watch_writes(true);
   }
 
-  /// Ends at once, without a word to the other end.
+  /// Ends at once, without notifying the other end.
   void drop() {
     ended_ = true;
     accepted_ = nullptr;
@@ -104,7 +104,7 @@ class tls_stream : public net::event_handler {
   }
 
   void handle_event(net::operation op) override {
-    // One report of the multiplexer can hold more events than the connection lives for.
+    // The multiplexer may still have events to report for a connection that an earlier event has ended.
     if (ended_)
       return;
     if (op == net::operation::propagate_error)
@@ -134,7 +134,7 @@ class tls_stream : public net::event_handler {
   }
 
   void on_readable() {
-    // While a read waits for room to send, data is no reason to try again, and would be reported for ever.
+    // Reads are not watched while one waits to write: the multiplexer would report the unread data in a loop.
     read();
     if (std::exchange(write_wants_read_, false))
       write();
@@ -150,7 +150,7 @@ class tls_stream : public net::event_handler {
   }
 
   void read() {
-    // A record that has been read in part is read to its end, as the socket tells no more of it.
+    // Read a partially read record to its end, because the socket does not become readable for the rest.
     for (auto reads = 0; watches_reads_ && (reads < max_records || session_->has_pending()); ++reads) {
       std::size_t count = 0;
       switch (session_->read(in_.data() + collected_, in_.size() - collected_, count)) {
@@ -183,7 +183,7 @@ class tls_stream : public net::event_handler {
     return goes_on;
   }
 
-  /// Room for what the broker has asked for last.
+  /// Makes room for what the broker has asked for last.
   void prepare_read() {
     using flag = caf::io::receive_policy_flag;
     collected_ = 0;
@@ -210,7 +210,7 @@ class tls_stream : public net::event_handler {
       case tls_status::wants_read:
         write_wants_read_ = true;
         watch_writes(false);
-        // What waits for the last words of a closed connection would wait for ever: nobody reads it any more.
+        // A closing connection is no longer read, so this write could never continue.
         if (closing_)
           fail(net::operation::write);
         return;
@@ -256,8 +256,8 @@ class tls_stream : public net::event_handler {
   void watch_reads(bool on) { watch(net::operation::read, watches_reads_, on && !ended_); }
   void watch_writes(bool on) { watch(net::operation::write, watches_writes_, on && !ended_); }
 
-  /// What is watched stays alive: the multiplexer keeps bare pointers, and forgets this one only when it has gone
-  /// through all that it had to report. What is posted comes after that.
+  /// Keeps this stream alive while it is watched, since the multiplexer holds plain pointers. It drops them only after
+  /// it has handled all pending events; posted work runs after that.
   void watch(net::operation op, bool& watches, bool on) {
     if (watches == on)
       return;
@@ -273,7 +273,7 @@ class tls_stream : public net::event_handler {
   }
 
   std::unique_ptr<tls_session> session_;
-  /// This stream is a part of it.
+  /// Contains this stream.
   net::stream_manager& owner_;
   caf::intrusive_ptr<net::stream_manager> self_;
   /// Set while the handshake lasts.
@@ -294,7 +294,7 @@ class tls_stream : public net::event_handler {
 
   std::size_t written_ = 0;
   caf::byte_buffer out_;
-  /// What the broker has written since `out_` was taken: a write that has to be repeated must find the same bytes.
+  /// Data written by the broker since `out_` was taken. It is separate because a repeated write needs the same bytes.
   caf::byte_buffer next_out_;
 };
 
@@ -386,7 +386,7 @@ class tls_doorman : public caf::io::doorman {
     auto fd = acceptor_.accepted_socket();
     auto session = std::make_unique<tls_session>(context_, tls_role::server, fd);
     auto scribe = caf::make_counted<tls_scribe>(acceptor_.backend(), fd, std::move(session));
-    // This one may have been closed while the multiplexer had the connection to report.
+    // The doorman may have been closed before the multiplexer reported this connection.
     if (detached())
       return false;
     if (waiting_.size() == max_waiting)
@@ -405,8 +405,8 @@ class tls_doorman : public caf::io::doorman {
       drop_oldest();
     timer_.stop();
     acceptor_.graceful_shutdown();
-    // The multiplexer forgets the timer only when it has gone through all that it had to report. And it forgets to tell
-    // an acceptor that it is removed when it was added only just now: it would keep this one for ever.
+    // The multiplexer drops the timer only after it has handled all pending events. It also does not notify an acceptor
+    // of its removal if it was added only just before, and would keep it for ever.
     acceptor_.backend().post(
         [kept = caf::intrusive_ptr<tls_doorman>{this}] { kept->acceptor_.removed_from_loop(net::operation::read); });
     detach(&acceptor_.backend(), false);
@@ -418,13 +418,13 @@ class tls_doorman : public caf::io::doorman {
   void remove_from_loop() override { acceptor_.passivate(); }
 
  private:
-  struct joiner {
+  struct pending_handshake {
     tls_scribe_ptr scribe;
     clock::time_point deadline;
   };
 
   void on_handshake(tls_scribe* scribe, bool verified) {
-    auto found = std::ranges::find(waiting_, scribe, [](const joiner& each) { return each.scribe.get(); });
+    auto found = std::ranges::find(waiting_, scribe, [](const pending_handshake& each) { return each.scribe.get(); });
     auto kept = std::move(found->scribe);
     waiting_.erase(found);
     if (!verified)
@@ -453,8 +453,8 @@ class tls_doorman : public caf::io::doorman {
   std::shared_ptr<const tls_context> context_;
   net::acceptor_impl<accept_policy> acceptor_;
   deadline_timer timer_;
-  /// In the order in which they came, which is that of their deadlines.
-  std::deque<joiner> waiting_;
+  /// In order of arrival, which is also the order of their deadlines.
+  std::deque<pending_handshake> waiting_;
 };
 
 } // namespace

@@ -11,21 +11,22 @@
 
 namespace troupe::runtime {
 
-/// TLS below BASP, CAF's protocol between actor systems: what CAF's own broker reads and writes goes through a
-/// `tls_session`.
+/// TLS below BASP, CAF's protocol between actor systems: CAF's own broker reads and writes through a `tls_session`.
 ///
-/// In the place of CAF's OpenSSL module, which leaves the errors of one connection in OpenSSL's list and takes them for
-/// failures of the next that has to wait (0.18.7), so that whoever knocked at a port and went cut healthy connections.
+/// Replaces CAF's OpenSSL module. That module (0.18.7) leaves the errors of one connection in OpenSSL's error queue and
+/// attributes them to the next connection that has to wait, so that any failed connection attempt at a port could end
+/// healthy connections.
 
-/// How long a peer that has connected may take to show its certificate.
+/// How long a peer that has connected may take to present its certificate.
 inline constexpr auto handshake_limit = std::chrono::seconds{10};
 
-/// A connection for CAF's broker over a socket, which it takes over, whose handshake is done. From any thread.
+/// A connection for CAF's broker over a socket whose handshake is done. Takes ownership of the socket. Callable from
+/// any thread.
 [[nodiscard]] caf::io::scribe_ptr make_tls_scribe(caf::io::network::default_multiplexer& multiplexer, int fd,
                                                   std::unique_ptr<tls_session> session);
 
-/// A listener over a socket, which it takes over. Hands a connection to its broker once the peer is verified, and never
-/// one that is not. From any thread.
+/// A listener over a socket, of which it takes ownership. Hands a connection to its broker only after the peer has been
+/// verified. Callable from any thread.
 [[nodiscard]] caf::io::doorman_ptr make_tls_doorman(caf::io::network::default_multiplexer& multiplexer, int fd,
                                                     std::shared_ptr<const tls_context> context);
 

@@ -6,6 +6,8 @@
 #include "process/descriptor_packets.hpp"
 #include "process/signals_blocked.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -27,34 +29,34 @@ namespace troupe::runtime {
 
 namespace {
 
-/// How long to wait before descriptors are sent again that the kernel has not taken.
+/// How long to wait before retrying to send descriptors that the kernel did not accept.
 constexpr int congestion_pause_milliseconds = 5;
 
-/// More answers than one exchange has and fruitless packets cause: such a worker sends and never reads.
+/// More answers than one exchange and all permitted packets can cause. A worker with more pending ones never reads.
 constexpr std::size_t max_waiting_answers = 2 * max_fruitless_packets;
 
-/// What the workers of one exchange have offered, by local rank; open until the last answer is sent.
+/// The descriptors offered in one exchange, by local rank; open until the last answer is sent.
 using shared_descriptors = std::vector<std::vector<unique_fd>>;
 
-/// A packet on its way to a worker.
+/// A packet to be sent to a worker.
 struct answer {
   generation_id generation;
   std::vector<std::byte> bytes;
-  /// Owned by `source`; that is empty for a refusal.
+  /// Owned by `source`, which is null for a refusal.
   std::vector<int> descriptors;
   std::shared_ptr<const shared_descriptors> source;
 };
 
 struct connection {
-  /// Names it in epoll events, which can come when its descriptor's number is another one's already.
+  /// Identifies it in epoll events, which may arrive after the number of its descriptor has been reused.
   std::uint64_t id = 0;
   unique_fd socket;
-  /// What it has offered, until its exchange comes about.
+  /// The descriptors it has offered, until its exchange completes.
   std::vector<unique_fd> held;
   std::deque<answer> outbox;
   std::size_t fruitless_packets = 0;
   bool is_congested = false;
-  /// To be forgotten as soon as nobody is in the middle of using it.
+  /// To be removed by `remove_ended`, when no caller holds a reference to it.
   bool is_over = false;
 };
 
@@ -71,7 +73,7 @@ answer make_refusal(generation_id generation, const error& reason) {
   return {generation, to_bytes(packet), {}, nullptr};
 }
 
-/// The descriptors of all ranks but `receiver`, in as few packets as the kernel's limit allows.
+/// The descriptors of all ranks but `receiver`, in as few packets as the limits allow.
 std::vector<answer> make_answers(generation_id generation, const std::shared_ptr<const shared_descriptors>& source,
                                  std::size_t receiver) {
   std::vector<answer> result;
@@ -93,18 +95,18 @@ std::vector<answer> make_answers(generation_id generation, const std::shared_ptr
   return result;
 }
 
-/// What is wrong with a packet, whatever it claims.
+/// Checks a packet on its own.
 std::optional<error> flaw(const received_packet& packet, const std::optional<offer_packet>& offer) {
   if (!offer)
-    return error{errc::invalid_argument, "the node does not know this packet: the worker's program and the node's are "
-                                         "of different versions"};
+    return error{errc::invalid_argument, "the node cannot parse the worker's packet: the worker's program and the "
+                                         "node's have different versions"};
   if (packet.out_of_descriptors)
-    return error{errc::io_error, "the node cannot open more files: raise its limit (ulimit -n)"};
+    return error{errc::io_error, "the node has reached its limit on open files: raise it (ulimit -n)"};
   if (offer->count > max_offered_descriptors || offer->count != packet.descriptors.size())
-    return error{errc::invalid_argument, "a worker offers as many descriptors as it says, and at most " +
-                                             std::to_string(max_offered_descriptors) + "; this one says " +
-                                             std::to_string(offer->count) + " and sends " +
-                                             std::to_string(packet.descriptors.size())};
+    return error{errc::invalid_argument,
+                 fmt::format("the worker announced {} descriptors and sent {}; the numbers must agree, and at most {} "
+                             "are accepted",
+                             offer->count, packet.descriptors.size(), max_offered_descriptors)};
   return std::nullopt;
 }
 
@@ -125,7 +127,7 @@ class descriptor_broker::impl {
  private:
   void serve();
 
-  // All below are called with the mutex held.
+  // All functions below are called with the mutex held.
   void handle(const epoll_event& event);
   void receive(run_state& run, worker_id worker, connection& from);
   void accept(run_state& run, worker_id worker, connection& from, received_packet packet);
@@ -134,7 +136,7 @@ class descriptor_broker::impl {
   static void deliver(run_state& run, generation_id generation, const std::vector<worker_id>& members);
   void flush(connection& to);
   void flush_all(run_state& run);
-  void forget_ended(run_state& run);
+  void remove_ended(run_state& run);
   void retry_congested();
   void watch(const connection& x) const;
 
@@ -145,7 +147,7 @@ class descriptor_broker::impl {
   std::map<run_id, run_state> runs_;
   /// By connection id.
   std::map<std::uint64_t, std::pair<run_id, worker_id>> owners_;
-  /// 0 is the wake-up call.
+  /// 0 is the wake-up event.
   std::uint64_t last_id_ = 0;
   bool has_congested_ = false;
   bool closing_ = false;
@@ -166,7 +168,7 @@ descriptor_broker::impl::~impl() {
 }
 
 expected<void> descriptor_broker::impl::open() {
-  constexpr auto what = "cannot start the thread that passes descriptors on";
+  constexpr auto what = "cannot start the thread that exchanges descriptors";
   epoll_ = unique_fd{epoll_create1(EPOLL_CLOEXEC)};
   wake_ = unique_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   epoll_event event{};
@@ -178,14 +180,14 @@ expected<void> descriptor_broker::impl::open() {
   try {
     thread_ = std::thread{[this] { serve(); }};
   } catch (const std::system_error& reason) {
-    return fail(errc::io_error, std::string{what} + ": " + reason.what() + "; raise the limit of threads (ulimit -u)");
+    return fail(errc::io_error, fmt::format("{}: {}; raise the limit on threads (ulimit -u)", what, reason.what()));
   }
   pthread_setname_np(thread_.native_handle(), "descriptors");
   return {};
 }
 
 expected<unique_fd> descriptor_broker::impl::add(const run_id& run, worker_id worker) {
-  auto what = "cannot make a socket for worker " + std::to_string(worker.value);
+  auto what = fmt::format("cannot make a socket for worker {}", worker);
   std::array<int, 2> ends{-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return fail(system_error(what));
@@ -196,7 +198,7 @@ expected<unique_fd> descriptor_broker::impl::add(const run_id& run, worker_id wo
   auto lock = std::lock_guard{mutex_};
   auto& workers = runs_[run].workers;
   if (workers.contains(worker))
-    return fail(errc::already_exists, what + " of run " + run.value + ": it has one");
+    return fail(errc::already_exists, fmt::format("{} of run {}: it already has one", what, run.value));
   ours.id = ++last_id_;
   epoll_event event{};
   event.events = EPOLLIN;
@@ -215,7 +217,7 @@ void descriptor_broker::impl::remove(const run_id& run, worker_id worker) {
     return;
   if (auto i = found->second.workers.find(worker); i != found->second.workers.end())
     i->second.is_over = true;
-  forget_ended(found->second);
+  remove_ended(found->second);
 }
 
 void descriptor_broker::impl::end_run(const run_id& run) {
@@ -223,13 +225,13 @@ void descriptor_broker::impl::end_run(const run_id& run) {
   auto found = runs_.find(run);
   if (found == runs_.end())
     return;
-  auto drain = make_refusal({}, {errc::stale_generation, "run " + run.value + " has ended on this node"});
+  auto refusal = make_refusal({}, {errc::stale_generation, fmt::format("run {} has ended on this node", run.value)});
   for (auto& [worker, x] : found->second.workers) {
-    x.outbox.push_back(drain);
+    x.outbox.push_back(refusal);
     flush(x);
     x.is_over = true;
   }
-  forget_ended(found->second);
+  remove_ended(found->second);
   runs_.erase(found);
 }
 
@@ -259,10 +261,10 @@ void descriptor_broker::impl::handle(const epoll_event& event) {
     flush(from);
   if ((event.events & ~std::uint32_t{EPOLLOUT}) != 0)
     receive(run, worker, from);
-  forget_ended(run);
+  remove_ended(run);
 }
 
-/// One packet, so that a chatty worker does not keep us from the others.
+/// Receives one packet, so that a chatty worker does not hold up the others.
 void descriptor_broker::impl::receive(run_state& run, worker_id worker, connection& from) {
   auto packet = receive_packet(from.socket.get());
   switch (packet.what) {
@@ -282,8 +284,9 @@ void descriptor_broker::impl::accept(run_state& run, worker_id worker, connectio
   auto wrong = flaw(packet, offer);
   auto has_too_many = ++from.fruitless_packets > max_fruitless_packets;
   if (has_too_many)
-    wrong = error{errc::invalid_argument, "the worker has sent " + std::to_string(from.fruitless_packets) +
-                                              " packets without an exchange: the node closes its socket"};
+    wrong = error{errc::invalid_argument,
+                  fmt::format("the worker sent {} packets without completing an exchange: the node closes its socket",
+                              from.fruitless_packets)};
   if (wrong)
     from.outbox.push_back(make_refusal(offer ? offer->what.generation : generation_id{}, *wrong));
   else
@@ -309,9 +312,10 @@ void descriptor_broker::impl::act(run_state& run, worker_id worker, const offer_
     deliver(run, offer.what.generation, decision.complete);
 }
 
-/// Nobody is to take an exchange for valid that is over, and its descriptors are not to stay open for a slow reader.
+/// Replaces unsent answers of an older exchange by refusals. No worker may take that exchange for valid, and a slow
+/// reader must not keep its descriptors open.
 void descriptor_broker::impl::retire_older(run_state& run, generation_id newest) {
-  error reason{errc::stale_generation, "generation " + std::to_string(newest.value) + " has begun"};
+  error reason{errc::stale_generation, fmt::format("generation {} has begun", newest)};
   for (auto& [worker, x] : run.workers) {
     auto first = std::ranges::find_if(x.outbox, [](const answer& each) { return each.source != nullptr; });
     if (first == x.outbox.end())
@@ -357,7 +361,7 @@ void descriptor_broker::impl::flush(connection& to) {
     has_congested_ = true;
     break;
   case send_outcome::closed:
-    // What it has sent before it went is read first: the end comes last.
+    // Packets that the worker sent before it closed are still read; the end of the connection comes after them.
     to.outbox.clear();
     break;
   case send_outcome::failed:
@@ -372,14 +376,14 @@ void descriptor_broker::impl::flush(connection& to) {
 void descriptor_broker::impl::watch(const connection& x) const {
   epoll_event event{};
   event.events = EPOLLIN;
-  // A congested socket can be written to: waiting for that would keep a core busy.
+  // A congested socket is writable, so waiting for that would spin.
   if (!x.outbox.empty() && !x.is_congested)
     event.events |= EPOLLOUT;
   event.data.u64 = x.id;
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, x.socket.get(), &event);
 }
 
-void descriptor_broker::impl::forget_ended(run_state& run) {
+void descriptor_broker::impl::remove_ended(run_state& run) {
   for (auto i = run.workers.begin(); i != run.workers.end();) {
     if (!i->second.is_over) {
       ++i;
@@ -398,7 +402,7 @@ void descriptor_broker::impl::retry_congested() {
     for (auto& [worker, x] : run.workers)
       if (x.is_congested)
         flush(x);
-    forget_ended(run);
+    remove_ended(run);
   }
 }
 

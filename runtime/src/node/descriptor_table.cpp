@@ -1,32 +1,24 @@
 #include "node/descriptor_table.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <string>
 #include <utility>
 
 namespace troupe::runtime {
 
 namespace {
 
-std::string name(worker_id x) {
-  return "worker " + std::to_string(x.value);
-}
-
-std::string name(generation_id x) {
-  return "generation " + std::to_string(x.value);
-}
-
-/// What is wrong with an offer by itself.
+/// Checks an offer on its own.
 std::optional<error> flaw(const descriptor_offer& what) {
   if (what.generation.value == 0)
-    return error{errc::invalid_argument, "generations begin at 1"};
+    return error{errc::invalid_argument, "generation 0 is invalid: generations start at 1"};
   if (what.local_world_size > max_local_world_size)
-    return error{errc::invalid_argument, "an exchange of descriptors is among at most " +
-                                             std::to_string(max_local_world_size) + " workers of a node, not " +
-                                             std::to_string(what.local_world_size)};
+    return error{errc::invalid_argument, fmt::format("at most {} workers of a node can exchange descriptors, not {}",
+                                                     max_local_world_size, what.local_world_size)};
   if (what.local_rank >= what.local_world_size)
-    return error{errc::invalid_argument, "there is no local rank " + std::to_string(what.local_rank) + " among " +
-                                             std::to_string(what.local_world_size) + " workers of a node"};
+    return error{errc::invalid_argument, fmt::format("local rank {} is not below the local world size {}",
+                                                     what.local_rank, what.local_world_size)};
   return std::nullopt;
 }
 
@@ -41,17 +33,20 @@ offer_decision descriptor_table::offer(worker_id worker, const descriptor_offer&
   if (auto wrong = flaw(what))
     return refuse(std::move(*wrong));
   if (what.generation < newest_)
-    return refuse({errc::stale_generation, name(what.generation) + " is over: " + name(newest_) +
-                                               " of this run exchanges descriptors already"});
+    return refuse({errc::stale_generation, fmt::format("generation {} is over: generation {} of this run already "
+                                                       "exchanges descriptors",
+                                                       what.generation, newest_)});
   if (what.generation > newest_) {
-    refuse_all_waiting({errc::stale_generation, name(newest_) + " is over: " + name(what.generation) + " has begun"},
+    refuse_all_waiting({errc::stale_generation,
+                        fmt::format("generation {} is over: generation {} has begun", newest_, what.generation)},
                        result);
     begin(what);
     result.new_generation = true;
   }
   if (std::ranges::find(places_, worker) != places_.end())
-    return refuse({errc::invalid_argument, name(worker) + " has offered its descriptors for " + name(what.generation) +
-                                               " before: it can do so once"});
+    return refuse({errc::invalid_argument,
+                   fmt::format("worker {} has already offered its descriptors for generation {}; it can do so once",
+                               worker, what.generation)});
   if (failure_)
     return refuse(*failure_);
   if (auto reason = contradiction(worker, what)) {
@@ -87,12 +82,14 @@ void descriptor_table::begin(const descriptor_offer& what) {
 
 std::optional<error> descriptor_table::contradiction(worker_id worker, const descriptor_offer& what) const {
   if (places_.size() != what.local_world_size)
-    return error{errc::mismatch, "workers disagree about " + name(what.generation) + ": " + name(worker) + " counts " +
-                                     std::to_string(what.local_world_size) + " of them on this node, others count " +
-                                     std::to_string(places_.size())};
+    return error{errc::mismatch,
+                 fmt::format("workers disagree about generation {}: worker {} counts {} workers on this node, others "
+                             "count {}",
+                             what.generation, worker, what.local_world_size, places_.size())};
   if (const auto& holder = places_[what.local_rank])
-    return error{errc::mismatch, "workers disagree about " + name(what.generation) + ": " + name(*holder) + " and " +
-                                     name(worker) + " both claim local rank " + std::to_string(what.local_rank)};
+    return error{errc::mismatch,
+                 fmt::format("workers disagree about generation {}: worker {} and worker {} both claim local rank {}",
+                             what.generation, *holder, worker, what.local_rank)};
   return std::nullopt;
 }
 

@@ -36,7 +36,7 @@ std::string local_host_name() {
 
 class node_host::impl {
  public:
-  /// Other hosts cannot use an address that means all of this one's.
+  /// A name for other hosts: they cannot use the wildcard address that the node may listen on.
   static std::string reachable_name(const std::string& host) {
     return host == "0.0.0.0" || host == "::" ? local_host_name() : host;
   }
@@ -60,7 +60,7 @@ class node_host::impl {
     node_ = nullptr;
   }
 
-  /// Workers always dial over loopback; a node that listens there already needs no second port.
+  /// Workers always connect over loopback. A node that does not listen there opens a second port for them.
   expected<void> open(const endpoint& listen) {
     if (!is_loopback(listen.host)) {
       auto inner = publish(node_, {"127.0.0.1", 0});
@@ -77,12 +77,12 @@ class node_host::impl {
     return {};
   }
 
-  /// Tells the drivers that this node goes; `drained_` when no worker is left.
+  /// Asks the drivers to move their workers away. Sets `drained_` when none is left or the grace period is over.
   void drain(std::chrono::milliseconds grace) {
     system_.spawn([node = node_, grace, done = drained_](caf::event_based_actor* self) {
-      auto tell = [done] { *done = true; };
+      auto finish = [done] { *done = true; };
       self->request(node, caf::infinite, actors::drain_request{static_cast<std::uint64_t>(grace.count())})
-          .then(tell, [tell](const caf::error&) { tell(); });
+          .then(finish, [finish](const caf::error&) { finish(); });
     });
   }
 

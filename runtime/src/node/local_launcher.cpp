@@ -4,6 +4,8 @@
 #include <troupe/runtime/node_host.hpp>
 #include <troupe/runtime/process_sample.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -16,7 +18,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Libraries that would take their number of threads from the machine give results that depend on it.
+/// Libraries choose their number of threads by the machine, and their results depend on it. These variables fix it.
 constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
 
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& additions,
@@ -24,7 +26,7 @@ std::vector<std::string> make_environment(const std::map<std::string, std::strin
   std::map<std::string, std::string> variables;
   for (const auto* name : thread_variables)
     variables[name] = "1";
-  // With a workspace of its own choice cuBLAS may give other bits each time.
+  // cuBLAS is deterministic only with a fixed workspace.
   if (!devices.empty())
     variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8";
   for (auto** entry = environ; *entry != nullptr; ++entry) {
@@ -51,14 +53,15 @@ worker_ended describe_end(const run_id& run, worker_id worker, const exit_report
   result.description = report.describe();
   result.out_of_memory = !report.evidence.empty();
   if (auto library = missing_library(report.last_lines))
-    result.description += "; host " + local_host_name() + " has no shared library " + *library +
-                          ": install the package that has it there";
+    result.description +=
+        fmt::format("; host {} lacks the shared library {}: install the package that contains it there",
+                    local_host_name(), *library);
   result.last_lines = report.last_lines;
   return result;
 }
 
-/// The processes of one node. Its supervisor's callbacks come from a thread of their own, and the end of a process may
-/// be told before `start` has returned.
+/// The worker processes of one node. The supervisor's callbacks run on their own thread, and may report the end of a
+/// process before `start` has returned.
 class local_launcher : public actors::process_launcher {
  public:
   local_launcher(program_source source, std::shared_ptr<const worker_entry> entry, actors::launcher_events events)
@@ -83,17 +86,19 @@ class local_launcher : public actors::process_launcher {
     if (!source_.directory.empty())
       path = source_.directory / path.filename();
     auto program = source_.own_program ? program_file::own() : program_file::open(path.string());
-    // The workers may be processes of another program.
+    // Workers may run a different program than the driver.
     if (source_.own_program && program && program->identity().build_id != request.build_id)
       program = program_file::open(path.string());
     if (!program)
-      return fail(program.error().code, program.error().message + " (on host " + local_host_name() +
-                                            "): install the driver's program there at the same path, or start caf-node "
-                                            "with --program-dir");
+      return fail(program.error().code, fmt::format("{} (on host {}): install the driver's program there at the same "
+                                                    "path, or start caf-node with --program-dir",
+                                                    program.error().message, local_host_name()));
     if (program->identity().build_id != request.build_id)
-      return fail(errc::program_mismatch, program->identity().path + " on host " + local_host_name() + " is build " +
-                                              program->identity().build_id + ", the driver is build " +
-                                              request.build_id + ": install the same build on all hosts");
+      return fail(errc::program_mismatch,
+                  fmt::format("{} on host {} is build {}, but the driver is build {}: install the same build on all "
+                              "hosts",
+                              program->identity().path, local_host_name(), program->identity().build_id,
+                              request.build_id));
     auto result = program->identity().path;
     programs_.insert_or_assign(request.run, std::move(*program));
     return result;
@@ -150,7 +155,7 @@ class local_launcher : public actors::process_launcher {
     worker_id worker;
   };
 
-  /// What came of a process before its owner was known.
+  /// Output and end of a process that were reported before its owner was known.
   struct early_news {
     std::vector<std::string> lines;
     std::optional<exit_report> end;
@@ -203,7 +208,7 @@ class local_launcher : public actors::process_launcher {
   std::map<pid_t, owner> owners_;
   std::map<pid_t, early_news> early_;
   std::optional<descriptor_broker> descriptors_;
-  /// Last, so that its thread is gone before anything that it uses.
+  /// Last, so that its thread ends before anything it uses is destroyed.
   std::optional<process_supervisor> supervisor_;
 };
 
@@ -224,7 +229,9 @@ std::string to_text(const worker_bootstrap& bootstrap) {
 
 expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
   auto in = nlohmann::json::parse(text, nullptr, false);
-  auto wrong = [] { return fail(errc::invalid_argument, "the worker's bootstrap is not what a node writes"); };
+  auto wrong = [] {
+    return fail(errc::invalid_argument, "the worker's bootstrap was not written by a node of this version");
+  };
   if (!in.is_object() || !in.contains("node") || !in["node"].is_string())
     return wrong();
   auto node = parse_endpoint(in["node"]);

@@ -17,17 +17,17 @@
 
 namespace troupe::runtime {
 
-/// How the processes of a node find it again. A driver may be connected before whoever opens the node's port knows it:
-/// its workers wait for that moment.
+/// The address and keys with which a node's worker processes connect to it. A driver may ask for workers before the
+/// node knows its own port; starting them waits until `open` is called.
 class worker_entry {
  public:
-  /// No keys: insecure.
+  /// Without keys, connections are not encrypted.
   explicit worker_entry(std::optional<tls_files> keys = {}) : keys_(std::move(keys)) {}
 
-  /// The node's port is open. Called once.
+  /// Sets the node's address. Call it once, when the port is open.
   void open(endpoint node) { promise_.set_value(std::move(node)); }
 
-  /// Waits until it is.
+  /// Blocks until `open` has been called.
   [[nodiscard]] const endpoint& node() const { return node_.get(); }
   [[nodiscard]] const std::optional<tls_files>& keys() const noexcept { return keys_; }
 
@@ -39,31 +39,31 @@ class worker_entry {
 
 /// Where a node looks for programs.
 struct program_source {
-  /// Programs lie here under their file names; empty: at the same path as on the driver's host.
+  /// Contains the programs under their file names. Empty means at the same path as on the driver's host.
   std::filesystem::path directory;
-  /// The node runs inside the driver: where the driver's own program is asked for, it is that, whatever has become of
-  /// the file.
+  /// Set for a node inside the driver. A request for the driver's own program then uses the running one, even if its
+  /// file has been replaced.
   bool own_program = false;
 };
 
-/// The variable that tells a process that it is a worker.
+/// The environment variable that marks a process as a worker.
 inline constexpr const char* worker_variable = "TROUPE_WORKER";
 
-/// What a worker process is told through its bootstrap.
+/// What a worker process reads from its bootstrap.
 struct worker_bootstrap {
   run_id run;
   worker_id worker;
   std::string secret;
   endpoint node;
   std::optional<tls_files> keys;
-  /// The GPUs that this node has given to the worker.
+  /// The GPUs that this node has assigned to the worker.
   std::vector<std::string> devices;
 };
 
 [[nodiscard]] std::string to_text(const worker_bootstrap& bootstrap);
 [[nodiscard]] expected<worker_bootstrap> parse_bootstrap(const std::string& text);
 
-/// Starts worker processes on this machine. `entry` is shared with whoever opens the node's port.
+/// Starts worker processes on this machine. `entry` is shared with the code that opens the node's port.
 [[nodiscard]] actors::launcher_factory make_local_launcher(program_source source,
                                                            std::shared_ptr<const worker_entry> entry);
 

@@ -1,5 +1,7 @@
 #include "node/visible_gpus.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -18,7 +20,7 @@ std::uint32_t count_device_files(const std::filesystem::path& directory) {
   for (const auto& each : std::filesystem::directory_iterator{directory, trouble}) {
     constexpr auto prefix = std::string_view{"nvidia"};
     auto name = each.path().filename().string();
-    // Not nvidiactl, nvidia-uvm and the like.
+    // Skips nvidiactl, nvidia-uvm and the like.
     if (name.starts_with(prefix) && name.size() > prefix.size() &&
         std::ranges::all_of(name.substr(prefix.size()), [](unsigned char c) { return std::isdigit(c) != 0; }))
       ++result;
@@ -42,8 +44,8 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-bool means_device(std::string_view entry, std::uint32_t present) {
-  // A UUID is taken at its word.
+bool is_device(std::string_view entry, std::uint32_t present) {
+  // A UUID is not checked.
   if (entry.starts_with("GPU-") || entry.starts_with("MIG-"))
     return true;
   std::uint32_t number = 0;
@@ -63,7 +65,7 @@ std::vector<std::string> visible_gpus(const std::filesystem::path& device_direct
   while (true) {
     auto comma = rest.find(',');
     auto entry = trimmed(rest.substr(0, comma));
-    if (!means_device(entry, present))
+    if (!is_device(entry, present))
       return result;
     if (std::ranges::find(result, entry) != result.end())
       return {};
@@ -82,9 +84,10 @@ expected<std::vector<std::string>> gpus_to_offer(std::optional<std::uint32_t> wa
     return result;
   if (*wanted > result.size()) {
     if (variable)
-      return fail(errc::invalid_argument, std::to_string(*wanted) + " GPUs are to be offered, but " + variable_name +
-                                              "=" + *variable + " leaves " + std::to_string(result.size()) +
-                                              ": offer no more, or name more devices there");
+      return fail(errc::invalid_argument,
+                  fmt::format("cannot offer {} GPUs, because {}={} selects only {}: offer fewer, "
+                              "or name more devices there",
+                              *wanted, variable_name, *variable, result.size()));
     return numbered(*wanted);
   }
   result.resize(*wanted);

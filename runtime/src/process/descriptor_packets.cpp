@@ -62,7 +62,7 @@ std::optional<T> start_of(std::span<const std::byte> bytes, std::uint32_t magic)
   return result;
 }
 
-/// Room for the descriptors of one packet, aligned as the kernel wants it.
+/// Room for the descriptors of one packet, with the alignment that the kernel requires.
 struct control_buffer {
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * max_packet_descriptors)> bytes{};
 };
@@ -167,7 +167,7 @@ received_packet receive_packet(int socket) {
   received_packet result;
   result.bytes.resize(max_packet_bytes);
   iovec content{result.bytes.data(), result.bytes.size()};
-  // Large enough for whatever can come, so that a truncation means that we may not open more files.
+  // Large enough for any packet, so that a truncation means that the limit on open files was reached.
   control_buffer control;
   msghdr message{};
   message.msg_iov = &content;
@@ -184,7 +184,7 @@ received_packet receive_packet(int socket) {
   }
   result.descriptors = take_descriptors(message);
   result.what = n == 0 ? received_packet::outcome::closed : received_packet::outcome::packet;
-  // One that is too long fails to parse like any other that nobody has written.
+  // An oversized packet becomes empty and then fails to parse.
   result.bytes.resize((message.msg_flags & MSG_TRUNC) != 0 ? 0 : static_cast<std::size_t>(n));
   result.out_of_descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
   return result;

@@ -13,13 +13,13 @@
 #include <string>
 #include <vector>
 
-/// What workers and their node say to each other over a socket pair of whole packets (SOCK_SEQPACKET). A node and a
-/// worker may be different programs, so packets carry a version; they are on one host, so numbers are as in memory.
+/// The packets between a worker and its node, over a socket pair of type SOCK_SEQPACKET. The two may be different
+/// programs, so packets carry a version. They are on one host, so integers are in the host's byte order.
 namespace troupe::runtime {
 
 using collectives::unique_fd;
 
-/// What the kernel passes on with one packet (SCM_MAX_FD in its source).
+/// How many descriptors the kernel accepts with one packet (SCM_MAX_FD in its source).
 inline constexpr std::size_t max_packet_descriptors = 253;
 
 inline constexpr std::size_t max_packet_bytes = 2048;
@@ -32,38 +32,38 @@ struct offer_packet {
 
 /// Node to worker: descriptors of consecutive local ranks, or a refusal.
 struct answer_packet {
-  /// 0 in a refusal that concerns whatever the worker waits for.
+  /// 0 in a refusal that concerns any exchange the worker waits for.
   generation_id generation;
 
   /// `errc::none` in a packet with descriptors.
   errc code = errc::none;
 
-  /// The first rank that `counts` is about.
+  /// The rank of the first entry of `counts`.
   std::uint32_t first_rank = 0;
 
   /// How many of the attached descriptors belong to each rank.
   std::vector<std::uint8_t> counts;
 
-  /// Why it is refused.
+  /// The reason of a refusal.
   std::string text;
 };
 
-/// How many ranks one answer can speak of.
+/// How many ranks one answer can cover.
 inline constexpr std::size_t max_packet_ranks = 1024;
 
 [[nodiscard]] std::vector<std::byte> to_bytes(const offer_packet& x);
 [[nodiscard]] std::vector<std::byte> to_bytes(const answer_packet& x);
 
-/// Nothing when it is no packet of this version.
+/// Empty for anything but a packet of this version.
 [[nodiscard]] std::optional<offer_packet> parse_offer(std::span<const std::byte> bytes);
 [[nodiscard]] std::optional<answer_packet> parse_answer(std::span<const std::byte> bytes);
 
 enum class send_outcome : std::uint8_t {
   sent,
-  /// The socket is full: wait until it can be written to.
+  /// The socket is full: wait until it is writable.
   full,
-  /// The kernel lets a user have so many descriptors under way and no more (ETOOMANYREFS), and tells nobody when some
-  /// have arrived: try again a little later.
+  /// The user has too many descriptors in flight (ETOOMANYREFS). The kernel does not report when some have arrived, so
+  /// try again a little later.
   congested,
   closed,
   /// See `errno`.
@@ -82,11 +82,11 @@ struct received_packet {
   /// All close on exec.
   std::vector<unique_fd> descriptors;
 
-  /// This process may not have as many open files: some descriptors are lost.
+  /// The limit on open files was reached, and some descriptors were lost.
   bool out_of_descriptors = false;
 };
 
-/// Does not block. An empty packet counts as the end: the kernel shows both alike.
+/// Does not block. An empty packet counts as the end of the connection, because the kernel reports both the same way.
 [[nodiscard]] received_packet receive_packet(int socket);
 
 } // namespace troupe::runtime

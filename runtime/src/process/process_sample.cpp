@@ -2,6 +2,8 @@
 
 #include <troupe/collectives/unique_fd.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -22,7 +24,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-/// The content of a small file of /proc, or nothing if what it is about is gone.
+/// The content of a small file of /proc, or nothing if its process or thread is gone.
 expected<std::optional<std::string>> read_if_there(const std::string& path) {
   auto file = collectives::unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   auto refused = [&path]() -> expected<std::optional<std::string>> {
@@ -33,7 +35,7 @@ expected<std::optional<std::string>> read_if_there(const std::string& path) {
   };
   if (!file)
     return refused();
-  // A name of 64 bytes at most, and some fifty numbers. One read is one consistent answer of the kernel.
+  // Enough for a name of at most 64 bytes and some fifty numbers. A single read gives consistent values.
   std::array<char, 2048> buffer;
   auto count = ::read(file.get(), buffer.data(), buffer.size());
   if (count < 0)
@@ -41,7 +43,7 @@ expected<std::optional<std::string>> read_if_there(const std::string& path) {
   return std::string(buffer.data(), static_cast<std::size_t>(count));
 }
 
-/// Takes the next of the words that single spaces part.
+/// Removes and returns the next word.
 std::string_view next_word(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   auto result = text.substr(0, text.find_first_of(" \n"));
@@ -57,9 +59,9 @@ std::optional<std::uint64_t> number(std::string_view word) {
   return result;
 }
 
-/// From the state that says most about the whole process to the one that says least. A stop concerns all threads, even
-/// if some have not come to it yet; one that is ready to run says more than one that sleeps; and where any thread
-/// lives, the process does, also when its first thread has ended.
+/// States by precedence: the state of a process is the first of these that any of its threads has. A stop applies to
+/// all threads, even if some have not reached it yet. A running thread outranks sleeping ones. A process lives while
+/// any thread does, even after its first thread has ended.
 constexpr auto states = std::string_view{"TRtDSZX"};
 
 /// The kernel's other letters, such as 'I' and 'P', are kinds of sleep.
@@ -71,20 +73,20 @@ char combined(char a, char b) {
   return states[std::min(states.find(a), states.find(b))];
 }
 
-/// What interests us of a `stat` file.
+/// The fields of a `stat` file that are used here.
 struct stat_line {
   char state = 'X';
   nanoseconds cpu{};
 };
 
-/// The name stands in parentheses and may hold any byte, parentheses too: what follows begins after the last one.
+/// The name is in parentheses and may contain any byte, even parentheses, so the other fields follow the last ')'.
 std::optional<stat_line> parse_stat(std::string_view text) {
   auto name_end = text.rfind(')');
   if (name_end == std::string_view::npos)
     return std::nullopt;
   text.remove_prefix(name_end + 1);
   auto state = next_word(text);
-  // Fields 4 to 13 lie between the state and the times; see proc(5).
+  // Skips fields 4 to 13, between the state and the times; see proc(5).
   for (int i = 4; i <= 13; ++i)
     next_word(text);
   auto user = number(next_word(text));
@@ -104,11 +106,11 @@ expected<std::optional<stat_line>> read_stat(const std::string& directory) {
     return std::nullopt;
   auto line = parse_stat(**text);
   if (!line)
-    return fail(errc::io_error, path + " has an unknown form: " + **text);
+    return fail(errc::io_error, fmt::format("cannot parse {}: {}", path, **text));
   return line;
 }
 
-/// The second number of a `schedstat` file; nothing where the kernel keeps none.
+/// The second number of a `schedstat` file; nothing if the kernel does not provide it.
 std::optional<nanoseconds> read_run_delay(const std::string& directory) {
   auto text = read_if_there(directory + "/schedstat");
   if (!text || !*text)
@@ -125,7 +127,7 @@ struct close_directory {
   void operator()(DIR* x) const noexcept { ::closedir(x); }
 };
 
-/// Adds states and waits of all threads. Threads come and go meanwhile: who is gone is passed over.
+/// Adds the states and run delays of all threads. Skips threads that end meanwhile.
 expected<void> add_threads(const std::string& directory, process_sample& sample) {
   auto tasks = std::unique_ptr<DIR, close_directory>{::opendir(directory.c_str())};
   if (!tasks) {
@@ -155,8 +157,8 @@ expected<void> add_threads(const std::string& directory, process_sample& sample)
 expected<process_sample> sample_process(pid_t pid) {
   process_sample result;
   result.when = std::chrono::steady_clock::now();
-  auto directory = "/proc/" + std::to_string(pid);
-  // The process's own line counts the processor time of threads that have ended, too.
+  auto directory = fmt::format("/proc/{}", pid);
+  // The process's own line includes the processor time of threads that have ended.
   auto line = read_stat(directory);
   if (!line)
     return fail(std::move(line.error()));

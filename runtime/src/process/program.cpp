@@ -1,5 +1,6 @@
 #include <troupe/runtime/program.hpp>
 
+#include <fmt/format.h>
 #include <openssl/evp.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// More than any linker writes into the notes of one segment; a damaged header must not make us allocate.
+/// More than any linker writes into the notes of one segment. Limits what a damaged header can make us allocate.
 constexpr std::size_t max_notes_bytes = 1 << 20;
 constexpr std::size_t max_program_headers = 4096;
 
@@ -56,7 +57,7 @@ std::optional<std::string> build_id_of_notes(std::span<const std::byte> notes, s
   return std::nullopt;
 }
 
-/// Reads exactly `bytes`, or says that the file does not have them.
+/// Fills `bytes`; false if the file is too short.
 bool read_at(int fd, std::span<std::byte> bytes, std::uint64_t offset) {
   while (!bytes.empty()) {
     auto n = pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -75,7 +76,7 @@ bool read_object(int fd, T& x, std::uint64_t offset) {
   return read_at(fd, std::as_writable_bytes(std::span{&x, 1}), offset);
 }
 
-/// The note of an ELF file of this machine's kind; nothing for any other file.
+/// The build id of an ELF file for this machine; nothing for any other file.
 std::optional<std::string> build_id_of_file(int fd) {
   ElfW(Ehdr) header;
   if (!read_object(fd, header, 0) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
@@ -100,7 +101,7 @@ std::optional<std::string> build_id_of_file(int fd) {
 expected<std::string> digest_of_file(int fd, std::string_view path) {
   std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> digest{EVP_MD_CTX_new(), &EVP_MD_CTX_free};
   if (!digest || EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) != 1)
-    return fail(errc::internal, "OpenSSL offers no SHA-256: check its installation and configuration");
+    return fail(errc::internal, "OpenSSL provides no SHA-256: check its installation and configuration");
   std::vector<std::byte> buffer(std::size_t{1} << 18);
   for (off_t offset = 0;;) {
     auto n = pread(fd, buffer.data(), buffer.size(), offset);
@@ -120,7 +121,7 @@ expected<std::string> digest_of_file(int fd, std::string_view path) {
 
 constexpr auto own_executable = "/proc/self/exe";
 
-/// The path of the running program; the kernel marks one whose file is gone.
+/// The path of the running program, without the mark that the kernel appends if its file is gone.
 std::string own_path() {
   std::string path(4096, '\0');
   auto n = readlink(own_executable, path.data(), path.size());
@@ -136,7 +137,7 @@ std::string own_path() {
 expected<unique_fd> open_program(const char* location, const std::string& path) {
   unique_fd fd{::open(location, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (!fd) {
-    auto reason = system_error("cannot open the program " + path);
+    auto reason = system_error(fmt::format("cannot open the program {}", path));
     reason.message += "; check that it is installed and readable on this host";
     return fail(std::move(reason));
   }
@@ -191,9 +192,9 @@ expected<program_file> program_file::open(std::string path) {
   if (fstat(fd->get(), &status) != 0)
     return fail(system_error(path));
   if (!S_ISREG(status.st_mode))
-    return fail(errc::invalid_argument, path + " is not a file: name the program itself");
+    return fail(errc::invalid_argument, fmt::format("{} is not a regular file: name the program itself", path));
   if ((status.st_mode & 0111) == 0)
-    return fail(errc::invalid_argument, path + " is not executable: name a program, or chmod +x it");
+    return fail(errc::invalid_argument, fmt::format("{} is not executable: name a program, or chmod +x it", path));
   auto identity = identify_program(fd->get(), std::move(path));
   if (!identity)
     return fail(std::move(identity.error()));

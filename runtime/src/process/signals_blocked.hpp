@@ -4,7 +4,7 @@
 
 namespace troupe::runtime {
 
-/// Blocks all signals, for the threads that are made in its lifetime: they inherit the mask.
+/// Blocks all signals in the calling thread during its lifetime. Threads started meanwhile inherit the mask.
 class signals_blocked {
  public:
   signals_blocked() {

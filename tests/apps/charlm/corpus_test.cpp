@@ -17,7 +17,7 @@ using charlm::corpus;
 using charlm::load_corpus;
 using charlm::make_corpus;
 
-/// A directory that goes with its contents.
+/// A directory that is removed with its contents.
 class temporary_directory {
  public:
   temporary_directory() {
@@ -58,7 +58,7 @@ bool held_out(const corpus& text, std::uint64_t byte) {
   return byte / text.block_bytes() % 10 == 9;
 }
 
-/// Whether all bytes of the window at `position` are in the part named by `part`.
+/// Whether all bytes of the window at `position` are in the given part.
 bool window_within(const corpus& text, std::uint64_t position, bool part) {
   for (std::uint64_t i = position; i <= position + text.context(); ++i)
     if (i >= text.bytes().size() || held_out(text, i) != part)
@@ -84,7 +84,7 @@ std::vector<std::uint8_t> drawn(std::size_t count, std::uint64_t seed, const std
 
 } // namespace
 
-TEST_CASE("the samples are exactly the windows that lie in one part of the text") {
+TEST_CASE("the samples are exactly the windows that are within one part of the text") {
   for (std::size_t size : {170, 171, 179, 180, 999, 5'000, 10'239, 10'240, 10'241, 10'256, 10'257, 19'456, 19'473,
                            20'480, 25'000, 39'936, 40'000})
     for (std::size_t context : {1, 2, 16}) {
@@ -113,13 +113,13 @@ TEST_CASE("about a tenth of a long text is held out") {
   CHECK(all > 990'000.0);
 }
 
-TEST_CASE("a sample beyond the last one is refused") {
+TEST_CASE("a sample index that is out of range is rejected") {
   const auto text = corpus_of(std::vector<std::uint8_t>(1000));
   CHECK_THROWS_AS((void)text.training_position(text.training_samples()), troupe::exception);
   CHECK_THROWS_AS((void)text.held_out_position(text.held_out_samples()), troupe::exception);
 }
 
-TEST_CASE("a text too short for both parts is refused, and the message says how long it must be") {
+TEST_CASE("a text that is too short for both parts is rejected, and the message names the required length") {
   const auto result = make_corpus(std::vector<std::uint8_t>(169));
   REQUIRE_FALSE(result.has_value());
   CHECK(result.error().code == troupe::errc::invalid_argument);
@@ -132,7 +132,7 @@ TEST_CASE("a text too short for both parts is refused, and the message says how 
   CHECK(make_corpus(std::vector<std::uint8_t>(100'000), 1023).has_value());
 }
 
-TEST_CASE("a file is read as it is") {
+TEST_CASE("a file is read unchanged") {
   const temporary_directory directory;
   auto content = std::string(70'000, 'x') + '\0' + "\r\n\xff";
   const auto text = load_corpus(directory.write("text", content));
@@ -140,7 +140,7 @@ TEST_CASE("a file is read as it is") {
   CHECK(text_of(*text) == content);
 }
 
-TEST_CASE("a directory is its regular files in the order of their paths, joined by newlines") {
+TEST_CASE("a directory means its regular files in the order of their paths, joined by newlines") {
   const temporary_directory directory;
   directory.write("b", std::string(100, 'b'));
   directory.write("a/2", std::string(100, '2'));
@@ -152,7 +152,7 @@ TEST_CASE("a directory is its regular files in the order of their paths, joined 
                               std::string(100, 'b'));
 }
 
-TEST_CASE("links and pipes in a directory are passed over, but the directory itself may be a link") {
+TEST_CASE("links and pipes in a directory are skipped, but the directory itself may be a link") {
   const temporary_directory directory;
   directory.write("texts/GPL-3", std::string(200, 'g'));
   directory.write("elsewhere/more", std::string(200, 'm'));
@@ -168,14 +168,14 @@ TEST_CASE("links and pipes in a directory are passed over, but the directory its
   }
 }
 
-TEST_CASE("what is absent is named") {
+TEST_CASE("a missing file is named") {
   const auto result = load_corpus("/nowhere/to/be/found");
   REQUIRE_FALSE(result.has_value());
   CHECK(result.error().code == troupe::errc::not_found);
   CHECK(result.error().message == "/nowhere/to/be/found: No such file or directory");
 }
 
-TEST_CASE("a directory without files is refused and named") {
+TEST_CASE("a directory without files is rejected and named") {
   const temporary_directory directory;
   fs::create_directories(directory.path() / "empty/inside");
   const auto result = load_corpus(directory.path());
@@ -184,7 +184,7 @@ TEST_CASE("a directory without files is refused and named") {
   CHECK(result.error().message.find(directory.path().string()) == 0);
 }
 
-TEST_CASE("a short text from a file names the file") {
+TEST_CASE("the error for a short text from a file names the file") {
   const temporary_directory directory;
   const auto path = directory.write("short", "short");
   const auto result = load_corpus(path);
@@ -193,7 +193,7 @@ TEST_CASE("a short text from a file names the file") {
   CHECK(result.error().message.find(path.string() + ": 5 bytes") == 0);
 }
 
-TEST_CASE("a file that cannot be opened is named with the reason, and so is one that cannot be read") {
+TEST_CASE("files that cannot be opened or read are named with the reason") {
   const temporary_directory directory;
   const auto loop = directory.path() / "loop";
   fs::create_symlink("loop", loop);
@@ -202,7 +202,7 @@ TEST_CASE("a file that cannot be opened is named with the reason, and so is one 
   CHECK(looping.error().code == troupe::errc::io_error);
   CHECK(looping.error().message.find(loop.string() + ": ") == 0);
 
-  const auto unreadable = load_corpus("/proc/self/mem"); // opens, and reading its first page fails
+  const auto unreadable = load_corpus("/proc/self/mem"); // opening succeeds, but reading its first page fails
   REQUIRE_FALSE(unreadable.has_value());
   CHECK(unreadable.error().code == troupe::errc::io_error);
   CHECK(unreadable.error().message == "/proc/self/mem: Input/output error");
@@ -216,7 +216,7 @@ TEST_CASE("a file that cannot be opened is named with the reason, and so is one 
   }
 }
 
-TEST_CASE("equal texts and splits have one fingerprint, others have others") {
+TEST_CASE("equal texts and splits have equal fingerprints, different ones do not") {
   const auto text = drawn(5000, 1, bytes_of("abc"));
   auto changed = text;
   changed[4321] ^= 1U;
@@ -228,13 +228,13 @@ TEST_CASE("equal texts and splits have one fingerprint, others have others") {
   CHECK(corpus_of(text, 8).fingerprint() != print);
 }
 
-TEST_CASE("four equally likely bytes have log 4 nats, with or without the one before") {
+TEST_CASE("four equally likely bytes have log 4 nats, with or without the previous byte") {
   const auto text = corpus_of(drawn(400'000, 2, bytes_of("acgt")));
   CHECK(charlm::unigram_entropy(text) == doctest::Approx(std::log(4.0)).epsilon(0.003));
   CHECK(charlm::bigram_entropy(text) == doctest::Approx(std::log(4.0)).epsilon(0.003));
 }
 
-TEST_CASE("a byte that follows from the one before has entropy alone, but none after it") {
+TEST_CASE("a byte that follows from the previous one has entropy alone, but none after it") {
   std::vector<std::uint8_t> bytes;
   while (bytes.size() < 100'000)
     for (char c : {'a', 'b', 'c', 'd', 'e'})
@@ -251,5 +251,5 @@ TEST_CASE("the entropies are measured on the held-out part with the counts of th
   const auto text = corpus_of(bytes);
   CHECK(text.block_bytes() == 1000);
   CHECK(charlm::unigram_entropy(text) == doctest::Approx(std::log(9256.0)));
-  CHECK(charlm::bigram_entropy(text) == doctest::Approx(std::log(9256.0))); // nothing is known after a 'b'
+  CHECK(charlm::bigram_entropy(text) == doctest::Approx(std::log(9256.0))); // no pair starts with 'b'
 }

@@ -21,7 +21,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return result;
 }
 
-/// Columns on the terminal: every character here is one wide.
+/// The width on the terminal; every character here is one column wide.
 std::size_t columns(const std::string& line) {
   std::size_t result = 0;
   for (char c : line)
@@ -42,7 +42,7 @@ TEST_CASE("a falling line runs from the upper left to the lower right") {
                                                      "      0      step     17\n");
 }
 
-TEST_CASE("braille has two by four dots in a character") {
+TEST_CASE("braille characters have two by four dots") {
   const std::vector<curve_point> points{{0, 3.0}, {17, 1.0}};
   CHECK(draw_curve(points, 24, 7, charset::unicode) == "3.00 ┤⠑⠢⢄⡀\n"
                                                        "     │   ⠈⠑⠢⣀\n"
@@ -71,7 +71,7 @@ TEST_CASE("points that share a column are averaged") {
   CHECK(lines[2] == "2.00 +" + std::string(18, '*'));
 }
 
-TEST_CASE("a curve has the asked number of lines, and none is wider than asked") {
+TEST_CASE("a curve has the requested number of lines, and none is wider than requested") {
   std::vector<curve_point> points;
   for (std::uint64_t step = 1; step <= 3000; ++step)
     points.push_back({step, 1.3 + 4.2 * std::exp(-static_cast<double>(step) / 300.0)});
@@ -86,7 +86,7 @@ TEST_CASE("a curve has the asked number of lines, and none is wider than asked")
       }
 }
 
-TEST_CASE("a size that leaves no room is raised") {
+TEST_CASE("a size that is too small is raised") {
   const std::vector<curve_point> points{{1, 2.0}, {2, 1.0}};
   CHECK(draw_curve(points, 0, 0, charset::ascii) == draw_curve(points, 24, 5, charset::ascii));
 }
@@ -100,7 +100,7 @@ TEST_CASE("one point and equal losses are drawn in the middle") {
   CHECK(lines_of(draw_curve(flat, 24, 7, charset::ascii))[2] == "0.00 +" + std::string(18, '*'));
 }
 
-TEST_CASE("losses that are no numbers are left out") {
+TEST_CASE("losses that are not finite are skipped") {
   const std::vector<curve_point> good{{0, 3.0}, {17, 1.0}};
   const std::vector<curve_point> mixed{
       {0, 3.0}, {5, std::nan("")}, {9, std::numeric_limits<double>::infinity()}, {17, 1.0}};

@@ -21,8 +21,8 @@ using charlm::model;
 using charlm::model_shape;
 using charlm::sample_rows;
 
-/// The functions of the kernels' elements in loops of the host, and products by their definition. It says nothing about
-/// launches, streams and cuBLAS: the tests labelled `gpu` do.
+/// The kernels' element functions in host loops, and matrix products by definition. Launches, streams and cuBLAS are
+/// covered by the tests labelled `gpu`.
 class host_maths : public charlm::device_maths {
  public:
   void multiply(const matrix_product& x) override {
@@ -139,7 +139,7 @@ struct twins {
 
 } // namespace
 
-TEST_CASE("the device's network has the loss and the gradient of the host's") {
+TEST_CASE("the device's network has the same loss and gradient as the host's") {
   for (std::size_t samples : {1u, 5u, 64u, 100u, 200u}) {
     CAPTURE(samples);
     twins both{samples};
@@ -159,7 +159,7 @@ TEST_CASE("the device's network has the loss and the gradient of the host's") {
       CAPTURE(i);
       REQUIRE(std::fabs(gradient[i] - wanted[i]) <= 2e-5F * largest);
     }
-    // From the end to the begin, and every element once.
+    // From the end to the begin, with every element exactly once.
     auto end = wanted.size();
     for (auto [first, count] : completed) {
       CHECK(first + count == end);
@@ -173,7 +173,7 @@ TEST_CASE("the device's network has the loss and the gradient of the host's") {
   }
 }
 
-TEST_CASE("what is complete of a gradient is not touched any more, and a gradient is added to") {
+TEST_CASE("completed parts of a gradient are not touched again, and gradients are added") {
   const auto samples = device_model::block_samples + 3;
   twins both{samples};
   auto positions = some_places(samples, both.text.size() - 3);
@@ -187,11 +187,11 @@ TEST_CASE("what is complete of a gradient is not touched any more, and a gradien
   CHECK(std::memcmp(gradient.data(), snapshot.data(), gradient.size() * sizeof(float)) == 0);
   aligned_buffer wanted(gradient.size());
   CHECK(loss == doctest::Approx(both.host.forward_backward(both.text, positions, wanted)).epsilon(1e-5));
-  // The last is the output's bias, whose gradient adds up over all samples.
+  // The last element is in the output's bias, whose gradient is added up over all samples.
   CHECK(gradient.back() - 1.0F == doctest::Approx(wanted.back()).epsilon(1e-3));
 }
 
-TEST_CASE("a shard without samples contributes nothing, and is complete") {
+TEST_CASE("a shard without samples contributes nothing and is complete") {
   twins both{4};
   aligned_buffer gradient(both.shape.parameter_elements());
   auto loss = 0.0;
@@ -203,7 +203,7 @@ TEST_CASE("a shard without samples contributes nothing, and is complete") {
   CHECK(std::ranges::all_of(gradient, [](float x) { return x == 0.0F; }));
 }
 
-TEST_CASE("the device's update of Adam has the bits of the host's") {
+TEST_CASE("the device's update of Adam has the same bits as the host's") {
   constexpr std::size_t n = 1000;
   std::vector<float> gradient(n);
   for (std::size_t i = 0; i < n; ++i)

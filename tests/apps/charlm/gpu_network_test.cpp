@@ -43,7 +43,7 @@ std::vector<std::uint64_t> some_samples(std::size_t count, std::uint64_t bound) 
   return result;
 }
 
-/// The network on a GPU, and a gradient there.
+/// The network and a gradient on a GPU.
 struct on_gpu {
   model_shape shape;
   charlm::corpus text = some_text();
@@ -82,7 +82,7 @@ model random_model(const model_shape& shape) {
 
 } // namespace
 
-TEST_CASE("a GPU computes the loss and the gradient of the host's model, twice the same bits") {
+TEST_CASE("a GPU computes the loss and the gradient of the host's model, and repeats them bit for bit") {
   if (!troupe::testing::has_gpu())
     return;
   on_gpu there;
@@ -109,7 +109,7 @@ TEST_CASE("a GPU computes the loss and the gradient of the host's model, twice t
   }
 }
 
-TEST_CASE("a GPU's update of Adam has the bits of the host's, and its held-out loss is the host's") {
+TEST_CASE("a GPU's update of Adam has the bits of the host's, and its held-out loss agrees with the host's") {
   if (!troupe::testing::has_gpu())
     return;
   on_gpu there;

@@ -24,7 +24,7 @@ model random_model(const model_shape& shape, std::uint64_t seed) {
   return result;
 }
 
-/// Bytes of which some occur often, some once and some, such as 0 and 255, at the ends of their range.
+/// Bytes of which some occur often and some once, including 0 and 255.
 std::vector<std::uint8_t> some_bytes(std::size_t count) {
   std::vector<std::uint8_t> result(count);
   for (std::size_t i = 0; i < count; ++i)
@@ -39,7 +39,7 @@ std::vector<std::uint64_t> some_positions(std::size_t count, std::size_t bound) 
   return result;
 }
 
-/// The loss by the definition, in double precision, one sample after the other.
+/// The loss by definition, in double precision, one sample after another.
 double reference_loss(const model_shape& shape, const std::vector<double>& parameters,
                       std::span<const std::uint8_t> corpus, std::span<const std::uint64_t> positions) {
   const auto* embedding = parameters.data();
@@ -80,7 +80,7 @@ double slope(const model_shape& shape, std::vector<double>& parameters, std::siz
   return (above - below) / (2.0 * h);
 }
 
-/// A spread of indices through every tensor, and through the embeddings of the bytes that occur.
+/// Indices spread over every tensor, and over the embeddings of the bytes that occur.
 std::set<std::size_t> indices_to_check(const model_shape& shape, std::span<const std::uint8_t> corpus) {
   std::set<std::size_t> result;
   for (std::size_t i = 0; i < shape.parameter_elements(); i += 97)
@@ -111,7 +111,7 @@ outcome run(model& m, std::span<const std::uint8_t> corpus, std::span<const std:
 
 } // namespace
 
-TEST_CASE("the loss is the one of the definition, whatever the number of positions") {
+TEST_CASE("the loss equals its definition for any number of positions") {
   auto m = random_model(small, 1);
   const std::vector<double> parameters(m.parameters().begin(), m.parameters().end());
   const auto corpus = some_bytes(200);
@@ -127,7 +127,7 @@ TEST_CASE("the gradient agrees with finite differences of the definition") {
   auto m = random_model(small, 2);
   std::vector<double> parameters(m.parameters().begin(), m.parameters().end());
   const auto corpus = some_bytes(120);
-  const auto positions = some_positions(70, corpus.size() - small.context); // a full block and a part of one
+  const auto positions = some_positions(70, corpus.size() - small.context); // a full block and a partial one
   const auto gradient = run(m, corpus, positions).gradient;
   for (auto index : indices_to_check(small, corpus)) {
     CAPTURE(index);
@@ -145,7 +145,7 @@ TEST_CASE("the gradient of a byte that does not occur is exactly zero") {
   CHECK(norm(result.gradient) > 1.0);
 }
 
-TEST_CASE("a gradient is added to what is there, and a sum over two calls is the sum of both") {
+TEST_CASE("a gradient is added to the buffer, and the sum of two calls is the sum of both") {
   auto m = random_model(small, 3);
   const auto corpus = some_bytes(300);
   const auto positions = some_positions(100, corpus.size() - small.context);
@@ -158,7 +158,7 @@ TEST_CASE("a gradient is added to what is there, and a sum over two calls is the
     REQUIRE(std::fabs(twice[i] - all.gradient[i]) < 1e-3);
 }
 
-TEST_CASE("the same call gives the same bits, wherever its buffers lie") {
+TEST_CASE("the same call gives the same bits, independent of the addresses of its buffers") {
   const model_shape shape{};
   const auto corpus = some_bytes(2000);
   const auto positions = some_positions(150, corpus.size() - shape.context);
@@ -166,13 +166,13 @@ TEST_CASE("the same call gives the same bits, wherever its buffers lie") {
   const auto expected = run(m, corpus, positions);
   CHECK(same_bits(run(m, corpus, positions).gradient, expected.gradient));
 
-  std::vector<model> kept; // they push the later ones to other addresses
+  std::vector<model> kept; // shift later allocations to other addresses
   std::set<const float*> addresses;
   for (std::size_t i = 0; i < 5; ++i) {
     std::vector<std::uint8_t> moved_corpus(corpus.size() + i + 1);
     std::copy(corpus.begin(), corpus.end(), moved_corpus.begin() + static_cast<std::ptrdiff_t>(i + 1));
     kept.push_back(random_model(shape, 4));
-    // A gradient that starts on each 64-byte boundary of a page in turn, among foreign values.
+    // A gradient that starts on each 64-byte boundary of a page in turn, surrounded by other values.
     aligned_buffer around(m.parameters().size() + 256, 7.0F);
     const auto gradient = std::span{around}.subspan(16 * (i + 1), m.parameters().size());
     std::fill(gradient.begin(), gradient.end(), 0.0F);
@@ -186,7 +186,7 @@ TEST_CASE("the same call gives the same bits, wherever its buffers lie") {
   CHECK(addresses.size() == 5);
 }
 
-TEST_CASE("what a model computed before leaves no trace") {
+TEST_CASE("earlier computations do not affect a model") {
   auto used = random_model(small, 5);
   auto fresh = random_model(small, 5);
   const auto corpus = some_bytes(400);
@@ -195,14 +195,14 @@ TEST_CASE("what a model computed before leaves no trace") {
   CHECK(same_bits(run(used, corpus, positions).gradient, run(fresh, corpus, positions).gradient));
 }
 
-TEST_CASE("the loss without a gradient has the bits of the one with") {
+TEST_CASE("the loss without a gradient has the bits of the loss with one") {
   auto m = random_model(small, 6);
   const auto corpus = some_bytes(400);
   const auto positions = some_positions(90, corpus.size() - small.context);
   CHECK(m.loss(corpus, positions) == run(m, corpus, positions).loss);
 }
 
-TEST_CASE("a byte's prediction is that of the loss") {
+TEST_CASE("the prediction of a byte agrees with the loss") {
   auto m = random_model(small, 7);
   const auto corpus = some_bytes(100);
   const std::vector<std::uint64_t> position{11};
@@ -214,13 +214,13 @@ TEST_CASE("a byte's prediction is that of the loss") {
   CHECK(std::log(sum) - logits[corpus[11 + small.context]] == doctest::Approx(m.loss(corpus, position)).epsilon(1e-6));
 }
 
-TEST_CASE("a model without training knows nothing") {
+TEST_CASE("an untrained model predicts all bytes equally") {
   const model m{small};
   const auto corpus = some_bytes(100);
   CHECK(m.loss(corpus, some_positions(50, 90)) == doctest::Approx(50 * std::log(256.0)));
 }
 
-TEST_CASE("training learns a small text by heart") {
+TEST_CASE("training memorises a small text") {
   const std::string line = "the quick brown fox jumps over the lazy dog; ";
   std::vector<std::uint8_t> corpus;
   for (int i = 0; i < 4; ++i)
@@ -257,7 +257,7 @@ TEST_CASE("the tensors fill the flat buffer without gaps, each on a boundary") {
   CHECK(elements == m.parameters().size());
 }
 
-TEST_CASE("initial parameters are normal numbers of their index, scaled, and biases are zero") {
+TEST_CASE("initial parameters are scaled normal numbers of their index, and biases are zero") {
   model m{small};
   std::set<std::uint64_t> asked;
   m.initialise([&](std::uint64_t index) {
@@ -272,7 +272,7 @@ TEST_CASE("initial parameters are normal numbers of their index, scaled, and bia
   CHECK(asked.size() == m.parameters().size() - small.hidden - 256);
 }
 
-TEST_CASE("a moved model keeps its parameters where they were") {
+TEST_CASE("the parameters of a moved model keep their addresses") {
   auto m = random_model(small, 9);
   const auto* where = m.parameters().data();
   const auto corpus = some_bytes(100);
@@ -283,7 +283,7 @@ TEST_CASE("a moved model keeps its parameters where they were") {
   CHECK(moved.loss(corpus, positions) == loss);
 }
 
-TEST_CASE("shapes that would break alignment, or memory, are refused with the reason") {
+TEST_CASE("shapes that would break alignment or memory limits are rejected with the reason") {
   CHECK(charlm::validate({}).has_value());
   const auto odd = charlm::validate({.context = 16, .embedding = 10, .hidden = 192});
   REQUIRE_FALSE(odd.has_value());
@@ -296,7 +296,7 @@ TEST_CASE("shapes that would break alignment, or memory, are refused with the re
   CHECK_THROWS_AS(model{model_shape{.hidden = 17}}, troupe::exception);
 }
 
-TEST_CASE("positions outside the corpus and foreign gradients are refused") {
+TEST_CASE("positions outside the corpus and gradients of other sizes are rejected") {
   auto m = random_model(small, 10);
   const auto corpus = some_bytes(20);
   aligned_buffer gradient(m.parameters().size() + 16);

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <random>
 
-/// About normal, and a function of seed and index alone: the sum of twelve uniform numbers, less six.
+/// An approximately normal number that depends only on seed and index: the sum of twelve uniform numbers, minus six.
 inline float normal_at(std::uint64_t seed, std::uint64_t index) {
   std::mt19937_64 engine{seed * 1'000'003 + index};
   double sum = -6.0;

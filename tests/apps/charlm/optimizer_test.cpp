@@ -10,7 +10,7 @@
 using charlm::adam_options;
 using troupe::step_id;
 
-TEST_CASE("the first update of Adam is the rate of its step against the sign of the gradient") {
+TEST_CASE("the first update of Adam is the learning rate times the negative sign of the gradient") {
   const adam_options options{.learning_rate = 0.5, .warm_up_steps = 10};
   std::array<float, 3> parameters{1.0F, 1.0F, 1.0F};
   std::array<float, 3> m{};
@@ -42,7 +42,7 @@ TEST_CASE("Adam follows the algorithm in double precision") {
   CHECK(parameter[0] == doctest::Approx(x).epsilon(1e-4));
 }
 
-TEST_CASE("a part of the buffers can be updated by itself with the same bits") {
+TEST_CASE("updating a part of the buffers gives the same bits") {
   std::vector<float> gradient(1003);
   for (std::size_t i = 0; i < gradient.size(); ++i)
     gradient[i] = std::sin(static_cast<float>(i));
@@ -59,7 +59,7 @@ TEST_CASE("a part of the buffers can be updated by itself with the same bits") {
   CHECK(v == v_parts);
 }
 
-TEST_CASE("the learning rate grows, stays and falls with the step number alone") {
+TEST_CASE("the learning rate increases, stays constant and decreases with the step number alone") {
   const adam_options options{.learning_rate = 1.0, .warm_up_steps = 100, .constant_steps = 400};
   CHECK(charlm::learning_rate(step_id{1}, options) == doctest::Approx(0.01));
   CHECK(charlm::learning_rate(step_id{50}, options) == doctest::Approx(0.5));
@@ -68,13 +68,13 @@ TEST_CASE("the learning rate grows, stays and falls with the step number alone")
   CHECK(charlm::learning_rate(step_id{1600}, options) == doctest::Approx(0.5));
 }
 
-TEST_CASE("neither no warm-up nor no constant part divides by zero") {
+TEST_CASE("a schedule without warm-up or constant part does not divide by zero") {
   const adam_options options{.learning_rate = 1.0, .warm_up_steps = 0, .constant_steps = 0};
   CHECK(charlm::learning_rate(step_id{1}, options) == 1.0);
   CHECK(charlm::learning_rate(step_id{4}, options) == doctest::Approx(0.5));
 }
 
-TEST_CASE("buffers of unequal lengths and step 0 are refused") {
+TEST_CASE("buffers of unequal lengths and step 0 are rejected") {
   std::vector<float> three(3);
   std::vector<float> two(2);
   CHECK_THROWS_AS(charlm::adam_update(three, three, two, three, step_id{1}), troupe::exception);

@@ -21,7 +21,7 @@ model random_model() {
   return result;
 }
 
-/// A model that always predicts the same: the biases of the output decide.
+/// A model that always predicts the same distribution, given by the output's biases.
 model model_with_biases(const std::map<char, float>& biases) {
   model result{small};
   auto bias = result.tensors().back().values;
@@ -33,7 +33,7 @@ model model_with_biases(const std::map<char, float>& biases) {
 
 } // namespace
 
-TEST_CASE("the same seed writes the same text, another seed another one") {
+TEST_CASE("the same seed gives the same text, another seed another one") {
   const auto m = random_model();
   const auto text = sample(m, "once", 200, 1.0, 7);
   CHECK(text.size() == 200);
@@ -42,32 +42,32 @@ TEST_CASE("the same seed writes the same text, another seed another one") {
   CHECK(sample(m, "twice", 200, 1.0, 7) != text);
 }
 
-TEST_CASE("a longer text begins with the shorter one") {
+TEST_CASE("a longer text starts with the shorter one") {
   const auto m = random_model();
   CHECK(sample(m, "once", 200, 0.8, 7).substr(0, 50) == sample(m, "once", 50, 0.8, 7));
   CHECK(sample(m, "once", 0, 0.8, 7).empty());
 }
 
-TEST_CASE("only the last bytes of a prompt count, and a short one follows newlines") {
+TEST_CASE("only the last bytes of a prompt count, and a short prompt is preceded by newlines") {
   const auto m = random_model();
   CHECK(sample(m, "a very long prompt, once", 50, 1.0, 1) == sample(m, "once", 50, 1.0, 1));
   CHECK(sample(m, "ab", 50, 1.0, 1) == sample(m, "\n\nab", 50, 1.0, 1));
   CHECK(sample(m, "", 50, 1.0, 1) == sample(m, "\n\n\n\n", 50, 1.0, 1));
 }
 
-TEST_CASE("what is written becomes the context of what follows") {
+TEST_CASE("generated text becomes the context of what follows") {
   const auto m = random_model();
   const auto text = sample(m, "once", 20, 0.0, 1);
   CHECK(sample(m, "once" + text.substr(0, 9), 11, 0.0, 1) == text.substr(9));
 }
 
-TEST_CASE("temperature zero takes the likeliest byte, whatever the seed") {
+TEST_CASE("temperature zero gives the likeliest byte for any seed") {
   const auto m = model_with_biases({{'a', 1.0F}, {'b', 1.001F}, {'\xff', 0.9F}});
   CHECK(sample(m, "", 30, 0.0, 1) == std::string(30, 'b'));
   CHECK(sample(m, "", 30, 0.0, 2) == std::string(30, 'b'));
 }
 
-TEST_CASE("bytes are drawn as often as the model and the temperature say") {
+TEST_CASE("bytes are drawn with the frequencies given by model and temperature") {
   const auto m = model_with_biases({{'a', 0.0F}, {'b', 1.0F}});
   const auto share_of_a = [&](double temperature) {
     const auto text = sample(m, "", 20'000, temperature, 3);
@@ -76,10 +76,10 @@ TEST_CASE("bytes are drawn as often as the model and the temperature say") {
   };
   CHECK(share_of_a(1.0) == doctest::Approx(0.2689).epsilon(0.05));   // 1 / (1 + e)
   CHECK(share_of_a(0.5) == doctest::Approx(0.1192).epsilon(0.08));   // 1 / (1 + e²)
-  CHECK(share_of_a(100.0) == doctest::Approx(0.4975).epsilon(0.03)); // nearly even
+  CHECK(share_of_a(100.0) == doctest::Approx(0.4975).epsilon(0.03)); // almost even
 }
 
-TEST_CASE("a model that diverged writes nothing") {
+TEST_CASE("a diverged model generates nothing") {
   const auto m = model_with_biases({{'a', std::numeric_limits<float>::quiet_NaN()}});
   CHECK_THROWS_AS((void)sample(m, "", 1, 1.0, 1), troupe::exception);
 }

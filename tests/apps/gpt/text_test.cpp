@@ -15,7 +15,7 @@ std::vector<std::uint8_t> bytes_of(std::string_view text) {
   return {text.begin(), text.end()};
 }
 
-/// All windows, in characters.
+/// All windows, as characters.
 std::vector<std::string> windows_of(const token_windows& text, const troupe::data::data_set& set) {
   std::vector<std::uint64_t> all(set.size());
   std::iota(all.begin(), all.end(), std::uint64_t{0});
@@ -30,7 +30,7 @@ std::vector<std::string> windows_of(const token_windows& text, const troupe::dat
 
 } // namespace
 
-TEST_CASE("a vocabulary has each character of a text once, in order") {
+TEST_CASE("a vocabulary contains each character of a text once, in order") {
   auto known = vocabulary::of(bytes_of("to be or not\n"));
   CHECK(std::string{known.characters().begin(), known.characters().end()} == "\n benort");
   CHECK(known.token('\n') == 0);
@@ -42,10 +42,10 @@ TEST_CASE("a vocabulary has each character of a text once, in order") {
     CHECK(known.characters()[(*tokens)[i]] == static_cast<std::uint8_t>("tone"[i]));
   auto refused = known.encode(bytes_of("toz"));
   REQUIRE(!refused);
-  CHECK(refused.error().message.find("code 122 is none of the 8") != std::string::npos);
+  CHECK(refused.error().message.find("code 122 is not among the 8") != std::string::npos);
 }
 
-TEST_CASE("training windows begin at each place, validation windows predict each token of the last tenth once") {
+TEST_CASE("training windows start at each position, and validation windows predict each token of the last tenth once") {
   std::string text;
   for (int i = 0; i < 83; ++i)
     text += static_cast<char>('!' + i);
@@ -53,7 +53,7 @@ TEST_CASE("training windows begin at each place, validation windows predict each
   REQUIRE(windows);
   CHECK(windows->characters.size() == 83);
   CHECK(!windows->is_tinyshakespeare);
-  // 74 characters, and 9.
+  // 74 characters and 9.
   auto training = windows_of(*windows, *windows->training);
   REQUIRE(training.size() == 71);
   for (std::size_t i = 0; i < training.size(); ++i)
@@ -65,7 +65,7 @@ TEST_CASE("training windows begin at each place, validation windows predict each
   CHECK(make_windows(bytes_of(text), 4)->training->fingerprint() != windows->training->fingerprint());
 }
 
-TEST_CASE("a text too short for a window in its last tenth is refused") {
+TEST_CASE("a text that is too short for a window in its last tenth is rejected") {
   CHECK(make_windows(std::vector<std::uint8_t>(90, 'a'), 8));
   for (auto [size, block] : {std::pair{80, 8}, {90, 9}, {0, 1}, {100, 0}}) {
     auto refused =

@@ -30,28 +30,28 @@ struct programs {
 
 } // namespace
 
-TEST_CASE("what only one library of trees has is refused with the other, before anything is trained") {
+TEST_CASE("options that only one library of trees has are rejected with the other, before any training") {
   programs with;
   with.refused(with.run(TROUPE_TREES, {"--library", "catboost"}), 2, "catboost");
   with.refused(with.run(TROUPE_TREES, {"--lightgbm-library", "lib_lightgbm.so"}), 2,
-               "--lightgbm-library goes with --library lightgbm alone");
+               "--lightgbm-library requires --library lightgbm");
   with.refused(with.run(TROUPE_TREES, {"--export", "model.txt"}), 2, "XGBoost's models are .ubj or .json");
   with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm", "--export", "model.json"}), 2,
                "LightGBM's models are text");
 }
 
-TEST_CASE("where LightGBM's library is not found, trees says what was looked for, and what to do") {
+TEST_CASE("without LightGBM's library, trees reports where it looked and what to do") {
   programs with;
   auto nowhere = with.here.path("lib_lightgbm.so").string();
   with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm"}, {{"TROUPE_LIGHTGBM", nowhere}}), 1,
                nowhere + " is no file: it should be LightGBM's library, lib_lightgbm.so (named by TROUPE_LIGHTGBM); or "
-                         "give --lightgbm-library PATH");
+                         "use --lightgbm-library PATH");
   with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm", "--lightgbm-library", nowhere}), 1,
                nowhere + " is no file");
 }
 
 #ifdef TROUPE_WITH_XGBOOST
-TEST_CASE("predict wants no library of LightGBM's for a model of XGBoost's") {
+TEST_CASE("predict needs no LightGBM library for an XGBoost model") {
   programs with;
   auto trained = with.run(TROUPE_TREES, {"--rounds", "2", "--workers", "1"});
   INFO(trained.err);
@@ -61,10 +61,10 @@ TEST_CASE("predict wants no library of LightGBM's for a model of XGBoost's") {
       with.run(TROUPE_PREDICT, {"--checkpoint", model, "--file", with.here.path("runs/trees.csv").string(), "--output",
                                 with.here.path("out.csv").string(), "--lightgbm-library", "lib_lightgbm.so"});
   CHECK(predicted.status == exit_status{1, {}});
-  CHECK_MESSAGE(contains(predicted.err, "holds no model of LightGBM's: leave the option out"), predicted.err);
+  CHECK_MESSAGE(contains(predicted.err, "does not contain a LightGBM model: omit the option"), predicted.err);
 }
 #else
-TEST_CASE("built without XGBoost, trees says so, and what it has instead") {
+TEST_CASE("trees built without XGBoost reports it and names the alternative") {
   programs with;
   with.refused(with.run(TROUPE_TREES, {}), 1, "built without XGBoost: install libxgboost-dev");
   with.refused(with.run(TROUPE_TREES, {"--library", "xgboost"}), 1, "take --library lightgbm");
@@ -72,7 +72,7 @@ TEST_CASE("built without XGBoost, trees says so, and what it has instead") {
 #endif
 
 #ifdef TROUPE_GPT
-TEST_CASE("predict refuses a checkpoint of gpt's with what writes text") {
+TEST_CASE("predict rejects a checkpoint of gpt and names the program for it") {
   programs with;
   auto trained = with.run(TROUPE_GPT, {"--text", with.here.text().string(), "--steps", "1", "--workers", "1", "--quiet",
                                        "--layers", "1", "--heads", "1", "--embedding", "8", "--block-size", "8"});
@@ -82,7 +82,7 @@ TEST_CASE("predict refuses a checkpoint of gpt's with what writes text") {
   auto predicted = with.run(TROUPE_PREDICT, {"--checkpoint", model, "--file", with.here.text().string(), "--output",
                                              with.here.path("out.csv").string()});
   CHECK(predicted.status == exit_status{1, {}});
-  CHECK_MESSAGE(contains(predicted.err, "is a checkpoint of gpt's, which writes text: gpt --sample-from"),
+  CHECK_MESSAGE(contains(predicted.err, "is a checkpoint of gpt, which generates text: use gpt --sample-from"),
                 predicted.err);
 }
 #endif

@@ -2,9 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
-/// The part of cuBLAS that Troupe uses, declared anew (README.md). Numbers are cuBLAS's.
+/// The part of cuBLAS that Troupe uses, declared again (README.md). The numbers are cuBLAS's.
 
-/// Names the library that is opened, libcublas.so.0: none of NVIDIA's is called so.
+/// Determines the name of the library, libcublas.so.0, which NVIDIA does not use.
 #define CUBLAS_VER_MAJOR 0
 
 enum cublasStatus_t : int {

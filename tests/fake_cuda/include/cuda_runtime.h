@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
-/// What kernels need of CUDA's language, for a host compiler: the threads of a block run one after the other, in one
-/// thread of the host, and change over where they synchronize.
+/// The parts of CUDA's language that kernels use, for a host compiler. The threads of a block run one after another in
+/// one host thread and switch at barriers.
 
 #define __global__
 #define __device__
@@ -23,15 +23,15 @@ struct dim3 {
 
 namespace fake_cuda {
 
-/// Where the kernel's thread that runs now stands.
+/// The position of the kernel's thread that runs now.
 extern thread_local dim3 thread_index;
 extern thread_local dim3 block_index;
 extern thread_local dim3 block_size;
 extern thread_local dim3 grid_size;
 
-/// Puts a kernel onto a stream, as work that runs all of its threads.
+/// Enqueues a kernel on a stream, as work that runs all of its threads.
 cudaError_t launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()> work);
-/// Calls `thread` for each thread, block after block. `kernel` tells kernels apart.
+/// Calls `thread` for each thread, block after block. `kernel` identifies the kernel.
 void run_kernel(void (*kernel)(), dim3 blocks, dim3 threads, const std::function<void()>& thread);
 void synchronize_threads();
 
@@ -46,7 +46,7 @@ inline void __syncthreads() { // NOLINT(bugprone-reserved-identifier)
   fake_cuda::synchronize_threads();
 }
 
-/// As CUDA's own, with the types that are wanted here.
+/// As CUDA's own, for the types used here.
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, void** arguments, std::size_t,
                              cudaStream_t stream) {
@@ -56,6 +56,6 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 blocks, dim3 th
   (std::index_sequence_for<Parameters...>{});
   return fake_cuda::launch(blocks, threads, stream, [=] {
     fake_cuda::run_kernel(reinterpret_cast<void (*)()>(kernel), blocks, threads,
-                            [kernel, &values] { std::apply(kernel, values); });
+                          [kernel, &values] { std::apply(kernel, values); });
   });
 }

@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-/// The part of CUDA's runtime API that Troupe uses, declared anew, so that the code behind it is compiled where there
-/// is no CUDA and runs where there is no GPU (README.md). Numbers are CUDA's.
+/// The part of CUDA's runtime API that Troupe uses, declared again, so that its callers can be compiled without CUDA
+/// and run without a GPU (README.md). The numbers are CUDA's.
 
 #define CUDART_VERSION 0
 

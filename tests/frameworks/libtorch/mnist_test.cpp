@@ -135,7 +135,7 @@ TEST_CASE("mnist prints how many held-out images were taken for what, and fails 
     if (name.starts_with("confusion/"))
       all += value.get<double>();
   CHECK(all == 64);
-  CHECK(done.out.find("taken for") != std::string::npos);
+  CHECK(done.out.find("predicted as") != std::string::npos);
   CHECK(done.out.find("held-out accuracy ") != std::string::npos);
 
   auto missed = here.run("missed", {"--held-out", "64", "--batch", "64", "--steps", "1", "--require-accuracy", "1"});

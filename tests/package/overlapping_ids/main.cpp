@@ -1,4 +1,4 @@
-// A host's type-id block at a place that the build chooses: inside Troupe's range it must not compile.
+// A host's type-id block at an offset chosen by the build. Inside Troupe's range it must not compile.
 #include <troupe/actor_system.hpp>
 
 namespace host {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
-/// The mean of made-up numbers, by gradient descent.
+/// Finds the mean of synthetic numbers by gradient descent.
 void train(troupe::train_context& ctx) {
   std::vector<float> data(1000);
   auto random = troupe::random_stream{7, "data"};

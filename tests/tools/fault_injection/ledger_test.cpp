@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t shards = 8;
 
-/// Steps 1 to `last` of two processes with four shards each, in generation 1.
+/// Steps 1 to `last` by two processes with four shards each, in generation 1.
 std::vector<ledger_entry> two_processes(std::uint64_t last) {
   std::vector<ledger_entry> result;
   for (std::uint64_t step = 1; step <= last; ++step) {
@@ -28,52 +28,52 @@ void forget(std::vector<ledger_entry>& entries, std::uint64_t step, std::uint32_
 
 } // namespace
 
-TEST_CASE("a whole ledger has no problems") {
-  auto told = account(two_processes(5), shards, 5, {});
-  CHECK(told.problems.empty());
-  CHECK(told.pairs == 40);
-  CHECK(told.died_with_writer == 0);
+TEST_CASE("a complete ledger has no problems") {
+  auto checked = account(two_processes(5), shards, 5, {});
+  CHECK(checked.problems.empty());
+  CHECK(checked.pairs == 40);
+  CHECK(checked.died_with_writer == 0);
 }
 
-TEST_CASE("a shard that nobody computed is found, and so is a step without any line") {
+TEST_CASE("a shard that no process computed is found, and so is a step without any line") {
   auto entries = two_processes(5);
   forget(entries, 3, 20);
-  auto told = account(entries, shards, 5, {});
-  REQUIRE(told.problems.size() == 4);
-  CHECK(told.problems[0] == "step 3, shard 4, generation 1: computed by nobody");
+  auto checked = account(entries, shards, 5, {});
+  REQUIRE(checked.problems.size() == 4);
+  CHECK(checked.problems[0] == "step 3, shard 4, generation 1: not computed");
   CHECK(account(two_processes(5), shards, 6, {{10, 5}, {20, 5}}).problems.size() == 8);
 }
 
-TEST_CASE("a shard that two computed is found, and so is a process that applies a step twice") {
+TEST_CASE("a shard that two processes computed is found, and so is a process that applies a step twice") {
   auto entries = two_processes(5);
   entries.push_back({2, 1, 30, 3, 4});
-  auto told = account(entries, shards, 5, {});
-  REQUIRE(told.problems.size() == 1);
-  CHECK(told.problems[0] == "step 2, shard 3, generation 1: computed 2 times");
+  auto checked = account(entries, shards, 5, {});
+  REQUIRE(checked.problems.size() == 1);
+  CHECK(checked.problems[0] == "step 2, shard 3, generation 1: computed 2 times");
 
   entries = two_processes(5);
   entries.push_back({2, 2, 10, 0, 8});
-  told = account(entries, shards, 5, {});
-  REQUIRE(!told.problems.empty());
-  CHECK(told.problems[0] == "step 2, process 10: applied twice");
+  checked = account(entries, shards, 5, {});
+  REQUIRE(!checked.problems.empty());
+  CHECK(checked.problems[0] == "step 2, process 10: applied twice");
 }
 
-TEST_CASE("what a killed process could not tell any more died with it, but only then") {
+TEST_CASE("a killed process may lack its last lines, but no earlier ones") {
   auto entries = two_processes(3);
   forget(entries, 3, 20);
   for (std::uint64_t step = 4; step <= 6; ++step)
     entries.push_back({step, 2, 10, 0, 8});
-  auto told = account(entries, shards, 6, {{20, 3}});
-  CHECK(told.problems.empty());
-  CHECK(told.died_with_writer == 4);
-  // A line in the middle is not one that was under way.
+  auto checked = account(entries, shards, 6, {{20, 3}});
+  CHECK(checked.problems.empty());
+  CHECK(checked.died_with_writer == 4);
+  // A line in the middle was not in flight.
   entries = two_processes(6);
   forget(entries, 3, 20);
   CHECK(account(entries, shards, 6, {{20, 6}}).problems.size() == 4);
 }
 
 TEST_CASE("the generation that computed a step last has committed it") {
-  // Process 20 has applied step 3 and told of it; nobody else has, and they compute it again.
+  // Only process 20 has applied step 3 and reported it, and the others compute it again.
   auto entries = two_processes(3);
   forget(entries, 3, 10);
   for (std::uint64_t step = 3; step <= 6; ++step)
@@ -81,15 +81,15 @@ TEST_CASE("the generation that computed a step last has committed it") {
   CHECK(account(entries, shards, 6, {{20, 3}}).problems.empty());
 }
 
-TEST_CASE("a process that is killed before its first line in a generation is taken for the owner of what is missing") {
+TEST_CASE("shards without a line are attributed to a process that was killed at the begin of their generation") {
   auto entries = two_processes(3);
   entries.push_back({4, 2, 10, 0, 4});
   for (std::uint64_t step = 5; step <= 6; ++step)
     entries.push_back({step, 3, 10, 0, 8});
-  auto told = account(entries, shards, 6, {{20, 3}});
-  CHECK(told.problems.empty());
-  CHECK(told.died_with_writer == 4);
-  // One that was hit long before cannot have been it.
+  auto checked = account(entries, shards, 6, {{20, 3}});
+  CHECK(checked.problems.empty());
+  CHECK(checked.died_with_writer == 4);
+  // A process that was hit long before cannot be the owner.
   for (auto& entry : entries)
     entry.step += 5000;
   auto late = account(entries, shards, 5006, {{20, 3}});
@@ -100,42 +100,42 @@ TEST_CASE("an old generation that commits a step after a new one is found") {
   auto entries = two_processes(3);
   for (auto& entry : entries)
     entry.generation = entry.step == 2 ? 5 : 4;
-  auto told = account(entries, shards, 3, {});
-  REQUIRE(told.problems.size() == 1);
-  CHECK(told.problems[0] == "step 3 was committed by generation 4, after generation 5 had begun");
+  auto checked = account(entries, shards, 3, {});
+  REQUIRE(checked.problems.size() == 1);
+  CHECK(checked.problems[0] == "step 3 was committed by generation 4, after generation 5 had begun");
 }
 
-TEST_CASE("a process that changes its shards inside a generation is found") {
+TEST_CASE("a process that changes its shards within a generation is found") {
   auto entries = two_processes(2);
   entries.push_back({3, 1, 10, 0, 3});
   entries.push_back({3, 1, 20, 3, 8});
   CHECK(account(entries, shards, 3, {}).problems.size() == 2);
 }
 
-TEST_CASE("who only follows, to join, has no shards and counts for nothing") {
+TEST_CASE("a joiner without shards does not count") {
   auto entries = two_processes(3);
   entries.push_back({2, 2, 30, 0, 0});
   CHECK(account(entries, shards, 3, {}).problems.empty());
 }
 
-TEST_CASE("epochs that run on across batches have every sample once") {
+TEST_CASE("epochs that cross batches have every sample once") {
   for (auto [samples, batch] : {std::pair{100u, 32u}, {97u, 10u}, {10u, 64u}, {64u, 64u}}) {
     auto order = troupe::data_order{samples, batch, shards, 3};
-    auto told = account_samples(order, samples, shards, 50, {});
-    CHECK(told.problems.empty());
-    CHECK(told.whole_epochs == 50u * batch / samples);
+    auto checked = account_samples(order, samples, shards, 50, {});
+    CHECK(checked.problems.empty());
+    CHECK(checked.whole_epochs == 50u * batch / samples);
   }
 }
 
-TEST_CASE("samples that come twice are found") {
-  // An order over fewer samples begins its second epoch too early.
+TEST_CASE("samples that occur twice are found") {
+  // An order over fewer samples starts its second epoch too early.
   auto order = troupe::data_order{90, 10, shards, 3};
   CHECK(!account_samples(order, 100, shards, 50, {}).problems.empty());
   CHECK(account_samples(order, 100, shards, 9, {}).problems.empty());
   CHECK(!account_samples(troupe::data_order{100, 10, shards, 3}, 90, shards, 50, {}).problems.empty());
 }
 
-TEST_CASE("a ledger is read while it is written, a line when it is whole, and again when it was cut") {
+TEST_CASE("a ledger is read while it is written, line by complete line, and again after it was truncated") {
   troupe::testing::scratch_directory here;
   auto path = here.path() / "ledger.jsonl";
   auto tail = ledger_tail{path};

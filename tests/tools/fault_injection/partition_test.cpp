@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-// TROUPE_LONG_TESTS=1 does not mend the link, and waits for the side without the driver to end by itself: half a
-// minute.
+// With TROUPE_LONG_TESTS=1 the link is not restored, and the test waits half a minute for the side without the driver
+// to end on its own.
 
 using namespace troupe;
 using namespace troupe::chaos;
@@ -25,7 +25,7 @@ namespace {
 
 constexpr auto patience = 60s;
 
-/// Two nodes with two workers each and the driver, each side of a link in a network of its own.
+/// The driver and two nodes with two workers each, in private network namespaces whose links can be cut.
 struct divided_run {
   testing::scratch_directory place;
   std::vector<std::string> skipped;
@@ -72,7 +72,7 @@ struct divided_run {
     return result;
   }
 
-  /// The newest that is committed.
+  /// The newest committed checkpoint.
   serialization::manifest newest_checkpoint() {
     const auto all = value_or_throw(serialization::list_checkpoints(here->run_directory() / "checkpoints"));
     REQUIRE_FALSE(all.empty());
@@ -82,7 +82,7 @@ struct divided_run {
 
 } // namespace
 
-TEST_CASE("of a divided run the side with the driver goes on, and nothing of the other side counts any more") {
+TEST_CASE("after a network partition the driver's side continues, and results of the other side do not count") {
   divided_run run;
   if (!run.here->has_links()) {
     REQUIRE_FALSE(run.skipped.empty());
@@ -99,7 +99,7 @@ TEST_CASE("of a divided run the side with the driver goes on, and nothing of the
   const auto divided = here.step();
   run.await("steps and checkpoints without the far side", [&] { return here.step() > divided + 200; });
 
-  // They find themselves refused, or alone.
+  // After the link is restored the workers there are rejected; otherwise they notice that they are alone.
   if (std::getenv("TROUPE_LONG_TESTS") == nullptr)
     here.mend(1);
   run.await("the end of the old workers of the far side", [&] {
@@ -113,7 +113,8 @@ TEST_CASE("of a divided run the side with the driver goes on, and nothing of the
   INFO(here.driver().err());
   CHECK(status == testing::exit_status{143, {}});
 
-  // The ledger says who has committed what: nothing from the far side in any later generation, and no step is missing.
+  // The ledger shows which process committed which step: the far side none in any later generation, and none is
+  // missing.
   std::uint64_t last = 0;
   auto ledger = ledger_tail{here.run_directory() / "ledger.jsonl"};
   const auto entries = ledger.read();
@@ -128,7 +129,7 @@ TEST_CASE("of a divided run the side with the driver goes on, and nothing of the
   const auto account_of_all = account(entries, 8, last, {last_steps.begin(), last_steps.end()});
   for (const auto& each : account_of_all.problems)
     FAIL_CHECK(each);
-  // Every checkpoint that is there is whole.
+  // Every checkpoint is complete.
   for (const auto& each : value_or_throw(serialization::list_checkpoints(here.run_directory() / "checkpoints")))
     CHECK(value_or_throw(serialization::checkpoint::open(each.path)).verify().has_value());
 }

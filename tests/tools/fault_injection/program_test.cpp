@@ -10,7 +10,7 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Runs of troupe-chaos in directories of their own.
+/// Runs troupe-chaos in its own directory.
 struct trial {
   scratch_directory scratch;
 
@@ -20,7 +20,7 @@ struct trial {
     return {{std::move(argv)}, scratch.path() / "output"};
   }
 
-  /// What it has started, and what that has started.
+  /// The processes that it has started, directly or indirectly.
   [[nodiscard]] std::vector<pid_t> processes() const {
     return processes_with("TROUPE_KEYS", (scratch.path() / "chaos" / "keys").string());
   }
@@ -32,9 +32,9 @@ bool contains(const std::string& text, const std::string& part) {
 
 } // namespace
 
-TEST_CASE("a run that ends with other bits is found, and kept") {
+TEST_CASE("a run that ends with other bits is found, and its files are kept") {
   trial t;
-  // Sums that are left to the transport depend on the number of workers.
+  // With --fast the sums depend on the number of workers.
   auto process = t.start({"--program", "charlm --fast --batch 64 --embedding 16 --hidden 32 --evaluate-every 1000000",
                           "--kinds", "kill", "--faults", "1", "--mean-interval", "100ms"});
   auto status = process.wait();
@@ -44,9 +44,9 @@ TEST_CASE("a run that ends with other bits is found, and kept") {
   CHECK(std::filesystem::exists(t.scratch.path() / "chaos" / "runs" / "disturbed" / "result.json"));
 }
 
-TEST_CASE("a run that stands still is told, with what its workers do") {
+TEST_CASE("a hung run is reported with the state of its workers") {
   trial t;
-  // This seed freezes one for longer than the limit, which is shorter than anybody takes to notice.
+  // This seed freezes a worker for longer than the limit, which is shorter than the run takes to notice.
   auto process = t.start(
       {"--kinds", "freeze", "--faults", "50", "--seed", "5", "--mean-interval", "300ms", "--hung-after", "1000ms"});
   auto status = process.wait();
@@ -69,19 +69,19 @@ TEST_CASE("an interrupted trial leaves no process behind") {
   CHECK(t.processes().empty());
 }
 
-TEST_CASE("what is not permitted or not possible is left out, and said so") {
+TEST_CASE("faults that are not permitted or not possible are skipped with a message") {
   trial t;
   auto process = t.start({"--nodes", "0", "--kinds", "kill,kill-node,freeze-node", "--faults", "1", "--workers", "2",
                           "--mean-interval", "100ms"});
   auto status = process.wait();
   INFO(process.out() << process.err());
   CHECK(status == exit_status{0, {}});
-  CHECK(contains(process.out(), "left out: kill-node: there are no caf-nodes"));
+  CHECK(contains(process.out(), "skipped: kill-node: there are no caf-nodes"));
   CHECK(contains(process.out(), "identical"));
   CHECK(!std::filesystem::exists(t.scratch.path() / "chaos"));
 }
 
-TEST_CASE("what cannot be meant is refused before anything starts") {
+TEST_CASE("invalid options are rejected before anything starts") {
   for (const auto& mistake : std::vector<std::vector<std::string>>{{"--kinds", "kil"},
                                                                    {"--faults", "0"},
                                                                    {"--workers", "0"},

@@ -26,20 +26,20 @@ std::vector<weighted_kind> every_kind() {
 
 } // namespace
 
-TEST_CASE("a seed decides all faults, and another seed decides others") {
+TEST_CASE("a seed determines all faults, and different seeds give different ones") {
   auto plan = [](std::uint64_t seed) { return first(schedule{seed, 1s, every_kind()}, 50); };
   CHECK(plan(7) == plan(7));
   CHECK(plan(7) != plan(8));
 }
 
-TEST_CASE("a seed means the same faults in every build") {
+TEST_CASE("a seed gives the same faults in every build") {
   auto plan = first(schedule{1, 1s, every_kind()}, 3);
   CHECK(plan[0] == planned_fault{144ms, fault_kind::kill, 8323445853463659930u, 0ms});
   CHECK(plan[1] == planned_fault{432ms, fault_kind::fill_disk, 8683844110200328628u, 686ms});
   CHECK(plan[2] == planned_fault{844ms, fault_kind::freeze_node, 1650120169738923776u, 2269ms});
 }
 
-TEST_CASE("intervals have the mean that was asked for, and none is out of all proportion") {
+TEST_CASE("intervals have the requested mean and are bounded") {
   auto total = 0ms;
   auto longest = 0ms;
   for (const auto& fault : first(schedule{3, 1s, every_kind()}, 20'000)) {
@@ -52,7 +52,7 @@ TEST_CASE("intervals have the mean that was asked for, and none is out of all pr
   CHECK(longest <= 8s);
 }
 
-TEST_CASE("kinds come as often as they weigh, and only those that were asked for") {
+TEST_CASE("only requested kinds occur, in proportion to their weights") {
   std::map<fault_kind, int> times;
   for (const auto& fault : first(schedule{4, 1s, {{fault_kind::kill, 3}, {fault_kind::cut, 1}}}, 10'000))
     ++times[fault.kind];
@@ -61,14 +61,14 @@ TEST_CASE("kinds come as often as they weigh, and only those that were asked for
   CHECK(times[fault_kind::kill] < 7700);
 }
 
-TEST_CASE("when faults come does not depend on their kinds") {
+TEST_CASE("the times of faults do not depend on their kinds") {
   auto one = first(schedule{5, 1s, {{fault_kind::kill, 1}}}, 100);
   auto all = first(schedule{5, 1s, every_kind()}, 100);
   for (std::size_t i = 0; i < one.size(); ++i)
     CHECK(one[i].after == all[i].after);
 }
 
-TEST_CASE("what is taken back lasts as long as its kind says, and a kill for ever") {
+TEST_CASE("a fault that is undone lasts as long as its kind allows, and a kill is permanent") {
   for (const auto& fault : first(schedule{6, 1s, every_kind()}, 2000)) {
     INFO(std::string{to_string(fault.kind)});
     switch (fault.kind) {
@@ -91,7 +91,7 @@ TEST_CASE("what is taken back lasts as long as its kind says, and a kill for eve
   }
 }
 
-TEST_CASE("kinds are read with and without weights") {
+TEST_CASE("kinds are parsed with and without weights") {
   CHECK(parse_kinds("kill") == std::vector<weighted_kind>{{fault_kind::kill, 1}});
   CHECK(parse_kinds("kill-two=3,freeze,kill=0") ==
         std::vector<weighted_kind>{{fault_kind::kill_two, 3}, {fault_kind::freeze, 1}});
@@ -99,7 +99,7 @@ TEST_CASE("kinds are read with and without weights") {
     CHECK(parse_kinds(to_string(kind)) == std::vector<weighted_kind>{{kind, 1}});
 }
 
-TEST_CASE("kinds that do not exist, weights that are none, and nothing at all are refused") {
+TEST_CASE("unknown kinds, invalid weights and empty texts are rejected") {
   for (const auto* text :
        {"", ",", "kil", "kill,,freeze", "kill=", "kill=x", "kill=-1", "kill=2x", "kill=0", "kill=9999999"})
     CHECK_MESSAGE(!parse_kinds(text), text);

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Of the samples of some shards of a step of that run.
+/// The digest of the samples in some shards of a step of the run below.
 std::uint64_t digest(std::uint64_t step, std::uint32_t first, std::uint32_t last) {
   const auto order = troupe::data_order{40, 16, 8, 1};
   auto result = std::uint64_t{0};
@@ -24,7 +24,7 @@ std::uint64_t digest(std::uint64_t step, std::uint32_t first, std::uint32_t last
   return result;
 }
 
-/// Two workers, of which one is killed in step 3 of 6 and replaced by nobody: a run with which all is well.
+/// A correct run: one of two workers is killed in step 3 of 6 and not replaced.
 evidence good() {
   evidence facts;
   facts.result = {{"status", "completed"},
@@ -62,7 +62,7 @@ evidence good() {
   return facts;
 }
 
-/// The only condition that does not hold; "" when all hold, "several" when more than one does not.
+/// The only condition that does not hold; "" if all hold, "several" if more than one does not.
 std::string broken_by(const std::function<void(evidence&)>& change, answer wanted = answer::no) {
   auto facts = good();
   change(facts);
@@ -76,8 +76,8 @@ std::string broken_by(const std::function<void(evidence&)>& change, answer wante
 }
 
 const auto bits = std::string{"the disturbed run ends with the bits of the undisturbed one"};
-const auto injected = std::string{"all faults found a run to disturb"};
-const auto failures = std::string{"its failures are the injected ones, and no others"};
+const auto injected = std::string{"all planned faults were injected"};
+const auto failures = std::string{"its failures are exactly the injected ones"};
 const auto restarts = std::string{"no restart from a checkpoint while a survivor lived"};
 const auto redone = std::string{"at most one step redone for each fault"};
 const auto inside = std::string{"at least 80 % of the losses fell inside a step"};
@@ -86,19 +86,19 @@ const auto epochs = std::string{"every epoch has every sample exactly once"};
 
 } // namespace
 
-TEST_CASE("nothing is held against a run with which all is well") {
+TEST_CASE("a correct run meets all conditions") {
   CHECK(broken_by([](evidence&) {}).empty());
 }
 
-TEST_CASE("other bits, no bits, and other numbers of steps are not the same") {
+TEST_CASE("different bits, missing bits and different numbers of steps are found") {
   CHECK(broken_by([](evidence& x) { x.result["state_sha256"] = std::string(64, 'b'); }) == bits);
   CHECK(broken_by([](evidence& x) { x.undisturbed = nullptr; }) == bits);
   CHECK(broken_by([](evidence& x) { x.undisturbed["steps"] = 5; }) == bits);
   CHECK(broken_by([](evidence& x) { x.result["state_sha256"] = x.undisturbed["state_sha256"] = ""; }) == bits);
 }
 
-TEST_CASE("a run that failed or left nothing has not come through") {
-  CHECK(broken_by([](evidence& x) { x.result["status"] = "failed"; }) == "the run came through");
+TEST_CASE("a run that failed or left no result has not finished") {
+  CHECK(broken_by([](evidence& x) { x.result["status"] = "failed"; }) == "the run finished");
   CHECK(broken_by([](evidence& x) { x.result["status"] = "stopped"; }).empty());
   auto facts = good();
   facts.result = nullptr;
@@ -106,18 +106,18 @@ TEST_CASE("a run that failed or left nothing has not come through") {
   CHECK(judge(facts).front().detail == "it left no result");
 }
 
-TEST_CASE("faults that found nobody any more count against the trial") {
+TEST_CASE("a trial fails if planned faults found no victim") {
   CHECK(broken_by([](evidence& x) { x.planned_faults = 2; }) == injected);
   CHECK(broken_by([](evidence& x) { x.planned_faults = 0; }).empty());
 }
 
-TEST_CASE("a failure that was not injected is found, and one that is missing, and one that is told twice") {
+TEST_CASE("failures that were not injected, are missing or are reported twice are found") {
   CHECK(broken_by([](evidence& x) { x.result["failures"][0]["pid"] = 10; }) == failures);
   CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, {10}, {}, false}); }) == failures);
   CHECK(broken_by([](evidence& x) { x.result["failures"].push_back(x.result["failures"][0]); }) == failures);
 }
 
-TEST_CASE("processes that had one number, one after the other, count each") {
+TEST_CASE("successive processes with the same pid count separately") {
   CHECK(broken_by([](evidence& x) {
           x.faults.push_back({fault_kind::kill, 20ms, 5, {20}, {}, false});
           x.result["failures"].push_back(x.result["failures"][0]);
@@ -126,7 +126,7 @@ TEST_CASE("processes that had one number, one after the other, count each") {
   CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, {20}, {}, false}); }) == failures);
 }
 
-TEST_CASE("a failure without a process id is that of the worker of its number") {
+TEST_CASE("a failure without a pid is attributed by its worker id") {
   CHECK(broken_by([](evidence& x) { x.result["failures"][0].erase("pid"); }).empty());
   CHECK(broken_by([](evidence& x) {
           x.result["failures"][0].erase("pid");
@@ -134,13 +134,13 @@ TEST_CASE("a failure without a process id is that of the worker of its number") 
         }) == failures);
 }
 
-TEST_CASE("who was frozen may be given up, or not") {
+TEST_CASE("a frozen worker may be given up, but need not be") {
   auto frozen = [](evidence& x) { x.faults[0] = {fault_kind::freeze, 10ms, 3, {}, {20}, false}; };
   CHECK(broken_by(frozen).empty());
   CHECK(broken_by([&](evidence& x) { x.faults.push_back({fault_kind::freeze, 20ms, 5, {}, {10}, false}); }).empty());
 }
 
-TEST_CASE("a worker without a name may be lost with its node, but not otherwise") {
+TEST_CASE("a worker without a known pid may be lost with its node, but not otherwise") {
   auto nameless = json{{"worker", 7}, {"pid", 0}, {"code", "node_lost"}, {"message", "gone"}};
   CHECK(broken_by([&](evidence& x) { x.result["failures"].push_back(nameless); }) == failures);
   CHECK(broken_by([&](evidence& x) {
@@ -149,7 +149,7 @@ TEST_CASE("a worker without a name may be lost with its node, but not otherwise"
         }).empty());
 }
 
-TEST_CASE("a restart is right only when nobody was left") {
+TEST_CASE("a restart is correct only if no worker survived") {
   CHECK(broken_by([](evidence& x) { x.result["restarts"] = 1; }) == restarts);
   CHECK(broken_by([](evidence& x) {
           x.result["restarts"] = 1;
@@ -170,14 +170,14 @@ TEST_CASE("more than one step redone for a fault is found") {
           x.planned_faults = 2;
           x.result["generations"][0]["steps_redone"] = 2;
         }) == redone);
-  // What a restart computes again depends on its checkpoint.
+  // The steps that a restart repeats depend on its checkpoint.
   CHECK(broken_by([](evidence& x) {
           x.result["generations"][0]["steps_redone"] = 90;
           x.result["generations"][0]["attempt"] = 2;
         }).empty());
 }
 
-TEST_CASE("losses between steps do not count as a test of steps, where they are many enough to judge") {
+TEST_CASE("too many losses between steps are found if there are enough losses to judge") {
   auto losses = [](int all, int between) {
     return [=](evidence& x) {
       x.result["failures"] = x.result["generations"] = json::array();
@@ -200,29 +200,29 @@ TEST_CASE("losses between steps do not count as a test of steps, where they are 
   CHECK(broken_by(losses(1, 1)).empty());
 }
 
-TEST_CASE("more workers than were asked for are found") {
+TEST_CASE("more workers than requested are found") {
   CHECK(broken_by([](evidence& x) { x.result["generations"][0]["workers"] = 3; }) ==
-        "never more workers than were asked for");
+        "never more workers than requested");
 }
 
 TEST_CASE("a ledger with a gap is found") {
   CHECK(broken_by([](evidence& x) { x.ledger.pop_back(); }) == once);
 }
 
-TEST_CASE("a process that was given other samples than those of its shards is found") {
+TEST_CASE("a process that received other samples than those of its shards is found") {
   CHECK(broken_by([](evidence& x) { ++x.ledger[2].samples_digest; }) == epochs);
 }
 
-TEST_CASE("what a build does not tell is not taken for granted") {
-  CHECK(broken_by([](evidence& x) { x.result.erase("restarts"); }, answer::not_told) == restarts);
-  CHECK(broken_by([](evidence& x) { x.ledger.clear(); }, answer::not_told) == once);
-  CHECK(broken_by([](evidence& x) { x.samples.reset(); }, answer::not_asked) == epochs);
-  CHECK(broken_by([](evidence& x) { x.run.erase("seed"); }, answer::not_told) == epochs);
-  CHECK(broken_by([](evidence& x) { x.result.erase("generations"); }, answer::not_told) == "several");
-  CHECK(broken_by([](evidence& x) { x.result.erase("failures"); }, answer::not_told) == "several");
+TEST_CASE("a condition without the necessary data is unknown") {
+  CHECK(broken_by([](evidence& x) { x.result.erase("restarts"); }, answer::unknown) == restarts);
+  CHECK(broken_by([](evidence& x) { x.ledger.clear(); }, answer::unknown) == once);
+  CHECK(broken_by([](evidence& x) { x.samples.reset(); }, answer::not_applicable) == epochs);
+  CHECK(broken_by([](evidence& x) { x.run.erase("seed"); }, answer::unknown) == epochs);
+  CHECK(broken_by([](evidence& x) { x.result.erase("generations"); }, answer::unknown) == "several");
+  CHECK(broken_by([](evidence& x) { x.result.erase("failures"); }, answer::unknown) == "several");
 }
 
-TEST_CASE("percentiles are of the values that are there") {
+TEST_CASE("percentiles are by nearest rank") {
   CHECK(percentile({}, 0.5) == 0);
   CHECK(percentile({3}, 0.99) == 3);
   CHECK(percentile({4, 1, 3, 2}, 0.5) == 2);
@@ -230,7 +230,7 @@ TEST_CASE("percentiles are of the values that are there") {
   CHECK(percentile({4, 1, 3, 2}, 1) == 4);
 }
 
-TEST_CASE("command lines are split as a shell does, and nothing in them is run") {
+TEST_CASE("command lines are split as a shell does, without running anything in them") {
   CHECK(split_command("charlm --text '/a b' --steps=3") ==
         std::vector<std::string>{"charlm", "--text", "/a b", "--steps=3"});
   CHECK(split_command("").empty());
@@ -238,7 +238,7 @@ TEST_CASE("command lines are split as a shell does, and nothing in them is run")
   CHECK(split_command("charlm 'open").empty());
 }
 
-TEST_CASE("a command of the system is quiet when it succeeds, and says why when it fails") {
+TEST_CASE("a system command returns its output only if it fails") {
   CHECK(!complaint_of({"true"}));
   CHECK(complaint_of({"false"}) == "false: failed");
   CHECK(complaint_of({"ls", "/nowhere"})->find("/nowhere") != std::string::npos);

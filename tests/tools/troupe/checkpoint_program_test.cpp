@@ -31,7 +31,7 @@ bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-/// A run's directory with checkpoints of four tensors, and the program beside it.
+/// A run's directory with checkpoints of four tensors, and the program to run on it.
 class bench {
  public:
   explicit bench(std::vector<std::uint64_t> steps = {10, 20, 30}) {
@@ -80,7 +80,7 @@ std::string sha256_of(const fs::path& path) {
   return state_sha256(checkpoint::open(path).value()).value();
 }
 
-/// Turns the bytes of a part to damage where a tensor's chunk is.
+/// Damages the bytes of a tensor's chunk in a part.
 std::uint64_t damage(const fs::path& path, const std::string& tensor) {
   auto stored = checkpoint::open(path).value();
   auto chunk = stored.content().tensors.at(stored.find(tensor).value()).chunks.at(0);
@@ -90,7 +90,7 @@ std::uint64_t damage(const fs::path& path, const std::string& tensor) {
 
 } // namespace
 
-TEST_CASE("ls lists checkpoints of a run, of its checkpoints directory and of one alone") {
+TEST_CASE("ls lists the checkpoints of a run's directory, of a checkpoints directory, and a single one") {
   auto here = bench{};
   for (const auto& path : {here.run(), here.checkpoints(), here.run() / ""}) {
     auto ran = here.troupe({"ls", path.string()});
@@ -113,7 +113,7 @@ TEST_CASE("ls lists checkpoints of a run, of its checkpoints directory and of on
   CHECK(rows[0]["bytes"] == 4096 * 4);
 }
 
-TEST_CASE("ls tells damaged checkpoints and why") {
+TEST_CASE("ls reports damaged checkpoints with the reason") {
   auto here = bench{};
   flip_bit(here.at(10) / "manifest.snapshot", 100);
   fs::resize_file(here.at(20) / "part-0001.bin", 17);
@@ -133,7 +133,7 @@ TEST_CASE("ls tells damaged checkpoints and why") {
   CHECK(has(rows[1]["why"], "17"));
 }
 
-TEST_CASE("what is no place of checkpoints is told, and an empty one is fine") {
+TEST_CASE("a path without checkpoints is reported, and an empty checkpoints directory is fine") {
   auto here = bench{{}};
   CHECK(here.troupe({"ls", here.run().string()}).code == 0);
   CHECK(here.troupe({"ls", here.run().string(), "--json"}).json().at("checkpoints").empty());
@@ -151,7 +151,7 @@ TEST_CASE("what is no place of checkpoints is told, and an empty one is fine") {
     CHECK(here.troupe({command, here.run().string()}).code == 2);
 }
 
-TEST_CASE("show shows everything a manifest says") {
+TEST_CASE("show prints everything in a manifest") {
   auto here = bench{};
   auto ran = here.troupe({"show", here.run().string(), "--json", "--sha256"});
   REQUIRE(ran.code == 0);
@@ -192,14 +192,14 @@ TEST_CASE("show shows everything a manifest says") {
   CHECK(here.troupe({"show", here.run().string()}).code == 1);
 }
 
-TEST_CASE("verify reads everything and names every damaged tensor") {
+TEST_CASE("verify reads everything and reports every damaged tensor") {
   auto here = bench{};
   auto good = here.troupe({"verify", here.run().string()});
   CHECK(good.code == 0);
   CHECK(has(good.out, "step-00000020: good (4 tensors, 8.0 kB)"));
   auto offset = damage(here.at(20), "count");
   damage(here.at(20), "weights");
-  // Beyond the three elements of "half" there is padding.
+  // The three elements of "half" are followed by padding.
   auto stored = checkpoint::open(here.at(30)).value();
   auto half = stored.content().tensors[2].chunks[0];
   auto part = stored.content().parts[half.part].name;
@@ -222,7 +222,7 @@ TEST_CASE("verify reads everything and names every damaged tensor") {
   CHECK(has(here.troupe({"verify", here.at(10).string()}).out, part));
 }
 
-TEST_CASE("diff tells states apart, element by element") {
+TEST_CASE("diff compares states element by element") {
   auto here = bench{};
   bench::add(here.path("other"), 20, 20, [](manifest& content) {
     content.run.value = "another";
@@ -248,7 +248,7 @@ TEST_CASE("diff tells states apart, element by element") {
   CHECK_FALSE(document["fields"].contains("seed"));
 }
 
-TEST_CASE("diff measures what differs and names what is on one side only") {
+TEST_CASE("diff measures differences and names tensors on one side only") {
   auto here = bench{{}};
   auto left = std::vector<float>{1, 2, 3, 4};
   auto right = std::vector<float>{1, 2, 3.5f, 4};
@@ -283,7 +283,7 @@ TEST_CASE("diff measures what differs and names what is on one side only") {
   CHECK(has(damaged.err, "tensor \"x\""));
 }
 
-TEST_CASE("a checkpoint goes through a safetensors file and back with its state") {
+TEST_CASE("a checkpoint goes through a safetensors file and back with the same state") {
   auto here = bench{};
   auto file = here.path("model.safetensors");
   auto exported = here.troupe({"export", here.run().string(), file.string(), "--step", "20", "--json"});
@@ -326,7 +326,7 @@ TEST_CASE("one tensor goes through an NPY file and back") {
   CHECK(read_file(here.path("again.npy")) == read_file(file));
 }
 
-TEST_CASE("exports and imports that make no sense are refused with what would") {
+TEST_CASE("invalid exports and imports are rejected with advice") {
   auto here = bench{};
   auto refused = [&](int code, std::vector<std::string> arguments, const std::string& part) {
     auto ran = here.troupe(std::move(arguments));
@@ -355,7 +355,7 @@ TEST_CASE("exports and imports that make no sense are refused with what would") 
   CHECK_FALSE(fs::exists(here.path("z.safetensors")));
 }
 
-TEST_CASE("rm removes one checkpoint or the oldest, and never the last good one unasked") {
+TEST_CASE("rm removes one checkpoint or the oldest ones, and the last good one only with --force") {
   auto here = bench{{10, 20, 30, 40}};
   auto which = here.troupe({"rm", here.run().string()});
   CHECK(which.code == 2);
@@ -369,7 +369,7 @@ TEST_CASE("rm removes one checkpoint or the oldest, and never the last good one 
   CHECK(here.troupe({"rm", here.run().string(), "--keep", "2"}).code == 0);
   CHECK_FALSE(fs::exists(here.at(10)));
   CHECK(has(here.troupe({"rm", here.run().string(), "--keep", "2"}).out, "nothing"));
-  // The other one does not count: it is damaged.
+  // The other one does not count, because it is damaged.
   damage(here.at(40), "weights");
   auto last = here.troupe({"rm", here.run().string(), "--step", "30"});
   CHECK(last.code == 2);
@@ -377,13 +377,13 @@ TEST_CASE("rm removes one checkpoint or the oldest, and never the last good one 
   CHECK(has(last.err, "--force"));
   CHECK(here.troupe({"rm", here.run().string(), "--keep", "1"}).code == 1);
   CHECK(fs::exists(here.at(30)));
-  // A damaged one is no loss.
+  // A damaged one may be removed.
   CHECK(here.troupe({"rm", here.run().string(), "--step", "40"}).code == 0);
   CHECK(here.troupe({"rm", here.at(30).string(), "--force"}).code == 0);
   CHECK(fs::is_empty(here.checkpoints()));
 }
 
-TEST_CASE("rm leaves a run alone whose directory is held, also through a link") {
+TEST_CASE("rm removes nothing from a run whose directory is locked, even through a link") {
   auto here = bench{};
   auto lock = here.run() / ".lock";
   overwrite_file(lock, "4321\n");
@@ -403,7 +403,7 @@ TEST_CASE("rm leaves a run alone whose directory is held, also through a link") 
   CHECK(here.troupe({"rm", here.at(10).string()}).code == 0);
 }
 
-TEST_CASE("the checkpoint command explains itself") {
+TEST_CASE("the checkpoint command has help and corrects misspellings") {
   auto here = bench{{}};
   auto help = here.troupe({"--help"});
   CHECK(help.code == 0);
@@ -421,7 +421,7 @@ TEST_CASE("the checkpoint command explains itself") {
   CHECK(has(misspelt.err, "did you mean 'verify'"));
 }
 
-TEST_CASE("checkpoints that share files are listed, shown, verified and removed as any others") {
+TEST_CASE("checkpoints that share files are listed, shown, verified and removed like any others") {
   auto here = bench{{}};
   auto writer = reusing_writer{{4096, 8}};
   auto plan = plan_chunks(bench::specs(), 1, 4096);

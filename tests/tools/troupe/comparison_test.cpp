@@ -19,7 +19,7 @@ tensor_difference compared(dtype type, const std::vector<T>& a, const std::vecto
 
 } // namespace
 
-TEST_CASE("equal tensors do not differ, whatever is in them") {
+TEST_CASE("equal tensors do not differ, whatever their content") {
   auto x = std::vector<float>{1, -0.0f, std::nanf(""), INFINITY};
   CHECK(compared(dtype::f32, x, x) == tensor_difference{4, 0, 4, 0, 0, 1, 1});
   CHECK(compared(dtype::f64, std::vector<double>{}, std::vector<double>{}) == tensor_difference{});
@@ -28,28 +28,28 @@ TEST_CASE("equal tensors do not differ, whatever is in them") {
 TEST_CASE("differences are counted by bits and measured by value") {
   auto d = compared(dtype::f32, std::vector<float>{1, 2, -4, 0}, std::vector<float>{1, 3, -3, 0});
   CHECK(d == tensor_difference{4, 2, 1, 1, 1 / 3.0, 0, 0});
-  // Zeros of both signs are different bits of one number.
+  // Zeros of both signs are equal but have different bits.
   CHECK(compared(dtype::f64, std::vector<double>{0.0}, std::vector<double>{-0.0}) ==
         tensor_difference{1, 1, 0, 0, 0, 0, 0});
-  // Opposite numbers are as far apart as can be.
+  // Opposite numbers have the largest relative difference.
   CHECK(compared(dtype::f64, std::vector<double>{-5}, std::vector<double>{5}).max_relative == 2);
 }
 
-TEST_CASE("NaNs are counted on each side and leave the measures alone") {
+TEST_CASE("NaNs are counted on each side and do not affect the measures") {
   auto nan = std::nan("");
   auto d = compared(dtype::f64, std::vector<double>{nan, 1, nan, 2}, std::vector<double>{1, nan, nan, 4});
   CHECK(d == tensor_difference{4, 3, 0, 2, 0.5, 2, 2});
 }
 
-TEST_CASE("an infinity is infinitely far from a number") {
+TEST_CASE("an infinity differs infinitely from a number") {
   auto d = compared(dtype::f32, std::vector<float>{INFINITY, 1}, std::vector<float>{1, 1});
   CHECK(d.differing == 1);
   CHECK(std::isinf(d.max_absolute));
   CHECK(d.max_relative == 1);
 }
 
-TEST_CASE("half precision is read as what it means") {
-  // 1, -2, the smallest, the greatest, infinity, NaN; and 1.5, -2, 0, the greatest, the greatest, NaN.
+TEST_CASE("half precision is converted correctly") {
+  // 1, -2, the smallest, the largest, infinity, NaN; and 1.5, -2, 0, the largest, the largest, NaN.
   auto a = std::vector<std::uint16_t>{0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x7e00};
   auto b = std::vector<std::uint16_t>{0x3e00, 0xc000, 0x0000, 0x7bff, 0x7bff, 0x7e00};
   auto d = compared(dtype::f16, a, b);

@@ -25,7 +25,7 @@ using namespace collectives;
 
 using shared_floats = std::shared_ptr<std::span<float>>;
 
-/// As programs do by default.
+/// The default number of shards.
 constexpr std::uint32_t shards = 8;
 
 void check(expected<void> result) {
@@ -34,14 +34,14 @@ void check(expected<void> result) {
 }
 
 shared_floats floats_in(std::pmr::memory_resource& memory, std::uint64_t bytes) {
-  // A bucket goes to the end of its last line.
+  // A bucket ends at the end of a cache line.
   const auto room = (bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
   auto buffer = std::make_shared<aligned_buffer>(room, memory);
   auto* floats = reinterpret_cast<float*>(buffer->data());
   return {new std::span<float>{floats, bytes / sizeof(float)}, [buffer](std::span<float>* x) { delete x; }};
 }
 
-/// Memory as any program has it.
+/// Ordinary heap memory.
 shared_floats ordinary_floats(std::uint64_t bytes) {
   return floats_in(*std::pmr::new_delete_resource(), bytes);
 }
@@ -61,7 +61,7 @@ class in_place : public contender {
 
 enum class order : std::uint8_t { exact, fast };
 
-/// A gradient bucket: `exact` as `step.all_reduce()` reduces it, with a share of the shards for each rank.
+/// A gradient bucket. `exact` reduces it as `step.all_reduce()` does, with a share of the shards on each rank.
 class bucket final : public contender {
  public:
   bucket(communicator& group, shared_floats data, order how)
@@ -73,7 +73,7 @@ class bucket final : public contender {
         how_(how) {
     const auto nodes = maximal_nodes(shards, ownership_[group_.rank().value]);
     if (nodes.size() != 1)
-      throw std::runtime_error{"the benchmark takes 1, 2, 4 or 8 ranks, so that each has one partial sum"};
+      throw std::runtime_error{"the benchmark accepts 1, 2, 4 or 8 ranks, so that each has one partial sum"};
     partial_ = {nodes[0], reinterpret_cast<const std::byte*>(data_->data())};
   }
 
@@ -100,7 +100,7 @@ class bucket final : public contender {
   order how_;
 };
 
-/// What the exact scheme cannot do without: reads a slice of everybody's data and writes their sum, nobody waits.
+/// The lower bound of the exact scheme: reads a slice of all ranks' data and writes their sum, without synchronisation.
 class limit final : public contender {
  public:
   limit(rank_link& link, shared_pool& pool, shared_floats data)
@@ -165,7 +165,7 @@ class raw_gloo_ring final : public contender {
   shared_floats data_;
 };
 
-/// Gloo's rendezvous place: all ranks set a key of their own at the same time, before they ask for each other's.
+/// Gloo's rendezvous store. All ranks set their own key at the same time, before they read each other's.
 class link_store final : public gloo::rendezvous::Store {
  public:
   explicit link_store(rank_link& link) : link_(link) {}
@@ -185,8 +185,8 @@ class link_store final : public gloo::rendezvous::Store {
   std::map<std::string, std::vector<char>> blobs_;
 };
 
-/// As a training step does it: the contribution was just written, and the sum is read. One element of each cache line
-/// stands for all of it.
+/// Touches the data as a training step does: the contribution has just been written, and the sum is read. One element
+/// of each cache line is enough.
 class touched final : public contender {
  public:
   explicit touched(std::unique_ptr<contender> inner) : inner_(std::move(inner)) {}
@@ -194,7 +194,7 @@ class touched final : public contender {
   std::span<float> input() override { return inner_->input(); }
 
   void run() override {
-    // Volatile, so that the compiler leaves nothing out.
+    // Volatile, so that the compiler keeps every access.
     volatile float* input = inner_->input().data();
     for (std::size_t i = 0; i < inner_->input().size(); i += line_elements)
       input[i] = input[i];

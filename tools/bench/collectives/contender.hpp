@@ -18,7 +18,7 @@ class Context;
 
 namespace troupe::bench {
 
-/// One way to sum floats of all ranks, on one rank, for one size.
+/// One way to sum floats over all ranks: one rank's part, for one size.
 class contender {
  public:
   contender() = default;
@@ -29,27 +29,27 @@ class contender {
   /// This rank's contribution, to be written before `run`.
   [[nodiscard]] virtual std::span<float> input() = 0;
 
-  /// What is timed. Throws `troupe::exception`.
+  /// The timed operation. Throws `troupe::exception`.
   virtual void run() = 0;
 
-  /// The sum; of `limit`, this rank's share of it.
+  /// The sum; for `limit`, this rank's share of it.
   [[nodiscard]] virtual std::span<const float> result() const = 0;
 
-  /// Which element of the sum `result` starts with.
+  /// The index in the sum of the first element of `result`.
   [[nodiscard]] virtual std::uint64_t first_element() const { return 0; }
 };
 
-/// The names of all contenders that this program has.
+/// The names of all contenders in this program.
 [[nodiscard]] std::span<const std::string_view> contender_names() noexcept;
 
-/// What the contenders of one rank share: the process's memory and the groups, formed when they are first needed.
+/// What the contenders of one rank share: the process's memory and the groups, which are formed on first use.
 class contender_factory {
  public:
   explicit contender_factory(rank_link& link);
   ~contender_factory();
 
-  /// All ranks call it with the same arguments. Those that work on registered memory get the same block as long as
-  /// `bytes` is the same.
+  /// All ranks call it with the same arguments. Contenders that use registered memory get the same block while `bytes`
+  /// stays the same.
   [[nodiscard]] std::unique_ptr<contender> make(std::string_view name, std::uint64_t bytes);
 
  private:
@@ -63,7 +63,7 @@ class contender_factory {
   std::unique_ptr<collectives::communicator> shm_;
   std::unique_ptr<collectives::communicator> gloo_;
   std::shared_ptr<gloo::Context> raw_gloo_;
-  /// Of the size that was last asked for, while anybody has it.
+  /// Of the size requested last, while it is in use.
   std::weak_ptr<std::span<float>> registered_;
 };
 

@@ -1,10 +1,12 @@
-// Times sums over the processes of this machine, one line for each contender and size. See ../README.md; `run` puts it
-// beside Open MPI and makes the tables.
+// Times sums over the processes of this machine and prints one line for each contender and size. See ../README.md;
+// `run` adds Open MPI and makes the tables.
 
 #include "contender.hpp"
 #include "rank_link.hpp"
 
 #include <command_line.hpp>
+#include <fmt/format.h>
+
 #include <timing.hpp>
 
 #include <algorithm>
@@ -32,7 +34,7 @@ struct options {
   std::uint32_t repeats = 3;
 };
 
-/// Whole numbers, so that their sum is the same in any order; different for ranks and places.
+/// Whole numbers, so that their sum is the same in any order; they differ between ranks and indices.
 std::uint64_t place_of(std::uint64_t element) {
   return (element * 11 + (element >> 10) * 7) % 64;
 }
@@ -55,10 +57,10 @@ void check_sum(const contender& x, const std::string& name, std::uint32_t ranks)
   const auto result = x.result();
   for (std::uint64_t i = 0; i < result.size(); ++i)
     if (result[i] != sums[place_of(x.first_element() + i)])
-      throw std::runtime_error{name + ": wrong sum of element " + std::to_string(x.first_element() + i)};
+      throw std::runtime_error{fmt::format("{}: wrong sum of element {}", name, x.first_element() + i)};
 }
 
-/// Seconds for each of `iterations` runs, back to back, on the slowest rank.
+/// Seconds per run over `iterations` consecutive runs, on the slowest rank.
 double time_of(contender& x, rank_link& link, std::uint64_t iterations) {
   link.barrier();
   const auto start = clock_type::now();
@@ -68,7 +70,7 @@ double time_of(contender& x, rank_link& link, std::uint64_t iterations) {
   return link.maximum(mine) / static_cast<double>(iterations);
 }
 
-/// Warms up, and finds how many runs fill `seconds`.
+/// Warms up and determines how many runs take `seconds`.
 std::uint64_t iterations_for(contender& x, rank_link& link, double seconds) {
   for (std::uint64_t iterations = 1;; iterations *= 2) {
     const auto each = time_of(x, link, iterations);
@@ -83,13 +85,13 @@ void measure_size(contender_factory& factory, rank_link& link, const options& wa
     contenders.push_back(factory.make(name, bytes));
     auto& x = *contenders.back();
     fill(x.input(), link.rank());
-    // `limit` reads what its peers have written, and waits for nobody.
+    // `limit` reads what its peers have written without waiting for them.
     link.barrier();
     x.run();
     check_sum(x, name, link.size());
     link.barrier();
   }
-  // Sums in place would soon be infinite.
+  // Repeated sums in place would soon overflow to infinity.
   for (auto& x : contenders)
     std::ranges::fill(x->input(), 0.0f);
   std::vector<std::uint64_t> iterations;
@@ -118,18 +120,18 @@ int main(int argc, char** argv) {
   options wanted;
   CLI::App app{"Times all-reduces of f32 sums among processes of this machine."};
   app.add_option("--ranks", wanted.ranks, "Processes")->check(CLI::IsMember({1, 2, 4, 8}))->capture_default_str();
-  app.add_option("--sizes", wanted.sizes, "Bytes for each rank")
+  app.add_option("--sizes", wanted.sizes, "Bytes per rank")
       ->delimiter(',')
       ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 32))
       ->capture_default_str();
-  app.add_option("--what", wanted.names, "Contenders, timed in turn")
+  app.add_option("--what", wanted.names, "Contenders, timed alternately")
       ->delimiter(',')
       ->check(CLI::IsMember(known_names()))
       ->capture_default_str();
-  app.add_option("--seconds", wanted.seconds, "How long each is timed at once")
+  app.add_option("--seconds", wanted.seconds, "Seconds for each timing")
       ->check(troupe::apps::positive_number())
       ->capture_default_str();
-  app.add_option("--repeats", wanted.repeats, "How often; the median counts")
+  app.add_option("--repeats", wanted.repeats, "Number of timings; medians are shown")
       ->check(troupe::apps::positive_number())
       ->capture_default_str();
   if (const auto code = troupe::apps::parse_command_line(app, argc, argv))
@@ -139,7 +141,7 @@ int main(int argc, char** argv) {
       contender_factory factory{link};
       for (const auto bytes : wanted.sizes)
         measure_size(factory, link, wanted, bytes / sizeof(float) * sizeof(float));
-      // Nobody leaves a group in which another is still at work.
+      // Ranks leave a group only when all have finished.
       link.barrier();
     });
     return is_well ? EXIT_SUCCESS : EXIT_FAILURE;

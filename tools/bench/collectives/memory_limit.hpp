@@ -6,14 +6,14 @@
 
 namespace troupe::bench {
 
-/// out[i] = the sum of all slices' element i: one pass, left to right, a loop that the compiler vectorises. Takes 1, 2,
-/// 4 or 8 slices.
+/// out[i] = the sum of element i of all slices: one pass, left to right, in a loop that the compiler vectorises.
+/// Accepts 1, 2, 4 or 8 slices.
 void sum_slices(float* out, std::span<const float* const> slices, std::uint64_t elements);
 
-/// Bytes of another process's file, mapped for reading, all pages present.
+/// Bytes of another process's file, mapped for reading with all pages present.
 class mapped_block {
  public:
-  /// `offset` is a multiple of the page size. Throws `troupe::exception`.
+  /// `offset` must be a multiple of the page size. Throws `troupe::exception`.
   mapped_block(int fd, std::uint64_t offset, std::uint64_t size_bytes);
   mapped_block(mapped_block&& other) noexcept;
   mapped_block& operator=(mapped_block&&) = delete;

@@ -1,4 +1,4 @@
-/* The peer of collectives_bench: MPI_Allreduce of f32 sums, in place, timed in the same way. Built by `run` with mpicc.
+/* The peer of collectives_bench: MPI_Allreduce of f32 sums, in place, timed in the same way. `run` builds it with mpicc.
  * Arguments: SECONDS REPEATS BYTES... */
 
 #include <mpi.h>
@@ -19,8 +19,8 @@ static void sum_in_place(float* data, uint64_t elements) {
   MPI_Allreduce(MPI_IN_PLACE, data, (int)elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* As a training step does it: the contribution was just written, and the sum is read. One element of each cache line
- * stands for all of it. Volatile, so that the compiler leaves nothing out. */
+/* Touches the data as a training step does: the contribution has just been written, and the sum is read. One element of
+ * each cache line is enough. Volatile, so that the compiler keeps every access. */
 static void touch_and_sum(float* data, uint64_t elements) {
   volatile float* at = data;
   for (uint64_t i = 0; i < elements; i += 16)
@@ -45,12 +45,12 @@ static void verify(float* data, uint64_t elements) {
       fprintf(stderr, "openmpi: wrong sum of element %llu\n", (unsigned long long)i);
       MPI_Abort(MPI_COMM_WORLD, 1);
     }
-  /* Sums in place would soon be infinite. */
+  /* Repeated sums in place would soon overflow to infinity. */
   for (uint64_t i = 0; i < elements; ++i)
     data[i] = 0;
 }
 
-/* Seconds for each of `iterations` runs, back to back, on the slowest rank. */
+/* Seconds per run over `iterations` consecutive runs, on the slowest rank. */
 static double time_of(operation run, float* data, uint64_t elements, uint64_t iterations) {
   MPI_Barrier(MPI_COMM_WORLD);
   const double start = MPI_Wtime();
@@ -61,7 +61,7 @@ static double time_of(operation run, float* data, uint64_t elements, uint64_t it
   return slowest / (double)iterations;
 }
 
-/* Warms up, and finds how many runs fill `seconds`. */
+/* Warms up and determines how many runs take `seconds`. */
 static uint64_t iterations_for(operation run, float* data, uint64_t elements, double seconds) {
   for (uint64_t iterations = 1;; iterations *= 2) {
     const double each = time_of(run, data, elements, iterations);

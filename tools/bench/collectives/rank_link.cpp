@@ -24,7 +24,7 @@ using collectives::unique_fd;
 constexpr std::size_t max_packet_bytes = 65536;
 constexpr std::size_t max_descriptors = 8;
 
-/// What one rank says: at least one byte, so that it differs from the end of the line.
+/// One rank's message. At least one byte, to distinguish it from the end of the connection.
 struct packet {
   std::string bytes;
   std::vector<unique_fd> descriptors;
@@ -46,10 +46,10 @@ void send_packet(int to, std::string_view bytes, std::span<const int> descriptor
     std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
   }
   if (::sendmsg(to, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size()))
-    throw std::runtime_error{std::string{"the other end of a rank's line is gone: "} + std::strerror(errno)};
+    throw std::runtime_error{std::string{"the other end of a rank's link is gone: "} + std::strerror(errno)};
 }
 
-/// Nothing when the other end is closed.
+/// Empty if the other end is closed.
 std::optional<packet> receive_packet(int from) {
   alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int) * max_descriptors)] = {};
   packet result;
@@ -82,15 +82,15 @@ std::vector<packet> all_gather(int socket, std::uint32_t size, std::string_view 
   while (result.size() < size) {
     auto received = receive_packet(socket);
     if (!received)
-      throw std::runtime_error{"another rank has ended early"};
+      throw std::runtime_error{"another rank has ended too early"};
     received->bytes.erase(0, 1);
     result.push_back(std::move(*received));
   }
   return result;
 }
 
-/// The control plane: takes one packet from each rank and hands all of them to each. False if some ranks end while
-/// others go on.
+/// The control plane: receives one packet from each rank and sends all of them to each. False if some ranks end while
+/// others continue.
 bool serve(std::span<const unique_fd> lines) {
   for (;;) {
     std::vector<packet> packets;
@@ -161,7 +161,7 @@ bool run_ranks(std::uint32_t size, const std::function<void(rank_link&)>& body) 
     if (process < 0)
       throw std::runtime_error{std::string{"fork: "} + std::strerror(errno)};
     if (process == 0) {
-      // A line is seen to end only when nobody else holds its other end.
+      // The end of a link is seen only if no other process has its other end.
       lines.clear();
       ours.reset();
       run_rank({std::move(theirs), rank, size}, body);
@@ -173,7 +173,7 @@ bool run_ranks(std::uint32_t size, const std::function<void(rank_link&)>& body) 
   try {
     is_well = serve(lines);
   } catch (const std::exception&) {
-    // A rank that has ended says why itself.
+    // A failed rank prints the reason itself.
   }
   lines.clear();
   for (const auto process : processes) {

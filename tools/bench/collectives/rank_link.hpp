@@ -11,8 +11,8 @@
 
 namespace troupe::bench {
 
-/// One rank's line to the parent process, which plays the control plane: all-gathers of a few bytes or descriptors, to
-/// which all ranks come in the same order. Throws `std::runtime_error` when the parent, or a rank, is gone.
+/// One rank's link to the parent process, which acts as control plane. It all-gathers a few bytes or descriptors; all
+/// ranks call it in the same order. Throws `std::runtime_error` if the parent or a rank is gone.
 class rank_link {
  public:
   rank_link(collectives::unique_fd socket, std::uint32_t rank, std::uint32_t size)
@@ -21,10 +21,10 @@ class rank_link {
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
 
-  /// All ranks' bytes, in rank order.
+  /// All ranks' bytes in rank order.
   std::vector<std::string> exchange(std::string_view mine);
 
-  /// Copies of all ranks' descriptors, in rank order; this rank's own place is empty.
+  /// Copies of all ranks' descriptors in rank order; this rank's own entry is empty.
   std::vector<std::vector<collectives::unique_fd>> exchange_descriptors(std::span<const int> mine);
 
   void barrier() { exchange({}); }
@@ -36,8 +36,8 @@ class rank_link {
   std::uint32_t size_;
 };
 
-/// Forks one process for each rank, before this one has any thread, and serves them until they have ended. False if one
-/// of them failed.
+/// Forks one process for each rank, before this process has any threads, and serves them until they have ended. False
+/// if one of them failed.
 [[nodiscard]] bool run_ranks(std::uint32_t size, const std::function<void(rank_link&)>& body);
 
 } // namespace troupe::bench

@@ -25,7 +25,7 @@ function table(n, title, kind,   s, w, t) {
       else if (kind == "time")
         printf " %*.2f", width(w), t
       else
-        # Bytes in a microsecond are MB/s.
+        # Bytes per microsecond equal MB/s.
         printf " %*.3f", width(w), size[s] / t / 1000 * (kind == "bus" ? 2 * (n - 1) / n : 1)
     }
     printf "\n"

@@ -37,7 +37,7 @@ def train(job):
         weights += gradient / workers
         log.write(f"{rank} {os.getpid()} {step} {time.time():.6f}\n")
         if job["checkpoint_every"] and step % job["checkpoint_every"] == 0:
-            # All ranks report equally often; one of them has the state.
+            # All ranks report equally often; one of them provides the state.
             with tempfile.TemporaryDirectory() as directory:
                 kept = None
                 if rank == 0:
@@ -50,7 +50,7 @@ def train(job):
 
 def main():
     workers, steps, step_ms, elements, checkpoint_every, report_every, directory = sys.argv[1:]
-    # As many processors as it wants: workers mostly sleep.
+    # Workers mostly sleep, so Ray may use as many processors as it wants.
     ray.init(num_cpus=int(workers) + 1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     trainer = ray.train.torch.TorchTrainer(
         train,

@@ -1,5 +1,5 @@
-// Troupe's side of ray/run: peer.py does the same under Ray Train. Every step sleeps, sums a gradient over the workers,
-// applies it, and leaves a line "RANK PID STEP TIME" in a file of its process. See README.md.
+// Troupe's side of ray/run; peer.py does the same under Ray Train. Every step sleeps, sums a gradient over the workers,
+// applies it, and appends a line "RANK PID STEP TIME" to a file of its process. See README.md.
 
 #include <command_line.hpp>
 
@@ -57,16 +57,16 @@ int main(int argc, char** argv) {
   std::uint64_t report_every = 1;
   double step_ms = 0;
   std::string directory;
-  CLI::App line{"Troupe's side of tools/bench/ray/run, which says what is measured."};
+  CLI::App line{"Troupe's side of tools/bench/ray/run, which explains the measurement."};
   line.add_option("--workers", workers, "Number of workers")->capture_default_str();
   line.add_option("--steps", steps, "Number of steps")->capture_default_str();
-  line.add_option("--step-ms", step_ms, "How long each step sleeps")->capture_default_str();
-  line.add_option("--elements", elements, "Of the gradient, and of the state")->capture_default_str();
-  line.add_option("--checkpoint-every", checkpoint_every, "Steps; 0: at the end")->capture_default_str();
+  line.add_option("--step-ms", step_ms, "Milliseconds that each step sleeps")->capture_default_str();
+  line.add_option("--elements", elements, "Elements of the gradient and of the state")->capture_default_str();
+  line.add_option("--checkpoint-every", checkpoint_every, "Steps between checkpoints; 0: only at the end")->capture_default_str();
   line.add_option("--report-every", report_every, "Steps")
       ->check(troupe::apps::positive_number())
       ->capture_default_str();
-  line.add_option("--directory", directory, "Where everything is written")->required()->check(CLI::ExistingDirectory);
+  line.add_option("--directory", directory, "Directory for all files")->required()->check(CLI::ExistingDirectory);
   if (const auto code = troupe::apps::parse_command_line(line, argc, argv))
     return *code;
   troupe::trainer_config config;

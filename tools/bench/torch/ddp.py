@@ -1,4 +1,4 @@
-"""The network of apps/mnist in PyTorch's DistributedDataParallel: one process of the group. Started by `run`."""
+"""The network of apps/mnist in PyTorch's DistributedDataParallel: one process of the group, started by `run`."""
 import gzip
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Trains on a CSV table with XGBoost's own Python package: one process of a distributed run. Started by `run`."""
+"""Trains on a CSV table with XGBoost's own Python package: one process of a distributed run, started by `run`."""
 import json
 import sys
 import time
@@ -11,7 +11,7 @@ rank, world, rounds = int(rank), int(world), int(rounds)
 
 
 class clock(xgboost.callback.TrainingCallback):
-    """When each round ended."""
+    """Records when each round ended."""
 
     def __init__(self):
         self.times = []

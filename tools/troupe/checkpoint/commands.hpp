@@ -7,17 +7,17 @@
 #include <optional>
 #include <string>
 
-/// What `troupe checkpoint` does. Each function prints to standard output, as text or as one JSON document, tells
-/// errors on standard error and returns the program's exit code.
+/// The subcommands of `troupe checkpoint`. Each function prints text or one JSON document to standard output and errors
+/// to standard error, and returns the program's exit code.
 namespace troupe::tool {
 
 inline constexpr int exit_good = 0;
-/// Something is damaged, or differs.
+/// Damage or a difference was found.
 inline constexpr int exit_found = 1;
-/// It could not be done: a bad argument, nothing there, a refusal, no space.
+/// The command failed: a wrong argument, nothing found, refused, no space.
 inline constexpr int exit_trouble = 2;
 
-/// Which code an error ends with.
+/// The exit code for an error.
 [[nodiscard]] int exit_code_of(errc code) noexcept;
 
 enum class output_format { text, json };
@@ -27,7 +27,7 @@ struct list_arguments {
   output_format output = output_format::text;
 };
 
-/// Lists checkpoints; looks into manifests and at sizes. `exit_found` if one is damaged.
+/// Lists checkpoints after checking manifests and file sizes. `exit_found` if one is damaged.
 [[nodiscard]] int list(const list_arguments& given);
 
 struct show_arguments {
@@ -37,7 +37,7 @@ struct show_arguments {
   output_format output = output_format::text;
 };
 
-/// Shows one checkpoint's manifest, and its state's SHA-256 if that is wanted.
+/// Shows one checkpoint's manifest and, on request, its state's SHA-256.
 [[nodiscard]] int show(const show_arguments& given);
 
 struct verify_arguments {
@@ -46,13 +46,13 @@ struct verify_arguments {
   output_format output = output_format::text;
 };
 
-/// Reads everything in one checkpoint or all, and names what is damaged. `exit_found` if something is.
+/// Reads one checkpoint or all of them completely and reports damage. `exit_found` if there is any.
 [[nodiscard]] int verify(const verify_arguments& given);
 
 struct diff_arguments {
   std::filesystem::path left;
   std::filesystem::path right;
-  /// Whether differences outside of the state count.
+  /// Whether differences outside the state count.
   bool all = false;
   output_format output = output_format::text;
 };
@@ -69,7 +69,7 @@ struct export_arguments {
   output_format output = output_format::text;
 };
 
-/// Writes a checkpoint's tensors into a .safetensors file, or one of them into a .npy file.
+/// Writes all tensors of a checkpoint to a .safetensors file, or one to a .npy file.
 [[nodiscard]] int export_file(const export_arguments& given);
 
 struct import_arguments {
@@ -81,7 +81,7 @@ struct import_arguments {
   output_format output = output_format::text;
 };
 
-/// Makes a checkpoint's directory from a file.
+/// Makes a checkpoint from a file.
 [[nodiscard]] int import_file(const import_arguments& given);
 
 struct remove_arguments {

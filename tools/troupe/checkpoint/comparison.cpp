@@ -22,7 +22,7 @@ double value_of(T x) {
   return static_cast<double>(x);
 }
 
-/// Holds 64 bits exactly.
+/// `long double` represents 64-bit integers exactly.
 long double value_of(std::int64_t x) {
   return static_cast<long double>(x);
 }
@@ -71,7 +71,7 @@ void compare_element(T left, T right, std::uint64_t index, tensor_difference& re
   auto apart = std::fabs(x - y);
   auto size = std::max(std::fabs(x), std::fabs(y));
   result.max_absolute = std::max(result.max_absolute, static_cast<double>(apart));
-  // Of an infinity and anything else, all is different.
+  // The relative difference between an infinity and any other number is 1.
   result.max_relative = std::max(result.max_relative, std::isinf(size) ? 1 : static_cast<double>(apart / size));
 }
 

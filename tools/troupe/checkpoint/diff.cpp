@@ -5,6 +5,8 @@
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <set>
@@ -18,10 +20,10 @@ namespace {
 
 struct compared_tensor {
   std::string name;
-  /// Empty where the tensor is missing.
+  /// dtype and shape on each side; empty if the tensor is missing there.
   std::string left;
   std::string right;
-  /// With equal dtype and shape on both sides only.
+  /// Only if dtype and shape are equal.
   std::optional<tensor_difference> elements;
 
   [[nodiscard]] bool equal() const { return elements && elements->differing == 0; }
@@ -35,7 +37,7 @@ struct compared_field {
 
 struct comparison {
   std::vector<compared_tensor> tensors;
-  /// Those that differ. Values are part of the state, the others are not.
+  /// The fields that differ. Values are part of the state, the others are not.
   std::vector<compared_field> values;
   std::vector<compared_field> others;
 
@@ -80,7 +82,7 @@ expected<compared_tensor> compare_tensor(const serialization::checkpoint& left, 
   return result;
 }
 
-/// Without a state's own values, an empty text and an empty object are the same.
+/// The state's values. An empty object and an empty text both mean that there are none.
 std::string values_text(const serialization::manifest& content) {
   return content.values_json == "{}" ? "" : content.values_json;
 }
@@ -164,7 +166,7 @@ void print_fields(const std::vector<compared_field>& fields) {
 }
 
 std::string nans_text(const tensor_difference& x) {
-  return x.left_nans + x.right_nans == 0 ? "" : std::to_string(x.left_nans) + " | " + std::to_string(x.right_nans);
+  return x.left_nans + x.right_nans == 0 ? "" : fmt::format("{} | {}", x.left_nans, x.right_nans);
 }
 
 void print(const comparison& all) {

@@ -4,6 +4,8 @@
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
@@ -17,7 +19,7 @@ std::uint64_t part_bytes(const serialization::manifest& content) {
                          [](std::uint64_t sum, const serialization::part_file& part) { return sum + part.size_bytes; });
 }
 
-/// The first few, which is what fits.
+/// The first few metrics, as many as fit.
 std::string some_metrics(const std::map<std::string, double>& metrics) {
   constexpr std::size_t most = 4;
   auto result = std::string{};
@@ -32,7 +34,7 @@ std::string some_metrics(const std::map<std::string, double>& metrics) {
   return result;
 }
 
-/// A newer version's is not damaged.
+/// A checkpoint of a newer version is unreadable, not damaged.
 const char* state_of(const expected<serialization::checkpoint>& opened) {
   return opened ? "good" : opened.error().code == errc::damaged ? "damaged" : "unreadable";
 }
@@ -63,14 +65,14 @@ int list(const list_arguments& given) {
   auto document = json::array();
   for (const auto& path : where->checkpoints) {
     auto opened = serialization::checkpoint::open(path);
-    // Removed since, by a run that keeps so many.
+    // A running run may have removed it meanwhile.
     if (!opened && opened.error().code == errc::not_found)
       continue;
     document.push_back(described(path, opened));
     auto name = path.filename().string();
     if (!opened) {
       rows.push_back({printable(name), "-", "-", "-", "-", "-", state_of(opened)});
-      damages.push_back({opened.error().code, name + ": " + opened.error().message});
+      damages.push_back({opened.error().code, fmt::format("{}: {}", name, opened.error().message)});
       continue;
     }
     const auto& content = opened->content();

@@ -3,6 +3,8 @@
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/checkpoint/manifest.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -30,7 +32,7 @@ expected<std::vector<fs::path>> checkpoints_in(const fs::path& directory) {
       found.emplace_back(*step, entries->path());
   }
   if (code)
-    return fail(errc::io_error, "listing " + directory.string() + ": " + code.message());
+    return fail(errc::io_error, fmt::format("cannot list {}: {}", directory.string(), code.message()));
   std::ranges::sort(found);
   auto result = std::vector<fs::path>{};
   for (auto& [step, path] : found)
@@ -41,12 +43,14 @@ expected<std::vector<fs::path>> checkpoints_in(const fs::path& directory) {
 } // namespace
 
 expected<place> locate(const fs::path& given) {
-  // "run/" is "run".
+  // "run/" means "run".
   auto path = given.has_filename() ? given : given.parent_path();
   auto code = std::error_code{};
   if (!fs::is_directory(path, code))
-    return fail(errc::not_found, path.string() + (fs::exists(path, code) ? " is no directory" : " does not exist") +
-                                     ": give a run's directory, its checkpoints directory, or one checkpoint's");
+    return fail(errc::not_found,
+                fmt::format("{} {}: give a run's directory, its checkpoints directory, or a "
+                            "checkpoint's directory",
+                            path.string(), fs::exists(path, code) ? "is not a directory" : "does not exist"));
   if (is_checkpoint(path))
     return place{{path}, true, path.parent_path()};
   auto is_run = fs::is_directory(path / "checkpoints", code);
@@ -55,8 +59,9 @@ expected<place> locate(const fs::path& given) {
   if (!found)
     return fail(std::move(found.error()));
   if (found->empty() && !is_run && path.filename() != "checkpoints")
-    return fail(errc::not_found, path.string() + " holds neither checkpoints nor a run: give a run's directory, its "
-                                                 "checkpoints directory, or one checkpoint's");
+    return fail(errc::not_found, fmt::format("{} contains neither checkpoints nor a run: give a run's directory, its "
+                                             "checkpoints directory, or a checkpoint's directory",
+                                             path.string()));
   return place{std::move(*found), false, directory};
 }
 
@@ -65,15 +70,15 @@ expected<fs::path> locate_one(const fs::path& path, std::optional<std::uint64_t>
   if (!where)
     return fail(std::move(where.error()));
   if (where->checkpoints.empty())
-    return fail(errc::not_found, "there is no checkpoint in " + where->directory.string());
+    return fail(errc::not_found, fmt::format("there is no checkpoint in {}", where->directory.string()));
   if (!step || where->single)
     return where->checkpoints.back();
   auto name = serialization::checkpoint_name({*step});
   auto found = std::ranges::find(where->checkpoints, name, [](const fs::path& x) { return x.filename().string(); });
   if (found != where->checkpoints.end())
     return *found;
-  return fail(errc::not_found, "there is no " + name + " in " + where->directory.string() + "; the newest is " +
-                                   where->checkpoints.back().filename().string());
+  return fail(errc::not_found, fmt::format("there is no {} in {}; the newest is {}", name, where->directory.string(),
+                                           where->checkpoints.back().filename().string()));
 }
 
 } // namespace troupe::tool

@@ -10,21 +10,21 @@
 
 namespace troupe::tool {
 
-/// What a path on the command line stands for.
+/// What a path on the command line refers to.
 struct place {
-  /// All checkpoints in it, oldest first, damaged ones too; one if the path is a checkpoint itself.
+  /// All checkpoints in it, including damaged ones, oldest first; only one if the path is a checkpoint.
   std::vector<std::filesystem::path> checkpoints;
-  /// Whether the path is a checkpoint itself.
+  /// Whether the path is a checkpoint.
   bool single = false;
-  /// The directory that holds them.
+  /// The directory that contains them.
   std::filesystem::path directory;
 };
 
-/// Finds checkpoints at a run's directory, its `checkpoints` directory or a checkpoint's own. Fails with
-/// `errc::not_found` if the path is none of these.
+/// Finds the checkpoints of a run's directory, a `checkpoints` directory, or a single checkpoint. Fails with
+/// `errc::not_found` for any other path.
 [[nodiscard]] expected<place> locate(const std::filesystem::path& path);
 
-/// One checkpoint: the path itself, the one of `step` in it, or the newest in it. Fails with `errc::not_found`.
+/// Finds one checkpoint: the path itself, the one of `step` in it, or the newest in it. Fails with `errc::not_found`.
 [[nodiscard]] expected<std::filesystem::path> locate_one(const std::filesystem::path& path,
                                                          std::optional<std::uint64_t> step);
 

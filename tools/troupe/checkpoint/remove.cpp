@@ -5,6 +5,8 @@
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -20,20 +22,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Holds a run's directory as its driver would, so that none begins meanwhile. Holds nothing where there is no run.
+/// Locks a run's directory as its driver would, so that the run cannot start meanwhile. Locks nothing if there is no
+/// run.
 class run_hold {
  public:
-  /// Fails with `errc::already_exists` if a driver holds it.
+  /// Fails with `errc::already_exists` if a driver holds the lock.
   [[nodiscard]] static expected<run_hold> take(const fs::path& checkpoints_directory) {
     auto path = checkpoints_directory.parent_path() / ".lock";
     auto descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0 && errno == ENOENT)
       return run_hold{-1};
     if (descriptor < 0)
-      return fail(system_error("looking whether a run is under way: " + path.string()));
+      return fail(system_error(fmt::format("cannot check whether the run is under way: {}", path.string())));
     if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
       return run_hold{descriptor};
-    auto reason = system_error("locking " + path.string());
+    auto reason = system_error(fmt::format("cannot lock {}", path.string()));
     auto held = errno == EWOULDBLOCK;
     ::close(descriptor);
     if (!held)
@@ -41,9 +44,10 @@ class run_hold {
     auto pid = std::string{};
     std::ifstream{path} >> pid;
     return fail(errc::already_exists,
-                "the run in " + checkpoints_directory.parent_path().string() + " is under way" +
-                    (pid.empty() ? "" : " (process " + printable(pid) + ")") +
-                    ": stop it first, or let it keep fewer checkpoints itself (num_to_keep, --keep)");
+                fmt::format("the run in {} is under way{}: stop it first, or make it keep fewer checkpoints itself "
+                            "(num_to_keep, --keep)",
+                            checkpoints_directory.parent_path().string(),
+                            pid.empty() ? "" : fmt::format(" (process {})", printable(pid))));
   }
 
   run_hold(run_hold&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -64,7 +68,8 @@ bool is_good(const fs::path& path) {
   return opened && opened->verify(serialization::read_back::from_device);
 }
 
-/// Whether the directory holds another good one. Reads it, from the newest on, until one is found.
+/// Whether the directory contains another good checkpoint. Reads checkpoints, starting with the newest, until it finds
+/// one.
 bool has_other_good(const fs::path& directory, const fs::path& path) {
   auto entries = serialization::list_checkpoints(directory);
   if (!entries)
@@ -77,16 +82,17 @@ bool has_other_good(const fs::path& directory, const fs::path& path) {
 
 expected<std::vector<fs::path>> remove_one(const fs::path& path, bool force) {
   if (!force && is_good(path) && !has_other_good(path.parent_path(), path))
-    return fail(errc::invalid_argument, path.string() + " is the last good checkpoint in " +
-                                            path.parent_path().string() +
-                                            ", and what was trained would be lost: remove it with --force");
+    return fail(errc::invalid_argument,
+                fmt::format("{} is the last good checkpoint in {}, and its training would be lost: use --force to "
+                            "remove it",
+                            path.string(), path.parent_path().string()));
   if (auto removed = serialization::remove_checkpoint(path); !removed)
     return fail(std::move(removed.error()));
   return std::vector{path};
 }
 
 expected<std::vector<fs::path>> remove_some(const remove_arguments& given) {
-  // Through links, to where the run's lock is. What does not exist is told by `locate`.
+  // Resolve links, because the run's lock is beside the real directory. `locate` reports a path that does not exist.
   auto code = std::error_code{};
   auto real = fs::canonical(given.path, code);
   auto path = code ? given.path : real;
@@ -94,12 +100,13 @@ expected<std::vector<fs::path>> remove_some(const remove_arguments& given) {
   if (!where)
     return fail(std::move(where.error()));
   if (!given.keep && !given.step && !where->single)
-    return fail(errc::invalid_argument, where->directory.string() + " holds " +
-                                            std::to_string(where->checkpoints.size()) +
-                                            " checkpoints: name one (its directory, or --step N), or say how many are "
-                                            "to stay (--keep N)");
+    return fail(errc::invalid_argument,
+                fmt::format("{} contains {} checkpoints: name one (its directory, or --step N), or the number to keep "
+                            "(--keep N)",
+                            where->directory.string(), where->checkpoints.size()));
   if (given.keep && where->single)
-    return fail(errc::invalid_argument, path.string() + " is one checkpoint: --keep goes with a run's directory");
+    return fail(errc::invalid_argument,
+                fmt::format("{} is one checkpoint: --keep needs a run's directory", path.string()));
   auto hold = run_hold::take(where->directory);
   if (!hold)
     return fail(std::move(hold.error()));

@@ -5,6 +5,8 @@
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -76,7 +78,7 @@ void print_line(const char* what, const std::string& text) {
 
 void print_map(const char* what, const std::map<std::string, std::string>& texts) {
   for (const auto& [name, text] : texts) {
-    print_line(what, printable(name) + ": " + printable(text));
+    print_line(what, fmt::format("{}: {}", printable(name), printable(text)));
     what = "";
   }
 }
@@ -104,12 +106,12 @@ void print(const serialization::checkpoint& stored, const std::string& sha256) {
   print_line("checkpoint", stored.directory().string());
   print_line("run", or_none(content.run.value));
   print_line("step", std::to_string(content.step.value));
-  print_line("created", time_text(content.created) + " UTC, by " + std::to_string(content.world_size) +
-                            " worker(s) in generation " + std::to_string(content.generation.value));
+  print_line("created", fmt::format("{} UTC, by {} worker(s) in generation {}", time_text(content.created),
+                                    content.world_size, content.generation));
   print_line("seed", std::to_string(content.seed));
   print_line("shards (V)", std::to_string(content.shards));
   print_line("batch (B)", std::to_string(content.global_batch));
-  print_line("sums", "tree version " + std::to_string(content.tree_version));
+  print_line("sums", fmt::format("tree version {}", content.tree_version));
   print_line("program build", or_none(content.program_build_id));
   print_line("configuration", or_none(content.configuration_json));
   print_line("data", or_none(content.data_fingerprint));

@@ -1,5 +1,7 @@
 #include "text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -13,11 +15,11 @@ namespace troupe::tool {
 
 namespace {
 
-/// Less is over before anybody could read it.
+/// Smaller operations end before the line could be read.
 constexpr std::uint64_t worth_showing_bytes = 256 << 20;
 constexpr std::uint64_t shown_every_bytes = 32 << 20;
 
-/// Characters, not bytes, so that columns stay straight.
+/// Counts characters instead of bytes, so that columns are aligned.
 std::size_t width(const std::string& text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
@@ -31,15 +33,13 @@ int exit_code_of(errc code) noexcept {
 
 std::string bytes_text(std::uint64_t bytes) {
   if (bytes < 1000)
-    return std::to_string(bytes) + " B";
+    return fmt::format("{} B", bytes);
   static constexpr std::array<const char*, 6> units{"kB", "MB", "GB", "TB", "PB", "EB"};
   auto value = static_cast<double>(bytes) / 1000;
   auto unit = std::size_t{0};
   for (; value >= 999.95 && unit + 1 < units.size(); ++unit)
     value /= 1000;
-  auto text = std::array<char, 32>{};
-  std::snprintf(text.data(), text.size(), "%.1f %s", value, units[unit]);
-  return text.data();
+  return fmt::format("{:.1f} {}", value, units[unit]);
 }
 
 std::string time_text(std::chrono::sys_time<std::chrono::milliseconds> time) {
@@ -59,16 +59,11 @@ std::string number_text(double value) {
 }
 
 std::string short_number_text(double value) {
-  auto text = std::array<char, 64>{};
-  std::snprintf(text.data(), text.size(), "%.6g", value);
-  return text.data();
+  return fmt::format("{:.6g}", value);
 }
 
 std::string spec_text(const tensor_spec& spec) {
-  auto result = std::string{to_string(spec.type)} + " [";
-  for (std::size_t i = 0; i < spec.shape.size(); ++i)
-    result += (i > 0 ? ", " : "") + std::to_string(spec.shape[i]);
-  return result + "]";
+  return fmt::format("{} [{}]", to_string(spec.type), fmt::join(spec.shape, ", "));
 }
 
 std::string printable(std::string_view text) {

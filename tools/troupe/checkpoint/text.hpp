@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-/// How the commands print.
+/// Formatting and output of the commands.
 namespace troupe::tool {
 
 using json = nlohmann::ordered_json;
@@ -22,10 +22,10 @@ using json = nlohmann::ordered_json;
 /// "3.4 MB"; exact below 1000.
 [[nodiscard]] std::string bytes_text(std::uint64_t bytes);
 
-/// "2026-11-21 15:33:04" in UTC; "-" for none.
+/// "2026-11-21 15:33:04" in UTC; "-" for no time.
 [[nodiscard]] std::string time_text(std::chrono::sys_time<std::chrono::milliseconds> time);
 
-/// The shortest digits that tell a number from its neighbours.
+/// The shortest text that converts back to the same number.
 [[nodiscard]] std::string number_text(double value);
 
 /// Six digits, for tables.
@@ -34,31 +34,31 @@ using json = nlohmann::ordered_json;
 /// "f32 [3, 4]"
 [[nodiscard]] std::string spec_text(const tensor_spec& spec);
 
-/// Text out of a file, as it may go to a terminal: without control characters.
+/// Text from a file made safe for a terminal: control characters are replaced.
 [[nodiscard]] std::string printable(std::string_view text);
 
-/// The metrics as a JSON object; what is no number as a text.
+/// The metrics as a JSON object; numbers that are not finite become strings.
 [[nodiscard]] json metrics_json(const std::map<std::string, double>& metrics);
 
-/// A text that should be JSON, as what it is; null for an empty one.
+/// Parses a text that should be JSON. Null for an empty text; a string for one that is not JSON.
 [[nodiscard]] json parsed(const std::string& text);
 
-/// Prints rows in columns; all but the first and last of each row are flush right.
+/// Prints rows in columns. The first and last column are left-aligned, the others right-aligned.
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
 /// Prints one JSON document.
 void print_json(const json& document);
 
-/// Tells an error on standard error, and returns the exit code for it.
+/// Prints an error to standard error and returns its exit code.
 int complain(const error& reason);
 
-/// Shows on a terminal how far something long has come. Silent elsewhere, and for what is small.
+/// Shows the progress of a long operation on a terminal. Prints nothing elsewhere or for small sizes.
 class progress_line {
  public:
   progress_line(std::string what, std::uint64_t total_bytes);
   progress_line(const progress_line&) = delete;
   progress_line& operator=(const progress_line&) = delete;
-  /// Wipes the line.
+  /// Clears the line.
   ~progress_line();
 
   void add(std::uint64_t bytes);
@@ -71,7 +71,7 @@ class progress_line {
   bool visible_;
 };
 
-/// The bytes of all tensors.
+/// The total size of all tensors.
 [[nodiscard]] std::uint64_t tensor_bytes(const serialization::manifest& content);
 
 } // namespace troupe::tool

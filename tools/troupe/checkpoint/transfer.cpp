@@ -6,6 +6,8 @@
 #include <troupe/serialization/files/digest.hpp>
 #include <troupe/serialization/interchange/interchange.hpp>
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <utility>
 
@@ -15,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The tensor that goes into an NPY file.
+/// The tensor to write to an NPY file.
 expected<std::string> chosen_tensor(const serialization::checkpoint& source, const std::string& given) {
   const auto& tensors = source.content().tensors;
   if (!given.empty() && source.find(given))
@@ -29,9 +31,11 @@ expected<std::string> chosen_tensor(const serialization::checkpoint& source, con
   if (tensors.size() > most)
     names += ", ...";
   if (given.empty())
-    return fail(errc::invalid_argument, "an NPY file holds one tensor: say which with --tensor (" + names +
-                                            "), or export to a .safetensors file");
-  return fail(errc::not_found, source.directory().string() + " has no tensor \"" + given + "\"; it has " + names);
+    return fail(errc::invalid_argument, fmt::format("an NPY file contains one tensor: choose it with --tensor ({}), or "
+                                                    "export to a .safetensors file",
+                                                    names));
+  return fail(errc::not_found,
+              fmt::format("{} has no tensor \"{}\"; it has {}", source.directory().string(), given, names));
 }
 
 expected<void> export_to(const serialization::checkpoint& source, const export_arguments& given) {
@@ -40,11 +44,13 @@ expected<void> export_to(const serialization::checkpoint& source, const export_a
   auto count = [&](std::uint64_t bytes) { progress.add(bytes); };
   if (given.to.extension() == ".safetensors") {
     if (!given.tensor.empty())
-      return fail(errc::invalid_argument, "--tensor is for .npy files: a .safetensors file gets all tensors");
+      return fail(errc::invalid_argument, "--tensor is for .npy files: a .safetensors file contains all tensors");
     return serialization::export_safetensors(source, given.to, existing, count);
   }
   if (given.to.extension() != ".npy")
-    return fail(errc::invalid_argument, given.to.string() + " tells no format: let it end with .safetensors or .npy");
+    return fail(
+        errc::invalid_argument,
+        fmt::format("cannot tell the format of {}: use a name that ends with .safetensors or .npy", given.to.string()));
   auto tensor = chosen_tensor(source, given.tensor);
   if (!tensor)
     return fail(std::move(tensor.error()));
@@ -110,11 +116,11 @@ int import_file(const import_arguments& given) {
   std::printf("%s: %zu tensors, %s, step %llu, state %.16s\n", made->directory().c_str(), content.tensors.size(),
               bytes_text(tensor_bytes(content)).c_str(), static_cast<unsigned long long>(content.step.value),
               sha256->c_str());
-  std::printf("Begin a run with it: trainer::load_checkpoint(\"%s\"), charlm --from %s. The program must track these "
-              "tensors, by name, dtype and shape, and no others.\n",
+  std::printf("Start a run with it: trainer::load_checkpoint(\"%s\"), charlm --from %s. The program must track exactly "
+              "these tensors, with the same names, dtypes and shapes.\n",
               made->directory().c_str(), made->directory().c_str());
   if (content.configuration_json.empty())
-    std::printf("The file says nothing of a run, so that none can be resumed with it.\n");
+    std::printf("The file does not describe a run, so none can be resumed with it.\n");
   return exit_good;
 }
 

@@ -4,6 +4,8 @@
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <fcntl.h>
@@ -21,11 +23,11 @@ struct verdict {
   fs::path path;
   std::uint64_t bytes = 0;
   std::size_t tensors = 0;
-  /// Everything that is wrong; the first damage of each tensor and part.
+  /// The first damage of each tensor and part.
   std::vector<error> damages;
 };
 
-/// What the page cache holds proves nothing about the device.
+/// Drops a file from the page cache, whose content proves nothing about the device.
 void drop_cached(const fs::path& path) {
   auto descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0)
@@ -34,7 +36,7 @@ void drop_cached(const fs::path& path) {
   ::close(descriptor);
 }
 
-/// The bytes of a part that belong to no chunk.
+/// The byte ranges of a part that belong to no chunk.
 std::vector<std::pair<std::uint64_t, std::uint64_t>> gaps_of(const serialization::manifest& content,
                                                              std::uint32_t part) {
   auto covered = std::vector<std::pair<std::uint64_t, std::uint64_t>>{};
@@ -54,7 +56,7 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> gaps_of(const serialization
   return result;
 }
 
-/// The padding between chunks is zero.
+/// Checks that the padding between chunks is zero.
 expected<void> verify_padding(const serialization::checkpoint& stored, std::uint32_t part) {
   auto path = stored.directory() / stored.content().parts[part].name;
   auto in = std::ifstream{path, std::ios::binary};
@@ -64,12 +66,11 @@ expected<void> verify_padding(const serialization::checkpoint& stored, std::uint
     while (first < last) {
       auto size = std::min<std::uint64_t>(buffer.size(), last - first);
       if (!in.read(buffer.data(), static_cast<std::streamsize>(size)))
-        return fail(errc::io_error, "reading " + path.string() + " at offset " + std::to_string(first) + " fails");
+        return fail(errc::io_error, fmt::format("cannot read {} at offset {}", path.string(), first));
       auto end = buffer.begin() + static_cast<std::ptrdiff_t>(size);
       if (auto bad = std::find_if(buffer.begin(), end, [](char c) { return c != 0; }); bad != end)
-        return fail(errc::damaged, path.string() + " is damaged: the padding at offset " +
-                                       std::to_string(first + static_cast<std::uint64_t>(bad - buffer.begin())) +
-                                       " is not zero");
+        return fail(errc::damaged, fmt::format("{} is damaged: the padding at offset {} is not zero", path.string(),
+                                               first + static_cast<std::uint64_t>(bad - buffer.begin())));
       first += size;
     }
   }
@@ -88,7 +89,7 @@ verdict verify_one(const fs::path& path) {
     drop_cached(path / part.name);
   result.bytes = tensor_bytes(content);
   result.tensors = content.tensors.size();
-  auto progress = progress_line{"verifying " + path.filename().string(), result.bytes};
+  auto progress = progress_line{fmt::format("verifying {}", path.filename().string()), result.bytes};
   for (std::size_t i = 0; i < content.tensors.size(); ++i)
     if (auto read = opened->read_chunks(i, [&](std::span<const std::byte> bytes) { progress.add(bytes.size()); });
         !read)
@@ -133,7 +134,7 @@ int verify(const verify_arguments& given) {
     if (!where)
       return complain(where.error());
     if (where->checkpoints.empty())
-      return complain({errc::not_found, "there is no checkpoint in " + where->directory.string()});
+      return complain({errc::not_found, fmt::format("there is no checkpoint in {}", where->directory.string())});
     paths = where->checkpoints;
   }
   auto document = json::array();
@@ -143,7 +144,7 @@ int verify(const verify_arguments& given) {
     document.push_back(described(one));
     if (given.output == output_format::text)
       print(one);
-    // That a device cannot be read, or a version is too new, is trouble and no damage.
+    // An unreadable device and a newer version are failures, not damage.
     for (const auto& reason : one.damages)
       code = std::max(code, exit_code_of(reason.code));
   }

@@ -14,37 +14,37 @@
 
 namespace troupe::runtime {
 
-/// What caf-node is told.
+/// The settings of a node.
 struct node_options {
   endpoint listen{"127.0.0.1", 0};
-  /// CPUs and GPUs to offer; found by itself where left out. CUDA_VISIBLE_DEVICES says which GPUs.
+  /// CPUs and GPUs to offer; detected where absent. CUDA_VISIBLE_DEVICES selects the GPUs.
   std::optional<std::uint32_t> cpus;
   std::optional<std::uint32_t> gpus;
-  /// Where the programs of runs lie, by file name; empty: at the driver's path.
+  /// Contains the programs of runs under their file names. Empty means at the path given by the driver.
   std::filesystem::path program_directory;
   bool insecure = false;
   std::filesystem::path keys;
   std::function<void(const std::string&)> log;
 };
 
-/// A node for as long as it lives: its destructor ends all its workers. An own actor system, two threads, and the
-/// supervisor's.
+/// Owns a node, with an actor system of two threads and the threads that watch worker processes. The destructor ends
+/// all workers.
 class node_host {
  public:
-  /// Opens the port. Fails when the address cannot be had, or off loopback without a certificate.
+  /// Opens the port. Fails if the address cannot be bound, or if an address other than loopback has no certificate.
   [[nodiscard]] static expected<node_host> start(const node_options& options);
 
   node_host(node_host&&) noexcept;
   node_host& operator=(node_host&&) noexcept;
   ~node_host();
 
-  /// With the port that was got.
+  /// With the actual port.
   [[nodiscard]] const endpoint& address() const noexcept;
 
   [[nodiscard]] const resources& offered() const noexcept;
 
-  /// The host goes away: has the drivers of all runs replace or let go the workers that are here. `drained` tells when
-  /// none is left, or the grace period is over.
+  /// Prepares for the loss of this host: asks the drivers of all runs to replace or release the workers here. `drained`
+  /// is true once none is left or the grace period is over.
   void drain(std::chrono::milliseconds grace);
   [[nodiscard]] bool drained() const noexcept;
 
@@ -54,11 +54,9 @@ class node_host {
   std::unique_ptr<impl> impl_;
 };
 
-/// What this machine has: CPUs that this process may use, and GPUs by their device files, as far as
-/// CUDA_VISIBLE_DEVICES leaves them.
+/// The CPUs that this process may use, and the GPUs that have device files and that CUDA_VISIBLE_DEVICES selects.
 [[nodiscard]] resources local_resources();
 
-/// This machine's name.
 [[nodiscard]] std::string local_host_name();
 
 } // namespace troupe::runtime

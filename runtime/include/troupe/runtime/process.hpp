@@ -14,49 +14,49 @@
 
 namespace troupe::runtime {
 
-/// Where a child finds the bytes of `process_spec::bootstrap`.
+/// The child's descriptor for the bytes of `process_spec::bootstrap`.
 inline constexpr int bootstrap_fd = 3;
 
-/// Where a child finds the read end of its supervisor's lifeline.
+/// The child's descriptor for the read end of its supervisor's lifeline, a pipe that closes when the supervisor ends.
 inline constexpr int lifeline_fd = 4;
 
-/// Where a child finds the socket of `process_spec::descriptor_socket`: a worker makes its `descriptor_link` of it.
+/// The child's descriptor for `process_spec::descriptor_socket`, from which a worker makes its `descriptor_link`.
 inline constexpr int descriptor_fd = 5;
 
-/// The exit code of a process that ended because its lifeline closed: as if terminated by SIGTERM.
+/// The exit code of a process whose lifeline closed, as if SIGTERM had ended it.
 inline constexpr int lifeline_exit_code = 143;
 
-/// Output is handed on in lines; a longer one comes in pieces of this size.
+/// The longest line of output that is reported; a longer one is reported in pieces of this size.
 inline constexpr std::size_t max_line_bytes = 8192;
 
-/// How many lines of output an `exit_report` repeats.
+/// How many lines of output an `exit_report` contains.
 inline constexpr std::size_t max_last_lines = 20;
 
 enum class output_stream : std::uint8_t { out, err };
 
-/// A program to start, and all that it gets from us.
+/// A program to start and everything that it inherits.
 struct process_spec {
-  /// The program, opened for reading (see `program_file`); borrowed until `start` returns. Must be a binary: the kernel
-  /// cannot run a script through a descriptor that closes on exec.
+  /// The program, opened for reading (see `program_file`); borrowed until `start` returns. It must be a binary, because
+  /// the kernel cannot run a script through a descriptor that closes on exec.
   int program_fd = -1;
 
   /// Names the program in errors.
   std::string program;
 
-  /// Complete, with the program's name in front.
+  /// The complete arguments, starting with the program's name.
   std::vector<std::string> argv;
 
-  /// Complete, each as "NAME=value": nothing is inherited.
+  /// The complete environment, as "NAME=value": nothing is inherited.
   std::vector<std::string> env;
 
-  /// What the child reads with `read_bootstrap(bootstrap_fd)`: the place for secrets, which neither its command line
-  /// nor its environment can keep.
+  /// What the child reads with `read_bootstrap(bootstrap_fd)`. Put secrets here: others can read its command line and
+  /// its environment.
   std::string bootstrap;
 
-  /// What the child gets as `descriptor_fd`, borrowed until `start` returns; none: nothing is open there.
+  /// What the child gets as `descriptor_fd`; borrowed until `start` returns. -1 means none.
   int descriptor_socket = -1;
 
-  /// The child's working directory; empty for ours.
+  /// The child's working directory; empty means the current one.
   std::string directory;
 };
 
@@ -64,15 +64,15 @@ struct process_spec {
 struct exit_report {
   pid_t pid = 0;
 
-  /// Set when it exited. When neither this nor `signal` is set, somebody else in this program took its status.
+  /// Set if it exited. If neither this nor `signal` is set, another part of this program took its exit status.
   std::optional<int> exit_code;
 
-  /// Set when a signal ended it.
+  /// Set if a signal ended it.
   std::optional<int> signal;
 
   bool core_dumped = false;
 
-  /// What points to the kernel's out-of-memory killer; empty without a sign of it.
+  /// Why the kernel's out-of-memory killer is suspected; empty if it is not.
   std::string evidence;
 
   /// The end of its output and error stream, oldest first.
@@ -84,46 +84,48 @@ struct exit_report {
   [[nodiscard]] std::string describe() const;
 };
 
-/// What a supervisor tells its owner. Called on its thread, so they must be short; they may call `start`, `kill` and
-/// `kill_all`, but not destroy the supervisor. They must not throw.
+/// A supervisor's notifications to its owner. They run on the supervisor's thread and must be short. They may call
+/// `start`, `kill` and `kill_all`, but must neither destroy the supervisor nor throw.
 struct process_callbacks {
-  /// One line, without its end, valid during the call. A last line without an end is handed on when the process ends.
+  /// One line without its line feed, valid during the call. An unterminated last line is reported when the process
+  /// ends.
   std::function<void(pid_t, output_stream, std::string_view)> on_output;
 
-  /// Once for each started process, after all its output: it is dead and reaped. A short-lived one may be
+  /// Called once for each started process, after all its output, when it has been reaped. A short-lived process may be
   /// reported before `start` has returned its pid to another thread.
   std::function<void(const exit_report&)> on_exit;
 };
 
-/// Starts child processes and watches them. All that it starts dies with it, also when this process is killed: the
-/// children ask the kernel for it, which ties them to the thread that started them, so one thread does so for good.
+/// Starts child processes and watches them. The children die with the supervisor, also if this process is killed: they
+/// ask the kernel for it (PR_SET_PDEATHSIG). That ties them to the thread that started them, so the supervisor's own
+/// thread starts them all.
 ///
-/// A child gets: a session of its own; standard input from /dev/null; pipes to us as output and error stream; its
-/// bootstrap and lifeline descriptors, the socket that its specification names, and no other; default signal handling
-/// and an empty signal mask. When a child ends, whatever is left in its process group is killed.
+/// A child gets a session of its own; standard input from /dev/null; pipes to the supervisor as output and error
+/// stream; its bootstrap, its lifeline and the socket that its specification names, but no other descriptor; default
+/// signal handling and an empty signal mask. When a child ends, the rest of its process group is killed.
 ///
 /// All functions may be called from any thread.
 class process_supervisor {
  public:
-  /// Fails when the kernel has no more descriptors or threads for us.
+  /// Fails if the limit on descriptors or threads is reached.
   [[nodiscard]] static expected<process_supervisor> make(process_callbacks callbacks);
 
   process_supervisor(process_supervisor&&) noexcept;
   process_supervisor& operator=(process_supervisor&&) noexcept;
 
-  /// Kills and reaps all children. Calls no callback once it has begun; one that is under way ends first.
+  /// Kills and reaps all children. Waits for a callback that is running, and calls none afterwards.
   ~process_supervisor();
 
-  /// Returns once the child executes the program. Fails with the cause when it cannot.
+  /// Returns once the child executes the program. Fails with the cause if it cannot.
   [[nodiscard]] expected<pid_t> start(const process_spec& spec);
 
-  /// Sends a signal to one child, SIGKILL to its whole process group. False when it has ended already.
+  /// Sends a signal to one child, or SIGKILL to its whole process group. False if it has already ended.
   bool kill(pid_t pid, int signal);
 
   /// Sends SIGKILL to all children and their process groups.
   void kill_all();
 
-  /// The children that have not been reaped yet.
+  /// The children that have not yet been reaped.
   [[nodiscard]] std::vector<pid_t> running() const;
 
  private:
@@ -135,10 +137,10 @@ class process_supervisor {
 };
 
 /// For the child: ends this process with `lifeline_exit_code`, at once and without clean-up, when the supervisor at the
-/// other end of `fd` is gone. Starts a thread that takes `fd` over and keeps it from the programs that this one starts.
+/// other end of `fd` is gone. Starts a thread that owns `fd`, and sets `fd` to close on exec.
 void watch_lifeline(int fd);
 
-/// For the child: everything that the supervisor has put into the bootstrap. Closes `fd`, so call it once.
+/// For the child: reads the whole bootstrap. Closes `fd`, so call it once.
 [[nodiscard]] expected<std::string> read_bootstrap(int fd);
 
 } // namespace troupe::runtime

@@ -14,25 +14,25 @@ namespace troupe::runtime {
 
 using collectives::unique_fd;
 
-/// Says which build a program is: two hosts with equal build ids run the same code.
+/// Identifies a program's build: hosts with equal build ids run the same code.
 struct program_identity {
-  /// Where it was opened: for messages, and not a part of what must agree.
+  /// Where it was opened; for messages. It may differ between hosts.
   std::string path;
 
-  /// The GNU build id in hexadecimal; for a file without one, "sha256:" and 40 digits of its SHA-256.
+  /// The GNU build id in hexadecimal; for a file without one, "sha256:" and the first 40 digits of its SHA-256.
   std::string build_id;
 
   bool operator==(const program_identity&) const = default;
 };
 
-/// Reads the identity of the file open at `fd`; leaves its offset alone. `path` is for messages.
+/// Reads the identity of an open file without changing its offset. `path` is for messages.
 [[nodiscard]] expected<program_identity> identify_program(int fd, std::string path);
 
-/// The identity of the running program, also when its file has been replaced since it started.
+/// The identity of the running program, even if its file has been replaced since it started.
 [[nodiscard]] expected<program_identity> own_program();
 
-/// A program held open for a whole run: whoever executes `fd()` runs the file that was opened, though the path may have
-/// been rebuilt since. (Linkers and package managers replace files; a file overwritten in place is not protected.)
+/// A program held open for a whole run. Executing `fd()` runs the file that was opened, even if the path has been
+/// rebuilt since. (Linkers and package managers replace files. A file overwritten in place is not protected.)
 class program_file {
  public:
   /// Fails with `errc::not_found` for an absent file and `errc::invalid_argument` for one that cannot be executed.
@@ -51,21 +51,21 @@ class program_file {
   program_identity identity_;
 };
 
-/// One executable or shared library that is mapped into this process.
+/// An executable or shared library mapped into this process.
 struct loaded_object {
-  /// As the dynamic linker knows it; for the program itself, the path of its file.
+  /// The dynamic linker's name for it; for the program itself, the path of its file.
   std::string name;
 
-  /// In hexadecimal; empty for an object that was linked without one.
+  /// In hexadecimal; empty for an object linked without one.
   std::string build_id;
 
   bool operator==(const loaded_object&) const = default;
 };
 
-/// What is loaded now, in load order, the program first. From any thread.
+/// What is loaded now, in load order, starting with the program. Callable from any thread.
 [[nodiscard]] std::vector<loaded_object> loaded_objects();
 
-/// The library that the dynamic linker did not find, if these last lines of a program say so.
+/// The library that the dynamic linker did not find, if a program's last lines of output report one.
 [[nodiscard]] std::optional<std::string> missing_library(std::span<const std::string> last_lines);
 
 } // namespace troupe::runtime

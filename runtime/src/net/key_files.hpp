@@ -1,0 +1,33 @@
+#pragma once
+
+#include "net/certificates.hpp"
+
+#include <troupe/runtime/keys.hpp>
+
+#include <filesystem>
+#include <string_view>
+
+/// PEM files of keys and certificates: written once, and read only if other users cannot change them.
+namespace troupe::runtime {
+
+/// An error with `errc::not_authenticated`: "PATH WHY; ADVICE".
+[[nodiscard]] tl::unexpected<error> refuse(const std::filesystem::path& path, std::string_view why,
+                                           std::string_view advice);
+
+/// Write a new file durably. A file that could not be completed is removed.
+[[nodiscard]] expected<void> write_key(const std::filesystem::path& path, EVP_PKEY* key);
+[[nodiscard]] expected<void> write_certificate(const std::filesystem::path& path, X509* certificate);
+
+/// Fail with `errc::not_authenticated` for a file that belongs to another user, that others may change, or, for a key,
+/// that others may read.
+[[nodiscard]] expected<key_ptr> read_key(const std::filesystem::path& path);
+[[nodiscard]] expected<certificate_ptr> read_certificate(const std::filesystem::path& path);
+
+/// Valid or expired; fails for a certificate that is not valid yet. `path` is for the message.
+[[nodiscard]] expected<validity> check_dates(const std::filesystem::path& path, const X509* certificate);
+
+/// Whether the three files are readable and belong together. Expired ones are no error, since those for loopback are
+/// made again. `advice` ends the message about files that do not belong together.
+[[nodiscard]] expected<validity> check_files(const tls_files& files, std::string_view advice);
+
+} // namespace troupe::runtime

@@ -1,6 +1,7 @@
 #include <troupe/data/batch.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 
@@ -31,10 +32,10 @@ std::optional<std::size_t> batch::find(std::string_view name) const noexcept {
 std::size_t batch::index_of(std::string_view name) const {
   if (auto index = find(name))
     return *index;
-  auto names = std::string{};
+  auto names = std::vector<std::string_view>{};
   for (const auto& column : specs_)
-    names += (names.empty() ? "'" : ", '") + column.name + "'";
-  throw exception{errc::not_found, "no column '" + std::string{name} + "': the batch has " + names};
+    names.push_back(column.name);
+  throw exception{errc::not_found, fmt::format("no column '{}': the batch has '{}'", name, fmt::join(names, "', '"))};
 }
 
 std::span<std::byte> batch::bytes(std::size_t index) noexcept {
@@ -48,8 +49,8 @@ std::span<const std::byte> batch::bytes(std::size_t index) const noexcept {
 std::span<const std::byte> batch::typed(std::string_view name, dtype type) const {
   auto index = index_of(name);
   if (specs_[index].type != type)
-    throw exception{errc::mismatch, "column '" + std::string{name} + "' is " + describe(specs_[index]) +
-                                        ", and is asked for as " + std::string{to_string(type)}};
+    throw exception{errc::mismatch, fmt::format("column '{}' is {}, but is accessed as {}", name,
+                                                describe(specs_[index]), to_string(type))};
   return bytes(index);
 }
 
@@ -94,7 +95,7 @@ collectives::aligned_buffer batch::take_buffer(const column_spec& column) {
     if (i->size_bytes() >= wanted && (best == spare_.end() || i->size_bytes() < best->size_bytes()))
       best = i;
   if (best == spare_.end()) {
-    // What is too small will stay so.
+    // Drops a buffer that is too small, since it will not be large enough later either.
     if (!spare_.empty())
       spare_.pop_back();
     return collectives::aligned_buffer{static_cast<std::size_t>(wanted)};

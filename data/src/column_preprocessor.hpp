@@ -10,7 +10,7 @@
 
 namespace troupe::data {
 
-/// A preprocessor that changes some columns, each by itself, and keeps their names and places.
+/// A preprocessor that transforms columns independently, and keeps their names and order.
 class column_preprocessor : public preprocessor {
  public:
   explicit column_preprocessor(std::vector<std::string> columns) : columns_(std::move(columns)) {}
@@ -22,15 +22,15 @@ class column_preprocessor : public preprocessor {
 
  protected:
   [[nodiscard]] virtual std::string_view kind() const noexcept = 0;
-  /// What belongs into the description beside kind and columns.
+  /// The description's entries besides kind and columns.
   [[nodiscard]] virtual nlohmann::json options() const { return nlohmann::json::object(); }
 
-  /// What becomes of a column; also checks that it is one that can be changed.
+  /// The transformed column's description; fails if the column cannot be transformed.
   [[nodiscard]] virtual expected<column_spec> output_column(const column_spec& column) const = 0;
   [[nodiscard]] virtual expected<void> apply(const column_spec& column, std::span<const std::byte> from,
                                              std::span<std::byte> to) const = 0;
 
-  /// The same for the way back; the error that there is none unless it is overridden.
+  /// The inverse direction; fails by default, for kinds without an inverse.
   [[nodiscard]] virtual expected<column_spec> inverse_column(const column_spec& column) const;
   [[nodiscard]] virtual expected<void> apply_inverse(const column_spec& column, std::span<const std::byte> from,
                                                      std::span<std::byte> to) const;
@@ -46,7 +46,7 @@ class column_preprocessor : public preprocessor {
   std::vector<std::string> columns_;
 };
 
-/// Whether `with_numbers` can read this type.
+/// Whether `with_numbers` supports this type.
 [[nodiscard]] constexpr bool is_readable(dtype type) noexcept {
   return type != dtype::f16 && type != dtype::bf16 && type != dtype::boolean;
 }
@@ -56,7 +56,7 @@ decltype(auto) with_numbers_of(std::span<const std::byte> bytes, F&& f) {
   return f(std::span<const T>{reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)});
 }
 
-/// Calls `f` with the bytes as a span of what they are. For types that `is_readable`.
+/// Calls `f` with the bytes as a span of their type, which must satisfy `is_readable`.
 template <class F>
 decltype(auto) with_numbers(dtype type, std::span<const std::byte> bytes, F&& f) {
   switch (type) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <fmt/format.h>
 #include <memory>
 #include <new>
 #include <span>
@@ -11,7 +12,7 @@
 
 namespace troupe::data {
 
-/// XXH3-128 over pieces of content. Texts and lists go in with their lengths, so that no two contents run together.
+/// XXH3-128 over pieces of content. Texts and lists are hashed with their lengths, so that their boundaries count.
 class content_hash {
  public:
   content_hash() : state_(XXH3_createState()) {
@@ -32,11 +33,7 @@ class content_hash {
   /// 32 lower-case hexadecimal digits.
   [[nodiscard]] std::string digest() const {
     auto hash = XXH3_128bits_digest(state_.get());
-    std::string result;
-    for (auto word : {hash.high64, hash.low64})
-      for (int shift = 60; shift >= 0; shift -= 4)
-        result += "0123456789abcdef"[(word >> shift) & 15u];
-    return result;
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
   }
 
  private:

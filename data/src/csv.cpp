@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <fmt/format.h>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -25,8 +26,7 @@ std::string_view trimmed(std::string_view field) {
   return field;
 }
 
-/// The whole field as a number; nothing for any other text, for numbers out of range, and for those that are not
-/// finite.
+/// Parses the whole field as a number; false for any other text, and for numbers that are out of range or not finite.
 template <class T>
 bool parse_number(std::string_view field, T& out) {
   field = trimmed(field);
@@ -49,7 +49,7 @@ std::string_view name_of(csv_type type) {
   case csv_type::i64:
     return "i64";
   case csv_type::categorical:
-    return "category";
+    return "a known category";
   }
   return "value";
 }
@@ -59,7 +59,7 @@ struct text_hash {
   std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
 };
 
-/// One column while it grows.
+/// A column under construction.
 class column_builder {
  public:
   column_builder(const csv_column& wanted, std::size_t width) : wanted_(wanted), width_(width) {
@@ -73,14 +73,14 @@ class column_builder {
       known_.emplace(category, static_cast<std::int64_t>(known_.size()));
   }
 
-  /// False where the field is not what the column holds.
+  /// False if the field does not have the column's type.
   bool add(std::string_view field) {
     if (wanted_.type == csv_type::categorical)
       return add_category(field);
     return std::visit([&](auto& values) { return parse_number(field, values.emplace_back()); }, values_);
   }
 
-  /// False where the column cannot mark it.
+  /// False if the column's type cannot represent a missing value.
   bool add_missing() {
     if (wanted_.type == csv_type::categorical)
       std::get<std::vector<std::int64_t>>(values_).push_back(-1);
@@ -96,7 +96,7 @@ class column_builder {
   [[nodiscard]] std::string expected_text() const {
     if (wanted_.type != csv_type::categorical)
       return "a finite number";
-    return "one of the " + std::to_string(wanted_.categories.size()) + " categories that were given";
+    return fmt::format("one of the {} given categories", wanted_.categories.size());
   }
 
   [[nodiscard]] column finish() && {
@@ -119,7 +119,7 @@ class column_builder {
     return true;
   }
 
-  /// Numbers the categories by their bytes instead of by their first appearance.
+  /// Renumbers the categories from first appearance to byte order.
   category_names sort_categories() {
     if (!wanted_.categories.empty())
       return std::make_shared<const std::vector<std::string>>(wanted_.categories);
@@ -143,7 +143,7 @@ class column_builder {
   std::unordered_map<std::string, std::int64_t, text_hash, std::equal_to<>> known_;
 };
 
-/// Which field of a row goes where: in the order of the columns that are made.
+/// Which field of a row belongs to which column, in the order of the columns.
 struct target {
   std::size_t field;
   std::size_t column;
@@ -152,7 +152,7 @@ struct target {
 std::vector<std::string> names_of_fields(const std::vector<std::string_view>& first_row, bool header) {
   std::vector<std::string> result;
   for (std::size_t i = 0; i < first_row.size(); ++i)
-    result.push_back(header ? std::string{first_row[i]} : std::to_string(i));
+    result.push_back(header ? std::string{first_row[i]} : fmt::to_string(i));
   return result;
 }
 
@@ -160,13 +160,14 @@ expected<std::size_t> find_field(const std::vector<std::string>& names, const st
                                  const std::string& file) {
   auto found = std::ranges::find(names, name);
   if (found == names.end()) {
-    auto all = std::string{};
+    auto all = std::vector<std::string>{};
     for (const auto& each : names)
-      all += (all.empty() ? "" : ", ") + show_field(each);
-    return fail(errc::invalid_argument, file + ": no column '" + name + "': the file has " + all);
+      all.push_back(show_field(each));
+    return fail(errc::invalid_argument,
+                fmt::format("{}: no column '{}': the file has {}", file, name, fmt::join(all, ", ")));
   }
   if (std::find(found + 1, names.end(), name) != names.end())
-    return fail(errc::invalid_argument, file + ": two columns are called '" + name + "'");
+    return fail(errc::invalid_argument, fmt::format("{}: two columns are named '{}'", file, name));
   return static_cast<std::size_t>(found - names.begin());
 }
 
@@ -199,19 +200,20 @@ class table_builder {
 
   expected<void> add(const csv_rows& row) {
     if (row.fields().size() != names_.size())
-      return fail(errc::damaged, row.place() + std::to_string(row.fields().size()) + " fields, expected " +
-                                     std::to_string(names_.size()) + " as in the first row");
+      return fail(errc::damaged, fmt::format("{}{} fields, expected {} as in the first row", row.place(),
+                                             row.fields().size(), names_.size()));
     for (auto [field, column] : targets_) {
       auto value = row.fields()[field];
       auto& builder = builders_[column];
       if (is_missing(value)) {
         if (options_.missing == missing_values::refused || !builder.add_missing())
-          return fail(errc::damaged, row.place() + "column " + show_field(names_[field]) + ": " + show_field(value) +
-                                         " stands for a missing value: " + advice(columns_[column].type));
+          return fail(errc::damaged,
+                      fmt::format("{}column {}: {} means a missing value: {}", row.place(), show_field(names_[field]),
+                                  show_field(value), advice(columns_[column].type)));
       } else if (!builder.add(value)) {
-        return fail(errc::damaged, row.place() + "column " + show_field(names_[field]) + ": " + show_field(value) +
-                                       " is no " + std::string{name_of(columns_[column].type)} + ": expected " +
-                                       builder.expected_text());
+        return fail(errc::damaged,
+                    fmt::format("{}column {}: {} is not {}: expected {}", row.place(), show_field(names_[field]),
+                                show_field(value), name_of(columns_[column].type), builder.expected_text()));
       }
     }
     return {};
@@ -232,7 +234,7 @@ class table_builder {
 
   [[nodiscard]] std::string advice(csv_type type) const {
     if (type == csv_type::i64)
-      return "an i64 column has no mark for it; make the column f64, or complete the file";
+      return "an i64 column cannot represent it; make the column f64, or complete the file";
     return "complete the file, or read with missing_values::marked";
   }
 
@@ -251,7 +253,8 @@ expected<void> check(const csv_options& options) {
     auto names = column.categories;
     std::ranges::sort(names);
     if (auto twice = std::ranges::adjacent_find(names); twice != names.end())
-      return fail(errc::invalid_argument, "column '" + column.name + "': category '" + *twice + "' is given twice");
+      return fail(errc::invalid_argument,
+                  fmt::format("column '{}': category '{}' is given twice", column.name, *twice));
   }
   return {};
 }
@@ -286,7 +289,8 @@ expected<std::vector<column>> parse_csv(std::string_view text, const std::string
       return fail(std::move(done.error()));
   }
   if (!begun)
-    return fail(errc::damaged, file + ": no row" + (options.header ? ", not even one that names the columns" : ""));
+    return fail(errc::damaged, fmt::format("{}: it has no rows{}", file,
+                                           options.header ? ", not even the one with column names" : ""));
   return std::move(table).finish();
 }
 

@@ -1,6 +1,7 @@
 #include "csv_rows.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::data {
@@ -62,14 +63,15 @@ expected<std::string_view> csv_rows::plain_field() {
     if (c == delimiter_ || c == '\n')
       break;
     if (c == quote)
-      return fail(errc::damaged, place() + "field " + std::to_string(fields_.size()) +
-                                     ": a quote inside an unquoted field: a field with quotes stands in quotes, and "
-                                     "those inside are doubled");
+      return fail(errc::damaged,
+                  fmt::format("{}field {}: a quote inside an unquoted field: quote the field, and double "
+                              "the quotes inside it",
+                              place(), fields_.size()));
     if (c == '\r' && at_ + 1 != end_ && at_[1] == '\n')
       break;
   }
   auto result = std::string_view{begin, static_cast<std::size_t>(at_ - begin)};
-  // A file that was cut off in the middle of its last line break.
+  // The file may be truncated in the middle of its last line break.
   if (at_ == end_ && result.ends_with('\r'))
     result.remove_suffix(1);
   return result;
@@ -82,8 +84,7 @@ expected<std::string_view> csv_rows::quoted_field() {
     auto* stop = std::find(at_, end_, quote);
     line_ += static_cast<std::uint64_t>(std::count(at_, stop, '\n'));
     if (stop == end_)
-      return fail(errc::damaged,
-                  place() + "field " + std::to_string(fields_.size()) + ": the quote that opens it is never closed");
+      return fail(errc::damaged, fmt::format("{}field {}: its opening quote is never closed", place(), fields_.size()));
     at_ = stop + 1;
     auto doubled = at_ != end_ && *at_ == quote;
     if (doubled && copy == nullptr)
@@ -94,8 +95,9 @@ expected<std::string_view> csv_rows::quoted_field() {
       auto last_break =
           at_ == end_ || *at_ == delimiter_ || *at_ == '\n' || (*at_ == '\r' && at_ + 1 != end_ && at_[1] == '\n');
       if (!last_break)
-        return fail(errc::damaged, place() + "field " + std::to_string(fields_.size()) +
-                                       ": text after the closing quote: expected the delimiter or the line's end");
+        return fail(errc::damaged,
+                    fmt::format("{}field {}: text after the closing quote: expected the delimiter or the line's end",
+                                place(), fields_.size()));
       return copy != nullptr ? std::string_view{*copy}
                              : std::string_view{begin, static_cast<std::size_t>(stop - begin)};
     }

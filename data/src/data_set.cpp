@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
 #include <numeric>
 #include <utility>
 
@@ -15,8 +16,7 @@ namespace troupe::data {
 namespace {
 
 std::string name_of_sample(std::uint64_t sample, std::uint64_t size) {
-  return "sample " + std::to_string(sample) + " of a data set of " + std::to_string(size) +
-         ": they are numbered from 0";
+  return fmt::format("sample {} of a data set of {}: samples are numbered from 0", sample, size);
 }
 
 } // namespace
@@ -35,7 +35,7 @@ std::string fingerprint_of(std::string_view text) {
   return hash.digest();
 }
 
-// -- side by side, one after the other --------------------------------------------------------------------------------
+// -- zip and concatenate ----------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -129,7 +129,7 @@ class concatenated final : public data_set {
 
 expected<void> check_parts(const std::vector<data_set_ptr>& parts) {
   if (parts.empty() || std::ranges::any_of(parts, [](const auto& part) { return part == nullptr; }))
-    return fail(errc::invalid_argument, "a data set is made of at least one other, and of none that is null");
+    return fail(errc::invalid_argument, "combining data sets needs at least one, and none may be null");
   return {};
 }
 
@@ -139,8 +139,7 @@ expected<void> check_names(std::span<const column_spec> columns) {
     names.emplace_back(column.name);
   std::ranges::sort(names);
   if (auto twice = std::ranges::adjacent_find(names); twice != names.end())
-    return fail(errc::invalid_argument,
-                "two columns are called '" + std::string{*twice} + "': give one of them another name");
+    return fail(errc::invalid_argument, fmt::format("two columns are named '{}': rename one of them", *twice));
   return {};
 }
 
@@ -154,16 +153,16 @@ expected<data_set_ptr> zip(std::vector<data_set_ptr> parts) {
   auto tables = true;
   for (const auto& part : parts) {
     if (part->size() != parts.front()->size())
-      return fail(errc::invalid_argument, "data sets of " + std::to_string(parts.front()->size()) + " and " +
-                                              std::to_string(part->size()) +
-                                              " samples do not fit side by side: they must be of one size");
+      return fail(errc::invalid_argument,
+                  fmt::format("data sets of {} and {} samples cannot be zipped: they must have the same size",
+                              parts.front()->size(), part->size()));
     all.insert(all.end(), part->columns().begin(), part->columns().end());
     if (const auto* of_memory = dynamic_cast<const table*>(part.get()))
       columns.insert(columns.end(), of_memory->contents().begin(), of_memory->contents().end());
     else
       tables = false;
   }
-  // Spares a copy in each fetch.
+  // A single table saves a copy in each fetch.
   if (tables)
     return make_table(std::move(columns));
   if (auto good = check_names(all); !good)
@@ -178,14 +177,14 @@ expected<data_set_ptr> concatenate(std::vector<data_set_ptr> parts) {
   for (std::size_t p = 1; p < parts.size(); ++p) {
     auto other = parts[p]->columns();
     if (first.size() != other.size())
-      return fail(errc::mismatch, "data sets of " + std::to_string(first.size()) + " and " +
-                                      std::to_string(other.size()) + " columns cannot follow each other");
+      return fail(errc::mismatch,
+                  fmt::format("data sets of {} and {} columns cannot be concatenated", first.size(), other.size()));
     for (std::size_t c = 0; c < first.size(); ++c)
       if (!(first[c] == other[c]))
-        return fail(errc::mismatch, "column " + std::to_string(c) + " of data set " + std::to_string(p) + ", '" +
-                                        other[c].name + "' (" + describe(other[c]) + "), differs from '" +
-                                        first[c].name + "' (" + describe(first[c]) +
-                                        "): name, type, shape and categories must be equal");
+        return fail(errc::mismatch,
+                    fmt::format("column {} of data set {}, '{}' ({}), differs from '{}' ({}): name, "
+                                "type, shape and categories must be equal",
+                                c, p, other[c].name, describe(other[c]), first[c].name, describe(first[c])));
   }
   return std::make_shared<const concatenated>(std::move(parts));
 }
@@ -194,7 +193,7 @@ expected<data_set_ptr> concatenate(std::vector<data_set_ptr> parts) {
 
 namespace {
 
-/// Some samples of another data set: sample i is `number(i)` there.
+/// Some samples of another data set: sample i is its sample `number(i)`.
 class selected : public data_set {
  public:
   selected(data_set_ptr whole, std::uint64_t size, std::string what)
@@ -230,7 +229,7 @@ class listed final : public selected {
   static std::string name(const std::vector<std::uint64_t>& samples) {
     content_hash hash;
     hash.add(std::as_bytes(std::span{samples}));
-    return "subset " + hash.digest() + " of ";
+    return fmt::format("subset {} of ", hash.digest());
   }
 
   [[nodiscard]] std::uint64_t number(std::uint64_t sample) const noexcept override { return samples_[sample]; }
@@ -241,8 +240,7 @@ class listed final : public selected {
 class sliced final : public selected {
  public:
   sliced(data_set_ptr whole, std::uint64_t first, std::uint64_t count)
-      : selected(std::move(whole), count, "slice " + std::to_string(first) + "+" + std::to_string(count) + " of "),
-        first_(first) {}
+      : selected(std::move(whole), count, fmt::format("slice {}+{} of ", first, count)), first_(first) {}
 
  private:
   [[nodiscard]] std::uint64_t number(std::uint64_t sample) const noexcept override { return first_ + sample; }
@@ -250,18 +248,16 @@ class sliced final : public selected {
   std::uint64_t first_;
 };
 
-/// A piece of a permutation of all samples.
+/// A range of a permutation of all samples.
 class permuted final : public selected {
  public:
   permuted(const data_set_ptr& whole, std::uint64_t first, std::uint64_t count, std::uint64_t seed)
-      : selected(whole, count,
-                 "permutation " + std::to_string(seed) + " " + std::to_string(first) + "+" + std::to_string(count) +
-                     " of "),
+      : selected(whole, count, fmt::format("permutation {} {}+{} of ", seed, first, count)),
         first_(first),
         order_(whole->size(), seed, epoch) {}
 
  private:
-  // No epoch of a training run comes so far: the split is a permutation of its own.
+  // An epoch that no training run reaches, so that the split has its own permutation.
   static constexpr auto epoch = ~std::uint64_t{0};
 
   [[nodiscard]] std::uint64_t number(std::uint64_t sample) const noexcept override { return order_(first_ + sample); }
@@ -281,8 +277,8 @@ expected<data_set_ptr> subset(data_set_ptr whole, std::vector<std::uint64_t> sam
 
 expected<data_set_ptr> slice(data_set_ptr whole, std::uint64_t first, std::uint64_t count) {
   if (first > whole->size() || count > whole->size() - first)
-    return fail(errc::invalid_argument, std::to_string(count) + " samples from number " + std::to_string(first) +
-                                            " on: the data set has " + std::to_string(whole->size()));
+    return fail(errc::invalid_argument,
+                fmt::format("{} samples from number {} on: the data set has {}", count, first, whole->size()));
   return std::make_shared<const sliced>(std::move(whole), first, count);
 }
 
@@ -291,12 +287,12 @@ expected<split_data_set> split(const data_set_ptr& whole, double validation_frac
   auto size = whole->size();
   if (!(validation_fraction > 0 && validation_fraction < 1))
     return fail(errc::invalid_argument,
-                "a validation fraction of " + std::to_string(validation_fraction) + ": it must lie between 0 and 1");
+                fmt::format("a validation fraction of {}: it must be between 0 and 1", validation_fraction));
   auto validation = static_cast<std::uint64_t>(std::floor(validation_fraction * static_cast<double>(size)));
   if (validation == 0 || validation >= size)
-    return fail(errc::invalid_argument, "a validation fraction of " + std::to_string(validation_fraction) + " of " +
-                                            std::to_string(size) +
-                                            " samples leaves one part empty: take another fraction, or more samples");
+    return fail(errc::invalid_argument, fmt::format("a validation fraction of {} of {} samples leaves one part empty: "
+                                                    "choose another fraction, or use more samples",
+                                                    validation_fraction, size));
   auto training = size - validation;
   if (how == split_by::tail)
     return split_data_set{std::make_shared<const sliced>(whole, 0, training),
@@ -309,7 +305,7 @@ expected<split_data_set> split(const data_set_ptr& whole, double validation_frac
 
 namespace {
 
-/// Copies rows of a size that the compiler knows.
+/// Copies rows of a size known at compile time.
 template <std::size_t RowBytes>
 void copy_rows(std::span<const std::uint64_t> samples, const std::byte* from, std::byte* to) noexcept {
   for (auto sample : samples) {
@@ -318,7 +314,7 @@ void copy_rows(std::span<const std::uint64_t> samples, const std::byte* from, st
   }
 }
 
-/// Copies rows of any size, those that follow each other in one go.
+/// Copies rows of any size; consecutive rows at once.
 void copy_rows(std::span<const std::uint64_t> samples, const std::byte* from, std::byte* to,
                std::size_t row_bytes) noexcept {
   for (std::size_t i = 0; i < samples.size();) {
@@ -386,14 +382,15 @@ expected<data_set_ptr> make_table(std::vector<column> columns) {
   for (const auto& column : columns) {
     auto row_bytes = column.spec.size_bytes();
     if (row_bytes == 0 || column.bytes.size() % row_bytes != 0)
-      return fail(errc::invalid_argument, "column '" + column.spec.name + "' has " +
-                                              std::to_string(column.bytes.size()) +
-                                              " bytes: that is no whole number of samples of " + describe(column.spec));
+      return fail(errc::invalid_argument,
+                  fmt::format("column '{}' has {} bytes, which is not a whole number of samples of {}",
+                              column.spec.name, column.bytes.size(), describe(column.spec)));
     if (column.samples() != columns.front().samples())
-      return fail(errc::invalid_argument, "column '" + column.spec.name + "' has " + std::to_string(column.samples()) +
-                                              " samples, and column '" + columns.front().spec.name + "' " +
-                                              std::to_string(columns.front().samples()) +
-                                              ": a table has as many of each");
+      return fail(
+          errc::invalid_argument,
+          fmt::format("column '{}' has {} samples, and column '{}' {}: all columns of a table must have the same "
+                      "number",
+                      column.spec.name, column.samples(), columns.front().spec.name, columns.front().samples()));
     specs.push_back(column.spec);
   }
   if (auto good = check_names(specs); !good)

@@ -4,6 +4,7 @@
 #include <troupe/data/evaluation.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <limits>
 #include <set>
 #include <utility>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t piece_samples = 4096;
 
-/// The categories of one column: texts or integers, each kind in its order.
+/// The categories of one column: texts in byte order, or integers by value.
 struct category_set {
   std::set<std::string> texts;
   std::set<std::int64_t> integers;
@@ -31,7 +32,7 @@ std::int64_t take_number(std::string_view& in) {
   return result;
 }
 
-/// What a shard has found, for the others.
+/// Encodes a shard's categories as bytes, to exchange them between workers.
 std::string packed(const std::vector<category_set>& sets) {
   std::string result;
   for (const auto& [texts, integers] : sets) {
@@ -59,7 +60,7 @@ void unpack_into(std::vector<category_set>& sets, std::string_view in) {
   }
 }
 
-/// The categories that were learned for one column, where they are kept: ascending.
+/// The learned categories of one column, as stored: ascending.
 struct category_view {
   std::span<const std::int64_t> integers;
   /// Where each text ends in `bytes`.
@@ -74,7 +75,7 @@ struct category_view {
     return {reinterpret_cast<const char*>(bytes.data()) + begin, static_cast<std::size_t>(ends[i]) - begin};
   }
 
-  /// The number of a category; `size()` for one that is not there.
+  /// The index of a category; `size()` if it is not known.
   [[nodiscard]] std::size_t find(std::string_view wanted) const noexcept {
     std::size_t low = 0;
     for (auto high = size(); low < high;) {
@@ -93,7 +94,7 @@ struct category_view {
   }
 };
 
-/// Categories to their numbers; what is made of the numbers is the derived class's.
+/// Maps categories to their indices; the derived class encodes the indices.
 class encoder : public column_preprocessor {
  public:
   encoder(std::vector<std::string> columns, unknown_category unknown)
@@ -127,9 +128,9 @@ class encoder : public column_preprocessor {
       auto end = std::int64_t{0};
       for (auto next : kept->ends)
         if (std::exchange(end, next) > next)
-          return fail(errc::mismatch, std::string{kind()} + ": the categories of column '" + name + "' do not fit");
+          return fail(mismatch(name, "has inconsistent categories in the checkpoint"));
       if (static_cast<std::size_t>(end) != kept->bytes.size())
-        return fail(errc::mismatch, std::string{kind()} + ": the categories of column '" + name + "' do not fit");
+        return fail(mismatch(name, "has inconsistent categories in the checkpoint"));
     }
     return {};
   }
@@ -155,33 +156,33 @@ class encoder : public column_preprocessor {
     return result;
   }
 
-  /// The categories for a column that is to be encoded.
+  /// The categories for a column to be encoded.
   [[nodiscard]] expected<category_view> categories_for(const column_spec& column) const {
     if (auto good = check(column); !good)
       return fail(std::move(good.error()));
     auto result = categories(column);
     if (result && result->of_texts != (column.categories != nullptr))
-      return fail(errc::mismatch, std::string{kind()} + ": column '" + column.name + "' has " +
-                                      (column.categories ? "texts" : "integers") + ", and this was fitted on " +
-                                      (column.categories ? "integers" : "texts"));
+      return fail(mismatch(column.name,
+                           fmt::format("has {}, and this was fitted on {}", column.categories ? "texts" : "integers",
+                                       column.categories ? "integers" : "texts")));
     return result;
   }
 
-  /// Calls `f(sample, number)` for each sample; the number of what is unknown is the number of categories.
+  /// Calls `f(sample, index)` for each sample; an unknown category has the index `size()`.
   template <class F>
   [[nodiscard]] expected<void> for_each_number(const column_spec& column, std::span<const std::byte> from, F f) const {
     auto known = categories_for(column);
     if (!known)
       return fail(std::move(known.error()));
-    constexpr auto not_looked_for = std::numeric_limits<std::size_t>::max();
-    std::vector<std::size_t> number_of_code(column.categories ? column.categories->size() : 0, not_looked_for);
+    constexpr auto not_looked_up = std::numeric_limits<std::size_t>::max();
+    std::vector<std::size_t> number_of_code(column.categories ? column.categories->size() : 0, not_looked_up);
     auto find = [&](std::int64_t value) {
       if (!column.categories)
         return known->find(value);
       if (value < 0 || static_cast<std::size_t>(value) >= number_of_code.size())
         return known->size();
       auto& number = number_of_code[static_cast<std::size_t>(value)];
-      if (number == not_looked_for)
+      if (number == not_looked_up)
         number = known->find((*column.categories)[static_cast<std::size_t>(value)]);
       return number;
     };
@@ -190,16 +191,17 @@ class encoder : public column_preprocessor {
         auto value = static_cast<std::int64_t>(values[i]);
         auto number = find(value);
         if (number == known->size() && !has_own_category())
-          return fail(errc::invalid_argument, std::string{kind()} + ": column '" + column.name + "': " +
-                                                  show(column, value) + " was not in the training data: clean the " +
-                                                  "data, or encode with unknown_category::own_category");
+          return fail(errc::invalid_argument,
+                      fmt::format("{}: column '{}': {} was not in the training data: clean the data, or encode with "
+                                  "unknown_category::own_category",
+                                  kind(), column.name, show(column, value)));
         f(i, number);
       }
       return {};
     });
   }
 
-  /// The column that numbers become on the way back, and what stands for each number.
+  /// The column that the inverse makes, with the texts of its codes.
   [[nodiscard]] static column_spec decoded_column(const column_spec& column, const category_view& known) {
     auto result = column_spec{column.name, dtype::i64, {}, {}};
     if (known.of_texts) {
@@ -218,19 +220,23 @@ class encoder : public column_preprocessor {
   }
 
  private:
+  [[nodiscard]] error mismatch(const std::string& column, std::string_view what) const {
+    return {errc::mismatch, fmt::format("{}: column '{}' {}", kind(), column, what)};
+  }
+
   [[nodiscard]] expected<void> check(const column_spec& column) const {
     if (!column.shape.empty())
-      return fail(errc::mismatch, std::string{kind()} + ": column '" + column.name + "' is " + describe(column) +
-                                      ", and only single numbers are encoded");
+      return fail(mismatch(column.name, fmt::format("is {}, and only single numbers are encoded", describe(column))));
     if (column.type == dtype::f32 || column.type == dtype::f64 || !is_readable(column.type))
-      return fail(errc::mismatch, std::string{kind()} + ": column '" + column.name + "' is " + describe(column) +
-                                      ", and only texts and integers are encoded: read it as categorical");
+      return fail(mismatch(column.name, fmt::format("is {}, and only texts and integers are encoded: read it as "
+                                                    "categorical",
+                                                    describe(column))));
     return {};
   }
 
   static std::string show(const column_spec& column, std::int64_t value) {
     if (!column.categories)
-      return std::to_string(value);
+      return fmt::to_string(value);
     if (value < 0 || static_cast<std::size_t>(value) >= column.categories->size())
       return "a missing value";
     return show_field((*column.categories)[static_cast<std::size_t>(value)]);
@@ -249,7 +255,7 @@ class encoder : public column_preprocessor {
         });
       }
     });
-    // Codes mean something in this data set alone: from here on it is the texts.
+    // Codes are specific to this data set, so they are replaced by their texts.
     for (std::size_t c = 0; c < columns().size(); ++c) {
       const auto& column = training.columns()[value_or_throw(index_of(training.columns(), columns()[c]))];
       if (!column.categories)
@@ -263,8 +269,7 @@ class encoder : public column_preprocessor {
 
   void keep(const std::string& column, const category_set& found, bool of_texts) {
     if ((of_texts ? found.texts.size() : found.integers.size()) == 0)
-      throw exception{errc::invalid_argument,
-                      std::string{kind()} + ": column '" + column + "': all values are missing"};
+      throw exception{errc::invalid_argument, fmt::format("{}: column '{}': all values are missing", kind(), column)};
     if (!of_texts) {
       auto integers = std::vector<std::int64_t>(found.integers.begin(), found.integers.end());
       set_state(column + ".integers", std::span<const std::int64_t>{integers});
@@ -308,8 +313,8 @@ class ordinal final : public encoder {
     if (!known)
       return fail(std::move(known.error()));
     if (column.type != dtype::i64 || !column.shape.empty())
-      return fail(errc::mismatch,
-                  "ordinal_encoder: column '" + column.name + "' is " + describe(column) + ", and its numbers are i64");
+      return fail(errc::mismatch, fmt::format("ordinal_encoder: column '{}' is {}, and must be i64 for the inverse",
+                                              column.name, describe(column)));
     return decoded_column(column, *known);
   }
 
@@ -356,12 +361,12 @@ class one_hot final : public encoder {
     if (!known)
       return fail(std::move(known.error()));
     if (column.type != dtype::f32 || column.shape != std::vector{width(*known)})
-      return fail(errc::mismatch, "one_hot_encoder: column '" + column.name + "' is " + describe(column) +
-                                      ", and has to be f32[" + std::to_string(width(*known)) + "]");
+      return fail(errc::mismatch, fmt::format("one_hot_encoder: column '{}' is {}, and must be f32[{}] for the inverse",
+                                              column.name, describe(column), width(*known)));
     return decoded_column(column, *known);
   }
 
-  /// The largest number of each vector, the first of several.
+  /// Decodes the largest number of each vector; of equal ones the first.
   [[nodiscard]] expected<void> apply_inverse(const column_spec& column, std::span<const std::byte> from,
                                              std::span<std::byte> to) const override {
     auto known = value_or_throw(categories(column));

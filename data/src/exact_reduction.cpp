@@ -12,13 +12,13 @@ namespace troupe::data {
 
 namespace {
 
-/// Shard v has the samples from floor(v n / V) to floor((v + 1) n / V).
+/// Shard v has the samples from floor(v n / V) to floor((v + 1) n / V) - 1.
 std::uint64_t begin_of(std::uint64_t shard, std::uint64_t samples, std::uint32_t shards) {
   __extension__ using wide = unsigned __int128;
   return static_cast<std::uint64_t>(static_cast<wide>(shard) * samples / shards);
 }
 
-/// The shard whose first sample this is: the last one that begins here, as those before it have none.
+/// The shard with this first sample: the last shard that begins here, since shards before it at this point are empty.
 std::uint32_t shard_of(std::uint64_t first_sample, std::uint64_t samples, std::uint32_t shards) {
   std::uint32_t low = 0;
   auto high = shards;
@@ -29,7 +29,7 @@ std::uint32_t shard_of(std::uint64_t first_sample, std::uint64_t samples, std::u
   return low;
 }
 
-/// A double holds this many bytes of anything, and stays what it is when zero is added.
+/// A double holds this many bytes exactly, also after adding zeros.
 constexpr std::size_t bytes_per_number = 6;
 
 std::size_t numbers_for(std::size_t bytes) {
@@ -56,7 +56,7 @@ std::string read_bytes(std::span<const double> numbers, std::size_t size) {
 std::vector<std::vector<double>> exact_reduction::collect(std::uint64_t samples, std::size_t numbers,
                                                           const contribution& function) {
   auto all = sum(samples, numbers * shards(), [&](std::span<const std::uint64_t> own, std::span<double> sums) {
-    // Each shard has a place of its own, to which nobody else adds.
+    // Each shard has its own range; the other shards add zero to it.
     if (!own.empty())
       function(own, sums.subspan(shard_of(own.front(), samples, shards()) * numbers, numbers));
   });
@@ -71,7 +71,7 @@ std::vector<std::vector<double>> exact_reduction::collect(std::uint64_t samples,
 std::vector<std::string>
 exact_reduction::collect_bytes(std::uint64_t samples,
                                const std::function<std::string(std::span<const std::uint64_t> samples)>& function) {
-  // What this worker has found for the shard of this first sample. Another worker may own it the second time.
+  // This worker's results by the first sample of their shard. Another worker may own the shard in the second pass.
   std::map<std::uint64_t, std::string> found;
   auto found_for = [&](std::span<const std::uint64_t> own) -> const std::string& {
     auto place = found.find(own.front());
@@ -112,7 +112,7 @@ std::vector<double> local_reduction::sum(std::uint64_t samples, std::size_t numb
     function(own, {reinterpret_cast<double*>(bucket.data()), number_of_sums});
   }
   sums.end();
-  // All shards are one subtree: the whole tree.
+  // A single subtree covers all shards, so it is the whole tree.
   const auto* first = reinterpret_cast<const double*>(sums.partials().front().data);
   return {first, first + number_of_sums};
 }

@@ -1,8 +1,11 @@
 #include <troupe/data/feature_rows.hpp>
 
+#include "column_preprocessor.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <fmt/format.h>
 #include <limits>
 
 namespace troupe::data {
@@ -11,7 +14,7 @@ namespace {
 
 constexpr auto missing_value = std::numeric_limits<float>::quiet_NaN();
 
-/// The numbers of a column's codes, as a model knows them.
+/// Translates a column's codes to those that the model knows.
 class code_reader {
  public:
   code_reader(const column_spec& column, const known_categories& known)
@@ -38,51 +41,21 @@ class code_reader {
   const known_categories::code_map* codes_;
 };
 
-/// Adds a column's numbers to rows of `width`, from place `first` on.
-template <class T>
-void scatter(std::span<const std::byte> bytes, std::uint64_t elements, const code_reader& number,
-             std::vector<float>& rows, std::uint64_t width, std::uint64_t first) {
-  auto values = std::span{reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
-  for (std::size_t i = 0; i < values.size(); ++i)
-    rows[i / elements * width + first + i % elements] = number(values[i]);
-}
-
+/// Writes a column's numbers into rows of `width`, from index `first` on.
 expected<void> scatter_column(const batch& samples, std::size_t index, const known_categories& known,
                               std::vector<float>& rows, std::uint64_t width, std::uint64_t first) {
   const auto& spec = samples.columns()[index];
+  if (!is_readable(spec.type))
+    return fail(errc::mismatch,
+                fmt::format("column '{}' is {}, which cannot be a feature: make it f32, f64 or an integer", spec.name,
+                            describe(spec)));
   auto number = code_reader{spec, known};
-  auto add = [&]<class T>(T) {
-    scatter<T>(samples.bytes(index), spec.elements(), number, rows, width, first);
-    return expected<void>{};
-  };
-  switch (spec.type) {
-  case dtype::f32:
-    return add(float{});
-  case dtype::f64:
-    return add(double{});
-  case dtype::i8:
-    return add(std::int8_t{});
-  case dtype::i16:
-    return add(std::int16_t{});
-  case dtype::i32:
-    return add(std::int32_t{});
-  case dtype::i64:
-    return add(std::int64_t{});
-  case dtype::u8:
-    return add(std::uint8_t{});
-  case dtype::u16:
-    return add(std::uint16_t{});
-  case dtype::u32:
-    return add(std::uint32_t{});
-  case dtype::u64:
-    return add(std::uint64_t{});
-  case dtype::f16:
-  case dtype::bf16:
-  case dtype::boolean:
-    break;
-  }
-  return fail(errc::mismatch, "column '" + spec.name + "' is " + describe(spec) +
-                                  ", which is no feature: make it f32, f64 or an integer");
+  auto elements = spec.elements();
+  with_numbers(spec.type, samples.bytes(index), [&](auto values) {
+    for (std::size_t i = 0; i < values.size(); ++i)
+      rows[i / elements * width + first + i % elements] = number(values[i]);
+  });
+  return {};
 }
 
 } // namespace
@@ -116,10 +89,10 @@ expected<std::vector<float>> feature_rows(const batch& samples, std::span<const 
   for (const auto& name : columns) {
     auto found = samples.find(name);
     if (!found) {
-      auto there = std::string{};
+      auto existing = std::vector<std::string_view>{};
       for (const auto& each : samples.columns())
-        there += (there.empty() ? "" : ", ") + each.name;
-      return fail(errc::not_found, "no column '" + name + "' among " + there);
+        existing.push_back(each.name);
+      return fail(errc::not_found, fmt::format("no column '{}' among {}", name, fmt::join(existing, ", ")));
     }
     indices.push_back(*found);
     width += samples.columns()[*found].elements();

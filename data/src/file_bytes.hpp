@@ -10,7 +10,7 @@
 
 namespace troupe::data {
 
-/// A file's bytes: mapped, or held in memory where the file cannot be mapped (a pipe).
+/// A file's bytes: mapped, or in memory if the file cannot be mapped (such as a pipe).
 struct file_bytes {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
@@ -20,8 +20,8 @@ struct file_bytes {
   }
 };
 
-/// Fails with `errc::not_found` or `errc::io_error`, naming the path. A mapped file must not get shorter while it is
-/// used: the kernel ends a process that touches what is gone.
+/// Fails with `errc::not_found` or `errc::io_error`, naming the path. A mapped file must not shrink while it is in use:
+/// accessing the missing pages raises SIGBUS.
 [[nodiscard]] expected<file_bytes> open_bytes(const std::filesystem::path& path);
 
 } // namespace troupe::data

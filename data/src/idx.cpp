@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <fmt/format.h>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -48,41 +49,40 @@ std::uint8_t at(std::span<const std::byte> content, std::size_t index) {
 }
 
 std::string hex(std::uint8_t value) {
-  return std::string{"0x"} + "0123456789abcdef"[value >> 4u] + "0123456789abcdef"[value & 15u];
+  return fmt::format("{:#04x}", value);
 }
 
 tl::unexpected<error> damaged(const std::string& file, const std::string& what) {
-  return fail(errc::damaged, file + ": " + what);
+  return fail(errc::damaged, fmt::format("{}: {}", file, what));
 }
 
-/// `content` is all of the file, or at least `most_header_bytes` of it.
+/// `content` is the whole file, or at least its first `most_header_bytes`.
 expected<header> parse_header(std::span<const std::byte> content, const std::string& file) {
   if (content.size() < 4)
-    return damaged(file, "no IDX file: it has " + std::to_string(content.size()) + " bytes, and a header at least 8");
+    return damaged(file, fmt::format("not an IDX file: it has {} bytes, and a header at least 8", content.size()));
   if (at(content, 0) != 0 || at(content, 1) != 0)
-    return damaged(file, "no IDX file: it begins with " + hex(at(content, 0)) + " " + hex(at(content, 1)) +
-                             ", expected two zero bytes");
+    return damaged(file, fmt::format("not an IDX file: it begins with {} {}, expected two zero bytes",
+                                     hex(at(content, 0)), hex(at(content, 1))));
   auto type = type_of(at(content, 2));
   if (!type)
-    return damaged(file,
-                   "IDX type " + hex(at(content, 2)) + " at byte 2: expected 0x08, 0x09, 0x0b, 0x0c, 0x0d or 0x0e");
+    return damaged(
+        file, fmt::format("IDX type {} at byte 2: expected 0x08, 0x09, 0x0b, 0x0c, 0x0d or 0x0e", hex(at(content, 2))));
   auto count = std::size_t{at(content, 3)};
   if (count == 0 || count > most_dimensions)
-    return damaged(file,
-                   std::to_string(count) + " dimensions at byte 3: expected 1 to " + std::to_string(most_dimensions));
+    return damaged(file, fmt::format("{} dimensions at byte 3: expected 1 to {}", count, most_dimensions));
   header result{*type, {}, 4 + 4 * count, size_of(*type)};
   if (content.size() < result.header_bytes)
-    return damaged(file, "truncated: it has " + std::to_string(content.size()) + " bytes, and a header of " +
-                             std::to_string(count) + " dimensions " + std::to_string(result.header_bytes));
+    return damaged(file, fmt::format("truncated: it has {} bytes, and a header of {} dimensions {}", content.size(),
+                                     count, result.header_bytes));
   for (std::size_t i = 0; i < count; ++i) {
     std::uint64_t dimension = 0;
     for (std::size_t b = 0; b < 4; ++b)
       dimension = dimension << 8u | at(content, 4 + 4 * i + b);
-    // Sizes of samples are divided by.
+    // The size of a sample is used as a divisor.
     if (i > 0 && dimension == 0)
-      return damaged(file, "dimension " + std::to_string(i) + " is 0: samples would have no values");
+      return damaged(file, fmt::format("dimension {} is 0: samples would have no values", i));
     if (dimension != 0 && result.value_bytes > std::numeric_limits<std::size_t>::max() / 2 / dimension)
-      return damaged(file, "the dimensions in its header ask for more than there can be: no IDX file");
+      return damaged(file, "not an IDX file: the dimensions in its header are impossibly large");
     result.value_bytes *= dimension;
     result.dimensions.push_back(dimension);
   }
@@ -97,13 +97,13 @@ std::string shape_of(const header& head) {
 expected<void> check_size(const header& head, std::size_t has_bytes, bool at_least, const std::string& file) {
   if (has_bytes == head.value_bytes && !at_least)
     return {};
-  auto wanted = "a header of " + shape_of(head) + " asks for " + std::to_string(head.value_bytes) + " bytes of values";
+  auto wanted = fmt::format("a header of {} requires {} bytes of values", shape_of(head), head.value_bytes);
   if (has_bytes < head.value_bytes)
-    return damaged(file, "truncated: " + wanted + ", and " + std::to_string(has_bytes) + " are there");
-  return damaged(file, wanted + ", and more follow them: the header and the values do not belong together");
+    return damaged(file, fmt::format("truncated: {}, and there are {}", wanted, has_bytes));
+  return damaged(file, fmt::format("{}, and there are more: header and values do not match", wanted));
 }
 
-/// Big-endian values as the processor has them.
+/// Converts big-endian values to the processor's byte order.
 template <std::size_t Size>
 std::vector<std::byte> turned(std::span<const std::byte> values) {
   std::vector<std::byte> result(values.size());

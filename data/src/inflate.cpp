@@ -1,6 +1,7 @@
 #include "inflate.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <limits>
 #include <new>
 #include <zlib.h>
@@ -9,11 +10,11 @@ namespace troupe::data {
 
 namespace {
 
-/// zlib's state, which is to be freed.
+/// Owns zlib's state.
 class inflater {
  public:
   inflater() {
-    // 16: gzip, and nothing else.
+    // 16 selects gzip only.
     if (::inflateInit2(&stream_, 16 + MAX_WBITS) != Z_OK)
       throw std::bad_alloc{};
   }
@@ -46,7 +47,7 @@ expected<inflated> inflate_gzip(std::span<const std::byte> packed, std::size_t l
   constexpr std::size_t first_bytes = std::size_t{1} << 16u;
   for (;;) {
     if (filled == result.bytes.size())
-      // One byte more than the limit tells whether there is more.
+      // One byte more than the limit shows whether the output exceeds it.
       result.bytes.resize(
           std::min(std::max(filled * 2, first_bytes), limit_bytes == SIZE_MAX ? SIZE_MAX : limit_bytes + 1));
     auto in = piece_of(packed.size() - consumed);
@@ -66,19 +67,19 @@ expected<inflated> inflate_gzip(std::span<const std::byte> packed, std::size_t l
       if (is_gzip(packed.subspan(consumed)) && ::inflateReset(&stream) == Z_OK)
         continue;
       if (consumed < packed.size())
-        return fail(errc::damaged, file + ": " + std::to_string(packed.size() - consumed) +
-                                       " bytes follow the gzip stream: copy the file again");
+        return fail(errc::damaged, fmt::format("{}: {} bytes follow the gzip stream: copy the file again", file,
+                                               packed.size() - consumed));
       result.bytes.resize(filled);
       result.complete = true;
       return result;
     }
-    // All of the input is given, so that no progress means that there is no more of it.
+    // zlib has the whole input, so no progress means that the input is incomplete.
     if (code == Z_BUF_ERROR || (code == Z_OK && stream.avail_in == 0 && stream.avail_out > 0))
-      return fail(errc::damaged, file + ": the gzip stream ends in the middle, after " + std::to_string(packed.size()) +
-                                     " bytes: the file is cut off; copy it again");
+      return fail(errc::damaged, fmt::format("{}: the gzip stream is truncated after {} bytes: copy the file again",
+                                             file, packed.size()));
     if (code != Z_OK)
-      return fail(errc::damaged, file + ": no good gzip stream at byte " + std::to_string(consumed) + " (" +
-                                     (stream.msg != nullptr ? stream.msg : "zlib error") + "): copy the file again");
+      return fail(errc::damaged, fmt::format("{}: invalid gzip stream at byte {} ({}): copy the file again", file,
+                                             consumed, stream.msg != nullptr ? stream.msg : "zlib error"));
   }
 }
 

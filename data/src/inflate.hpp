@@ -11,8 +11,8 @@ namespace troupe::data {
 
 [[nodiscard]] bool is_gzip(std::span<const std::byte> content) noexcept;
 
-/// Unpacks gzip (of several members, too) up to `limit_bytes`. `complete` tells whether that was all. Fails with
-/// `errc::damaged`, naming `file`, for a stream that is cut off or does not fit its checksum.
+/// Unpacks gzip, including several members, up to `limit_bytes`; `complete` says whether that was all. Fails with
+/// `errc::damaged`, naming `file`, for a stream that is truncated or does not match its checksum.
 struct inflated {
   std::vector<std::byte> bytes;
   bool complete = false;

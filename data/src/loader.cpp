@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <csignal>
+#include <fmt/format.h>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -19,7 +20,8 @@ namespace troupe::data {
 
 namespace {
 
-/// Of the permutations that choose what an epoch leaves out or repeats: others than those that order it.
+/// Added to the seed for the permutations that choose which samples an epoch leaves out or repeats, so that they differ
+/// from those that order the epoch.
 constexpr std::uint64_t choice_seed = 0x9d1f3c5b7a2e4861u;
 
 expected<void> fetch_guarded(const data_set& set, std::span<const std::uint64_t> samples, batch& out) {
@@ -28,11 +30,11 @@ expected<void> fetch_guarded(const data_set& set, std::span<const std::uint64_t>
   } catch (const exception& x) {
     return fail(x.reason());
   } catch (const std::exception& x) {
-    return fail(errc::user_error, std::string{"fetching samples: "} + x.what());
+    return fail(errc::user_error, fmt::format("fetching samples: {}", x.what()));
   }
 }
 
-/// Signals are for the threads that were there before.
+/// Starts a thread with all signals blocked, so that signals go to the program's own threads.
 template <class F>
 std::jthread start_without_signals(F f) {
   sigset_t all;
@@ -51,8 +53,9 @@ void check(const data_set& set, const loader_options& options) {
     throw exception{errc::invalid_argument, "a data set without samples cannot be trained on"};
   if (set.size() < options.batch_samples && options.at_epoch_end != epoch_end::repeat)
     throw exception{errc::invalid_argument,
-                    "a data set of " + std::to_string(set.size()) + " samples is smaller than a batch of " +
-                        std::to_string(options.batch_samples) + ": take a smaller batch, or epoch_end::repeat"};
+                    fmt::format("a data set of {} samples is smaller than a batch of {}: use a smaller batch, or "
+                                "epoch_end::repeat",
+                                set.size(), options.batch_samples)};
 }
 
 std::uint64_t epoch_size(std::uint64_t samples, const loader_options& options) {
@@ -100,7 +103,7 @@ class loader::impl {
     plan_.asked(which);
     if (options_.prefetch_shards > 0)
       look_ahead();
-    // What was fetched ahead counts only if it is what is asked for.
+    // A prefetched shard is used only if it holds the requested samples.
     if (found != nullptr && std::ranges::equal(found->samples, samples)) {
       ++counts_.ahead;
       if (!found->result)
@@ -118,7 +121,7 @@ class loader::impl {
  private:
   enum class phase : std::uint8_t { filling, ready, given };
 
-  /// One shard that was fetched ahead. While it is being filled, the thread alone uses what is in it but `at`.
+  /// A prefetched shard. While it is being filled, only the loader's thread accesses fields other than `at`.
   struct slot {
     shard_of_step which;
     phase at = phase::filling;
@@ -133,7 +136,7 @@ class loader::impl {
     return found == slots_.end() ? nullptr : &*found;
   }
 
-  /// Keeps the memory for the next one.
+  /// Keeps the slot's memory for reuse.
   void release(slot*& which) {
     if (which == nullptr)
       return;
@@ -142,7 +145,7 @@ class loader::impl {
     which = nullptr;
   }
 
-  /// Drops what is not going to be asked for, and has the thread fetch what is.
+  /// Drops shards that will not be requested, and wakes the thread to fetch those that will.
   void look_ahead() {
     wanted_ = plan_.next(options_.prefetch_shards);
     for (auto i = slots_.begin(); i != slots_.end();) {
@@ -153,7 +156,7 @@ class loader::impl {
     changed_.notify_all();
   }
 
-  /// What is wanted and not there yet, unless as much as may be is there.
+  /// The next wanted shard that is not there yet, unless the limit is reached.
   [[nodiscard]] std::optional<shard_of_step> next_to_fetch() {
     auto held = std::ranges::count_if(slots_, [](const slot& x) { return x.at != phase::given; });
     if (static_cast<std::size_t>(held) >= options_.prefetch_shards)
@@ -187,12 +190,12 @@ class loader::impl {
     }
   }
 
-  /// The data set's samples for those of the plan's data order.
+  /// Maps samples of the plan's data order to the data set's samples.
   void choose(std::uint64_t step, std::span<const std::uint64_t> samples, std::vector<std::uint64_t>& out) const {
     out.assign(samples.begin(), samples.end());
     if (options_.at_epoch_end == epoch_end::run_on || epoch_samples_ == set_->size())
       return;
-    // Batches do not run on across epochs here.
+    // With these modes a batch never spans two epochs.
     auto epoch = order_.epoch_of(step_id{step});
     auto permutation = keyed_permutation{set_->size(), seed_ + choice_seed, epoch};
     for (auto& sample : out) {
@@ -218,9 +221,9 @@ class loader::impl {
   std::vector<shard_of_step> wanted_;
   std::list<slot> slots_;
   std::list<slot> free_;
-  /// The one that the caller has.
+  /// The slot whose content the caller is using.
   slot* given_ = nullptr;
-  /// Last: it ends before what it uses.
+  /// Declared last, so that the thread stops before the members it uses are destroyed.
   std::jthread thread_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <troupe/serialization/interchange/npy.hpp>
 
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::data {
@@ -12,7 +13,7 @@ expected<column> read_npy(const std::filesystem::path& path, std::string column_
     return fail(std::move(array.error()));
   auto result = make_column(std::move(column_name), array->spec, std::move(array->bytes));
   if (!result)
-    return fail(result.error().code, path.string() + ": " + result.error().message);
+    return fail(result.error().code, fmt::format("{}: {}", path.string(), result.error().message));
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <troupe/data/evaluation.hpp>
 
 #include <cmath>
+#include <fmt/format.h>
 #include <limits>
 #include <utility>
 
@@ -10,10 +11,10 @@ namespace troupe::data {
 
 namespace {
 
-/// So many samples are fetched at a time for fitting.
+/// How many samples are fetched at a time during a fit.
 constexpr std::uint64_t piece_samples = 1024;
 
-/// Numbers to numbers of f32, feature by feature.
+/// Maps numbers to f32 numbers, feature by feature.
 class numeric_preprocessor : public column_preprocessor {
  public:
   using column_preprocessor::column_preprocessor;
@@ -27,13 +28,12 @@ class numeric_preprocessor : public column_preprocessor {
 
   [[nodiscard]] expected<void> check(const column_spec& column) const {
     if (column.categories || !is_readable(column.type))
-      return fail(errc::mismatch, std::string{kind()} + ": column '" + column.name + "' is " +
-                                      (column.categories ? "categorical" : describe(column)) +
-                                      ", and this takes numbers: encode it");
+      return fail(errc::mismatch, fmt::format("{}: column '{}' is {}, and this takes numbers: encode it", kind(),
+                                              column.name, column.categories ? "categorical" : describe(column)));
     return {};
   }
 
-  /// Where each column's features begin among all; the total is the last.
+  /// The index of each column's first feature; the last entry is the total.
   [[nodiscard]] std::vector<std::size_t> features_of(const data_set& training) const {
     std::vector<std::size_t> result{0};
     for (const auto& name : columns()) {
@@ -44,7 +44,7 @@ class numeric_preprocessor : public column_preprocessor {
     return result;
   }
 
-  /// Calls `f(feature, value)` for every number of these samples that is not missing.
+  /// Calls `f(feature, value)` for every number of these samples that is not NaN.
   template <class F>
   void for_each_number(exact_reduction& reduction, const data_set& training, std::span<const std::uint64_t> samples,
                        F f) const {
@@ -69,11 +69,11 @@ class numeric_preprocessor : public column_preprocessor {
     std::size_t c = 0;
     while (begins[c + 1] <= feature)
       ++c;
-    return exception{errc::invalid_argument, std::string{kind()} + ": column '" + columns()[c] + "', number " +
-                                                 std::to_string(feature - begins[c]) + " of a sample: " + why};
+    return exception{errc::invalid_argument, fmt::format("{}: column '{}', number {} of a sample: {}", kind(),
+                                                         columns()[c], feature - begins[c], why)};
   }
 
-  /// Means over the training data, exactly as often computed as there are workers or not.
+  /// The features' means over the training data, the same bits for any number of workers; also sets `counts`.
   [[nodiscard]] std::vector<double> means(const data_set& training, exact_reduction& reduction,
                                           const std::vector<std::size_t>& begins, std::vector<double>& counts) const {
     auto features = begins.back();
@@ -91,32 +91,31 @@ class numeric_preprocessor : public column_preprocessor {
         throw cannot_learn(begins, i, "all values are missing");
       sums[i] /= counts[i];
       if (!std::isfinite(sums[i]))
-        throw cannot_learn(begins, i, "the mean is not finite: look for infinite values");
+        throw cannot_learn(begins, i, "the mean is not finite: check for infinite values");
     }
     return sums;
   }
 
-  /// Keeps a number for each feature, column by column.
+  /// Stores a number for each feature, column by column.
   void keep(const std::vector<std::size_t>& begins, const char* what, const std::vector<double>& values) {
     for (std::size_t c = 0; c < columns().size(); ++c)
       set_state(columns()[c] + "." + what,
                 std::span<const double>{values}.subspan(begins[c], begins[c + 1] - begins[c]));
   }
 
-  /// What was kept for a column; an error where it is not there or was for another shape.
+  /// What was stored for a column; fails if nothing was, or for another shape.
   [[nodiscard]] expected<std::span<const double>> kept(const column_spec& column, const char* what) const {
     auto name = column.name + "." + what;
     if (find_state(name) == nullptr)
       return not_fitted(column);
     auto values = state_values<double>(name);
     if (values.size() != column.elements())
-      return fail(errc::mismatch, std::string{kind()} + ": column '" + column.name + "' is " + describe(column) +
-                                      ", and this was fitted on " + std::to_string(values.size()) +
-                                      " numbers for each sample");
+      return fail(errc::mismatch, fmt::format("{}: column '{}' is {}, and this was fitted on {} numbers per sample",
+                                              kind(), column.name, describe(column), values.size()));
     return values;
   }
 
-  /// Calls `f(value, feature)` for every number and writes what it returns.
+  /// Calls `f(value, feature)` for every number and writes the result.
   template <class F>
   static void map(const column_spec& column, std::span<const std::byte> from, std::span<std::byte> to, F f) {
     auto elements = column.elements();
@@ -129,7 +128,7 @@ class numeric_preprocessor : public column_preprocessor {
   }
 };
 
-/// f(x) = (x - offset) / scale + shift, feature by feature, with what is learned: offset and scale.
+/// f(x) = (x - offset) / scale + shift, feature by feature. Offset and scale are learned.
 class linear_scaler : public numeric_preprocessor {
  public:
   using numeric_preprocessor::numeric_preprocessor;
@@ -202,8 +201,8 @@ class min_max final : public linear_scaler {
   min_max(std::vector<std::string> columns, double low, double high)
       : linear_scaler(std::move(columns)), low_(low), high_(high) {
     if (!(low < high) || !std::isfinite(high - low))
-      throw exception{errc::invalid_argument, "min_max_scaler: from " + std::to_string(low) + " to " +
-                                                  std::to_string(high) + " is no range: low must be below high"};
+      throw exception{errc::invalid_argument,
+                      fmt::format("min_max_scaler: {} to {} is not a range: low must be below high", low, high)};
   }
 
   void fit(const data_set& training, exact_reduction& reduction) override {
@@ -232,7 +231,7 @@ class min_max final : public linear_scaler {
         throw cannot_learn(begins, i, "all values are missing");
       most[i] = (most[i] - least[i]) / (high_ - low_);
       if (!std::isfinite(least[i]) || !std::isfinite(most[i]))
-        throw cannot_learn(begins, i, "the range is not finite: look for infinite values");
+        throw cannot_learn(begins, i, "the range is not finite: check for infinite values");
       if (most[i] == 0)
         most[i] = 1;
     }
@@ -277,7 +276,7 @@ class imputer final : public numeric_preprocessor {
   }
 };
 
-/// Learns nothing; looks that the columns are there.
+/// A preprocessor that learns nothing; fitting checks that the columns exist.
 class fixed_preprocessor : public numeric_preprocessor {
  public:
   using numeric_preprocessor::numeric_preprocessor;
@@ -332,7 +331,7 @@ class rescaling final : public fixed_preprocessor {
   rescaling(std::vector<std::string> columns, double factor) : fixed_preprocessor(std::move(columns)), factor_(factor) {
     if (!std::isfinite(factor) || factor == 0)
       throw exception{errc::invalid_argument,
-                      "rescaler: a factor of " + std::to_string(factor) + ": take a finite one other than 0"};
+                      fmt::format("rescaler: a factor of {}: choose a finite one other than 0", factor)};
   }
 
  protected:

@@ -9,11 +9,11 @@ void prefetch_plan::asked(shard_of_step which) {
   if (which.step != last_.step)
     owned_ = std::exchange(current_, {});
   else if (!current_.empty() && which.shard <= current_.back())
-    // The step again, with other shards perhaps: the group has changed.
+    // The step is repeated, perhaps with other shards, because the group has changed.
     current_.clear();
   last_ = which;
   current_.push_back(which.shard);
-  // Shards that came: nothing is known of the others.
+  // A shard from another worker: the ownership is not known any more.
   if (!std::ranges::binary_search(owned_, which.shard))
     owned_.clear();
 }
@@ -23,7 +23,7 @@ std::vector<shard_of_step> prefetch_plan::next(std::size_t count) const {
   if (last_.step == 0)
     return result;
   if (owned_.empty()) {
-    // Ranges are contiguous: the next one is likely.
+    // A worker's shards are contiguous, so the next one is likely.
     for (auto v = last_.shard + 1; v < shards_ && result.size() < count; ++v)
       result.push_back({last_.step, v});
     return result;

@@ -17,24 +17,23 @@ struct shard_of_step {
   auto operator<=>(const shard_of_step&) const = default;
 };
 
-/// Guesses which shards a worker will ask for next, from those that it has asked for: the ones of the step before. A
-/// wrong guess costs a fetch, and nothing else.
+/// Predicts which shards a worker will request next: those of the previous step. A wrong prediction only costs a fetch.
 class prefetch_plan {
  public:
-  /// `last_step` 0 is no end.
+  /// A `last_step` of 0 means no end.
   prefetch_plan(std::uint32_t shards, std::uint64_t last_step) noexcept : shards_(shards), last_step_(last_step) {}
 
-  /// Says what is asked for now.
+  /// Records a request.
   void asked(shard_of_step which);
 
-  /// The next `count` after what was asked for last, in their order; fewer at the end.
+  /// The predicted next `count` requests, in order; fewer at the end of the run.
   [[nodiscard]] std::vector<shard_of_step> next(std::size_t count) const;
 
  private:
   std::uint32_t shards_;
   std::uint64_t last_step_;
   shard_of_step last_;
-  /// The shards of the step that is under way, and of the one before: ascending.
+  /// The shards of the current step and of the previous one, ascending.
   std::vector<std::uint32_t> current_;
   std::vector<std::uint32_t> owned_;
 };

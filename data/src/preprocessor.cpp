@@ -4,6 +4,7 @@
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::data {
@@ -11,15 +12,24 @@ namespace troupe::data {
 namespace {
 
 std::string prefix_of(std::string_view name) {
-  return "preprocessor/" + std::string{name} + "/";
+  return fmt::format("preprocessor/{}/", name);
 }
 
 constexpr const char* all_descriptions = "preprocessors";
 
+expected<nlohmann::json> stored_description(const serialization::checkpoint& source, std::string_view name) {
+  auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
+  auto key = nlohmann::json::json_pointer{} / all_descriptions / std::string{name};
+  if (!values.is_object() || !values.contains(key))
+    return fail(errc::not_found, fmt::format("{} has no preprocessor '{}'", source.directory().string(), name));
+  return values.at(key);
+}
+
 } // namespace
 
 expected<void> preprocessor::inverse(batch&) const {
-  return fail(errc::unsatisfiable, "a preprocessor of kind " + description().at("kind").dump() + " has no inverse");
+  return fail(errc::unsatisfiable,
+              fmt::format("a preprocessor of kind {} has no inverse", description().at("kind").dump()));
 }
 
 const preprocessor::state_tensor* preprocessor::find_state(std::string_view name) const {
@@ -30,7 +40,7 @@ const preprocessor::state_tensor* preprocessor::find_state(std::string_view name
 void preprocessor::set_state(std::string name, dtype type, std::span<const std::byte> bytes) {
   if (tracked_)
     throw exception{errc::invalid_argument,
-                    "a preprocessor that is tracked cannot be fitted again: fit it before preprocessor::track"};
+                    "a tracked preprocessor cannot be fitted again: fit it before preprocessor::track"};
   auto& place = state_[name];
   place.spec = {std::move(name), type, {bytes.size() / size_of(type)}};
   place.bytes.assign(bytes.begin(), bytes.end());
@@ -63,33 +73,30 @@ void preprocessor::track(tracked_state& state, std::string_view name) {
 }
 
 expected<void> preprocessor::restore(const serialization::checkpoint& source, std::string_view name) {
-  auto where = source.directory().string();
-  auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
-  auto key = nlohmann::json::json_pointer{} / all_descriptions / std::string{name};
-  if (!values.is_object() || !values.contains(key))
-    return fail(errc::not_found, where + " has no preprocessor '" + std::string{name} + "'");
-  if (values.at(key) != description())
-    return fail(errc::mismatch, "preprocessor '" + std::string{name} + "' in " + where + " is " +
-                                    values.at(key).dump() + ", and this is " + description().dump());
+  auto stored = stored_description(source, name);
+  if (!stored)
+    return fail(std::move(stored.error()));
+  if (*stored != description())
+    return fail(errc::mismatch, fmt::format("preprocessor '{}' in {} is {}, and this is {}", name,
+                                            source.directory().string(), stored->dump(), description().dump()));
   auto prefix = prefix_of(name);
   std::map<std::string, state_tensor> tensors;
-  for (const auto& stored : source.content().tensors) {
-    if (!stored.spec.name.starts_with(prefix))
+  for (const auto& entry : source.content().tensors) {
+    if (!entry.spec.name.starts_with(prefix))
       continue;
-    auto tensor = state_tensor{stored.spec, std::vector<std::byte>(stored.spec.size_bytes())};
-    if (auto done = source.read_tensor(stored.spec.name, tensor.bytes); !done)
+    auto tensor = state_tensor{entry.spec, std::vector<std::byte>(entry.spec.size_bytes())};
+    if (auto done = source.read_tensor(entry.spec.name, tensor.bytes); !done)
       return done;
-    tensors.emplace(stored.spec.name, std::move(tensor));
+    tensors.emplace(entry.spec.name, std::move(tensor));
   }
   return adopt_state(prefix, tensors);
 }
 
 expected<preprocessor_ptr> load_preprocessor(const serialization::checkpoint& source, std::string_view name) {
-  auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
-  auto key = nlohmann::json::json_pointer{} / all_descriptions / std::string{name};
-  if (!values.is_object() || !values.contains(key))
-    return fail(errc::not_found, source.directory().string() + " has no preprocessor '" + std::string{name} + "'");
-  auto made = make_preprocessor(values.at(key));
+  auto stored = stored_description(source, name);
+  if (!stored)
+    return fail(std::move(stored.error()));
+  auto made = make_preprocessor(*stored);
   if (!made)
     return made;
   if (auto done = (*made)->restore(source, name); !done)
@@ -124,8 +131,7 @@ expected<std::size_t> column_preprocessor::index_of(std::span<const column_spec>
   for (std::size_t i = 0; i < columns.size(); ++i)
     if (columns[i].name == name)
       return i;
-  return fail(errc::not_found,
-              std::string{kind()} + ": no column '" + name + "' among " + std::to_string(columns.size()));
+  return fail(errc::not_found, fmt::format("{}: no column '{}' among {}", kind(), name, columns.size()));
 }
 
 expected<void> column_preprocessor::change(batch& samples, direction which) const {
@@ -149,17 +155,18 @@ expected<void> column_preprocessor::change(batch& samples, direction which) cons
 }
 
 expected<column_spec> column_preprocessor::inverse_column(const column_spec&) const {
-  return fail(errc::unsatisfiable, std::string{kind()} + " has no inverse");
+  return fail(errc::unsatisfiable, fmt::format("{} has no inverse", kind()));
 }
 
 expected<void> column_preprocessor::apply_inverse(const column_spec&, std::span<const std::byte>,
                                                   std::span<std::byte>) const {
-  return fail(errc::unsatisfiable, std::string{kind()} + " has no inverse");
+  return fail(errc::unsatisfiable, fmt::format("{} has no inverse", kind()));
 }
 
 tl::unexpected<error> column_preprocessor::not_fitted(const column_spec& column) const {
-  return fail(errc::invalid_argument, std::string{kind()} + ": column '" + column.name +
-                                          "' is not fitted: call fit before, or restore from a checkpoint");
+  return fail(errc::invalid_argument, fmt::format("{}: column '{}' is not fitted: call fit first, or restore from a "
+                                                  "checkpoint",
+                                                  kind(), column.name));
 }
 
 // -- join, chain ------------------------------------------------------------------------------------------------------
@@ -179,15 +186,17 @@ class join final : public preprocessor {
     for (const auto& name : columns_) {
       auto found = std::ranges::find(columns, name, &column_spec::name);
       if (found == columns.end())
-        return fail(errc::not_found, "column_join: no column '" + name + "' among " + std::to_string(columns.size()));
+        return fail(errc::not_found, fmt::format("column_join: no column '{}' among {}", name, columns.size()));
       if (found->type != dtype::f32 || found->categories)
-        return fail(errc::mismatch, "column_join: column '" + name + "' is " + describe(*found) +
-                                        ", and only numbers of f32 are joined: scale or encode it before");
+        return fail(errc::mismatch,
+                    fmt::format("column_join: column '{}' is {}, and only f32 numbers are joined: scale "
+                                "or encode it first",
+                                name, describe(*found)));
       width += found->elements();
       columns.erase(found);
     }
     if (std::ranges::find(columns, into_, &column_spec::name) != columns.end())
-      return fail(errc::invalid_argument, "column_join: there is a column '" + into_ + "' already");
+      return fail(errc::invalid_argument, fmt::format("column_join: column '{}' already exists", into_));
     columns.push_back({into_, dtype::f32, {width}, {}});
     return columns;
   }
@@ -245,7 +254,7 @@ class chained final : public preprocessor {
   }
 
   void fit(const data_set& training, exact_reduction& reduction) override {
-    // Borrowed: the view does not outlive this call.
+    // Does not own `training`: the view does not outlive this call.
     auto view = data_set_ptr{&training, [](const data_set*) {}};
     for (const auto& part : parts_) {
       part->fit(*view, reduction);
@@ -269,13 +278,13 @@ class chained final : public preprocessor {
 
   void list_state(const std::string& prefix, std::vector<tensor_view>& out) override {
     for (std::size_t i = 0; i < parts_.size(); ++i)
-      parts_[i]->list_state(prefix + std::to_string(i) + ".", out);
+      parts_[i]->list_state(fmt::format("{}{}.", prefix, i), out);
   }
 
   [[nodiscard]] expected<void> adopt_state(const std::string& prefix,
                                            const std::map<std::string, state_tensor>& tensors) override {
     for (std::size_t i = 0; i < parts_.size(); ++i)
-      if (auto done = parts_[i]->adopt_state(prefix + std::to_string(i) + ".", tensors); !done)
+      if (auto done = parts_[i]->adopt_state(fmt::format("{}{}.", prefix, i), tensors); !done)
         return done;
     return {};
   }
@@ -294,14 +303,14 @@ preprocessor_ptr chain(std::vector<preprocessor_ptr> parts) {
   return std::make_shared<chained>(std::move(parts));
 }
 
-// -- kinds by their names ---------------------------------------------------------------------------------------------
+// -- descriptions -----------------------------------------------------------------------------------------------------
 
 namespace {
 
 unknown_category unknown_of(const nlohmann::json& x) {
   auto text = x.at("unknown").get<std::string>();
   if (text != "refused" && text != "own_category")
-    throw exception{errc::damaged, "'" + text + "' says nothing about unknown categories"};
+    throw exception{errc::damaged, fmt::format("'{}' is not a treatment of unknown categories", text)};
   return text == "refused" ? unknown_category::refused : unknown_category::own_category;
 }
 
@@ -313,7 +322,7 @@ vector_norm norm_of(const nlohmann::json& x) {
     return vector_norm::l2;
   if (text == "max")
     return vector_norm::max;
-  throw exception{errc::damaged, "'" + text + "' is no norm"};
+  throw exception{errc::damaged, fmt::format("'{}' is not a norm", text)};
 }
 
 preprocessor_ptr make(const nlohmann::json& x) {
@@ -341,8 +350,9 @@ preprocessor_ptr make(const nlohmann::json& x) {
     return ordinal_encoder(std::move(columns), unknown_of(x));
   if (kind == "column_join")
     return column_join(std::move(columns), x.at("into").get<std::string>());
-  throw exception{errc::not_found,
-                  "no preprocessor of kind '" + kind + "': make one of a kind of your own yourself, and restore it"};
+  throw exception{
+      errc::not_found,
+      fmt::format("no preprocessor of kind '{}': create a kind of your own yourself, and restore it", kind)};
 }
 
 } // namespace
@@ -353,11 +363,11 @@ expected<preprocessor_ptr> make_preprocessor(const nlohmann::json& description) 
   } catch (const exception& x) {
     return fail(x.reason());
   } catch (const nlohmann::json::exception& x) {
-    return fail(errc::damaged, "no description of a preprocessor: " + std::string{x.what()});
+    return fail(errc::damaged, fmt::format("invalid description of a preprocessor: {}", x.what()));
   }
 }
 
-// -- a data set through a preprocessor --------------------------------------------------------------------------------
+// -- transformed data sets --------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -369,7 +379,7 @@ class transformed_set final : public data_set {
   [[nodiscard]] std::uint64_t size() const noexcept override { return set_->size(); }
   [[nodiscard]] std::span<const column_spec> columns() const noexcept override { return columns_; }
   [[nodiscard]] std::string fingerprint() const override {
-    return fingerprint_of("transformed " + set_->fingerprint() + " " + how_->description().dump());
+    return fingerprint_of(fmt::format("transformed {} {}", set_->fingerprint(), how_->description().dump()));
   }
 
  protected:

@@ -7,7 +7,7 @@
 
 namespace troupe::data {
 
-/// Columns of one length, in memory or mapped.
+/// Columns of equal length, in memory or mapped.
 class table final : public data_set {
  public:
   explicit table(std::vector<column> columns);

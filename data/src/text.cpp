@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fmt/format.h>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -56,8 +57,8 @@ std::uint64_t text_windows::place(std::uint64_t index) const noexcept {
 
 std::uint64_t text_windows::position(std::uint64_t index) const {
   if (index >= size())
-    throw exception{errc::invalid_argument, "window " + std::to_string(index) + " of a text with " +
-                                                std::to_string(size()) + ": they are numbered from 0"};
+    throw exception{errc::invalid_argument,
+                    fmt::format("window {} of a text with {}: windows are numbered from 0", index, size())};
   return place(index);
 }
 
@@ -96,13 +97,13 @@ struct split_text_access {
 expected<split_text> make_text(std::vector<std::uint8_t> bytes, std::size_t context) {
   auto block = std::min(largest_block_bytes, bytes.size() / blocks_per_period);
   if (context == 0 || context >= largest_block_bytes)
-    return fail(errc::invalid_argument,
-                "a context of " + std::to_string(context) + " bytes: it must be from 1 to 1023");
+    return fail(errc::invalid_argument, fmt::format("a context of {} bytes: it must be from 1 to 1023", context));
   if (block <= context)
-    return fail(errc::invalid_argument, std::to_string(bytes.size()) +
-                                            " bytes are too few to train and to hold a tenth out with a context of " +
-                                            std::to_string(context) + " bytes: give a text of at least " +
-                                            std::to_string(blocks_per_period * (context + 1)) + " bytes");
+    return fail(
+        errc::invalid_argument,
+        fmt::format("{} bytes are too few to train and hold out a tenth with a context of {} bytes: give a text "
+                    "of at least {} bytes",
+                    bytes.size(), context, blocks_per_period * (context + 1)));
   return split_text_access::split(std::move(bytes), context, block);
 }
 
@@ -113,7 +114,7 @@ error with_path(const fs::path& path, std::error_code why) {
   return system_error(path.string());
 }
 
-/// Appends a file's bytes; reads to the end, whatever size the file claims to have.
+/// Appends a file's bytes; reads to the end, whatever the file's size says.
 expected<void> append_file(const fs::path& path, std::vector<std::uint8_t>& bytes) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"), &std::fclose};
   if (!file)
@@ -129,7 +130,9 @@ expected<void> append_file(const fs::path& path, std::vector<std::uint8_t>& byte
     bytes.resize(before + count);
     if (bytes.size() > largest_text_bytes)
       return fail(errc::invalid_argument,
-                  path.string() + ": the text has more than 1 GiB, and it is held in memory: give a part of it");
+                  fmt::format("{}: the text has more than 1 GiB, and must fit into memory: give "
+                              "a part of it",
+                              path.string()));
     if (count < piece)
       return {};
   }
@@ -160,8 +163,9 @@ expected<std::vector<fs::path>> files_of(const fs::path& path) {
     return std::vector{path};
   auto files = regular_files_below(path);
   if (files && files->empty())
-    return fail(errc::not_found,
-                path.string() + ": the directory holds no regular file: give a text or a directory of texts");
+    return fail(errc::not_found, fmt::format("{}: the directory holds no regular file: give a text or a directory of "
+                                             "texts",
+                                             path.string()));
   return files;
 }
 
@@ -180,7 +184,7 @@ expected<split_text> read_text(const fs::path& path, std::size_t context) {
   }
   auto result = make_text(std::move(bytes), context);
   if (!result)
-    return fail(result.error().code, path.string() + ": " + result.error().message);
+    return fail(result.error().code, fmt::format("{}: {}", path.string(), result.error().message));
   return result;
 }
 

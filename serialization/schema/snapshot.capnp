@@ -1,4 +1,4 @@
-# The manifest of a checkpoint: everything but the tensors' bytes, and where those are.
+# The manifest of a checkpoint: everything except the tensors' bytes, and where those are stored.
 #
 # A manifest file (`manifest.snapshot`) is a frame of 32 bytes and one message of this schema:
 #
@@ -9,20 +9,20 @@
 #   bytes 24 .. 31   XXH3-64 of bytes 0 .. 23 followed by the message, u64 little-endian
 #   bytes 32 ..      the message, in Cap'n Proto's standard stream framing, to the end of the file
 #
-# The frame stays as it is in every version, so that damage is told before the version, and the version
-# before the message is parsed. The stock tool prints a manifest:
+# The frame is the same in every version, so that a reader checks for damage before the version, and the
+# version before it parses the message. Cap'n Proto's own tool prints a manifest:
 #
 #   tail -c +33 manifest.snapshot | capnp decode snapshot.capnp Snapshot
 #
-# Rules for changes: fields are only ever added, at the end; an added field's default means "as before".
-# The format version grows only when an older reader would misread the file.
+# Rules for changes: fields are only added, at the end; the default of a new field means "as before".
+# The format version grows only if an older reader would misread the file.
 #
-# What needs no change here:
-# - Writing in parallel or in the background: who wrote a part, and when, does not appear.
-# - A chunk with a file of its own (one that is unchanged since the last checkpoint and linked from there):
-#   it is one more entry in `parts`. Names are free, as long as they are plain file names.
-# - Chunks of equal bytes that share one place: places may overlap. What no chunk covers is zero.
-# - Dataset cursors, fitted preprocessors and the like: small ones are `attachments`, large ones are tensors.
+# Already covered by this format:
+# - Parallel or background writing: the manifest does not say who wrote a part, or when.
+# - A chunk in a file of its own (unchanged since the last checkpoint and hard-linked from there): it is one
+#   more entry in `parts`. Any plain file name is valid.
+# - Chunks of equal bytes in one place: ranges may overlap. Bytes that no chunk covers are zero.
+# - Dataset cursors, fitted preprocessors and the like: `attachments` if small, tensors if large.
 
 @0xd1f0a6c2b7e94385;
 
@@ -41,7 +41,7 @@ struct Snapshot {
   treeVersion @7 :UInt32;             # The version of the canonical summation tree.
   programBuildId @8 :Text;
   configurationJson @9 :Text;
-  configurationDigest @10 :Text;      # SHA-256 of the text before, lower-case hexadecimal.
+  configurationDigest @10 :Text;      # SHA-256 of configurationJson, lower-case hexadecimal.
   dataFingerprint @11 :Text;
   numericsFingerprintJson @12 :Text;  # An object: item -> value, compared item by item.
   metrics @13 :List(Metric);          # In order of name.
@@ -59,7 +59,7 @@ struct Metric {
   value @1 :Float64;
 }
 
-# Something small with a name that a part of Troupe keeps beside the state and reads back itself.
+# A small named item that a component of Troupe stores beside the state and reads back itself.
 struct Attachment {
   name @0 :Text;
   json @1 :Text;
@@ -74,8 +74,8 @@ struct Part {
 struct Tensor {
   name @0 :Text;
   dtype @1 :DType;
-  shape @2 :List(UInt64);             # The last dimension is the fastest; empty for a scalar.
-  chunks @3 :List(Chunk);             # One after the other they are the tensor's little-endian bytes.
+  shape @2 :List(UInt64);             # The last dimension varies fastest; empty for a scalar.
+  chunks @3 :List(Chunk);             # Their concatenation is the tensor's little-endian bytes.
 }
 
 struct Chunk {

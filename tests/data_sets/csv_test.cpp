@@ -1,6 +1,8 @@
 #include <troupe/data/csv.hpp>
 #include <troupe/data/data_set.hpp>
 
+#include "sample_files.hpp"
+
 #include <doctest/doctest.h>
 #include <scratch_directory.hpp>
 
@@ -19,11 +21,6 @@ using namespace troupe::data;
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path samples() {
-  const auto* fresh = std::getenv("TROUPE_DATA_SAMPLES");
-  return fresh != nullptr ? fresh : TROUPE_TEST_DATA;
-}
 
 template <class T>
 std::vector<T> values(const column& read) {
@@ -53,7 +50,7 @@ std::vector<std::string> texts(const column& read) {
 
 } // namespace
 
-TEST_CASE("files that Python wrote hold what it wrote") {
+TEST_CASE("files written by Python are read back") {
   constexpr auto names = std::array{"plain",
                                     "with, comma",
                                     "with \"quotes\"",
@@ -70,7 +67,7 @@ TEST_CASE("files that Python wrote hold what it wrote") {
                          {"count", csv_type::i64, {}, {}}});
     options.delimiter = std::string{file} == "python-semicolons.csv" ? ';' : ',';
     options.missing_texts = {};
-    auto columns = read_csv(samples() / file, options);
+    auto columns = read_csv(testing::sample_files() / file, options);
     REQUIRE_MESSAGE(columns.has_value(), columns.error().message);
     REQUIRE(columns->size() == 4);
     auto text = texts(columns->at(1));
@@ -85,8 +82,8 @@ TEST_CASE("files that Python wrote hold what it wrote") {
   }
 }
 
-TEST_CASE("files that numpy wrote hold its doubles, bit for bit") {
-  auto path = samples() / "numpy.csv";
+TEST_CASE("doubles written by NumPy are read back bit for bit") {
+  auto path = testing::sample_files() / "numpy.csv";
   if (!fs::exists(path)) {
     MESSAGE("numpy is not installed where the samples were written");
     return;
@@ -99,7 +96,7 @@ TEST_CASE("files that numpy wrote hold its doubles, bit for bit") {
   }
 }
 
-TEST_CASE("without options each column is an f32 of its name") {
+TEST_CASE("without options each column becomes f32 under its own name") {
   auto columns = parsed("x,y\n1,-2.5e3\n+4, 0.1 \n");
   REQUIRE(columns.size() == 2);
   CHECK(columns[0].spec == column_spec{"x", dtype::f32, {}, {}});
@@ -107,7 +104,7 @@ TEST_CASE("without options each column is an f32 of its name") {
   CHECK(values<float>(columns[1]) == std::vector<float>{-2500, 0.1f});
 }
 
-TEST_CASE("the forms that a table may have") {
+TEST_CASE("all variants of the table format are accepted") {
   struct trial {
     std::string text;
     std::vector<float> a;
@@ -134,7 +131,7 @@ TEST_CASE("the forms that a table may have") {
   }
 }
 
-TEST_CASE("without a header columns have numbers, and lines in front are passed over") {
+TEST_CASE("without a header columns are numbered, and leading lines can be skipped") {
   auto options = with({{"sizes", csv_type::f32, {"2", "0"}, {}}, {"kind", csv_type::categorical, {"1"}, {}}});
   options.header = false;
   options.skip_lines = 1;
@@ -145,17 +142,17 @@ TEST_CASE("without a header columns have numbers, and lines in front are passed 
   CHECK(texts(columns[1]) == std::vector<std::string>{"red", "blue"});
 }
 
-TEST_CASE("quoted fields hold delimiters, quotes and line breaks, and lines are counted on") {
+TEST_CASE("quoted fields hold delimiters, quotes and line breaks, and line numbers stay correct") {
   auto text = std::string{"t,n\n\"a,b\",1\n\"c\"\"d\"\"\",2\n\"e\r\nf\n\",3\n\"\",4\n"};
   auto options = with({{"t", csv_type::categorical, {}, {}}, {"n", csv_type::f32, {}, {}}});
   options.missing_texts = {};
   CHECK(texts(parsed(text, options)[0]) == std::vector<std::string>{"a,b", "c\"d\"", "e\r\nf\n", ""});
   auto bad = parse_csv(text + "x,y\n", "file", options);
   REQUIRE_FALSE(bad.has_value());
-  CHECK(bad.error().message == "file:8: column 'n': 'y' is no f32: expected a finite number");
+  CHECK(bad.error().message == "file:8: column 'n': 'y' is not f32: expected a finite number");
 }
 
-TEST_CASE("categories are numbered by their bytes, in whatever order the rows stand") {
+TEST_CASE("categories are numbered in byte order, whatever the order of rows") {
   const auto column = csv_column{"c", csv_type::categorical, {}, {}};
   auto one = parsed("c\nb\na\nB\nb\n", with({column}));
   auto other = parsed("c\nB\nb\nb\na\n", with({column}));
@@ -164,17 +161,17 @@ TEST_CASE("categories are numbered by their bytes, in whatever order the rows st
   CHECK(one[0].spec == other[0].spec);
 }
 
-TEST_CASE("given categories have the codes of their places, and others are errors") {
+TEST_CASE("given categories have the codes of their positions, and others are errors") {
   const auto column = csv_column{"c", csv_type::categorical, {}, {"low", "high"}};
   auto good = parsed("c\nhigh\nlow\n", with({column}));
   CHECK(values<std::int64_t>(good[0]) == std::vector<std::int64_t>{1, 0});
   auto bad = parse_csv("c\nhigh\nmiddle\n", "file", with({column}));
   REQUIRE_FALSE(bad.has_value());
   CHECK(bad.error().message ==
-        "file:3: column 'c': 'middle' is no category: expected one of the 2 categories that were given");
+        "file:3: column 'c': 'middle' is not a known category: expected one of the 2 given categories");
 }
 
-TEST_CASE("missing values are refused, or marked, as was chosen") {
+TEST_CASE("missing values are refused or marked, as configured") {
   auto options =
       with({{"x", csv_type::f32, {}, {}}, {"y", csv_type::f64, {}, {}}, {"c", csv_type::categorical, {}, {}}});
   options.missing_texts = {"", "NA"};
@@ -182,9 +179,8 @@ TEST_CASE("missing values are refused, or marked, as was chosen") {
   auto refused = parse_csv(text, "file", options);
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().code == errc::damaged);
-  CHECK(refused.error().message ==
-        "file:2: column 'y': 'NA' stands for a missing value: complete the file, or read with "
-        "missing_values::marked");
+  CHECK(refused.error().message == "file:2: column 'y': 'NA' means a missing value: complete the file, or read with "
+                                   "missing_values::marked");
   options.missing = missing_values::marked;
   auto columns = parsed(text, options);
   CHECK(values<float>(columns[0])[0] == 1);
@@ -194,11 +190,11 @@ TEST_CASE("missing values are refused, or marked, as was chosen") {
   options.columns = {{"x", csv_type::i64, {}, {}}};
   auto whole = parse_csv(text, "file", options);
   REQUIRE_FALSE(whole.has_value());
-  CHECK(whole.error().message.find("file:3: column 'x': ' ' stands for a missing value: an i64 column has no mark") ==
-        0);
+  CHECK(whole.error().message.find(
+            "file:3: column 'x': ' ' means a missing value: an i64 column cannot represent it") == 0);
 }
 
-TEST_CASE("what is no good table is refused with line, column and what was expected") {
+TEST_CASE("an invalid table is refused with line, column and what was expected") {
   auto of_type = [](csv_type type) { return with({{"a", type, {}, {}}}); };
   auto twice = with({{"a", csv_type::categorical, {}, {"x", "x"}}});
   auto quotes = csv_options{};
@@ -210,29 +206,31 @@ TEST_CASE("what is no good table is refused with line, column and what was expec
     std::string says;
   };
   for (const auto& [text, options, code, says] : {
-           trial{"", {}, errc::damaged, "file: no row, not even one that names the columns"},
-           trial{"\n\n", {}, errc::damaged, "file: no row"},
+           trial{"", {}, errc::damaged, "file: it has no rows, not even the one with column names"},
+           trial{"\n\n", {}, errc::damaged, "file: it has no rows"},
            trial{"a,b\n1,2\n3\n", {}, errc::damaged, "file:3: 1 fields, expected 2"},
            trial{"a,b\n1,2,3\n", {}, errc::damaged, "file:2: 3 fields, expected 2"},
            trial{"a,b\n1,2,\n", {}, errc::damaged, "file:2: 3 fields, expected 2"},
-           trial{"a,a\n1,2\n", {}, errc::invalid_argument, "file: two columns are called 'a'"},
+           trial{"a,a\n1,2\n", {}, errc::invalid_argument, "file: two columns are named 'a'"},
            trial{"b,c\n1,2\n", of_type(csv_type::f32), errc::invalid_argument,
                  "file: no column 'a': the file has 'b', 'c'"},
-           trial{"a\nabc\n", of_type(csv_type::f32), errc::damaged, "file:2: column 'a': 'abc' is no f32"},
-           trial{"a\n1x\n", of_type(csv_type::f64), errc::damaged, "'1x' is no f64"},
-           trial{"a\n1 2\n", of_type(csv_type::f64), errc::damaged, "'1 2' is no f64"},
-           trial{"a\n1e99\n", of_type(csv_type::f32), errc::damaged, "'1e99' is no f32: expected a finite number"},
-           trial{"a\nnan\n", of_type(csv_type::f32), errc::damaged, "'nan' is no f32"},
-           trial{"a\ninf\n", of_type(csv_type::f64), errc::damaged, "'inf' is no f64"},
-           trial{"a\n0x10\n", of_type(csv_type::f64), errc::damaged, "'0x10' is no f64"},
-           trial{"a\n+-1\n", of_type(csv_type::f64), errc::damaged, "'+-1' is no f64"},
-           trial{"a\n1.5\n", of_type(csv_type::i64), errc::damaged, "'1.5' is no i64"},
-           trial{"a\n9223372036854775808\n", of_type(csv_type::i64), errc::damaged, "is no i64"},
-           trial{"a\n\"1\n2\n", {}, errc::damaged, "file:2: field 0: the quote that opens it is never closed"},
+           trial{"a\nabc\n", of_type(csv_type::f32), errc::damaged, "file:2: column 'a': 'abc' is not f32"},
+           trial{"a\n1x\n", of_type(csv_type::f64), errc::damaged, "'1x' is not f64"},
+           trial{"a\n1 2\n", of_type(csv_type::f64), errc::damaged, "'1 2' is not f64"},
+           trial{"a\n1e99\n", of_type(csv_type::f32), errc::damaged, "'1e99' is not f32: expected a finite number"},
+           trial{"a\nnan\n", of_type(csv_type::f32), errc::damaged, "'nan' is not f32"},
+           trial{"a\ninf\n", of_type(csv_type::f64), errc::damaged, "'inf' is not f64"},
+           trial{"a\n0x10\n", of_type(csv_type::f64), errc::damaged, "'0x10' is not f64"},
+           trial{"a\n+-1\n", of_type(csv_type::f64), errc::damaged, "'+-1' is not f64"},
+           trial{"a\n1.5\n", of_type(csv_type::i64), errc::damaged, "'1.5' is not i64"},
+           trial{"a\n9223372036854775808\n", of_type(csv_type::i64), errc::damaged, "is not i64"},
+           trial{"a\n\"1\n2\n", {}, errc::damaged, "file:2: field 0: its opening quote is never closed"},
            trial{"a,b\n1,x\"y\n", {}, errc::damaged, "file:2: field 1: a quote inside an unquoted field"},
            trial{"a,b\n\"1\"2,3\n", {}, errc::damaged, "file:2: field 0: text after the closing quote"},
-           trial{
-               "a\n\x01" + std::string(100, 'z') + "\n", {}, errc::damaged, "'?" + std::string(39, 'z') + "...' is no"},
+           trial{"a\n\x01" + std::string(100, 'z') + "\n",
+                 {},
+                 errc::damaged,
+                 "'?" + std::string(39, 'z') + "...' is not"},
            trial{"a\n1\n", twice, errc::invalid_argument, "category 'x' is given twice"},
            trial{"a\n1\n", quotes, errc::invalid_argument, "cannot be the delimiter"},
        }) {
@@ -243,7 +241,7 @@ TEST_CASE("what is no good table is refused with line, column and what was expec
   }
 }
 
-TEST_CASE("a file is read from its path, and from a pipe") {
+TEST_CASE("a file is read from its path and from a pipe") {
   testing::scratch_directory scratch;
   auto path = scratch.path() / "table.csv";
   std::ofstream{path} << "a\n1\n2\n";
@@ -254,5 +252,5 @@ TEST_CASE("a file is read from its path, and from a pipe") {
   CHECK(read_csv(path).error().message.find(path.string() + ":3: column 'a'") == 0);
   CHECK(read_csv("/nowhere.csv").error().code == errc::not_found);
   // Not a regular file: it cannot be mapped.
-  CHECK(read_csv("/dev/null").error().message == "/dev/null: no row, not even one that names the columns");
+  CHECK(read_csv("/dev/null").error().message == "/dev/null: it has no rows, not even the one with column names");
 }

@@ -17,7 +17,7 @@ using namespace troupe::data;
 
 namespace {
 
-/// `size` samples: the number of each, and a small image made of it.
+/// `size` samples: each one's number, and a small image made from it.
 data_set_ptr numbered(std::uint64_t size, std::int64_t first = 0) {
   std::vector<std::int64_t> number(size);
   std::iota(number.begin(), number.end(), first);
@@ -41,7 +41,7 @@ std::vector<std::int64_t> all_numbers(const data_set& set) {
   return numbers(set, samples);
 }
 
-/// A user's own data set: the squares.
+/// A user-defined data set: squares.
 class squares final : public data_set {
  public:
   explicit squares(std::uint64_t size) : size_(size) {}
@@ -64,7 +64,7 @@ class squares final : public data_set {
 
 } // namespace
 
-TEST_CASE("a batch holds the samples that were asked for, in their order, in one tensor for each column") {
+TEST_CASE("a batch holds the requested samples in order, in one tensor per column") {
   auto set = numbered(100);
   CHECK(set->size() == 100);
   batch out;
@@ -81,7 +81,7 @@ TEST_CASE("a batch holds the samples that were asked for, in their order, in one
       CHECK(std::to_integer<std::uint8_t>(image.data[6 * i + j]) == static_cast<std::uint8_t>(7 * samples[i] + j));
 }
 
-TEST_CASE("rows of every size are copied whole") {
+TEST_CASE("rows of every size are copied completely") {
   for (std::uint64_t width : {1u, 2u, 3u, 4u, 7u, 8u, 9u, 64u, 100u}) {
     std::vector<std::uint8_t> values(50 * width);
     for (std::size_t i = 0; i < values.size(); ++i)
@@ -98,7 +98,7 @@ TEST_CASE("rows of every size are copied whole") {
   }
 }
 
-TEST_CASE("what a batch does not have is named, with what it has") {
+TEST_CASE("accessing a missing column names the existing ones") {
   batch out;
   REQUIRE(numbered(3)->fetch(std::vector<std::uint64_t>{0}, out).has_value());
   try {
@@ -113,11 +113,11 @@ TEST_CASE("what a batch does not have is named, with what it has") {
     FAIL("the column has another type");
   } catch (const exception& x) {
     CHECK(x.code() == errc::mismatch);
-    CHECK(std::string{x.what()} == "column 'image' is u8[2, 3], and is asked for as f32");
+    CHECK(std::string{x.what()} == "column 'image' is u8[2, 3], but is accessed as f32");
   }
 }
 
-TEST_CASE("a sample that there is not is refused, by every kind of data set") {
+TEST_CASE("every kind of data set refuses a sample that does not exist") {
   auto set = numbered(10);
   auto parts = value_or_throw(split(set, 0.2));
   for (const auto& each :
@@ -131,7 +131,7 @@ TEST_CASE("a sample that there is not is refused, by every kind of data set") {
   }
 }
 
-TEST_CASE("columns that do not belong together are refused") {
+TEST_CASE("columns that do not match are refused") {
   const auto two = std::vector<float>{1, 2};
   struct trial {
     std::vector<column> columns;
@@ -139,9 +139,9 @@ TEST_CASE("columns that do not belong together are refused") {
   };
   for (const auto& [columns, says] : {
            trial{{}, "at least one column"},
-           trial{{make_column("a", two), make_column("a", two)}, "two columns are called 'a'"},
+           trial{{make_column("a", two), make_column("a", two)}, "two columns are named 'a'"},
            trial{{make_column("a", two), make_column("b", std::vector<float>{1})}, "column 'b' has 1 samples"},
-           trial{{make_column("a", two, {3})}, "no whole number of samples of f32[3]"},
+           trial{{make_column("a", two, {3})}, "not a whole number of samples of f32[3]"},
        }) {
     auto made = make_table(columns);
     REQUIRE_FALSE(made.has_value());
@@ -150,7 +150,7 @@ TEST_CASE("columns that do not belong together are refused") {
   }
 }
 
-TEST_CASE("a tensor whose first dimension counts samples is a column") {
+TEST_CASE("a tensor becomes a column whose first dimension is the samples") {
   auto bytes = std::vector<std::byte>(24);
   auto made = make_column("x", tensor_spec{"", dtype::f32, {3, 2}}, bytes);
   REQUIRE(made.has_value());
@@ -160,7 +160,7 @@ TEST_CASE("a tensor whose first dimension counts samples is a column") {
   CHECK_FALSE(make_column("x", tensor_spec{"", dtype::f32, {3, 3}}, bytes).has_value());
 }
 
-TEST_CASE("a fingerprint tells every difference, and no other") {
+TEST_CASE("a fingerprint changes with the content, and only with it") {
   auto made = [](std::string name, std::vector<float> values, std::vector<std::uint64_t> shape = {},
                  category_names categories = {}) {
     return value_or_throw(make_table({make_column(std::move(name), std::move(values), std::move(shape), categories)}))
@@ -171,7 +171,7 @@ TEST_CASE("a fingerprint tells every difference, and no other") {
   };
   const auto print = made("a", {1, 2, 3, 4});
   CHECK(made("a", {1, 2, 3, 4}) == print);
-  // Stored: another process, and another version, give the same.
+  // Stored values: other processes and versions must yield the same.
   CHECK(print == "b951e6391ba769c52290aefb500623a1");
   std::set<std::string> prints{print,
                                made("b", {1, 2, 3, 4}),
@@ -201,7 +201,7 @@ TEST_CASE("a fingerprint tells every difference, and no other") {
   CHECK(value_or_throw(split(numbered(20), 0.5)).training->fingerprint() == parts.training->fingerprint());
 }
 
-TEST_CASE("a split deals every sample to one part, by its fraction, the same way each time") {
+TEST_CASE("a split assigns every sample to one part, by its fraction, deterministically") {
   for (std::uint64_t size : {2u, 3u, 10u, 150u, 1001u})
     for (double fraction : {0.1, 0.25, 0.5, 0.9})
       for (auto how : {split_by::permutation, split_by::tail}) {
@@ -232,7 +232,7 @@ TEST_CASE("a split deals every sample to one part, by its fraction, the same way
     CHECK_FALSE(split(set, fraction).has_value());
 }
 
-TEST_CASE("slices, subsets and chains of data sets have the samples that they name") {
+TEST_CASE("slices, subsets and concatenations have the samples they name") {
   auto set = numbered(10);
   CHECK(all_numbers(*value_or_throw(slice(set, 3, 4))) == std::vector<std::int64_t>{3, 4, 5, 6});
   CHECK(all_numbers(*value_or_throw(subset(set, {9, 0, 9}))) == std::vector<std::int64_t>{9, 0, 9});
@@ -248,11 +248,11 @@ TEST_CASE("slices, subsets and chains of data sets have the samples that they na
   CHECK_FALSE(concatenate({}).has_value());
 }
 
-TEST_CASE("data sets stand side by side, tables and a user's own") {
+TEST_CASE("tables and user-defined data sets can be zipped") {
   auto images = value_or_throw(make_table({make_column("image", std::vector<std::uint8_t>(40), {4})}));
   auto joined = value_or_throw(zip({images, numbered(10)})
                                    .map_error([](const error& x) {
-                                     CHECK(x.message.find("two columns are called 'image'") == 0);
+                                     CHECK(x.message.find("two columns are named 'image'") == 0);
                                      return x;
                                    })
                                    .or_else([&](const error&) {
@@ -287,7 +287,7 @@ TEST_CASE("several threads fetch from one data set at once") {
   CHECK(wrong == std::vector<std::uint64_t>(4));
 }
 
-TEST_CASE("a batch keeps its memory when it is filled again, and gives and takes columns") {
+TEST_CASE("a batch reuses its memory, and gives and takes columns") {
   auto set = numbered(100);
   batch out;
   REQUIRE(set->fetch(std::vector<std::uint64_t>{1, 2, 3, 4}, out).has_value());

@@ -26,7 +26,7 @@ struct runs {
 
   [[nodiscard]] std::string file() const { return (scratch.path() / "table.csv").string(); }
 
-  /// Two sizes, an age that is missing now and then, a kind, and a label that follows from them but for some noise.
+  /// Two sizes, an age that is sometimes missing, a kind, and a label that follows from them with some noise.
   static std::string table(int rows) {
     static constexpr const char* kinds[] = {"oak", "\"elm, old\"", "ash", "", "yew"};
     std::string result = "width,height,age,kind,label\n";
@@ -62,7 +62,7 @@ struct runs {
     return {status, nlohmann::json::parse(text, nullptr, false), process.err()};
   }
 
-  /// The state's digest and what the last evaluation found, of a run that must complete.
+  /// The state's digest and the last evaluation's result, for a run that must complete.
   [[nodiscard]] std::pair<std::string, std::string> trained(const std::string& name, const std::string& workers,
                                                             const std::string& epoch_end = "run_on",
                                                             const std::string& kill = "nobody",
@@ -71,7 +71,7 @@ struct runs {
     INFO(name << ": " << err);
     REQUIRE(status == exit_status{0, {}});
     CHECK(result["failures"].size() == (kill == "nobody" ? 0 : 1));
-    // JSON keeps every bit of a double.
+    // JSON keeps all bits of a double.
     return {result["state_sha256"].get<std::string>(),
             result["metrics"]["validation_loss"].dump() + " " + result["metrics"]["validation_accuracy"].dump()};
   }
@@ -91,19 +91,19 @@ TEST_CASE(
     CHECK(here.trained(std::string{"killed-in-"} + place, "3", "run_on", place) == one);
 }
 
-TEST_CASE("a worker that is killed while preprocessors are fitted changes nothing") {
+TEST_CASE("killing a worker while preprocessors are fitted does not change the result") {
   runs here;
   CHECK(here.trained("killed", "3", "run_on", "fit").first == here.trained("whole", "1").first);
 }
 
-// Long enough for a replacement to come: it takes over what the others have found in fitting.
-TEST_CASE("a replacement that joins has learned what the others have") {
+// Long enough for a replacement to join, which receives the results of the others' fit.
+TEST_CASE("a joining replacement has learned what the others have") {
   runs here;
   CHECK(here.trained("replaced", "2", "run_on", "step", "800") ==
         here.trained("whole", "1", "run_on", "nobody", "800"));
 }
 
-TEST_CASE("dropped and repeated samples are the same on any number of workers, and another run than without") {
+TEST_CASE("dropped and repeated samples are the same on any number of workers, and change the run's identity") {
   runs here;
   auto plain = here.trained("plain", "2");
   for (const auto* end : {"drop", "repeat"}) {
@@ -113,7 +113,7 @@ TEST_CASE("dropped and repeated samples are the same on any number of workers, a
   }
 }
 
-TEST_CASE("a run that goes on has what was learned, and those who predict read it from the checkpoint") {
+TEST_CASE("a resumed run has what was learned, and predictions read it from the checkpoint") {
   runs here;
   auto whole = here.trained("whole", "2");
   (void)here.trained("halves", "3", "run_on", "nobody", "20");
@@ -126,7 +126,7 @@ TEST_CASE("a run that goes on has what was learned, and those who predict read i
   options.columns = {{"sizes", data::csv_type::f32, {"width", "height"}, {}},
                      {"age", data::csv_type::f32, {}, {}},
                      {"kind", data::csv_type::categorical, {}, {}}};
-  // Codes of this file are others than those of the training file; its texts are the same, but for a new one.
+  // This file's codes differ from those of the training file; its texts are the same except for a new one.
   auto table = value_or_throw(data::make_table(value_or_throw(
       data::parse_csv("width,height,age,kind\n10,20,30,yew\n10,20,30,\"elm, old\"\n10,20,30,fig\n", "new", options))));
   data::batch samples;
@@ -137,7 +137,7 @@ TEST_CASE("a run that goes on has what was learned, and those who predict read i
   for (std::size_t i = 0; i < 3; ++i) {
     auto hot = std::vector<float>(rows.begin() + static_cast<std::ptrdiff_t>(8 * i + 3),
                                   rows.begin() + static_cast<std::ptrdiff_t>(8 * i + 8));
-    // "", missing, is no category: ash, elm, oak, yew, unknown.
+    // "" is missing, not a category: ash, elm, oak, yew, unknown.
     auto expected = std::vector<float>(5);
     expected[i == 0 ? 3 : i == 1 ? 1 : 4] = 1;
     CHECK(hot == expected);

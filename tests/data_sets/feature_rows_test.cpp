@@ -11,7 +11,8 @@
 
 using namespace troupe;
 
-TEST_CASE("features are taken from columns of any number type, in the order of their names; missing ones are NaN") {
+TEST_CASE(
+    "features are taken from columns of any number type, in the order of their names; missing values become NaN") {
   auto kinds = std::make_shared<const std::vector<std::string>>(std::vector<std::string>{"x", "y"});
   auto set = value_or_throw(data::make_table(
       {data::make_column("v", std::vector<float>{1, 2, 3, std::numeric_limits<float>::quiet_NaN()}, {2}),
@@ -33,7 +34,7 @@ TEST_CASE("features are taken from columns of any number type, in the order of t
   CHECK(absent.error().message.find("'z'") != std::string::npos);
 }
 
-TEST_CASE("codes are those of the categories that a model knows, by their texts; an unknown text is missing") {
+TEST_CASE("codes are translated to the model's by their texts; an unknown text is missing") {
   auto names = [](std::vector<std::string> all) {
     return std::make_shared<const std::vector<std::string>>(std::move(all));
   };
@@ -44,7 +45,7 @@ TEST_CASE("codes are those of the categories that a model knows, by their texts;
   data::batch samples;
   value_or_throw(set->fetch(std::vector<std::uint64_t>{0, 1, 2, 3}, samples));
   auto columns = std::vector<std::string>{"tree", "other", "n"};
-  // What is no categorical column here, or was none there, is as it was.
+  // Columns that are not categorical here, or were not in training, are unchanged.
   auto known = data::known_categories{{{"tree", {"ash", "elm", "oak"}}, {"n", {"one", "two"}}}};
   auto rows = data::feature_rows(samples, columns, known).value();
   REQUIRE(rows.size() == 12);

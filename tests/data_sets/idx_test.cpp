@@ -1,6 +1,8 @@
 #include <troupe/data/data_set.hpp>
 #include <troupe/data/idx.hpp>
 
+#include "sample_files.hpp"
+
 #include <doctest/doctest.h>
 #include <scratch_directory.hpp>
 
@@ -19,12 +21,6 @@ using namespace troupe::data;
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Where files of another program lie: those of the checkout, or fresh ones.
-fs::path samples() {
-  const auto* fresh = std::getenv("TROUPE_DATA_SAMPLES");
-  return fresh != nullptr ? fresh : TROUPE_TEST_DATA;
-}
 
 using bytes = std::vector<std::uint8_t>;
 
@@ -55,7 +51,7 @@ expected<column> parse(const bytes& content) {
   return parse_idx(std::as_bytes(std::span{content}), nullptr, "file", "x");
 }
 
-/// Value number i of the files that write_samples.py writes.
+/// Value number i in the files of write_samples.py.
 double value(std::size_t i, dtype type) {
   return static_cast<double>((i * 37 + 11) % 251) - (type == dtype::u8 ? 0 : 125);
 }
@@ -73,7 +69,7 @@ void check_values(const column& read) {
 
 } // namespace
 
-TEST_CASE("files that Python wrote, of every type, plain and packed, hold what it wrote") {
+TEST_CASE("files of every type written by Python, plain and packed, are read back") {
   struct trial {
     std::string name;
     dtype type;
@@ -90,8 +86,8 @@ TEST_CASE("files that Python wrote, of every type, plain and packed, hold what i
            trial{"0e", dtype::f64, 7, {}, check_values<double>},
        }) {
     CAPTURE(name);
-    auto plain = read_idx(samples() / ("python-" + name + ".idx"), "values");
-    auto compressed = read_idx(samples() / ("python-" + name + ".idx.gz"), "values");
+    auto plain = read_idx(testing::sample_files() / ("python-" + name + ".idx"), "values");
+    auto compressed = read_idx(testing::sample_files() / ("python-" + name + ".idx.gz"), "values");
     for (const auto& read : {plain, compressed}) {
       REQUIRE_MESSAGE(read.has_value(), read.error().message);
       CHECK(read->spec == column_spec{"values", type, shape, {}});
@@ -103,7 +99,7 @@ TEST_CASE("files that Python wrote, of every type, plain and packed, hold what i
   }
 }
 
-TEST_CASE("images and labels make one data set, and the mapped file lives as long as it") {
+TEST_CASE("images and labels make one data set, which keeps the mapped file alive") {
   testing::scratch_directory scratch;
   auto write = [&](const char* name, const bytes& content) {
     auto path = scratch.path() / name;
@@ -124,7 +120,7 @@ TEST_CASE("images and labels make one data set, and the mapped file lives as lon
   CHECK(out.values<std::uint8_t>("image")[7] == 3);
 }
 
-TEST_CASE("a file of no samples is read, and has none") {
+TEST_CASE("a file without samples is read") {
   auto read = parse(idx(8, {0, 28, 28}, {}));
   REQUIRE(read.has_value());
   CHECK(read->samples() == 0);
@@ -140,7 +136,7 @@ TEST_CASE("several gzip members are one file") {
   CHECK(std::to_integer<int>(read->bytes[3]) == 4);
 }
 
-TEST_CASE("what is no good IDX is refused with what was expected") {
+TEST_CASE("an invalid IDX file is refused with what was expected") {
   const auto values = bytes{1, 2, 3, 4, 5, 6};
   auto good = idx(8, {3, 2}, values);
   auto changed = [&](std::size_t place, std::uint8_t value) {
@@ -164,25 +160,25 @@ TEST_CASE("what is no good IDX is refused with what was expected") {
     std::string says;
   };
   for (const auto& [content, says] : {
-           trial{{}, "no IDX file: it has 0 bytes"},
-           trial{cut(good, 3), "no IDX file: it has 3 bytes"},
+           trial{{}, "not an IDX file: it has 0 bytes"},
+           trial{cut(good, 3), "not an IDX file: it has 3 bytes"},
            trial{changed(0, 0x93), "it begins with 0x93 0x00, expected two zero bytes"},
            trial{changed(2, 0x0a), "IDX type 0x0a at byte 2: expected 0x08"},
            trial{changed(3, 0), "0 dimensions at byte 3: expected 1 to 4"},
            trial{changed(3, 5), "5 dimensions at byte 3: expected 1 to 4"},
            trial{cut(good, 11), "truncated: it has 11 bytes, and a header of 2 dimensions 12"},
-           trial{cut(good, 17), "truncated: a header of u8[3, 2] asks for 6 bytes of values, and 5 are there"},
-           trial{longer, "a header of u8[3, 2] asks for 6 bytes of values, and more follow them"},
+           trial{cut(good, 17), "truncated: a header of u8[3, 2] requires 6 bytes of values, and there are 5"},
+           trial{longer, "a header of u8[3, 2] requires 6 bytes of values, and there are more"},
            trial{changed(11, 0), "dimension 1 is 0"},
-           trial{idx(14, {0xffffffff, 0xffffffff, 0xffffffff}, values), "more than there can be"},
-           trial{cut(zipped, zipped.size() - 1), "the gzip stream ends in the middle"},
-           trial{cut(zipped, 5), "the gzip stream ends in the middle"},
-           trial{flipped, "no good gzip stream at byte"},
+           trial{idx(14, {0xffffffff, 0xffffffff, 0xffffffff}, values), "impossibly large"},
+           trial{cut(zipped, zipped.size() - 1), "the gzip stream is truncated"},
+           trial{cut(zipped, 5), "the gzip stream is truncated"},
+           trial{flipped, "invalid gzip stream at byte"},
            trial{trailing, "1 bytes follow the gzip stream"},
-           trial{packed(longer), "and more follow them"},
-           trial{packed(cut(good, 17)), "asks for 6 bytes of values, and 5 are there"},
+           trial{packed(longer), "and there are more"},
+           trial{packed(cut(good, 17)), "requires 6 bytes of values, and there are 5"},
            trial{packed(cut(good, 7)), "truncated: it has 7 bytes"},
-           trial{packed(idx(8, {0xffffffff, 1000}, values)), "bytes of values, and 6 are there"},
+           trial{packed(idx(8, {0xffffffff, 1000}, values)), "bytes of values, and there are 6"},
        }) {
     auto read = parse(content);
     REQUIRE_FALSE_MESSAGE(read.has_value(), says);
@@ -192,13 +188,13 @@ TEST_CASE("what is no good IDX is refused with what was expected") {
   }
 }
 
-TEST_CASE("a file that is cut off anywhere is told, and never read beyond its end") {
+TEST_CASE("a file truncated anywhere is reported, and never read beyond its end") {
   for (auto content : {idx(8, {3, 2}, {1, 2, 3, 4, 5, 6}), packed(idx(0x0b, {3, 2}, bytes(12, 9)))})
     for (std::size_t size = 0; size < content.size(); ++size)
       CHECK_FALSE(parse({content.begin(), content.begin() + static_cast<std::ptrdiff_t>(size)}).has_value());
 }
 
-TEST_CASE("what cannot be opened is named") {
+TEST_CASE("a file that cannot be opened is named") {
   CHECK(read_idx("/nowhere/images", "x").error() ==
         error{errc::not_found, "/nowhere/images: No such file or directory"});
   CHECK(read_idx("/", "x").error().code == errc::io_error);

@@ -21,7 +21,7 @@ using namespace troupe::data;
 
 namespace {
 
-/// Samples that are their own numbers; counts what is fetched, and fails for one of them.
+/// Samples that are their own numbers; counts fetches, and fails for one sample.
 class numbers final : public data_set {
  public:
   explicit numbers(std::uint64_t size) : size_(size) {}
@@ -29,7 +29,7 @@ class numbers final : public data_set {
   [[nodiscard]] std::span<const column_spec> columns() const noexcept override { return columns_; }
   [[nodiscard]] std::string fingerprint() const override { return "numbers"; }
 
-  /// Waits until so many fetches have ended.
+  /// Waits until `count` fetches have ended.
   void await(std::uint64_t fetches) const {
     auto lock = std::unique_lock{mutex_};
     ended_.wait(lock, [&] { return fetches_ >= fetches; });
@@ -69,7 +69,7 @@ class numbers final : public data_set {
 constexpr std::uint32_t shards = 8;
 constexpr std::uint64_t seed = 3;
 
-/// Asks a loader as a worker does.
+/// Uses a loader as a worker does.
 struct worker {
   loader batches;
   data_order order;
@@ -103,7 +103,7 @@ std::vector<shard_of_step> shards_of(std::uint64_t step, std::uint32_t first, st
 
 } // namespace
 
-TEST_CASE("a loader gives each shard its samples, whatever it fetches ahead") {
+TEST_CASE("a loader returns each shard's samples, whatever it prefetches") {
   for (std::size_t ahead : {0u, 1u, 2u, 5u, 100u}) {
     CAPTURE(ahead);
     auto w = worker{std::make_shared<numbers>(1000), {.batch_samples = 64, .prefetch_shards = ahead, .last_step = 40}};
@@ -116,8 +116,7 @@ TEST_CASE("a loader gives each shard its samples, whatever it fetches ahead") {
   }
 }
 
-TEST_CASE(
-    "where computing takes longer than fetching, everything after the first step is there before it is asked for") {
+TEST_CASE("if computing takes longer than fetching, every shard after the first step is prefetched in time") {
   auto set = std::make_shared<numbers>(1000);
   auto w = worker{set, {.batch_samples = 64, .prefetch_shards = 6, .last_step = 0}};
   std::uint64_t asked = 0;
@@ -126,18 +125,18 @@ TEST_CASE(
       (void)w.get(step, v);
       ++asked;
       if (step > 1)
-        set->await(asked + 4); // of six, as two may be the guesses of the first step
+        set->await(asked + 4); // of six, as two may be the predictions of the first step
     }
   CHECK(w.batches.fetched().ahead >= 19 * 4 - 1);
 }
 
-TEST_CASE("no more is fetched than is asked for, but for the bounded lead") {
+TEST_CASE("only requested shards and a bounded number ahead are fetched") {
   auto set = std::make_shared<numbers>(1000);
   auto w = worker{set, {.batch_samples = 64, .prefetch_shards = 3, .last_step = 0}};
   for (std::uint64_t step = 1; step <= 5; ++step)
     for (std::uint32_t v = 2; v < 6; ++v)
       (void)w.get(step, v);
-  // 20 that were asked for, three ahead, and the guess beyond the worker's range in the first step.
+  // 20 that were requested, three ahead, and the prediction beyond the worker's range in the first step.
   set->await(23);
   w = worker{set, {.batch_samples = 64, .prefetch_shards = 0, .last_step = 0}};
   CHECK(set->fetches() <= 25);
@@ -154,7 +153,7 @@ TEST_CASE("nothing is fetched beyond the last step") {
   CHECK(set->fetches() == 3 * shards);
 }
 
-TEST_CASE("shards that change hands have their own samples, also when a step is repeated") {
+TEST_CASE("shards that move between workers have their own samples, also when a step is repeated") {
   for (std::uint64_t seed_of_walk = 0; seed_of_walk < 20; ++seed_of_walk) {
     CAPTURE(seed_of_walk);
     auto w = worker{std::make_shared<numbers>(777), {.batch_samples = 40, .prefetch_shards = 6, .last_step = 60}};
@@ -178,7 +177,7 @@ TEST_CASE("shards that change hands have their own samples, also when a step is 
   }
 }
 
-TEST_CASE("an error comes out at the shard that needs the sample, and not before") {
+TEST_CASE("an error is reported at the shard that needs the sample, and not before") {
   for (auto throws : {false, true})
     for (std::size_t ahead : {0u, 4u}) {
       auto set = std::make_shared<numbers>(500);
@@ -199,7 +198,7 @@ TEST_CASE("an error comes out at the shard that needs the sample, and not before
     }
 }
 
-TEST_CASE("without drop or repeat epochs run on, and each has every sample once") {
+TEST_CASE("without drop or repeat batches continue across epochs, and each epoch has every sample once") {
   auto w = worker{std::make_shared<numbers>(50), {.batch_samples = 32, .last_step = 0}};
   CHECK(w.batches.epoch_samples() == 50);
   std::map<std::uint64_t, int> seen;
@@ -211,7 +210,7 @@ TEST_CASE("without drop or repeat epochs run on, and each has every sample once"
   CHECK(std::ranges::all_of(seen, [](const auto& x) { return x.second == 16; }));
 }
 
-TEST_CASE("drop leaves out what would not fill a batch, and repeat fills it up; other samples in each epoch") {
+TEST_CASE("drop leaves out samples that do not fill a batch, repeat fills it up; different samples in each epoch") {
   for (auto end : {epoch_end::drop, epoch_end::repeat}) {
     auto w = worker{std::make_shared<numbers>(50), {.batch_samples = 16, .at_epoch_end = end, .last_step = 0}};
     auto steps = end == epoch_end::drop ? 3u : 4u;
@@ -234,7 +233,7 @@ TEST_CASE("drop leaves out what would not fill a batch, and repeat fills it up; 
   }
 }
 
-TEST_CASE("the plan names the data, and how an epoch ends is part of it") {
+TEST_CASE("the plan identifies the data, including the epoch end") {
   auto plan_of = [](epoch_end end) {
     return loader{std::make_shared<numbers>(50), {.batch_samples = 16, .at_epoch_end = end}, shards, seed}.plan(7);
   };
@@ -256,7 +255,7 @@ TEST_CASE("a data set that is too small is refused before the first step") {
     }
     return "";
   };
-  CHECK(message(10, {.batch_samples = 64}) == "a data set of 10 samples is smaller than a batch of 64: take a smaller "
+  CHECK(message(10, {.batch_samples = 64}) == "a data set of 10 samples is smaller than a batch of 64: use a smaller "
                                               "batch, or epoch_end::repeat");
   CHECK_FALSE(message(10, {.batch_samples = 64, .at_epoch_end = epoch_end::drop}).empty());
   CHECK_FALSE(message(0, {.batch_samples = 1}).empty());
@@ -270,7 +269,7 @@ TEST_CASE("a data set that is too small is refused before the first step") {
   CHECK(std::ranges::all_of(seen, [](const auto& x) { return x.second == 6 || x.second == 7; }));
 }
 
-TEST_CASE("a prefetch plan guesses the next shards from those of the last step") {
+TEST_CASE("a prefetch plan predicts the next shards from those of the last step") {
   auto plan = prefetch_plan{8, 10};
   CHECK(plan.next(3).empty());
   plan.asked({1, 2});
@@ -280,7 +279,7 @@ TEST_CASE("a prefetch plan guesses the next shards from those of the last step")
   CHECK(plan.next(3) == std::vector<shard_of_step>{{2, 3}, {3, 2}, {3, 3}});
   plan.asked({2, 3});
   CHECK(plan.next(2) == shards_of(3, 2, 4));
-  // The group changes in step 3: it is repeated with other shards.
+  // The group changes in step 3, which is repeated with other shards.
   plan.asked({3, 2});
   plan.asked({3, 0});
   CHECK(plan.next(2) == shards_of(3, 1, 3));
@@ -288,7 +287,7 @@ TEST_CASE("a prefetch plan guesses the next shards from those of the last step")
     plan.asked({3, v});
   plan.asked({4, 0});
   CHECK(plan.next(5) == std::vector<shard_of_step>{{4, 1}, {4, 2}, {4, 3}, {5, 0}, {5, 1}});
-  // Never beyond the end.
+  // Never beyond the last step.
   for (std::uint64_t step = 5; step <= 10; ++step)
     for (std::uint32_t v = 0; v < 4; ++v)
       plan.asked({step, v});

@@ -25,7 +25,7 @@ struct saved_array {
 
 } // namespace
 
-TEST_CASE("the first dimension of an array counts the samples") {
+TEST_CASE("the first dimension of an array is the samples") {
   auto saved = saved_array{{1, 2, 3, 4, 5, 6}, {3, 2}};
   auto pixels = value_or_throw(read_npy(saved.path, "pixels"));
   CHECK(pixels.spec.name == "pixels");
@@ -37,7 +37,7 @@ TEST_CASE("the first dimension of an array counts the samples") {
   CHECK(values == std::vector<float>{1, 2, 3, 4, 5, 6});
 }
 
-TEST_CASE("what is no array of samples is told with the file") {
+TEST_CASE("an array that holds no samples is reported with its file") {
   auto scalar = saved_array{{1}, {}};
   auto none = read_npy(scalar.path, "x");
   REQUIRE(!none);

@@ -49,7 +49,7 @@ batch fitted_and_applied(preprocessor& how, const data_set& set) {
   return result;
 }
 
-/// Counts how often it is told that the work gets on.
+/// Counts heartbeats.
 class watched_reduction final : public exact_reduction {
  public:
   [[nodiscard]] std::uint32_t shards() const noexcept override { return all_.shards(); }
@@ -75,7 +75,7 @@ std::vector<float> floats(const batch& x, const char* column) {
   return values<float>(x, column);
 }
 
-/// What `f` throws.
+/// The error that `f` throws.
 template <class F>
 error thrown_by(F f) {
   try {
@@ -90,7 +90,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// A checkpoint of what is tracked.
+/// A checkpoint of the tracked state.
 serialization::checkpoint saved(const testing::scratch_directory& scratch, const tracked_state& state) {
   serialization::manifest content;
   content.run = run_id{"0123456789abcdef0123456789abcdef"};
@@ -108,7 +108,7 @@ serialization::checkpoint saved(const testing::scratch_directory& scratch, const
       value_or_throw(serialization::commit_checkpoint(scratch.path(), temporary, content))));
 }
 
-/// Numbers and categories, some missing; enough for shards to differ.
+/// Numbers and categories, some missing; enough that shards differ.
 data_set_ptr mixed(std::uint64_t size) {
   std::vector<double> a;
   std::vector<float> b;
@@ -135,7 +135,7 @@ preprocessor_ptr everything() {
 
 } // namespace
 
-TEST_CASE("collected numbers and bytes come shard by shard, whatever they are") {
+TEST_CASE("numbers and bytes are collected shard by shard, whatever they are") {
   for (std::uint32_t shards : {1u, 3u, 8u, 13u})
     for (std::uint64_t samples : {1u, 5u, 8u, 100u}) {
       auto reduction = local_reduction{shards};
@@ -159,14 +159,14 @@ TEST_CASE("collected numbers and bytes come shard by shard, whatever they are") 
     }
 }
 
-TEST_CASE("a standard scaler gives mean 0 and variance 1, and what is constant becomes 0") {
+TEST_CASE("a standard scaler yields mean 0 and variance 1, and constants become 0") {
   auto set = table_of({make_column("x", std::vector<float>{1, 2, 3, 4}),
                        make_column("y", std::vector<std::int64_t>{5, 5, 5, 5, -1, 1, -1, 1}, {2})});
   auto scaler = standard_scaler({"x", "y"});
   auto out = fitted_and_applied(*scaler, *set);
   auto scaled = [](double x) { return static_cast<float>((x - 2.5) / std::sqrt(1.25)); };
   CHECK(floats(out, "x") == std::vector<float>{scaled(1), scaled(2), scaled(3), scaled(4)});
-  // Each number of a sample is a feature: (5, 5, -1, -1) and (5, 5, 1, 1).
+  // Each element of a sample is a feature: (5, 5, -1, -1) and (5, 5, 1, 1).
   CHECK(floats(out, "y") == std::vector<float>{1, 1, 1, 1, -1, -1, -1, -1});
   CHECK(out.tensor("y").spec.shape == std::vector<std::uint64_t>{4, 2});
   value_or_throw(scaler->inverse(out));
@@ -184,7 +184,7 @@ TEST_CASE("two passes keep the variance of numbers far from zero") {
   CHECK(floats(out, "x")[1] == doctest::Approx(1));
 }
 
-TEST_CASE("a min-max scaler maps the training range, and a mean imputer fills holes") {
+TEST_CASE("a min-max scaler maps the training range, and a mean imputer fills missing values") {
   auto set = table_of({make_column("x", std::vector<float>{2, missing, 6, 4, -0.0f})});
   auto scaler = min_max_scaler({"x"}, -1, 2);
   auto out = fitted_and_applied(*scaler, *set);
@@ -216,7 +216,7 @@ TEST_CASE("normalisers and rescalers learn nothing") {
   CHECK(done.error() == error{errc::unsatisfiable, "normaliser has no inverse"});
 }
 
-TEST_CASE("encoders number categories by their texts, or by value, and give them back") {
+TEST_CASE("encoders number categories by their texts, or by value, and decode them") {
   auto set = table_of({make_column("c", std::vector<std::int64_t>{2, 0, 2, 3}, {}, names({"b", "unused", "a", "B"})),
                        make_column("n", std::vector<std::int64_t>{10, -5, 9, 10})});
   auto encoder = ordinal_encoder({"c", "n"});
@@ -235,7 +235,7 @@ TEST_CASE("encoders number categories by their texts, or by value, and give them
   CHECK(values<std::int64_t>(vectors, "c") == std::vector<std::int64_t>{1, 2, 1, 0});
 }
 
-TEST_CASE("another file's codes mean what its own texts say, and what is unknown is refused or a category") {
+TEST_CASE("another file's codes are translated by their texts, and unknown texts are refused or a category") {
   auto training = table_of({make_column("c", std::vector<std::int64_t>{0, 1}, {}, names({"x", "y"}))});
   auto other = table_of({make_column("c", std::vector<std::int64_t>{0, 1, 2, -1}, {}, names({"new\n", "y", "x"}))});
   auto reduction = local_reduction{};
@@ -261,7 +261,7 @@ TEST_CASE("another file's codes mean what its own texts say, and what is unknown
   CHECK(floats(vectors, "c") == std::vector<float>{0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0, 1});
 }
 
-TEST_CASE("a chain fits each part on what those before it give, and a data set is seen through it") {
+TEST_CASE("a chain fits each part on the output of those before it, and transforms a data set") {
   auto set = mixed(500);
   auto how = everything();
   auto reduction = local_reduction{};
@@ -269,7 +269,7 @@ TEST_CASE("a chain fits each part on what those before it give, and a data set i
   auto view = value_or_throw(transformed(set, how));
   REQUIRE(view->columns().size() == 2);
   CHECK(view->columns()[0] == column_spec{"grade", dtype::i64, {}, {}});
-  // Five kinds are in the data (one of six codes is "missing"; "a\nb" has no sample), and one for what is unknown.
+  // The data has five kinds (one of six codes is "missing"; "a\nb" has no sample), plus one for unknown ones.
   CHECK(view->columns()[1] == column_spec{"inputs", dtype::f32, {1 + 2 + 6}, {}});
   CHECK(view->fingerprint() != set->fingerprint());
   auto inputs = all_of(*view);
@@ -287,7 +287,7 @@ TEST_CASE("a chain fits each part on what those before it give, and a data set i
   CHECK(mean == doctest::Approx(0).epsilon(1e-6));
 }
 
-TEST_CASE("what cannot be fitted or applied is refused, and says why") {
+TEST_CASE("what cannot be fitted or applied is refused with the reason") {
   auto set =
       table_of({make_column("x", std::vector<float>{1, 2}), make_column("gone", std::vector<float>{missing, missing}),
                 make_column("far", std::vector<double>{1, std::numeric_limits<double>::infinity()}),
@@ -312,8 +312,8 @@ TEST_CASE("what cannot be fitted or applied is refused, and says why") {
            trial{one_hot_encoder({"x"}), errc::mismatch, "column 'x' is f32, and only texts and integers"},
            trial{one_hot_encoder({"v"}), errc::mismatch, "column 'v' is i64[2], and only single numbers"},
            trial{ordinal_encoder({"none"}), errc::invalid_argument, "column 'none': all values are missing"},
-           trial{column_join({"c"}, "all"), errc::mismatch, "only numbers of f32 are joined"},
-           trial{column_join({"x"}, "v"), errc::invalid_argument, "there is a column 'v' already"},
+           trial{column_join({"c"}, "all"), errc::mismatch, "only f32 numbers are joined"},
+           trial{column_join({"x"}, "v"), errc::invalid_argument, "column 'v' already exists"},
            trial{chain({standard_scaler({"x"}), standard_scaler({"z"})}), errc::not_found, "no column 'z'"},
        }) {
     auto why = thrown_by([&] { how->fit(*set, reduction); });
@@ -326,18 +326,18 @@ TEST_CASE("what cannot be fitted or applied is refused, and says why") {
     auto done = how->transform(samples);
     REQUIRE_FALSE(done.has_value());
     CHECK(done.error().code == errc::invalid_argument);
-    CHECK(contains(done.error().message, "is not fitted: call fit before"));
+    CHECK(contains(done.error().message, "is not fitted: call fit first"));
     CHECK_FALSE(transformed(set, how).has_value());
   }
   auto scaler = standard_scaler({"x"});
   scaler->fit(*set, reduction);
   auto wide = all_of(*table_of({make_column("x", std::vector<float>{1, 2}, {2})}));
-  CHECK(contains(scaler->transform(wide).error().message, "fitted on 1 numbers for each sample"));
+  CHECK(contains(scaler->transform(wide).error().message, "fitted on 1 numbers per sample"));
   CHECK_THROWS_AS((void)min_max_scaler({"x"}, 1, 1), exception);
   CHECK_THROWS_AS((void)rescaler({"x"}, 0), exception);
 }
 
-TEST_CASE("what was learned is tracked, saved, and read again by those who predict") {
+TEST_CASE("what was learned is tracked, saved and loaded for predictions") {
   auto set = mixed(300);
   auto how = everything();
   auto reduction = local_reduction{};
@@ -363,7 +363,7 @@ TEST_CASE("what was learned is tracked, saved, and read again by those who predi
   CHECK(thrown_by([&] { how->fit(*set, reduction); }).code == errc::invalid_argument);
 }
 
-TEST_CASE("a run that goes on has what its checkpoint learned, and refuses another shape") {
+TEST_CASE("a resumed run has what its checkpoint learned, and refuses another shape") {
   testing::scratch_directory scratch;
   auto reduction = local_reduction{};
   tracked_state before;
@@ -390,7 +390,7 @@ TEST_CASE("a run that goes on has what its checkpoint learned, and refuses anoth
   CHECK(thrown_by([&] { wrong.check_restored(); }).code == errc::mismatch);
 }
 
-TEST_CASE("a preprocessor is made again of its description, and nothing else is") {
+TEST_CASE("a preprocessor is made again from its description, and from nothing else") {
   for (const auto& how : {standard_scaler({"a", "b"}), min_max_scaler({"a"}, -2, 3), mean_imputer({"a"}),
                           normaliser({"a"}, vector_norm::l1), normaliser({"a"}, vector_norm::max), rescaler({"a"}, 0.5),
                           one_hot_encoder({"a"}, unknown_category::own_category), ordinal_encoder({"a"}),
@@ -423,7 +423,7 @@ TEST_CASE("damaged categories are refused and never read beyond their end") {
         encoder->adopt_state("", tensors{tensor("c.texts", dtype::u8, text), tensor("c.ends", dtype::i64, ends)}));
 }
 
-TEST_CASE("an evaluation adds over all samples, however they are dealt and fetched") {
+TEST_CASE("an evaluation sums over all samples, however they are distributed and fetched") {
   auto set = mixed(101);
   for (std::uint32_t shards : {1u, 8u, 200u})
     for (std::uint64_t piece : {1u, 7u, 1000u}) {
@@ -448,7 +448,7 @@ TEST_CASE("an evaluation adds over all samples, however they are dealt and fetch
                   exception);
 }
 
-TEST_CASE("whoever watches is told of each batch that is fitted or evaluated") {
+TEST_CASE("each fitted or evaluated batch sends a heartbeat") {
   std::vector<float> sizes(20'000);
   std::iota(sizes.begin(), sizes.end(), 0.0f);
   auto codes = std::vector<std::int64_t>(sizes.begin(), sizes.end());

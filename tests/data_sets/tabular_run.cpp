@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-/// Trains a logistic regression on a table, as a user would: reads a CSV file, splits it, fits preprocessors over all
-/// workers, loads batches ahead, evaluates as it goes. Rank 1 of the first generation ends itself where it is told to.
+/// Trains a logistic regression on a table like a user's program: reads a CSV file, splits it, fits preprocessors over
+/// all workers, prefetches batches, evaluates. Rank 1 of the first generation kills itself at the point named by KILL.
 namespace {
 
 using namespace troupe;
@@ -39,7 +39,7 @@ void for_each_row(const data::batch& samples, F f) {
     f(inputs.subspan(i * width, width), labels[i]);
 }
 
-/// Log loss and share of right answers.
+/// Log loss and accuracy.
 std::pair<double, double> quality(train_context& ctx, const data::data_set& set, std::span<const float> weights) {
   auto sums = data::evaluate(
       ctx, set, 2,

@@ -34,7 +34,7 @@ struct tabular_runs {
     return {status, process.out(), process.err()};
   }
 
-  /// Three numbers and a class that follows from the last two, in fields of another table's form.
+  /// Three numbers and a class that follows from the last two, in another table format.
   static std::string table(int rows, unsigned seed, const std::string& delimiter) {
     std::string result;
     for (std::uint64_t state = seed; rows > 0; --rows) {

@@ -21,7 +21,7 @@ split_text text_of(std::size_t size, std::size_t context) {
 
 } // namespace
 
-// Which windows there are, and how files are read, is tested with charlm, which had them first.
+// The set of windows and the reading of files are tested with charlm, their first user.
 TEST_CASE("a window's batch holds its bytes and the one after them") {
   auto [training, held_out] = text_of(25'000, 16);
   for (const auto& part : {training, held_out}) {
@@ -42,7 +42,7 @@ TEST_CASE("a window's batch holds its bytes and the one after them") {
   }
 }
 
-TEST_CASE("no byte belongs to a window of both parts") {
+TEST_CASE("no byte belongs to windows of both parts") {
   auto [training, held_out] = text_of(12'345, 5);
   std::set<std::uint64_t> bytes;
   for (std::uint64_t i = 0; i < training->size(); ++i)
@@ -54,7 +54,7 @@ TEST_CASE("no byte belongs to a window of both parts") {
   CHECK(training->bytes().data() == held_out->bytes().data());
 }
 
-TEST_CASE("the parts, contexts and texts have fingerprints of their own") {
+TEST_CASE("parts, contexts and texts have distinct fingerprints") {
   std::set<std::string> prints;
   for (std::size_t size : {5'000u, 5'001u})
     for (std::size_t context : {3u, 4u}) {

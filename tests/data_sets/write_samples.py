@@ -52,7 +52,7 @@ try:
     import numpy
 except ImportError:
     sys.exit(0)
-# numpy reads and writes bytes and floats of its own accord: a second witness.
+# numpy reads and writes bytes and floats independently of us: a second witness.
 numbers = numpy.array([1 / (i + 1) for i in range(40)])
 numpy.savetxt(directory / "numpy.csv", numpy.stack([numbers, numpy.sqrt(numbers)], axis=1), delimiter=",", header="a,b",
               comments="")

@@ -26,7 +26,8 @@ namespace {
 constexpr auto old_step = step_id{10};
 constexpr auto new_step = step_id{20};
 
-/// Where syncs cost nothing: a killed process loses none of what the kernel has, so that the device plays no part.
+/// A directory where syncs are cheap: a killed process loses nothing that the kernel has, so the device does not
+/// matter.
 fs::path fast_parent() {
   auto shared_memory = fs::path{"/dev/shm"};
   return ::access(shared_memory.c_str(), W_OK) == 0 ? shared_memory : fs::temp_directory_path();
@@ -39,7 +40,7 @@ expected<fs::path> save_step(const fs::path& directory, step_id step) {
   return save(directory, state, sample_manifest(step), 2);
 }
 
-/// In a child: saves the new step and removes the old one, under the eyes of its parent.
+/// In a child: saves the new step and removes the old one, traced by its parent.
 [[noreturn]] void save_and_retain(const fs::path& directory) {
   if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0)
     ::_exit(3);
@@ -48,7 +49,7 @@ expected<fs::path> save_step(const fs::path& directory, step_id step) {
   ::_exit(good ? 0 : 1);
 }
 
-/// Runs `save_and_retain` and kills it at its system call number `calls`, before the kernel carries it out.
+/// Runs `save_and_retain` and kills it at its system call number `calls`, before the kernel executes it.
 ending run_until(const fs::path& directory, int calls) {
   auto child = ::fork();
   REQUIRE(child >= 0);
@@ -58,7 +59,7 @@ ending run_until(const fs::path& directory, int calls) {
   REQUIRE(::waitpid(child, &status, 0) == child);
   if (WIFEXITED(status))
     return ending::not_traceable;
-  // Stops come in pairs: before a call, and after it.
+  // There are two stops per system call: before and after it.
   for (int stop = 0; stop <= 2 * calls; ++stop) {
     ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
     REQUIRE(::waitpid(child, &status, 0) == child);
@@ -70,7 +71,7 @@ ending run_until(const fs::path& directory, int calls) {
   return ending::killed;
 }
 
-/// The step that is found after the crash. Whatever is there must be whole, and the rest must go.
+/// The step found after the crash. Existing checkpoints must be complete, and the rest must be removable.
 step_id recover(const fs::path& directory) {
   auto latest = open_latest(directory);
   REQUIRE(latest);
@@ -87,7 +88,7 @@ step_id recover(const fs::path& directory) {
 
 } // namespace
 
-TEST_CASE("a process killed at any of its system calls leaves a good checkpoint, and never goes back") {
+TEST_CASE("a process killed at any of its system calls leaves a valid checkpoint, and progress is never lost") {
   auto newest = old_step;
   auto end = ending::killed;
   auto calls = 0;
@@ -104,7 +105,7 @@ TEST_CASE("a process killed at any of its system calls leaves a good checkpoint,
     auto found = recover(scratch.path());
     CHECK(found >= newest);
     newest = std::max(newest, found);
-    // What was interrupted can be done again.
+    // The interrupted operation can be repeated.
     if (found == old_step)
       CHECK(save_step(scratch.path(), new_step));
   }
@@ -117,7 +118,7 @@ TEST_CASE("a process killed at any of its system calls leaves a good checkpoint,
 
 namespace {
 
-/// In a child: takes checkpoint after checkpoint, removes old ones, and tells each that is acknowledged.
+/// In a child: takes checkpoints in a loop, removes old ones, and reports each acknowledged one.
 [[noreturn]] void save_for_ever(const fs::path& directory, step_id first, int told) {
   for (auto step = first;; ++step.value) {
     if (!save_step(directory, step) || !apply_retention(directory, 1 + step.value % 3))
@@ -127,7 +128,7 @@ namespace {
   }
 }
 
-/// The last step that was told; 0 for none.
+/// The last reported step; 0 for none.
 step_id last_told(int descriptor) {
   auto result = step_id{};
   for (auto step = std::uint64_t{0}; ::read(descriptor, &step, sizeof(step)) == sizeof(step);)
@@ -135,7 +136,7 @@ step_id last_told(int descriptor) {
   return result;
 }
 
-/// Lets a child save for so long and kills it. The last step that it has told.
+/// Lets a child save for `time` and kills it. Returns the last step it reported.
 step_id kill_after(std::chrono::microseconds time, const fs::path& directory, step_id first) {
   auto ends = std::array<int, 2>{};
   REQUIRE(::pipe(ends.data()) == 0);
@@ -144,7 +145,7 @@ step_id kill_after(std::chrono::microseconds time, const fs::path& directory, st
   if (child == 0)
     save_for_ever(directory, first, ends[1]);
   ::close(ends[1]);
-  std::this_thread::sleep_for(time); // the instant is what is tested, nobody waits for anything
+  std::this_thread::sleep_for(time); // the instant is what is tested, nothing waits for it
   ::kill(child, SIGKILL);
   auto status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
@@ -157,7 +158,7 @@ step_id kill_after(std::chrono::microseconds time, const fs::path& directory, st
 } // namespace
 
 // TROUPE_LONG_TESTS=1 kills two thousand times.
-TEST_CASE("a process killed at any instant loses no checkpoint that it has told of, over and over") {
+TEST_CASE("a process killed at any instant, repeatedly, loses no checkpoint that it has reported") {
   auto scratch = scratch_directory{fast_parent()};
   auto random = std::mt19937_64{20};
   auto newest = step_id{};
@@ -169,7 +170,7 @@ TEST_CASE("a process killed at any instant loses no checkpoint that it has told 
     checkpoints += told.value != 0;
     newest = std::max(newest, told);
     if (newest.value == 0) {
-      // Killed before the first one; what it left has to go all the same.
+      // Killed before the first checkpoint; its remains must still be removable.
       REQUIRE(remove_abandoned(scratch.path()));
       if (auto latest = open_latest(scratch.path()))
         newest = latest->found.content().step;

@@ -33,7 +33,7 @@ using steps = std::vector<std::uint64_t>;
 
 } // namespace
 
-TEST_CASE("the name of an attempt says which it is, and no other name does") {
+TEST_CASE("an attempt's name is parsed, and no other name is") {
   CHECK(parse_temporary_name(temporary_name({100}, {7}, 2)) == attempt_name{{100}, {7}, 2});
   CHECK(parse_temporary_name(temporary_name({123'456'789'012}, {1}, 1)) == attempt_name{{123'456'789'012}, {1}, 1});
   for (const auto* name : {"", "notes", "step-00000100", ".step-1", ".step-00000001.gx.a1.tmp", ".step-1.g1.a1.tmp",
@@ -45,7 +45,7 @@ TEST_CASE("the name of an attempt says which it is, and no other name does") {
   CHECK_FALSE(is_removed_name(temporary_name({50}, {1}, 1)));
 }
 
-TEST_CASE("names of checkpoints are read back, other names are none") {
+TEST_CASE("names of checkpoints are parsed, other names are not") {
   CHECK(checkpoint_name({100}) == "step-00000100");
   CHECK(temporary_name({100}, {1}, 1) == ".step-00000100.g1.a1.tmp");
   for (auto step : {std::uint64_t{0}, std::uint64_t{99'999'999}, std::uint64_t{100'000'000}, ~std::uint64_t{0}})
@@ -55,7 +55,7 @@ TEST_CASE("names of checkpoints are read back, other names are none") {
     CHECK_FALSE(parse_checkpoint_name(name));
 }
 
-TEST_CASE("checkpoints are listed by step, beyond eight digits too") {
+TEST_CASE("checkpoints are listed by step, also beyond eight digits") {
   auto scratch = scratch_directory{};
   save_steps(scratch.path(), {100'000'000, 9, 100, 99'999'999});
   CHECK(steps_in(scratch.path()) == steps{9, 100, 99'999'999, 100'000'000});
@@ -77,11 +77,11 @@ TEST_CASE("a checkpoint is never overwritten") {
   REQUIRE_FALSE(again);
   CHECK(again.error().code == errc::already_exists);
   CHECK(read_file(scratch.path() / "step-00000005" / "part-0000.bin") == before);
-  // What was written for it is there until it is swept up.
+  // The attempt's files remain until they are removed as abandoned.
   CHECK(remove_abandoned(scratch.path())->size() == 1);
 }
 
-TEST_CASE("a commit with a part missing or cut short is refused") {
+TEST_CASE("a commit with a missing or truncated part is refused") {
   auto scratch = scratch_directory{};
   auto temporary = scratch.path() / temporary_name({1}, {1}, 1);
   auto state = sample_state{assorted_specs()};
@@ -102,7 +102,7 @@ TEST_CASE("a commit with a part missing or cut short is refused") {
   CHECK(refused());
 }
 
-TEST_CASE("whatever point a writer dies at, the checkpoint before is found and the rest is swept up") {
+TEST_CASE("wherever a writer dies, the previous checkpoint is found and the rest is removed") {
   auto scratch = scratch_directory{};
   save_steps(scratch.path(), {10});
   auto state = sample_state{assorted_specs()};
@@ -130,7 +130,7 @@ TEST_CASE("whatever point a writer dies at, the checkpoint before is found and t
   CHECK(still_ten());
 }
 
-TEST_CASE("sweeping spares attempts in flight, checkpoints and what is not ours") {
+TEST_CASE("cleaning up spares attempts in flight, checkpoints and foreign files") {
   auto scratch = scratch_directory{};
   save_steps(scratch.path(), {10});
   auto running = scratch.path() / temporary_name({20}, {2}, 1);
@@ -147,7 +147,7 @@ TEST_CASE("sweeping spares attempts in flight, checkpoints and what is not ours"
   CHECK(steps_in(scratch.path()) == steps{10});
 }
 
-TEST_CASE("retention removes the oldest and keeps as many as asked") {
+TEST_CASE("retention removes the oldest and keeps the configured number") {
   auto scratch = scratch_directory{};
   save_steps(scratch.path(), {1, 2, 3, 4, 5});
   auto removed = apply_retention(scratch.path(), 2);
@@ -159,7 +159,7 @@ TEST_CASE("retention removes the oldest and keeps as many as asked") {
   CHECK(remove_abandoned(scratch.path())->empty());
 }
 
-TEST_CASE("the best by a metric stays beside the latest, until a better one comes") {
+TEST_CASE("the best by a metric is kept beside the latest, until a better one exists") {
   auto scratch = scratch_directory{};
   auto by_loss = retention_policy{1, "loss", score_mode::min};
   auto save_with_loss = [&](std::uint64_t step, double loss) {
@@ -176,7 +176,7 @@ TEST_CASE("the best by a metric stays beside the latest, until a better one come
   CHECK(save_with_loss(4, std::nan("")) == steps{2, 4});
   CHECK(save_with_loss(5, 1) == steps{5});
   CHECK(save_with_loss(6, 1.5) == steps{5, 6});
-  // One that tells nothing any more is not the best.
+  // A checkpoint whose manifest is damaged is not the best.
   flip_bit(scratch.path() / "step-00000005" / "manifest.snapshot", 99);
   CHECK(save_with_loss(7, 9) == steps{6, 7});
 }
@@ -192,7 +192,7 @@ TEST_CASE("retention removes nothing while the newest is damaged") {
   CHECK(steps_in(scratch.path()) == steps{1, 2, 3});
 }
 
-TEST_CASE("keeping no checkpoint at all is refused") {
+TEST_CASE("keeping no checkpoint is refused") {
   auto scratch = scratch_directory{};
   save_steps(scratch.path(), {1});
   auto removed = apply_retention(scratch.path(), 0);
@@ -201,7 +201,7 @@ TEST_CASE("keeping no checkpoint at all is refused") {
   CHECK(steps_in(scratch.path()) == steps{1});
 }
 
-TEST_CASE("a removal that was interrupted does not stand in the way of the next") {
+TEST_CASE("an interrupted removal does not block the next") {
   auto scratch = scratch_directory{};
   save_steps(scratch.path(), {1});
   fs::create_directories(scratch.path() / ".step-00000001.removed" / "inside");

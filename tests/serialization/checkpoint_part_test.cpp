@@ -28,7 +28,7 @@ std::vector<part_report> write_all_parts(const std::filesystem::path& directory,
   return result;
 }
 
-/// A file system of `size_bytes` bytes for one test. Not there without the right to mount.
+/// A file system of `size_bytes` bytes for one test. Not available without the right to mount.
 class small_disk {
  public:
   explicit small_disk(std::filesystem::path path, const std::string& options) : path_(std::move(path)) {
@@ -52,7 +52,7 @@ class small_disk {
 
 } // namespace
 
-TEST_CASE("a part holds its chunks at their places and zeros elsewhere") {
+TEST_CASE("a part holds its chunks at their offsets and zeros elsewhere") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto plan = plan_chunks(state.specs(), 3, small_limit_bytes);
@@ -91,7 +91,7 @@ TEST_CASE("several workers write their parts at once") {
   CHECK(add_parts(content, state.specs(), plan, reports));
 }
 
-TEST_CASE("a part that was begun before is never continued") {
+TEST_CASE("an existing part is never continued") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto plan = plan_chunks(state.specs(), 1);
@@ -117,7 +117,7 @@ TEST_CASE("tensors that were not planned are refused before anything is written"
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "x"));
 }
 
-TEST_CASE("reports that do not make the plan are a mismatch that names the part") {
+TEST_CASE("reports that do not match the plan are a mismatch that names the part") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto plan = plan_chunks(state.specs(), 3, small_limit_bytes);
@@ -160,7 +160,7 @@ TEST_CASE("a full disk is an error that says what to do, before anything is writ
   CHECK(report.error().message.find("free space") != std::string::npos);
 }
 
-TEST_CASE("a disk that fills up under a commit leaves the checkpoint uncommitted") {
+TEST_CASE("a disk that fills up during a commit leaves the checkpoint uncommitted") {
   auto scratch = scratch_directory{};
   auto disk = small_disk{scratch.path() / "disk", "size=64k"};
   if (!disk.mounted()) {
@@ -179,7 +179,7 @@ TEST_CASE("a disk that fills up under a commit leaves the checkpoint uncommitted
   CHECK(save(disk.path(), state, content, 1));
 }
 
-TEST_CASE("a limit on file sizes is an error, not a signal's end") {
+TEST_CASE("a limit on file sizes is an error, not a signal that kills the process") {
   auto before = rlimit{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   auto scratch = scratch_directory{};

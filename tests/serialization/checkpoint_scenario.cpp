@@ -116,12 +116,12 @@ expected<void> checkpoint_scenario::run() {
     if (auto done = retain(); !done)
       return done;
   }
-  // A worker is lost after the first part: the attempt is given up and taken again.
+  // A worker is lost after the first part: the attempt is abandoned and repeated.
   if (auto written = write({40}, 1, 0); !written)
     return written;
   if (auto taken = take({40}, 2); !taken)
     return taken;
-  // The next one is being written while old ones go.
+  // The next one is written while old ones are removed.
   if (auto written = write({50}, 1, 0); !written)
     return written;
   if (auto done = retain(); !done)
@@ -152,7 +152,7 @@ expected<void> checkpoint_scenario::go_on() {
       if (auto aside = set_aside(each.directory, files_); !aside)
         return fail(std::move(aside.error()));
   auto last = latest ? latest->found.content().step : step_id{0};
-  // The newest that is found may be one that was on its way; now the world has seen it.
+  // The found checkpoint may be one whose commit had not returned; from now on it counts as acknowledged.
   if (last.value != 0)
     promises_.acknowledged(last);
   if (auto taken = take({last.value + 10}); !taken)

@@ -17,11 +17,11 @@
 
 namespace troupe::serialization {
 
-/// What a store has told the world so far, and what must therefore be found whatever happens.
+/// What a store has acknowledged so far, and must therefore be found whatever happens.
 struct store_promises {
-  /// The newest checkpoint that was acknowledged.
+  /// The newest acknowledged checkpoint.
   std::optional<step_id> newest;
-  /// Those that were acknowledged and that no removal has begun on.
+  /// The acknowledged checkpoints whose removal has not started.
   std::set<step_id> kept;
 
   void acknowledged(step_id step) {
@@ -30,7 +30,8 @@ struct store_promises {
   }
 };
 
-/// The life of a run's checkpoints, in small: two or three tensors of a few pages, several checkpoints, in parts.
+/// A small model of the life of a run's checkpoints: two or three tensors of a few pages, several checkpoints, in
+/// parts.
 class checkpoint_scenario {
  public:
   struct shape {
@@ -42,8 +43,8 @@ class checkpoint_scenario {
     reuse_policy reuse = reuse_policy::none();
   };
 
-  /// The second part is all of a tensor that never changes; its whole chunks are worth a file of their own, which up to
-  /// three checkpoints share.
+  /// The second part is a whole tensor that never changes; its full chunks get their own files, which up to three
+  /// checkpoints share.
   [[nodiscard]] static shape with_frozen_tensor() { return {2, 4096, 2, 12'000, {4096, 3}}; }
 
   checkpoint_scenario(file_system& files, shape sizes, store_promises promises = {});
@@ -51,11 +52,11 @@ class checkpoint_scenario {
   [[nodiscard]] const store_promises& promises() const noexcept { return promises_; }
   [[nodiscard]] static const std::filesystem::path& directory();
 
-  /// What the store does: several checkpoints, an attempt that is given up, one that is prepared while older ones go,
-  /// a restart. Ends at the first error.
+  /// The store's operations: several checkpoints, an abandoned attempt, one written while older ones are removed, a
+  /// restart. Stops at the first error.
   [[nodiscard]] expected<void> run();
 
-  /// Begins as a restarted run does, with what a crash has left, takes one more checkpoint and removes old ones.
+  /// Restarts from what a crash left, takes one more checkpoint and removes old ones.
   [[nodiscard]] expected<void> go_on();
 
   [[nodiscard]] expected<void> write(step_id step, std::uint32_t attempt, std::uint32_t part);
@@ -63,14 +64,14 @@ class checkpoint_scenario {
   [[nodiscard]] expected<void> take(step_id step, std::uint32_t attempt = 1);
   [[nodiscard]] expected<void> retain();
 
-  /// What is wrong with what is found, by the promises; nothing if all is well.
+  /// How the found checkpoints violate the guarantees; `nullopt` if they do not.
   [[nodiscard]] std::optional<std::string> find_flaw() const;
 
-  /// Replaces parts of what the store does.
+  /// Replaces some of the store's operations.
   std::function<expected<void>(checkpoint_scenario&)> retain_instead;
   std::function<expected<void>(checkpoint_scenario&, step_id)> before_commit;
 
-  /// Removes a checkpoint, whatever others there are.
+  /// Removes a checkpoint unconditionally.
   [[nodiscard]] expected<void> remove(step_id step);
 
  private:
@@ -80,11 +81,11 @@ class checkpoint_scenario {
   file_system& files_;
   shape shape_;
   store_promises promises_;
-  /// Reports of the parts of attempts that are not committed.
+  /// Reports of the parts of uncommitted attempts.
   std::map<std::pair<step_id, std::uint32_t>, std::vector<part_report>> reports_;
   std::vector<tensor_spec> specs_;
   std::vector<std::byte> frozen_;
-  /// One for each part, as each has a worker of its own.
+  /// One per part, as each part has its own worker.
   std::vector<reusing_writer> writers_;
 };
 

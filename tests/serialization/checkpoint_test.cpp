@@ -63,14 +63,14 @@ stored_chunk place_of(const checkpoint& stored, std::string_view tensor) {
 
 } // namespace
 
-TEST_CASE("a state comes back, bit for bit, whatever it was cut into") {
+TEST_CASE("a state is read back bit for bit, however it was cut") {
   auto state = sample_state{assorted_specs()};
   for (auto parts : {1u, 3u, 7u, 100u})
     for (auto limit : {std::uint64_t{4096}, small_limit_bytes, max_chunk_bytes})
       check_round_trip(state, parts, limit);
 }
 
-TEST_CASE("states of nothing come back") {
+TEST_CASE("empty states are read back") {
   auto nothing = sample_state{{}};
   check_round_trip(nothing, 1, small_limit_bytes);
   check_round_trip(nothing, 3, small_limit_bytes);
@@ -78,7 +78,7 @@ TEST_CASE("states of nothing come back") {
   check_round_trip(empty, 2, small_limit_bytes);
 }
 
-TEST_CASE("a large odd tensor comes back from chunks of the full size") {
+TEST_CASE("a large odd tensor is read back from chunks of the full size") {
   auto state = sample_state{{{"large", dtype::u8, {(65 << 20) + 3}}}};
   check_round_trip(state, 1, max_chunk_bytes);
 }
@@ -110,7 +110,7 @@ TEST_CASE("any number of threads reads the same, and finds the same damage first
     CHECK(mentions(stored.verify(read_back::from_device, threads).error(), {"\"a\"", "chunk 7", "part-0000.bin"}));
 }
 
-TEST_CASE("reading asks for the right name, index and size") {
+TEST_CASE("reading requires the right name, index and size") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto stored = open_good(*save(scratch.path(), state, sample_manifest(), 1));
@@ -121,7 +121,7 @@ TEST_CASE("reading asks for the right name, index and size") {
   CHECK_FALSE(stored.find("absent"));
 }
 
-TEST_CASE("a flipped bit in a tensor is found, and named") {
+TEST_CASE("a flipped bit in a tensor is found and named") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto path = *save(scratch.path(), state, sample_manifest(), 3);
@@ -143,7 +143,7 @@ TEST_CASE("a flipped bit in a tensor is found, and named") {
   CHECK(stored.read_tensor("scalar", copy));
 }
 
-TEST_CASE("a flipped bit in the padding is found, and its place named") {
+TEST_CASE("a flipped bit in the padding is found, and its offset named") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto path = *save(scratch.path(), state, sample_manifest(), 1);
@@ -160,7 +160,7 @@ TEST_CASE("a flipped bit in the padding is found, and its place named") {
   }
 }
 
-TEST_CASE("a part that is missing, cut short or longer is damage that names it") {
+TEST_CASE("a missing, truncated or extended part is damage that names it") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto path = *save(scratch.path(), state, sample_manifest(), 3);
@@ -178,7 +178,7 @@ TEST_CASE("a part that is missing, cut short or longer is damage that names it")
   CHECK(verify_error(path).code == errc::damaged);
 }
 
-TEST_CASE("a part that is cut short after opening is damage, not a crash") {
+TEST_CASE("a part truncated after opening is damage, not a crash") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto path = *save(scratch.path(), state, sample_manifest(), 1);
@@ -202,7 +202,7 @@ TEST_CASE("a missing or damaged manifest is damage, a missing directory is not f
   CHECK(verify_error(scratch.path() / "absent").code == errc::not_found);
 }
 
-TEST_CASE("the newest good checkpoint is opened, and the damaged ones are named") {
+TEST_CASE("the newest valid checkpoint is opened, and the damaged ones are named") {
   auto scratch = scratch_directory{};
   CHECK(open_latest(scratch.path()).error().code == errc::not_found);
   for (std::uint64_t step = 1; step <= 4; ++step) {
@@ -226,7 +226,7 @@ TEST_CASE("the newest good checkpoint is opened, and the damaged ones are named"
   CHECK(mentions(none.error(), {"step-00000004", "step-00000003", "step-00000002", "step-00000001"}));
 }
 
-TEST_CASE("a chunk may lie in a file of its own, and chunks of equal bytes in one place") {
+TEST_CASE("a chunk may be in its own file, and equal chunks in one place") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "step-00000001";
   fs::create_directory(path);
@@ -276,7 +276,7 @@ TEST_CASE("the stored checkpoint of format version 1 still loads, with the same 
   CHECK(*identity == "25a1e5f6684961b4dbc22f73f8f0c2b902f954350e7f0e189a30143ed792b8f9");
 }
 
-// Not run: `--no-skip` writes the stored checkpoint anew. Only for a new format version, under a new name.
+// Not run: `--no-skip` rewrites the stored checkpoint. Only for a new format version, under a new name.
 TEST_CASE("write the stored checkpoint" * doctest::skip()) {
   auto scratch = scratch_directory{};
   auto state = stored_v1_state();

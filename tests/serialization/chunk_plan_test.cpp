@@ -11,7 +11,7 @@ using namespace troupe::serialization;
 
 namespace {
 
-/// Checks everything that a plan promises.
+/// Checks all guarantees of a plan.
 void check_plan(const std::vector<tensor_spec>& specs, std::uint32_t parts, std::uint64_t limit_bytes) {
   CAPTURE(specs.size());
   CAPTURE(parts);
@@ -62,7 +62,7 @@ TEST_CASE("a plan of terabytes needs no memory for them") {
   CHECK(plan.chunks.size() <= (std::uint64_t{4} << 40) / max_chunk_bytes + 1000);
 }
 
-TEST_CASE("one great tensor is shared by all parts") {
+TEST_CASE("one huge tensor is shared by all parts") {
   auto plan = plan_chunks(std::vector<tensor_spec>{{"big", dtype::u8, {65 << 20}}}, 5);
   for (std::uint32_t part = 0; part < 5; ++part)
     CHECK(plan.chunks_of(part).size() == 1);

@@ -5,7 +5,7 @@
 using namespace troupe;
 using namespace troupe::serialization;
 
-TEST_CASE("a chunk is written, gets a file when it stays the same, and is linked until enough checkpoints share it") {
+TEST_CASE("a chunk is written, gets a file when it is unchanged, and is linked until enough checkpoints share it") {
   constexpr auto policy = reuse_policy{1000, 8};
   struct row {
     std::uint64_t length_bytes;
@@ -32,7 +32,7 @@ TEST_CASE("a chunk is written, gets a file when it stays the same, and is linked
   }
 }
 
-TEST_CASE("chunks are known of the last committed checkpoint of the same plan and part, and of no other") {
+TEST_CASE("chunks are known from the last committed checkpoint of the same plan and part only") {
   auto small = plan_chunks(std::vector<tensor_spec>{{"w", dtype::u8, {9000}}}, 2);
   auto large = plan_chunks(std::vector<tensor_spec>{{"w", dtype::u8, {9001}}}, 2);
   auto memory = chunk_memory{};
@@ -46,7 +46,7 @@ TEST_CASE("chunks are known of the last committed checkpoint of the same plan an
   CHECK(memory.directory() == "/first");
   CHECK(memory.known(small, 0).empty());
   CHECK(memory.known(large, 1).empty());
-  // Given up: another is begun, and that is given up, too.
+  // Abandoned: another part is begun, and abandoned as well.
   memory.written(small, 1, {{6, 2}});
   memory.begun();
   memory.committed("/second");

@@ -12,7 +12,7 @@ using namespace troupe;
 
 namespace {
 
-/// A change that spoils a good configuration, the field that the message must name, and a word of the remedy.
+/// A change that invalidates a configuration, the field that the message must name, and a word of the remedy.
 struct mistake {
   std::string what;
   std::function<void(trainer_config&)> make;
@@ -28,7 +28,7 @@ const std::vector<mistake>& mistakes() {
        [](auto& x) {
          x.scaling.num_workers = {4, 2};
        },
-       "scaling.num_workers is 4-2", "from the smaller number to the larger"},
+       "scaling.num_workers is 4-2", "the smaller number first"},
       {"a range from none",
        [](auto& x) {
          x.scaling.num_workers = {0, 2};
@@ -70,7 +70,7 @@ const std::vector<mistake>& mistakes() {
       {"a name that is no ASCII", [](auto& x) { x.run.name = "zürich"; }, "run.name", "use letters"},
       {"a name beyond all file systems", [](auto& x) { x.run.name = std::string(129, 'a'); }, "run.name",
        "at most 128"},
-      {"no storage path", [](auto& x) { x.run.storage_path = ""; }, "run.storage_path", "say where"},
+      {"no storage path", [](auto& x) { x.run.storage_path = ""; }, "run.storage_path", "name the directory"},
       {"no checkpoint to keep", [](auto& x) { x.checkpoint.num_to_keep = 0; }, "checkpoint.num_to_keep",
        "at least the latest"},
       {"a score that is ordered in no way", [](auto& x) { x.checkpoint.score_order = score_mode{0}; },
@@ -90,18 +90,18 @@ const std::vector<mistake>& mistakes() {
        [](auto& x) {
          x.cluster.nodes = {"a:1", "b:1", "a:1"};
        },
-       "a:1", "twice"},
+       "a:1", "more than once"},
   };
   return all;
 }
 
 } // namespace
 
-TEST_CASE("the defaults are good") {
+TEST_CASE("the defaults are valid") {
   CHECK(validate({}));
 }
 
-TEST_CASE("what is at the edge of the allowed is good") {
+TEST_CASE("the limits of each range are valid") {
   trainer_config config;
   config.scaling.shards = 65536;
   config.scaling.num_workers = 65536;
@@ -121,7 +121,7 @@ TEST_CASE("what is at the edge of the allowed is good") {
   CHECK(validate(config));
 }
 
-TEST_CASE("a worker that is to use a GPU takes one where nothing else is said") {
+TEST_CASE("a worker that uses a GPU takes one by default") {
   scaling_config scaling;
   CHECK(resources_of_worker(scaling).gpus == 0);
   scaling.use_gpu = true;
@@ -130,7 +130,7 @@ TEST_CASE("a worker that is to use a GPU takes one where nothing else is said") 
   CHECK(resources_of_worker(scaling) == resources{2, 0.5});
 }
 
-TEST_CASE("every mistake in a configuration is told with its field and its remedy") {
+TEST_CASE("every mistake in a configuration is reported with its field and its remedy") {
   for (const auto& each : mistakes()) {
     CAPTURE(each.what);
     trainer_config config;
@@ -144,7 +144,7 @@ TEST_CASE("every mistake in a configuration is told with its field and its remed
   }
 }
 
-TEST_CASE("endpoints are taken apart and put together again") {
+TEST_CASE("endpoints are parsed and formatted") {
   struct row {
     std::string text;
     endpoint value;
@@ -165,7 +165,7 @@ TEST_CASE("endpoints are taken apart and put together again") {
   }
 }
 
-TEST_CASE("what is no endpoint is refused with its text and an example") {
+TEST_CASE("an invalid endpoint is refused with its text and an example") {
   for (const std::string text : {"",
                                  ":",
                                  ":4000",
@@ -195,7 +195,7 @@ TEST_CASE("what is no endpoint is refused with its text and an example") {
   }
 }
 
-TEST_CASE("modes have the names that people type") {
+TEST_CASE("modes have the names that users type") {
   CHECK(to_string(resume_mode::automatic) == "auto");
   CHECK(to_string(resume_mode::never) == "never");
   CHECK(to_string(resume_mode::required) == "required");
@@ -226,7 +226,7 @@ TEST_CASE("a number of workers is one number or a range, and is written as it is
   }
 }
 
-TEST_CASE("what is no number of workers is refused with its text and an example") {
+TEST_CASE("an invalid number of workers is refused with its text and an example") {
   for (const std::string text :
        {"",   "0",  "0-4", "4-2",  "-",  "-4",  "4-",  ":4",   "4:",         "2-4-8",       "2:4:8",
         " 4", "4 ", "+4",  "four", "4x", "0x4", "4.0", "2..8", "4294967296", "2-4294967296"}) {

@@ -1,5 +1,5 @@
-// Crashes of the machine, at every operation of a store's life and with everything that may then be left of what was
-// not synced. TROUPE_LONG_TESTS=1 tries some hundred thousand states, TROUPE_SEED=<number> other ones.
+// Machine crashes at every operation of a store's life, with everything that may then be left of unsynced data.
+// TROUPE_LONG_TESTS=1 tries several hundred thousand states, TROUPE_SEED=<number> different ones.
 #include "checkpoint_scenario.hpp"
 #include "interposed_files.hpp"
 #include "memory_disk.hpp"
@@ -45,7 +45,7 @@ fate random_fate(random_source& random) {
   return {what, plain ? 0 : random.below(1u << 16)};
 }
 
-/// What may become of `unsynced` changes: everything alike, each one apart from all others, and `more` by chance.
+/// The possible fates of `unsynced` changes: all alike, each one different from the others, and `more` random ones.
 std::set<std::vector<fate>> choose_fates(std::size_t unsynced, std::size_t more, random_source& random) {
   auto result = std::set<std::vector<fate>>{};
   const auto kept = std::vector<fate>(unsynced, fate{fate::kind::kept});
@@ -71,7 +71,7 @@ std::set<std::vector<fate>> choose_fates(std::size_t unsynced, std::size_t more,
   return result;
 }
 
-/// Lets the machine crash wherever it can, and looks at what is left each time.
+/// Crashes the machine at every possible point, and checks what is left each time.
 class crash_explorer {
  public:
   explicit crash_explorer(checkpoint_scenario::shape sizes, std::uint64_t seed) : shape_(sizes), random_(seed) {}
@@ -79,7 +79,7 @@ class crash_explorer {
   using interpose = std::function<std::unique_ptr<file_system>(memory_disk&)>;
   using adjust = std::function<void(checkpoint_scenario&)>;
 
-  /// Runs the scenario, over the file system that `broken` puts before the disk.
+  /// Runs the scenario on the file system that `broken` puts in front of the disk.
   void explore(const interpose& broken = {}, const adjust& change = {}) {
     auto disk = memory_disk{};
     leave_directory_unsynced(disk);
@@ -98,7 +98,7 @@ class crash_explorer {
   [[nodiscard]] const std::optional<std::string>& flaw() const noexcept { return flaw_; }
 
  private:
-  /// What is there when a process was killed right after it had made the directory for checkpoints.
+  /// The state left by a process that was killed right after creating the checkpoints directory.
   static void leave_directory_unsynced(memory_disk& disk) {
     const auto& path = checkpoint_scenario::directory();
     value_or_throw(create_directories_durably(path.parent_path(), disk));
@@ -117,7 +117,7 @@ class crash_explorer {
     }
   }
 
-  /// The newest checkpoint is found, what a crash has left is removed, and the run goes on.
+  /// Checks that the newest checkpoint is found, the crash's remains are removed, and the run resumes.
   std::optional<std::string> recover(memory_disk& disk, const store_promises& promises, int depth) {
     auto scenario = checkpoint_scenario{disk, shape_, promises};
     if (auto flaw = scenario.find_flaw())
@@ -137,14 +137,14 @@ class crash_explorer {
 
   checkpoint_scenario::shape shape_;
   std::size_t more_states_ = is_long() ? 200 : 2;
-  /// After every so many crashes the machine crashes again, while the run goes on.
+  /// After every so many crashes the machine crashes again while the run resumes.
   std::size_t again_ = is_long() ? 97 : 1009;
   random_source random_;
   std::size_t states_ = 0;
   std::optional<std::string> flaw_;
 };
 
-/// A file system that leaves out what `is_left_out` names.
+/// A file system that skips the operations named by `is_left_out`.
 crash_explorer::interpose leaving_out(std::function<bool(operation, const fs::path&)> is_left_out) {
   return [=](memory_disk& disk) {
     return std::make_unique<interposed_files>(disk, [=](operation what, const fs::path& path) {
@@ -173,7 +173,7 @@ bool is_checkpoint(const fs::path& path) {
   return parse_checkpoint_name(path.filename().string()).has_value();
 }
 
-/// Brings everything in an attempt to the device, but only once it has its final name.
+/// Syncs an attempt's files only after it has its final name.
 std::unique_ptr<file_system> rename_before_sync(memory_disk& disk) {
   auto sync_all = [&disk](const fs::path& path) {
     for (const auto& entry : value_or_throw(disk.list(path)))
@@ -189,7 +189,7 @@ std::unique_ptr<file_system> rename_before_sync(memory_disk& disk) {
   });
 }
 
-/// A device that loses one part of the third checkpoint, and says that it has it.
+/// A device that loses one part of the third checkpoint, and reports success.
 void lose_newest(memory_disk& disk) {
   disk.sync_is_a_lie = [](const fs::path& path) {
     return is_part(path) && path.string().find("step-00000030") != std::string::npos;
@@ -198,7 +198,7 @@ void lose_newest(memory_disk& disk) {
 
 } // namespace
 
-TEST_CASE("whatever a crash of the machine leaves, the newest checkpoint is found and the run goes on") {
+TEST_CASE("whatever a crash of the machine leaves, the newest checkpoint is found and the run resumes") {
   auto seed = seed_of_tests();
   CAPTURE(seed);
   auto states = std::size_t{0};
@@ -289,7 +289,7 @@ TEST_CASE("a commit that leaves out or reorders one operation does not survive e
   }
 }
 
-TEST_CASE("a device that loses what it has synced costs the newest checkpoint, and no other") {
+TEST_CASE("a device that loses synced data costs the newest checkpoint, and no other") {
   auto disk = memory_disk{};
   lose_newest(disk);
   auto scenario = checkpoint_scenario{disk, {2, 4096, 1}};
@@ -304,8 +304,7 @@ TEST_CASE("a device that loses what it has synced costs the newest checkpoint, a
   CHECK(latest->passed_over.size() == 1);
 }
 
-TEST_CASE(
-    "a removal that trusts the page cache, or looks at nothing, loses the last good checkpoint on such a device") {
+TEST_CASE("a removal that trusts the page cache, or checks nothing, loses the last valid checkpoint on such a device") {
   auto is_lost = [](const crash_explorer::interpose& broken, const crash_explorer::adjust& change) {
     auto disk = memory_disk{};
     lose_newest(disk);
@@ -325,8 +324,8 @@ TEST_CASE(
   }));
 }
 
-TEST_CASE("a file that is damaged on the device is not linked again, unless the page cache is trusted") {
-  // It comes with the second checkpoint, and would be linked by the third.
+TEST_CASE("a file damaged on the device is not linked again, unless the page cache is trusted") {
+  // The file is created with the second checkpoint, and would be linked by the third.
   auto is_lost = [](const crash_explorer::interpose& broken) {
     auto disk = memory_disk{};
     auto front = broken ? broken(disk) : nullptr;

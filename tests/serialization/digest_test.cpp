@@ -19,12 +19,12 @@ void append_u64(std::string& text, std::uint64_t value) {
 
 } // namespace
 
-TEST_CASE("SHA-256 gives the digests of the standard") {
+TEST_CASE("SHA-256 yields the digests of the standard") {
   CHECK(sha256_hex({}) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(sha256_hex(bytes_of("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-TEST_CASE("SHA-256 in pieces equals SHA-256 in one") {
+TEST_CASE("SHA-256 in pieces equals SHA-256 at once") {
   auto digest = sha256{};
   digest.update(bytes_of("a"));
   digest.update({});
@@ -32,17 +32,17 @@ TEST_CASE("SHA-256 in pieces equals SHA-256 in one") {
   CHECK(digest.hex_digest() == sha256_hex(bytes_of("abc")));
 }
 
-TEST_CASE("XXH3 gives the reference's value for no bytes") {
+TEST_CASE("XXH3 yields the reference's value for no bytes") {
   CHECK(xxh3({}) == 0x2d06800538d394c2);
   CHECK(xxh3(bytes_of("a")) != xxh3(bytes_of("b")));
 }
 
-TEST_CASE("HMAC gives the digest of RFC 4231's second test") {
+TEST_CASE("HMAC yields the digest of RFC 4231's second test") {
   auto digest = hmac_sha256(bytes_of("Jefe"), bytes_of("what do ya want for nothing?"));
   CHECK(to_hex(digest) == "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 
-TEST_CASE("HMAC takes an empty key and an empty message") {
+TEST_CASE("HMAC accepts an empty key and an empty message") {
   CHECK(to_hex(hmac_sha256({}, {})) == "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
 }
 
@@ -53,7 +53,7 @@ TEST_CASE("secrets compare equal only if they are") {
   CHECK(equal_constant_time({}, {}));
 }
 
-TEST_CASE("random digits have the asked-for length and differ") {
+TEST_CASE("random digits have the requested length and differ") {
   CHECK(random_hex(0).empty());
   auto text = random_hex(16);
   CHECK(text.size() == 32);
@@ -96,7 +96,7 @@ TEST_CASE("a state's identity does not depend on the order of its tensors") {
   CHECK(state_sha256(views, "{}") != before);
 }
 
-TEST_CASE("a stored state has the identity of the state that was stored, however it was cut") {
+TEST_CASE("a stored state has the identity of the original state, however it was cut") {
   auto state = sample_state{assorted_specs()};
   auto content = sample_manifest();
   auto identity = state_sha256(state.views(), content.values_json);

@@ -15,7 +15,7 @@ std::size_t entries_in(const std::filesystem::path& path) {
 
 } // namespace
 
-TEST_CASE("a durable file is made, replaced, and leaves nothing beside it") {
+TEST_CASE("a durable file is created and replaced, and leaves no other file") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "result.json";
   for (auto text : {std::string{"first"}, std::string{}, std::string(100'000, 'x')}) {
@@ -33,7 +33,7 @@ TEST_CASE("a durable file in a missing directory is not found") {
   CHECK(written.error().message.find("absent") != std::string::npos);
 }
 
-TEST_CASE("a durable file that cannot take its name leaves nothing behind") {
+TEST_CASE("a durable file that cannot be renamed leaves nothing behind") {
   auto scratch = scratch_directory{};
   std::filesystem::create_directories(scratch.path() / "taken" / "inside");
   auto written = write_file_durably(scratch.path() / "taken", "text");
@@ -42,7 +42,7 @@ TEST_CASE("a durable file that cannot take its name leaves nothing behind") {
   CHECK(entries_in(scratch.path()) == 1);
 }
 
-TEST_CASE("directories are made with all that is missing above, again without harm") {
+TEST_CASE("directories are created with their missing parents, idempotently") {
   auto scratch = scratch_directory{};
   for (auto path : {scratch.path() / "a" / "b" / "c", scratch.path() / "d" / "e" / ""}) {
     REQUIRE(create_directories_durably(path));

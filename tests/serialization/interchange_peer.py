@@ -36,7 +36,7 @@ def read(path):
         values = numpy.load(path, allow_pickle=False)
         values = values.astype(values.dtype.newbyteorder("<"))
         return {"": described(values.dtype.name, values.shape, values.tobytes("C"))}
-    # Both ways in which Python's users read them, as far as NumPy has the dtype.
+    # Both ways in which Python users read them, where NumPy supports the dtype.
     with open(path, "rb") as file:
         content = {name: described(entry["dtype"], entry["shape"], bytes(entry["data"]))
                    for name, entry in safetensors.deserialize(file.read())}
@@ -50,7 +50,7 @@ def read(path):
 def write(directory):
     arrays = {f"{dtype} {shape}": array(dtype, shape) for dtype in NUMPY_TYPES for shape in SHAPES}
     safetensors.numpy.save_file(arrays, os.path.join(directory, "arrays.safetensors"), metadata={"format": "pt"})
-    # NumPy has no bf16. Newer versions want an address, older ones the bytes.
+    # NumPy has no bf16. Newer versions take an address, older ones the bytes.
     data = numpy.arange(12, dtype="uint8")
     if hasattr(safetensors, "TensorSpec"):
         raw = {"bf16": safetensors.TensorSpec(dtype="bfloat16", shape=[3, 2], data_ptr=data.ctypes.data, data_len=12)}

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Python, with what it says on the peer script's arguments.
+/// Runs the Python peer script.
 class peer {
  public:
   explicit peer(const fs::path& scratch) : scratch_(scratch) {
@@ -27,7 +27,7 @@ class peer {
     prefix_ = given ? std::vector<std::string>{python_} : std::vector<std::string>{python_, "python3"};
   }
 
-  /// The reason why there is none; empty where there is.
+  /// Why the peer is not available; empty if it is.
   std::string absent() {
     auto process = start({"probe"});
     if (process.wait() == testing::exit_status{0, {}})
@@ -60,7 +60,7 @@ class peer {
   std::vector<std::string> prefix_;
 };
 
-/// What NumPy calls it.
+/// NumPy's name of the dtype.
 std::string numpy_name(dtype type) {
   switch (type) {
   case dtype::f32:
@@ -105,7 +105,7 @@ nlohmann::json described(const std::string& type, const tensor_spec& spec, std::
 
 } // namespace
 
-TEST_CASE("files that Python's safetensors and NumPy write are read, and those that we write by them") {
+TEST_CASE("files of Python's safetensors and NumPy are read, and ours are read by them") {
   auto scratch = scratch_directory{};
   auto python = peer{scratch.path()};
   if (auto reason = python.absent(); !reason.empty()) {

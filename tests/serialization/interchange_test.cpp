@@ -29,7 +29,7 @@ checkpoint open_good(const fs::path& path) {
   return *result;
 }
 
-/// A manifest without what says where bytes are.
+/// A manifest without the places of bytes.
 manifest said(const checkpoint& stored) {
   auto result = stored.content();
   result.parts.clear();
@@ -44,7 +44,7 @@ std::size_t entries_in(const fs::path& directory) {
 
 } // namespace
 
-TEST_CASE("a checkpoint that was exported and imported is the same one") {
+TEST_CASE("exporting and importing a checkpoint restores it") {
   auto scratch = scratch_directory{};
   auto state = booleans_that_are{assorted_specs()};
   auto content = sample_manifest();
@@ -68,7 +68,7 @@ TEST_CASE("a checkpoint that was exported and imported is the same one") {
   CHECK(read_file(again) == read_file(file));
 }
 
-TEST_CASE("metrics that are no numbers outlive an export") {
+TEST_CASE("non-finite metrics survive an export") {
   auto scratch = scratch_directory{};
   auto state = sample_state{{{"a", dtype::f32, {2}}}};
   auto content = sample_manifest();
@@ -80,7 +80,7 @@ TEST_CASE("metrics that are no numbers outlive an export") {
   CHECK(std::isnan(imported->content().metrics.at("nan")));
 }
 
-TEST_CASE("a state that was changed after its export is refused, unless that is meant") {
+TEST_CASE("a state changed after its export is refused, unless the change is accepted") {
   auto scratch = scratch_directory{};
   auto state = sample_state{{{"a", dtype::f32, {200}}, {"b", dtype::i64, {3}}}};
   auto original = open_good(save(scratch.path() / "run", state, sample_manifest(), 2).value());
@@ -100,7 +100,7 @@ TEST_CASE("a state that was changed after its export is refused, unless that is 
   CHECK(state_sha256(*accepted).value() != state_sha256(original).value());
 }
 
-TEST_CASE("a stranger's safetensors file becomes a checkpoint with a run id of its own") {
+TEST_CASE("a foreign safetensors file becomes a checkpoint with its own run id") {
   auto scratch = scratch_directory{};
   auto state = booleans_that_are{assorted_specs()};
   auto file = scratch.path() / "x.safetensors";
@@ -119,9 +119,9 @@ TEST_CASE("a stranger's safetensors file becomes a checkpoint with a run id of i
   CHECK(other->content().run != imported->content().run);
 }
 
-TEST_CASE("a state that needs several parts is imported whole") {
+TEST_CASE("a state that needs several parts is imported completely") {
   auto scratch = scratch_directory{};
-  // 300 MiB of one bit here and there: sparse to make, all of it to be read.
+  // 300 MiB with a few bits set: sparse to create, but read completely.
   auto spec = tensor_spec{"large", dtype::u8, {300 << 20}};
   auto file = scratch.path() / "x.safetensors";
   auto piece = std::vector<std::byte>(1 << 20);
@@ -149,7 +149,7 @@ TEST_CASE("a state that needs several parts is imported whole") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("one tensor goes through an NPY file and back") {
+TEST_CASE("one tensor is written to an NPY file and read back") {
   auto scratch = scratch_directory{};
   auto state = booleans_that_are{assorted_specs()};
   auto original = open_good(save(scratch.path() / "run", state, sample_manifest(), 3).value());
@@ -187,7 +187,7 @@ TEST_CASE("damage in a checkpoint is not exported") {
   CHECK(entries_in(scratch.path()) == 2);
 }
 
-TEST_CASE("what cannot be imported leaves nothing behind") {
+TEST_CASE("a failed import leaves nothing behind") {
   auto scratch = scratch_directory{};
   auto state = sample_state{{{"a", dtype::f32, {2}}}};
   auto views = state.views();
@@ -231,7 +231,7 @@ TEST_CASE("what cannot be imported leaves nothing behind") {
   CHECK(entries_in(scratch.path()) == 0);
 }
 
-TEST_CASE("an import takes nobody's place") {
+TEST_CASE("an import never overwrites") {
   auto scratch = scratch_directory{};
   auto state = sample_state{{{"a", dtype::f32, {2}}}};
   auto file = scratch.path() / "x.safetensors";

@@ -28,22 +28,22 @@ enum class operation : std::uint8_t {
   drop_cached,
 };
 
-/// What becomes of one operation.
+/// The fate of one operation.
 struct verdict {
   enum class kind : std::uint8_t { carried_out, left_out, failed };
 
   kind what = kind::carried_out;
-  /// The system's number, if it fails. A write that fails has written half of its bytes.
+  /// The `errno` value if it fails. A failing write has written half of its bytes.
   int cause = 0;
-  /// Done after the operation was carried out.
+  /// Called after the operation was executed.
   std::function<void()> afterwards = {};
 };
 
-/// A file system that asks about every operation before it is handed on to another one. Those that are left out say
-/// that they went well.
+/// A file system that asks about every operation before forwarding it to another one. Skipped operations report
+/// success.
 class interposed_files : public file_system {
  public:
-  /// The path is that which a rename gives.
+  /// For a rename, the path is the new one.
   using judge = std::function<verdict(operation, const std::filesystem::path&)>;
 
   interposed_files(file_system& below, judge decide) : below_(below), decide_(std::move(decide)) {}
@@ -77,7 +77,8 @@ class interposed_files : public file_system {
   }
 
   expected<void> make_directory(const std::filesystem::path& path) override {
-    return judged(operation::make_directory, "making the directory", path, [&] { return below_.make_directory(path); });
+    return judged(operation::make_directory, "creating the directory", path,
+                  [&] { return below_.make_directory(path); });
   }
 
   expected<void> rename(const std::filesystem::path& from, const std::filesystem::path& to, if_taken what) override {
@@ -101,8 +102,7 @@ class interposed_files : public file_system {
   }
 
   expected<void> sync_directory(const std::filesystem::path& path) override {
-    return judged(operation::sync_directory, "bringing to the device", path,
-                  [&] { return below_.sync_directory(path); });
+    return judged(operation::sync_directory, "syncing", path, [&] { return below_.sync_directory(path); });
   }
 
  private:
@@ -136,7 +136,7 @@ class interposed_files : public file_system {
     }
 
     expected<void> sync() override {
-      return files_.judged(operation::sync, "bringing to the device", path(), [&] { return below_->sync(); });
+      return files_.judged(operation::sync, "syncing", path(), [&] { return below_->sync(); });
     }
 
     void drop_cached() const noexcept override {

@@ -10,7 +10,7 @@ using namespace troupe::serialization;
 
 namespace {
 
-/// Manifests to begin with, each as a file and as its message alone.
+/// The initial corpus: manifests, each as a file and as its message alone.
 void write_corpus(const std::filesystem::path& directory) {
   auto contents = std::vector<manifest>{{}, sample_manifest(), sample_manifest()};
   contents[2].parts = {{"part-0000.bin", 12288}, {"own-chunk.bin", 4096}};
@@ -27,8 +27,8 @@ void write_corpus(const std::filesystem::path& directory) {
 
 } // namespace
 
-// TROUPE_LONG_TESTS=1 goes on for ten minutes.
-TEST_CASE("the manifest's reader survives whatever a fuzzer finds") {
+// TROUPE_LONG_TESTS=1 runs for ten minutes.
+TEST_CASE("the manifest parser survives whatever a fuzzer finds") {
   auto fuzzer = std::string{TROUPE_MANIFEST_FUZZER};
   if (fuzzer.empty()) {
     std::puts("SKIP: there was no clang++ with libFuzzer when this was built");

@@ -1,6 +1,6 @@
-// Any bytes for the manifest's reader, under libFuzzer: it answers with a manifest or an error, and what it has read
-// can be written and read again. The first byte says whether the rest is a file as it stands, or a message whose frame
-// is made to fit: else no change would ever get beyond the checksum.
+// Runs the manifest parser on libFuzzer's inputs: it returns a manifest or an error, and an accepted manifest can be
+// written and read again. The first byte says whether the rest is a file as is, or a message that gets a matching
+// frame; otherwise no mutation would pass the checksum.
 #include "memory_disk.hpp"
 
 #include <troupe/serialization/checkpoint/manifest.hpp>
@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(write_manifest("/manifest", *content, disk).has_value());
   auto again = read_manifest("/manifest", disk);
   require(again.has_value());
-  // What is no number equals nothing.
+  // NaN equals nothing.
   for (auto* metrics : {&content->metrics, &again->metrics})
     std::erase_if(*metrics, [](const auto& x) { return std::isnan(x.second); });
   require(*again == *content);

@@ -55,7 +55,7 @@ errc code_of(const expected<manifest>& result) {
 
 } // namespace
 
-TEST_CASE("a manifest comes back with every field") {
+TEST_CASE("a manifest is read back with every field") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "manifest.snapshot";
   auto written = full_manifest();
@@ -65,7 +65,7 @@ TEST_CASE("a manifest comes back with every field") {
   CHECK(*read == written);
 }
 
-TEST_CASE("an empty manifest comes back") {
+TEST_CASE("an empty manifest is read back") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "manifest.snapshot";
   REQUIRE(write_manifest(path, {}));
@@ -88,7 +88,7 @@ TEST_CASE("every flipped bit of a manifest is damage") {
   }
 }
 
-TEST_CASE("a manifest that is cut short or has bytes at its end is damaged") {
+TEST_CASE("a truncated or extended manifest is damaged") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "manifest.snapshot";
   REQUIRE(write_manifest(path, full_manifest()));
@@ -112,7 +112,7 @@ TEST_CASE("a manifest of a newer version is refused with both versions") {
   CHECK(read.error().message.find("up to 1") != std::string::npos);
 }
 
-TEST_CASE("a message with a good checksum that does not parse is damaged") {
+TEST_CASE("a message with a valid checksum that cannot be parsed is damaged") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "manifest.snapshot";
   for (const auto& message : {std::string{}, std::string{"odd"}, std::string(8, '\xff'), std::string(64, '\x7f')}) {
@@ -127,7 +127,7 @@ TEST_CASE("a missing manifest is not found") {
   CHECK(code_of(read_manifest(scratch.path() / "absent")) == errc::not_found);
 }
 
-TEST_CASE("a manifest that contradicts itself is not written") {
+TEST_CASE("an inconsistent manifest is not written") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "manifest.snapshot";
   auto refused = [&](auto change) {
@@ -169,7 +169,7 @@ TEST_CASE("a manifest near the limit is read, one beyond it is not written") {
   CHECK(written.error().message.find("tensors") != std::string::npos);
 }
 
-TEST_CASE("the stock capnp tool prints a manifest") {
+TEST_CASE("Cap'n Proto's own tool prints a manifest") {
   if (!output_of("capnp --version 2>/dev/null").second) {
     std::puts("SKIP: the capnp tool is not installed");
     return;

@@ -15,7 +15,7 @@ constexpr std::size_t sector_bytes = 512;
 
 using content = std::vector<std::byte>;
 
-/// Bytes written at a place, or a size that is reserved.
+/// Bytes written at an offset, or a reserved size.
 struct file_change {
   std::size_t offset = 0;
   content bytes;
@@ -35,7 +35,7 @@ void garble(std::span<std::byte> bytes, std::uint32_t seed) {
   }
 }
 
-/// How many of `size` bytes are there when they were torn: whole sectors, and not all of them.
+/// How many of `size` bytes are written by a torn write: whole sectors, but not all.
 std::size_t torn_size(std::size_t size, std::uint32_t seed) {
   auto sectors = (size + sector_bytes - 1) / sector_bytes;
   return sectors == 0 ? 0 : seed % sectors * sector_bytes;
@@ -64,7 +64,7 @@ tl::unexpected<error> failed(int cause, std::string_view doing, const fs::path& 
 } // namespace
 
 struct memory_disk::node {
-  /// A name that goes, a name that comes and what it stands for; in one step.
+  /// A removed name, an added name and its target; atomic.
   struct entry_change {
     std::string removed;
     std::string added;
@@ -282,9 +282,9 @@ expected<void> memory_disk::make_directory(const fs::path& path) {
   change();
   auto above = find(path.parent_path());
   if (!above)
-    return failed(ENOENT, "making the directory", path);
+    return failed(ENOENT, "creating the directory", path);
   if (above->names.contains(path.filename().string()))
-    return failed(EEXIST, "making the directory", path);
+    return failed(EEXIST, "creating the directory", path);
   above->change_entry({{}, path.filename().string(), make_node(true)});
   return {};
 }

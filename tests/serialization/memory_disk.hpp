@@ -11,44 +11,44 @@
 
 namespace troupe::serialization {
 
-/// What a crash of the machine makes of one change that was not synced.
+/// What a machine crash does to one unsynced change.
 struct fate {
   enum class kind : std::uint8_t { kept, lost, torn, garbled };
 
   kind what = kind::kept;
-  /// Where a write is torn, at a sector, and what it is garbled with.
+  /// The sector at which a write is torn, and the bytes that garble it.
   std::uint32_t seed = 0;
 
   auto operator<=>(const fate&) const = default;
 };
 
-/// A file system in memory that knows what of it is on the device, which is what is left after a crash of the machine:
-/// everything that was synced, and of the rest what fate has decided, each write, size and directory entry for itself
-/// and in no order. That is as much as POSIX allows; one entry, and so a rename or a link, is there or not, and
-/// says nothing about the bytes of the file that it names. For one thread.
+/// A file system in memory that knows which changes are on the device. A machine crash leaves everything that was
+/// synced; the fate of each other write, size and directory entry is decided separately and in no order. That is as
+/// much as POSIX allows. A directory entry, and so a rename or a link, is atomic, and says nothing about its file's
+/// bytes. Not thread-safe.
 class memory_disk : public file_system {
  public:
   memory_disk();
 
-  /// Called before every operation that changes anything, and at what a crash at this moment would find.
+  /// Called before every modifying operation, with the state that a crash at this moment would leave.
   std::function<void(const memory_disk&)> before_change;
 
-  /// A file for which this answers true is not written to the device although `sync` says so.
+  /// Files for which this returns true are not written to the device although `sync` succeeds.
   std::function<bool(const std::filesystem::path&)> sync_is_a_lie;
 
-  /// Whether two names stand for one file.
+  /// Whether two names refer to the same file.
   [[nodiscard]] bool is_same(const std::filesystem::path& a, const std::filesystem::path& b) const;
 
-  /// Damage to what the device holds of a file; the page cache is as good as it was.
+  /// Damages a file on the device; the page cache stays valid.
   void spoil(const std::filesystem::path& path, std::size_t offset);
 
-  /// How many changes are not on the device.
+  /// The number of unsynced changes.
   [[nodiscard]] std::size_t unsynced() const;
 
-  /// What a crash leaves; one fate for each change that is not on the device, oldest file first.
+  /// The state after a crash; one fate for each unsynced change, oldest file first.
   [[nodiscard]] std::unique_ptr<memory_disk> after_crash(const std::vector<fate>& fates) const;
 
-  /// A file's bytes, and another file in its place, on the device at once: for doing damage.
+  /// Reads a file's bytes, and replaces them on the device at once, to damage it.
   [[nodiscard]] std::vector<std::byte> bytes_at(const std::filesystem::path& path) const;
   void put(const std::filesystem::path& path, std::vector<std::byte> bytes);
 
@@ -71,10 +71,10 @@ class memory_disk : public file_system {
   [[nodiscard]] node_pointer find(const std::filesystem::path& path) const;
   void change() const;
 
-  /// Lets go of what neither this machine nor the device has a name for.
+  /// Releases files without a name in memory and on the device.
   void forget_removed();
 
-  /// In order of creation. Removed ones too, as long as the device may still hold them.
+  /// In order of creation. Includes removed files that the device may still hold.
   std::vector<node_pointer> nodes_;
   node_pointer root_;
 };

@@ -40,7 +40,7 @@ const std::map<dtype, std::string> codes{{dtype::f32, "<f4"}, {dtype::f64, "<f8"
 
 } // namespace
 
-TEST_CASE("tensors of every dtype and shape come back from an NPY file, and a plain reader sees the same") {
+TEST_CASE("tensors of every dtype and shape are read back from an NPY file, and an independent reader sees the same") {
   auto scratch = scratch_directory{};
   auto number = 0;
   for (const auto& [type, code] : codes)
@@ -62,7 +62,7 @@ TEST_CASE("tensors of every dtype and shape come back from an NPY file, and a pl
     }
 }
 
-TEST_CASE("bf16 and too many dimensions are no NPY file") {
+TEST_CASE("bf16 and too many dimensions cannot be written as NPY") {
   auto bf16 = make_npy_head({"w", dtype::bf16, {2}});
   REQUIRE_FALSE(bf16);
   CHECK(has(bf16.error().message, "\"w\""));
@@ -90,7 +90,7 @@ TEST_CASE("all versions, byte orders and element orders of NPY files are read") 
     CHECK(text_of(array.bytes) == little);
     CHECK(text_of(read(npy(described("'>i2'", "False", "(6,)"), big, version)).bytes) == little);
   }
-  // The columns 1 2, 3 4, 5 6.
+  // The columns are 1 2, 3 4, 5 6.
   auto transposed = std::string{"\1\0\3\0\5\0\2\0\4\0\6\0", 12};
   CHECK(text_of(read(npy(described("'<i2'", "True", "(2, 3)"), little)).bytes) == transposed);
   CHECK(text_of(read(npy(described("'>i2'", "True", "(2, 3)"), big)).bytes) == transposed);
@@ -106,12 +106,12 @@ TEST_CASE("all versions, byte orders and element orders of NPY files are read") 
     for (std::size_t j = 0; j < 3; ++j)
       for (std::size_t k = 0; k < 4; ++k)
         CHECK(turned[12 * i + 4 * j + k] == static_cast<std::byte>(i + 2 * j + 6 * k));
-  // As others write it: other quotes and spaces, another order, Python 2's long numbers, no last comma.
+  // Variants of other writers: other quotes, spaces and order, Python 2's long numbers, no trailing comma.
   CHECK(read(npy("{\"shape\":(3L,2L),\"descr\":\"<i2\",\"fortran_order\":False}", little)).spec.shape ==
         std::vector<std::uint64_t>{3, 2});
 }
 
-TEST_CASE("a malformed NPY file is refused, and the message says what is wrong") {
+TEST_CASE("a malformed NPY file is refused with the reason") {
   struct malformed {
     std::string bytes;
     std::string expected;
@@ -126,40 +126,40 @@ TEST_CASE("a malformed NPY file is refused, and the message says what is wrong")
   auto table = std::vector<malformed>{
       {"", "does not begin"},
       {"\x93NUMPX\1", "does not begin"},
-      {good.substr(0, 6), "cut short in its header"},
-      {good.substr(0, 9), "cut short in its header"},
-      {good.substr(0, 40), "cut short in its header"},
-      {npy("{}", "", 2).substr(0, 11), "cut short in its header"},
+      {good.substr(0, 6), "truncated in its header"},
+      {good.substr(0, 9), "truncated in its header"},
+      {good.substr(0, 40), "truncated in its header"},
+      {npy("{}", "", 2).substr(0, 11), "truncated in its header"},
       {good.substr(0, good.size() - 1), "4 bytes of elements, and there are 3"},
       {good + "5", "4 bytes of elements, and there are 5"},
       {npy("{}", "", 4), "version 4.0", errc::unsupported_version},
       {npy("{}", "", 0), "version 0.0", errc::unsupported_version},
       {std::string{"\x93NUMPY\2\0\xff\xff\xff\xff", 12}, "4294967295 bytes"},
       {npy("", ""), "'{' is missing"},
-      {npy("{", ""), "a text in quotes is missing"},
-      {npy("{}", ""), "does not tell descr"},
-      {npy("{'descr': '<f4'}", ""), "does not tell fortran_order"},
-      {npy("{'descr': '<f4', 'fortran_order': True}", ""), "does not tell shape"},
+      {npy("{", ""), "a quoted string is missing"},
+      {npy("{}", ""), "has no descr"},
+      {npy("{'descr': '<f4'}", ""), "has no fortran_order"},
+      {npy("{'descr': '<f4', 'fortran_order': True}", ""), "has no shape"},
       {npy("{'descr': '<f4', 'descr': '<f4'}", ""), "two entries \"descr\""},
       {npy("{'order': 'C'}", ""), "an entry \"order\""},
       {npy("{'descr' '<f4'}", ""), "':' is missing"},
       {npy("{'descr': '<f4' 'shape': ()}", ""), "'}' is missing"},
       {npy("{'descr': '<f4", ""), "not as NumPy writes it"},
       {npy("{'descr': '\\x3cf4'", ""), "not as NumPy writes it"},
-      {npy("{'descr': __import__('os')", ""), "a text in quotes is missing"},
+      {npy("{'descr': __import__('os')", ""), "a quoted string is missing"},
       {npy(described("'<f4'", "False", "()") + "{}", "1234"), "something follows"},
       {npy(described("'<f4'", "0", "()"), "1234"), "neither True nor False"},
       {shaped("2"), "'(' is missing"},
-      {shaped("(2)"), "no tuple"},
+      {shaped("(2)"), "not a tuple"},
       {shaped("[2]"), "'(' is missing"},
-      {shaped("(2"), "no number"},
-      {shaped("(-2,)"), "no number"},
-      {shaped("(2.0,)"), "no tuple"},
-      {shaped("(,)"), "no number"},
+      {shaped("(2"), "not a number"},
+      {shaped("(-2,)"), "not a number"},
+      {shaped("(2.0,)"), "not a tuple"},
+      {shaped("(,)"), "not a number"},
       {shaped("(1, 2 3)"), "')' is missing"},
       {shaped("(18446744073709551616,)"), "64 bits"},
-      {shaped("(9223372036854775808, 2)"), "too big"},
-      {shaped("(4294967296, 4294967296)"), "too big"},
+      {shaped("(9223372036854775808, 2)"), "64 bits"},
+      {shaped("(4294967296, 4294967296)"), "64 bits"},
       {shaped(many), "more than 64 dimensions"},
       {typed("'|O'"), "Python objects", errc::invalid_argument},
       {typed("[('a', '<f4')]"), "records", errc::invalid_argument},
@@ -169,7 +169,7 @@ TEST_CASE("a malformed NPY file is refused, and the message says what is wrong")
       {typed("'<M8[ns]'"), "M8[ns]", errc::invalid_argument},
       {typed("'|f4'"), "\"|f4\"", errc::invalid_argument},
       {typed("''"), "\"\"", errc::invalid_argument},
-      {npy(described("'|b1'", "False", "(3,)"), {"\0\1\2", 3}), "place 2"},
+      {npy(described("'|b1'", "False", "(3,)"), {"\0\1\2", 3}), "element 2"},
   };
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "bad.npy";
@@ -188,7 +188,7 @@ TEST_CASE("a malformed NPY file is refused, and the message says what is wrong")
   CHECK(read_npy(scratch.path() / "none").error().code == errc::not_found);
 }
 
-TEST_CASE("an NPY file is not overwritten unless that is said, and a failed one leaves nothing") {
+TEST_CASE("an NPY file is not overwritten by default, and a failed one leaves nothing") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "x.npy";
   auto state = sample_state{{{"a", dtype::f64, {4}}}};

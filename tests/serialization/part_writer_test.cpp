@@ -24,7 +24,7 @@ std::vector<std::byte> bytes_of_part(std::uint32_t part, sample_state& state, co
 
 } // namespace
 
-TEST_CASE("bytes that come in pieces of any length make the part that write_part makes of the tensors") {
+TEST_CASE("bytes in pieces of any length make the same part as write_part") {
   for (std::size_t piece : {1u, 7u, 4096u, 5000u, 1u << 20}) {
     CAPTURE(piece);
     auto scratch = scratch_directory{};
@@ -50,7 +50,7 @@ TEST_CASE("bytes that come in pieces of any length make the part that write_part
   }
 }
 
-TEST_CASE("too few bytes, too many, and a part that was begun before are refused") {
+TEST_CASE("too few bytes, too many, and an existing part are refused") {
   auto scratch = scratch_directory{};
   auto state = sample_state{assorted_specs()};
   auto plan = plan_chunks(state.specs(), 2, small_limit_bytes);

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-/// Readers of interchange files after the formats' descriptions, which share nothing with those under test. They
-/// believe what they read.
+/// Readers of interchange files that follow the formats' specifications and share no code with those under test. They
+/// trust their input.
 namespace troupe::testing {
 
 struct plain_tensor {
@@ -29,7 +29,7 @@ inline std::uint64_t little_endian(std::string_view bytes) {
   return result;
 }
 
-/// What the format calls it.
+/// The format's name of the dtype.
 inline std::string safetensors_dtype_name(dtype type) {
   switch (type) {
   case dtype::f32:
@@ -62,7 +62,7 @@ inline std::string safetensors_dtype_name(dtype type) {
   return "";
 }
 
-/// Goes through JSON as safetensors headers have it.
+/// Parses JSON as it occurs in safetensors headers.
 class plain_json {
  public:
   explicit plain_json(std::string_view text) : text_(text) {}
@@ -153,7 +153,7 @@ inline std::map<std::string, plain_tensor> read_safetensors_plainly(std::string_
   return result;
 }
 
-/// Version 1.0 in the order of C.
+/// Version 1.0 in C order.
 inline plain_tensor read_npy_plainly(std::string_view file) {
   auto length = little_endian(file.substr(8, 2));
   auto header = file.substr(10, length);
@@ -179,7 +179,7 @@ inline plain_tensor read_npy_plainly(std::string_view file) {
 
 namespace troupe::serialization {
 
-/// `sample_state` whose bools are true or false.
+/// A `sample_state` whose bools are valid.
 class booleans_that_are : public sample_state {
  public:
   explicit booleans_that_are(std::vector<tensor_spec> specs, std::uint64_t seed = 1)

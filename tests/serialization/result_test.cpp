@@ -10,7 +10,7 @@
 using namespace troupe;
 using nlohmann::json;
 
-TEST_CASE("a result's JSON says everything that the result says") {
+TEST_CASE("a result's JSON has all fields of the result") {
   auto out = json::parse(to_json(sample_result()));
   CHECK(out["run"] == sample_run.value);
   CHECK(out["name"] == "digits");
@@ -51,7 +51,7 @@ TEST_CASE("a result's JSON says everything that the result says") {
         json{{"worker", 3}, {"rank", 2}, {"host", "host-a"}, {"node", "10.0.0.7:4000"}, {"pid", 4711}});
 }
 
-TEST_CASE("a run without trouble has an empty history") {
+TEST_CASE("a run without failures has an empty history") {
   auto out = json::parse(to_json(run_result{}));
   CHECK(out["restarts"] == 0);
   CHECK(out["generations"] == json::array());
@@ -62,7 +62,7 @@ TEST_CASE("a result without an error has null in its place") {
   CHECK(json::parse(to_json(run_result{}))["error"].is_null());
 }
 
-TEST_CASE("bytes that are no UTF-8 and numbers that are none do not spoil the JSON") {
+TEST_CASE("invalid UTF-8 and non-finite numbers do not break the JSON") {
   auto result = sample_result();
   result.failures[0].last_lines = {"\xff\xfe broken"};
   result.reason = {errc::io_error, "\xc3"};

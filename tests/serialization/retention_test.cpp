@@ -14,7 +14,7 @@ constexpr auto nan = std::numeric_limits<double>::quiet_NaN();
 constexpr auto infinity = std::numeric_limits<double>::infinity();
 constexpr auto none = -12345.0;
 
-/// Steps 1, 2, ... with these losses; `none` has no such metric.
+/// Steps 1, 2, ... with these losses; `none` means without the metric.
 std::vector<retention_candidate> with_losses(const std::vector<double>& losses) {
   auto result = std::vector<retention_candidate>{};
   for (std::size_t i = 0; i < losses.size(); ++i) {
@@ -37,7 +37,7 @@ using steps = std::vector<std::uint64_t>;
 
 } // namespace
 
-TEST_CASE("the latest stay, and the best") {
+TEST_CASE("the latest and the best are kept") {
   struct row {
     std::vector<double> losses;
     std::size_t num_to_keep;
@@ -53,10 +53,10 @@ TEST_CASE("the latest stay, and the best") {
       {{2, 1, 3, 2}, 1, {2, 4}, {3, 4}},
       {{2, 1, 3, 2}, 2, {2, 3, 4}, {3, 4}},
       {{2, 1, 3, 2}, 4, {1, 2, 3, 4}, {1, 2, 3, 4}},
-      // Of equals the newer one.
+      // Of equal ones the newer is best.
       {{1, 1, 2, 2, 1.5}, 1, {2, 5}, {4, 5}},
       {{7, 7, 7}, 1, {3}, {3}},
-      // What has no number is never the best.
+      // NaN is never the best.
       {{nan, 5, 6}, 1, {2, 3}, {3}},
       {{none, 5, 4, none}, 1, {3, 4}, {2, 4}},
       {{5, nan, nan}, 1, {1, 3}, {1, 3}},
@@ -71,16 +71,16 @@ TEST_CASE("the latest stay, and the best") {
     auto candidates = with_losses(row.losses);
     CHECK(staying(candidates, {row.num_to_keep, "loss", score_mode::min}) == row.by_min);
     CHECK(staying(candidates, {row.num_to_keep, "loss", score_mode::max}) == row.by_max);
-    // Without a score, or by one that nobody has: the latest alone.
+    // Without a score, or with one that no checkpoint has: only the latest.
     CHECK(staying(candidates, {row.num_to_keep}) == staying(candidates, {row.num_to_keep, "absent"}));
     CHECK(staying(candidates, {row.num_to_keep}).size() == std::min(row.num_to_keep, row.losses.size()));
-    // In whatever order they come.
+    // In any order.
     std::ranges::reverse(candidates);
     CHECK(staying(candidates, {row.num_to_keep, "loss", score_mode::min}) == row.by_min);
   }
 }
 
-TEST_CASE("each decision says why") {
+TEST_CASE("each decision has a reason") {
   auto decisions = decide_retention(with_losses({0.25, 3, 2, 1}), {2, "loss", score_mode::min});
   auto expectation = std::vector<retention_decision>{{{1}, true, "the best by loss: 0.25"},
                                                      {{2}, false, "older than the 2 latest"},

@@ -22,7 +22,7 @@ namespace {
 constexpr auto page = std::uint64_t{4096};
 constexpr auto policy = reuse_policy{2 * page, 8};
 
-/// Checkpoints of one worker on the machine's own files: a tensor that changes and one that does not.
+/// Checkpoints of one worker on real files: a tensor that changes and one that does not.
 class saved_run {
  public:
   explicit saved_run(file_system& files = local_files()) : files_(files), writer_{policy, files} {}
@@ -57,7 +57,7 @@ class saved_run {
     CHECK(copy == changing(stored->content().step.value));
   }
 
-  /// The bytes of those files that no earlier call has seen.
+  /// The size of the files that no earlier call has seen.
   std::uint64_t new_bytes(const fs::path& path) {
     auto result = std::uint64_t{0};
     for (const auto& entry : fs::directory_iterator{path}) {
@@ -73,7 +73,7 @@ class saved_run {
   [[nodiscard]] fs::path checkpoint_of(std::uint64_t step) const { return directory() / checkpoint_name({step}); }
   reusing_writer& writer() { return writer_; }
 
-  /// Two chunks that are worth a file, and half of one.
+  /// Two chunks that are large enough for a file, and half of one.
   std::vector<std::byte> frozen = sample_state{{{"frozen", dtype::u8, {5 * page}}}}.bytes(0);
 
  private:
@@ -100,7 +100,7 @@ fs::path own_file(const fs::path& checkpoint, std::uint32_t chunk) {
 
 } // namespace
 
-TEST_CASE("what does not change is written twice, then linked, and afresh in every eighth checkpoint") {
+TEST_CASE("unchanged chunks are written twice, then linked, and written again in every eighth checkpoint") {
   auto run = saved_run{};
   for (std::uint64_t step = 1; step <= 20; ++step) {
     CAPTURE(step);
@@ -128,7 +128,7 @@ TEST_CASE("each checkpoint loads alone, after all others were removed") {
   }
 }
 
-TEST_CASE("a chunk that changes goes back among the others") {
+TEST_CASE("a changed chunk goes back to the part's file") {
   auto run = saved_run{};
   for (std::uint64_t step = 1; step <= 3; ++step)
     REQUIRE(run.save(step));
@@ -145,7 +145,7 @@ TEST_CASE("a chunk that changes goes back among the others") {
   run.check(*path);
 }
 
-TEST_CASE("a file that was damaged is found by the next checkpoint, told and written afresh; so is one that is gone") {
+TEST_CASE("the next checkpoint detects, reports and rewrites a damaged file, and rewrites a missing one") {
   struct harm {
     std::string what;
     std::function<void(const fs::path&)> do_to;
@@ -172,7 +172,7 @@ TEST_CASE("a file that was damaged is found by the next checkpoint, told and wri
     REQUIRE(notices.size() == (each.is_told ? 1 : 0));
     if (each.is_told)
       CHECK(notices[0].find(before.string()) != std::string::npos);
-    // The new file is one to link.
+    // The new file can be linked.
     auto next = run.save(5);
     REQUIRE(next);
     CHECK(fs::equivalent(own_file(*next, 0), own_file(*path, 0)));
@@ -180,7 +180,7 @@ TEST_CASE("a file that was damaged is found by the next checkpoint, told and wri
   }
 }
 
-TEST_CASE("where there are no links, or no more of them, everything is written") {
+TEST_CASE("where links are not possible, or exhausted, everything is written") {
   for (auto cause : {EMLINK, EPERM, EXDEV, EOPNOTSUPP}) {
     auto files =
         interposed_files{local_files(), [&](operation what, const fs::path&) {
@@ -197,7 +197,7 @@ TEST_CASE("where there are no links, or no more of them, everything is written")
   }
 }
 
-TEST_CASE("a worker that begins anew knows nothing, and writes everything") {
+TEST_CASE("a new worker knows nothing, and writes everything") {
   auto run = saved_run{};
   for (std::uint64_t step = 1; step <= 3; ++step)
     run.new_bytes(value_or_throw(run.save(step)));
@@ -208,7 +208,7 @@ TEST_CASE("a worker that begins anew knows nothing, and writes everything") {
   run.check(*path);
 }
 
-TEST_CASE("a part that is not wanted any more is given up, and what does not fit the plan is refused") {
+TEST_CASE("a part that is no longer needed is aborted, and bytes that do not match the plan are refused") {
   auto scratch = scratch_directory{};
   auto plan = plan_chunks(std::vector<tensor_spec>{{"w", dtype::u8, {9000}}}, 1, small_limit_bytes);
   auto bytes = std::vector<std::byte>(9000);
@@ -221,7 +221,7 @@ TEST_CASE("a part that is not wanted any more is given up, and what does not fit
   CHECK(writer.write(scratch.path() / "c", 1, plan, {}).error().code == errc::invalid_argument);
 }
 
-TEST_CASE("a link keeps the bytes of a file whose first name goes, and takes no name that is there") {
+TEST_CASE("a link keeps a file's bytes when its first name is removed, and never replaces a name") {
   auto scratch = scratch_directory{};
   overwrite_file(scratch.path() / "a", "bytes");
   auto& files = local_files();

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Every dtype in every shape: a scalar, nothing, one, odd, several dimensions.
+/// Every dtype in every shape: a scalar, empty, one element, odd, several dimensions.
 std::vector<tensor_spec> all_specs() {
   auto result = std::vector<tensor_spec>{};
   auto shapes = std::vector<std::vector<std::uint64_t>>{{}, {0}, {3, 0, 2}, {1}, {7}, {2, 3, 5}};
@@ -79,7 +79,8 @@ void check_round_trip(const fs::path& path, booleans_that_are& state, const std:
 
 } // namespace
 
-TEST_CASE("tensors of every dtype and shape come back from a safetensors file, and a plain reader sees the same") {
+TEST_CASE(
+    "tensors of every dtype and shape are read back from a safetensors file, and an independent reader sees the same") {
   auto scratch = scratch_directory{};
   auto state = booleans_that_are{all_specs()};
   check_round_trip(scratch.path() / "all.safetensors", state, {});
@@ -93,7 +94,7 @@ TEST_CASE("tensors of every dtype and shape come back from a safetensors file, a
   check_round_trip(scratch.path() / "names.safetensors", odd_names, {});
 }
 
-TEST_CASE("a safetensors file has a padded header and the same bytes each time, in whatever order tensors come") {
+TEST_CASE("a safetensors file has a padded header and the same bytes for any order of tensors") {
   auto scratch = scratch_directory{};
   auto a = scratch.path() / "a";
   auto b = scratch.path() / "b";
@@ -106,11 +107,11 @@ TEST_CASE("a safetensors file has a padded header and the same bytes each time, 
   CHECK(text == read_file(b));
   CHECK(static_cast<unsigned char>(text[0]) % 8 == 0);
   CHECK(text[8] == '{');
-  // What is temporary is gone.
+  // The temporary file is gone.
   CHECK(std::distance(fs::directory_iterator{scratch.path()}, {}) == 2);
 }
 
-TEST_CASE("a piece of a tensor is read from where it lies") {
+TEST_CASE("a range of a tensor is read from its place") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "x";
   auto state = booleans_that_are{{{"a", dtype::f64, {4}}, {"b", dtype::i16, {100}}}};
@@ -127,7 +128,7 @@ TEST_CASE("a piece of a tensor is read from where it lies") {
   CHECK_FALSE(opened->find("c"));
 }
 
-TEST_CASE("a safetensors file is not overwritten unless that is said, and a failed one leaves nothing") {
+TEST_CASE("a safetensors file is not overwritten by default, and a failed one leaves nothing") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "x.safetensors";
   overwrite_file(path, "precious");
@@ -178,7 +179,7 @@ TEST_CASE("names that a safetensors file cannot hold are refused") {
   CHECK(has(head_error({{std::string(max_safetensors_header_bytes, 'n'), dtype::u8, {1}}}).message, "several files"));
 }
 
-TEST_CASE("a header that is allowed but not ours is read") {
+TEST_CASE("a valid header unlike our own is read") {
   auto index =
       parse_safetensors_header(std::string{R"({  "b" : {"data_offsets":[4,8], "shape":[1], "dtype":"F32"},)"} +
                                    R"("__metadata__":{}, "a":{"dtype":"U8","shape":[2,2],"data_offsets":[0,4]},)" +
@@ -192,7 +193,7 @@ TEST_CASE("a header that is allowed but not ours is read") {
   CHECK(parse_safetensors_header("{}", 0));
 }
 
-TEST_CASE("a malformed safetensors file is refused, and the message says what is wrong") {
+TEST_CASE("a malformed safetensors file is refused with the reason") {
   struct malformed {
     std::string bytes;
     std::string expected;
@@ -212,19 +213,19 @@ TEST_CASE("a malformed safetensors file is refused, and the message says what is
       {"", "0 bytes"},
       {"1234567", "7 bytes"},
       {std::string(8, '\0'), "does not begin with {"},
-      {std::string(7, '\0') + '\x80', "more than the format's 100000000"},
-      {std::string(8, '\xff'), "more than the format's 100000000"},
-      {with_length("{}").substr(0, 9), "cut short"},
+      {std::string(7, '\0') + '\x80', "more than the format's limit of 100000000"},
+      {std::string(8, '\xff'), "more than the format's limit of 100000000"},
+      {with_length("{}").substr(0, 9), "truncated"},
       {with_length("[]"), "does not begin with {"},
       {with_length(" {}"), "does not begin with {"},
       {with_length("\xef\xbb\xbf{}"), "does not begin with {"},
-      {with_length("{"), "no JSON"},
-      {with_length("{}x"), "no JSON"},
-      {with_length("{} {}"), "no JSON"},
-      {with_length(std::string{"{}\0{}", 5}), "no JSON at byte 2"},
-      {with_length("{\"x\xff\":{}}"), "no JSON"},
-      {with_length("{/**/}"), "no JSON"},
-      {with_length(R"({"x":1e999})"), "no JSON"},
+      {with_length("{"), "not JSON"},
+      {with_length("{}x"), "not JSON"},
+      {with_length("{} {}"), "not JSON"},
+      {with_length(std::string{"{}\0{}", 5}), "not JSON at byte 2"},
+      {with_length("{\"x\xff\":{}}"), "not JSON"},
+      {with_length("{/**/}"), "not JSON"},
+      {with_length(R"({"x":1e999})"), "not JSON"},
       {with_length(R"({"x":)" + nested), "entry \"x\" is an array"},
       {with_length(R"({"x":{"shape":)" + nested), "an array in its shape"},
       {entry("null"), "entry \"x\" is null"},
@@ -244,21 +245,21 @@ TEST_CASE("a malformed safetensors file is refused, and the message says what is
       {entry(R"({"dtype":"F32","shape":["1"],"data_offsets":[0,4]})", four), "in its shape"},
       {entry(R"({"dtype":"F32","shape":1,"data_offsets":[0,4]})", four), "has 1 in its shape"},
       {entry(R"({"dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,4]})", four), "in its shape"},
-      {entry(R"({"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]})", four), "too big"},
-      {entry(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})"), "too big"},
+      {entry(R"({"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]})", four), "64 bits"},
+      {entry(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})"), "64 bits"},
       {entry(R"({"dtype":"U8","shape":[)" + dimensions + R"(],"data_offsets":[0,1]})", "1"), "more than 64 dimensions"},
       {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0]})", four), "1 data_offsets, not two"},
       {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4,8]})", four), "has 8 in its data_offsets"},
       {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[[0],4]})", four), "an array in its data_offsets"},
       {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})", four), "ends before it begins"},
       {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,3]})", four), "has 4 bytes by shape and dtype, and 3"},
-      {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", "123"), "ends at byte 4, of which there are 3"},
+      {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", "123"), "ends at byte 4 of 3"},
       {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615]})", four),
        "by its data_offsets"},
       {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551608,18446744073709551612]})", four),
-       "leaves a hole"},
+       "leaves a gap"},
       {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", four + "!"), "1 bytes follow"},
-      {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[1,5]})", four + "!"), "leaves a hole from byte 0"},
+      {entry(R"({"dtype":"F32","shape":[1],"data_offsets":[1,5]})", four + "!"), "leaves a gap from byte 0"},
       {with_length("{}", "!"), "1 bytes follow"},
       {with_length(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[2],)"
                    R"("data_offsets":[2,4]}})",
@@ -267,7 +268,7 @@ TEST_CASE("a malformed safetensors file is refused, and the message says what is
       {with_length(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[2],)"
                    R"("data_offsets":[2,4]}})",
                    four),
-       "tensor \"b\" begins at byte 2 and leaves a hole from byte 1"},
+       "tensor \"b\" begins at byte 2 and leaves a gap from byte 1"},
       {with_length(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[0],)"
                    R"("data_offsets":[2,2]}})",
                    four),
@@ -297,7 +298,7 @@ TEST_CASE("a malformed safetensors file is refused, and the message says what is
           .code == errc::none);
 }
 
-TEST_CASE("names of a malformed file do not reach the terminal as they are") {
+TEST_CASE("names in a malformed file do not reach the terminal unescaped") {
   auto reason = parse_safetensors_header("{\"a\\u001b[2J" + std::string(5000, 'x') + "\":1}", 0);
   REQUIRE_FALSE(reason);
   CHECK_FALSE(has(reason.error().message, "\x1b"));
@@ -317,7 +318,7 @@ TEST_CASE("a bool that is neither true nor false is damage") {
   CHECK(has(read.error().message, "element 2"));
 }
 
-TEST_CASE("what cannot be a safetensors file is told apart") {
+TEST_CASE("files that cannot be safetensors are distinguished") {
   auto scratch = scratch_directory{};
   CHECK(safetensors_file::open(scratch.path() / "none").error().code == errc::not_found);
   CHECK_FALSE(safetensors_file::open(scratch.path()));

@@ -23,7 +23,7 @@ namespace troupe::serialization {
 using testing::read_file;
 using testing::scratch_directory;
 
-/// Neither durable nor atomic: for doing damage.
+/// Neither durable nor atomic: for damaging files.
 inline void overwrite_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream{path, std::ios::binary | std::ios::trunc} << text;
 }
@@ -34,7 +34,7 @@ inline void flip_bit(const std::filesystem::path& path, std::uint64_t offset) {
   overwrite_file(path, text);
 }
 
-/// Tensors with bytes of their own, different at every index.
+/// Tensors with distinct bytes at every index.
 class sample_state {
  public:
   explicit sample_state(std::vector<tensor_spec> specs, std::uint64_t seed = 1) : specs_(std::move(specs)) {
@@ -72,7 +72,7 @@ inline std::vector<tensor_spec> assorted_specs() {
   };
 }
 
-/// A manifest whose every field is away from its default, but for parts and tensors.
+/// A manifest with every field different from its default, except parts and tensors.
 inline manifest sample_manifest(step_id step = {100}) {
   auto result = manifest{};
   result.run.value = "0123456789abcdef0123456789abcdef";

@@ -1,4 +1,4 @@
-// Damage to what is on the device: every byte of a small checkpoint, any bytes of a larger one.
+// Damage on the device: every byte of a small checkpoint, random bytes of a larger one.
 #include "checkpoint_scenario.hpp"
 #include "memory_disk.hpp"
 
@@ -19,7 +19,7 @@ const fs::path& directory() {
   return checkpoint_scenario::directory();
 }
 
-/// Two checkpoints of a small state; the newer one is for damaging.
+/// Two checkpoints of a small state; the newer one gets damaged.
 class two_checkpoints {
  public:
   two_checkpoints() {
@@ -40,7 +40,8 @@ class two_checkpoints {
     return result;
   }
 
-  /// The newer checkpoint is not loaded but the older one is, and reading gives errors or the right numbers.
+  /// Checks that the newer checkpoint is rejected and the older one loaded, and that reads return errors or correct
+  /// data.
   [[nodiscard]] std::string check_damaged() {
     auto latest = open_latest(directory(), disk);
     if (!latest)
@@ -95,7 +96,7 @@ TEST_CASE("every flipped byte of every file of a checkpoint is found, padding in
   CHECK(open_latest(directory(), stored.disk)->passed_over.empty());
 }
 
-TEST_CASE("damage to a file that checkpoints share is found in each of them, and in no other") {
+TEST_CASE("damage to a shared file is found in each checkpoint that shares it, and in no other") {
   auto disk = memory_disk{};
   value_or_throw(create_directories_durably(directory(), disk));
   auto scenario = checkpoint_scenario{disk, checkpoint_scenario::with_frozen_tensor()};
@@ -103,7 +104,7 @@ TEST_CASE("damage to a file that checkpoints share is found in each of them, and
   for (auto step : steps)
     value_or_throw(scenario.take(step));
   auto own = [](step_id step) { return directory() / checkpoint_name(step) / chunk_file_name(2, 1); };
-  // Written by itself the second time, and afresh after three checkpoints.
+  // Gets its own file the second time, and is written again after three checkpoints.
   CHECK(disk.is_same(own({20}), own({30})));
   CHECK(disk.is_same(own({20}), own({40})));
   CHECK_FALSE(disk.is_same(own({20}), own({50})));
@@ -125,7 +126,7 @@ TEST_CASE("damage to a file that checkpoints share is found in each of them, and
   CHECK_FALSE(scenario.find_flaw());
 }
 
-TEST_CASE("every truncation of every file of a checkpoint is found, and bytes at its end") {
+TEST_CASE("every truncation of every file of a checkpoint is found, and extra bytes at its end") {
   auto stored = two_checkpoints{};
   for (const auto& path : stored.files()) {
     const auto good = stored.disk.bytes_at(path);
@@ -142,7 +143,7 @@ TEST_CASE("every truncation of every file of a checkpoint is found, and bytes at
   }
 }
 
-TEST_CASE("files that are missing, swapped or of another checkpoint are found") {
+TEST_CASE("missing, swapped and foreign files are found") {
   auto stored = two_checkpoints{};
   auto files = stored.files();
   REQUIRE(files.size() == 3);
@@ -166,7 +167,7 @@ TEST_CASE("files that are missing, swapped or of another checkpoint are found") 
   }
 }
 
-TEST_CASE("a damaged checkpoint makes room for a new one of its step, a good one does not") {
+TEST_CASE("a damaged checkpoint is replaced by a new one of its step, a valid one is not") {
   for (auto name : {std::string{"part-0001.bin"}, std::string{manifest_file_name}}) {
     auto stored = two_checkpoints{};
     auto refused = checkpoint_scenario{stored.disk, {2, 4096, 2}}.take({20}, 2);

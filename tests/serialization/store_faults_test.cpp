@@ -1,4 +1,4 @@
-// Errors of the device, at every operation of a store's life.
+// I/O errors at every operation of a store's life.
 #include "checkpoint_scenario.hpp"
 #include "interposed_files.hpp"
 #include "memory_disk.hpp"
@@ -75,7 +75,7 @@ void break_at(std::size_t operation, int cause, faulty_files::lasting how, check
   broken.repair();
   auto flaw = scenario.find_flaw();
   CHECK_MESSAGE(!flaw, flaw.value_or(""));
-  // A later try, under another name.
+  // A later attempt, under another name.
   auto next = checkpoint_scenario{disk, sizes, scenario.promises()};
   auto gone_on = next.go_on();
   CHECK_MESSAGE(gone_on, (gone_on ? std::string{} : gone_on.error().message));
@@ -85,7 +85,7 @@ void break_at(std::size_t operation, int cause, faulty_files::lasting how, check
 
 } // namespace
 
-TEST_CASE("an error of the device at any operation loses no checkpoint, and is told with its place") {
+TEST_CASE("an I/O error at any operation loses no checkpoint, and is reported with its place") {
   using lasting = faulty_files::lasting;
   auto break_everywhere = [](int cause, lasting how, checkpoint_scenario::shape sizes) {
     auto operations = operations_of_scenario(sizes);
@@ -102,7 +102,7 @@ TEST_CASE("an error of the device at any operation loses no checkpoint, and is t
     break_everywhere(cause, lasting::once, checkpoint_scenario::with_frozen_tensor());
 }
 
-TEST_CASE("an attempt whose commit failed is taken again under another name") {
+TEST_CASE("an attempt whose commit failed is repeated under another name") {
   auto operations = operations_of_scenario({});
   for (std::size_t i = 0; i < operations; ++i) {
     CAPTURE(i);

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-/// What a user says about a run: plain aggregates, validated as a whole before anything starts.
+/// A run's configuration: plain aggregates, validated as a whole before anything starts.
 namespace troupe {
 
 /// How workers are spread over nodes.
@@ -28,15 +28,15 @@ enum class placement_strategy : std::uint8_t {
   strict_spread = 4,
 };
 
-/// How many workers a run has. One number: so many begin; who is lost is replaced, and the others go on meanwhile, down
-/// to one. A range: the run begins when there is room for `min`, takes in what joins up to `max`, and waits below
-/// `min`.
+/// How many workers a run has. A single number: the run starts with that many; lost workers are replaced while the
+/// others continue, down to one. A range: the run starts once there is capacity for `min`, accepts joiners up to `max`,
+/// and waits while it has fewer than `min`.
 struct worker_range {
   std::uint32_t min = 1;
   std::uint32_t max = 1;
 
   constexpr worker_range() = default;
-  // A number stands for itself.
+  // Implicit, so that a single number is a range.
   constexpr worker_range(std::uint32_t number) : min(number), max(number) {} // NOLINT(google-explicit-constructor)
   constexpr worker_range(std::uint32_t least, std::uint32_t most) : min(least), max(most) {}
 
@@ -51,55 +51,54 @@ struct worker_range {
 /// How many workers, and what each of them takes.
 struct scaling_config {
   worker_range num_workers = 1;
-  /// V: the number of logical shards that every step's batch is cut into. It belongs to the program, like the batch
-  /// size: the result depends on it. Never fewer than workers.
+  /// V: the number of logical shards into which every step's batch is cut. It belongs to the program, like the batch
+  /// size: the result depends on it. At least the number of workers.
   std::uint32_t shards = 8;
-  /// Each worker computes on a GPU of its own, or on as many (or such a fraction of one) as `resources_per_worker`
-  /// says.
+  /// Each worker computes on a GPU of its own, or on the number or fraction of GPUs in `resources_per_worker`.
   bool use_gpu = false;
-  /// What each worker reserves. 0 CPUs (the default) reserve none and let workers share. GPUs below one are shared by
-  /// workers of this run: 0.25 for four on each; others are whole numbers.
+  /// What each worker reserves. 0 CPUs (the default) reserves none, and workers share the CPUs. A GPU fraction below
+  /// one shares a GPU among workers of this run: 0.25 puts four on each. Larger numbers must be whole.
   resources resources_per_worker = {};
   placement_strategy placement = placement_strategy::pack;
-  /// How long a run with a range waits at its start for more room than `min` needs.
+  /// How long a run with a range waits at its start for more capacity than `min` needs.
   std::chrono::milliseconds scale_up_wait{2'000};
-  /// How long a run waits for room for its least number of workers, at its start and later, before it ends.
+  /// How long a run waits for the capacity for `min` workers, at its start and later, before it fails.
   std::chrono::milliseconds wait_for_workers{600'000};
 };
 
 /// `resources_per_worker`, with one GPU where `use_gpu` is set without a number.
 [[nodiscard]] resources resources_of_worker(const scaling_config& scaling);
 
-/// What to do when the run's directory holds a checkpoint, or does not.
+/// Whether to resume from a checkpoint in the run's directory.
 enum class resume_mode : std::uint8_t {
-  /// Go on from the latest good checkpoint where there is one, else begin.
+  /// Resume from the latest valid checkpoint if one exists, otherwise start from the beginning.
   automatic = 1,
-  /// Refuse to run into an existing run directory.
+  /// Fail if the run's directory already exists.
   never = 2,
-  /// Fail without a checkpoint.
+  /// Fail if there is no checkpoint.
   required = 3,
 };
 
 /// How gradients are summed.
 enum class reduction_mode : std::uint8_t {
-  /// Over the canonical summation tree: the same bits on any number of workers.
+  /// Over the canonical summation tree: the same bits for any number of workers.
   exact = 1,
-  /// By the transport's own all-reduce: replicas agree, and nothing more is promised.
+  /// By the transport's own all-reduce: replicas agree with each other, and nothing more is promised.
   fast = 2,
 };
 
-/// What carries the gradients between workers. Gradients in the memory of GPUs go through the host's with all but
+/// What carries the gradients between workers. Gradients in GPU memory are copied through host memory, except with
 /// `automatic` and `nccl`.
 enum class transport_mode : std::uint8_t {
-  /// What suits where the workers are, and the GPUs that they have.
+  /// Chosen by the location of the workers and their GPUs.
   automatic = 1,
   /// Shared memory: all workers on one node.
   shm = 2,
-  /// TCP, also between workers of one host.
+  /// TCP, also between workers on one host.
   gloo = 3,
-  /// Shared memory inside a host, TCP between hosts.
+  /// Shared memory within a host, TCP between hosts.
   hierarchical = 4,
-  /// NCCL between workers with a GPU each, or not at all; what lies in host memory goes as with `automatic`.
+  /// NCCL; every worker must have a GPU of its own. Data in host memory is carried as with `automatic`.
   nccl = 5,
 };
 
@@ -109,81 +108,80 @@ struct run_config {
   std::string name = "run";
   std::filesystem::path storage_path = "runs";
   resume_mode resume = resume_mode::automatic;
-  /// The last step's number, counted over the whole life of the run; 0 leaves it to the training function. A run can be
-  /// resumed with another number.
+  /// The number of the last step, counted over the whole life of the run; 0 leaves it to the training function. May
+  /// change when the run is resumed.
   std::uint64_t steps = 0;
   std::uint64_t seed = 1;
   reduction_mode reduction = reduction_mode::exact;
   transport_mode transport = transport_mode::automatic;
-  /// Lets a checkpoint of another kind of processor be resumed, and workers of different kinds train together. The
+  /// Allows resuming from a checkpoint of a different processor type, and training on mixed processor types. The
   /// result is then marked as not exact.
   bool allow_mixed_hosts = false;
   /// Writes `ledger.jsonl`: which process computed which shards of which step.
   bool keep_ledger = false;
-  /// Digests the tracked state around the body of every step (of the first step only, otherwise) to find a body that
+  /// Digests the tracked state around the body of every step, instead of the first step only, to find a body that
   /// writes tracked state before `all_reduce`.
   bool check_every_step = false;
-  /// In every so many steps (0: in none) one shard is computed a second time, by another worker, and both results are
-  /// compared, bit by bit; shards and workers take turns. What differs ends the run with `errc::mismatch`, and is named
-  /// with its tensor, ranks, shard and step. Changes no result. Costs, in such a step, the time of one more shard, the
-  /// reduction that would overlap with backward, and memory for two gradients at most. With one worker it computes the
-  /// shard twice itself.
+  /// In every n-th step (0: never) a second worker recomputes one shard, and the two results are compared bit by bit;
+  /// shards and workers rotate. A difference ends the run with `errc::mismatch`, naming tensor, ranks, shard and step.
+  /// Results do not change. Such a step costs the time of one more shard, the overlap of reduction and backward, and
+  /// memory for at most two gradients. A single worker computes the shard twice itself.
   std::uint64_t verify_determinism = 0;
-  /// Limit for starting worker processes until all have joined.
+  /// Deadline for all worker processes to start and join.
   std::chrono::milliseconds start_timeout{30'000};
-  /// Limit of one collective operation. Where `failure.hang` is `replace`, ranks wait for a slow one as long as
-  /// that is not replaced; when all of them have waited for each other for so long, the group is formed anew, once, and
-  /// the run ends if they do so again. Where it is `report`, a rank that has waited for so long ends the run.
+  /// Deadline of one collective operation. If `failure.hang` is `replace`, ranks wait for a slow rank until it is
+  /// replaced; if all ranks wait for each other this long, the group is re-formed once, and the run ends if it happens
+  /// again. If it is `report`, a rank that waits this long ends the run.
   std::chrono::milliseconds collective_timeout{300'000};
 };
 
-/// When to take checkpoints, and which to keep. One is always taken after the last step and when the run is stopped.
+/// When to take checkpoints, and which to keep. One is always taken after the last step, and when the run is stopped.
 struct checkpoint_config {
-  /// After every so many steps; 0 for none in between.
+  /// Interval in steps; 0 for none in between.
   std::uint64_t every_steps = 0;
-  /// How many of the latest stay on disk; at least 1.
+  /// The number of latest checkpoints to keep; at least 1.
   std::uint32_t num_to_keep = 2;
-  /// A metric of `step.report`: the checkpoint with the best value of it in rank 0's latest report stays, too, however
-  /// old it is. Empty: none does. A checkpoint without the metric is never the best.
+  /// A metric of `step.report`. The checkpoint with its best value in rank 0's latest report is kept as well, whatever
+  /// its age. Empty: none is kept for its metric. A checkpoint without the metric is never the best.
   std::string score_attribute = {};
   score_mode score_order = score_mode::max;
-  /// Training stops for a copy of the state only; so many checkpoints may be on their way to the device behind its
-  /// back. One that is due while they are is left out, with a warning. 0: training waits until each is durable.
+  /// Training stops only to copy the state; up to this many checkpoints are written in the background. A checkpoint
+  /// that comes due while this many are being written is skipped with a warning. 0: training waits for each one.
   std::uint32_t max_in_flight = 1;
-  /// How the parts get to where the driver is.
+  /// How the parts reach the driver's host.
   checkpoint_sync sync = checkpoint_sync::automatic;
-  /// Tensors that do not change (frozen layers, large tables) are not written again: once a piece of 1 MiB or more is
-  /// the same as in the checkpoint before, it gets a file of its own, to which the next checkpoints have hard links.
-  /// The file is read back and compared each time, and written afresh every 8th time. A checkpoint's directory is
-  /// complete by itself; on file systems without links, and where parts are streamed, everything is written.
+  /// Does not write unchanged tensors (frozen layers, large tables) again: a chunk of 1 MiB or more that equals the one
+  /// in the previous checkpoint gets a file of its own, and the next checkpoints hard-link it. The file is read back
+  /// and compared each time, and written again every 8th time. A checkpoint's directory stays complete by itself.
+  /// Everything is written on file systems without hard links, and where parts are streamed.
   bool reuse_unchanged = true;
 };
 
-/// What to do about a worker that stands still although its process lives.
+/// What to do about a worker that hangs while its process lives.
 enum class hang_mode : std::uint8_t {
-  /// Only say so.
+  /// Only report it.
   report = 1,
-  /// Say so, and replace it after `failure_config::replace_after`.
+  /// Report it, and replace the worker after `failure_config::replace_after`.
   replace = 2,
 };
 
-/// How failures are found, and how many a run puts up with before it ends.
+/// How failures are detected, and how many a run tolerates.
 struct failure_config {
-  /// More lost workers, nodes and connections than so many within the window end the run; 0 ends it at the first.
+  /// More lost workers, nodes and connections than this within `window` end the run; 0 ends it at the first.
   std::uint32_t max_failures = 100;
   std::chrono::milliseconds window{3'600'000};
-  /// Starts a new worker for each that is lost, where there is room.
+  /// Starts a new worker for each lost one, if there is capacity.
   bool replace_lost = true;
-  /// A process or node that says nothing for so long is taken for frozen or cut off: it is killed, or given up. At
-  /// least 500 ms.
+  /// A process or node that is silent for this long counts as frozen or disconnected: the process is killed, the node
+  /// given up. At least 500 ms.
   std::chrono::milliseconds heartbeat_timeout{1'200};
   hang_mode hang = hang_mode::replace;
-  /// A rank whose training thread does nothing for so long is named. `train_context::heartbeat` says that it does
-  /// something; before its first loop, too.
+  /// A rank whose training thread makes no progress for this long is reported. `train_context::heartbeat` counts as
+  /// progress, also before the first loop.
   std::chrono::milliseconds report_after{30'000};
   std::chrono::milliseconds replace_after{600'000};
-  /// A tracked state of more bytes is given to a joiner while the others train on; it then applies what they have
-  /// reduced meanwhile. For a smaller one the others wait.
+  /// A tracked state larger than this is transferred to a joiner while the others keep training; the joiner then
+  /// applies what they have reduced meanwhile. For a smaller state the others wait.
   std::uint64_t background_transfer_above_bytes = std::uint64_t{16} << 20;
 };
 
@@ -191,40 +189,40 @@ struct failure_config {
 struct cluster_config {
   /// `HOST:PORT` of each caf-node; empty: the driver hosts a node itself and the workers run on this machine.
   std::vector<std::string> nodes;
-  /// Connects without TLS. Any user who reaches a port could then run code as its owner.
+  /// Connects without TLS. Any user who reaches a port can then run code as its owner.
   bool insecure = false;
-  /// Where keys lie; empty: `$TROUPE_KEYS`, else `~/.config/troupe/keys`.
+  /// Directory of the keys; empty: `$TROUPE_KEYS`, else `~/.config/troupe/keys`.
   std::filesystem::path keys;
-  /// The data plane carries clear text: off loopback it runs only where this says that the network is private.
+  /// The data plane is not encrypted. Set this if the network is private; otherwise the data plane stays on loopback.
   bool trusted_network = false;
-  /// Limit for reaching a node.
+  /// Deadline for connecting to a node.
   std::chrono::milliseconds connect_timeout{3'000};
 };
 
-/// Everything that a trainer is told.
+/// The complete configuration of a trainer.
 struct trainer_config {
   scaling_config scaling = {};
   run_config run = {};
   failure_config failure = {};
   checkpoint_config checkpoint = {};
   cluster_config cluster = {};
-  /// Handed to the training function as `ctx.config()`. Part of the run's identity: a resumed run must have the same.
+  /// Passed to the training function as `ctx.config()`. Part of the run's identity: a resumed run must have the same.
   nlohmann::json config = nlohmann::json::object();
-  /// Handed over as `ctx.options()`: what does not decide the result, such as paths and intervals. May change when a
+  /// Passed as `ctx.options()`: settings that do not affect the result, such as paths and intervals. May change when a
   /// run is resumed.
   nlohmann::json options = nlohmann::json::object();
-  /// A checkpoint directory of any run whose state a new run begins with; empty for none.
+  /// A checkpoint directory of any run, whose state a new run starts with; empty for none.
   std::filesystem::path load_checkpoint = {};
-  /// How that state becomes this run's.
+  /// How that state maps to this run's.
   load_options load = {};
   /// The worker processes' command-line arguments after the program's name.
   std::vector<std::string> arguments = {};
 };
 
-/// Every way in which a configuration cannot be meant is told here, before anything starts.
+/// Rejects every invalid configuration before anything starts.
 [[nodiscard]] expected<void> validate(const trainer_config& config);
 
-/// One `HOST:PORT`, `[IPV6]:PORT` taken apart.
+/// A parsed `HOST:PORT` or `[IPV6]:PORT`.
 struct endpoint {
   std::string host;
   std::uint16_t port = 0;
@@ -232,7 +230,7 @@ struct endpoint {
   bool operator==(const endpoint&) const = default;
 };
 
-/// Reads `HOST:PORT`; port 0 is allowed only where a port is chosen by the system.
+/// Parses `HOST:PORT`. Port 0 is valid only where the system chooses the port; the caller checks that.
 [[nodiscard]] expected<endpoint> parse_endpoint(const std::string& text);
 
 [[nodiscard]] std::string to_string(const endpoint& where);

@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// The type of a tensor's elements. The numbers stand in checkpoints and on the wire: append only.
+/// The type of a tensor's elements. The numbers are part of the checkpoint and wire formats: append only.
 enum class dtype : std::uint8_t {
   f32 = 1,
   f64 = 2,
@@ -28,13 +28,13 @@ enum class dtype : std::uint8_t {
 /// The size of one element in bytes.
 [[nodiscard]] std::size_t size_of(dtype type) noexcept;
 
-/// The name as it stands in error messages and manifests: "f32", "bf16", "bool".
+/// The name used in error messages and manifests: "f32", "bf16", "bool".
 [[nodiscard]] std::string_view to_string(dtype type) noexcept;
 
-/// The inverse of `to_string`; nothing for a name that is none.
+/// The inverse of `to_string`; `nullopt` for an unknown name.
 [[nodiscard]] std::optional<dtype> parse_dtype(std::string_view name) noexcept;
 
-/// Whether `value` is the number of an enumerator (bytes from a file or a peer may hold any).
+/// Whether `value` is the number of an enumerator. Bytes from a file or a peer can hold any value.
 [[nodiscard]] bool is_dtype(std::uint8_t value) noexcept;
 
 template <class T>

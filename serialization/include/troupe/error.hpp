@@ -9,50 +9,50 @@
 
 namespace troupe {
 
-/// What went wrong, by the reaction it asks for. Zero is success; numbers are explicit and never reused.
+/// What went wrong, grouped by the reaction it calls for. Zero is success; numbers are explicit and never reused.
 enum class errc : std::uint8_t {
   none = 0,
   /// A configuration or argument is out of range: correct it and call again.
   invalid_argument = 1,
-  /// The request is greater than what the nodes offer: ask for less, or add nodes.
+  /// The request exceeds what the nodes offer: ask for less, or add nodes.
   unsatisfiable = 2,
-  /// No connection to a host and port: check that caf-node runs there, and the address.
+  /// A host and port cannot be reached: check the address, and that caf-node runs there.
   unreachable = 3,
-  /// The peer's certificate, or ours, was refused: check the cluster's keys.
+  /// The peer's certificate or our own was rejected: check the cluster's keys.
   not_authenticated = 4,
-  /// The peer does not know the run's secret: it is no worker of this run.
+  /// The peer does not know the run's secret, so it is not a worker of this run.
   wrong_secret = 5,
-  /// The program is absent on a host, or is another build there: install the same build on all hosts.
+  /// The program is missing on a host or is a different build: install the same build on all hosts.
   program_mismatch = 6,
-  /// Members disagree about data, numerics or the plan of the run: make them equal.
+  /// Members disagree about data, numerics or the run's plan: make them equal.
   mismatch = 7,
   /// A worker process ended before it was released: see its exit status and last lines.
   worker_lost = 8,
-  /// A node's connection is gone, and its workers with it.
+  /// The connection to a node is lost, and its workers with it.
   node_lost = 9,
-  /// A peer of a collective operation is gone or the communicator was aborted: the operation has no result.
+  /// A peer of a collective operation is lost, or the communicator was aborted: the operation has no result.
   aborted = 10,
   /// An operation did not finish before its deadline.
   timed_out = 11,
-  /// The message or connection belongs to a generation or run that is over: drop it.
+  /// The message or connection belongs to an earlier generation or run: drop it.
   stale_generation = 12,
-  /// The file system refused: full, read-only, absent or damaged device. The message names path and cause.
+  /// The file system reported an error: full, read-only, missing or damaged device. The message names path and cause.
   io_error = 13,
-  /// Bytes on disk are not what was written: use an older checkpoint.
+  /// Bytes on disk differ from what was written: use an older checkpoint.
   damaged = 14,
   /// A file was written by a newer version: use that version to read it.
   unsupported_version = 15,
-  /// What was asked for does not exist.
+  /// The requested item does not exist.
   not_found = 16,
-  /// What was to be created exists: choose another name or resume.
+  /// The item to create already exists: choose another name, or resume.
   already_exists = 17,
   /// The training function threw: the message is the exception's text.
   user_error = 18,
   /// The run was stopped on request before its last step.
   stopped = 19,
-  /// An invariant of Troupe is broken: report it.
+  /// An invariant of Troupe is broken: report a bug.
   internal = 20,
-  /// A GPU, its driver or NCCL refused a call: the message names device, call and cause.
+  /// A call to a GPU, its driver or NCCL failed: the message names device, call and cause.
   device_error = 21,
 };
 
@@ -69,7 +69,7 @@ bool inspect(Inspector& f, errc& x) {
   return f.apply(get, set);
 }
 
-/// Expected trouble as a value: a code to react to, and a message that says what, where, and what to do about it.
+/// An expected error as a value: a code to react to, and a message that says what, where, and what to do about it.
 struct error {
   errc code = errc::none;
   std::string message;
@@ -82,7 +82,7 @@ bool inspect(Inspector& f, error& x) {
   return f.object(x).fields(f.field("code", x.code), f.field("message", x.message));
 }
 
-/// A value, or the error that stands in its place.
+/// A value, or the error that prevented it.
 template <class T>
 using expected = tl::expected<T, error>;
 
@@ -91,15 +91,15 @@ using expected = tl::expected<T, error>;
   return tl::unexpected<error>{error{code, std::move(message)}};
 }
 
-/// Hands an error on: `return fail(std::move(result.error()))`.
+/// Forwards an error: `return fail(std::move(result.error()))`.
 [[nodiscard]] inline tl::unexpected<error> fail(error reason) {
   return tl::unexpected<error>{std::move(reason)};
 }
 
-/// The message of the last failed system call: "path: No space left on device". Reads `errno` at once.
+/// The error of the last failed system call: "path: No space left on device". Reads `errno` first.
 [[nodiscard]] error system_error(std::string_view what);
 
-/// Carries an `error` out of the user's training loop, where a value could not unwind it.
+/// Carries an `error` out of the user's training loop, where a return value could not unwind the stack.
 class exception : public std::exception {
  public:
   explicit exception(error reason) : reason_(std::move(reason)) {}
@@ -113,7 +113,7 @@ class exception : public std::exception {
   error reason_;
 };
 
-/// The value of `result`; throws its error as a `exception`.
+/// Returns the value of `result`, or throws its error as an `exception`.
 template <class T>
 T value_or_throw(expected<T> result) {
   if (!result)

@@ -5,13 +5,13 @@
 
 namespace troupe {
 
-/// How the state in a checkpoint of another run is taken for this run's. By default both have the same tensors.
+/// How the state in a checkpoint of another run maps to this run's. By default both must have the same tensors.
 struct load_options {
-  /// Tracked tensors that the checkpoint does not have keep what the training function has put there.
+  /// Tracked tensors missing from the checkpoint keep the values that the training function has set.
   bool allow_missing = false;
-  /// Tensors of the checkpoint that nobody tracks are left out.
+  /// Tensors of the checkpoint that are not tracked are ignored.
   bool ignore_extra = false;
-  /// The names of tensors in the checkpoint, and by which they are tracked here.
+  /// Maps a tensor's name in the checkpoint to its tracked name.
   std::map<std::string, std::string> renames = {};
 
   bool operator==(const load_options&) const = default;

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-/// How a run went: what `fit()` returns, what a subscriber hears on the way, and what `result.json` holds.
+/// The outcome of a run: what `fit()` returns, the events that subscribers receive, and the content of `result.json`.
 namespace troupe {
 
 /// How a run ended.
 enum class run_status : std::uint8_t {
   /// All steps are done.
   completed = 1,
-  /// It was asked to stop before its last step; a checkpoint holds what was reached.
+  /// Stopped on request before its last step; a checkpoint holds the state.
   stopped = 2,
   failed = 3,
 };
@@ -51,19 +51,19 @@ bool inspect(Inspector& f, worker_info& x) {
                             f.field("node", x.node), f.field("pid", x.pid));
 }
 
-/// One thing that went wrong in a run.
+/// One failure during a run.
 struct failure_record {
   worker_id worker;
-  /// Its process; 0 if it had not told.
+  /// Its process id; 0 if not known.
   std::uint32_t pid = 0;
   rank_id rank;
-  /// The last generation that was formed before.
+  /// The latest generation at the time of the failure.
   generation_id generation;
   /// The last step that this worker had applied.
   step_id step;
   std::string host;
   error reason;
-  /// It failed because another had failed before.
+  /// Caused by an earlier failure.
   bool consequence = false;
   /// The last lines that the worker process wrote.
   std::vector<std::string> last_lines;
@@ -79,24 +79,24 @@ bool inspect(Inspector& f, failure_record& x) {
                             f.field("last_lines", x.last_lines));
 }
 
-/// A group of workers that trained together: how it came about, and what that cost. Also sent as an event when it
+/// A group of workers that trained together: why it formed, and what that cost. Also sent as an event when the group
 /// forms.
 struct generation_record {
   run_id run;
   generation_id generation;
-  /// Which start of the run it belongs to, from 1; more than 1 after a restart from a checkpoint.
+  /// The run's start to which it belongs, from 1; more than 1 after a restart from a checkpoint.
   std::uint32_t attempt = 1;
   std::uint32_t workers = 0;
-  /// Every step up to this one was applied before.
+  /// Every step up to this one had been applied.
   step_id commit_point;
-  /// How many steps that some had begun were computed again: 0 or 1; after a restart, those since the checkpoint.
+  /// How many steps that some workers had begun were computed again: 0 or 1; after a restart, all since the checkpoint.
   std::uint64_t steps_redone = 0;
-  /// Whether a step was under way when the generation before ended.
+  /// Whether the previous generation ended during a step.
   bool interrupted_step = false;
-  /// The longest that a rank waited from the last step before to the first after; 0 as long as it is not known.
+  /// The longest time a rank waited between the last step before the change and the first after it; 0 while unknown.
   double pause_seconds = 0;
   std::string reason;
-  /// By rank. In the event only, not in the result.
+  /// By rank. Set in the event only, not in the result.
   std::vector<worker_info> members;
 
   bool operator==(const generation_record&) const = default;
@@ -111,13 +111,14 @@ bool inspect(Inspector& f, generation_record& x) {
                             f.field("members", x.members));
 }
 
-/// What became of the checkpoints that were due. One that a regroup overtook is in none of these: it was taken again.
+/// What happened to the checkpoints that were due. A checkpoint that a regroup interrupted is not counted: it is taken
+/// again.
 struct checkpoint_counts {
-  /// Those that became durable.
+  /// Durable.
   std::uint64_t taken = 0;
-  /// Left out because `checkpoint_config::max_in_flight` were still being written.
+  /// Skipped because `checkpoint_config::max_in_flight` were still being written.
   std::uint64_t skipped = 0;
-  /// Given up: a full or broken device. The older ones stand.
+  /// Failed, for example on a full or broken device. Older checkpoints remain.
   std::uint64_t failed = 0;
 
   bool operator==(const checkpoint_counts&) const = default;
@@ -135,29 +136,29 @@ struct run_result {
   run_status status = run_status::failed;
   /// The last step that was applied, counted over the whole life of the run.
   std::uint64_t steps = 0;
-  /// The last of each metric that rank 0 reported, in this process or before the checkpoint that it went on from.
+  /// The last value of each metric that rank 0 reported, in this process or before the checkpoint it resumed from.
   metric_map metrics;
-  /// Identity of the final tracked state: 64 hexadecimal digits; empty when none was reached or nothing is tracked.
+  /// Identity of the final tracked state: 64 hexadecimal digits; empty if no final state exists or nothing is tracked.
   std::string state_sha256;
   /// Directory of the latest checkpoint; empty for none.
   std::string latest_checkpoint;
   checkpoint_counts checkpoints;
   /// The run's directory.
   std::string path;
-  /// Code `none` unless the run failed, or was stopped at once or before its first step (`stopped`).
+  /// Code `none` unless the run failed, or was stopped immediately or before its first step (`stopped`).
   error reason;
   std::vector<failure_record> failures;
   /// All generations after the first, in order.
   std::vector<generation_record> generations;
-  /// How often it was started again from a checkpoint, or from the beginning, because nobody was left.
+  /// How often the run restarted, from a checkpoint or from the beginning, because no worker was left.
   std::uint32_t restarts = 0;
-  /// All worker processes that ever were part of it, by `worker`; the last rank of each.
+  /// All worker processes of the run, ordered by `worker`, each with its last rank.
   std::vector<worker_info> workers;
-  /// False where hosts of different kinds took part, or the sums were left to the transport.
+  /// False if hosts of different types took part, or the transport summed the gradients.
   bool exact = true;
-  /// The step that was resumed from; 0 for a fresh start.
+  /// The step of the checkpoint it resumed from; 0 for a fresh start.
   std::uint64_t resumed_from_step = 0;
-  /// From `fit()` to the first applied step, in seconds; 0 when there was none.
+  /// From `fit()` to the first applied step, in seconds; 0 if no step was applied.
   double seconds_to_first_step = 0;
   double seconds_total = 0;
 
@@ -201,7 +202,7 @@ bool inspect(Inspector& f, run_started& x) {
                             f.field("workers", x.workers), f.field("resumed_from_step", x.resumed_from_step));
 }
 
-/// How far the run is. Sent at most some twenty times a second, and once more at the end.
+/// Progress of the run. Sent at most about twenty times a second, and once at the end.
 struct run_progress {
   run_id run;
   /// The last step that rank 0 has applied, of `steps`.
@@ -239,7 +240,7 @@ bool inspect(Inspector& f, checkpoint_saved& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("path", x.path));
 }
 
-/// A checkpoint that was due was left out: `checkpoint_config::max_in_flight` are still being written.
+/// A checkpoint was skipped: `checkpoint_config::max_in_flight` are still being written.
 struct checkpoint_skipped {
   run_id run;
   step_id step;
@@ -252,7 +253,7 @@ bool inspect(Inspector& f, checkpoint_skipped& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("step", x.step));
 }
 
-/// A checkpoint was given up. Training goes on, and the older ones stand.
+/// A checkpoint failed. Training continues, and older checkpoints remain.
 struct checkpoint_failed {
   run_id run;
   step_id step;
@@ -266,7 +267,7 @@ bool inspect(Inspector& f, checkpoint_failed& x) {
   return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("reason", x.reason));
 }
 
-/// Something that a person should read: a phase, a warning, the first sign of a failure.
+/// Information for people: a phase, a warning, the first sign of a failure.
 struct run_notice {
   run_id run;
   bool warning = false;

@@ -4,12 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace troupe {
 
-/// What a tensor is, without its bytes. The last dimension is the fastest; no dimensions is a scalar.
+/// The description of a tensor, without its bytes. The last dimension varies fastest; a scalar has no dimensions.
 struct tensor_spec {
   std::string name;
   dtype type = dtype::f32;
@@ -38,10 +39,18 @@ bool inspect(Inspector& f, tensor_spec& x) {
   return f.object(x).fields(f.field("name", x.name), f.field("type", get, set), f.field("shape", x.shape));
 }
 
-/// A tensor whose bytes belong to somebody else and stay where they are while the view is used.
+/// A borrowed tensor: the owner keeps the bytes alive and in place while the view is used.
 struct tensor_view {
   tensor_spec spec;
   std::byte* data = nullptr;
 };
+
+/// The descriptions of `tensors`, in order.
+[[nodiscard]] inline std::vector<tensor_spec> specs_of(std::span<const tensor_view> tensors) {
+  auto result = std::vector<tensor_spec>{};
+  for (const auto& tensor : tensors)
+    result.push_back(tensor.spec);
+  return result;
+}
 
 } // namespace troupe

@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// An integer or string that says what it counts: a rank is not a step. `Tag` is never defined.
+/// An integer or string with a type that says what it counts, so that a rank is not a step. `Tag` is never defined.
 template <class Tag, class Rep>
 struct strong_id {
   using rep = Rep;
@@ -26,13 +26,13 @@ bool inspect(Inspector& f, strong_id<Tag, Rep>& x) {
 /// One training job, from `fit()` to its result; a resumed run has a new id. 32 hexadecimal digits.
 using run_id = strong_id<struct run_tag, std::string>;
 
-/// One membership of the communicator. Starts at 1, grows by one at every change of members.
+/// One membership of the communicator. Starts at 1 and grows by one with every change of members.
 using generation_id = strong_id<struct generation_tag, std::uint64_t>;
 
 /// One optimizer update, numbered from 1 for the whole life of a run; 0 is the state before the first.
 using step_id = strong_id<struct step_tag, std::uint64_t>;
 
-/// The place of a worker in one generation, from 0.
+/// A worker's position in one generation, from 0.
 using rank_id = strong_id<struct rank_tag, std::uint32_t>;
 
 /// One worker process of a run; never reused within the run.

@@ -5,8 +5,10 @@
 
 #include "files/directory_scan.hpp"
 #include "files/parallel.hpp"
+#include "files/sized_file.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -17,13 +19,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What is read at once: small enough to be still in the cache when it is hashed.
+/// The size of one read: small enough to be hashed while it is still in the cache.
 constexpr std::uint64_t piece_bytes = 512 << 10;
 
-/// What one thread verifies at a time, if there are so many small chunks.
+/// What one thread verifies at a time if chunks are small.
 constexpr std::uint64_t stretch_bytes = 8 << 20;
 
-/// A piece of a part's file: a chunk, or, without a tensor, what no chunk covers.
+/// A range of a part's file: a chunk, or, without a tensor, padding.
 struct region {
   std::uint32_t part = 0;
   std::uint64_t first = 0;
@@ -34,7 +36,7 @@ struct region {
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return last - first; }
 };
 
-/// All regions of all parts, in order of part and place. Chunks may share bytes.
+/// All regions of all parts, ordered by part and offset. Chunks may share bytes.
 std::vector<region> regions_of(const manifest& content) {
   auto chunks = std::vector<region>{};
   for (const auto& tensor : content.tensors)
@@ -47,22 +49,22 @@ std::vector<region> regions_of(const manifest& content) {
   auto next = chunks.begin();
   for (std::uint32_t part = 0; part < content.parts.size(); ++part) {
     auto covered = std::uint64_t{0};
-    auto leave_to = [&](std::uint64_t place) {
+    auto add_padding_up_to = [&](std::uint64_t place) {
       if (place > covered)
         result.push_back({part, covered, place});
       covered = std::max(covered, place);
     };
     for (; next != chunks.end() && next->part == part; ++next) {
-      leave_to(next->first);
+      add_padding_up_to(next->first);
       result.push_back(*next);
       covered = std::max(covered, next->last);
     }
-    leave_to(content.parts[part].size_bytes);
+    add_padding_up_to(content.parts[part].size_bytes);
   }
   return result;
 }
 
-/// Regions of one part that one thread takes.
+/// Groups regions of one part for a thread.
 std::vector<std::span<const region>> stretches_of(std::span<const region> regions) {
   auto result = std::vector<std::span<const region>>{};
   for (std::size_t first = 0, i = 0; i < regions.size(); first = i) {
@@ -76,34 +78,31 @@ std::vector<std::span<const region>> stretches_of(std::span<const region> region
 
 error chunk_damage(const stored_tensor& tensor, std::size_t chunk, const fs::path& path) {
   const auto& place = tensor.chunks[chunk];
-  return {errc::damaged, path.string() + " is damaged: tensor \"" + tensor.spec.name + "\", chunk " +
-                             std::to_string(chunk) + ", the " + std::to_string(place.length_bytes) +
-                             " bytes at offset " + std::to_string(place.offset_bytes) +
-                             " do not have their checksum; use another checkpoint"};
+  return {errc::damaged, fmt::format("{} is damaged: tensor \"{}\", chunk {}, the {} bytes at offset {} do not match "
+                                     "their checksum; use another checkpoint",
+                                     path.string(), tensor.spec.name, chunk, place.length_bytes, place.offset_bytes)};
 }
 
-/// What is missing in a directory that says it is whole is damage.
+/// A file missing from a committed checkpoint is damage.
 error missing_is_damage(error reason) {
   if (reason.code == errc::not_found)
-    return {errc::damaged, "the checkpoint is damaged: " + reason.message + "; use another checkpoint"};
+    return {errc::damaged, fmt::format("the checkpoint is damaged: {}; use another checkpoint", reason.message)};
   return reason;
 }
 
-/// Opens a part and looks that it has its size.
+/// Opens a part and checks its size.
 expected<std::unique_ptr<file>> open_part(const fs::path& directory, const part_file& part, file_system& files) {
-  auto result = files.open(directory / part.name);
-  if (!result)
-    return fail(missing_is_damage(std::move(result.error())));
-  auto size = (*result)->size_bytes();
-  if (!size)
-    return fail(std::move(size.error()));
-  if (*size != part.size_bytes)
-    return fail(errc::damaged, (*result)->path().string() + " is damaged: it has " + std::to_string(*size) +
-                                   " bytes of " + std::to_string(part.size_bytes) + "; use another checkpoint");
-  return result;
+  auto opened = open_sized(directory / part.name, files);
+  if (!opened)
+    return fail(missing_is_damage(std::move(opened.error())));
+  auto& [source, size] = *opened;
+  if (size != part.size_bytes)
+    return fail(errc::damaged, fmt::format("{} is damaged: it has {} bytes of {}; use another checkpoint",
+                                           source->path().string(), size, part.size_bytes));
+  return std::move(source);
 }
 
-/// Hands the bytes from `first` to `last` to `consume`, piece by piece, with their offset.
+/// Passes the bytes from `first` to `last` to `consume`, piece by piece with their offset.
 template <class Consume>
 expected<void> read_pieces(const file& source, std::uint64_t first, std::uint64_t last, std::vector<std::byte>& buffer,
                            Consume consume) {
@@ -125,8 +124,9 @@ expected<void> verify_padding(const file& source, const region& place, std::vect
                        if (found == bytes.end())
                          return {};
                        auto where = offset + static_cast<std::uint64_t>(found - bytes.begin());
-                       return fail(errc::damaged, source.path().string() + " is damaged: the padding at offset " +
-                                                      std::to_string(where) + " is not zero; use another checkpoint");
+                       return fail(errc::damaged, fmt::format("{} is damaged: the padding at offset {} is not zero; "
+                                                              "use another checkpoint",
+                                                              source.path().string(), where));
                      });
 }
 
@@ -162,13 +162,6 @@ expected<checkpoint> open_verified(const fs::path& directory, file_system& files
   return result;
 }
 
-std::string joined(const std::vector<std::string>& lines) {
-  auto result = std::string{};
-  for (const auto& line : lines)
-    result += (result.empty() ? "" : "; ") + line;
-  return result;
-}
-
 } // namespace
 
 checkpoint::checkpoint(fs::path directory, manifest content, file_system& files)
@@ -182,7 +175,7 @@ expected<checkpoint> checkpoint::open(const fs::path& directory, file_system& fi
   if (!found)
     return fail(std::move(found.error()));
   if (*found != entry_kind::directory)
-    return fail(errc::not_found, "there is no checkpoint at " + directory.string());
+    return fail(errc::not_found, fmt::format("there is no checkpoint at {}", directory.string()));
   auto content = read_manifest(directory / manifest_file_name, files, source);
   if (!content)
     return fail(missing_is_damage(std::move(content.error())));
@@ -200,16 +193,16 @@ std::optional<std::size_t> checkpoint::find(std::string_view name) const {
 expected<const stored_tensor*> checkpoint::tensor_at(std::size_t index) const {
   if (index < content_.tensors.size())
     return &content_.tensors[index];
-  return fail(errc::not_found, directory_.string() + " holds " + std::to_string(content_.tensors.size()) +
-                                   " tensors, none at index " + std::to_string(index));
+  return fail(errc::not_found, fmt::format("{} holds {} tensors, none at index {}", directory_.string(),
+                                           content_.tensors.size(), index));
 }
 
 expected<void> checkpoint::check_target(const stored_tensor& tensor, std::span<const std::byte> target) const {
   if (target.size() == tensor.spec.size_bytes())
     return {};
-  return fail(errc::invalid_argument, "tensor \"" + tensor.spec.name + "\" of " + directory_.string() + " has " +
-                                          std::to_string(tensor.spec.size_bytes()) + " bytes, the place for it " +
-                                          std::to_string(target.size()));
+  return fail(errc::invalid_argument,
+              fmt::format("tensor \"{}\" of {} has {} bytes, its target has {}", tensor.spec.name, directory_.string(),
+                          tensor.spec.size_bytes(), target.size()));
 }
 
 expected<void> checkpoint::read_tensor(std::size_t index, std::span<std::byte> target, unsigned threads) const {
@@ -224,13 +217,13 @@ expected<void> checkpoint::read_tensor(std::size_t index, std::span<std::byte> t
 expected<void> checkpoint::read_tensor(std::string_view name, std::span<std::byte> target, unsigned threads) const {
   if (auto index = find(name))
     return read_tensor(*index, target, threads);
-  return fail(errc::not_found, directory_.string() + " holds no tensor \"" + std::string{name} + '"');
+  return fail(errc::not_found, fmt::format("{} holds no tensor \"{}\"", directory_.string(), name));
 }
 
 expected<void> checkpoint::read_tensors(std::span<const std::span<std::byte>> targets, unsigned threads) const {
   if (targets.size() != content_.tensors.size())
-    return fail(errc::invalid_argument, directory_.string() + " holds " + std::to_string(content_.tensors.size()) +
-                                            " tensors, there are places for " + std::to_string(targets.size()));
+    return fail(errc::invalid_argument, fmt::format("{} holds {} tensors, but there are {} targets",
+                                                    directory_.string(), content_.tensors.size(), targets.size()));
   auto places = std::vector<chunk_place>{};
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (auto fits = check_target(content_.tensors[i], targets[i]); !fits)
@@ -314,12 +307,12 @@ expected<void> checkpoint::verify(read_back source, unsigned threads) const {
 }
 
 expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory, file_system& files) {
-  // Those without a manifest too, so that the loss of one is reported.
+  // Includes directories without a manifest, so that a lost manifest is reported.
   auto candidates = scan_steps(checkpoints_directory, files);
   if (!candidates)
     return fail(std::move(candidates.error()));
   if (candidates->empty())
-    return fail(errc::not_found, "there is no checkpoint in " + checkpoints_directory.string());
+    return fail(errc::not_found, fmt::format("there is no checkpoint in {}", checkpoints_directory.string()));
   auto passed_over = std::vector<unusable_checkpoint>{};
   std::ranges::reverse(*candidates);
   for (const auto& candidate : *candidates) {
@@ -331,7 +324,8 @@ expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory, f
   auto texts = std::vector<std::string>{};
   for (const auto& each : passed_over)
     texts.push_back(each.text());
-  return fail(errc::damaged, "no checkpoint in " + checkpoints_directory.string() + " is good: " + joined(texts));
+  return fail(errc::damaged,
+              fmt::format("no checkpoint in {} is valid: {}", checkpoints_directory.string(), fmt::join(texts, "; ")));
 }
 
 } // namespace troupe::serialization

@@ -3,7 +3,7 @@
 #include <troupe/error.hpp>
 
 #include <algorithm>
-#include <string>
+#include <fmt/format.h>
 
 namespace troupe::serialization {
 
@@ -18,11 +18,11 @@ void require_valid(std::uint32_t parts, std::uint64_t limit_bytes) {
     throw exception{errc::invalid_argument, "a checkpoint needs at least one part"};
   if (limit_bytes == 0 || limit_bytes > max_chunk_bytes || limit_bytes % chunk_alignment_bytes != 0)
     throw exception{errc::invalid_argument,
-                    "a chunk limit of " + std::to_string(limit_bytes) + " bytes: it must be a positive multiple of " +
-                        std::to_string(chunk_alignment_bytes) + ", at most " + std::to_string(max_chunk_bytes)};
+                    fmt::format("a chunk limit of {} bytes: it must be a positive multiple of {}, at most {}",
+                                limit_bytes, chunk_alignment_bytes, max_chunk_bytes)};
 }
 
-/// Walks along the row of pages and cuts it.
+/// Walks along the sequence of pages and cuts it.
 class planner {
  public:
   planner(std::uint64_t total_pages, std::uint32_t parts, std::uint64_t limit_bytes)
@@ -40,7 +40,7 @@ class planner {
       auto length = std::min({size_bytes - done, limit_bytes_, room});
       plan_.chunks.push_back({tensor, chunk, done, length, part_, offset_bytes_});
       done += length;
-      offset_bytes_ += pages_of(length) * chunk_alignment_bytes;
+      offset_bytes_ += round_up_to_page(length);
     }
   }
 

@@ -9,13 +9,13 @@ chunk_decision decide_chunk(std::uint64_t length_bytes, std::uint64_t xxh3, cons
   if (length_bytes < policy.least_bytes)
     return {chunk_place::part, "too small for a file of its own"};
   if (!before)
-    return {chunk_place::part, "nothing is known of the checkpoint before"};
+    return {chunk_place::part, "the previous checkpoint is not known"};
   if (before->xxh3 != xxh3)
     return {chunk_place::part, "changed"};
   if (before->checkpoints == 0)
     return {chunk_place::own_file, "unchanged for the first time"};
   if (before->checkpoints >= policy.checkpoints_per_file)
-    return {chunk_place::own_file, "its file is in enough checkpoints"};
+    return {chunk_place::own_file, "its file is in the maximum number of checkpoints"};
   return {chunk_place::link, "unchanged"};
 }
 

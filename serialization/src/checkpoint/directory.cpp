@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fmt/format.h>
 #include <tuple>
 #include <utility>
 
@@ -21,7 +22,7 @@ constexpr std::string_view temporary_suffix = ".tmp";
 constexpr std::string_view removed_suffix = ".removed";
 constexpr std::string_view unreadable_suffix = ".unreadable";
 
-/// The paths of the directories inside of `directory`, none if it does not exist.
+/// The paths of the directories in `directory`; empty if it does not exist.
 expected<std::vector<fs::path>> directories_in(const fs::path& directory, file_system& files) {
   auto result = std::vector<fs::path>{};
   auto entries = files.list(directory);
@@ -39,7 +40,7 @@ bool is_abandoned_name(std::string_view name) {
   return name.starts_with(temporary_prefix) && (name.ends_with(temporary_suffix) || name.ends_with(removed_suffix));
 }
 
-/// Removes a directory and all below it; fine if there is none. Links are removed, not followed.
+/// Removes a directory and everything below it, if it exists. Links are removed, not followed.
 expected<void> remove_tree(const fs::path& path, file_system& files) {
   auto is_gone = [](const expected<void>& removed) { return removed || removed.error().code == errc::not_found; };
   auto at_once = files.remove(path);
@@ -59,7 +60,7 @@ expected<void> remove_tree(const fs::path& path, file_system& files) {
 }
 
 error not_committed(const manifest& content, const std::string& why) {
-  return {errc::damaged, "the checkpoint of step " + std::to_string(content.step.value) + " is not committed: " + why};
+  return {errc::damaged, fmt::format("the checkpoint of step {} is not committed: {}", content.step, why)};
 }
 
 expected<void> check_parts(const fs::path& directory, const manifest& content, file_system& files) {
@@ -72,18 +73,18 @@ expected<void> check_parts(const fs::path& directory, const manifest& content, f
     if (!size)
       return fail(std::move(size.error()));
     if (*size != part.size_bytes)
-      return fail(not_committed(content, path.string() + " has " + std::to_string(*size) +
-                                             " bytes, its writer reported " + std::to_string(part.size_bytes)));
+      return fail(not_committed(
+          content, fmt::format("{} has {} bytes, its writer reported {}", path.string(), *size, part.size_bytes)));
   }
   return {};
 }
 
 error step_exists(const fs::path& path) {
-  return {errc::already_exists, path.string() + " exists; a checkpoint is never overwritten"};
+  return {errc::already_exists, fmt::format("{} exists; a checkpoint is never overwritten", path.string())};
 }
 
-/// Makes room where a name is taken. A good checkpoint stays; a damaged one goes, since the new one is whole.
-expected<void> make_room(const fs::path& target, file_system& files) {
+/// Removes a damaged checkpoint at `target`. Fails if there is a valid one.
+expected<void> remove_if_damaged(const fs::path& target, file_system& files) {
   auto taken = files.look_at(target);
   if (!taken)
     return fail(std::move(taken.error()));
@@ -96,7 +97,7 @@ expected<void> make_room(const fs::path& target, file_system& files) {
   return fail(step_exists(target));
 }
 
-/// What the decision needs of each checkpoint; its metrics only where they count.
+/// The candidates for the retention decision; with metrics only if the policy uses them.
 expected<std::vector<retention_candidate>> read_candidates(const std::vector<checkpoint_entry>& entries,
                                                            const retention_policy& policy, file_system& files) {
   auto result = std::vector<retention_candidate>{};
@@ -107,7 +108,8 @@ expected<std::vector<retention_candidate>> read_candidates(const std::vector<che
     auto content = read_manifest(entry.path / manifest_file_name, files);
     if (!content && content.error().code != errc::damaged)
       return fail(content.error().code,
-                  "no checkpoint is removed, because the metrics of one are not known: " + content.error().message);
+                  fmt::format("no checkpoint is removed, because the metrics of one cannot be read: {}",
+                              content.error().message));
     if (content)
       result.back().metrics = std::move(content->metrics);
   }
@@ -117,8 +119,7 @@ expected<std::vector<retention_candidate>> read_candidates(const std::vector<che
 } // namespace
 
 std::string checkpoint_name(step_id step) {
-  auto digits = std::to_string(step.value);
-  return std::string{final_prefix} + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
+  return fmt::format("{}{:08}", final_prefix, step);
 }
 
 std::optional<step_id> parse_checkpoint_name(std::string_view name) {
@@ -133,8 +134,7 @@ std::optional<step_id> parse_checkpoint_name(std::string_view name) {
 }
 
 std::string temporary_name(step_id step, generation_id generation, std::uint32_t attempt) {
-  return '.' + checkpoint_name(step) + ".g" + std::to_string(generation.value) + ".a" + std::to_string(attempt) +
-         std::string{temporary_suffix};
+  return fmt::format(".{}.g{}.a{}{}", checkpoint_name(step), generation, attempt, temporary_suffix);
 }
 
 std::optional<attempt_name> parse_temporary_name(std::string_view name) {
@@ -163,15 +163,15 @@ expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, cons
   auto target = checkpoints_directory / checkpoint_name(content.step);
   if (auto good = check_parts(temporary_directory, content, files); !good)
     return fail(std::move(good.error()));
-  if (auto room = make_room(target, files); !room)
-    return fail(std::move(room.error()));
-  // This brings the directory's entries to the device as well.
+  if (auto freed = remove_if_damaged(target, files); !freed)
+    return fail(std::move(freed.error()));
+  // Also syncs the directory's entries.
   if (auto written = write_manifest(temporary_directory / manifest_file_name, content, files); !written)
     return fail(std::move(written.error()));
   if (auto renamed = files.rename(temporary_directory, target, if_taken::refuse); !renamed)
     return fail(renamed.error().code == errc::already_exists ? step_exists(target) : std::move(renamed.error()));
   if (auto synced = files.sync_directory(checkpoints_directory); !synced) {
-    // What may not survive a crash must not look committed.
+    // A checkpoint that may not survive a crash must not look committed.
     std::ignore = files.rename(target, temporary_directory, if_taken::refuse);
     return fail(std::move(synced.error()));
   }
@@ -221,11 +221,11 @@ expected<std::vector<fs::path>> remove_abandoned(const fs::path& checkpoints_dir
 }
 
 expected<fs::path> set_aside(const fs::path& path, file_system& files) {
-  auto target = path.parent_path() / (path.filename().string() + std::string{unreadable_suffix});
+  auto target = path.parent_path() / fmt::format("{}{}", path.filename().string(), unreadable_suffix);
   for (auto number = 2;; ++number) {
     auto renamed = files.rename(path, target, if_taken::refuse);
     if (!renamed && renamed.error().code == errc::already_exists) {
-      target.replace_extension(std::string{unreadable_suffix} + "-" + std::to_string(number));
+      target.replace_extension(fmt::format("{}-{}", unreadable_suffix, number));
       continue;
     }
     if (!renamed)
@@ -237,13 +237,13 @@ expected<fs::path> set_aside(const fs::path& path, file_system& files) {
 }
 
 expected<void> remove_checkpoint(const fs::path& path, file_system& files) {
-  auto hidden = path.parent_path() / ('.' + path.filename().string() + std::string{removed_suffix});
-  // A removal of the same step that did not finish.
+  auto hidden = path.parent_path() / fmt::format(".{}{}", path.filename().string(), removed_suffix);
+  // An earlier removal of the same step may be unfinished.
   if (auto removed = remove_tree(hidden, files); !removed)
     return removed;
   if (auto renamed = files.rename(path, hidden, if_taken::refuse); !renamed)
     return renamed;
-  // First the name, for good; then the files: half a checkpoint never looks whole, even after a crash.
+  // The rename becomes durable before any file is removed: half a checkpoint never looks complete, even after a crash.
   if (auto synced = files.sync_directory(path.parent_path()); !synced)
     return synced;
   return remove_tree(hidden, files);
@@ -252,7 +252,7 @@ expected<void> remove_checkpoint(const fs::path& path, file_system& files) {
 expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, const retention_policy& policy,
                                                 file_system& files) {
   if (policy.num_to_keep == 0)
-    return fail(errc::invalid_argument, "num_to_keep is 0: keep one checkpoint at least");
+    return fail(errc::invalid_argument, "num_to_keep is 0: keep at least one checkpoint");
   auto entries = list_checkpoints(checkpoints_directory, files);
   if (!entries)
     return fail(std::move(entries.error()));
@@ -268,8 +268,9 @@ expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_dire
   auto newest = checkpoint::open(entries->back().path, files, read_back::from_device);
   auto good = newest ? newest->verify(read_back::from_device) : tl::unexpected<error>{newest.error()};
   if (!good)
-    return fail(good.error().code, "no checkpoint is removed, because the newest is not good: " + good.error().message);
-  // Both are in order of step.
+    return fail(good.error().code,
+                fmt::format("no checkpoint is removed, because the newest is not valid: {}", good.error().message));
+  // Decisions and entries are both ordered by step.
   for (std::size_t i = 0; i < decisions.size(); ++i) {
     if (decisions[i].stays)
       continue;

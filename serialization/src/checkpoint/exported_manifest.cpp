@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <fmt/format.h>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -19,7 +20,7 @@ constexpr auto format_key = "troupe.format";
 constexpr auto format = "1";
 constexpr auto order_key = "troupe.tensor_order";
 
-/// JSON has no number for these.
+/// Non-finite values become strings, since JSON cannot represent them as numbers.
 nlohmann::json to_json(double value) {
   if (std::isfinite(value))
     return value;
@@ -41,7 +42,7 @@ bool from_json(const nlohmann::json& text, double& value) {
   return true;
 }
 
-/// Takes fields out of texts, and remembers the first that is not good.
+/// Reads fields from texts, and remembers the first invalid one.
 class field_reader {
  public:
   explicit field_reader(const texts& from) : from_(from) {}
@@ -61,7 +62,7 @@ class field_reader {
       refuse(key, *text);
   }
 
-  /// JSON that is kept as the text it is, but must be an object: others read it later.
+  /// Checks that the text is a JSON object, and keeps it verbatim.
   void read_object(const char* key, std::string& target) {
     const auto* text = find(key);
     if (!text || text->empty())
@@ -108,8 +109,8 @@ class field_reader {
 
   void refuse(const char* key, const std::string& text) {
     if (flaw_.code == errc::none)
-      flaw_ = {errc::damaged, "its __metadata__ has under " + std::string{key} +
-                                  " what Troupe does not write there: " + quote_for_log(text)};
+      flaw_ = {errc::damaged,
+               fmt::format("its __metadata__ has an invalid value under {}: {}", key, quote_for_log(text))};
   }
 
   const texts& from_;
@@ -125,19 +126,19 @@ texts to_metadata(const manifest& content) {
   auto order = nlohmann::json::array();
   for (const auto& tensor : content.tensors)
     order.push_back(tensor.spec.name);
-  // Names that are no UTF-8 are refused where they stand as tensors' names.
+  // Names that are not UTF-8 are rejected later, where they are used as tensors' names.
   auto text_of = [](const nlohmann::json& value) {
     return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
   return {
       {format_key, format},
       {"troupe.run", content.run.value},
-      {"troupe.step", std::to_string(content.step.value)},
-      {"troupe.generation", std::to_string(content.generation.value)},
-      {"troupe.seed", std::to_string(content.seed)},
-      {"troupe.shards", std::to_string(content.shards)},
-      {"troupe.global_batch", std::to_string(content.global_batch)},
-      {"troupe.tree_version", std::to_string(content.tree_version)},
+      {"troupe.step", fmt::to_string(content.step)},
+      {"troupe.generation", fmt::to_string(content.generation)},
+      {"troupe.seed", fmt::to_string(content.seed)},
+      {"troupe.shards", fmt::to_string(content.shards)},
+      {"troupe.global_batch", fmt::to_string(content.global_batch)},
+      {"troupe.tree_version", fmt::to_string(content.tree_version)},
       {"troupe.program_build_id", content.program_build_id},
       {"troupe.configuration", content.configuration_json},
       {"troupe.configuration_digest", content.configuration_digest},
@@ -145,8 +146,8 @@ texts to_metadata(const manifest& content) {
       {"troupe.numerics_fingerprint", content.numerics_fingerprint_json},
       {"troupe.metrics", text_of(metrics)},
       {"troupe.values", content.values_json},
-      {"troupe.world_size", std::to_string(content.world_size)},
-      {"troupe.created_unix_ms", std::to_string(content.created.time_since_epoch().count())},
+      {"troupe.world_size", fmt::to_string(content.world_size)},
+      {"troupe.created_unix_ms", fmt::to_string(content.created.time_since_epoch().count())},
       {"troupe.attachments", text_of(content.attachments)},
       {order_key, text_of(order)},
   };
@@ -159,9 +160,9 @@ bool is_exported(const texts& metadata) {
 expected<manifest> from_metadata(const texts& metadata) {
   if (auto found = metadata.find(format_key); found == metadata.end() || found->second != format)
     return fail(errc::unsupported_version,
-                "its __metadata__ has the version " +
-                    (found == metadata.end() ? std::string{"\"\""} : quote_for_log(found->second)) + " under " +
-                    std::string{format_key} + ", and this build reads " + format + ": use the one that wrote it");
+                fmt::format("its __metadata__ has version {} under {}, and this build reads {}: use the build that "
+                            "wrote it",
+                            quote_for_log(found == metadata.end() ? "" : found->second), format_key, format));
   auto result = manifest{};
   auto from = field_reader{metadata};
   from.read("troupe.run", result.run.value);
@@ -195,7 +196,7 @@ expected<std::vector<std::string>> tracked_order(const texts& metadata) {
     return result;
   auto names = nlohmann::json::parse(found->second, nullptr, false);
   auto refuse = [] {
-    return fail(errc::damaged, "its __metadata__ has under " + std::string{order_key} + " no list of its tensors");
+    return fail(errc::damaged, fmt::format("its __metadata__ has no list of its tensors under {}", order_key));
   };
   if (!names.is_array())
     return refuse();

@@ -4,11 +4,13 @@
 #include <troupe/serialization/files/durable_file.hpp>
 
 #include "checkpoint/manifest_flaw.hpp"
+#include "files/sized_file.hpp"
 #include "snapshot.capnp.h"
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <cstring>
+#include <fmt/format.h>
 #include <kj/exception.h>
 #include <span>
 #include <utility>
@@ -57,42 +59,40 @@ std::vector<std::byte> frame(std::span<const std::byte> message) {
 }
 
 tl::unexpected<error> damaged(const fs::path& path, const std::string& what) {
-  return fail(errc::damaged, path.string() + " is damaged: " + what + "; use another checkpoint");
+  return fail(errc::damaged, fmt::format("{} is damaged: {}; use another checkpoint", path.string(), what));
 }
 
-/// The message inside of a frame.
+/// Returns the message in a frame.
 expected<std::span<const std::byte>> unframe(std::span<const std::byte> framed, const fs::path& path) {
   if (framed.size() < frame_bytes)
-    return damaged(path, "it has only " + std::to_string(framed.size()) + " bytes");
+    return damaged(path, fmt::format("it has only {} bytes", framed.size()));
   if (std::memcmp(framed.data(), magic.data(), magic.size()) != 0)
-    return damaged(path, "it does not begin as a manifest does");
+    return damaged(path, "it does not begin like a manifest");
   auto length = get<std::uint64_t>(framed, length_offset);
   if (length != framed.size() - frame_bytes)
-    return damaged(path, "it announces a message of " + std::to_string(length) + " bytes and holds " +
-                             std::to_string(framed.size() - frame_bytes));
+    return damaged(path,
+                   fmt::format("it announces a message of {} bytes and holds {}", length, framed.size() - frame_bytes));
   if (get<std::uint64_t>(framed, checksum_offset) != checksum_of(framed))
     return damaged(path, "its checksum differs");
   auto version = get<std::uint32_t>(framed, version_offset);
   if (version == 0 || version > snapshot_format_version)
-    return fail(errc::unsupported_version, path.string() + " has format version " + std::to_string(version) +
-                                               ", this build reads versions up to " +
-                                               std::to_string(snapshot_format_version) + ": use a newer build");
+    return fail(errc::unsupported_version,
+                fmt::format("{} has format version {}, this build reads versions up to {}: use a newer build",
+                            path.string(), version, snapshot_format_version));
   return framed.subspan(frame_bytes);
 }
 
 expected<std::vector<std::byte>> read_whole(const fs::path& path, file_system& files, read_back from) {
-  auto source = files.open(path);
-  if (!source)
-    return fail(std::move(source.error()));
+  auto opened = open_sized(path, files);
+  if (!opened)
+    return fail(std::move(opened.error()));
+  const auto& [source, size] = *opened;
   if (from == read_back::from_device)
-    (*source)->drop_cached();
-  auto size = (*source)->size_bytes();
-  if (!size)
-    return fail(std::move(size.error()));
-  if (*size > frame_bytes + max_manifest_bytes)
-    return damaged(path, "it has " + std::to_string(*size) + " bytes, more than any manifest");
-  auto result = std::vector<std::byte>(*size);
-  if (auto read = (*source)->read_at(0, result); !read)
+    source->drop_cached();
+  if (size > frame_bytes + max_manifest_bytes)
+    return damaged(path, fmt::format("it has {} bytes, more than any manifest", size));
+  auto result = std::vector<std::byte>(size);
+  if (auto read = source->read_at(0, result); !read)
     return fail(std::move(read.error()));
   return result;
 }
@@ -168,7 +168,7 @@ std::string string_of(capnp::Text::Reader value) {
   return {value.begin(), value.size()};
 }
 
-/// A dtype's number; 0, which is none, if it does not fit.
+/// A dtype's number; the invalid 0 if it does not fit.
 dtype dtype_of_number(schema::DType value) {
   auto number = static_cast<std::uint16_t>(value);
   return static_cast<dtype>(number <= 0xff ? static_cast<std::uint8_t>(number) : std::uint8_t{0});
@@ -215,7 +215,7 @@ void get_lists(manifest& target, schema::Snapshot::Reader source) {
 
 expected<manifest> parse(std::span<const std::byte> message, const fs::path& path) {
   if (message.size() % sizeof(capnp::word) != 0)
-    return damaged(path, "its message is no whole number of words");
+    return damaged(path, "its message is not a whole number of words");
   // The frame keeps the message on a word boundary.
   auto words = kj::arrayPtr(reinterpret_cast<const capnp::word*>(message.data()), message.size() / sizeof(capnp::word));
   try {
@@ -226,7 +226,7 @@ expected<manifest> parse(std::span<const std::byte> message, const fs::path& pat
     get_lists(result, root);
     return result;
   } catch (const kj::Exception& reason) {
-    return damaged(path, std::string{"its message does not parse: "} + reason.getDescription().cStr());
+    return damaged(path, fmt::format("its message cannot be parsed: {}", reason.getDescription().cStr()));
   }
 }
 
@@ -234,7 +234,7 @@ expected<manifest> parse(std::span<const std::byte> message, const fs::path& pat
 
 expected<void> write_manifest(const fs::path& path, const manifest& content, file_system& files) {
   if (auto flaw = find_flaw(content))
-    return fail(errc::invalid_argument, path.string() + " is not written: " + *flaw);
+    return fail(errc::invalid_argument, fmt::format("{} is not written: {}", path.string(), *flaw));
   auto builder = capnp::MallocMessageBuilder{};
   auto root = builder.initRoot<schema::Snapshot>();
   put_scalars(root, content);
@@ -242,9 +242,9 @@ expected<void> write_manifest(const fs::path& path, const manifest& content, fil
   auto words = capnp::messageToFlatArray(builder);
   auto message = std::as_bytes(std::span{words.begin(), words.size()});
   if (message.size() > max_manifest_bytes)
-    return fail(errc::invalid_argument, path.string() + " is not written: it would have " +
-                                            std::to_string(message.size()) + " bytes, the limit is " +
-                                            std::to_string(max_manifest_bytes) + "; keep large values in tensors");
+    return fail(errc::invalid_argument,
+                fmt::format("{} is not written: it would have {} bytes, the limit is {}; keep large values in tensors",
+                            path.string(), message.size(), max_manifest_bytes));
   auto framed = frame(message);
   return write_file_durably(path, {reinterpret_cast<const char*>(framed.data()), framed.size()}, files);
 }

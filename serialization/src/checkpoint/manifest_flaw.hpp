@@ -7,8 +7,8 @@
 
 namespace troupe::serialization {
 
-/// What a manifest says that cannot be; nothing for a sound one. Sound means: every tensor's chunks add up to its size
-/// and lie inside of their parts.
+/// The first inconsistency of a manifest; `nullopt` if it is valid, that is, if every tensor's chunks add up to its
+/// size and lie within their parts.
 [[nodiscard]] std::optional<std::string> find_flaw(const manifest& content);
 
 } // namespace troupe::serialization

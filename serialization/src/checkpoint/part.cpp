@@ -2,6 +2,7 @@
 
 #include <troupe/serialization/checkpoint/part_writer.hpp>
 
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::serialization {
@@ -11,37 +12,28 @@ namespace fs = std::filesystem;
 namespace {
 
 expected<void> check_fit(std::uint32_t part, const chunk_plan& plan, std::span<const tensor_view> tensors) {
-  if (part >= plan.part_sizes_bytes.size())
-    return fail(errc::invalid_argument, "part " + std::to_string(part) + " is not one of the plan's " +
-                                            std::to_string(plan.part_sizes_bytes.size()));
   for (const auto& chunk : plan.chunks_of(part)) {
     auto size = chunk.tensor < tensors.size() ? tensors[chunk.tensor].spec.size_bytes() : 0;
     if (chunk.tensor_offset_bytes > size || chunk.length_bytes > size - chunk.tensor_offset_bytes)
-      return fail(errc::invalid_argument, "the plan of part " + std::to_string(part) + " does not fit tensor " +
-                                              std::to_string(chunk.tensor) + " of " + std::to_string(tensors.size()) +
-                                              ": hand over the tensors that were planned, in that order");
+      return fail(errc::invalid_argument, fmt::format("the plan of part {} does not match tensor {} of {}: pass the "
+                                                      "planned tensors in the same order",
+                                                      part, chunk.tensor, tensors.size()));
   }
   return {};
 }
 
-/// Four at least.
-std::string four_digits(std::uint32_t number) {
-  auto digits = std::to_string(number);
-  return std::string(digits.size() < 4 ? 4 - digits.size() : 0, '0') + digits;
-}
-
 error misfit(std::uint32_t part, const std::string& what) {
-  return {errc::mismatch, "the report of part " + std::to_string(part) + ' ' + what};
+  return {errc::mismatch, fmt::format("the report of part {} {}", part, what)};
 }
 
-/// The reports in order of part, each once.
+/// The reports in the order of their parts; each part has exactly one.
 expected<std::vector<const part_report*>> sort_reports(std::size_t parts, std::span<const part_report> reports) {
   auto result = std::vector<const part_report*>(parts, nullptr);
   for (const auto& report : reports) {
     if (report.part >= parts)
-      return fail(misfit(report.part, "names a part beyond the plan's " + std::to_string(parts)));
+      return fail(misfit(report.part, fmt::format("names a part beyond the plan's {}", parts)));
     if (result[report.part])
-      return fail(misfit(report.part, "came twice"));
+      return fail(misfit(report.part, "is duplicated"));
     result[report.part] = &report;
   }
   for (std::uint32_t part = 0; part < parts; ++part)
@@ -53,29 +45,27 @@ expected<std::vector<const part_report*>> sort_reports(std::size_t parts, std::s
 expected<void> check_report(const part_report& report, const chunk_plan& plan, std::size_t tensors) {
   auto planned = plan.chunks_of(report.part);
   if (report.chunks.size() != planned.size())
-    return fail(misfit(report.part, "has " + std::to_string(report.chunks.size()) + " chunks, the plan " +
-                                        std::to_string(planned.size())));
+    return fail(misfit(report.part, fmt::format("has {} chunks, the plan {}", report.chunks.size(), planned.size())));
   for (std::size_t i = 0; i < planned.size(); ++i)
     if (report.chunks[i].tensor != planned[i].tensor || report.chunks[i].chunk != planned[i].chunk ||
         planned[i].tensor >= tensors)
-      return fail(misfit(report.part, "differs from the plan at chunk " + std::to_string(i)));
+      return fail(misfit(report.part, fmt::format("differs from the plan at chunk {}", i)));
   auto size = std::uint64_t{0};
   for (std::size_t i = 0; i < planned.size(); ++i)
     size += report.chunks[i].own_file ? 0 : round_up_to_page(planned[i].length_bytes);
   if (report.size_bytes != size)
-    return fail(
-        misfit(report.part, "says " + std::to_string(report.size_bytes) + " bytes, the plan " + std::to_string(size)));
+    return fail(misfit(report.part, fmt::format("says {} bytes, the plan {}", report.size_bytes, size)));
   return {};
 }
 
 } // namespace
 
 std::string part_file_name(std::uint32_t part) {
-  return "part-" + four_digits(part) + ".bin";
+  return fmt::format("part-{:04}.bin", part);
 }
 
 std::string chunk_file_name(std::uint32_t tensor, std::uint32_t chunk) {
-  return "chunk-" + four_digits(tensor) + '-' + four_digits(chunk) + ".bin";
+  return fmt::format("chunk-{:04}-{:04}.bin", tensor, chunk);
 }
 
 expected<part_report> write_part(const fs::path& directory, std::uint32_t part, const chunk_plan& plan,
@@ -109,7 +99,7 @@ expected<void> add_parts(manifest& target, std::span<const tensor_spec> tensors,
   for (const auto* report : *sorted) {
     auto planned = plan.chunks_of(report->part);
     auto offset = std::uint64_t{0};
-    // The plan's order within a part continues that of the part before: chunks arrive in the tensor's order.
+    // Parts continue each other in the plan, so chunks arrive in the tensor's order.
     for (std::size_t i = 0; i < planned.size(); ++i) {
       const auto& chunk = report->chunks[i];
       auto length = planned[i].length_bytes;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::array<std::byte, chunk_alignment_bytes> zeros{};
 
-/// What is hashed is still in the processor's cache when it is written, so that hashing costs next to nothing.
+/// Small enough that a hashed piece is still in the processor's cache when it is written, which makes hashing cheap.
 constexpr std::uint64_t piece_bytes = 1 << 20;
 
 } // namespace
@@ -25,12 +26,13 @@ struct part_writer::state {
   struct chunk {
     planned_chunk planned;
     placed_chunk placed;
-    /// Where it begins in the part's file.
+    /// Offset in the part's file.
     std::uint64_t offset_bytes = 0;
   };
 
-  /// Reports links until a chunk comes that has to be written.
-  void pass_links() {
+  /// Reports links up to the next chunk to be written.
+  void report_links() {
+
     while (report.chunks.size() < chunks.size() && next().placed.place == chunk_place::link)
       finish_chunk(next().placed.xxh3);
   }
@@ -60,7 +62,7 @@ struct part_writer::state {
     return own_file->write_at(written_bytes, piece);
   }
 
-  /// Brings a file that is whole to the device, or pads what comes before the next page.
+  /// Syncs a chunk's own file, or pads up to the next page of the part's.
   expected<void> end_chunk() {
     if (own_file) {
       auto synced = own_file->sync();
@@ -77,7 +79,7 @@ struct part_writer::state {
   std::vector<chunk> chunks;
   part_report report;
   std::uint64_t missing_bytes = 0;
-  /// Of the chunk that the next byte belongs to, which is that of the next report.
+  /// Bytes written of the current chunk, the one that the next report is for.
   std::uint64_t written_bytes = 0;
   xxh3_stream checksum;
   std::unique_ptr<file> own_file;
@@ -91,12 +93,12 @@ part_writer::~part_writer() = default;
 expected<part_writer> part_writer::create(const fs::path& directory, std::uint32_t part, const chunk_plan& plan,
                                           file_system& files, std::span<const placed_chunk> places) {
   if (part >= plan.part_sizes_bytes.size())
-    return fail(errc::invalid_argument, "part " + std::to_string(part) + " is not one of the plan's " +
-                                            std::to_string(plan.part_sizes_bytes.size()));
+    return fail(errc::invalid_argument,
+                fmt::format("part {} is not one of the plan's {}", part, plan.part_sizes_bytes.size()));
   auto planned = plan.chunks_of(part);
   if (!places.empty() && places.size() != planned.size())
-    return fail(errc::invalid_argument, std::to_string(places.size()) + " places for the " +
-                                            std::to_string(planned.size()) + " chunks of part " + std::to_string(part));
+    return fail(errc::invalid_argument,
+                fmt::format("{} places for the {} chunks of part {}", places.size(), planned.size(), part));
   auto next = std::unique_ptr<state>(new state{&files, directory, {}, {}, {}, 0, 0, {}, {}});
   auto size = std::uint64_t{0};
   for (std::size_t i = 0; i < planned.size(); ++i) {
@@ -114,7 +116,7 @@ expected<part_writer> part_writer::create(const fs::path& directory, std::uint32
   next->target = std::move(*target);
   if (auto reserved = next->target->reserve(size); !reserved)
     return fail(std::move(reserved.error()));
-  next->pass_links();
+  next->report_links();
   return part_writer{std::move(next)};
 }
 
@@ -125,8 +127,8 @@ std::uint64_t part_writer::missing_bytes() const noexcept {
 expected<void> part_writer::write(std::span<const std::byte> bytes) {
   auto& s = *state_;
   if (bytes.size() > s.missing_bytes)
-    return fail(errc::invalid_argument, std::to_string(bytes.size()) + " bytes for " + s.target->path().string() +
-                                            ", which lacks " + std::to_string(s.missing_bytes));
+    return fail(errc::invalid_argument, fmt::format("{} bytes for {}, which is missing only {}", bytes.size(),
+                                                    s.target->path().string(), s.missing_bytes));
   while (!bytes.empty()) {
     auto length = s.next().planned.length_bytes;
     auto piece = bytes.first(std::min<std::size_t>({bytes.size(), length - s.written_bytes, piece_bytes}));
@@ -143,7 +145,7 @@ expected<void> part_writer::write(std::span<const std::byte> bytes) {
     s.finish_chunk(s.checksum.digest());
     s.checksum = {};
     s.written_bytes = 0;
-    s.pass_links();
+    s.report_links();
   }
   return {};
 }
@@ -152,7 +154,7 @@ expected<part_report> part_writer::finish() {
   auto& s = *state_;
   if (s.missing_bytes > 0)
     return fail(errc::invalid_argument,
-                s.target->path().string() + " lacks " + std::to_string(s.missing_bytes) + " bytes: it is not whole");
+                fmt::format("{} is incomplete: {} bytes are missing", s.target->path().string(), s.missing_bytes));
   if (auto synced = s.target->sync(); !synced)
     return fail(std::move(synced.error()));
   if (auto synced = s.files->sync_directory(s.directory); !synced)

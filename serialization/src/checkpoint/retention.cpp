@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <fmt/format.h>
 #include <optional>
 
 namespace troupe::serialization {
@@ -13,12 +13,6 @@ struct scored_step {
   step_id step;
   double score = 0;
 };
-
-std::string text_of(double value) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), "%.6g", value);
-  return buffer;
-}
 
 std::optional<scored_step> find_best(std::span<const retention_candidate* const> sorted,
                                      const retention_policy& policy) {
@@ -45,7 +39,7 @@ std::vector<retention_decision> decide_retention(std::span<const retention_candi
     sorted.push_back(&each);
   std::ranges::sort(sorted, {}, &retention_candidate::step);
   const auto best = find_best(sorted, policy);
-  const auto recent = "the " + std::to_string(policy.num_to_keep) + " latest";
+  const auto recent = fmt::format("the {} latest", policy.num_to_keep);
   auto result = std::vector<retention_decision>{};
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     auto step = sorted[i]->step;
@@ -54,7 +48,7 @@ std::vector<retention_decision> decide_retention(std::span<const retention_candi
     else if (i + policy.num_to_keep >= sorted.size())
       result.push_back({step, true, "one of " + recent});
     else if (best && best->step == step)
-      result.push_back({step, true, "the best by " + policy.score_attribute + ": " + text_of(best->score)});
+      result.push_back({step, true, fmt::format("the best by {}: {:.6g}", policy.score_attribute, best->score)});
     else
       result.push_back({step, false, "older than " + recent});
   }

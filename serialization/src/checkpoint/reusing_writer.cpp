@@ -3,8 +3,11 @@
 #include <troupe/serialization/files/digest.hpp>
 #include <troupe/serialization/files/durable_file.hpp>
 
+#include "files/sized_file.hpp"
+
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::serialization {
@@ -13,11 +16,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Whether a part is still wanted is looked up once for so many bytes.
+/// How many bytes are processed between two checks for a stop.
 constexpr std::size_t piece_bytes = std::size_t{4} << 20;
 
-error unwanted() {
-  return {errc::aborted, "the checkpoint is not wanted any more"};
+error not_needed() {
+  return {errc::aborted, "the checkpoint is no longer needed"};
 }
 
 } // namespace
@@ -32,12 +35,12 @@ expected<part_report> reusing_writer::write(const fs::path& directory, std::uint
   for (const auto& chunk : planned)
     total += chunk.length_bytes;
   if (total != bytes.size())
-    return fail(errc::invalid_argument, std::to_string(bytes.size()) + " bytes for part " + std::to_string(part) +
-                                            ", of which the plan has " + std::to_string(total));
+    return fail(errc::invalid_argument,
+                fmt::format("{} bytes for part {}, which has {} in the plan", bytes.size(), part, total));
   auto known = memory_.known(plan, part);
   auto places = std::vector<placed_chunk>{};
   if (!known.empty()) {
-    // Links are made before the part's file is.
+    // Links are made before the part's file.
     if (auto made = create_directories_durably(directory, *files_); !made)
       return fail(std::move(made.error()));
     auto rest = bytes;
@@ -60,7 +63,7 @@ expected<part_report> reusing_writer::write(const fs::path& directory, std::uint
       continue;
     while (!chunk.empty()) {
       if (stop.stop_requested())
-        return fail(unwanted());
+        return fail(not_needed());
       auto piece = chunk.first(std::min(chunk.size(), piece_bytes));
       if (auto written = writer->write(piece); !written)
         return fail(std::move(written.error()));
@@ -92,7 +95,7 @@ expected<placed_chunk> reusing_writer::place(const fs::path& directory, const pl
                                              const known_chunk& before, std::span<const std::byte> bytes,
                                              const std::stop_token& stop) {
   if (stop.stop_requested())
-    return fail(unwanted());
+    return fail(not_needed());
   if (bytes.size() < policy_.least_bytes)
     return placed_chunk{};
   auto checksum = xxh3(bytes);
@@ -106,11 +109,11 @@ expected<placed_chunk> reusing_writer::place(const fs::path& directory, const pl
   return *taken ? placed_chunk{chunk_place::link, checksum} : placed_chunk{chunk_place::own_file, 0};
 }
 
-/// The link comes first: what is read is then what stays, whatever becomes of the older directory meanwhile.
+/// Links first, then reads: what was compared stays, whatever happens to the older directory meanwhile.
 expected<bool> reusing_writer::take_over(const fs::path& from, const fs::path& to, std::span<const std::byte> bytes,
                                          const std::stop_token& stop) {
   auto linked = files_->link(from, to);
-  // A checkpoint that was removed, or a device that fails: writing will tell.
+  // The older checkpoint may have been removed. If the device fails, the write that follows reports it.
   if (!linked || !*linked)
     return false;
   auto same = compare(to, bytes, stop);
@@ -118,7 +121,7 @@ expected<bool> reusing_writer::take_over(const fs::path& from, const fs::path& t
     return true;
   if (same.error().code == errc::aborted)
     return fail(std::move(same.error()));
-  notices_.push_back(from.string() + " cannot be used again, and is written afresh: " + same.error().message);
+  notices_.push_back(fmt::format("{} cannot be reused, and is written again: {}", from.string(), same.error().message));
   if (auto removed = files_->remove(to); !removed)
     return fail(std::move(removed.error()));
   return false;
@@ -126,27 +129,25 @@ expected<bool> reusing_writer::take_over(const fs::path& from, const fs::path& t
 
 expected<void> reusing_writer::compare(const fs::path& path, std::span<const std::byte> bytes,
                                        const std::stop_token& stop) const {
-  auto opened = files_->open(path);
+  auto opened = open_sized(path, *files_);
   if (!opened)
     return fail(std::move(opened.error()));
-  auto size = (*opened)->size_bytes();
-  if (!size)
-    return fail(std::move(size.error()));
-  if (*size != bytes.size())
-    return fail(errc::damaged,
-                path.string() + " has " + std::to_string(*size) + " bytes of " + std::to_string(bytes.size()));
-  (*opened)->drop_cached();
+  const auto& [source, size] = *opened;
+  if (size != bytes.size())
+    return fail(errc::damaged, fmt::format("{} has {} bytes of {}", path.string(), size, bytes.size()));
+  source->drop_cached();
+
   auto buffer = std::vector<std::byte>(std::min(bytes.size(), piece_bytes));
   for (std::size_t done = 0; done < bytes.size();) {
     if (stop.stop_requested())
-      return fail(unwanted());
+      return fail(not_needed());
     auto piece = std::span{buffer}.first(std::min(buffer.size(), bytes.size() - done));
-    if (auto read = (*opened)->read_at(done, piece); !read)
+    if (auto read = source->read_at(done, piece); !read)
       return read;
-    // Equal checksums of 64 bits are no proof.
+    // Equal 64-bit checksums do not prove equality.
     if (std::memcmp(piece.data(), bytes.data() + done, piece.size()) != 0)
       return fail(errc::damaged,
-                  path.string() + " has other bytes after byte " + std::to_string(done) + " than the checksum says");
+                  fmt::format("{} differs after byte {} although the checksum is equal", path.string(), done));
     done += piece.size();
   }
   return {};

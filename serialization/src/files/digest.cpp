@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -14,7 +15,7 @@
 
 namespace troupe::serialization {
 
-// Tensors are hashed and stored as they lie in memory.
+// Tensors are hashed and stored in the byte order of memory.
 static_assert(std::endian::native == std::endian::little, "checkpoints hold little-endian bytes");
 
 namespace {
@@ -23,8 +24,7 @@ using byte_sink = std::function<void(std::span<const std::byte>)>;
 
 void require(bool success, const char* what) {
   if (!success)
-    throw exception{errc::internal,
-                    std::string{"OpenSSL fails at "} + what + "; see its configuration on this machine"};
+    throw exception{errc::internal, fmt::format("OpenSSL failed at {}: check its configuration on this machine", what)};
 }
 
 const unsigned char* raw(std::span<const std::byte> bytes) {
@@ -48,7 +48,7 @@ void update_values(sha256& digest, std::string_view values_json) {
   digest.update(bytes_of(values_json));
 }
 
-/// The indices 0 to `count` - 1 in the order of the names behind them.
+/// The indices 0 to `count` - 1, ordered by the tensors' names.
 template <class NameOf>
 std::vector<std::size_t> order_by_name(std::size_t count, NameOf name_of) {
   auto result = std::vector<std::size_t>(count);
@@ -115,11 +115,8 @@ std::string sha256_hex(std::span<const std::byte> bytes) {
 }
 
 std::string state_sha256(std::span<const tensor_view> tensors, std::string_view values_json) {
-  auto specs = std::vector<tensor_spec>{};
-  for (const auto& each : tensors)
-    specs.push_back(each.spec);
   auto read = [&](std::size_t i, const byte_sink& sink) { sink({tensors[i].data, tensors[i].spec.size_bytes()}); };
-  return state_sha256(specs, read, values_json);
+  return state_sha256(specs_of(tensors), read, values_json);
 }
 
 std::string state_sha256(std::span<const tensor_spec> tensors,
@@ -150,7 +147,7 @@ expected<std::string> state_sha256(const checkpoint& stored) {
 
 std::array<std::byte, 32> hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> message) {
   auto result = std::array<std::byte, 32>{};
-  // A null key means "the one before" to OpenSSL; an empty key is a key.
+  // OpenSSL reuses the previous key for a null pointer, so an empty key needs a valid one.
   auto none = std::byte{};
   const void* key_data = key.empty() ? &none : key.data();
   require(HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()), raw(message), message.size(),

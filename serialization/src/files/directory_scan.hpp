@@ -7,7 +7,7 @@
 
 namespace troupe::serialization {
 
-/// The directories that are named as checkpoints, oldest step first, whether they hold a manifest or not.
+/// The directories with a checkpoint's name, oldest step first, with or without a manifest.
 [[nodiscard]] expected<std::vector<checkpoint_entry>> scan_steps(const std::filesystem::path& checkpoints_directory,
                                                                  file_system& files);
 

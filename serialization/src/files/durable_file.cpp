@@ -2,7 +2,8 @@
 
 #include <troupe/serialization/files/digest.hpp>
 
-#include <string>
+#include "files/hidden_sibling.hpp"
+
 #include <tuple>
 #include <utility>
 
@@ -30,7 +31,7 @@ bool is_directory(const expected<std::optional<entry_kind>>& found) {
 } // namespace
 
 expected<void> write_file_durably(const fs::path& path, std::string_view text, file_system& files) {
-  auto temporary = path.parent_path() / ('.' + path.filename().string() + '.' + random_hex(8) + ".tmp");
+  auto temporary = hidden_sibling(path, ".tmp");
   auto result = write_new(temporary, text, files);
   if (result)
     result = files.rename(temporary, path, if_taken::replace);
@@ -43,7 +44,7 @@ expected<void> write_file_durably(const fs::path& path, std::string_view text, f
 expected<void> create_directories_durably(const fs::path& path, file_system& files) {
   if (path.empty())
     return {};
-  // "a/b/" names "b" in "a/b"; what is to be made is "b" in "a".
+  // "a/b/" has an empty file name; its parent path "a/b" is the directory to create.
   if (!path.has_filename() && path.has_relative_path())
     return create_directories_durably(path.parent_path(), files);
   auto found = files.look_at(path);
@@ -52,7 +53,8 @@ expected<void> create_directories_durably(const fs::path& path, file_system& fil
   if (is_directory(found))
     return {};
   auto above = path.parent_path();
-  // Who made what is above may have been killed before its entry was on the device. What holds it may be closed to us.
+  // The process that created the parent may have been killed before it synced the entry. We may lack permission to open
+  // the grandparent, so errors are ignored.
   if (is_directory(files.look_at(above)))
     std::ignore = files.sync_directory(above.parent_path());
   if (auto made = create_directories_durably(above, files); !made)

@@ -3,13 +3,14 @@
 #include <troupe/error.hpp>
 
 #include <filesystem>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::serialization {
 
-/// The same error, and in which file it is.
+/// The same error with the file's path in front.
 [[nodiscard]] inline error of_file(const std::filesystem::path& path, error reason) {
-  reason.message = path.string() + ": " + reason.message;
+  reason.message = fmt::format("{}: {}", path.string(), reason.message);
   return reason;
 }
 

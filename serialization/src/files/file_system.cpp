@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <string>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,10 +17,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// One call's share: the kernel takes no more than 2 GiB at a time.
+/// The size of one read: the kernel transfers at most 2 GiB per call.
 constexpr std::size_t share_bytes = 1 << 30;
 
-/// After so many bytes the device is told to begin.
+/// How many bytes are written before the device is asked to start writing them back.
 constexpr std::size_t write_behind_bytes = 8 << 20;
 
 tl::unexpected<error> failed(std::string_view doing, const fs::path& path) {
@@ -44,7 +45,7 @@ class descriptor {
 
 expected<void> sync_descriptor(int number, const fs::path& path) {
   if (::fsync(number) != 0)
-    return failed("bringing to the device", path);
+    return failed("syncing", path);
   return {};
 }
 
@@ -57,7 +58,7 @@ class local_file : public file {
     if (::fstat(descriptor_.number(), &info) != 0)
       return failed("looking at", path());
     if (!S_ISREG(info.st_mode))
-      return fail(errc::damaged, path().string() + " is not a regular file");
+      return fail(errc::damaged, fmt::format("{} is not a regular file", path().string()));
     return static_cast<std::uint64_t>(info.st_size);
   }
 
@@ -67,10 +68,10 @@ class local_file : public file {
     auto status = EINTR;
     while (status == EINTR)
       status = ::posix_fallocate(descriptor_.number(), 0, static_cast<off_t>(size_bytes));
-    // A file system that cannot reserve shows its lack of space later.
+    // A file system that cannot reserve reports a lack of space later.
     if (status == 0 || status == EOPNOTSUPP)
       return {};
-    return fail(file_error(status, "reserving " + std::to_string(size_bytes) + " bytes for", path()));
+    return fail(file_error(status, fmt::format("reserving {} bytes for", size_bytes), path()));
   }
 
   expected<void> write_at(std::uint64_t offset_bytes, std::span<const std::byte> bytes) override {
@@ -97,7 +98,7 @@ class local_file : public file {
       if (taken < 0)
         return failed("reading", path());
       if (taken == 0)
-        return fail(errc::damaged, path().string() + " is truncated: it ends at byte " + std::to_string(offset_bytes));
+        return fail(errc::damaged, fmt::format("{} is truncated: it ends at byte {}", path().string(), offset_bytes));
       offset_bytes += static_cast<std::uint64_t>(taken);
       target = target.subspan(static_cast<std::size_t>(taken));
     }
@@ -109,8 +110,8 @@ class local_file : public file {
   void drop_cached() const noexcept override { ::posix_fadvise(descriptor_.number(), 0, 0, POSIX_FADV_DONTNEED); }
 
  private:
-  /// Lets the device begin with what has been written, in order, while the rest is on its way: less is left for
-  /// `sync`, which alone tells whether it went well.
+  /// Starts writing back what has been written so far, in order, while the rest follows. That leaves less work for
+  /// `sync`, which alone reports whether it succeeded.
   void write_behind(std::uint64_t end_bytes) {
     if (end_bytes < begun_bytes_ + write_behind_bytes)
       return;
@@ -167,7 +168,7 @@ class local_file_system : public file_system {
         continue;
       if (::fstatat(::dirfd(directory.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0)
         result.push_back({std::move(name), kind_of(info.st_mode)});
-      else if (errno != ENOENT) // removed meanwhile
+      else if (errno != ENOENT) // removed in the meantime
         return failed("looking at", path / name);
     }
     if (errno != 0)
@@ -178,7 +179,7 @@ class local_file_system : public file_system {
 
   expected<void> make_directory(const fs::path& path) override {
     if (::mkdir(path.c_str(), 0777) != 0)
-      return failed("making the directory", path);
+      return failed("creating the directory", path);
     return {};
   }
 
@@ -186,12 +187,12 @@ class local_file_system : public file_system {
     auto flags = what == if_taken::refuse ? static_cast<unsigned>(RENAME_NOREPLACE) : 0u;
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0)
       return {};
-    auto doing = "renaming " + from.string() + " to";
+    auto doing = fmt::format("renaming {} to", from.string());
     if (errno == ENOTEMPTY)
       errno = EEXIST;
     if (flags == 0 || (errno != EINVAL && errno != ENOSYS))
       return failed(doing, to);
-    // A file system without it (NFS). A run has one committer, so looking first is enough.
+    // File systems without RENAME_NOREPLACE (NFS). A run has one committer, so checking first is sufficient.
     struct stat info {};
     if (::lstat(to.c_str(), &info) == 0)
       return fail(file_error(EEXIST, doing, to));
@@ -205,7 +206,7 @@ class local_file_system : public file_system {
       return true;
     if (means_no_links(errno))
       return false;
-    return failed("linking " + from.string() + " to", to);
+    return failed(fmt::format("linking {} to", from.string()), to);
   }
 
   expected<void> remove(const fs::path& path) override {
@@ -235,11 +236,11 @@ bool means_no_links(int cause) {
 
 error file_error(int cause, std::string_view doing, const fs::path& path) {
   errno = cause;
-  auto result = system_error(std::string{doing} + ' ' + path.string());
+  auto result = system_error(fmt::format("{} {}", doing, path.string()));
   if (cause == ENOSPC || cause == EDQUOT)
     result.message += " (free space there, or choose another storage path)";
   if (cause == EROFS)
-    result.message += " (mount it for writing, or choose another storage path)";
+    result.message += " (mount it writable, or choose another storage path)";
   return result;
 }
 

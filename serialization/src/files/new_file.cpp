@@ -1,8 +1,9 @@
 #include "files/new_file.hpp"
 
-#include <troupe/serialization/files/digest.hpp>
+#include "files/hidden_sibling.hpp"
+#include "vocabulary/quote_for_log.hpp"
 
-#include <string>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::serialization {
@@ -11,8 +12,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-error taken(const fs::path& path) {
-  return {errc::already_exists, path.string() + " exists: choose another name, or remove it"};
+error already_exists(const fs::path& path) {
+  return {errc::already_exists, fmt::format("{} exists: choose another name, or remove it", path.string())};
 }
 
 } // namespace
@@ -29,13 +30,12 @@ new_file::new_file(new_file&& other) noexcept
 
 expected<new_file> new_file::create(const fs::path& path, std::uint64_t size_bytes, existing_file existing) {
   auto code = std::error_code{};
-  // Told early, not after hours of writing.
+  // Checked early, so that hours of writing are not wasted.
   if (existing == existing_file::keep && fs::exists(fs::symlink_status(path, code)))
-    return fail(taken(path));
+    return fail(already_exists(path));
   if (!path.has_filename() || fs::is_directory(path, code))
-    return fail(errc::invalid_argument, path.string() + " is a directory: give the name of a file");
-  auto target =
-      local_files().create(path.parent_path() / ('.' + path.filename().string() + '.' + random_hex(8) + ".tmp"));
+    return fail(errc::invalid_argument, fmt::format("{} is a directory: give the name of a file", path.string()));
+  auto target = local_files().create(hidden_sibling(path, ".tmp"));
   if (!target)
     return fail(std::move(target.error()));
   auto result = new_file{std::move(*target), path, existing};
@@ -66,11 +66,28 @@ expected<void> new_file::commit() {
   return local_files().sync_directory(path_.parent_path());
 }
 
+expected<void> append_tensor(new_file& target, const tensor_spec& spec, const tensor_bytes_source& source) {
+  auto size = spec.size_bytes();
+  auto taken = std::uint64_t{0};
+  auto written = expected<void>{};
+  auto read = source([&](std::span<const std::byte> bytes) {
+    taken += bytes.size();
+    if (written && taken <= size)
+      written = target.append(bytes);
+  });
+  if (!read)
+    return read;
+  if (written && taken != size)
+    return fail(errc::invalid_argument,
+                fmt::format("tensor {} has {} bytes, and its source gave {}", quote_for_log(spec.name), size, taken));
+  return written;
+}
+
 expected<void> rename_to_target(const fs::path& from, const fs::path& to, existing_file existing) {
   auto what = existing == existing_file::keep ? if_taken::refuse : if_taken::replace;
   auto renamed = local_files().rename(from, to, what);
   if (!renamed && renamed.error().code == errc::already_exists)
-    return fail(taken(to));
+    return fail(already_exists(to));
   return renamed;
 }
 

@@ -13,16 +13,16 @@
 
 namespace troupe::serialization {
 
-/// How many threads move so many bytes: as many as asked for, or as there are processors, at most 8; fewer where
-/// starting them would take longer than the work.
+/// How many threads to use for `total_bytes` bytes: `asked_for`, or the number of processors up to 8; fewer if starting
+/// them would take longer than the work.
 [[nodiscard]] inline std::size_t threads_for(unsigned asked_for, std::uint64_t total_bytes) {
   constexpr auto least_bytes = std::uint64_t{4} << 20;
   auto most = asked_for != 0 ? asked_for : std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
   return static_cast<std::size_t>(std::min<std::uint64_t>(most, total_bytes / least_bytes + 1));
 }
 
-/// Calls `work(i)`, which returns `expected<void>`, for all i below `count`, on so many threads, the caller's among
-/// them. Returns the error of the smallest i that failed, whichever came first; those after it may be left out.
+/// Calls `work(i)`, which returns `expected<void>`, for all i below `count` on `threads` threads including the
+/// caller's. Returns the error with the smallest i, even if another one came first; later indices may be skipped.
 template <class Work>
 expected<void> for_each_index(std::size_t count, std::size_t threads, Work work) {
   auto next = std::atomic<std::size_t>{0};

@@ -5,22 +5,22 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <utility>
 
 namespace troupe::serialization {
 
-/// Addresses for more bytes than there may be memory: what is not touched, or has been dropped, takes none. All zero at
-/// first and once dropped.
+/// A reserved range of addresses, which may exceed the memory: pages that are untouched or dropped take none. Untouched
+/// and dropped pages read as zeros.
 class reserved_memory {
  public:
   [[nodiscard]] static expected<reserved_memory> make(std::uint64_t size_bytes) {
-    // No mapping may be empty.
+    // An empty mapping is not allowed.
     auto size = std::max<std::size_t>(size_bytes, 1);
     auto* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED)
-      return fail(system_error("reserving addresses for " + std::to_string(size) + " bytes"));
+      return fail(system_error(fmt::format("reserving addresses for {} bytes", size)));
     return reserved_memory{static_cast<std::byte*>(data), size};
   }
 
@@ -34,7 +34,7 @@ class reserved_memory {
 
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
-  /// Gives the memory back; begins on a page.
+  /// Returns the range's memory to the system; `begin` must be page-aligned.
   void drop(std::byte* begin, std::uint64_t length_bytes) const noexcept {
     ::madvise(begin, length_bytes, MADV_DONTNEED);
   }

@@ -9,11 +9,14 @@
 
 #include "checkpoint/exported_manifest.hpp"
 #include "files/file_place.hpp"
+#include "files/hidden_sibling.hpp"
 #include "files/new_file.hpp"
 #include "files/reserved_memory.hpp"
+#include "files/sized_file.hpp"
 #include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -23,10 +26,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What one part's bytes may take in memory.
+/// The memory for one part's bytes.
 constexpr std::uint64_t part_bytes = 4 * max_chunk_bytes;
 
-/// Hands on what it is given, and counts it.
+/// Passes bytes on to `sink`, and counts them.
 byte_sink counted(const byte_sink& sink, const byte_counter& progress) {
   return [&](std::span<const std::byte> bytes) {
     sink(bytes);
@@ -35,19 +38,19 @@ byte_sink counted(const byte_sink& sink, const byte_counter& progress) {
   };
 }
 
-/// A directory beside the target in which it is made; gone with this object, whatever became of it.
-class workshop {
+/// A temporary directory beside the import's target; the destructor removes it.
+class temporary_directory {
  public:
-  [[nodiscard]] static expected<workshop> make(const fs::path& target) {
-    auto path = target.parent_path() / ('.' + target.filename().string() + '.' + random_hex(8) + ".import");
+  [[nodiscard]] static expected<temporary_directory> make(const fs::path& target) {
+    auto path = hidden_sibling(target, ".import");
     if (auto made = local_files().make_directory(path); !made)
       return fail(std::move(made.error()));
-    return workshop{std::move(path)};
+    return temporary_directory{std::move(path)};
   }
 
-  workshop(workshop&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  workshop& operator=(workshop&&) = delete;
-  ~workshop() {
+  temporary_directory(temporary_directory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  temporary_directory& operator=(temporary_directory&&) = delete;
+  ~temporary_directory() {
     auto ignored = std::error_code{};
     if (!path_.empty())
       fs::remove_all(path_, ignored);
@@ -56,28 +59,21 @@ class workshop {
   [[nodiscard]] const fs::path& path() const noexcept { return path_; }
 
  private:
-  explicit workshop(fs::path path) : path_(std::move(path)) {}
+  explicit temporary_directory(fs::path path) : path_(std::move(path)) {}
 
   fs::path path_;
 };
 
-/// A state that is to become a checkpoint: what is said of it, and how its bytes come to where they are written from.
+/// A state to import: its manifest, and how to bring its bytes into memory.
 struct incoming_state {
   manifest content;
   std::vector<tensor_view> tensors;
-  /// The state's SHA-256, if the file says it.
+  /// The SHA-256 that the file gives for the state; empty for none.
   std::string expected_sha256;
   /// Called before and after the bytes of a chunk are used.
   std::function<expected<void>(const planned_chunk&)> fetch;
   std::function<void(const planned_chunk&)> release;
 };
-
-std::vector<tensor_spec> specs_of(const std::vector<tensor_view>& tensors) {
-  auto result = std::vector<tensor_spec>{};
-  for (const auto& tensor : tensors)
-    result.push_back(tensor.spec);
-  return result;
-}
 
 expected<fs::path> write_checkpoint(const fs::path& directory, incoming_state& state) {
   auto specs = specs_of(state.tensors);
@@ -116,16 +112,16 @@ expected<void> check_written(const fs::path& made, const fs::path& source, const
   if (!sha256)
     return fail(std::move(sha256.error()));
   if (*sha256 != expected_sha256)
-    return fail(errc::mismatch, source.string() + " holds another state than was exported (SHA-256 " + *sha256 +
-                                    ", exported " + quote_for_log(expected_sha256) +
-                                    "): it is damaged, or was changed since; export it again, or say that the change "
-                                    "is meant (--changed)");
+    return fail(errc::mismatch,
+                fmt::format("{} does not hold the state that was exported (SHA-256 {}, exported {}): it is damaged, or "
+                            "was changed since; export it again, or accept the change (--changed)",
+                            source.string(), *sha256, quote_for_log(expected_sha256)));
   return {};
 }
 
-/// Writes the checkpoint beside its place, looks at it, and puts it there.
-expected<checkpoint> settle(const fs::path& source, const fs::path& target, incoming_state state) {
-  auto where = workshop::make(target);
+/// Writes the checkpoint in a temporary directory, verifies it, and renames it to `target`.
+expected<checkpoint> commit_import(const fs::path& source, const fs::path& target, incoming_state state) {
+  auto where = temporary_directory::make(target);
   if (!where)
     return fail(std::move(where.error()));
   auto made = write_checkpoint(where->path(), state);
@@ -140,7 +136,7 @@ expected<checkpoint> settle(const fs::path& source, const fs::path& target, inco
   return checkpoint::open(target);
 }
 
-manifest manifest_of_stranger(const import_options& options) {
+manifest manifest_of_foreign_file(const import_options& options) {
   auto result = manifest{};
   result.run.value = random_hex(16);
   result.step = options.step;
@@ -152,13 +148,13 @@ expected<manifest> manifest_of(const safetensors_file& source, const import_opti
   const auto& metadata = source.metadata();
   if (is_exported(metadata))
     return from_metadata(metadata);
-  auto result = manifest_of_stranger(options);
+  auto result = manifest_of_foreign_file(options);
   if (!metadata.empty())
     result.attachments["safetensors"] = nlohmann::json(metadata).dump();
   return result;
 }
 
-/// The indices of a file's tensors in the order in which a checkpoint lists them.
+/// The indices of a file's tensors in the order in which the checkpoint lists them.
 expected<std::vector<std::size_t>> import_order(const safetensors_file& source) {
   auto names = tracked_order(source.metadata());
   if (!names)
@@ -173,7 +169,7 @@ expected<std::vector<std::size_t>> import_order(const safetensors_file& source) 
       index_by_name.erase(found);
     }
   };
-  // A tensor that was added or removed since is no reason to refuse: the state's digest tells.
+  // Tensors that were added or removed since are not an error here: the state's digest detects the change.
   for (const auto& name : *names)
     take(name);
   for (const auto& entry : source.tensors())
@@ -200,8 +196,7 @@ expected<checkpoint> import_safetensors(const fs::path& path, const fs::path& ta
   auto total = std::uint64_t{0};
   for (auto i : *order) {
     begins.push_back(total);
-    total += (source->tensors()[i].spec.size_bytes() + chunk_alignment_bytes - 1) / chunk_alignment_bytes *
-             chunk_alignment_bytes;
+    total += round_up_to_page(source->tensors()[i].spec.size_bytes());
   }
   auto memory = reserved_memory::make(total);
   if (!memory)
@@ -217,7 +212,7 @@ expected<checkpoint> import_safetensors(const fs::path& path, const fs::path& ta
     return source->read((*order)[chunk.tensor], chunk.tensor_offset_bytes, {place_of(chunk), chunk.length_bytes});
   };
   state.release = [&](const planned_chunk& chunk) { memory->drop(place_of(chunk), chunk.length_bytes); };
-  return settle(path, target, std::move(state));
+  return commit_import(path, target, std::move(state));
 }
 
 expected<checkpoint> import_npy(const fs::path& path, const fs::path& target, const import_options& options) {
@@ -228,22 +223,19 @@ expected<checkpoint> import_npy(const fs::path& path, const fs::path& target, co
   if (options.progress)
     options.progress(array->bytes.size());
   auto state = incoming_state{};
-  state.content = manifest_of_stranger(options);
+  state.content = manifest_of_foreign_file(options);
   state.tensors.push_back({array->spec, array->bytes.data()});
   state.fetch = [](const planned_chunk&) { return expected<void>{}; };
   state.release = [](const planned_chunk&) {};
-  return settle(path, target, std::move(state));
+  return commit_import(path, target, std::move(state));
 }
 
 expected<bool> begins_as_npy(const fs::path& path) {
-  auto source = local_files().open(path);
-  if (!source)
-    return fail(std::move(source.error()));
-  auto size = (*source)->size_bytes();
-  if (!size)
-    return fail(std::move(size.error()));
-  auto text = std::string(std::min<std::uint64_t>(*size, 6), '\0');
-  if (auto read = (*source)->read_at(0, std::as_writable_bytes(std::span{text})); !read)
+  auto opened = open_sized(path);
+  if (!opened)
+    return fail(std::move(opened.error()));
+  auto text = std::string(std::min<std::uint64_t>(opened->size_bytes, 6), '\0');
+  if (auto read = opened->source->read_at(0, std::as_writable_bytes(std::span{text})); !read)
     return fail(std::move(read.error()));
   return text == "\x93NUMPY";
 }
@@ -270,27 +262,27 @@ expected<void> export_npy(const checkpoint& source, std::string_view tensor, con
                           existing_file existing, const byte_counter& progress) {
   auto index = source.find(tensor);
   if (!index)
-    return fail(errc::not_found, source.directory().string() + " holds no tensor " + quote_for_log(tensor));
+    return fail(errc::not_found,
+                fmt::format("{} holds no tensor {}", source.directory().string(), quote_for_log(tensor)));
   auto read = [&](const byte_sink& sink) { return source.read_chunks(*index, counted(sink, progress)); };
   return write_npy(target, source.content().tensors[*index].spec, read, existing);
 }
 
 expected<checkpoint> import_checkpoint(const fs::path& source, const fs::path& target, const import_options& options) {
-  // "a/b/" names the directory "b" in "a".
+  // "a/b/" has an empty file name; its parent path "a/b" is the directory to create.
   auto place = target.has_filename() ? target : target.parent_path();
   auto code = std::error_code{};
   if (fs::exists(fs::symlink_status(place, code)))
-    return fail(errc::already_exists, place.string() + " exists: choose another name, or remove it");
+    return fail(errc::already_exists, fmt::format("{} exists: choose another name, or remove it", place.string()));
   auto is_npy = begins_as_npy(source);
   if (!is_npy)
     return fail(std::move(is_npy.error()));
   if (*is_npy)
     return import_npy(source, place, options);
   if (!options.tensor.empty())
-    return fail(errc::invalid_argument, source.string() +
-                                            " is no NPY file, and its tensors have names: leave out the "
-                                            "name " +
-                                            quote_for_log(options.tensor));
+    return fail(errc::invalid_argument, fmt::format("{} is not an NPY file, and its tensors have names: leave out the "
+                                                    "name {}",
+                                                    source.string(), quote_for_log(options.tensor)));
   return import_safetensors(source, place, options);
 }
 

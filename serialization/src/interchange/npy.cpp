@@ -5,11 +5,13 @@
 
 #include "files/file_place.hpp"
 #include "files/new_file.hpp"
+#include "files/sized_file.hpp"
 #include "vocabulary/booleans.hpp"
 #include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::serialization {
@@ -23,7 +25,7 @@ void swap_bytes(std::span<std::byte> bytes, std::size_t element_bytes) {
     std::ranges::reverse(bytes.subspan(i, element_bytes));
 }
 
-/// From the order of Fortran to that of C.
+/// Converts Fortran order to C order.
 std::vector<std::byte> transposed(std::span<const std::byte> bytes, const tensor_spec& spec) {
   auto size = size_of(spec.type);
   auto dimensions = spec.shape.size();
@@ -35,7 +37,7 @@ std::vector<std::byte> transposed(std::span<const std::byte> bytes, const tensor
   auto from = std::uint64_t{0};
   for (std::size_t to = 0; to < result.size(); to += size) {
     std::memcpy(result.data() + to, bytes.data() + from, size);
-    // The next index in the order of C, and its place.
+    // Advances the index in C order, and its place with it.
     for (auto i = dimensions; i-- > 0;) {
       from += strides[i];
       if (++index[i] < spec.shape[i])
@@ -50,25 +52,23 @@ std::vector<std::byte> transposed(std::span<const std::byte> bytes, const tensor
 } // namespace
 
 expected<npy_array> read_npy(const fs::path& path) {
-  auto source = local_files().open(path);
-  if (!source)
-    return fail(std::move(source.error()));
-  auto size = (*source)->size_bytes();
-  if (!size)
-    return fail(std::move(size.error()));
-  auto beginning = std::vector<std::byte>(std::min(*size, 12 + max_npy_header_bytes));
-  if (auto read = (*source)->read_at(0, beginning); !read)
+  auto opened = open_sized(path);
+  if (!opened)
+    return fail(std::move(opened.error()));
+  const auto& [source, size] = *opened;
+  auto beginning = std::vector<std::byte>(std::min(size, 12 + max_npy_header_bytes));
+  if (auto read = source->read_at(0, beginning); !read)
     return fail(std::move(read.error()));
-  auto layout = parse_npy_header(beginning, *size);
+  auto layout = parse_npy_header(beginning, size);
   if (!layout)
     return fail(of_file(path, std::move(layout.error())));
   auto result = npy_array{{"", layout->type, layout->shape}, {}};
   result.bytes.resize(result.spec.size_bytes());
-  if (auto read = (*source)->read_at(layout->offset_bytes, result.bytes); !read)
+  if (auto read = source->read_at(layout->offset_bytes, result.bytes); !read)
     return fail(std::move(read.error()));
-  if (auto bad = find_no_boolean(layout->type, result.bytes))
-    return fail(errc::damaged, path.string() + ": its elements are bool, and the one at place " + std::to_string(*bad) +
-                                   " is neither 0 nor 1");
+  if (auto bad = find_invalid_boolean(layout->type, result.bytes))
+    return fail(errc::damaged,
+                fmt::format("{}: its elements are bool, and element {} is neither 0 nor 1", path.string(), *bad));
   if (layout->bytes == byte_order::big)
     swap_bytes(result.bytes, size_of(layout->type));
   if (layout->elements == element_order::fortran && layout->shape.size() > 1)
@@ -84,19 +84,10 @@ expected<void> write_npy(const fs::path& path, const tensor_spec& spec,
   auto target = new_file::create(path, head->size() + spec.size_bytes(), existing);
   if (!target)
     return fail(std::move(target.error()));
-  auto written = target->append(bytes_of(*head));
-  auto read = source([&](std::span<const std::byte> bytes) {
-    if (written)
-      written = target->append(bytes);
-  });
-  if (!read)
-    return read;
-  if (!written)
+  if (auto written = target->append(bytes_of(*head)); !written)
     return written;
-  if (auto given = target->written_bytes() - head->size(); given != spec.size_bytes())
-    return fail(errc::invalid_argument, "tensor " + quote_for_log(spec.name) + " has " +
-                                            std::to_string(spec.size_bytes()) + " bytes, and its source gave " +
-                                            std::to_string(given));
+  if (auto written = append_tensor(*target, spec, source); !written)
+    return written;
   return target->commit();
 }
 

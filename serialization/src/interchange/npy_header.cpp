@@ -1,10 +1,12 @@
 #include <troupe/serialization/interchange/npy.hpp>
 
+#include "vocabulary/checked_size.hpp"
 #include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <fmt/format.h>
 #include <optional>
 #include <utility>
 
@@ -29,7 +31,7 @@ constexpr std::array<std::pair<dtype, std::string_view>, 12> codes{{
     {dtype::boolean, "b1"},
 }};
 
-/// Reads the header's dictionary, a literal of Python: three entries, and nothing that would have to be evaluated.
+/// Parses the header's dictionary, a Python literal with three entries; evaluates nothing.
 class header_reader {
  public:
   header_reader(std::string_view text) : text_(text) {}
@@ -50,13 +52,13 @@ class header_reader {
       auto key = read_string();
       auto found = std::ranges::find(names, key);
       if (good() && found == names.end())
-        return refuse("its header has an entry " + quote_for_log(key) + ", which the format does not");
+        return refuse(fmt::format("its header has an entry {}, which the format does not define", quote_for_log(key)));
       want(':');
       if (!good())
         return;
       auto which = static_cast<std::size_t>(found - names.begin());
       if (std::exchange(seen[which], true))
-        return refuse("its header has two entries " + quote_for_log(key));
+        return refuse(fmt::format("its header has two entries {}", quote_for_log(key)));
       which == 0 ? read_descr() : which == 1 ? read_order() : read_shape();
       if (!take(',')) {
         want('}');
@@ -68,13 +70,13 @@ class header_reader {
       return refuse_here("something follows the header's dictionary");
     for (std::size_t i = 0; i < names.size(); ++i)
       if (good() && !seen[i])
-        return refuse("its header does not tell " + std::string{names[i]});
+        return refuse(fmt::format("its header has no {}", names[i]));
   }
 
   void read_descr() {
     skip_space();
     if (at_ < text_.size() && text_[at_] == '[')
-      return refuse("its elements are records, which Troupe does not have: save one field of them, as array[\"field\"]",
+      return refuse("its elements are records, which Troupe does not support: save one field, as in array[\"field\"]",
                     errc::invalid_argument);
     auto code = read_string();
     if (!good())
@@ -93,11 +95,11 @@ class header_reader {
 
   void refuse_dtype(const std::string& code) {
     if (code == "|O" || code == "O")
-      return refuse("its elements are Python objects, which are code to be run, not numbers: save an array of numbers",
+      return refuse("its elements are Python objects, which would have to be executed: save an array of numbers",
                     errc::invalid_argument);
-    refuse("its elements are of dtype " + quote_for_log(code) +
-               ", which Troupe does not have: convert them with array.astype to one of float16, float32, float64, "
-               "int8, int16, int32, int64, uint8, bool before",
+    refuse(fmt::format("its elements are of dtype {}, which Troupe does not support: convert them first with "
+                       "array.astype to one of float16, float32, float64, int8, int16, int32, int64, uint8, bool",
+                       quote_for_log(code)),
            errc::invalid_argument);
   }
 
@@ -113,12 +115,12 @@ class header_reader {
     want('(');
     while (good() && !take(')')) {
       if (result_.shape.size() == max_imported_dimensions)
-        return refuse("it has more than " + std::to_string(max_imported_dimensions) + " dimensions");
+        return refuse(fmt::format("it has more than {} dimensions", max_imported_dimensions));
       result_.shape.push_back(read_number());
       if (!take(',')) {
-        // Without a comma, (3) is a number and no tuple.
+        // Without a comma, (3) is a number, not a tuple.
         if (result_.shape.size() == 1)
-          return refuse_here("its shape is no tuple");
+          return refuse_here("its shape is not a tuple");
         want(')');
         break;
       }
@@ -130,11 +132,11 @@ class header_reader {
     auto value = std::uint64_t{0};
     auto [end, code] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
     if (code == std::errc::result_out_of_range)
-      refuse_here("a dimension of its shape is no number of 64 bits");
+      refuse_here("a dimension of its shape does not fit into 64 bits");
     else if (code != std::errc{})
-      refuse_here("a dimension of its shape is no number");
+      refuse_here("a dimension of its shape is not a number");
     at_ = static_cast<std::size_t>(end - text_.data());
-    // As Python 2 wrote long numbers.
+    // Python 2 wrote long numbers with an L.
     if (good() && at_ < text_.size() && text_[at_] == 'L')
       ++at_;
     return value;
@@ -144,13 +146,13 @@ class header_reader {
     skip_space();
     auto mark = at_ < text_.size() ? text_[at_] : '\0';
     if (mark != '\'' && mark != '"') {
-      refuse_here("a text in quotes is missing");
+      refuse_here("a quoted string is missing");
       return {};
     }
     auto end = text_.find(mark, at_ + 1);
     auto result = std::string{text_.substr(at_ + 1, end == std::string_view::npos ? end : end - at_ - 1)};
     if (end == std::string_view::npos || result.find('\\') != std::string::npos) {
-      refuse_here("a text in quotes is not as NumPy writes it");
+      refuse_here("a quoted string is not as NumPy writes it");
       return {};
     }
     at_ = end + 1;
@@ -179,18 +181,18 @@ class header_reader {
 
   void want(char c) {
     if (good() && !take(c))
-      refuse_here(std::string{'\'', c, '\''} + " is missing");
+      refuse_here(fmt::format("'{}' is missing", c));
   }
 
   [[nodiscard]] bool good() const { return flaw_.code == errc::none; }
 
-  /// The first flaw counts.
+  /// Keeps the first flaw.
   void refuse(std::string text, errc code = errc::damaged) {
     if (good())
       flaw_ = {code, std::move(text)};
   }
 
-  void refuse_here(const std::string& text) { refuse(text + " at byte " + std::to_string(at_) + " of its header"); }
+  void refuse_here(std::string_view text) { refuse(fmt::format("{} at byte {} of its header", text, at_)); }
 
   std::string_view text_;
   std::size_t at_ = 0;
@@ -199,15 +201,13 @@ class header_reader {
 };
 
 expected<void> check_size(const npy_layout& layout, std::uint64_t file_bytes) {
-  auto size = std::uint64_t{size_of(layout.type)};
-  if (std::ranges::find(layout.shape, 0u) != layout.shape.end())
-    size = 0;
-  for (auto dimension : layout.shape)
-    if (size > 0 && __builtin_mul_overflow(size, dimension, &size))
-      return fail(errc::damaged, "it is too big for its size to be a number");
-  if (auto there = file_bytes - layout.offset_bytes; there != size)
-    return fail(errc::damaged, "its header tells " + std::to_string(size) + " bytes of elements, and there are " +
-                                   std::to_string(there) + ": it is cut short or holds something else, too");
+  auto size = checked_size(layout.type, layout.shape);
+  if (!size)
+    return fail(errc::damaged, "its size does not fit into 64 bits");
+  if (auto there = file_bytes - layout.offset_bytes; there != *size)
+    return fail(errc::damaged, fmt::format("its header says {} bytes of elements, and there are {}: it is truncated or "
+                                           "holds something else as well",
+                                           *size, there));
   return {};
 }
 
@@ -216,24 +216,24 @@ expected<void> check_size(const npy_layout& layout, std::uint64_t file_bytes) {
 expected<npy_layout> parse_npy_header(std::span<const std::byte> beginning, std::uint64_t file_bytes) {
   auto text = std::string_view{reinterpret_cast<const char*>(beginning.data()), beginning.size()};
   if (!text.starts_with(magic))
-    return fail(errc::damaged, "it does not begin as an NPY file does");
+    return fail(errc::damaged, "it does not begin like an NPY file");
   if (text.size() < 10)
-    return fail(errc::damaged, "it is cut short in its header");
+    return fail(errc::damaged, "it is truncated in its header");
   auto byte = [&](std::size_t i) { return static_cast<std::uint64_t>(static_cast<unsigned char>(text[i])); };
   if (byte(6) < 1 || byte(6) > 3 || byte(7) != 0)
-    return fail(errc::unsupported_version, "it has version " + std::to_string(byte(6)) + '.' + std::to_string(byte(7)) +
-                                               " of the format; 1.0, 2.0 and 3.0 are known");
+    return fail(errc::unsupported_version,
+                fmt::format("it has version {}.{} of the format; 1.0, 2.0 and 3.0 are supported", byte(6), byte(7)));
   auto begin = std::size_t{byte(6) == 1 ? 10u : 12u};
   if (text.size() < begin)
-    return fail(errc::damaged, "it is cut short in its header");
+    return fail(errc::damaged, "it is truncated in its header");
   auto length = byte(8) | byte(9) << 8;
   if (byte(6) > 1)
     length |= byte(10) << 16 | byte(11) << 24;
   if (length > max_npy_header_bytes)
-    return fail(errc::damaged, "its header would have " + std::to_string(length) + " bytes, and no more than " +
-                                   std::to_string(max_npy_header_bytes) + " are read");
+    return fail(errc::damaged,
+                fmt::format("its header would have {} bytes; at most {} are supported", length, max_npy_header_bytes));
   if (length > text.size() - begin || begin + length > file_bytes)
-    return fail(errc::damaged, "it is cut short in its header");
+    return fail(errc::damaged, "it is truncated in its header");
   auto result = header_reader{text.substr(begin, length)}.read();
   if (!result)
     return result;
@@ -246,22 +246,20 @@ expected<npy_layout> parse_npy_header(std::span<const std::byte> beginning, std:
 expected<std::string> make_npy_head(const tensor_spec& spec) {
   auto code = std::ranges::find(codes, spec.type, &std::pair<dtype, std::string_view>::first);
   if (code == codes.end())
-    return fail(errc::invalid_argument, "tensor " + quote_for_log(spec.name) + " has elements of dtype " +
-                                            std::string{to_string(spec.type)} +
-                                            ", which NumPy does not have: write a safetensors file");
+    return fail(
+        errc::invalid_argument,
+        fmt::format("tensor {} has elements of dtype {}, which NumPy does not support: write a safetensors file",
+                    quote_for_log(spec.name), to_string(spec.type)));
   if (spec.shape.size() > max_imported_dimensions)
-    return fail(errc::invalid_argument, "tensor " + quote_for_log(spec.name) + " has more than " +
-                                            std::to_string(max_imported_dimensions) +
-                                            " dimensions, and NumPy reads no more: write a safetensors file");
-  auto shape = std::string{};
-  for (auto dimension : spec.shape)
-    shape += std::to_string(dimension) + ", ";
-  // (3,) and (3, 4), as Python writes them.
-  if (!shape.empty())
-    shape.resize(shape.size() - (spec.shape.size() == 1 ? 1 : 2));
-  auto text = "{'descr': '" + std::string{size_of(spec.type) == 1 ? "|" : "<"} + std::string{code->second} +
-              "', 'fortran_order': False, 'shape': (" + shape + "), }";
-  // The elements begin at a multiple of 64 bytes, after a line feed.
+    return fail(errc::invalid_argument,
+                fmt::format("tensor {} has more than {} dimensions, and NumPy reads no more: write a safetensors file",
+                            quote_for_log(spec.name), max_imported_dimensions));
+  // (3,) and (3, 4), as Python writes tuples.
+  auto shape = fmt::format("{}{}", fmt::join(spec.shape, ", "), spec.shape.size() == 1 ? "," : "");
+  auto text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}",
+                          size_of(spec.type) == 1 ? '|' : '<', code->second, shape);
+
+  // Padding and a line feed align the elements to 64 bytes.
   text.resize((10 + text.size() + 1 + 63) / 64 * 64 - 10 - 1, ' ');
   text += '\n';
   auto result = std::string{magic} + '\1' + '\0';

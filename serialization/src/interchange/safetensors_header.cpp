@@ -1,9 +1,11 @@
 #include <troupe/serialization/interchange/safetensors.hpp>
 
+#include "vocabulary/checked_size.hpp"
 #include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <unordered_set>
@@ -42,32 +44,21 @@ std::optional<dtype> dtype_named(std::string_view name) {
 }
 
 std::string all_dtypes() {
-  auto result = std::string{};
+  auto result = std::vector<std::string_view>{};
   for (const auto& [type, name] : dtype_names)
-    result += (result.empty() ? "" : ", ") + std::string{name};
-  return result;
+    result.push_back(name);
+  return fmt::format("{}", fmt::join(result, ", "));
 }
 
-/// The size in bytes, nothing if it is no number of 64 bits.
-std::optional<std::uint64_t> checked_size(const tensor_spec& spec) {
-  if (std::ranges::find(spec.shape, 0u) != spec.shape.end())
-    return 0;
-  auto result = std::uint64_t{size_of(spec.type)};
-  for (auto dimension : spec.shape)
-    if (__builtin_mul_overflow(result, dimension, &result))
-      return std::nullopt;
-  return result;
-}
-
-/// What stands behind a tensor's name.
+/// A tensor's entry in the header.
 struct described_tensor {
   tensor_spec spec;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
-/// Hears the header's JSON word by word, and ends at the first that does not belong. It goes no deeper than the format
-/// does and keeps no more than the result.
+/// Parses the header's JSON with a SAX interface and stops at the first violation of the format. Its depth and memory
+/// are bounded by the format.
 class header_reader {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -78,14 +69,14 @@ class header_reader {
 
   bool null() { return unexpected("null"); }
   bool boolean(bool value) { return unexpected(value ? "true" : "false"); }
-  bool number_integer(number_integer_t value) { return unexpected(std::to_string(value)); }
+  bool number_integer(number_integer_t value) { return unexpected(fmt::to_string(value)); }
   bool number_float(number_float_t, const string_t& text) { return unexpected(text.substr(0, 80)); }
   bool binary(binary_t&) { return unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) {
     if (where_ == place::shape) {
       if (tensor_.spec.shape.size() == max_imported_dimensions)
-        return refuse(tensor_name() + " has more than " + std::to_string(max_imported_dimensions) + " dimensions");
+        return refuse(fmt::format("{} has more than {} dimensions", tensor_name(), max_imported_dimensions));
       tensor_.spec.shape.push_back(value);
       return true;
     }
@@ -93,7 +84,7 @@ class header_reader {
       (offsets_++ == 0 ? tensor_.begin : tensor_.end) = value;
       return true;
     }
-    return unexpected(std::to_string(value));
+    return unexpected(fmt::to_string(value));
   }
 
   bool string(string_t& value) {
@@ -105,8 +96,9 @@ class header_reader {
       return unexpected(quote_for_log(value));
     auto type = dtype_named(value);
     if (!type)
-      return refuse(tensor_name() + " has elements of dtype " + quote_for_log(value) +
-                        ", which Troupe does not have: convert it to one of " + all_dtypes() + " before",
+      return refuse(fmt::format("{} has elements of dtype {}, which Troupe does not support: convert them first to one "
+                                "of {}",
+                                tensor_name(), quote_for_log(value), all_dtypes()),
                     errc::invalid_argument);
     tensor_.spec.type = *type;
     return true;
@@ -128,9 +120,9 @@ class header_reader {
   bool key(string_t& value) {
     key_ = std::move(value);
     if (where_ == place::top && !names_.insert(key_).second)
-      return refuse("there are two entries " + key_name());
+      return refuse(fmt::format("there are two entries {}", key_name()));
     if (where_ == place::metadata && result_.metadata.contains(key_))
-      return refuse("__metadata__ has two entries " + key_name());
+      return refuse(fmt::format("__metadata__ has two entries {}", key_name()));
     if (where_ == place::tensor)
       return begin_field();
     return true;
@@ -154,12 +146,12 @@ class header_reader {
 
   bool end_array() {
     if (where_ == place::offsets && offsets_ != 2)
-      return refuse(tensor_name() + " has " + std::to_string(offsets_) + " data_offsets, not two");
+      return refuse(fmt::format("{} has {} data_offsets, not two", tensor_name(), offsets_));
     return enter(place::tensor);
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) {
-    return refuse("it is no JSON at byte " + std::to_string(position));
+    return refuse(fmt::format("it is not JSON at byte {}", position));
   }
 
   [[nodiscard]] error& flaw() { return flaw_; }
@@ -179,52 +171,52 @@ class header_reader {
     return false;
   }
 
-  bool unexpected(const std::string& what) {
+  bool unexpected(std::string_view what) {
     switch (where_) {
     case place::before:
     case place::after:
-      return refuse("it is " + what + " where an object should be");
+      return refuse(fmt::format("it is {} where an object is expected", what));
     case place::top:
-      return refuse("entry " + key_name() + " is " + what + " where an object should be");
+      return refuse(fmt::format("entry {} is {} where an object is expected", key_name(), what));
     case place::metadata:
-      return refuse("__metadata__ has " + what + " under " + key_name() + ", where a string should be");
+      return refuse(fmt::format("__metadata__ has {} under {}, where a string is expected", what, key_name()));
     case place::tensor:
     case place::shape:
     case place::offsets:
       break;
     }
-    return refuse(tensor_name() + " has " + what + " in its " + key_);
+    return refuse(fmt::format("{} has {} in its {}", tensor_name(), what, key_));
   }
 
   bool begin_field() {
     static constexpr std::array<std::string_view, 3> known{"dtype", "shape", "data_offsets"};
     auto found = std::ranges::find(known, key_);
     if (found == known.end())
-      return refuse(tensor_name() + " has a field " + key_name() + ", which the format does not");
+      return refuse(fmt::format("{} has a field {}, which the format does not define", tensor_name(), key_name()));
     auto& seen = fields_[static_cast<std::size_t>(found - known.begin())];
     if (seen)
-      return refuse(tensor_name() + " has two fields " + key_name());
+      return refuse(fmt::format("{} has two fields {}", tensor_name(), key_name()));
     return seen = true;
   }
 
   bool finish_tensor() {
     auto which = tensor_name();
     if (!fields_[0] || !fields_[1] || !fields_[2])
-      return refuse(which + " has no " + (!fields_[0] ? "dtype" : !fields_[1] ? "shape" : "data_offsets"));
-    auto size = checked_size(tensor_.spec);
+      return refuse(fmt::format("{} has no {}", which, !fields_[0] ? "dtype" : !fields_[1] ? "shape" : "data_offsets"));
+    auto size = checked_size(tensor_.spec.type, tensor_.spec.shape);
     if (!size)
-      return refuse(which + " is too big for its size to be a number");
+      return refuse(which + " has a size that does not fit into 64 bits");
     if (tensor_.begin > tensor_.end)
       return refuse(which + " ends before it begins");
     if (tensor_.end - tensor_.begin != *size)
-      return refuse(which + " has " + std::to_string(*size) + " bytes by shape and dtype, and " +
-                    std::to_string(tensor_.end - tensor_.begin) + " by its data_offsets");
+      return refuse(fmt::format("{} has {} bytes by shape and dtype, and {} by its data_offsets", which, *size,
+                                tensor_.end - tensor_.begin));
     tensors_.push_back(std::move(tensor_));
     return true;
   }
 
   [[nodiscard]] std::string key_name() const { return quote_for_log(key_); }
-  [[nodiscard]] std::string tensor_name() const { return "tensor " + quote_for_log(tensor_.spec.name); }
+  [[nodiscard]] std::string tensor_name() const { return fmt::format("tensor {}", quote_for_log(tensor_.spec.name)); }
 
   place where_ = place::before;
   std::string key_;
@@ -237,24 +229,27 @@ class header_reader {
   error flaw_;
 };
 
-/// Whether the tensors lie one after the other and fill all bytes.
+/// Checks that the tensors follow each other without gaps and cover all bytes.
 expected<void> check_cover(const std::vector<described_tensor>& tensors, std::uint64_t data_bytes) {
   auto covered = std::uint64_t{0};
   for (const auto& tensor : tensors) {
-    auto which = "tensor " + quote_for_log(tensor.spec.name) + " begins at byte " + std::to_string(tensor.begin);
+    auto name = quote_for_log(tensor.spec.name);
     if (tensor.begin < covered)
-      return fail(errc::damaged, which + " and overlaps the one before it, which ends at " + std::to_string(covered));
+      return fail(errc::damaged, fmt::format("tensor {} begins at byte {} and overlaps the one before it, which ends "
+                                             "at {}",
+                                             name, tensor.begin, covered));
     if (tensor.begin > covered)
-      return fail(errc::damaged, which + " and leaves a hole from byte " + std::to_string(covered) + " on");
+      return fail(errc::damaged, fmt::format("tensor {} begins at byte {} and leaves a gap from byte {} on", name,
+                                             tensor.begin, covered));
     if (tensor.end > data_bytes)
-      return fail(errc::damaged, "tensor " + quote_for_log(tensor.spec.name) + " ends at byte " +
-                                     std::to_string(tensor.end) + ", of which there are " + std::to_string(data_bytes) +
-                                     ": the file is cut short or its header is wrong");
+      return fail(errc::damaged, fmt::format("tensor {} ends at byte {} of {}: the file is truncated or its header is "
+                                             "wrong",
+                                             name, tensor.end, data_bytes));
     covered = tensor.end;
   }
   if (covered != data_bytes)
-    return fail(errc::damaged, "the tensors end at byte " + std::to_string(covered) + ", and " +
-                                   std::to_string(data_bytes - covered) + " bytes follow that belong to none");
+    return fail(errc::damaged, fmt::format("the tensors end at byte {}, and {} bytes follow that belong to none",
+                                           covered, data_bytes - covered));
   return {};
 }
 
@@ -262,8 +257,9 @@ expected<std::string> json_text(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::type_error&) {
-    return fail(errc::invalid_argument, "the name or text " + quote_for_log(text) +
-                                            " is not UTF-8, and a safetensors file can hold no other: rename it");
+    return fail(errc::invalid_argument, fmt::format("the name or text {} is not UTF-8, which the safetensors format "
+                                                    "requires: rename it",
+                                                    quote_for_log(text)));
   }
 }
 
@@ -276,7 +272,7 @@ expected<std::string> metadata_text(const std::map<std::string, std::string>& me
     auto right = json_text(value);
     if (!right)
       return right;
-    result += (result.size() == 1 ? "" : ",") + *left + ':' + *right;
+    result += fmt::format("{}{}:{}", result.size() == 1 ? "" : ",", *left, *right);
   }
   result += '}';
   return result;
@@ -286,30 +282,26 @@ expected<std::string> entry_text(const tensor_spec& spec, std::uint64_t begin) {
   auto name = json_text(spec.name);
   if (!name)
     return name;
-  auto size = checked_size(spec);
+  auto size = checked_size(spec.type, spec.shape);
   auto end = std::uint64_t{0};
   if (!size || __builtin_add_overflow(begin, *size, &end))
     return fail(errc::invalid_argument,
-                "tensor " + quote_for_log(spec.name) + " is too big for its size to be a number");
-  auto shape = std::string{};
-  for (auto dimension : spec.shape) {
-    if (!shape.empty())
-      shape += ',';
-    shape += std::to_string(dimension);
-  }
-  return *name + ":{\"dtype\":\"" + std::string{name_of(spec.type)} + "\",\"shape\":[" + shape +
-         "],\"data_offsets\":[" + std::to_string(begin) + ',' + std::to_string(end) + "]}";
+                fmt::format("tensor {} has a size that does not fit into 64 bits", quote_for_log(spec.name)));
+  return fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", *name, name_of(spec.type),
+                     fmt::join(spec.shape, ","), begin, end);
 }
 
 } // namespace
 
 expected<safetensors_index> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes) {
-  auto refuse = [](errc code, const std::string& why) { return fail(code, "the header is not good: " + why); };
+  auto refuse = [](errc code, std::string_view why) {
+    return fail(code, fmt::format("the header is invalid: {}", why));
+  };
   if (!header.starts_with('{'))
     return refuse(errc::damaged, "it does not begin with {");
-  // The JSON reader would take it for the end, and pass over what follows.
+  // The JSON parser would stop at a null byte and ignore what follows.
   if (auto at = header.find('\0'); at != std::string_view::npos)
-    return refuse(errc::damaged, "it is no JSON at byte " + std::to_string(at));
+    return refuse(errc::damaged, fmt::format("it is not JSON at byte {}", at));
   auto reader = header_reader{};
   if (!nlohmann::json::sax_parse(header.begin(), header.end(), &reader))
     return refuse(reader.flaw().code, reader.flaw().message);
@@ -338,14 +330,15 @@ expected<safetensors_head> make_safetensors_head(std::span<const tensor_spec> te
     auto text = metadata_text(metadata);
     if (!text)
       return fail(std::move(text.error()));
-    header += json_text(std::string{metadata_key}).value() + ':' + *text;
+    header += fmt::format("{}:{}", json_text(std::string{metadata_key}).value(), *text);
   }
   auto names = std::unordered_set<std::string_view>{metadata_key};
   auto begin = std::uint64_t{0};
   for (auto i : result.order) {
     if (!names.insert(tensors[i].name).second)
-      return fail(errc::invalid_argument, "there are two tensors " + quote_for_log(tensors[i].name) +
-                                              ", or the name is the format's own: rename one");
+      return fail(errc::invalid_argument, fmt::format("there are two tensors {}, or the name is reserved by the "
+                                                      "format: rename one",
+                                                      quote_for_log(tensors[i].name)));
     auto text = entry_text(tensors[i], begin);
     if (!text)
       return fail(std::move(text.error()));
@@ -357,9 +350,10 @@ expected<safetensors_head> make_safetensors_head(std::span<const tensor_spec> te
   header += '}';
   header.resize((header.size() + 7) / 8 * 8, ' ');
   if (header.size() > max_safetensors_header_bytes)
-    return fail(errc::invalid_argument, "the header of " + std::to_string(tensors.size()) + " tensors has " +
-                                            std::to_string(header.size()) + " bytes, and a safetensors file can have " +
-                                            std::to_string(max_safetensors_header_bytes) + ": write several files");
+    return fail(errc::invalid_argument,
+                fmt::format("the header of {} tensors has {} bytes, and a safetensors file can have {}: write several "
+                            "files",
+                            tensors.size(), header.size(), max_safetensors_header_bytes));
   for (std::size_t i = 0; i < 8; ++i)
     result.text += static_cast<char>(static_cast<std::uint64_t>(header.size()) >> (8 * i));
   result.text += header;

@@ -9,8 +9,9 @@
 
 namespace troupe::serialization {
 
-/// The place of the first byte that is no `bool`, if that is what these are; a C++ program may not even look at one.
-[[nodiscard]] inline std::optional<std::size_t> find_no_boolean(dtype type, std::span<const std::byte> bytes) {
+/// The index of the first byte that is not a valid `bool` (0 or 1), for `dtype::boolean`. Reading such a byte as a
+/// `bool` would be undefined behaviour.
+[[nodiscard]] inline std::optional<std::size_t> find_invalid_boolean(dtype type, std::span<const std::byte> bytes) {
   if (type != dtype::boolean)
     return std::nullopt;
   auto found = std::ranges::find_if(bytes, [](std::byte x) { return x > std::byte{1}; });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <fmt/format.h>
 #include <optional>
 #include <string_view>
 
@@ -15,7 +16,7 @@ bool is_file_name(const std::string& name) {
   return !name.empty() && name.size() <= 128 && name.front() != '.' && std::ranges::all_of(name, allowed);
 }
 
-/// So many workers on one GPU are more than any use of it wants.
+/// A hundred workers on one GPU are more than any use needs.
 constexpr double least_gpu_share = 0.01;
 
 bool is_gpu_number(double gpus) {
@@ -34,36 +35,33 @@ resources resources_of_worker(const scaling_config& scaling) {
 expected<void> validate(const trainer_config& config) {
   const auto& scaling = config.scaling;
   if (scaling.num_workers.min == 0 || scaling.num_workers.max < scaling.num_workers.min)
-    return fail(errc::invalid_argument, "scaling.num_workers is " + to_string(scaling.num_workers) +
-                                            ": at least one worker has to do the work, and a range goes from the "
-                                            "smaller number to the larger");
+    return fail(errc::invalid_argument, fmt::format("scaling.num_workers is {}: give at least one worker, and in a "
+                                                    "range the smaller number first",
+                                                    to_string(scaling.num_workers)));
   if (scaling.shards == 0)
-    return fail(errc::invalid_argument,
-                "scaling.shards is 0: a batch is cut into at least one shard (the default is 8)");
+    return fail(errc::invalid_argument, "scaling.shards is 0: a batch needs at least one shard (the default is 8)");
   if (scaling.shards > 65536)
     return fail(errc::invalid_argument,
-                "scaling.shards is " + std::to_string(scaling.shards) + ": at most 65536 are supported");
+                fmt::format("scaling.shards is {}: at most 65536 are supported", scaling.shards));
   if (scaling.num_workers.max > scaling.shards)
     return fail(errc::invalid_argument,
-                std::to_string(scaling.num_workers.max) + " workers cannot share " + std::to_string(scaling.shards) +
-                    " shards: set scaling.shards to at least the number of workers (it belongs to the program like the "
-                    "batch size: another number gives another result), or ask for fewer workers");
+                fmt::format("{} workers cannot share {} shards: set scaling.shards to at least the number of workers "
+                            "(the result depends on it, as on the batch size), or ask for fewer workers",
+                            scaling.num_workers.max, scaling.shards));
   if (auto gpus = scaling.resources_per_worker.gpus; !is_gpu_number(gpus))
     return fail(errc::invalid_argument,
-                "scaling.resources_per_worker.gpus is " + nlohmann::json(gpus).dump() +
-                    ": a worker takes whole GPUs (1, 2, ...), or shares one with others of its run (0.5, 0.25, ... "
-                    "down to " +
-                    nlohmann::json(least_gpu_share).dump() + ")");
+                fmt::format("scaling.resources_per_worker.gpus is {}: a worker takes whole GPUs (1, 2, ...), or shares "
+                            "one with others of its run (0.5, 0.25, ... down to {})",
+                            nlohmann::json(gpus).dump(), least_gpu_share));
   if (config.run.transport == transport_mode::nccl && resources_of_worker(scaling).gpus == 0)
-    return fail(errc::invalid_argument,
-                "run.transport is nccl, which carries gradients between GPUs, and the workers have "
-                "none: set scaling.use_gpu, or leave run.transport to itself");
+    return fail(errc::invalid_argument, "run.transport is nccl, which carries gradients between GPUs, and the workers "
+                                        "have none: set scaling.use_gpu, or leave run.transport at its default");
   if (!is_file_name(config.run.name))
-    return fail(errc::invalid_argument, "run.name '" + config.run.name +
-                                            "' cannot name a directory: use letters, digits, '.', '_' and '-', at most "
-                                            "128, not starting with '.'");
+    return fail(errc::invalid_argument, fmt::format("run.name '{}' cannot name a directory: use letters, digits, '.', "
+                                                    "'_' and '-', at most 128, not starting with '.'",
+                                                    config.run.name));
   if (config.run.storage_path.empty())
-    return fail(errc::invalid_argument, "run.storage_path is empty: say where the run's directory is to be made");
+    return fail(errc::invalid_argument, "run.storage_path is empty: name the directory that is to hold the run's own");
   if (config.checkpoint.num_to_keep == 0)
     return fail(errc::invalid_argument, "checkpoint.num_to_keep is 0: at least the latest checkpoint is kept");
   if (config.checkpoint.score_order != score_mode::max && config.checkpoint.score_order != score_mode::min)
@@ -72,9 +70,9 @@ expected<void> validate(const trainer_config& config) {
     return fail(errc::invalid_argument, "checkpoint.score_order is set but checkpoint.score_attribute is empty: name "
                                         "the metric whose smallest value is the best");
   if (config.checkpoint.max_in_flight > 64)
-    return fail(errc::invalid_argument, "checkpoint.max_in_flight is " +
-                                            std::to_string(config.checkpoint.max_in_flight) +
-                                            ": each takes memory for a copy of the state; at most 64 are supported");
+    return fail(errc::invalid_argument, fmt::format("checkpoint.max_in_flight is {}: each takes memory for a copy of "
+                                                    "the state; at most 64 are supported",
+                                                    config.checkpoint.max_in_flight));
   if (config.run.start_timeout.count() <= 0 || config.run.collective_timeout.count() <= 0 ||
       config.cluster.connect_timeout.count() <= 0)
     return fail(errc::invalid_argument, "run.start_timeout, run.collective_timeout and cluster.connect_timeout must be "
@@ -87,21 +85,22 @@ expected<void> validate(const trainer_config& config) {
     return fail(errc::invalid_argument,
                 "scaling.scale_up_wait must not be negative, and scaling.wait_for_workers must be positive");
   if (!config.config.is_object())
-    return fail(errc::invalid_argument, "config must be a JSON object, not " + std::string{config.config.type_name()});
+    return fail(errc::invalid_argument, fmt::format("config must be a JSON object, not {}", config.config.type_name()));
   if (!config.options.is_object())
     return fail(errc::invalid_argument,
-                "options must be a JSON object, not " + std::string{config.options.type_name()});
+                fmt::format("options must be a JSON object, not {}", config.options.type_name()));
   for (const auto& node : config.cluster.nodes) {
     auto where = parse_endpoint(node);
     if (!where)
       return fail(std::move(where.error()));
     if (where->port == 0)
-      return fail(errc::invalid_argument, "node '" + node + "' has port 0: give the port that its caf-node printed");
+      return fail(errc::invalid_argument,
+                  fmt::format("node '{}' has port 0: give the port that its caf-node printed", node));
   }
   auto nodes = config.cluster.nodes;
   std::ranges::sort(nodes);
   if (auto twice = std::ranges::adjacent_find(nodes); twice != nodes.end())
-    return fail(errc::invalid_argument, "node '" + *twice + "' is named twice");
+    return fail(errc::invalid_argument, fmt::format("node '{}' is listed more than once", *twice));
   return {};
 }
 
@@ -119,17 +118,19 @@ expected<worker_range> parse_worker_range(const std::string& text) {
   auto most = mark == std::string_view::npos ? least : number(all.substr(mark + 1));
   if (!least || !most || *least == 0 || *most < *least)
     return fail(errc::invalid_argument,
-                "'" + text + "' is no number of workers: give a number, as in 4, or a range, as in 2-8");
+                fmt::format("'{}' is not a number of workers: give a number, as in 4, or a range, as in 2-8", text));
   return worker_range{*least, *most};
 }
 
 std::string to_string(worker_range range) {
-  return range.is_elastic() ? std::to_string(range.min) + "-" + std::to_string(range.max) : std::to_string(range.min);
+  return range.is_elastic() ? fmt::format("{}-{}", range.min, range.max) : fmt::to_string(range.min);
 }
 
 expected<endpoint> parse_endpoint(const std::string& text) {
   auto colon = text.rfind(':');
-  auto wrong = [&] { return fail(errc::invalid_argument, "'" + text + "' is not HOST:PORT, as in 127.0.0.1:4000"); };
+  auto wrong = [&] {
+    return fail(errc::invalid_argument, fmt::format("'{}' is not HOST:PORT, as in 127.0.0.1:4000", text));
+  };
   if (colon == std::string::npos || colon == 0)
     return wrong();
   auto host = text.substr(0, colon);
@@ -146,8 +147,8 @@ expected<endpoint> parse_endpoint(const std::string& text) {
 }
 
 std::string to_string(const endpoint& where) {
-  auto host = where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]";
-  return host + ":" + std::to_string(where.port);
+  auto bare = where.host.find(':') == std::string::npos;
+  return bare ? fmt::format("{}:{}", where.host, where.port) : fmt::format("[{}]:{}", where.host, where.port);
 }
 
 std::string to_string(resume_mode mode) {

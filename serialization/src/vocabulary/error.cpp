@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fmt/format.h>
 
 namespace troupe {
 
@@ -57,7 +58,7 @@ std::string_view to_string(errc code) noexcept {
 
 error system_error(std::string_view what) {
   auto code = errno;
-  auto message = std::string{what} + ": " + std::strerror(code);
+  auto message = fmt::format("{}: {}", what, std::strerror(code));
   switch (code) {
   case ENOENT:
     return {errc::not_found, std::move(message)};

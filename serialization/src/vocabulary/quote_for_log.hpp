@@ -5,8 +5,7 @@
 
 namespace troupe::serialization {
 
-/// A name out of a file that nobody vouches for, as it may stand in an error message: in quotes, without control
-/// characters, and not longer than a line.
+/// Formats a name from an untrusted file for an error message: quoted, without control characters, at most a line long.
 [[nodiscard]] std::string quote_for_log(std::string_view name);
 
 } // namespace troupe::serialization

@@ -24,7 +24,7 @@ std::vector<std::string> texts(const column& read) {
   return result;
 }
 
-/// All fields of the first column, and those written in quotes and read again.
+/// All fields of the first column, and the same after quoting and parsing them again.
 void round_trip(std::string_view text, char delimiter) {
   csv_options options;
   options.header = false;
@@ -42,7 +42,7 @@ void round_trip(std::string_view text, char delimiter) {
     written += '"';
     for (auto c : field)
       written += c == '"' ? std::string{"\"\""} : std::string{c};
-    // The second column: an empty field alone would be an empty line.
+    // A second column is needed, because a single empty field would be an empty line.
     written += "\"" + std::string{delimiter} + "\r\n";
   }
   auto again = parse_csv(written, "written", options);

@@ -6,7 +6,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto read = troupe::data::parse_idx(std::as_bytes(std::span{data, size}), nullptr, "input", "x");
   if (!read)
     return read.error().message.empty() ? std::abort(), 0 : 0;
-  // Every byte that it promises is there.
+  // All promised bytes exist.
   if (read->bytes.size() != read->samples() * read->spec.size_bytes())
     std::abort();
   unsigned sum = 0;

@@ -1,5 +1,5 @@
-// Feeds the readers of interchange files with what libFuzzer thinks of. What they accept must keep its promises: all of
-// it lies inside the file, fits together, and is read the same when it is written again.
+// Runs the readers of interchange files on libFuzzer's inputs. Accepted input must satisfy the readers' guarantees: it
+// lies inside the file, is consistent, and is read the same when written again.
 #include <troupe/serialization/interchange/npy.hpp>
 #include <troupe/serialization/interchange/safetensors.hpp>
 
@@ -64,7 +64,7 @@ void read_npy_file(std::string_view file) {
 
 } // namespace
 
-/// The first byte chooses: an NPY file, or a safetensors header with so many bytes of data behind it.
+/// The first byte selects an NPY file, or a safetensors header with a number of data bytes after it.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0)
     return 0;

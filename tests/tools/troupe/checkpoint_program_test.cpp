@@ -344,7 +344,7 @@ TEST_CASE("invalid exports and imports are rejected with advice") {
   refused(2, {"export", run, here.path("no/x.safetensors").string()}, "no/");
   refused(2, {"import", here.path("none").string(), here.path("y").string()}, "none");
   overwrite_file(here.path("bad"), "{\"not\": \"it\"}");
-  refused(1, {"import", here.path("bad").string(), here.path("y").string()}, "no safetensors file");
+  refused(1, {"import", here.path("bad").string(), here.path("y").string()}, "not a safetensors file");
   CHECK(here.troupe({"export", run, here.path("x.safetensors").string()}).code == 0);
   flip_bit(here.path("x.safetensors"), fs::file_size(here.path("x.safetensors")) - 1);
   refused(1, {"import", here.path("x.safetensors").string(), here.path("y").string()}, "--changed");

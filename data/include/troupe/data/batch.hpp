@@ -15,16 +15,16 @@
 namespace troupe::data {
 
 /// Some samples, column by column: each column is one contiguous tensor on a 64-byte boundary whose first dimension
-/// counts the samples. Keeps its memory when it is filled again. Used by one thread at a time.
+/// is the samples. Refilling a batch reuses its memory. Used by one thread at a time.
 class batch {
  public:
-  /// A column that was taken out, with its values.
+  /// A column removed from a batch, with its values.
   struct detached_column {
     column_spec spec;
     collectives::aligned_buffer buffer;
   };
 
-  /// Makes it hold `samples` samples of these columns. The values are then anything.
+  /// Resizes the batch to `samples` samples of these columns. The values are then undefined.
   void reset(std::span<const column_spec> columns, std::uint64_t samples);
 
   /// The number of samples.
@@ -34,15 +34,15 @@ class batch {
 
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const noexcept;
 
-  /// The index of the column. Throws `exception` (`errc::not_found`), naming those that there are.
+  /// The index of a column. Throws `exception` (`errc::not_found`), listing the existing columns.
   [[nodiscard]] std::size_t index_of(std::string_view name) const;
 
-  /// All values of a column. Valid until the batch is filled again or the column is replaced.
+  /// All values of a column. Valid until the batch is refilled or the column is replaced.
   [[nodiscard]] std::span<std::byte> bytes(std::size_t index) noexcept;
   [[nodiscard]] std::span<const std::byte> bytes(std::size_t index) const noexcept;
 
-  /// The same as numbers, sample after sample. Throws `exception`: `errc::not_found`, or `errc::mismatch` for another
-  /// type.
+  /// The values as numbers, sample after sample. Throws `exception`: `errc::not_found`, or `errc::mismatch` if the
+  /// column has another type.
   template <class T>
   [[nodiscard]] std::span<T> values(std::string_view name) {
     auto all = typed(name, dtype_of<T>);
@@ -54,25 +54,23 @@ class batch {
     return {reinterpret_cast<const T*>(all.data()), all.size() / sizeof(T)};
   }
 
-  /// The column as a tensor, the samples being its first dimension: what a framework's tensor can be made of without a
-  /// copy. Throws `exception` (`errc::not_found`).
+  /// The column as a tensor whose first dimension is the samples, from which a framework can make its own tensor
+  /// without a copy. Throws `exception` (`errc::not_found`).
   [[nodiscard]] tensor_view tensor(std::string_view name);
 
-  // -- for preprocessors -----
-
-  /// Puts a column in the place of another, with any values, and returns the old one.
+  /// Replaces a column by one with undefined values, and returns the old one.
   detached_column replace(std::size_t index, column_spec column);
 
-  /// Appends a column with any values; returns its index.
+  /// Appends a column with undefined values; returns its index.
   std::size_t add(column_spec column);
 
-  /// Takes a column out; those behind it move up.
+  /// Removes a column; the indices of later columns decrease by one.
   detached_column remove(std::size_t index);
 
-  /// Appends the columns of another batch of as many samples, which loses them.
+  /// Moves the columns of another batch of the same size to the end of this one.
   void append(batch&& other);
 
-  /// Hands back memory that is not needed any more.
+  /// Returns a removed column's memory for reuse.
   void recycle(detached_column&& column) { spare_.push_back(std::move(column.buffer)); }
 
  private:

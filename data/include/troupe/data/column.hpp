@@ -15,19 +15,19 @@
 
 namespace troupe::data {
 
-/// The texts that the codes of a categorical column stand for: code i is `names[i]`.
+/// The texts of a categorical column: code i means `names[i]`.
 using category_names = std::shared_ptr<const std::vector<std::string>>;
 
-/// What one column of a data set holds for each sample.
+/// The description of one column of a data set.
 struct column_spec {
   std::string name;
   dtype type = dtype::f32;
-  /// Of one sample: no dimensions is a number, {28, 28} an image. The last dimension is the fastest.
+  /// The shape of one sample: no dimensions for a number, {28, 28} for an image. The last dimension varies fastest.
   std::vector<std::uint64_t> shape;
-  /// Of a categorical column (i64 codes, -1 for a missing value); null for all others.
+  /// For a categorical column (i64 codes, -1 for a missing value); null for all others.
   category_names categories;
 
-  /// Numbers in one sample.
+  /// Numbers per sample.
   [[nodiscard]] std::uint64_t elements() const noexcept {
     std::uint64_t result = 1;
     for (auto n : shape)
@@ -35,10 +35,10 @@ struct column_spec {
     return result;
   }
 
-  /// Bytes of one sample.
+  /// Bytes per sample.
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return elements() * size_of(type); }
 
-  /// Compares the texts of categories, not where they lie.
+  /// Compares the texts of categories, not the pointers.
   bool operator==(const column_spec& other) const;
 };
 
@@ -57,7 +57,7 @@ struct column {
   }
 };
 
-/// A column of values in memory, which it takes over. `shape` is that of one sample.
+/// A column that owns values in memory. `shape` is that of one sample.
 template <class T>
 [[nodiscard]] column make_column(std::string name, std::vector<T> values, std::vector<std::uint64_t> shape = {},
                                  category_names categories = {}) {
@@ -67,8 +67,8 @@ template <class T>
   return {{std::move(name), dtype_of<T>, std::move(shape), std::move(categories)}, bytes, std::move(owner)};
 }
 
-/// A column of a tensor whose first dimension counts the samples, such as an array of an NPY file. Fails with
-/// `errc::invalid_argument` for a scalar, and where shape and bytes differ.
+/// A column from a tensor whose first dimension is the samples, such as an array from an NPY file. Fails with
+/// `errc::invalid_argument` for a scalar, and if shape and bytes do not match.
 [[nodiscard]] expected<column> make_column(std::string name, const tensor_spec& tensor, std::vector<std::byte> bytes);
 
 } // namespace troupe::data

@@ -13,8 +13,8 @@
 
 namespace troupe::data {
 
-/// Samples with numbers from 0, each with the same named columns. A data set of one's own derives from this. All
-/// members may be called from several threads at once, and give the same in all processes.
+/// Samples numbered from 0, all with the same named columns. Derive from this class for your own data. All members are
+/// thread-safe, and return the same in all processes.
 class data_set {
  public:
   data_set() = default;
@@ -25,43 +25,43 @@ class data_set {
   /// The number of samples.
   [[nodiscard]] virtual std::uint64_t size() const noexcept = 0;
 
-  /// Does not change.
+  /// Constant.
   [[nodiscard]] virtual std::span<const column_spec> columns() const noexcept = 0;
 
-  /// Equal for equal content, different for any other: workers compare it, and it stands in checkpoints.
+  /// Equal for equal content, different for different content. Workers compare it, and checkpoints store it.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
 
-  /// Fills `out` with these samples, in this order; a sample may come twice. Fails with `errc::invalid_argument` for a
-  /// sample that there is not, and as the data set does; `out` then holds anything.
+  /// Fills `out` with these samples in this order; samples may repeat. Fails with `errc::invalid_argument` for a sample
+  /// that does not exist, and as the data set does; the content of `out` is then undefined.
   [[nodiscard]] expected<void> fetch(std::span<const std::uint64_t> samples, batch& out) const;
 
  protected:
-  /// Writes the values. `out` has room for `samples.size()` samples of `columns()`, and every sample exists.
+  /// Writes the values. `out` has space for `samples.size()` samples of `columns()`, and every sample exists.
   [[nodiscard]] virtual expected<void> read(std::span<const std::uint64_t> samples, batch& out) const = 0;
 };
 
 using data_set_ptr = std::shared_ptr<const data_set>;
 
-/// A data set of columns that lie in memory or in a mapped file. Its fingerprint is the XXH3 of names, types, shapes,
-/// categories and values, wherever they come from: a file and its compressed form have the same. Fails with
-/// `errc::invalid_argument` for no columns, a name that comes twice, or columns of different lengths.
+/// A data set of columns in memory or in a mapped file. Its fingerprint is the XXH3 of names, types, shapes, categories
+/// and values, so that a file and its compressed form have the same. Fails with `errc::invalid_argument` for no
+/// columns, duplicate names, or columns of different lengths.
 [[nodiscard]] expected<data_set_ptr> make_table(std::vector<column> columns);
 
-/// The columns of several data sets side by side: images and their labels. Fails with `errc::invalid_argument` where
-/// they differ in size or have a column name in common.
+/// The columns of several data sets side by side, such as images and their labels. Fails with `errc::invalid_argument`
+/// if they differ in size or share a column name.
 [[nodiscard]] expected<data_set_ptr> zip(std::vector<data_set_ptr> parts);
 
-/// The samples of several data sets, one after the other. Fails with `errc::mismatch` where the columns (types, shapes
-/// and categories included) differ.
+/// The samples of several data sets, one after the other. Fails with `errc::mismatch` if the columns (including types,
+/// shapes and categories) differ.
 [[nodiscard]] expected<data_set_ptr> concatenate(std::vector<data_set_ptr> parts);
 
-/// These samples of a data set, in this order. Fails with `errc::invalid_argument` for one that there is not.
+/// These samples of a data set, in this order. Fails with `errc::invalid_argument` if one does not exist.
 [[nodiscard]] expected<data_set_ptr> subset(data_set_ptr whole, std::vector<std::uint64_t> samples);
 
-/// `count` samples from number `first` on. Fails with `errc::invalid_argument` where there are fewer.
+/// `count` samples from `first` on. Fails with `errc::invalid_argument` if there are fewer.
 [[nodiscard]] expected<data_set_ptr> slice(data_set_ptr whole, std::uint64_t first, std::uint64_t count);
 
-/// Two parts of a data set without a sample in common.
+/// Two disjoint parts of a data set.
 struct split_data_set {
   data_set_ptr training;
   data_set_ptr validation;
@@ -69,19 +69,18 @@ struct split_data_set {
 
 /// Which samples a split holds out.
 enum class split_by : std::uint8_t {
-  /// Drawn by a permutation that is keyed by a seed, computed and not stored. For samples that do not depend on their
-  /// neighbours.
+  /// Drawn by a keyed permutation, which is computed and not stored. For independent samples.
   permutation,
-  /// The last ones. For series, and for data that was shuffled when it was written.
+  /// The last ones. For time series, and for data that was shuffled when it was written.
   tail,
 };
 
-/// Holds out floor(fraction x size) samples for validation. Depends on sizes and seed alone. A split by file is two
-/// data sets. Fails with `errc::invalid_argument` where one part would be empty.
+/// Holds out floor(fraction x size) samples for validation. Depends only on sizes and seed. To split by file, use two
+/// data sets. Fails with `errc::invalid_argument` if one part would be empty.
 [[nodiscard]] expected<split_data_set> split(const data_set_ptr& whole, double validation_fraction,
                                              split_by how = split_by::permutation, std::uint64_t seed = 0);
 
-/// A fingerprint for what is made of other data: the XXH3 of a text, 32 hexadecimal digits.
+/// A fingerprint for data derived from other data: the XXH3 of a text, 32 hexadecimal digits.
 [[nodiscard]] std::string fingerprint_of(std::string_view text);
 
 } // namespace troupe::data

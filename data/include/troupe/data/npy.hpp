@@ -8,8 +8,8 @@
 
 namespace troupe::data {
 
-/// An array that NumPy has saved, whose first dimension counts the samples. Read into memory, in the order of C. Fails
-/// as `serialization::read_npy` does, and with `errc::invalid_argument`, naming the file, for a scalar.
+/// Reads an array saved by NumPy, whose first dimension is the samples, into memory in C order. Fails as
+/// `serialization::read_npy` does, and with `errc::invalid_argument`, naming the file, for a scalar.
 [[nodiscard]] expected<column> read_npy(const std::filesystem::path& path, std::string column_name);
 
 } // namespace troupe::data

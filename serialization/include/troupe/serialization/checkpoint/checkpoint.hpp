@@ -16,12 +16,12 @@
 
 namespace troupe::serialization {
 
-/// A committed checkpoint, opened for reading. A value: it holds the manifest, and opens files as it needs them, in the
-/// file system that it was opened in, which has to outlive it. Several threads may read at once.
+/// A committed checkpoint, opened for reading. A value: it holds the manifest and opens files as needed, in the file
+/// system passed to `open`, which must outlive it. Several threads may read at once.
 class checkpoint {
  public:
-  /// Reads the manifest and looks that all parts are there, with their sizes. Fails with `errc::not_found` if there is
-  /// no such directory, `errc::damaged`, `errc::unsupported_version` or `errc::io_error`.
+  /// Reads the manifest and checks that all parts exist with their sizes. Fails with `errc::not_found` if the directory
+  /// does not exist, `errc::damaged`, `errc::unsupported_version` or `errc::io_error`.
   [[nodiscard]] static expected<checkpoint> open(const std::filesystem::path& directory,
                                                  file_system& files = local_files(),
                                                  read_back source = read_back::cached);
@@ -29,28 +29,28 @@ class checkpoint {
   [[nodiscard]] const std::filesystem::path& directory() const noexcept { return directory_; }
   [[nodiscard]] const manifest& content() const noexcept { return content_; }
 
-  /// The index of the tensor of this name.
+  /// The index of a tensor by name.
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const;
 
   /// Copies a tensor's bytes to `target`, which must have exactly its size, and verifies the copy. Fails with
   /// `errc::not_found`, `errc::invalid_argument` (size), `errc::damaged` (naming tensor, chunk, file and offset) or
-  /// `errc::io_error`; `target` then holds anything. Chunks are read on several threads: `threads` at most; 0 stands
-  /// for the number of processors, up to 8.
+  /// `errc::io_error`; the content of `target` is then undefined. Chunks are read on at most `threads` threads; 0 means
+  /// the number of processors, up to 8.
   [[nodiscard]] expected<void> read_tensor(std::size_t index, std::span<std::byte> target, unsigned threads = 0) const;
   [[nodiscard]] expected<void> read_tensor(std::string_view name, std::span<std::byte> target,
                                            unsigned threads = 0) const;
 
-  /// The same for all tensors at once, in the manifest's order: small ones share the threads, too.
+  /// The same for all tensors, in the manifest's order; small tensors share the threads as well.
   [[nodiscard]] expected<void> read_tensors(std::span<const std::span<std::byte>> targets, unsigned threads = 0) const;
 
-  /// Hands a tensor's bytes to `consume`, chunk by chunk in order, each verified before. Needs the memory of one chunk.
-  /// Fails as `read_tensor` does.
+  /// Passes a tensor's verified bytes to `consume`, chunk by chunk in order. Needs memory for one chunk. Fails as
+  /// `read_tensor` does.
   [[nodiscard]] expected<void> read_chunks(std::size_t index,
                                            const std::function<void(std::span<const std::byte>)>& consume) const;
 
-  /// Reads everything, padding too, and fails with `errc::damaged` at the first difference, naming tensor, chunk, file
-  /// and offset, or with `errc::io_error`. Threads as in `read_tensor`; whatever their number, the difference that is
-  /// told is the first.
+  /// Reads all bytes, including padding. Fails with `errc::damaged` at the first difference, naming tensor, chunk, file
+  /// and offset, or with `errc::io_error`. Threads as in `read_tensor`; their number does not affect which difference
+  /// is reported.
   [[nodiscard]] expected<void> verify(read_back source = read_back::cached, unsigned threads = 0) const;
 
  private:
@@ -61,7 +61,7 @@ class checkpoint {
                                           std::span<std::byte> target) const;
   [[nodiscard]] expected<void> check_target(const stored_tensor& tensor, std::span<const std::byte> target) const;
 
-  /// Where a chunk's bytes are to go.
+  /// The target of a chunk's bytes.
   struct chunk_place {
     const stored_tensor* tensor = nullptr;
     std::size_t chunk = 0;
@@ -77,8 +77,8 @@ class checkpoint {
   std::map<std::string, std::size_t, std::less<>> index_by_name_;
 };
 
-/// A checkpoint that could not be used. `why` has `errc::damaged` if its bytes are wrong; with anything else they could
-/// not be read, and may be good.
+/// A checkpoint that could not be used. `why` has `errc::damaged` if its bytes are wrong; with any other code it could
+/// not be read, and may be valid.
 struct unusable_checkpoint {
   std::filesystem::path directory;
   error why;
@@ -87,15 +87,15 @@ struct unusable_checkpoint {
   [[nodiscard]] std::string text() const { return directory.filename().string() + ": " + why.message; }
 };
 
-/// What `open_latest` found.
+/// The result of `open_latest`.
 struct latest_checkpoint {
   checkpoint found;
-  /// The newer ones that were not good, newest first.
+  /// The newer checkpoints that could not be used, newest first.
   std::vector<unusable_checkpoint> passed_over;
 };
 
-/// The newest checkpoint under `checkpoints_directory` that verifies. Fails with `errc::not_found` if there is none at
-/// all, and with `errc::damaged`, naming each and its damage, if none is good.
+/// The newest checkpoint under `checkpoints_directory` that verifies. Fails with `errc::not_found` if there is no
+/// checkpoint, and with `errc::damaged`, listing each with its damage, if none verifies.
 [[nodiscard]] expected<latest_checkpoint> open_latest(const std::filesystem::path& checkpoints_directory,
                                                       file_system& files = local_files());
 

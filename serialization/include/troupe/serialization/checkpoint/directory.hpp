@@ -17,21 +17,21 @@
 
 namespace troupe::serialization {
 
-/// "step-00000100": the directory of a committed checkpoint.
+/// "step-00000100": the directory name of a committed checkpoint.
 [[nodiscard]] std::string checkpoint_name(step_id step);
 
-/// The step of a name that `checkpoint_name` makes; nothing for any other name.
+/// The step in a name made by `checkpoint_name`; `nullopt` for any other name.
 [[nodiscard]] std::optional<step_id> parse_checkpoint_name(std::string_view name);
 
-/// Attempts from here on are last copies: of the whole state, by a worker that has to end and may be the only one that
-/// has it. They wait for no other part, so that no generation that begins meanwhile makes them void.
+/// Attempts from this number on are last copies: copies of the whole state by a worker that must exit and may be the
+/// only one to have the state. They wait for no other part, so that a new generation does not invalidate them.
 inline constexpr std::uint32_t first_last_copy = 1000;
 
-/// ".step-00000100.g1.a1.tmp": where an attempt at a checkpoint is written, beside the committed ones. Everybody who
-/// takes part computes the same name, and no two attempts share one.
+/// ".step-00000100.g1.a1.tmp": the directory in which an attempt at a checkpoint is written, beside the committed ones.
+/// All participants compute the same name; every attempt has its own.
 [[nodiscard]] std::string temporary_name(step_id step, generation_id generation, std::uint32_t attempt);
 
-/// What `temporary_name` was made of.
+/// The components of a `temporary_name`.
 struct attempt_name {
   step_id step;
   generation_id generation;
@@ -40,13 +40,13 @@ struct attempt_name {
   bool operator==(const attempt_name&) const = default;
 };
 
-/// Takes a name that `temporary_name` makes apart; nothing for any other name.
+/// Parses a name made by `temporary_name`; `nullopt` for any other name.
 [[nodiscard]] std::optional<attempt_name> parse_temporary_name(std::string_view name);
 
-/// Whether a removal has left this name: nobody uses what it stands for.
+/// Whether an unfinished removal left a directory of this name. It is not in use.
 [[nodiscard]] bool is_removed_name(std::string_view name);
 
-/// A committed checkpoint, by its name.
+/// A committed checkpoint, identified by its name.
 struct checkpoint_entry {
   step_id step;
   std::filesystem::path path;
@@ -54,46 +54,47 @@ struct checkpoint_entry {
   bool operator==(const checkpoint_entry&) const = default;
 };
 
-/// Makes a checkpoint out of `temporary_directory`, whose parts have been written: looks that all parts of `content`
-/// are there with their sizes, writes the manifest, and gives the directory its final name in `checkpoints_directory`.
-/// When it returns, the checkpoint is on the device and is found; before, it is not. Returns its path. Never
-/// overwrites: fails with `errc::already_exists` if the step has a checkpoint, unless that is damaged, which is
-/// removed. Fails with `errc::damaged` if a part is missing or has another size, and as `write_manifest` does. After a
-/// failure the temporary directory is left to `remove_abandoned`.
+/// Commits the checkpoint in `temporary_directory`, whose parts are written: checks that all parts of `content` exist
+/// with their sizes, writes the manifest, and renames the directory to its final name in `checkpoints_directory`.
+/// Returns the new path once the checkpoint is on the device; readers do not find it earlier. Never overwrites: fails
+/// with `errc::already_exists` if the step has a checkpoint, unless that one is damaged, in which case it is removed.
+/// Fails with `errc::damaged` if a part is missing or has the wrong size, and as `write_manifest` does. After a failure
+/// `remove_abandoned` removes the temporary directory.
 [[nodiscard]] expected<std::filesystem::path> commit_checkpoint(const std::filesystem::path& checkpoints_directory,
                                                                 const std::filesystem::path& temporary_directory,
                                                                 const manifest& content,
                                                                 file_system& files = local_files());
 
-/// The committed checkpoints, oldest step first. None if the directory does not exist. Reads names only: a checkpoint
-/// may be damaged all the same.
+/// The committed checkpoints, oldest step first; empty if the directory does not exist. Only looks at names, so a
+/// checkpoint may still be damaged.
 [[nodiscard]] expected<std::vector<checkpoint_entry>>
 list_checkpoints(const std::filesystem::path& checkpoints_directory, file_system& files = local_files());
 
-/// Removes what attempts and removals that did not finish have left, but for the attempts named in `in_flight` (names
-/// or paths of temporary directories). Returns what it removed. Fails with `errc::io_error`.
+/// Removes what unfinished attempts and removals left, except the attempts in `in_flight` (names or paths of temporary
+/// directories). Returns the removed paths. Fails with `errc::io_error`.
 [[nodiscard]] expected<std::vector<std::filesystem::path>>
 remove_abandoned(const std::filesystem::path& checkpoints_directory,
                  std::span<const std::filesystem::path> in_flight = {}, file_system& files = local_files());
 
-/// Removes one committed checkpoint. It stops being one at once; a crash in the middle leaves a directory for
+/// Removes a committed checkpoint. Readers stop finding it at once; a crash during the removal leaves a directory for
 /// `remove_abandoned`. Fails with `errc::not_found` or `errc::io_error`.
 [[nodiscard]] expected<void> remove_checkpoint(const std::filesystem::path& path, file_system& files = local_files());
 
-/// Gives a checkpoint that could not be read a name under which it is none, `step-00000020.unreadable`, and returns its
-/// path: a run that goes on from an older one comes to its step again. Nothing is removed. Fails with `errc::io_error`.
+/// Renames an unreadable checkpoint to `step-00000020.unreadable`, so that it no longer counts as a checkpoint, and
+/// returns the new path. A run that resumes from an older checkpoint can then write this step again. Removes nothing.
+/// Fails with `errc::io_error`.
 [[nodiscard]] expected<std::filesystem::path> set_aside(const std::filesystem::path& path,
                                                         file_system& files = local_files());
 
-/// Removes the checkpoints that do not stay by `decide_retention`, and returns them, oldest first; the newest and the
-/// best are never among them. Before that the newest is read back from the device: if it does not verify, nothing is
-/// removed and the error says why (`errc::damaged`, `errc::unsupported_version`, `errc::io_error`). Reads nothing when
-/// there are no more than `num_to_keep`. One whose manifest is damaged is not the best.
+/// Removes the checkpoints that `decide_retention` does not keep, and returns them, oldest first; the newest and the
+/// best are never removed. First reads the newest back from the device: if it does not verify, nothing is removed and
+/// the error says why (`errc::damaged`, `errc::unsupported_version`, `errc::io_error`). Reads nothing if there are at
+/// most `num_to_keep`. A checkpoint with a damaged manifest is never the best.
 [[nodiscard]] expected<std::vector<std::filesystem::path>>
 apply_retention(const std::filesystem::path& checkpoints_directory, const retention_policy& policy,
                 file_system& files = local_files());
 
-/// The same, by age alone.
+/// The same, by age only.
 [[nodiscard]] expected<std::vector<std::filesystem::path>>
 apply_retention(const std::filesystem::path& checkpoints_directory, std::size_t num_to_keep,
                 file_system& files = local_files());

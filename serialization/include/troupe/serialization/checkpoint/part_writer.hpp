@@ -14,23 +14,23 @@
 
 namespace troupe::serialization {
 
-/// Where a chunk goes.
+/// Where to store a chunk.
 struct placed_chunk {
   chunk_place place = chunk_place::part;
-  /// Of one whose file is linked already.
+  /// For `chunk_place::link`: the checksum of the file that is already linked.
   std::uint64_t xxh3 = 0;
 };
 
-/// Writes the file of one part of a checkpoint from bytes that come in pieces: `write_part` for whoever does not have
-/// the tensors at hand, or wants to look up in between. A resource: used from one thread at a time. What is destroyed
-/// before `finish` leaves a file that nobody reports, for `remove_abandoned`.
+/// Writes the file of one part from bytes that arrive in pieces: `write_part` for callers that do not hold the tensors,
+/// or that check for a stop between pieces. Used by one thread at a time. A writer destroyed before `finish` leaves an
+/// unreported file for `remove_abandoned`.
 class part_writer {
  public:
-  /// Makes `directory` where it is missing and the part's file in it, and reserves its space, so that a full disk shows
-  /// here. `places` are those of the part's chunks; none stands for all in the part's file. The files of links are
-  /// there, and nobody writes their bytes; a chunk with a file of its own gets it when its bytes come. Fails with
-  /// `errc::already_exists` if this part was begun before, `errc::invalid_argument` if the plan has no such part, or
-  /// `errc::io_error`. `files` outlives it.
+  /// Creates `directory` if missing and the part's file in it, and reserves its space, so that a full disk is detected
+  /// here. `places` are those of the part's chunks; empty means that all are stored in the part's file. The files of
+  /// links must exist already and their bytes are not passed to `write`; a chunk's own file is created when its bytes
+  /// arrive. Fails with `errc::already_exists` if this part's file exists, `errc::invalid_argument` if the plan has no
+  /// such part, or `errc::io_error`. `files` must outlive the writer.
   [[nodiscard]] static expected<part_writer> create(const std::filesystem::path& directory, std::uint32_t part,
                                                     const chunk_plan& plan, file_system& files = local_files(),
                                                     std::span<const placed_chunk> places = {});
@@ -39,12 +39,12 @@ class part_writer {
   part_writer& operator=(part_writer&& other) noexcept;
   ~part_writer();
 
-  /// How many bytes are still to come.
+  /// How many bytes are still missing.
   [[nodiscard]] std::uint64_t missing_bytes() const noexcept;
 
-  /// Takes the bytes that come next: those of the part's chunks in the plan's order, without those of links and
-  /// without what lies between them in the file. Pieces may have any length. Fails with `errc::invalid_argument` for
-  /// more than are missing, or `errc::io_error`.
+  /// Writes the next bytes: those of the part's chunks in the plan's order, without links and without the padding
+  /// between chunks. Pieces may have any length. Fails with `errc::invalid_argument` for more bytes than are missing,
+  /// or with `errc::io_error`.
   [[nodiscard]] expected<void> write(std::span<const std::byte> bytes);
 
   /// Returns once files and directory entries are on the device. Fails with `errc::invalid_argument` while bytes are

@@ -17,26 +17,25 @@
 
 namespace troupe::serialization {
 
-/// Writes one part of checkpoint after checkpoint, and no chunk again that has not changed: a chunk that is the same as
-/// in the last committed checkpoint gets a file of its own, and from then on the next checkpoints get a link to it,
-/// each after the file has been read back from the device and its bytes were found to be the same. Where that fails (it
-/// is damaged, gone, or cannot be linked) the chunk is written. Every checkpoint's directory is complete by itself. For
-/// one thread at a time.
+/// Writes one part of successive checkpoints without writing unchanged chunks again. A chunk that equals the one in the
+/// last committed checkpoint gets a file of its own; the next checkpoints hard-link that file, after reading it back
+/// from the device and comparing its bytes. If that fails (damaged, removed, or links not possible), the chunk is
+/// written. Every checkpoint's directory is complete by itself. Used by one thread at a time.
 class reusing_writer {
  public:
-  /// `files` outlives it.
+  /// `files` must outlive the writer.
   explicit reusing_writer(reuse_policy policy = {}, file_system& files = local_files());
 
-  /// Writes a part as `part_writer` does, from the bytes of its chunks one after the other, and fails as it does; with
-  /// `errc::aborted` once `stop` says so.
+  /// Writes a part from the concatenated bytes of its chunks. Fails as `part_writer` does, and with `errc::aborted`
+  /// once `stop` is requested.
   [[nodiscard]] expected<part_report> write(const std::filesystem::path& directory, std::uint32_t part,
                                             const chunk_plan& plan, std::span<const std::byte> bytes,
                                             const std::stop_token& stop = {});
 
-  /// What was written last belongs to a checkpoint that is committed, and is found at `directory`.
+  /// The part written last belongs to a checkpoint that is now committed at `directory`.
   void committed(std::filesystem::path directory);
 
-  /// What was wrong with files of earlier checkpoints, told once: damage that no other reader has met yet.
+  /// Returns and clears the problems found in files of earlier checkpoints: damage that no reader has reported yet.
   [[nodiscard]] std::vector<std::string> take_notices();
 
  private:

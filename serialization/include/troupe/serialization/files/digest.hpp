@@ -24,10 +24,10 @@ class checkpoint;
   return std::as_bytes(std::span{text.data(), text.size()});
 }
 
-/// XXH3-64 with seed 0: tells damage, not forgery.
+/// XXH3-64 with seed 0: detects damage, not forgery.
 [[nodiscard]] std::uint64_t xxh3(std::span<const std::byte> bytes) noexcept;
 
-/// `xxh3()` over bytes that come in pieces.
+/// `xxh3()` over bytes that arrive in pieces.
 class xxh3_stream {
  public:
   xxh3_stream();
@@ -43,7 +43,7 @@ class xxh3_stream {
   std::unique_ptr<XXH3_state_s, release> state_;
 };
 
-/// SHA-256 over bytes that come in pieces. Throws `exception` if OpenSSL cannot provide it.
+/// SHA-256 over bytes that arrive in pieces. Throws `exception` if OpenSSL cannot provide it.
 class sha256 {
  public:
   sha256();
@@ -72,24 +72,24 @@ class sha256 {
 /// (u64) and bytes of `values_json`, unless it is empty or "{}"; and nothing else. All little-endian.
 [[nodiscard]] std::string state_sha256(std::span<const tensor_view> tensors, std::string_view values_json);
 
-/// The same for tensors whose bytes come in pieces: `read(i, sink)` hands those of tensor i to `sink`, in order.
+/// The same for tensors whose bytes arrive in pieces: `read(i, sink)` passes the bytes of tensor i to `sink`, in order.
 [[nodiscard]] std::string
 state_sha256(std::span<const tensor_spec> tensors,
              const std::function<void(std::size_t, const std::function<void(std::span<const std::byte>)>&)>& read,
              std::string_view values_json);
 
-/// The identity of a stored state, the same as of the state that was stored. Reads the files once, chunk by chunk, and
-/// verifies every chunk; fails as `checkpoint::read_chunks` does.
+/// The identity of a stored state; equal to that of the state before it was stored. Reads the files once, chunk by
+/// chunk, and verifies every chunk; fails as `checkpoint::read_chunks` does.
 [[nodiscard]] expected<std::string> state_sha256(const checkpoint& stored);
 
 /// HMAC-SHA-256 of `message` under `key`. Throws `exception` if OpenSSL cannot provide it.
 [[nodiscard]] std::array<std::byte, 32> hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> message);
 
-/// Whether both are equal, in a time that depends on their lengths alone: for secrets and their digests.
+/// Whether both are equal, in a time that depends only on their lengths: for secrets and their digests.
 [[nodiscard]] bool equal_constant_time(std::span<const std::byte> a, std::span<const std::byte> b) noexcept;
 
-/// `size_bytes` bytes from the system's generator for secrets, as twice as many lower-case hexadecimal digits. Throws
-/// `exception` if there are none to be had.
+/// `size_bytes` bytes from the system's cryptographic generator, as lower-case hexadecimal digits, two for each byte.
+/// Throws `exception` if the generator fails.
 [[nodiscard]] std::string random_hex(std::size_t size_bytes);
 
 /// Two lower-case hexadecimal digits for each byte.

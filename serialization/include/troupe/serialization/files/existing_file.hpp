@@ -2,8 +2,8 @@
 
 namespace troupe::serialization {
 
-/// What happens to a file of the name that is to be written: it stays, and writing fails with `errc::already_exists`,
-/// or the new one takes its place in one step.
+/// What to do if the file to be written already exists: keep it and fail with `errc::already_exists`, or replace it
+/// atomically.
 enum class existing_file { keep, replace };
 
 } // namespace troupe::serialization

@@ -15,8 +15,8 @@
 
 namespace troupe::serialization {
 
-/// An open file that knows its path, for error messages. Closed by the destructor, which reports nothing: whoever
-/// writes calls `sync()` first. Errors name the path and what was being done.
+/// An open file that knows its path. The destructor closes it and reports no error: a writer calls `sync()` first.
+/// Error messages name the path and the operation.
 class file {
  public:
   file(const file&) = delete;
@@ -26,18 +26,18 @@ class file {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] virtual expected<std::uint64_t> size_bytes() const = 0;
 
-  /// Takes the space for `size_bytes` bytes, zeros for now, so that a full disk shows here.
+  /// Reserves `size_bytes` bytes, filled with zeros, so that a full disk is detected here.
   [[nodiscard]] virtual expected<void> reserve(std::uint64_t size_bytes) = 0;
 
   [[nodiscard]] virtual expected<void> write_at(std::uint64_t offset_bytes, std::span<const std::byte> bytes) = 0;
 
-  /// Fills `target`; fails with `errc::damaged` if the file ends before. Several threads may read at once.
+  /// Fills `target`; fails with `errc::damaged` if the file is too short. Several threads may read at once.
   [[nodiscard]] virtual expected<void> read_at(std::uint64_t offset_bytes, std::span<std::byte> target) const = 0;
 
-  /// Returns once size and bytes are on the device. After a failure nobody knows what the file holds.
+  /// Returns once size and bytes are on the device. After a failure the file's content is undefined.
   [[nodiscard]] virtual expected<void> sync() = 0;
 
-  /// Drops what the page cache holds, so that the next read comes from the device.
+  /// Drops the file from the page cache, so that the next read comes from the device.
   virtual void drop_cached() const noexcept = 0;
 
  protected:
@@ -47,7 +47,7 @@ class file {
   std::filesystem::path path_;
 };
 
-/// What a name in a directory stands for.
+/// The type of a directory entry.
 enum class entry_kind : std::uint8_t { file = 1, directory = 2, other = 3 };
 
 struct directory_entry {
@@ -58,13 +58,12 @@ struct directory_entry {
   bool operator==(const directory_entry&) const = default;
 };
 
-/// What renaming does where the new name is taken.
+/// What a rename does if the new name exists.
 enum class if_taken : std::uint8_t { refuse, replace };
 
-/// Every operation on files that checkpoints are made of, and no other: what stands between the order in which a
-/// checkpoint is written and the device. Tests put their own in its place, to crash, to fail and to lie. Errors are
-/// `errc::not_found`, `errc::already_exists` or `errc::io_error`, and name the path, what was being done, and the
-/// system's reason. Several threads may use one at once.
+/// All file operations that checkpoints use. Tests substitute their own implementation, which crashes, fails or loses
+/// data. Errors are `errc::not_found`, `errc::already_exists` or `errc::io_error`, and name the path, the operation and
+/// the system's reason. Thread-safe.
 class file_system {
  public:
   file_system() = default;
@@ -75,27 +74,25 @@ class file_system {
   /// Opens a file for reading.
   [[nodiscard]] virtual expected<std::unique_ptr<file>> open(const std::filesystem::path& path) = 0;
 
-  /// Makes a file for writing. Fails with `errc::already_exists` if there is one.
+  /// Creates a file for writing. Fails with `errc::already_exists` if it exists.
   [[nodiscard]] virtual expected<std::unique_ptr<file>> create(const std::filesystem::path& path) = 0;
 
-  /// What stands at `path`, symbolic links followed; nothing if nothing does.
+  /// The type of the entry at `path`, following symbolic links; `nullopt` if there is none.
   [[nodiscard]] virtual expected<std::optional<entry_kind>> look_at(const std::filesystem::path& path) = 0;
 
   /// A directory's entries in order of name.
   [[nodiscard]] virtual expected<std::vector<directory_entry>> list(const std::filesystem::path& path) = 0;
 
-  /// Fails with `errc::already_exists` if there is anything at `path`, and with `errc::not_found` if it would be in
-  /// nothing.
+  /// Fails with `errc::already_exists` if `path` exists, and with `errc::not_found` if its parent does not.
   [[nodiscard]] virtual expected<void> make_directory(const std::filesystem::path& path) = 0;
 
-  /// One step, also for whoever looks meanwhile. With `if_taken::refuse` nothing is ever replaced: fails with
-  /// `errc::already_exists`.
+  /// Atomic. With `if_taken::refuse` nothing is replaced: fails with `errc::already_exists`.
   [[nodiscard]] virtual expected<void> rename(const std::filesystem::path& from, const std::filesystem::path& to,
                                               if_taken what) = 0;
 
-  /// Gives a file another name, which keeps its bytes when the first one goes. False, with nothing done, where that is
-  /// not to be had: across file systems, on one without links, or where the file has no more of them to give. Fails
-  /// with `errc::already_exists` if there is anything at `to`, and with `errc::not_found` if there is no file.
+  /// Makes `to` a hard link to the file `from`. Returns false and does nothing if that is not possible: across file
+  /// systems, on one without links, or at the file's limit of links. Fails with `errc::already_exists` if `to` exists,
+  /// and with `errc::not_found` if `from` does not.
   [[nodiscard]] virtual expected<bool> link(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
 
   /// Removes a file, a link or an empty directory.
@@ -105,14 +102,14 @@ class file_system {
   [[nodiscard]] virtual expected<void> sync_directory(const std::filesystem::path& path) = 0;
 };
 
-/// The machine's own file systems. Lives as long as the program and holds nothing.
+/// The operating system's files. Stateless; lives as long as the program.
 [[nodiscard]] file_system& local_files();
 
-/// Whether a system call's number says that there can be no link here.
+/// Whether `cause`, an `errno` value, means that a hard link is not possible here.
 [[nodiscard]] bool means_no_links(int cause);
 
-/// The error of a system call that failed with the number `cause`: "writing /a/b: No space left on device (free space
-/// there, or choose another storage path)".
+/// The error for a system call that failed with `errno` value `cause`: "writing /a/b: No space left on device (free
+/// space there, or choose another storage path)".
 [[nodiscard]] error file_error(int cause, std::string_view doing, const std::filesystem::path& path);
 
 } // namespace troupe::serialization

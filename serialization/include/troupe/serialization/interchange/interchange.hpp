@@ -12,46 +12,45 @@
 #include <string>
 #include <string_view>
 
-/// Checkpoints as files that other programs read, and the way back.
+/// Export of checkpoints to files that other programs read, and import from such files.
 namespace troupe::serialization {
 
-/// Hears how many bytes of tensors have been read since the last call.
+/// Receives how many bytes of tensors have been read since the last call.
 using byte_counter = std::function<void(std::uint64_t)>;
 
-/// Writes all tensors of a checkpoint into a safetensors file, and what its manifest says into the file's
-/// `__metadata__` (keys `troupe.…`), the state's SHA-256 too. Reads the checkpoint twice, for that digest and for the
-/// bytes, and verifies what it reads. Fails as `write_safetensors` and `checkpoint::read_chunks` do; then there is no
-/// file, or the old one.
+/// Writes all tensors of a checkpoint to a safetensors file, and the manifest and the state's SHA-256 to the file's
+/// `__metadata__` (keys `troupe.…`). Reads the checkpoint twice, for the digest and for the bytes, and verifies both
+/// times. Fails as `write_safetensors` and `checkpoint::read_chunks` do, leaving no file or the old one.
 [[nodiscard]] expected<void> export_safetensors(const checkpoint& source, const std::filesystem::path& target,
                                                 existing_file existing, const byte_counter& progress = {});
 
-/// Writes one tensor of a checkpoint into an NPY file. Fails with `errc::not_found` if there is none of this name, and
-/// as `write_npy` and `checkpoint::read_chunks` do.
+/// Writes one tensor of a checkpoint to an NPY file. Fails with `errc::not_found` if the tensor does not exist, and as
+/// `write_npy` and `checkpoint::read_chunks` do.
 [[nodiscard]] expected<void> export_npy(const checkpoint& source, std::string_view tensor,
                                         const std::filesystem::path& target, existing_file existing,
                                         const byte_counter& progress = {});
 
-/// Whether a file that Troupe exported may hold another state than it says: somebody has changed it on purpose.
+/// Whether to accept a file exported by Troupe whose state was changed on purpose since.
 enum class changed_state { refuse, accept };
 
-/// What an import cannot know from the file.
+/// What an import cannot read from the file.
 struct import_options {
-  /// The step and the time for a file that was not exported from a checkpoint.
+  /// The step and time for a file that was not exported from a checkpoint.
   step_id step = {};
   std::chrono::sys_time<std::chrono::milliseconds> created = {};
-  /// The tensor's name, for an NPY file alone; empty: the file's name without its ending.
+  /// The tensor's name, for an NPY file only; empty: the file's name without its extension.
   std::string tensor = {};
   changed_state changed = changed_state::refuse;
   byte_counter progress = {};
 };
 
-/// Makes the checkpoint directory `target` from a safetensors or NPY file, told apart by their first bytes, and returns
-/// it once it is on the device and has been read back. A file of `export_safetensors` gives its checkpoint again, with
-/// its `state_sha256`, which is compared; any other one gives a checkpoint of a new run id without configuration and
-/// fingerprints: a run can begin with its state, but not go on from it. Needs the memory of some 256 MiB for
-/// safetensors, twice the array's for NPY. Fails with `errc::already_exists` if there is a `target`, with
-/// `errc::damaged` or `errc::invalid_argument` for a bad file, with `errc::mismatch` for a changed state, or with
-/// `errc::io_error`; then there is no `target`.
+/// Creates the checkpoint directory `target` from a safetensors or NPY file, distinguished by their first bytes, and
+/// returns it once it is on the device and has been read back. A file of `export_safetensors` yields the original
+/// checkpoint; its `state_sha256` is compared. Any other file yields a checkpoint with a new run id, and without
+/// configuration and fingerprints: a run can start with its state, but not resume from it. Needs about 256 MiB of
+/// memory for safetensors, and twice the array's size for NPY. Fails with `errc::already_exists` if `target` exists,
+/// with `errc::damaged` or `errc::invalid_argument` for an invalid file, with `errc::mismatch` for a changed state, or
+/// with `errc::io_error`, and then leaves no `target`.
 [[nodiscard]] expected<checkpoint> import_checkpoint(const std::filesystem::path& source,
                                                      const std::filesystem::path& target,
                                                      const import_options& options = {});

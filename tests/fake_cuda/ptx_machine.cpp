@@ -22,7 +22,8 @@ void check_alignment(std::uint64_t at, std::size_t size_bytes) {
 }
 
 [[noreturn]] void throw_race(std::uint32_t thread, const char* where) {
-  throw violation{"accesses the same memory as thread " + std::to_string(thread) + ", and one of them writes: " + where};
+  throw violation{"accesses the same memory as thread " + std::to_string(thread) +
+                  ", and one of them writes: " + where};
 }
 
 } // namespace

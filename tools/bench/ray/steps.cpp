@@ -62,7 +62,8 @@ int main(int argc, char** argv) {
   line.add_option("--steps", steps, "Number of steps")->capture_default_str();
   line.add_option("--step-ms", step_ms, "Milliseconds that each step sleeps")->capture_default_str();
   line.add_option("--elements", elements, "Elements of the gradient and of the state")->capture_default_str();
-  line.add_option("--checkpoint-every", checkpoint_every, "Steps between checkpoints; 0: only at the end")->capture_default_str();
+  line.add_option("--checkpoint-every", checkpoint_every, "Steps between checkpoints; 0: only at the end")
+      ->capture_default_str();
   line.add_option("--report-every", report_every, "Steps")
       ->check(troupe::apps::positive_number())
       ->capture_default_str();

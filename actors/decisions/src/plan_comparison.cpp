@@ -1,7 +1,5 @@
 #include <troupe/actors/decisions/plan_comparison.hpp>
 
-#include <troupe/actors/decisions/run_coordinator.hpp>
-
 namespace troupe::actors {
 
 namespace {

@@ -3,12 +3,21 @@
 #include <troupe/error.hpp>
 #include <troupe/messages/worker.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace troupe::actors {
 
-struct resumed_plan;
+/// What a checkpoint that is resumed from says of its run; a new plan must not differ in any of it.
+struct resumed_plan {
+  std::uint64_t batch_samples = 0;
+  std::string data_fingerprint;
+  std::string tensors;
+  /// JSON text of the numerics fingerprint.
+  std::string numerics;
+};
 
 /// What two workers say differently about the same run, for people; nothing where they agree. `here` and `there` name
 /// them: "on worker 1 (rank 1)".

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <troupe/actors/decisions/worker_table.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages/node.hpp>
+#include <troupe/result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace troupe::actors {
+
+/// The exit status in the `worker_ended` of a process that could not be started at all.
+inline constexpr std::int32_t never_started = -1;
+
+/// `who` failed in this generation for this reason.
+[[nodiscard]] failure_record describe_failure(const worker_record& who, generation_id generation, error reason);
+
+/// Who ended the process. What took more memory than there is would do so again, although the kernel kills it.
+[[nodiscard]] ended_by who_ended(const worker_ended& message);
+
+/// The process of `who`, which stood here, has ended in this generation: that is a failure.
+[[nodiscard]] failure_record describe_exit(const worker_record& who, const worker_standing& before,
+                                           generation_id generation, const worker_ended& message);
+
+/// What has failed in a run, in the order in which it was reported.
+class failure_log {
+ public:
+  void add(failure_record what) { records_.push_back(std::move(what)); }
+  [[nodiscard]] const std::vector<failure_record>& records() const noexcept { return records_; }
+  /// The index of the next failure.
+  [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
+
+  /// The run ends with the failures from `first` on: moves their cause to the front of them, marks what follows from
+  /// it, and returns its reason.
+  error conclude(std::size_t first);
+
+ private:
+  std::vector<failure_record> records_;
+};
+
+/// Tells accidents from what happens again: the same failure in the next try ends the run.
+class repeated_failures {
+ public:
+  /// A worker failed by itself after `step`; its record has this index in the log. Returns the index of the first
+  /// failure after that step, if there was one before.
+  [[nodiscard]] std::optional<std::size_t> note_own_failure(step_id step, std::size_t index);
+
+  /// No rank moves, and `furthest` is the last step that any of them applied. Returns whether they stood there the last
+  /// time, too.
+  [[nodiscard]] bool note_hang(step_id furthest);
+
+  /// Not all workers of an attempt joined in time. Returns whether that happened since training last began.
+  [[nodiscard]] bool note_late_start();
+  void note_begin() noexcept { late_starts_ = 0; }
+
+  /// An attempt is over. Returns whether so many in a row have ended without a step that the next would, too. A
+  /// `fruitless` attempt is one in which no step was applied and a process ended by itself.
+  [[nodiscard]] bool note_end_of_attempt(bool fruitless);
+  [[nodiscard]] std::uint32_t fruitless_attempts() const noexcept { return fruitless_attempts_; }
+
+ private:
+  std::map<step_id, std::size_t> failed_after_;
+  std::optional<step_id> stood_after_;
+  std::uint32_t late_starts_ = 0;
+  std::uint32_t fruitless_attempts_ = 0;
+};
+
+} // namespace troupe::actors

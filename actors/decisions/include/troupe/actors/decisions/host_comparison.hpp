@@ -1,0 +1,51 @@
+#pragma once
+
+#include <troupe/actors/decisions/worker_table.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages/worker.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// Decides whether a worker that joins would compute the same bits as the others: it runs the same build, on a host
+/// that computes alike.
+class host_comparison {
+ public:
+  /// The differences of two numerics fingerprints (JSON text).
+  using compare_function = std::vector<std::string> (*)(const std::string& ours, const std::string& theirs);
+
+  struct settings {
+    std::string build_id;
+    bool allow_mixed_hosts = false;
+    compare_function compare = nullptr;
+  };
+
+  struct refusal {
+    error reason;
+    /// For the log.
+    std::string why;
+  };
+
+  explicit host_comparison(settings how) : how_(std::move(how)) {}
+
+  /// Why this worker cannot be admitted; nothing where it can. `from_checkpoint` is the fingerprint of the checkpoint
+  /// that the run goes on from; without one, the worker is compared with the first of `workers` that was admitted.
+  [[nodiscard]] std::optional<refusal> refuse(const worker_record& who, const worker_ready& message,
+                                              const worker_table& workers, const std::string& from_checkpoint);
+
+  /// False once workers of different hosts were admitted because the configuration allows it.
+  [[nodiscard]] bool is_exact() const noexcept { return !allowed_difference_; }
+
+ private:
+  [[nodiscard]] std::optional<error> find_difference(const worker_record& who, const worker_ready& message,
+                                                     const worker_table& workers,
+                                                     const std::string& from_checkpoint) const;
+
+  settings how_;
+  std::optional<error> allowed_difference_;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <troupe/actors/decisions/accepted_plans.hpp>
+#include <troupe/actors/decisions/attempt_phase.hpp>
+#include <troupe/actors/decisions/failure_budget.hpp>
+#include <troupe/actors/decisions/generation_forming.hpp>
+#include <troupe/actors/decisions/run_actions.hpp>
+#include <troupe/actors/decisions/staging_groups.hpp>
+#include <troupe/actors/decisions/worker_table.hpp>
+#include <troupe/config.hpp>
+#include <troupe/messages/commands.hpp>
+#include <troupe/messages/regroup.hpp>
+#include <troupe/messages/staging.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace troupe::actors {
+
+/// One attempt of a run, from the start of its processes: who is a member, who joins and leaves, and when the next
+/// generation is formed of whom. What a failure means for the run is decided by `run_coordinator`, which owns the
+/// attempt, and looks at `phase` after each call. Not thread-safe.
+class run_attempt {
+ public:
+  struct settings {
+    run_id run;
+    failure_config failure = {};
+    worker_range workers = {1, 1};
+    std::chrono::milliseconds start_timeout{};
+  };
+
+  run_attempt(settings config, run_course course, step_id first_step);
+
+  /// The attempt after this one, with the next generation. It has no workers before `begin_at` and `on_started`.
+  [[nodiscard]] run_attempt next() const;
+  /// The step that this attempt goes on from.
+  void begin_at(step_id first_step);
+  [[nodiscard]] step_id began_at() const noexcept { return began_at_; }
+  /// Whether no step was applied, and a process has ended by itself.
+  [[nodiscard]] bool is_fruitless() const;
+
+  [[nodiscard]] const settings& config() const noexcept { return config_; }
+  [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
+  [[nodiscard]] generation_id generation() const noexcept { return generation_; }
+  [[nodiscard]] const any_attempt_phase& phase() const noexcept { return phase_; }
+  [[nodiscard]] bool is_starting() const noexcept { return is<attempt_phase::starting>(); }
+  [[nodiscard]] bool is_training() const noexcept { return is<attempt_phase::training>(); }
+  [[nodiscard]] bool is_regrouping() const noexcept { return is<attempt_phase::regrouping>(); }
+  [[nodiscard]] bool goes_on() const noexcept { return is_training() || is_regrouping(); }
+  [[nodiscard]] bool is_held() const noexcept;
+  /// Why members regroup, or are asked to; nothing while they train.
+  [[nodiscard]] std::optional<std::string> cause() const;
+  [[nodiscard]] run_course& course() noexcept { return course_; }
+  [[nodiscard]] const run_course& course() const noexcept { return course_; }
+  [[nodiscard]] worker_table& workers() noexcept { return workers_; }
+  [[nodiscard]] const worker_table& workers() const noexcept { return workers_; }
+  [[nodiscard]] const accepted_plans& plans() const noexcept { return plans_; }
+  /// The furthest step that anybody has applied.
+  [[nodiscard]] step_id furthest() const noexcept { return furthest_; }
+  void note_progress(worker_record& who, step_id step);
+
+  void on_started(const std::vector<worker_place>& places, run_time now);
+  /// A worker that may join is ready.
+  [[nodiscard]] run_actions on_ready(worker_record& who);
+  /// All members have this plan.
+  [[nodiscard]] run_actions accept(const run_plan& plan);
+  [[nodiscard]] run_actions on_plan_of_joiner(worker_record& who, const run_plan& plan);
+  [[nodiscard]] run_actions on_caught_up(const caught_up& message);
+  [[nodiscard]] run_actions on_report_of_joiner(worker_record& who, const regroup_report& report, run_time now);
+  /// Nothing if nobody has asked for this report: the worker's group is gone.
+  [[nodiscard]] std::optional<run_actions> on_report_of_member(worker_record& who, const regroup_report& report);
+  void on_sign_of_life(worker_record& who, std::uint64_t progress, run_time now);
+  [[nodiscard]] run_actions on_tick(run_time now);
+
+  /// A member is gone, or the group does not move: the others form the next generation.
+  [[nodiscard]] run_actions regroup(const std::string& why, const error& reason,
+                                    attempt_phase::regrouping::loss reported);
+  /// Whether the loss that is reported now is behind what a worker has found before. The next one is not.
+  [[nodiscard]] bool explain_loss();
+  /// A joiner that stood here is gone, or is not wanted: the members do not miss it.
+  [[nodiscard]] run_actions drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
+                                        const error& reason);
+  [[nodiscard]] run_actions replace_missing() const;
+  [[nodiscard]] run_actions on_capacity();
+  [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
+  [[nodiscard]] run_actions on_drain_timeout();
+  /// `course().workers` has changed.
+  [[nodiscard]] run_actions resize();
+  [[nodiscard]] run_actions pause();
+  [[nodiscard]] run_actions resume();
+  [[nodiscard]] run_actions stop();
+  [[nodiscard]] run_actions take_checkpoint();
+  /// Forms the next generation if nothing is awaited any more.
+  [[nodiscard]] run_actions form_when_all_have_reported();
+
+ private:
+  template <class Phase>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<Phase>(phase_);
+  }
+  run_action command(decltype(control_command::what) what, std::string why);
+  run_actions begin();
+  run_actions prepare(worker_record& who);
+  run_actions dismiss(worker_record& who, const std::string& reason, const std::string& why);
+  run_actions ask_for_regroup(const std::string& why);
+  run_actions ask_all_to_leave();
+  void begin_regrouping(std::string cause, attempt_phase::regrouping::loss reported);
+
+  run_actions let_joiners_in(run_time now);
+  run_actions stage(const std::vector<worker_record*>& joiners, const std::string& names);
+  run_actions wait_for_place(worker_record& who, run_time now);
+  run_actions on_report_of_follower(worker_record& who, const regroup_report& report, run_time now);
+  run_actions stop_waiting_for_followers(run_time now);
+  [[nodiscard]] bool takes_state_in_generation(const worker_record& joiner) const;
+
+  [[nodiscard]] bool comes_in(const worker_record& who) const;
+  [[nodiscard]] bool must_be_held() const;
+  run_actions hold_at(step_id commit_point, std::size_t members);
+  run_actions let_all_go(const std::vector<worker_record*>& members);
+  run_actions form(const collected_reports& reports, regroup_decision decision);
+
+  settings config_;
+  std::uint32_t number_ = 1;
+  generation_id generation_{1};
+  run_course course_;
+  any_attempt_phase phase_;
+  worker_table workers_;
+  accepted_plans plans_;
+  joiner_budget joiner_budget_;
+  /// The number of the last command.
+  std::uint64_t commands_ = 0;
+  staging_groups staging_;
+  step_id began_at_;
+  step_id furthest_;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,88 @@
+#include <troupe/actors/decisions/failure_log.hpp>
+
+#include <troupe/actors/decisions/plan_comparison.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+/// Attempts in a row that may end before any step was applied.
+constexpr std::uint32_t most_fruitless_attempts = 5;
+
+/// A failure that others follow from: anything but a collective that was cut off.
+bool is_cause(const failure_record& x) {
+  return x.reason.code != errc::aborted;
+}
+
+} // namespace
+
+failure_record describe_failure(const worker_record& who, generation_id generation, error reason) {
+  failure_record result;
+  result.worker = who.place.worker;
+  result.pid = who.pid;
+  result.rank = who.place.rank;
+  result.generation = generation;
+  result.step = who.applied;
+  result.host = who.host;
+  result.reason = std::move(reason);
+  return result;
+}
+
+ended_by who_ended(const worker_ended& message) {
+  const auto status = message.exit_status;
+  const auto is_killed = status == 128 + 9 || status == 128 + 15 || status == never_started;
+  return is_killed && !message.out_of_memory ? ended_by::outside : ended_by::itself;
+}
+
+failure_record describe_exit(const worker_record& who, const worker_standing& before, generation_id generation,
+                             const worker_ended& message) {
+  const auto during = std::holds_alternative<standing::started>(before) ? std::string{"before it had joined"}
+                                                                        : fmt::format("after step {}", who.applied);
+  const auto lines = message.last_lines.empty() ? std::string{} : "; its last lines:" + join_lines(message.last_lines);
+  auto result = describe_failure(
+      who, generation,
+      {errc::worker_lost, fmt::format("{}{}{} ended {}: {}{}", name_of(who.place), who.host.empty() ? "" : " on ",
+                                      who.host, during, message.description, lines)});
+  result.last_lines = message.last_lines;
+  return result;
+}
+
+error failure_log::conclude(std::size_t first) {
+  // A cut-off collective may be reported before the death behind it. If all of them were cut off, they follow from the
+  // last loss that the run survived: a training function with a loop of its own does not survive one.
+  auto begin = records_.begin() + static_cast<std::ptrdiff_t>(first);
+  auto cause = std::find_if(begin, records_.end(), is_cause);
+  if (cause == records_.end() && begin != records_.begin())
+    --begin;
+  if (cause == records_.end())
+    cause = begin;
+  std::rotate(begin, cause, cause + 1);
+  for (auto each = begin + 1; each != records_.end(); ++each)
+    each->consequence = each->consequence || !is_cause(*each);
+  return begin->reason;
+}
+
+std::optional<std::size_t> repeated_failures::note_own_failure(step_id step, std::size_t index) {
+  auto [before, is_first] = failed_after_.emplace(step, index);
+  return is_first ? std::nullopt : std::optional{before->second};
+}
+
+bool repeated_failures::note_hang(step_id furthest) {
+  return std::exchange(stood_after_, furthest) == furthest;
+}
+
+bool repeated_failures::note_late_start() {
+  return ++late_starts_ > 1;
+}
+
+bool repeated_failures::note_end_of_attempt(bool fruitless) {
+  fruitless_attempts_ = fruitless ? fruitless_attempts_ + 1 : 0;
+  return fruitless_attempts_ >= most_fruitless_attempts;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,578 @@
+#include <troupe/actors/decisions/run_attempt.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::actors {
+
+using namespace attempt_phase;
+
+namespace {
+
+/// How long a joiner waits for others that were started, to be let in with them.
+constexpr auto joiner_patience = std::chrono::milliseconds{500};
+
+/// How long the members stand at a boundary for a joiner that has caught up: it has a step or two to apply.
+constexpr auto follower_patience = std::chrono::seconds{2};
+
+bool waits(const worker_record& x) {
+  return x.is<standing::waiting>();
+}
+
+} // namespace
+
+run_attempt::run_attempt(settings config, run_course course, step_id first_step)
+    : config_(std::move(config)), course_(std::move(course)), began_at_(first_step), furthest_(first_step) {}
+
+run_attempt run_attempt::next() const {
+  auto result = run_attempt{config_, course_, began_at_};
+  result.number_ = number_ + 1;
+  result.generation_.value = generation_.value + 1;
+  result.furthest_ = std::max(furthest_, workers_.furthest());
+  return result;
+}
+
+void run_attempt::begin_at(step_id first_step) {
+  began_at_ = first_step;
+  // What was reached once is reached again: it is measured from here.
+  furthest_ = first_step;
+}
+
+bool run_attempt::is_fruitless() const {
+  return std::max(furthest_, workers_.furthest()) <= began_at_ && workers_.any_ended_by_itself();
+}
+
+bool run_attempt::is_held() const noexcept {
+  const auto* now = std::get_if<regrouping>(&phase_);
+  return now != nullptr && now->next == regrouping::forming::held;
+}
+
+std::optional<std::string> run_attempt::cause() const {
+  if (const auto* now = std::get_if<regrouping>(&phase_))
+    return now->cause;
+  if (const auto* now = std::get_if<training>(&phase_); now != nullptr && now->asked)
+    return now->asked->cause;
+  return std::nullopt;
+}
+
+void run_attempt::note_progress(worker_record& who, step_id step) {
+  who.note_applied(step);
+  furthest_ = std::max(furthest_, step);
+}
+
+run_action run_attempt::command(decltype(control_command::what) what, std::string why) {
+  return {send_command{{config_.run, ++commands_, what}}, std::move(why)};
+}
+
+// -- the beginning ----------------------------------------------------------------------------------------------------
+
+void run_attempt::on_started(const std::vector<worker_place>& places, run_time now) {
+  for (const auto& place : places)
+    workers_.add(place, began_at_, now);
+}
+
+run_actions run_attempt::on_ready(worker_record& who) {
+  who.stands = standing::ready{history_of(who.stands).since};
+  if (is_starting()) {
+    auto is_there = [](const worker_record& x) { return is_any<standing::ready, standing::ended>(x.stands); };
+    return workers_.all(is_there) ? begin() : run_actions{};
+  }
+  // What it is compared with is not known before the members have agreed, who may be held for want of workers.
+  return plans_.empty() ? form_when_all_have_reported() : prepare(who);
+}
+
+run_actions run_attempt::begin() {
+  phase_ = training{};
+  for (auto& [id, who] : workers_)
+    if (!who.is<standing::ended>()) {
+      who.stands = standing::active{.plan = {}, .report = {}, .history = history_of(who.stands)};
+      who.came_after = began_at_;
+    }
+  run_actions actions{{begin_all{}, fmt::format("all {} workers are ready", workers_.size())}};
+  if (course_.asked == run_course::request::stop)
+    actions.push_back(command(stop_command{}, "a stop was asked for"));
+  // What came while they started: another size, capacity, a pause.
+  append(actions, resize());
+  if (course_.asked == run_course::request::pause)
+    append(actions, ask_for_regroup("the run is paused"));
+  return actions;
+}
+
+run_actions run_attempt::prepare(worker_record& who) {
+  who.stands = standing::preparing{history_of(who.stands)};
+  return {{begin_joiner{who.place.worker}, name_of(who.place) + " has joined"}};
+}
+
+run_actions run_attempt::accept(const run_plan& plan) {
+  for (auto& [id, who] : workers_)
+    if (auto* member = who.as<standing::active>())
+      member->plan.reset();
+  const auto is_next_loop = plans_.add(plan);
+  run_actions actions{{accept_plans{plan}, "all workers have the same plan"}};
+  for (auto& [id, who] : workers_)
+    if (plans_.has_own_loop() && who.is_joining()) {
+      append(actions, dismiss(who, "nobody can join a loop of the training function's own",
+                              "the training function has a loop of its own"));
+    } else if (who.is<standing::ready>()) {
+      append(actions, prepare(who));
+    } else if (is_next_loop && waits(who)) {
+      // It waits at a loop that the members have completed now. A joiner on its way there is told when it asks.
+      append(actions, wait_for_place(who, history_of(who.stands).since));
+    } else if (auto* follower = who.as<standing::following>(); follower != nullptr && is_next_loop) {
+      // Nobody follows the members from one loop into the next: it is told when it reports.
+      follower->now = standing::following::distance::behind;
+      append(actions, staging_.leave(who, who.stands));
+    }
+  append(actions, replace_missing());
+  return actions;
+}
+
+run_actions run_attempt::on_plan_of_joiner(worker_record& who, const run_plan& plan) {
+  std::visit(
+      [&](auto& now) {
+        if constexpr (requires { now.history; })
+          now.history.loop = plan.loop;
+      },
+      who.stands);
+  return {{accept_plan_of{who.place.worker}, name_of(who.place) + " has the plan of the others"}};
+}
+
+// -- who is lost ------------------------------------------------------------------------------------------------------
+
+run_actions run_attempt::drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
+                                     const error& reason) {
+  auto actions = staging_.leave(who, before);
+  if (std::holds_alternative<standing::following>(before))
+    append(actions, form_when_all_have_reported());
+  joiner_budget_.add(cause);
+  if (joiner_budget_.is_spent())
+    actions.push_back(
+        {warn{}, fmt::format("{} in a row ended before they had joined, so that no more are started until there is "
+                             "new capacity or another size is asked for; the last one: {}",
+                             count_workers(joiner_budget_.in_row(cause)), reason.message)});
+  return actions;
+}
+
+run_actions run_attempt::dismiss(worker_record& who, const std::string& reason, const std::string& why) {
+  const auto before = std::exchange(who.stands, standing::dismissed{});
+  run_actions actions{{fence_worker{who.place.worker, reason}, why}};
+  append(actions, staging_.leave(who, before));
+  return actions;
+}
+
+run_actions run_attempt::replace_missing() const {
+  // Nobody can join a loop of the training function's own: its members are those that are there when the attempt
+  // starts.
+  if (!goes_on() || course_.is_ending() || plans_.has_own_loop() || !config_.failure.replace_lost ||
+      joiner_budget_.is_spent())
+    return {};
+  auto there =
+      workers_.count([](const worker_record& x) { return (x.is_active() || x.is_joining()) && !x.is_leaving(); });
+  if (there >= course_.workers)
+    return {};
+  const auto missing = course_.workers - there;
+  return {{start_more{missing}, fmt::format("{} of {} are missing", missing, count_workers(course_.workers))}};
+}
+
+bool run_attempt::explain_loss() {
+  auto* now = std::get_if<regrouping>(&phase_);
+  return now != nullptr && std::exchange(now->reported, regrouping::loss::explained) == regrouping::loss::unexplained;
+}
+
+run_actions run_attempt::regroup(const std::string& why, const error& reason, regrouping::loss reported) {
+  if (!is_regrouping())
+    begin_regrouping(why, reported);
+  workers_.keep_needed(course_.workers);
+  run_actions actions;
+  // If all have reported, nobody in this generation has to hear of its end.
+  const auto is_awaited = workers_.any(&worker_record::is_awaited);
+  auto& before = std::get<regrouping>(phase_).before;
+  if (is_awaited && std::exchange(before, regrouping::group::aborted) == regrouping::group::intact) {
+    for (auto& [id, who] : workers_)
+      if (auto* member = who.as<standing::active>())
+        member->plan.reset();
+    actions.push_back({abort_generation{{errc::aborted, reason.message}}, why});
+  }
+  append(actions, form_when_all_have_reported());
+  return actions;
+}
+
+void run_attempt::begin_regrouping(std::string cause, regrouping::loss reported) {
+  auto next = regrouping{.cause = std::move(cause), .checkpoint = {}, .reported = reported, .waits = {}};
+  if (const auto* before = std::get_if<training>(&phase_); before != nullptr && before->asked)
+    next.checkpoint = before->asked->checkpoint;
+  phase_ = std::move(next);
+}
+
+run_actions run_attempt::ask_for_regroup(const std::string& why) {
+  auto* now = std::get_if<training>(&phase_);
+  if (now == nullptr || now->asked || course_.is_ending())
+    return {};
+  now->asked = regroup_request{why, {}};
+  return {command(regroup_command{generation_}, why)};
+}
+
+// -- joiners ----------------------------------------------------------------------------------------------------------
+
+/// Whether a joiner gets the state inside its first generation, while the members wait. It is so where that takes no
+/// time, or where they wait anyway, or are about to go; and where nothing else has helped.
+bool run_attempt::takes_state_in_generation(const worker_record& joiner) const {
+  if (plans_.state_bytes() <= config_.failure.background_transfer_above_bytes)
+    return true;
+  const auto too_few =
+      config_.workers.is_elastic() && workers_.staying() < std::min(config_.workers.min, course_.workers);
+  return history_of(joiner.stands).stagings >= staging_groups::most_tries || is_held() || too_few ||
+         workers_.leaving() > 0;
+}
+
+/// Joiners that ask for a place get it at the next boundary, once they have the state. They wait for others that will
+/// ask in a moment.
+run_actions run_attempt::let_joiners_in(run_time now) {
+  auto others_come = false;
+  auto waits_long = false;
+  auto without_staging = false;
+  std::vector<worker_record*> waiting;
+  for (auto& [id, who] : workers_) {
+    if (!who.is_joining() || who.is<standing::following>())
+      continue;
+    if (!waits(who)) {
+      others_come = true;
+      continue;
+    }
+    waits_long = waits_long || now - history_of(who.stands).since > joiner_patience;
+    without_staging = without_staging || takes_state_in_generation(who);
+    waiting.push_back(&who);
+  }
+  if (waiting.empty() || (others_come && !waits_long))
+    return {};
+  const auto names = describe_joining(waiting);
+  return without_staging ? ask_for_regroup(names) : stage(waiting, names);
+}
+
+/// Has the members give them the state while they train on. One group at a time.
+run_actions run_attempt::stage(const std::vector<worker_record*>& joiners, const std::string& names) {
+  const auto* now = std::get_if<training>(&phase_);
+  if (now == nullptr || now->asked || course_.is_ending() || staging_.is_open(workers_))
+    return {};
+  auto group = staging_.open(commands_ + 1, workers_, joiners);
+  run_actions actions{command(stage_command{generation_, group.joiners, group.across_nodes, plans_.current_loop()},
+                              names + ": the state is on its way")};
+  actions.push_back({std::move(group), names});
+  return actions;
+}
+
+run_actions run_attempt::on_caught_up(const caught_up& message) {
+  auto* who = workers_.find(message.worker);
+  const auto* follower = who == nullptr ? nullptr : who->as<standing::following>();
+  if (follower == nullptr || !staging_.is_current(message.staging) || message.generation != generation_ ||
+      !plans_.is_current(follower->history.loop))
+    return {};
+  const auto followers = staging_.on_caught_up(workers_, *who, message.step);
+  return followers.empty() ? run_actions{} : ask_for_regroup(describe_joining(followers));
+}
+
+run_actions run_attempt::on_report_of_joiner(worker_record& who, const regroup_report& report, run_time now) {
+  return who.is<standing::following>() ? on_report_of_follower(who, report, now) : wait_for_place(who, now);
+}
+
+/// It has come to the boundary at which the members stand, or will in a moment, and is one of them from here; or its
+/// group has broken.
+run_actions run_attempt::on_report_of_follower(worker_record& who, const regroup_report& report, run_time now) {
+  if (!staging_.is_current(report.staging))
+    return staging_.answer_again(who);
+  const auto history = history_of(who.stands);
+  const auto asked = cause();
+  if (asked && report.has_state && report.generation == generation_ && plans_.is_current(history.loop)) {
+    who.stands = standing::active{.plan = {}, .report = report, .history = history};
+    who.note_applied(report.committed);
+    joiner_budget_.reset();
+    if (!is_regrouping())
+      begin_regrouping(*asked, regrouping::loss::explained);
+    return form_when_all_have_reported();
+  }
+  // A member that still forms the group need not go on with it.
+  auto actions = staging_.leave(who, who.stands);
+  append(actions, wait_for_place(who, now));
+  return actions;
+}
+
+/// A joiner without the state has reported.
+run_actions run_attempt::wait_for_place(worker_record& who, run_time now) {
+  auto history = history_of(who.stands);
+  if (plans_.is_behind(history.loop)) {
+    who.stands = standing::preparing{history};
+    auto actions = run_actions{{skip_loop{who.place.worker, plans_.of_loop(history.loop + 1)->evaluations},
+                                name_of(who.place) + " has come to a loop that is behind the others"}};
+    append(actions, form_when_all_have_reported());
+    return actions;
+  }
+  history.since = now;
+  who.stands = standing::waiting{history};
+  return is_regrouping() ? form_when_all_have_reported() : let_joiners_in(now);
+}
+
+/// Nobody stands still for long for one that is slower than it has said.
+run_actions run_attempt::stop_waiting_for_followers(run_time now) {
+  auto* regroups = std::get_if<regrouping>(&phase_);
+  if (regroups == nullptr || !regroups->waits)
+    return {};
+  auto& since = regroups->waits->since;
+  since = since.value_or(now);
+  if (now - *since <= follower_patience)
+    return {};
+  staging_groups::stop_waiting(workers_);
+  return form_when_all_have_reported();
+}
+
+void run_attempt::on_sign_of_life(worker_record& who, std::uint64_t progress, run_time now) {
+  if (auto* joiner = who.as<standing::preparing>())
+    if (std::exchange(joiner->history.progress, progress) != progress)
+      joiner->history.since = now;
+}
+
+run_actions run_attempt::on_tick(run_time now) {
+  auto actions = stop_waiting_for_followers(now);
+  append(actions, let_joiners_in(now));
+  return actions;
+}
+
+// -- the next generation ----------------------------------------------------------------------------------------------
+
+std::optional<run_actions> run_attempt::on_report_of_member(worker_record& who, const regroup_report& report) {
+  who.as<standing::active>()->report = report;
+  note_progress(who, report.committed);
+  if (is_regrouping())
+    return form_when_all_have_reported();
+  const auto asked = cause();
+  if (!asked || !report.between_steps || report.reason.code != errc::none)
+    return std::nullopt;
+  begin_regrouping(*asked, regrouping::loss::explained);
+  return form_when_all_have_reported();
+}
+
+run_actions run_attempt::form_when_all_have_reported() {
+  auto* now = std::get_if<regrouping>(&phase_);
+  if (now == nullptr)
+    return {};
+  // If nobody is left, they are lost with their node, all at once: what that means is decided with the last of them.
+  const auto reports = collect_reports(workers_);
+  if (!reports)
+    return {};
+  const auto at_boundary = reports->point == report_point::boundary;
+  // Joiners that are about to come to this boundary are waited for, a moment.
+  if (at_boundary && workers_.any(&worker_record::is_caught_up)) {
+    if (!now->waits)
+      now->waits.emplace();
+    return {};
+  }
+  if (reports->with_state.empty() && course_.end) {
+    // Whoever had the state has finished, and joiners that did not get it any more are not needed.
+    for (auto* who : reports->members)
+      who->stands = standing::released{};
+    phase_ = completed{};
+    return {};
+  }
+  if (reports->with_state.empty()) {
+    phase_ = lost{"nobody is left who has the state: " + now->cause};
+    return {};
+  }
+  auto decision = decide_regroup(reports->with_state);
+  if (!decision) {
+    phase_ = contradicted{reports->members.front()->place.worker, decision.error()};
+    return {};
+  }
+  if (must_be_held())
+    return hold_at(decision->commit_point, reports->members.size());
+  const auto is_saved = now->checkpoint && decision->commands_agreed >= *now->checkpoint;
+  if (at_boundary && is_saved && !course_.end && std::ranges::all_of(reports->members, &worker_record::is_leaving) &&
+      !workers_.any([this](const worker_record& x) { return comes_in(x); }))
+    return let_all_go(reports->members);
+  return form(*reports, std::move(*decision));
+}
+
+bool run_attempt::comes_in(const worker_record& who) const {
+  return waits(who) && takes_state_in_generation(who);
+}
+
+/// Whether the next generation has to wait although all have reported.
+bool run_attempt::must_be_held() const {
+  if (course_.is_ending())
+    return false;
+  // Before the first plan is agreed on, nobody comes further than to be ready.
+  auto is_here = [&](const worker_record& x) {
+    return x.is_active() || waits(x) || (x.is<standing::ready>() && plans_.empty());
+  };
+  const auto there = workers_.count([&](const worker_record& x) { return !x.is_leaving() && is_here(x); });
+  // Members that are to go, all of them, do not wait for others.
+  return course_.asked == run_course::request::pause ||
+         (config_.workers.is_elastic() && there > 0 && there < std::min(config_.workers.min, course_.workers));
+}
+
+run_actions run_attempt::hold_at(step_id commit_point, std::size_t members) {
+  if (std::exchange(std::get<regrouping>(phase_).next, regrouping::forming::held) == regrouping::forming::held)
+    return {};
+  if (course_.asked == run_course::request::pause)
+    return {{hold{false}, fmt::format("the run is paused after step {}", commit_point)}};
+  return {{hold{true}, fmt::format("the run waits after step {}: it needs at least {}, and has {}. Start more "
+                                   "caf-nodes, or ask for another size",
+                                   commit_point, count_workers(config_.workers.min), members)}};
+}
+
+/// All go, and nobody is there to take over: the run stands in its checkpoint until there is capacity for it.
+run_actions run_attempt::let_all_go(const std::vector<worker_record*>& members) {
+  auto cause = std::get<regrouping>(phase_).cause;
+  run_actions actions;
+  for (const auto* who : members) {
+    actions.push_back({refuse_report{who->place.worker, {errc::aborted, "this worker's node goes away"}}, cause});
+    actions.push_back({release_one{who->place.worker}, cause});
+  }
+  phase_ = lost{std::move(cause)};
+  return actions;
+}
+
+run_actions run_attempt::form(const collected_reports& reports, regroup_decision decision) {
+  form_generation next;
+  auto members = choose_staying(reports, next.released);
+  // A worker without the state can only be let in where nobody is in the middle of anything.
+  if (reports.point == report_point::boundary)
+    for (auto& [id, who] : workers_)
+      if (comes_in(who) && !who.is_leaving()) {
+        members.push_back(&who);
+        joiner_budget_.reset();
+      }
+  seat_members(members, decision.commit_point, next);
+  ++generation_.value;
+  next.record = describe_interruption(reports, decision.commit_point);
+  next.record.run = config_.run;
+  next.record.generation = generation_;
+  next.record.attempt = number_;
+  next.record.workers = static_cast<std::uint32_t>(members.size());
+  next.record.commit_point = decision.commit_point;
+  next.record.reason = std::get<regrouping>(phase_).cause;
+  auto why = decision.reason;
+  next.decision = std::move(decision);
+  phase_ = training{};
+  auto actions = run_actions{{std::move(next), std::move(why)}};
+  // What could not be done this time is done at the next boundary.
+  if (workers_.any([this](const worker_record& x) { return comes_in(x); }))
+    append(actions, ask_for_regroup("joiners wait"));
+  else if (workers_.leaving() > 0 && workers_.staying() > 0)
+    append(actions, ask_for_regroup("workers leave"));
+  else if (workers_.leaving() > 0 && !workers_.any(&worker_record::is_joining))
+    append(actions, ask_all_to_leave());
+  return actions;
+}
+
+// -- who comes and goes -----------------------------------------------------------------------------------------------
+
+run_actions run_attempt::on_capacity() {
+  joiner_budget_.reset();
+  return replace_missing();
+}
+
+run_actions run_attempt::on_node_leaving(std::uint32_t node, bool capacity_elsewhere) {
+  auto is_there = [node](const worker_record& x) { return x.place.node == node && (x.is_active() || x.is_joining()); };
+  if (!workers_.any(is_there))
+    return {};
+  if (plans_.has_own_loop())
+    return {{warn{}, "a node is going away, and the training function has a loop of its own, which nobody leaves: with "
+                     "the node its workers are lost, and the run starts again from its latest checkpoint"}};
+  run_actions actions;
+  for (auto& [id, who] : workers_) {
+    if (!is_there(who))
+      continue;
+    who.leaves = departure::with_node;
+    // One without a place is not waited for.
+    if (who.is_joining())
+      append(actions, dismiss(who, "its node is going away", "its node is going away"));
+  }
+  // Members that were to go because fewer are wanted stay instead.
+  workers_.keep_needed(course_.workers);
+  if (capacity_elsewhere && config_.failure.replace_lost) {
+    // They go when their replacements are there, or when the time for that is over.
+    actions.push_back({warn{}, "a node is going away: its workers are replaced"});
+    append(actions, replace_missing());
+  } else {
+    // With the last one goes the run, for now.
+    append(actions, workers_.staying() > 0 ? ask_for_regroup("workers leave with their node") : ask_all_to_leave());
+  }
+  // A joiner that was waited for may have been among them.
+  append(actions, form_when_all_have_reported());
+  return actions;
+}
+
+/// All are to go, at a boundary that is behind a checkpoint: at one whose barrier has agreed on both commands.
+run_actions run_attempt::ask_all_to_leave() {
+  auto actions = ask_for_regroup("the run's last node goes away");
+  if (!actions.empty()) {
+    append(actions, take_checkpoint());
+    std::get<training>(phase_).asked->checkpoint = commands_;
+  }
+  return actions;
+}
+
+run_actions run_attempt::on_drain_timeout() {
+  if (workers_.leaving() == 0)
+    return {};
+  return workers_.staying() > 0 ? ask_for_regroup("workers leave with their node") : ask_all_to_leave();
+}
+
+run_actions run_attempt::resize() {
+  joiner_budget_.reset();
+  if (is_starting())
+    return {};
+  // Members that were to go may stay after all, unless their node goes; else the last ranks go first.
+  workers_.keep_needed(course_.workers);
+  const auto members = workers_.staying();
+  workers_.mark_surplus(course_.workers);
+  // Joiners are let go before any member.
+  run_actions actions;
+  auto there = members;
+  for (auto& [id, who] : workers_)
+    if (who.is_joining() && ++there > course_.workers)
+      append(actions, dismiss(who, "it is not needed any more", "fewer workers are wanted"));
+  if (members <= course_.workers) {
+    append(actions, replace_missing());
+    // Fewer may be enough.
+    append(actions, form_when_all_have_reported());
+  } else {
+    append(actions, is_regrouping() ? form_when_all_have_reported() : ask_for_regroup("fewer workers are wanted"));
+  }
+  return actions;
+}
+
+run_actions run_attempt::pause() {
+  course_.asked = run_course::request::pause;
+  return ask_for_regroup("the run is paused");
+}
+
+run_actions run_attempt::resume() {
+  course_.asked = run_course::request::none;
+  const auto cause = std::string{"the run was paused"};
+  if (auto* now = std::get_if<regrouping>(&phase_)) {
+    now->next = regrouping::forming::open;
+    now->cause = cause;
+  } else if (auto* before = std::get_if<training>(&phase_); before != nullptr && before->asked) {
+    before->asked->cause = cause;
+  }
+  return form_when_all_have_reported();
+}
+
+run_actions run_attempt::stop() {
+  course_.asked = run_course::request::stop;
+  run_actions actions{command(stop_command{}, "a stop was asked for")};
+  // Members that are held have to do one more step to stop after.
+  append(actions, form_when_all_have_reported());
+  return actions;
+}
+
+run_actions run_attempt::take_checkpoint() {
+  if (plans_.has_own_loop())
+    return {
+        {warn{}, "the training function has a loop of its own, and takes its checkpoints itself: with its reports"}};
+  return {command(checkpoint_command{}, "a checkpoint was asked for")};
+}
+
+} // namespace troupe::actors

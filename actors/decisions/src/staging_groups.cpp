@@ -1,0 +1,72 @@
+#include <troupe/actors/decisions/staging_groups.hpp>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace troupe::actors {
+
+using standing::following;
+
+stage_joiners staging_groups::open(std::uint64_t number, const worker_table& workers,
+                                   const std::vector<worker_record*>& joiners) {
+  stage_joiners group;
+  group.number = number;
+  group.joiners = static_cast<std::uint32_t>(joiners.size());
+  std::set<std::uint32_t> nodes;
+  for (const auto& [id, who] : workers)
+    if (who.is_active()) {
+      ++group.sources;
+      nodes.insert(who.place.node);
+    }
+  auto rank = rank_id{group.sources};
+  for (auto* who : joiners) {
+    auto history = history_of(who->stands);
+    ++history.stagings;
+    who->stands = following{history};
+    nodes.insert(who->place.node);
+    group.told.emplace(rank, who->place.worker);
+    ++rank.value;
+  }
+  group.across_nodes = nodes.size() > 1;
+  last_ = group;
+  return group;
+}
+
+bool staging_groups::is_open(const worker_table& workers) const {
+  return workers.any([](const worker_record& x) { return x.is<following>(); });
+}
+
+std::vector<worker_record*> staging_groups::on_caught_up(worker_table& workers, worker_record& who, step_id step) {
+  who.as<following>()->now = following::distance::caught_up;
+  who.note_applied(step);
+  std::vector<worker_record*> result;
+  for (auto& [id, each] : workers) {
+    if (!each.is<following>())
+      continue;
+    if (!each.is_caught_up())
+      return {};
+    result.push_back(&each);
+  }
+  return result;
+}
+
+run_actions staging_groups::answer_again(const worker_record& who) const {
+  auto again = *last_;
+  std::erase_if(again.told, [&](const auto& each) { return each.second != who.place.worker; });
+  return {{std::move(again), name_of(who.place) + " asks again"}};
+}
+
+run_actions staging_groups::leave(const worker_record& who, const worker_standing& before) const {
+  if (!std::holds_alternative<following>(before))
+    return {};
+  return {{end_staging{last_->number}, name_of(who.place) + " is gone"}};
+}
+
+void staging_groups::stop_waiting(worker_table& workers) {
+  for (auto& [id, who] : workers)
+    if (auto* follower = who.as<following>())
+      follower->now = following::distance::behind;
+}
+
+} // namespace troupe::actors

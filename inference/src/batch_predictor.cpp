@@ -4,6 +4,7 @@
 #include <troupe/inference/batch_predictor.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::inference {
@@ -17,12 +18,13 @@ class batch_predictor::impl {
 
   static batch_prediction_config checked(batch_prediction_config config) {
     if (config.block_rows == 0)
-      throw exception{errc::invalid_argument, "batch_prediction_config.block_rows is 0: a block has at least one row"};
+      throw exception{errc::invalid_argument, "batch_prediction_config.block_rows is 0: give at least 1"};
     if (!config.output.empty()) {
       (void)value_or_throw(format_of(config.output));
       if (config.existing == serialization::existing_file::keep && fs::exists(config.output))
-        throw exception{errc::already_exists,
-                        config.output.string() + " is there already: choose another name, or have it replaced"};
+        throw exception{
+            errc::already_exists,
+            fmt::format("{} already exists: choose another name, or allow replacing it", config.output.string())};
     }
     config.checkpoint = fs::absolute(config.checkpoint);
     return config;

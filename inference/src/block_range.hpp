@@ -4,7 +4,7 @@
 
 namespace troupe::inference {
 
-/// Rows from `first` up to, but without, `last`.
+/// The half-open range of rows from `first` to `last`.
 struct row_range {
   std::uint64_t first = 0;
   std::uint64_t last = 0;
@@ -13,13 +13,13 @@ struct row_range {
   bool operator==(const row_range&) const = default;
 };
 
-/// How many blocks `rows` rows make.
+/// The number of blocks of `rows` rows.
 [[nodiscard]] std::uint64_t block_count(std::uint64_t rows, std::uint64_t block_rows) noexcept;
 
-/// The rows of a block, from 0. The last one may be shorter.
+/// The rows of the block with this index, from 0. The last block may be shorter.
 [[nodiscard]] row_range rows_of_block(std::uint64_t rows, std::uint64_t block_rows, std::uint64_t block) noexcept;
 
-/// The part of a block that is shard `shard`'s, of `shards`; may be empty. The shards of all blocks have each row once.
+/// A shard's part of a block; may be empty. The shards of all blocks together contain each row once.
 [[nodiscard]] row_range rows_of_shard(row_range block, std::uint32_t shards, std::uint32_t shard) noexcept;
 
 } // namespace troupe::inference

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 
 namespace troupe::inference {
@@ -14,9 +15,9 @@ constexpr std::size_t length_bytes = 8;
 
 expected<void> put_model(std::span<const std::byte> model, std::span<std::byte> room) {
   if (room.size() < length_bytes || model.size() > room.size() - length_bytes)
-    return fail(errc::unsatisfiable, "the model has " + std::to_string(model.size()) + " bytes, and checkpoints have " +
-                                         std::to_string(room.size()) +
-                                         " for it: begin a new run with a larger training_config::model_bytes");
+    return fail(errc::unsatisfiable, fmt::format("the model has {} bytes, and checkpoints have {} for it: start a new "
+                                                 "run with a larger training_config::model_bytes",
+                                                 model.size(), room.size()));
   for (std::size_t i = 0; i < length_bytes; ++i)
     room[i] = static_cast<std::byte>(std::uint64_t{model.size()} >> (8 * i) & 0xff);
   std::ranges::copy(model, room.begin() + length_bytes);
@@ -29,7 +30,7 @@ expected<std::span<const std::byte>> get_model(std::span<const std::byte> room) 
   for (std::size_t i = 0; i < std::min(length_bytes, room.size()); ++i)
     length |= static_cast<std::uint64_t>(room[i]) << (8 * i);
   if (room.size() < length_bytes || length > room.size() - length_bytes)
-    return fail(errc::damaged, "a model of " + std::to_string(length) + " bytes in " + std::to_string(room.size()));
+    return fail(errc::damaged, fmt::format("a model of {} bytes cannot be in a tensor of {}", length, room.size()));
   return room.subspan(length_bytes, length);
 }
 
@@ -37,13 +38,13 @@ expected<std::vector<std::byte>> read_model(const serialization::checkpoint& sou
   auto index = source.find(tensor);
   if (!index)
     return fail(errc::not_found,
-                source.directory().string() + " holds no model: there is no tensor '" + std::string{tensor} + "'");
+                fmt::format("{} holds no model: it has no tensor '{}'", source.directory().string(), tensor));
   std::vector<std::byte> room(source.content().tensors[*index].spec.size_bytes());
   if (auto read = source.read_tensor(*index, room); !read)
     return fail(std::move(read.error()));
   auto model = get_model(room);
   if (!model)
-    return fail(model.error().code, source.directory().string() + ": " + model.error().message);
+    return fail(model.error().code, fmt::format("{}: {}", source.directory().string(), model.error().message));
   return std::vector<std::byte>{model->begin(), model->end()};
 }
 

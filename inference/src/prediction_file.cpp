@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <unistd.h>
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Texts are handed to the device in pieces of about this size.
+/// Text is written in pieces of about this size.
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 
 expected<void> write_npy(const serialization::checkpoint& source, std::size_t index, const fs::path& path,
@@ -43,13 +44,13 @@ std::string header_of(const nlohmann::json& values, std::uint64_t outputs) {
   if (auto found = values.find(outputs_value); found != values.end())
     names = found->get<std::vector<std::string>>();
   names.resize(outputs);
-  std::string result;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    result += (i > 0 ? "," : "") + csv_field(names[i]);
-  return result + "\n";
+  auto fields = std::vector<std::string>{};
+  for (const auto& name : names)
+    fields.push_back(csv_field(name));
+  return fmt::format("{}\n", fmt::join(fields, ","));
 }
 
-/// Texts, gathered into pieces, behind each other into a file.
+/// Appends text to a file in pieces.
 class text_file {
  public:
   explicit text_file(serialization::file& target) : target_(target) {}
@@ -85,7 +86,7 @@ expected<void> write_rows(const serialization::checkpoint& source, std::size_t i
   const auto& values = source.content().values_json;
   text.append(header_of(values.empty() ? nlohmann::json::object() : nlohmann::json::parse(values), outputs));
   std::uint64_t column = 0;
-  // Chunks hold whole numbers, but not whole rows.
+  // A chunk holds whole numbers, but not necessarily whole rows.
   auto read = source.read_chunks(index, [&](std::span<const std::byte> bytes) {
     std::array<char, 32> digits{};
     for (std::size_t at = 0; at + sizeof(float) <= bytes.size(); at += sizeof(float)) {
@@ -107,7 +108,7 @@ expected<void> write_rows(const serialization::checkpoint& source, std::size_t i
 expected<void> write_csv(const serialization::checkpoint& source, std::size_t index, const fs::path& path,
                          serialization::existing_file existing) {
   auto& files = serialization::local_files();
-  auto temporary = path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
+  auto temporary = path.parent_path() / fmt::format(".{}.{}.tmp", path.filename().string(), ::getpid());
   auto write = [&]() -> expected<void> {
     auto target = files.create(temporary);
     if (!target)
@@ -133,8 +134,9 @@ expected<prediction_format> format_of(const fs::path& path) {
     return prediction_format::npy;
   if (path.extension() == ".csv")
     return prediction_format::csv;
-  return fail(errc::invalid_argument, path.string() + ": predictions are written as NPY or CSV: give a name that ends "
-                                                      "in .npy or .csv");
+  return fail(errc::invalid_argument, fmt::format("{}: predictions are written as NPY or CSV: give a name that ends in "
+                                                  ".npy or .csv",
+                                                  path.string()));
 }
 
 expected<std::uint64_t> write_predictions(const serialization::checkpoint& source, const fs::path& path,
@@ -145,7 +147,8 @@ expected<std::uint64_t> write_predictions(const serialization::checkpoint& sourc
   auto index = source.find(predictions_tensor);
   if (!index || source.content().tensors[*index].spec.shape.size() != 2 ||
       source.content().tensors[*index].spec.type != dtype::f32)
-    return fail(errc::not_found, source.directory().string() + " holds no predictions: it is not of a batch_predictor");
+    return fail(errc::not_found, fmt::format("{} holds no predictions: it was not written by a batch_predictor",
+                                             source.directory().string()));
   auto written = *format == prediction_format::npy ? write_npy(source, *index, path, existing)
                                                    : write_csv(source, *index, path, existing);
   if (!written)

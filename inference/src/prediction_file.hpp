@@ -9,19 +9,18 @@
 
 namespace troupe::inference {
 
-/// The tensor of a run's state that holds its predictions: f32 [rows, outputs].
+/// The tensor of a run's state that holds the predictions: f32 [rows, outputs].
 inline constexpr const char* predictions_tensor = "predictions";
-/// Where the state's values hold the outputs' names.
+/// The key of the outputs' names in the state's values.
 inline constexpr const char* outputs_value = "outputs";
 
 enum class prediction_format : std::uint8_t { npy, csv };
 
-/// By the name's end. Fails with `errc::invalid_argument` for any other.
+/// Chosen by the extension. Fails with `errc::invalid_argument` for an unknown one.
 [[nodiscard]] expected<prediction_format> format_of(const std::filesystem::path& path);
 
-/// Writes the predictions that a checkpoint holds, whole or not at all, and returns once they are on the device.
-/// Returns the number of rows. Fails with `errc::not_found` where the checkpoint has none, `errc::already_exists`,
-/// `errc::damaged` or `errc::io_error`.
+/// Writes a checkpoint's predictions atomically, and returns the number of rows once they are on the device. Fails with
+/// `errc::not_found` if the checkpoint has none, `errc::already_exists`, `errc::damaged` or `errc::io_error`.
 [[nodiscard]] expected<std::uint64_t> write_predictions(const serialization::checkpoint& source,
                                                         const std::filesystem::path& path,
                                                         serialization::existing_file existing);

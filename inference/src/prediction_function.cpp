@@ -7,6 +7,7 @@
 #include <troupe/train_context.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -15,14 +16,15 @@ namespace troupe::inference {
 
 namespace {
 
-/// The bytes that all workers predict with are the driver's.
+/// Opens the model and checks that it equals the driver's.
 serialization::checkpoint open_model(const prediction_settings& settings) {
   auto model = value_or_throw(serialization::checkpoint::open(settings.checkpoint));
   auto digest = value_or_throw(serialization::state_sha256(model));
   if (digest != settings.model_sha256)
-    throw exception{errc::mismatch, settings.checkpoint + " holds another state here (" + digest.substr(0, 16) +
-                                        ") than at the driver (" + settings.model_sha256.substr(0, 16) +
-                                        "): copy the same checkpoint to all hosts"};
+    throw exception{errc::mismatch,
+                    fmt::format("{} holds another state here ({}) than at the driver ({}): copy the same "
+                                "checkpoint to all hosts",
+                                settings.checkpoint, digest.substr(0, 16), settings.model_sha256.substr(0, 16))};
   return model;
 }
 
@@ -42,7 +44,7 @@ class block_predictions {
     auto rows = job_.rows->size();
     step_plan plan;
     plan.data = {rows, job_.rows->fingerprint()};
-    // Each number is one shard's, and the others add zero; a mean over one sample divides by one.
+    // Each number comes from one shard, and the others add zero. With a batch of one sample the mean divides by one.
     plan.batch_samples = 1;
     plan.steps = block_count(rows, settings_.block_rows);
     plan.gradient_elements = std::min(settings_.block_rows, rows) * outputs_;
@@ -66,9 +68,8 @@ class block_predictions {
     }
     auto found = step.all_reduce();
     if (step.mean("rows") != static_cast<double>(block.size()))
-      throw exception{errc::internal, "block " + std::to_string(step.number()) + " has predictions for " +
-                                          std::to_string(step.mean("rows")) + " of its " +
-                                          std::to_string(block.size()) + " rows: an invariant of Troupe is broken"};
+      throw exception{errc::internal, fmt::format("block {} has predictions for {} of its {} rows: report a bug",
+                                                  step.number(), step.mean("rows"), block.size())};
     std::ranges::copy(found.first(block.size() * outputs_),
                       all_.begin() + static_cast<std::ptrdiff_t>(block.first * outputs_));
     step.report({{"rows", static_cast<double>(block.last)}, {"rows_of_all", static_cast<double>(job_.rows->size())}});
@@ -78,7 +79,7 @@ class block_predictions {
   prediction_settings settings_;
   prediction_job job_;
   std::uint64_t outputs_;
-  /// What is known by now; what is not yet is 0.
+  /// The predictions so far; 0 for the remaining rows.
   std::vector<float> all_;
   std::vector<std::uint64_t> numbers_;
   data::batch samples_;
@@ -89,7 +90,7 @@ void predict(train_context& ctx, const std::function<prediction_job(const predic
   auto model = open_model(settings);
   auto job = make({model, settings.user_config, settings.user_options});
   if (job.rows == nullptr || job.model == nullptr || job.model->outputs().empty())
-    throw exception{errc::user_error, "a prediction job has no rows, no predictor, or one without outputs"};
+    throw exception{errc::user_error, "the prediction job needs rows, and a predictor with at least one output"};
   if (!settings.preprocessor.empty())
     job.model =
         preprocessed(value_or_throw(data::load_preprocessor(model, settings.preprocessor)), std::move(job.model));

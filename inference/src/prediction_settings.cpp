@@ -25,7 +25,7 @@ expected<prediction_settings> read_settings(const nlohmann::json& config, const 
     return result;
   } catch (const nlohmann::json::exception&) {
     return fail(errc::invalid_argument,
-                "a prediction function was started by another than a batch_predictor: give its name to one");
+                "a prediction function was not started by a batch_predictor: pass its name to one");
   }
 }
 

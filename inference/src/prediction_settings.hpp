@@ -8,14 +8,14 @@
 
 namespace troupe::inference {
 
-/// What the driver tells its workers beside the user's own configuration.
+/// What the driver sends to its workers besides the user's own configuration.
 struct prediction_settings {
-  /// Of the model's state: part of the run's identity, as is what follows.
+  /// Of the model's state. This and the following fields are part of the run's identity.
   std::string model_sha256;
   std::string preprocessor;
   std::uint64_t block_rows = 0;
   nlohmann::json user_config;
-  /// Where the model lies; may change.
+  /// Path of the model; may change when the run resumes.
   std::string checkpoint;
   nlohmann::json user_options;
 };
@@ -23,7 +23,7 @@ struct prediction_settings {
 [[nodiscard]] nlohmann::json config_of(const prediction_settings& settings);
 [[nodiscard]] nlohmann::json options_of(const prediction_settings& settings);
 
-/// Fails with `errc::invalid_argument` for a run that no `batch_predictor` has started.
+/// Fails with `errc::invalid_argument` for a run that was not started by a `batch_predictor`.
 [[nodiscard]] expected<prediction_settings> read_settings(const nlohmann::json& config, const nlohmann::json& options);
 
 } // namespace troupe::inference

@@ -49,7 +49,7 @@ struct predictions {
     return read_file(here.path(output));
   }
 
-  /// What the rows are to get, computed here: x of row i is what the test program makes.
+  /// The expected predictions, computed here: x of row i as the test program generates it.
   [[nodiscard]] std::vector<float> expected_values(std::uint64_t rows) const {
     auto stored = value_or_throw(serialization::checkpoint::open(model));
     std::vector<float> weights(3);
@@ -77,7 +77,7 @@ struct predictions {
 
 } // namespace
 
-TEST_CASE("every row of 100,000 has its one prediction, in order, on any workers, also when one is killed") {
+TEST_CASE("each of 100,000 rows has exactly one prediction, in order, on any workers, also when one is killed") {
   predictions with;
   auto one = with.predicted("one", "one.npy", "1");
 
@@ -111,7 +111,7 @@ TEST_CASE("every row of 100,000 has its one prediction, in order, on any workers
   CHECK(with.here.result("all-killed")["restarts"].get<int>() + with.here.result("all-killed")["failures"].size() >= 2);
 }
 
-TEST_CASE("predictions are written as CSV, a digit for every bit, and written again by a run that is done") {
+TEST_CASE("predictions are written as CSV that keeps every bit, and written again by a completed run") {
   predictions with;
   constexpr std::uint64_t rows = 5000;
   auto text = with.predicted("table", "table.csv", "2", "", "nobody", rows);
@@ -149,10 +149,10 @@ TEST_CASE("what cannot be predicted is refused with what to do, and nothing is o
   };
   refused(with.run("a", "out.parquet", "1"), "give a name that ends in .npy or .csv");
   write_file(with.here.path("there.csv"), "mine");
-  refused(with.run("b", "there.csv", "1"), "is there already: choose another name");
+  refused(with.run("b", "there.csv", "1"), "already exists: choose another name");
   CHECK(read_file(with.here.path("there.csv")) == "mine");
 
-  // Other rows under the name of a run that is begun or done.
+  // Other rows under the name of a run that was started or completed.
   (void)with.predicted("c", "c.npy", "1", "", "nobody", 100);
   refused(with.run("c", "d.npy", "1", "", "nobody", 101), "rows");
   CHECK(!std::filesystem::exists(with.here.path("d.npy")));

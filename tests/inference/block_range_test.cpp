@@ -6,7 +6,7 @@
 
 using namespace troupe::inference;
 
-TEST_CASE("the shards of all blocks have each row once, in order") {
+TEST_CASE("the shards of all blocks contain each row once, in order") {
   for (std::uint64_t rows : {1u, 2u, 7u, 8u, 9u, 64u, 1001u})
     for (std::uint64_t block_rows : {1u, 3u, 8u, 64u, 5000u})
       for (std::uint32_t shards : {1u, 2u, 3u, 8u}) {

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-/// Trains something small on a scaled table, and predicts with it, as a user would with a class of one's own. Rank 1 of
-/// the first generation, or everybody of the first start, ends itself where it is told to.
+/// Trains a small model on a scaled table, and predicts with it, like a user's program with its own predictor. Rank 1
+/// of the first generation, or every rank of the first start, kills itself at the point named by KILL.
 namespace {
 
 using namespace troupe;
 
-/// Rows of two numbers that tell which row they are.
+/// Rows of two numbers that identify the row.
 data::data_set_ptr make_rows(std::uint64_t count, std::uint32_t first) {
   std::vector<float> x(2 * count);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -53,7 +53,7 @@ void train(train_context& ctx) {
                     });
 }
 
-/// Says of each row a number and its square root, as far as it has one: else that it is none.
+/// Predicts a number and its square root for each row; NaN for a negative number.
 class own_predictor final : public inference::predictor {
  public:
   own_predictor(std::vector<float> weights, std::string kill) : weights_(std::move(weights)), kill_(std::move(kill)) {}
@@ -90,7 +90,7 @@ inference::prediction_job make_job(const inference::prediction_request& request)
   if (kill == "one" && rank != "1")
     kill = "nobody";
   if (kill != "nobody") {
-    // Once: who comes instead goes on.
+    // Only once: the replacement continues.
     auto* file = std::fopen((request.options.at("mark").get<std::string>() + "-" + rank).c_str(), "wx");
     if (file == nullptr)
       kill = "nobody";

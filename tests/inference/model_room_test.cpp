@@ -5,7 +5,7 @@
 using namespace troupe;
 using namespace troupe::inference;
 
-TEST_CASE("a model comes out of its room as it went in, and one that is too large is refused") {
+TEST_CASE("a stored model is read back unchanged, and one that is too large is refused") {
   std::vector<std::byte> room(20, std::byte{7});
   std::vector<std::byte> model{std::byte{1}, std::byte{2}, std::byte{3}};
   REQUIRE(put_model(model, room));

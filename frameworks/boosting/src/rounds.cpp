@@ -7,6 +7,7 @@
 #include <troupe/serialization/files/digest.hpp>
 
 #include <array>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 
@@ -14,14 +15,14 @@ namespace troupe::boosting {
 
 namespace {
 
-/// Throws unless all ranks have the same.
+/// Throws unless all ranks pass the same text.
 void compare_ranks(train_context& ctx, const std::string& mine, const std::string& what) {
   std::array<std::uint64_t, 1> digest{serialization::xxh3(serialization::bytes_of(mine))};
   std::vector<std::uint64_t> all(ctx.world_size());
   ctx.all_gather(std::span<const std::uint64_t>{digest}, std::span{all});
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
-      throw exception{errc::mismatch, "rank " + std::to_string(rank) + " has " + what};
+      throw exception{errc::mismatch, fmt::format("rank {} has {}", rank, what)};
 }
 
 } // namespace
@@ -30,12 +31,12 @@ rounds::rounds(train_context& ctx, const tree_library& library, settings how, co
                const std::string& build)
     : ctx_(ctx), how_(std::move(how)), sets_(make(ctx)), watch_([&ctx] { ctx.heartbeat(); }) {
   if (sets_.training == nullptr)
-    throw exception{errc::user_error, "make_training_sets has given no training set"};
+    throw exception{errc::user_error, "make_training_sets returned no training set"};
   for (const auto& [name, set] : sets_.evaluations)
     if (set == nullptr)
-      throw exception{errc::user_error, "make_training_sets has given no evaluation set '" + name + "'"};
+      throw exception{errc::user_error, fmt::format("make_training_sets returned no evaluation set '{}'", name)};
   if (ctx_.steps() == 0)
-    throw exception{errc::invalid_argument, "nobody says how many rounds to do: set training_config.rounds"};
+    throw exception{errc::invalid_argument, "the number of rounds is not known: set training_config.rounds"};
   compare(library, build);
   require_rows(library, *sets_.training, ctx_.world_size());
   room_.resize(how_.model_bytes);
@@ -53,27 +54,27 @@ void rounds::run(learner& trees) {
       break;
 }
 
-/// Workers that read different data, or compute otherwise, would train on it without a word.
+/// Detects workers that read different data or use another build, which would otherwise train without an error.
 void rounds::compare(const tree_library& library, const std::string& build) {
   auto data = sets_.training->fingerprint();
   for (const auto& [name, set] : sets_.evaluations)
-    data += " " + name + " " + set->fingerprint();
+    data += fmt::format(" {} {}", name, set->fingerprint());
   if (sets_.preprocessor)
-    data += " " + sets_.preprocessor->description().dump();
+    data += fmt::format(" {}", sets_.preprocessor->description().dump());
   const auto& before = ctx_.state().values()[library.key];
   if (ctx_.restored_step() > 0 && before.is_object()) {
     if (before.value("data", data) != data)
-      throw exception{errc::mismatch, "this run cannot go on from its checkpoint: the data sets are others than it was "
-                                      "begun with. Use those, or choose another run name"};
+      throw exception{errc::mismatch, "this run cannot resume from its checkpoint: the data sets are not those it was "
+                                      "started with. Use those, or choose another run name"};
     if (before.value("build", build) != build)
-      throw exception{errc::mismatch, std::string{"this run cannot go on from its checkpoint: "} + library.name +
-                                          "'s library is another one than it was begun with (" +
-                                          before.value("build", build) + " then, " + build +
-                                          " now). Use that, or choose another run name"};
+      throw exception{errc::mismatch,
+                      fmt::format("this run cannot resume from its checkpoint: {}'s library is not the one it was "
+                                  "started with ({} then, {} now). Use that one, or choose another run name",
+                                  library.name, before.value("build", build), build)};
   }
   compare_ranks(ctx_, data, "other data than rank 0: give all hosts the same files");
   compare_ranks(ctx_, build,
-                std::string{"another "} + library.name + " than rank 0: install the same library on all hosts");
+                fmt::format("another {} than rank 0: install the same library on all hosts", library.name));
   preprocess(library);
   remember(library, data, build);
 }
@@ -89,7 +90,7 @@ void rounds::preprocess(const tree_library& library) {
     set = value_or_throw(data::transformed(set, sets_.preprocessor));
 }
 
-/// What those who go on, and those who predict, have to know.
+/// Stores what a resumed run and a predictor need.
 void rounds::remember(const tree_library& library, const std::string& data, const std::string& build) {
   auto columns = how_.features;
   columns.push_back(how_.label);
@@ -135,7 +136,7 @@ bool rounds::do_round(learner& trees, std::uint64_t round) {
   return stop == 0;
 }
 
-/// All ranks have the same trees; the checkpoint has rank 0's bytes.
+/// All ranks have the same trees; the checkpoint stores rank 0's bytes.
 void rounds::keep_model(learner& trees) {
   std::array<std::uint64_t, 1> fits{1};
   auto written = expected<void>{};
@@ -148,7 +149,7 @@ void rounds::keep_model(learner& trees) {
   if (!written)
     throw exception{std::move(written.error())};
   if (fits[0] == 0)
-    throw exception{errc::unsatisfiable, "the model is larger than its room in checkpoints: see rank 0"};
+    throw exception{errc::unsatisfiable, "the model does not fit into its tensor in checkpoints: see rank 0"};
   ctx_.broadcast(std::span{room_});
 }
 

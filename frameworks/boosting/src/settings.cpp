@@ -6,13 +6,14 @@
 #include <bit>
 #include <cmath>
 #include <exception>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::boosting {
 
 namespace {
 
-/// What a model has beside its trees: names, objective, parameters.
+/// The size of a model without its trees: names, objective, parameters.
 constexpr double bytes_of_rest = 64 << 10;
 constexpr std::uint64_t least_model_bytes = 4096;
 
@@ -22,14 +23,14 @@ expected<void> complete(settings& what, std::uint64_t rounds, std::optional<std:
   if (what.features.empty())
     return refuse("features is empty: name the columns to learn from");
   if (what.label.empty())
-    return refuse("label is empty: name the column to be learned");
+    return refuse("label is empty: name the column to predict");
   if (std::ranges::find(what.features, what.label) != what.features.end())
-    return refuse("features has the label '" + what.label + "'");
+    return refuse(fmt::format("features contains the label '{}'", what.label));
   if (rounds == 0)
     return refuse("rounds is 0");
   if (what.model_bytes == 0) {
     if (!most)
-      return refuse(std::string{"model_bytes has to be set: with these "} + limits + " a model has no useful limit");
+      return refuse(fmt::format("model_bytes must be set: with these {} a model has no useful limit", limits));
     what.model_bytes = *most;
   }
   what.model_bytes = std::max(what.model_bytes, least_model_bytes);
@@ -90,10 +91,10 @@ read_settings(const tree_library& library, const nlohmann::json& config, const n
     (void)options.at("options");
     return {};
   } catch (const nlohmann::json::exception&) {
-    auto name = std::string{library.key};
-    return fail(errc::invalid_argument, "a function of " + name +
-                                            "::training_function was started by another trainer than one of " + name +
-                                            "::make_trainer");
+    return fail(errc::invalid_argument,
+                fmt::format("a function of {0}::training_function was started by a trainer that {0}::make_trainer did "
+                            "not make",
+                            library.key));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <troupe/serialization/files/durable_file.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -16,13 +17,13 @@ namespace {
 class model_predictor final : public inference::predictor {
  public:
   model_predictor(model_inputs inputs, loaded_model model) : inputs_(std::move(inputs)), model_(std::move(model)) {
-    // How many outputs it has, a row of missing values tells.
+    // A prediction for a row of missing values shows how many outputs the model has.
     auto row = std::vector<float>(model_.features, std::numeric_limits<float>::quiet_NaN());
     auto outputs = model_.predict(row, 1).size();
     if (outputs == 1)
       outputs_ = {"prediction"};
     for (std::size_t i = 0; outputs > 1 && i < outputs; ++i)
-      outputs_.push_back("prediction_" + std::to_string(i));
+      outputs_.push_back(fmt::format("prediction_{}", i));
   }
 
   const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
@@ -37,8 +38,8 @@ class model_predictor final : public inference::predictor {
     try {
       auto found = model_.predict(*values, rows.size());
       if (found.size() != out.size())
-        return fail(errc::mismatch, "the model has given " + std::to_string(found.size()) + " numbers for " +
-                                        std::to_string(rows.size()) + " rows");
+        return fail(errc::mismatch,
+                    fmt::format("the model returned {} numbers for {} rows", found.size(), rows.size()));
       std::ranges::copy(found, out.begin());
       return {};
     } catch (const exception& x) {
@@ -52,7 +53,7 @@ class model_predictor final : public inference::predictor {
   std::vector<std::string> outputs_;
 };
 
-/// JSON holds UTF-8 alone.
+/// Text as a JSON string, or as a list of bytes if it is not UTF-8, which JSON strings require.
 nlohmann::json text_json(const std::string& text) {
   auto result = nlohmann::json(text);
   try {
@@ -63,11 +64,11 @@ nlohmann::json text_json(const std::string& text) {
   }
 }
 
-/// A library that cannot read a model says so with `errc::user_error`.
+/// Converts an exception of a library; `errc::user_error` means that it cannot read the model.
 error of_model(const serialization::checkpoint& source, const exception& x) {
   if (x.reason().code != errc::user_error)
     return x.reason();
-  return {errc::damaged, source.directory().string() + ": " + x.reason().message};
+  return {errc::damaged, fmt::format("{}: {}", source.directory().string(), x.reason().message)};
 }
 
 } // namespace
@@ -80,10 +81,10 @@ expected<std::vector<std::string>> feature_names(const tree_library& library, co
           .at("features")
           .get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception&) {
-    // Told below.
+    // Reported below.
   }
-  return fail(errc::not_found, source.directory().string() + " does not say what columns a model of " + library.name +
-                                   "'s was trained on");
+  return fail(errc::not_found, fmt::format("{} does not list the columns on which a model of {} was trained",
+                                           source.directory().string(), library.name));
 }
 
 nlohmann::json json_of(const data::category_texts& texts) {
@@ -122,7 +123,8 @@ expected<model_inputs> inputs_of(const tree_library& library, const serializatio
     if (!kept.contains("preprocessed"))
       return result;
   } catch (const nlohmann::json::exception& x) {
-    return fail(errc::damaged, source.directory().string() + ": the categories cannot be read: " + x.what());
+    return fail(errc::damaged,
+                fmt::format("{}: the categories cannot be read: {}", source.directory().string(), x.what()));
   }
   auto preprocessor = data::load_preprocessor(source, library.key);
   if (!preprocessor)
@@ -155,7 +157,8 @@ expected<void> export_model(const tree_library& library, const serialization::ch
                             const std::filesystem::path& path, serialization::existing_file existing,
                             const std::function<std::vector<std::byte>(std::vector<std::byte> model)>& convert) {
   if (existing == serialization::existing_file::keep && std::filesystem::exists(path))
-    return fail(errc::already_exists, path.string() + " is there already: choose another name, or have it replaced");
+    return fail(errc::already_exists,
+                fmt::format("{} already exists: choose another name, or allow replacing it", path.string()));
   auto model = inference::read_model(source, library.model_tensor());
   if (!model)
     return fail(std::move(model.error()));

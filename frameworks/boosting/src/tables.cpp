@@ -4,6 +4,7 @@
 #include <troupe/data/feature_rows.hpp>
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <numeric>
 #include <string>
 
@@ -11,10 +12,10 @@ namespace troupe::boosting {
 
 namespace {
 
-/// So many rows are there twice while a table is fetched: as the data set has them, and as numbers.
+/// While a table is fetched, this many rows are in memory twice: in the data set's format, and as numbers.
 constexpr std::size_t rows_at_once = 1 << 16;
 
-/// Appends; room is made for `all` rows.
+/// Appends `part`; the first call reserves memory for `all` rows.
 void append(std::vector<float>& to, const std::vector<float>& part, std::size_t rows, std::size_t all) {
   if (to.empty() && rows > 0)
     to.reserve(part.size() / rows * all);
@@ -25,7 +26,7 @@ std::vector<float> numbers_of(const data::batch& samples, const std::string& col
                               const data::known_categories& known) {
   auto values = value_or_throw(data::feature_rows(samples, std::span{&column, 1}, known));
   if (values.size() != samples.size())
-    throw exception{errc::mismatch, "column '" + column + "' is no single number"};
+    throw exception{errc::mismatch, fmt::format("column '{}' does not hold single numbers", column)};
   return values;
 }
 
@@ -36,7 +37,7 @@ feature_table fetch_table(const settings& how, const data::data_set& set, std::s
   feature_table result;
   result.rows = numbers.size();
   data::batch samples;
-  // Once without rows, too, so that a column that is not there is told.
+  // Runs once even without rows, so that a missing column is reported.
   do {
     auto part = numbers.first(std::min(numbers.size(), rows_at_once));
     numbers = numbers.subspan(part.size());
@@ -63,9 +64,9 @@ std::vector<std::uint64_t> rows_of_rank(std::uint64_t rows, std::uint32_t rank, 
 
 void require_rows(const tree_library& library, const data::data_set& set, std::uint32_t ranks) {
   if (set.size() < ranks)
-    throw exception{errc::invalid_argument, "a data set of " + std::to_string(set.size()) + " samples for " +
-                                                std::to_string(ranks) + " workers: each of " + library.name +
-                                                "'s workers needs one at least"};
+    throw exception{errc::invalid_argument, fmt::format("a data set of {} samples for {} workers: each of {}'s workers "
+                                                        "needs at least one",
+                                                        set.size(), ranks, library.name)};
 }
 
 } // namespace troupe::boosting

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <string_view>
 #include <utility>
 
@@ -18,7 +19,7 @@ constexpr std::array<name_parts, 6> known{{{"openblas", "OpenBLAS"},
                                            {"nvpl", "NVPL"},
                                            {"flexiblas", "FlexiBLAS"}}};
 
-/// By file and directory: Debian keeps the interface of each library in a directory of its own.
+/// Recognised by file and directory, since Debian keeps each library's interface in a directory of its own.
 std::string_view library_at(std::string_view path) {
   for (auto [part, name] : known)
     if (path.find(part) != std::string_view::npos)
@@ -30,7 +31,7 @@ std::string_view library_at(std::string_view path) {
 
 blas_library find_blas(std::span<const std::string> loaded_paths) {
   for (const auto& path : loaded_paths) {
-    // Others may be loaded besides, for LAPACK; this one does the products.
+    // Other libraries may be loaded for LAPACK; this one computes the products.
     if (!std::string_view{path}.substr(path.rfind('/') + 1).starts_with("libblas.so"))
       continue;
     auto name = library_at(path);
@@ -48,17 +49,19 @@ std::string warning_of_kernels(std::string_view core, vector_unit processor) {
                                                          "Nehalem", "Atom",       "Athlon"};
   if (processor == vector_unit::other || std::ranges::find(without_avx, core) == without_avx.end())
     return {};
-  return "libtorch: OpenBLAS does not know this processor, and multiplies matrices as on a " + std::string{core} +
-         ": two to three times slower than with OPENBLAS_CORETYPE=" +
-         (processor == vector_unit::avx512 ? "SkylakeX" : "Haswell") +
-         " in the environment. It changes the last bits: set it on all hosts of a run, and for all of its life";
+  return fmt::format(
+      "libtorch: OpenBLAS does not know this processor, and multiplies matrices as on a {}: two to three "
+      "times slower than with OPENBLAS_CORETYPE={} in the environment. It changes the last bits: set it "
+      "on all hosts of a run, and for all of its life",
+      core, processor == vector_unit::avx512 ? "SkylakeX" : "Haswell");
 }
 
 std::string warning_of(const blas_library& blas) {
   if (!blas.is_slow())
     return {};
-  return "libtorch: matrix products go through the reference BLAS (" + blas.path +
-         "), about ten times slower than OpenBLAS; on Debian: apt-get install libopenblas0-pthread";
+  return fmt::format("libtorch: matrix products use the reference BLAS ({}), about ten times slower than OpenBLAS; on "
+                     "Debian: apt-get install libopenblas0-pthread",
+                     blas.path);
 }
 
 } // namespace troupe::libtorch

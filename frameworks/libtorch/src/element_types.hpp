@@ -10,7 +10,7 @@
 
 namespace troupe::libtorch {
 
-/// The types that both sides have.
+/// The types that Troupe and LibTorch share.
 inline constexpr std::array<std::pair<dtype, c10::ScalarType>, 10> element_types{{
     {dtype::f32, c10::ScalarType::Float},
     {dtype::f64, c10::ScalarType::Double},

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
+#include <fmt/format.h>
 #include <malloc.h>
 #include <sstream>
 #include <string>
@@ -35,7 +36,7 @@ blas_library loaded_blas() {
   return find_blas(paths);
 }
 
-/// The processor that OpenBLAS has chosen its kernels for; empty where it is not what is loaded.
+/// The processor for which OpenBLAS has chosen its kernels; empty if OpenBLAS is not loaded.
 std::string openblas_core(const blas_library& blas) {
   auto* handle = blas.path.empty() ? nullptr : ::dlopen(blas.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr)
@@ -58,17 +59,16 @@ vector_unit own_vector_unit() {
   return vector_unit::other;
 }
 
-/// What is to be said about how matrices are multiplied here.
+/// The warning about matrix products, if any.
 std::string warning() {
   auto blas = loaded_blas();
   if (auto text = warning_of(blas); !text.empty())
     return text;
-  // Who has chosen knows.
+  // A user who sets it has made the choice.
   return std::getenv("OPENBLAS_CORETYPE") != nullptr ? "" : warning_of_kernels(openblas_core(blas), own_vector_unit());
 }
 
-/// The instructions that LibTorch's kernels were chosen for, such as "AVX2": the environment may say otherwise than the
-/// processor.
+/// The instruction set of LibTorch's kernels, such as "AVX2". The environment can override the processor's.
 std::string kernels() {
   constexpr std::string_view mark = "CPU capability usage: ";
   auto text = at::show_config();
@@ -79,26 +79,25 @@ std::string kernels() {
   return text.substr(found, text.find('\n', found) - found);
 }
 
-/// The versions of CUDA and cuDNN that LibTorch has found, as its configuration names them; empty without.
+/// The versions of CUDA and cuDNN in LibTorch's configuration; empty without them.
 std::string gpu_libraries() {
   auto text = std::istringstream{at::show_config()};
   std::string result;
   for (std::string line; std::getline(text, line);)
     for (const auto* mark : {"CUDA Runtime", "CuDNN", "Magma"})
       if (auto found = line.find(mark); found != std::string::npos)
-        result += (result.empty() ? "" : ", ") + line.substr(found);
+        result += fmt::format("{}{}", result.empty() ? "" : ", ", line.substr(found));
   return result;
 }
 
-/// Has the C library keep what tensors have given back. By its own limits it returns the activations' memory to the
-/// system in each step, where it is as large as that of a training step usually is, and the next step faults in every
-/// page anew.
+/// Makes the C library keep freed memory. By default it returns the activations' memory to the system in each step, so
+/// that the next step faults in every page again.
 void keep_freed_memory() {
   constexpr auto mib = 1 << 20;
-  // The largest that it takes: beyond, memory is mapped and unmapped each time.
+  // The maximum: larger blocks are always mapped and unmapped.
   ::mallopt(M_MMAP_THRESHOLD, 32 * mib);
   ::mallopt(M_TRIM_THRESHOLD, 1024 * mib);
-  // Threads other than the first allocate from heaps of 64 MiB, which are unmapped unless so much is to stay.
+  // Threads other than the first allocate from heaps of 64 MiB, which are unmapped unless this much is kept.
   ::mallopt(M_TOP_PAD, 64 * mib);
 }
 
@@ -106,18 +105,18 @@ class torch_framework : public framework {
  public:
   explicit torch_framework(framework_options options) : options_(options) {
     if (options_.threads < 1)
-      throw exception{errc::invalid_argument, "framework_options.threads is " + std::to_string(options_.threads) +
-                                                  ": a worker needs at least 1"};
+      throw exception{errc::invalid_argument,
+                      fmt::format("framework_options.threads is {}: a worker needs at least 1", options_.threads)};
   }
 
   std::string name() const override { return "libtorch"; }
 
   void on_start() override {
     keep_freed_memory();
-    // Read by cuBLAS when it starts; without it deterministic algorithms are refused.
+    // cuBLAS reads it at its start; without it, it rejects deterministic algorithms.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
     at::set_num_threads(options_.threads);
-    // LibTorch takes this once in a process, and a program may have several of these objects.
+    // LibTorch accepts this once per process, and a program may have several of these objects.
     static const bool once = (at::set_num_interop_threads(1), true);
     static_cast<void>(once);
   }
@@ -125,7 +124,7 @@ class torch_framework : public framework {
   std::map<std::string, std::string> numerics() const override {
     std::map<std::string, std::string> result;
     result["version"] = TORCH_VERSION;
-    result["threads"] = std::to_string(at::get_num_threads());
+    result["threads"] = fmt::to_string(at::get_num_threads());
     result["kernels"] = kernels();
     result["onednn"] = at::hasMKLDNN() ? "yes" : "no";
     result["blas"] = loaded_blas().name;
@@ -140,7 +139,7 @@ class torch_framework : public framework {
   }
 
   void on_training_start(train_context& ctx) override {
-    // Kernels may take the number of threads from what is set for the thread that calls them.
+    // Kernels may use the number of threads that is set for the calling thread.
     at::set_num_threads(options_.threads);
     auto& context = at::globalContext();
     context.setDeterministicAlgorithms(true, false);
@@ -166,7 +165,7 @@ std::shared_ptr<framework> make_framework(framework_options options) {
 c10::Device device_of(const train_context& ctx) {
   auto given = ctx.device() != "cpu";
   auto kind = value_or_throw(choose_device(given, given ? torch::cuda::device_count() : 0));
-  // CUDA shows a worker its own GPUs only.
+  // CUDA shows a worker only its own GPUs.
   return kind == device_kind::gpu ? c10::Device{c10::kCUDA, 0} : c10::Device{c10::kCPU};
 }
 

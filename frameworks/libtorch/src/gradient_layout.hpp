@@ -5,18 +5,18 @@
 
 namespace troupe::libtorch {
 
-/// Where the parts of a gradient lie in one flat array of f32: one after the other, each from a 64-byte boundary on, so
-/// that kernels see the same offsets wherever the array lies.
+/// The positions of a gradient's parts in a flat f32 array: one after the other, each aligned to 64 bytes, so that
+/// kernels see the same offsets wherever the array is.
 class gradient_layout {
  public:
   struct part {
     std::uint64_t first = 0;
     std::uint64_t elements = 0;
-    /// With what fills it up to the next boundary.
+    /// Including the padding up to the next boundary.
     std::uint64_t padded = 0;
   };
 
-  /// Returns the part's number.
+  /// Returns the part's index.
   std::size_t add(std::uint64_t elements) {
     constexpr std::uint64_t boundary = 64 / sizeof(float);
     auto padded = (elements + boundary - 1) / boundary * boundary;

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::libtorch {
@@ -34,16 +35,17 @@ void gradient_watch::end() {
 }
 
 void gradient_watch::note(std::size_t index) {
-  // What backward is called for outside of shards is not ours.
+  // Ignores backward passes outside of shards.
   if (shard_ == nullptr || trouble_ || std::this_thread::get_id() != thread_)
     return;
   auto& each = list_[index];
   try {
     if (std::exchange(each.written, true))
-      throw exception{errc::user_error,
-                      "the gradient of '" + each.name +
-                          "' is written a second time in one shard, while its reduction may be under way: call "
-                          "backward() once for each shard, or set replica_options.overlap to false"};
+      throw exception{
+          errc::user_error,
+          fmt::format("the gradient of '{}' is written a second time in one shard, while its reduction may be "
+                      "running: call backward() once per shard, or set replica_options.overlap to false",
+                      each.name)};
     const auto& part = layout_[each.part];
     shard_->mark_ready(part.first, part.padded);
   } catch (...) {

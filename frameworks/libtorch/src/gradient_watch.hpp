@@ -15,29 +15,29 @@
 
 namespace troupe::libtorch {
 
-/// Tells a shard, from autograd's hooks, which parts of its gradient are written: their reduction begins while backward
-/// computes the others. The hooks run in the thread that called `backward()` (on the CPU), in the middle of autograd,
-/// which must not see exceptions of ours: they are kept until the shard is done.
+/// Uses autograd's hooks to mark the written parts of a shard's gradient as ready, so that their reduction starts while
+/// backward computes the others. The hooks run in the thread that called `backward()` (on the CPU), inside autograd,
+/// which must not see our exceptions: they are kept until the shard is complete.
 class gradient_watch : public std::enable_shared_from_this<gradient_watch> {
  public:
-  /// `layout` outlives it.
+  /// `layout` must outlive the watch.
   explicit gradient_watch(const gradient_layout& layout) : layout_(layout) {}
 
-  /// Watches a parameter, whose gradient has this part of the layout. A shared_ptr owns the watch.
+  /// Watches a parameter, whose gradient is this part of the layout. The watch must be owned by a shared_ptr.
   void add(const at::Tensor& parameter, std::string name, std::size_t part);
 
-  /// `current` stays where it is until `end`.
+  /// `current` must not move until `end`.
   void begin(shard& current);
-  /// Throws what was kept.
+  /// Throws an exception that was kept.
   void end();
-  /// Forgets the shard, if there is one.
+  /// Forgets the current shard, if any.
   void leave() noexcept { shard_ = nullptr; }
 
  private:
   struct watched {
     std::string name;
     std::size_t part;
-    /// Lives as long as somebody holds it.
+    /// Held here because autograd keeps only a weak reference.
     std::shared_ptr<torch::autograd::Node> accumulator;
     bool written = false;
   };

@@ -10,6 +10,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <fmt/format.h>
 #include <memory>
 #include <sstream>
 #include <type_traits>
@@ -20,7 +21,7 @@ namespace {
 
 using torch::optim::Optimizer;
 
-/// LibTorch 1 keys the state by the address as text, later versions by the address.
+/// LibTorch 1 uses the address as text for the key, later versions the address itself.
 template <class Key>
 Key key_of(const at::Tensor& parameter) {
   if constexpr (std::is_pointer_v<Key>) {
@@ -41,7 +42,7 @@ State& state_of(Optimizer& optimizer, const at::Tensor& parameter) {
   return static_cast<State&>(*slot);
 }
 
-/// Names what is there, and makes it with zeros where it is not.
+/// Lists existing state, and creates missing state as zeros.
 class collector {
  public:
   explicit collector(optimizer_state& target) : target_(target) {}
@@ -53,7 +54,7 @@ class collector {
 
   at::Tensor add(const char* name, const at::Tensor& present) {
     auto tensor = present.defined() ? present : at::zeros_like(like_, at::MemoryFormat::Preserve);
-    target_.tensors.emplace_back(parameter_ + "/" + name, tensor);
+    target_.tensors.emplace_back(fmt::format("{}/{}", parameter_, name), tensor);
     return tensor;
   }
 
@@ -97,7 +98,7 @@ void collect_rmsprop(Optimizer& optimizer, const at::Tensor& parameter, torch::o
   out.count(state.step());
 }
 
-/// Its state is there from the beginning.
+/// Adagrad creates its state in its constructor.
 void collect_adagrad(Optimizer& optimizer, const at::Tensor& parameter, torch::optim::OptimizerOptions&,
                      collector& out) {
   auto& state = state_of<torch::optim::AdagradParamState>(optimizer, parameter);
@@ -121,9 +122,10 @@ collect_function collector_for(const Optimizer& optimizer) {
     return collect_rmsprop;
   if (dynamic_cast<const optim::Adagrad*>(&optimizer) != nullptr)
     return collect_adagrad;
-  throw exception{errc::invalid_argument, "libtorch::replica does not know what an optimizer of type " +
-                                              c10::demangle(typeid(optimizer).name()) +
-                                              " keeps from step to step: take Adam, AdamW, SGD, RMSprop or Adagrad"};
+  throw exception{errc::invalid_argument,
+                  fmt::format("libtorch::replica does not know the state of an optimizer of type "
+                              "{}: use Adam, AdamW, SGD, RMSprop or Adagrad",
+                              c10::demangle(typeid(optimizer).name()))};
 }
 
 } // namespace
@@ -139,11 +141,12 @@ optimizer_state make_optimizer_state(Optimizer& optimizer, const parameter_names
       const auto& parameter = each.params()[i];
       auto name = names.find(parameter.unsafeGetTensorImpl());
       if (name == names.end())
-        throw exception{errc::invalid_argument,
-                        "parameter " + std::to_string(i) + " of the optimizer's group " + std::to_string(group) +
-                            " is none of the module's: make the optimizer from the parameters of the module that "
-                            "libtorch::replica is given"};
-      // One without a gradient has no steps.
+        throw exception{
+            errc::invalid_argument,
+            fmt::format("parameter {} of the optimizer's group {} is not in the module: create the optimizer "
+                        "from the parameters of the module passed to libtorch::replica",
+                        i, group)};
+      // A parameter without a gradient takes no steps.
       if (!parameter.requires_grad())
         continue;
       out.begin(name->second, parameter);
@@ -158,7 +161,7 @@ void take_step(Optimizer& optimizer, bool first) {
     optimizer.step();
     return;
   }
-  // LibTorch's first momentum is the gradient itself, whatever the dampening is. Ours is there before, and zero.
+  // LibTorch's first momentum is the gradient itself, whatever the dampening. Ours already exists, and is zero.
   std::vector<double> dampening;
   for (auto& group : optimizer.param_groups()) {
     auto& options = static_cast<torch::optim::SGDOptions&>(group.options());

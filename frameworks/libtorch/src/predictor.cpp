@@ -8,39 +8,36 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::libtorch {
 
 namespace {
 
-/// A tensor of the module's. One that several parts share has several names.
+/// A tensor of the module. A shared tensor has several names.
 struct wanted_tensor {
   at::Tensor tensor;
   std::vector<std::string> names;
 };
 
-/// A tensor of the module's, and where a checkpoint has its values.
+/// A tensor of the module, and the index of its values in the checkpoint.
 struct stored_values {
   at::Tensor tensor;
   std::size_t index;
 };
 
 std::string shape_text(at::IntArrayRef sizes) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < sizes.size(); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
-  return text + "]";
+  return fmt::format("[{}]", fmt::join(sizes.begin(), sizes.end(), ", "));
 }
 
-/// What is wrong with what the checkpoint has for this tensor; empty if nothing is.
+/// How the checkpoint's tensor differs in type or shape; empty if it does not.
 std::string difference(const tensor_spec& stored, const at::Tensor& tensor) {
   std::vector<std::int64_t> shape{stored.shape.begin(), stored.shape.end()};
   if (scalar_type_from(stored.type) != tensor.scalar_type())
-    return " is " + std::string{to_string(stored.type)} + " there, and " + toString(tensor.scalar_type()) +
-           " in the module";
+    return fmt::format(" is {} there, and {} in the module", to_string(stored.type), toString(tensor.scalar_type()));
   if (at::IntArrayRef{shape} != tensor.sizes())
-    return " has shape " + shape_text(shape) + " there, and " + shape_text(tensor.sizes()) + " in the module";
+    return fmt::format(" has shape {} there, and {} in the module", shape_text(shape), shape_text(tensor.sizes()));
   return {};
 }
 
@@ -61,7 +58,8 @@ class module_loader {
     for (const auto& each : wanted_)
       find(each);
     if (!differences_.empty())
-      return fail(errc::mismatch, source_.directory().string() + " is of another model: tensor " + differences_);
+      return fail(errc::mismatch,
+                  fmt::format("{} is of another model: tensor {}", source_.directory().string(), differences_));
     auto guard = at::NoGradGuard{};
     for (const auto& each : found_) {
       auto values = at::empty(each.tensor.sizes(), at::TensorOptions{each.tensor.scalar_type()});
@@ -74,16 +72,16 @@ class module_loader {
   }
 
  private:
-  /// A checkpoint of Troupe's has the first of its names, one of PyTorch's all of them.
+  /// Troupe's checkpoints have the first of a tensor's names, those imported from PyTorch all of them.
   void find(const wanted_tensor& wanted) {
     auto known = std::ranges::find_if(wanted.names, [&](const auto& x) { return source_.find(x).has_value(); });
     const auto& name = known == wanted.names.end() ? wanted.names.front() : *known;
     auto index = source_.find(name);
-    auto wrong = index ? difference(source_.content().tensors[*index].spec, wanted.tensor) : " is not there";
+    auto wrong = index ? difference(source_.content().tensors[*index].spec, wanted.tensor) : " is missing";
     if (wrong.empty())
       found_.push_back({wanted.tensor, *index});
     else
-      differences_ += (differences_.empty() ? "'" : "; '") + name + "'" + wrong;
+      differences_ += fmt::format("{}'{}'{}", differences_.empty() ? "" : "; ", name, wrong);
   }
 
   const serialization::checkpoint& source_;
@@ -106,10 +104,10 @@ class module_predictor final : public inference::predictor {
     auto expected_sizes =
         std::vector<std::int64_t>{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(outputs_.size())};
     if (values.sizes() != at::IntArrayRef{expected_sizes} || out.size_bytes() != values.nbytes())
-      return fail(errc::mismatch, "the predictor's function returned a tensor of shape " + shape_text(values.sizes()) +
-                                      ", expected " + shape_text(expected_sizes) +
-                                      ": a row for each sample, a "
-                                      "number for each output");
+      return fail(errc::mismatch,
+                  fmt::format("the predictor's function returned a tensor of shape {}, expected {}: a row "
+                              "per sample, a number per output",
+                              shape_text(values.sizes()), shape_text(expected_sizes)));
     std::memcpy(out.data(), values.data_ptr(), out.size_bytes());
     return {};
   }

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <optional>
 #include <utility>
 
@@ -20,7 +21,7 @@ namespace troupe::libtorch {
 
 namespace {
 
-/// Apart from the streams that a user takes.
+/// Differs from the streams available to users.
 constexpr std::uint32_t own_stream = 0xffffffffu;
 constexpr auto no_shard = shard_id{0xffffffffu};
 
@@ -45,9 +46,9 @@ class replica::impl {
       : ctx_(ctx), optimizer_(optimizer), options_(std::move(options)) {
     if (!at::globalContext().deterministicAlgorithms())
       throw exception{errc::invalid_argument,
-                      "LibTorch is not prepared for equal bits: name its framework with the training function, as in "
+                      "LibTorch is not set up for equal bits: register its framework with the training function, as in "
                       "troupe::app{argc, argv, {{\"train\", train, {troupe::libtorch::make_framework()}}}}"};
-    // Buffers first: the reduction begins with the gradient's end, where backward begins.
+    // Buffers first: backward writes the gradient's end first, where the reduction starts.
     add_buffers(model);
     auto names = add_parameters(model);
     add_optimizer(names);
@@ -61,7 +62,7 @@ class replica::impl {
   void begin_step(const step& current) {
     for (auto& each : tracked_)
       each.check_place();
-    // A joiner, or a run that goes on, has another state than this replica has made.
+    // A joiner or a resumed run has a state that this replica did not compute.
     if (!applied_ || current.number() != *applied_ + 1)
       load();
   }
@@ -113,7 +114,7 @@ class replica::impl {
     at::Tensor tensor;
     std::string name;
     std::size_t part;
-    /// On a device other than the CPU, where backward leaves the gradient.
+    /// On a device other than the CPU: the tensor to which backward writes.
     at::Tensor gradient;
   };
 
@@ -143,17 +144,18 @@ class replica::impl {
     watch_ = std::make_shared<gradient_watch>(layout_);
     for (const auto& each : model.named_parameters()) {
       const auto& tensor = each.value();
-      // Shared parameters have several names, and count once.
+      // Shared parameters have several names, and are added once.
       if (!tensor.defined() || tensor.numel() == 0 || !names.emplace(tensor.unsafeGetTensorImpl(), each.key()).second)
         continue;
       track(each.key(), tensor, tracked_tensor::memory::own);
       if (!tensor.requires_grad())
         continue;
       if (tensor.scalar_type() != at::kFloat)
-        throw exception{errc::invalid_argument,
-                        "parameter '" + each.key() + "' is of LibTorch's type " + toString(tensor.scalar_type()) +
-                            ": gradients are f32; convert the module with to(torch::kFloat), or "
-                            "set requires_grad of the parameter to false"};
+        throw exception{
+            errc::invalid_argument,
+            fmt::format("parameter '{}' is of LibTorch's type {}: gradients are f32; convert the module with "
+                        "to(torch::kFloat), or set requires_grad of the parameter to false",
+                        each.key(), toString(tensor.scalar_type()))};
       auto part = layout_.add(static_cast<std::uint64_t>(tensor.numel()));
       parameters_.push_back({tensor, each.key(), part, {}});
       if (!tensor.is_cpu())
@@ -162,7 +164,7 @@ class replica::impl {
         watch_->add(tensor, each.key(), part);
     }
     if (parameters_.empty())
-      throw exception{errc::invalid_argument, "the module that libtorch::replica is given has no parameters to train"};
+      throw exception{errc::invalid_argument, "the module passed to libtorch::replica has no parameters to train"};
     return names;
   }
 
@@ -208,7 +210,7 @@ class replica::impl {
       steps_[i + 1] = *counts_[i];
   }
 
-  /// Zeros for backward to add to.
+  /// The zeros to which backward adds.
   at::Tensor own_gradient(const parameter& each, const shard& current) const {
     if (each.gradient.defined())
       return each.gradient.zero_();
@@ -221,10 +223,11 @@ class replica::impl {
     const auto& gradient = each.tensor.grad();
     auto* expected = each.gradient.defined() ? each.gradient.data_ptr() : place;
     if (!gradient.defined() || gradient.data_ptr() != expected)
-      throw exception{errc::user_error,
-                      "the gradient of '" + each.name +
-                          "' was replaced while a shard was computed: leave zero_grad out, every shard "
-                          "begins with zeros"};
+      throw exception{
+          errc::user_error,
+          fmt::format("the gradient of '{}' was replaced while a shard was computed: do not call zero_grad, "
+                      "every shard begins with zeros",
+                      each.name)};
     if (each.gradient.defined()) {
       view_of(place, each.tensor.sizes()).copy_(gradient);
       if (options_.overlap)
@@ -233,7 +236,7 @@ class replica::impl {
   }
 
   void set_gradients(std::span<const float> mean, bool to_be_changed) {
-    // The optimizers only read gradients; what the user does is not known.
+    // Optimizers only read gradients; `before_update` may change them.
     if (to_be_changed) {
       if (!own_mean_.defined())
         own_mean_ = at::empty({static_cast<std::int64_t>(mean.size())}, at::TensorOptions{at::kFloat});
@@ -270,13 +273,13 @@ class replica::impl {
   std::vector<parameter> parameters_;
   std::vector<reduced_buffer> buffers_;
   std::shared_ptr<gradient_watch> watch_;
-  /// Steps of all, then those that the optimizer counts for each parameter.
+  /// The number of all steps, then the optimizer's counts for each parameter.
   std::vector<std::int64_t> steps_;
   std::vector<std::int64_t*> counts_;
   shard* shard_ = nullptr;
-  /// The last step that this replica has taken.
+  /// The last step that this replica applied.
   std::optional<std::uint64_t> applied_;
-  /// The mean gradient, where it may be changed.
+  /// A copy of the mean gradient, if `before_update` may change it.
   at::Tensor own_mean_;
 };
 

@@ -3,6 +3,7 @@
 #include <troupe/libtorch.hpp>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 namespace troupe::libtorch {
 
@@ -12,12 +13,13 @@ at::Tensor tensor_of(const data::batch& samples, std::string_view column) {
   auto type = scalar_type_from(spec.type);
   if (!type)
     throw exception{errc::invalid_argument,
-                    "column '" + std::string{column} + "' is " + std::string{to_string(spec.type)} +
-                        ", which LibTorch has no tensors of: make it an i32 or i64 in the data set"};
+                    fmt::format("column '{}' is {}, for which LibTorch has no tensor type: make it i32 or i64 in the "
+                                "data set",
+                                column, to_string(spec.type))};
   std::vector<std::int64_t> sizes{static_cast<std::int64_t>(samples.size())};
   for (auto n : spec.shape)
     sizes.push_back(static_cast<std::int64_t>(n));
-  // LibTorch has no tensors that cannot be written.
+  // LibTorch has no read-only tensors.
   auto* data = const_cast<std::byte*>(samples.bytes(index).data());
   return at::from_blob(data, sizes, at::TensorOptions{*type});
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::libtorch {
@@ -13,9 +14,10 @@ namespace {
 dtype type_of(const at::Tensor& tensor, const std::string& name) {
   if (auto type = dtype_from(tensor.scalar_type()))
     return *type;
-  throw exception{errc::invalid_argument, "tensor '" + name + "' is of LibTorch's type " +
-                                              toString(tensor.scalar_type()) +
-                                              ", which cannot be tracked: take a real type of 8 to 64 bits"};
+  throw exception{errc::invalid_argument,
+                  fmt::format("tensor '{}' is of LibTorch's type {}, which cannot be tracked: use "
+                              "a real type of 8 to 64 bits",
+                              name, toString(tensor.scalar_type()))};
 }
 
 } // namespace
@@ -24,7 +26,8 @@ tracked_tensor::tracked_tensor(std::string name, at::Tensor live, memory where, 
     : name_(std::move(name)), live_(std::move(live)) {
   auto type = type_of(live_, name_);
   if (live_.layout() != at::kStrided)
-    throw exception{errc::invalid_argument, "tensor '" + name_ + "' is sparse: only dense tensors can be tracked"};
+    throw exception{errc::invalid_argument,
+                    fmt::format("tensor '{}' is sparse: only dense tensors can be tracked", name_)};
   auto guard = at::NoGradGuard{};
   in_place_ = where == memory::own && live_.is_cpu() && live_.is_contiguous();
   if (in_place_)
@@ -55,10 +58,11 @@ void tracked_tensor::store() {
 
 void tracked_tensor::check_place() const {
   if (live_.data_ptr() != place_ || live_.scalar_type() != tracked_.scalar_type())
-    throw exception{errc::user_error,
-                    "tensor '" + name_ +
-                        "' has other memory than when it was tracked: move the module to its device and " +
-                        "type before libtorch::replica is made, and replace none of its tensors afterwards"};
+    throw exception{
+        errc::user_error,
+        fmt::format("tensor '{}' has been moved since it was tracked: move the module to its device and type "
+                    "before constructing libtorch::replica, and replace none of its tensors afterwards",
+                    name_)};
 }
 
 } // namespace troupe::libtorch

@@ -8,30 +8,30 @@
 
 namespace troupe::libtorch {
 
-/// A tensor of LibTorch's that outlives a step, and the host memory that stands for it in the tracked state: its own
-/// where that is possible, a copy otherwise.
+/// A tensor that outlives a step, and the host memory that represents it in the tracked state: its own if possible,
+/// otherwise a copy.
 class tracked_tensor {
  public:
   enum class memory {
-    /// Host memory in the order of the dimensions stays where it is.
+    /// Tracks the tensor's own memory if it is contiguous host memory.
     own,
-    /// What may be written before the step is reduced.
+    /// Always tracks a copy, for tensors that may be written before the step is reduced.
     copy,
   };
 
-  /// Tracks it, which fills it from a checkpoint. Throws `exception`.
+  /// Tracks the tensor, which also restores it from a checkpoint. Throws `exception`.
   tracked_tensor(std::string name, at::Tensor live, memory where, tracked_state& state);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const at::Tensor& live() const noexcept { return live_; }
-  /// In host memory, in the order of its dimensions.
+  /// The tracked memory: on the host and contiguous.
   [[nodiscard]] const at::Tensor& tracked() const noexcept { return tracked_; }
 
-  /// Makes the tensor what is tracked.
+  /// Copies the tracked memory to the tensor.
   void load();
-  /// Tracks what the tensor is.
+  /// Copies the tensor to the tracked memory.
   void store();
-  /// Throws `exception` if the tensor has other memory than when it was tracked.
+  /// Throws `exception` if the tensor's memory has changed since it was tracked.
   void check_place() const;
 
  private:

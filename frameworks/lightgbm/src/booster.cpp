@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <limits>
 
 namespace troupe::lightgbm {
@@ -13,8 +14,9 @@ constexpr const char* one_thread = "num_threads=1";
 /// LightGBM counts rows and columns in 32 bits.
 std::int32_t count_of(std::uint64_t number, const char* what) {
   if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
-    throw exception{errc::invalid_argument, std::to_string(number) + " " + what +
-                                                " in one worker: LightGBM takes 2^31 - 1 at most; take more workers"};
+    throw exception{errc::invalid_argument, fmt::format("{} {} in one worker: LightGBM supports at most 2^31 - 1; use "
+                                                        "more workers",
+                                                        number, what)};
   return static_cast<std::int32_t>(number);
 }
 
@@ -90,10 +92,10 @@ metric_map booster::evaluate(std::span<const std::string> names) const {
   metric_map result;
   std::vector<double> values(metrics.size());
   for (std::size_t set = 0; set < names.size(); ++set) {
-    // Set 0 is what is trained on.
+    // Set 0 is the training set.
     check_(call.LGBM_BoosterGetEval(handle_, static_cast<int>(set) + 1, &count, values.data()));
     for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
-      result[names[set] + "-" + metrics[i].data()] = values[i];
+      result[fmt::format("{}-{}", names[set], metrics[i].data())] = values[i];
   }
   return result;
 }
@@ -110,7 +112,7 @@ std::string booster::save() const {
         handle_, 0, -1, 0, static_cast<std::int64_t>(text.size()), &size, text.data()));
   };
   write();
-  // The size that it tells has the final zero in it.
+  // The reported size includes the terminating zero.
   if (static_cast<std::size_t>(size) > text.size()) {
     text.resize(static_cast<std::size_t>(size));
     write();

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-/// LightGBM's sets and boosters as values that clean up behind them. What it refuses is thrown as `exception`.
+/// RAII wrappers of LightGBM's data sets and boosters. Errors of the library are thrown as `exception`.
 namespace troupe::lightgbm {
 
 /// Throws unless its argument is 0: `library::check`, or `exchange::check`.
@@ -22,7 +22,8 @@ using checker = std::function<void(int result)>;
 /// Samples with their features, binned.
 class binned_set {
  public:
-  /// Of `rows` times as many features each, row after row. Cuts are those of `reference`, or found in these rows.
+  /// From `rows` rows of equally many features, row after row. The bin boundaries are those of `reference`, or are
+  /// found in these rows.
   binned_set(library_ptr functions, std::span<const float> values, std::uint64_t rows, const std::string& parameters,
              const binned_set* reference = nullptr);
   binned_set(binned_set&& other) noexcept
@@ -30,9 +31,9 @@ class binned_set {
   binned_set& operator=(binned_set&&) = delete;
   ~binned_set();
 
-  /// "label" or "weight": a number for each row.
+  /// Sets "label" or "weight": one number per row.
   void set(const char* field, std::span<const float> values);
-  /// Where boosting starts: for each output the scores of all rows.
+  /// Sets the scores from which boosting starts: for each output those of all rows.
   void set_initial_scores(std::span<const double> scores);
 
   [[nodiscard]] void* handle() const noexcept { return handle_; }
@@ -44,9 +45,9 @@ class binned_set {
 
 class booster {
  public:
-  /// For training; `check` is asked about each call that may talk to other ranks. The set outlives it.
+  /// For training. `check` handles the result of each call that may communicate. The set must outlive the booster.
   booster(library_ptr functions, const binned_set& training, const std::string& parameters, checker check);
-  /// A trained model.
+  /// From a trained model.
   booster(library_ptr functions, const std::string& model);
   booster(booster&& other) noexcept
       : library_(std::move(other.library_)),
@@ -55,18 +56,18 @@ class booster {
   booster& operator=(booster&&) = delete;
   ~booster();
 
-  /// The set outlives it.
+  /// The set must outlive the booster.
   void add_evaluation(const binned_set& set);
-  /// One round. A round that finds nothing to split adds nothing.
+  /// Computes one round. A round that finds no split adds nothing.
   void update();
   /// The metrics of the evaluation sets, as "NAME-METRIC".
   [[nodiscard]] metric_map evaluate(std::span<const std::string> names) const;
-  /// Puts the trees of an earlier model in front.
+  /// Inserts the trees of an earlier model before this one's.
   void put_in_front(const booster& earlier);
-  /// LightGBM's own text.
+  /// The model as LightGBM's own text.
   [[nodiscard]] std::string save() const;
   [[nodiscard]] std::uint64_t features() const;
-  /// `outputs` numbers for each row, row after row; raw scores before the objective's transformation where asked for.
+  /// `outputs` numbers per row, row after row. With `raw_scores`, before the objective's transformation.
   struct predictions {
     std::uint64_t outputs = 0;
     std::vector<double> values;

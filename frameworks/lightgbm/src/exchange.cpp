@@ -13,7 +13,7 @@ exchange::exchange(train_context& ctx, library_ptr functions) : ctx_(ctx), libra
   if (ctx_.world_size() == 1)
     return;
   current_ = this;
-  // Its parameters are pointers to data, and it converts them back.
+  // LightGBM takes the functions as pointers to data, and converts them back.
   library_->check(library_->functions().LGBM_NetworkInitWithFunctions(
       static_cast<int>(ctx_.world_size()), static_cast<int>(ctx_.rank()), reinterpret_cast<void*>(&reduce_scatter),
       reinterpret_cast<void*>(&all_gather)));
@@ -46,7 +46,7 @@ void exchange::reduce_scatter(char* input, transfer_size, int type_size, const t
                               const transfer_size* block_size, int blocks, char* output, transfer_size,
                               const reduce_function& reduce) {
   with_current([&](exchange& self) {
-    // Each rank gets its block of all the others', and adds them up in the order of ranks: the same bits in every run.
+    // Each rank receives its block from all others, and adds them in the order of ranks: the same bits in every run.
     auto ranks = static_cast<std::size_t>(blocks);
     auto room = static_cast<std::size_t>(*std::max_element(block_size, block_size + blocks));
     self.sent_.assign(room * ranks, 0);

@@ -10,18 +10,18 @@
 
 namespace troupe::lightgbm {
 
-/// What LightGBM's workers tell each other, over the run's own collectives: while it lives, what is trained in this
-/// thread is trained with the other ranks. One in a thread at a time; every rank makes one. LightGBM's functions have
-/// no room for an object, so the thread knows it.
+/// LightGBM's communication over the run's own collectives: while this exists, training in this thread is distributed
+/// over the ranks. At most one per thread; every rank creates one. LightGBM's callbacks take no user data, so the
+/// object is found through a thread-local pointer.
 class exchange {
  public:
-  /// Throws `exception` for what LightGBM refuses.
+  /// Throws `exception` for errors of LightGBM.
   exchange(train_context& ctx, library_ptr functions);
   ~exchange();
   exchange(const exchange&) = delete;
   exchange& operator=(const exchange&) = delete;
 
-  /// As `library::check`; where a collective has failed meanwhile, throws what it threw.
+  /// As `library::check`; if a collective has failed in between, rethrows its exception.
   void check(int result);
 
  private:
@@ -31,7 +31,7 @@ class exchange {
   static void all_gather(char* input, transfer_size input_size, const transfer_size* block_start,
                          const transfer_size* block_size, int blocks, char* output, transfer_size output_size);
 
-  /// Calls are passed on to it; an exception is kept, and goes through LightGBM as one of its own.
+  /// Calls `call` with the current object. Keeps an exception, and passes another one through LightGBM.
   template <class Call>
   static void with_current(Call call);
 

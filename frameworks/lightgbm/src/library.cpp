@@ -4,10 +4,9 @@
 #include <troupe/serialization/files/digest.hpp>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <fstream>
 #include <span>
 #include <string>
@@ -22,8 +21,7 @@ namespace {
 
 constexpr const char* library_name = "lib_lightgbm.so";
 
-/// Below a directory of Python's libraries: DIRECTORY/python3.11/PACKAGES/lightgbm/lib/lib_lightgbm.so, the newest
-/// Python first.
+/// Adds DIRECTORY/python3.11/PACKAGES/lightgbm/lib/lib_lightgbm.so for each Python version, the newest first.
 void add_package(std::vector<fs::path>& places, const fs::path& directory, const char* packages) {
   std::vector<fs::path> found;
   std::error_code why;
@@ -57,22 +55,24 @@ expected<fs::path> find_library(const fs::path& asked) {
   if (!wanted.empty()) {
     if (fs::is_regular_file(wanted, why))
       return wanted;
-    return fail(errc::unsatisfiable, wanted.string() + " is no file: it should be LightGBM's library, " + library_name +
-                                         (asked.empty() ? " (named by TROUPE_LIGHTGBM)" : ""));
+    return fail(errc::unsatisfiable,
+                fmt::format("{} is not a file: it should be LightGBM's library, {}{}", wanted.string(), library_name,
+                            asked.empty() ? " (named by TROUPE_LIGHTGBM)" : ""));
   }
   auto places = usual_places();
   for (const auto& each : places)
     if (fs::is_regular_file(each, why))
       return each;
   return fail(errc::unsatisfiable,
-              std::string{"LightGBM's library "} + library_name + " is in none of " + std::to_string(places.size()) +
-                  " usual places: install it (pip install lightgbm), or name the file in TROUPE_LIGHTGBM");
+              fmt::format("LightGBM's library {} is in none of {} usual places: install it (pip install lightgbm), or "
+                          "name the file in TROUPE_LIGHTGBM",
+                          library_name, places.size()));
 }
 
 expected<library_ptr> library::open(const fs::path& path) {
   auto* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr)
-    return fail(errc::unsatisfiable, std::string{"LightGBM's library cannot be opened: "} + ::dlerror());
+    return fail(errc::unsatisfiable, fmt::format("LightGBM's library cannot be opened: {}", ::dlerror()));
   auto result = std::make_shared<library>();
   auto& all = result->functions_;
   const char* missing = nullptr;
@@ -103,7 +103,8 @@ expected<library_ptr> library::open(const fs::path& path) {
   TROUPE_LOAD(LGBM_NetworkFree);
 #undef TROUPE_LOAD
   if (missing != nullptr)
-    return fail(errc::unsatisfiable, path.string() + " has no function " + missing + ": LightGBM 4 is needed");
+    return fail(errc::unsatisfiable,
+                fmt::format("{} has no function {}: LightGBM 4 is required", path.string(), missing));
   return result;
 }
 
@@ -118,15 +119,13 @@ expected<std::string> describe_library(const fs::path& path) {
     size_bytes += read.size();
   }
   if (!in.eof())
-    return fail(errc::unsatisfiable, "LightGBM's library " + path.string() + " cannot be read");
-  std::array<char, 17> digest{};
-  std::snprintf(digest.data(), digest.size(), "%016llx", static_cast<unsigned long long>(hash.digest()));
-  return std::to_string(size_bytes) + " bytes, XXH3 " + digest.data();
+    return fail(errc::unsatisfiable, fmt::format("LightGBM's library {} cannot be read", path.string()));
+  return fmt::format("{} bytes, XXH3 {:016x}", size_bytes, hash.digest());
 }
 
 void library::check(int result) const {
   if (result != 0)
-    throw exception{errc::user_error, std::string{"LightGBM: "} + functions_.LGBM_GetLastError()};
+    throw exception{errc::user_error, fmt::format("LightGBM: {}", functions_.LGBM_GetLastError())};
 }
 
 } // namespace troupe::lightgbm

@@ -8,19 +8,19 @@
 #include <memory>
 #include <string>
 
-/// LightGBM's C interface, as far as it is used here, in a library that is opened at run time. The declarations are
-/// those of its `c_api.h` and `meta.h`, 4.x; Debian has no headers of it.
+/// The used part of LightGBM's C interface, from a library opened at run time. The declarations are those of `c_api.h`
+/// and `meta.h` in 4.x, for which Debian has no headers.
 namespace troupe::lightgbm {
 
 /// `comm_size_t`: bytes.
 using transfer_size = std::int32_t;
 /// Adds `size` bytes of elements to those at `output`.
 using reduce_function = void (*)(const char* input, char* output, int type_size, transfer_size size);
-/// Combines all ranks' inputs, block by block; `output` gets the block of this rank.
+/// Combines all ranks' inputs, block by block; `output` receives the block of this rank.
 using reduce_scatter_function = void (*)(char* input, transfer_size input_size, int type_size,
                                          const transfer_size* block_start, const transfer_size* block_size, int blocks,
                                          char* output, transfer_size output_size, const reduce_function& reduce);
-/// Gathers the blocks of all ranks; `input` is that of this one, and may lie in `output`.
+/// Gathers the blocks of all ranks; `input` is this rank's, and may be part of `output`.
 using all_gather_function = void (*)(char* input, transfer_size input_size, const transfer_size* block_start,
                                      const transfer_size* block_size, int blocks, char* output,
                                      transfer_size output_size);
@@ -57,22 +57,22 @@ struct library_functions {
   int (*LGBM_NetworkFree)();
 };
 
-/// An opened library. It is never closed: threads of its own may be left in it.
+/// An opened library. It is never closed, because its threads may still be running.
 class library {
  public:
-  /// Fails with `errc::unsatisfiable` for what cannot be opened, or lacks a function.
+  /// Fails with `errc::unsatisfiable` if the library cannot be opened or lacks a function.
   [[nodiscard]] static expected<std::shared_ptr<const library>> open(const std::filesystem::path& path);
 
   [[nodiscard]] const library_functions& functions() const noexcept { return functions_; }
 
-  /// Throws what LightGBM has said last, as `exception` with `errc::user_error`, unless `result` is 0.
+  /// Throws LightGBM's last error as `exception` with `errc::user_error`, unless `result` is 0.
   void check(int result) const;
 
  private:
   library_functions functions_{};
 };
 
-/// What tells a library from others, as LightGBM's C interface has no version: the file's length and XXH3. Fails with
+/// Identifies a library by its file's length and XXH3, since LightGBM's C interface has no version. Fails with
 /// `errc::unsatisfiable`.
 [[nodiscard]] expected<std::string> describe_library(const std::filesystem::path& path);
 

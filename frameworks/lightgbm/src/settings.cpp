@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe::lightgbm {
 
 namespace {
 
-/// LightGBM's text takes some 200 bytes for a leaf and the node above it, and 400 for a tree (measured with 4.7).
+/// LightGBM's text takes about 200 bytes for a leaf and its parent node, and 400 for a tree (measured with 4.7).
 constexpr double bytes_per_leaf = 320;
 constexpr double bytes_per_tree = 2048;
 
@@ -19,31 +20,28 @@ std::string value_text(const nlohmann::json& value) {
     return value.get<bool>() ? "true" : "false";
   if (!value.is_array())
     return value.dump();
-  std::string result;
-  for (const auto& each : value) {
-    if (!result.empty())
-      result += ',';
-    result += value_text(each);
-  }
-  return result;
+  std::vector<std::string> texts;
+  for (const auto& each : value)
+    texts.push_back(value_text(each));
+  return fmt::format("{}", fmt::join(texts, ","));
 }
 
-/// Parameters that Troupe sets, or that mean something else in a run; and why.
+/// Parameters that Troupe sets itself, or that have another meaning in a run, with the reason.
 constexpr std::array refused_parameters{
     std::pair{"seed", "the seed is the run's (run.seed)"},
     std::pair{"random_seed", "the seed is the run's (run.seed)"},
     std::pair{"random_state", "the seed is the run's (run.seed)"},
-    std::pair{"num_machines", "the run knows its workers (scaling.num_workers)"},
-    std::pair{"num_machine", "the run knows its workers (scaling.num_workers)"},
-    std::pair{"machines", "workers find each other by themselves"},
-    std::pair{"machine_list_filename", "workers find each other by themselves"},
-    std::pair{"num_iterations", "say rounds instead"},
-    std::pair{"num_rounds", "say rounds instead"},
-    std::pair{"early_stopping_round", "all rounds are done"},
-    std::pair{"linear_tree", "its leaves need the rows as they were"},
+    std::pair{"num_machines", "the number of workers is the run's (scaling.num_workers)"},
+    std::pair{"num_machine", "the number of workers is the run's (scaling.num_workers)"},
+    std::pair{"machines", "Troupe connects the workers"},
+    std::pair{"machine_list_filename", "Troupe connects the workers"},
+    std::pair{"num_iterations", "set rounds instead"},
+    std::pair{"num_rounds", "set rounds instead"},
+    std::pair{"early_stopping_round", "all rounds are computed"},
+    std::pair{"linear_tree", "its leaves need the original rows"},
 };
 
-/// The text that one of several names of a parameter has.
+/// The value of a parameter with several names, as text.
 std::string word_of(const nlohmann::json& parameters, std::initializer_list<const char*> names,
                     const std::string& otherwise) {
   for (const auto* name : names)
@@ -54,24 +52,24 @@ std::string word_of(const nlohmann::json& parameters, std::initializer_list<cons
 
 expected<void> check_parameters(const nlohmann::json& parameters) {
   if (!parameters.is_object())
-    return boosting::refuse("parameters is no object: name LightGBM's parameters, as in {\"num_leaves\": 31}");
+    return boosting::refuse("parameters is not an object: name LightGBM's parameters, as in {\"num_leaves\": 31}");
   for (const auto& [name, why] : refused_parameters)
     if (parameters.contains(name))
-      return boosting::refuse(std::string{"parameters: '"} + name + "' cannot be set: " + why);
+      return boosting::refuse(fmt::format("parameters: '{}' cannot be set: {}", name, why));
   for (const auto& [name, value] : parameters.items())
     if (name.find_first_of(" \t\n=") != std::string::npos ||
         value_text(value).find_first_of(" \t\n=") != std::string::npos)
-      return boosting::refuse("parameters: '" + name + "': neither name nor value may have a blank or '=' in it");
+      return boosting::refuse(fmt::format("parameters: '{}': neither name nor value may contain a blank or '='", name));
   auto boosting = word_of(parameters, {"boosting", "boosting_type", "boost"}, "gbdt");
   if (boosting != "gbdt" && boosting != "gbrt" && boosting != "goss")
-    return boosting::refuse(
-        "parameters: boosting '" + boosting +
-        "' cannot go on from a checkpoint: take 'gbdt', with data_sample_strategy 'goss' if wanted");
+    return boosting::refuse(fmt::format("parameters: boosting '{}' cannot resume from a checkpoint: use 'gbdt', with "
+                                        "data_sample_strategy 'goss' if needed",
+                                        boosting));
   auto learner = word_of(parameters, {"tree_learner", "tree", "tree_type", "tree_learner_type"}, "data");
   if (learner != "data" && learner != "voting")
-    return boosting::refuse("parameters: tree_learner '" + learner +
-                            "': rows are dealt to the workers, 'data' and 'voting' "
-                            "learn from that");
+    return boosting::refuse(fmt::format("parameters: tree_learner '{}': rows are distributed over the workers, which "
+                                        "only 'data' and 'voting' support",
+                                        learner));
   return {};
 }
 
@@ -87,13 +85,13 @@ std::string parameter_text(const nlohmann::json& parameters, std::uint32_t worke
   all.update(parameters);
   all["num_machines"] = workers;
   all["seed"] = seed & 0x7fffffff;
-  // One worker alone has LightGBM's own, serial learner.
+  // A single worker uses LightGBM's own serial learner.
   if (workers == 1)
     all.erase("tree_learner");
-  std::string result;
+  std::vector<std::string> texts;
   for (const auto& [name, value] : all.items())
-    result += (result.empty() ? "" : " ") + name + "=" + value_text(value);
-  return result;
+    texts.push_back(fmt::format("{}={}", name, value_text(value)));
+  return fmt::format("{}", fmt::join(texts, " "));
 }
 
 std::optional<std::uint64_t> most_model_bytes(const nlohmann::json& parameters, std::uint64_t rounds) {
@@ -108,7 +106,7 @@ expected<settings> settings_of(const training_config& config) {
   if (auto good = check_parameters(config.parameters); !good)
     return fail(std::move(good.error()));
   if (config.bin_rows == 0)
-    return boosting::refuse("bin_rows is 0: bins are found in rows");
+    return boosting::refuse("bin_rows is 0: give the number of rows in which bins are found");
   auto result = settings{boosting::shared_settings(config), config.bin_rows, config.library.string()};
   auto most = most_model_bytes(config.parameters, config.rounds);
   if (auto good = boosting::complete(result, config.rounds, most, "rounds and num_leaves"); !good)

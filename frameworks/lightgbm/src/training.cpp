@@ -14,7 +14,7 @@ namespace troupe::lightgbm {
 
 namespace {
 
-/// A set that LightGBM trains on or evaluates.
+/// A training or evaluation set, as numbers and as LightGBM's bins.
 struct prepared_set {
   boosting::feature_table table;
   binned_set binned;
@@ -28,7 +28,7 @@ class trees final : public boosting::learner {
     exchange_.emplace(ctx_, library_);
   }
 
-  /// A model that is loaded predicts, and boosts no further: a new booster begins with its scores.
+  /// LightGBM cannot boost a loaded model further, so a new booster starts from its scores.
   void begin(std::uint64_t rounds, std::span<const std::byte> model) override {
     model_.reset();
     kept_.reset();
@@ -60,7 +60,7 @@ class trees final : public boosting::learner {
     return parameter_text(how_.parameters, workers, ctx_.seed() + rounds);
   }
 
-  /// Before the group is known to LightGBM: all ranks find the same cuts, each by itself.
+  /// Called before LightGBM knows the group, so that each rank finds the same bin boundaries by itself.
   void prepare(boosting::rounds& rounds) {
     const auto& sets = rounds.sets();
     auto alone = parameters(1, 0);
@@ -104,7 +104,7 @@ class trees final : public boosting::learner {
   std::vector<prepared_set> prepared_;
   std::vector<std::string> names_;
   std::optional<exchange> exchange_;
-  /// What the booster goes on from.
+  /// The model from which the booster started.
   std::optional<booster> kept_;
   std::optional<booster> model_;
 };

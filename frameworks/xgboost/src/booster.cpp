@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <fmt/format.h>
 #include <limits>
 #include <optional>
 #include <xgboost/c_api.h>
@@ -11,9 +12,9 @@ namespace troupe::xgboost {
 void check(int result) {
   if (result == 0)
     return;
-  // The first line says it; a stack of addresses follows.
+  // The first line is the message; a stack trace follows.
   auto text = std::string{XGBGetLastError()};
-  throw library_error{"XGBoost: " + text.substr(0, text.find("\nStack trace"))};
+  throw library_error{fmt::format("XGBoost: {}", text.substr(0, text.find("\nStack trace")))};
 }
 
 std::string version_text() {
@@ -21,7 +22,7 @@ std::string version_text() {
   int minor = 0;
   int patch = 0;
   XGBoostVersion(&major, &minor, &patch);
-  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+  return fmt::format("{}.{}.{}", major, minor, patch);
 }
 
 // -- matrix -----------------------------------------------------------------------------------------------------------
@@ -32,8 +33,8 @@ matrix::matrix(std::span<const float> values, std::uint64_t rows, int threads) {
                               {"shape", {rows, columns}},
                               {"typestr", "<f4"},
                               {"version", 3}};
-  // JSON has no NaN, XGBoost's has.
-  auto how = R"({"missing": NaN, "nthread": )" + std::to_string(threads) + "}";
+  // Not JSON, which has no NaN; XGBoost's parser accepts it.
+  auto how = fmt::format(R"({{"missing": NaN, "nthread": {}}})", threads);
   check(XGDMatrixCreateFromDense(array.dump().c_str(), how.c_str(), &handle_));
 }
 

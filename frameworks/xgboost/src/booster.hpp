@@ -12,17 +12,17 @@
 #include <utility>
 #include <vector>
 
-/// XGBoost's C interface, as values that clean up behind them. Whatever it refuses is thrown as `library_error`. The
-/// collective layer is the thread's: what trains together stays in one thread.
+/// RAII wrappers of XGBoost's C interface. Errors of the library are thrown as `library_error`. XGBoost's collective
+/// layer is thread-local, so objects that train together stay in one thread.
 namespace troupe::xgboost {
 
-/// What XGBoost says.
+/// An error reported by XGBoost.
 class library_error : public exception {
  public:
   explicit library_error(std::string text) : exception{errc::user_error, std::move(text)} {}
 };
 
-/// Throws what XGBoost has said last unless `result` is 0.
+/// Throws XGBoost's last error unless `result` is 0.
 void check(int result);
 
 /// The library's version: "1.7.4".
@@ -31,13 +31,13 @@ void check(int result);
 /// Samples with their features, row after row; NaN is a missing value.
 class matrix {
  public:
-  /// Copies `values`: `rows` times as many features each.
+  /// Copies `values`: `rows` rows of equally many features.
   matrix(std::span<const float> values, std::uint64_t rows, int threads);
   matrix(matrix&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   matrix& operator=(matrix&&) = delete;
   ~matrix();
 
-  /// "label" or "weight": a number for each row.
+  /// Sets "label" or "weight": one number per row.
   void set(const char* field, std::span<const float> values);
 
   [[nodiscard]] void* handle() const noexcept { return handle_; }
@@ -48,7 +48,7 @@ class matrix {
 
 class booster {
  public:
-  /// For training on `training`, and evaluating all of `cached`.
+  /// For training on the first set of `cached`, and evaluating all of them.
   explicit booster(std::span<void* const> cached);
   booster() : booster(std::span<void* const>{}) {}
   booster(booster&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -63,11 +63,11 @@ class booster {
   /// The metrics of each set, as "NAME-METRIC".
   [[nodiscard]] metric_map evaluate(std::uint64_t round, std::span<const std::pair<std::string, const matrix*>> sets);
 
-  /// The model in XGBoost's own format: "ubj" or "json".
+  /// The model in an XGBoost format: "ubj" or "json".
   [[nodiscard]] std::vector<std::byte> save(std::string_view format = "ubj") const;
   void load(std::span<const std::byte> model);
 
-  /// One row of predictions for each row.
+  /// `outputs` numbers per row, row after row.
   struct predictions {
     std::uint64_t outputs = 0;
     /// Valid until the next call.
@@ -79,7 +79,7 @@ class booster {
   void* handle_ = nullptr;
 };
 
-/// Reads "[7]\ttrain-rmse:0.25\tvalid-rmse:0.5". What is no number is left out.
+/// Parses "[7]\ttrain-rmse:0.25\tvalid-rmse:0.5". Values that are not numbers are skipped.
 [[nodiscard]] metric_map parse_evaluation(std::string_view text);
 
 } // namespace troupe::xgboost

@@ -4,6 +4,7 @@
 #include <troupe/boosting/stored_model.hpp>
 
 #include <filesystem>
+#include <fmt/format.h>
 #include <memory>
 #include <utility>
 
@@ -11,7 +12,7 @@ namespace troupe::xgboost {
 
 namespace {
 
-/// The number of features is the model's own.
+/// The model's number of features.
 std::uint64_t width_of(const booster& model) {
   auto text = model.save("json");
   const auto* begin = reinterpret_cast<const char*>(text.data());
@@ -19,7 +20,7 @@ std::uint64_t width_of(const booster& model) {
     auto content = nlohmann::json::parse(begin, begin + text.size());
     return std::stoull(content.at("learner").at("learner_model_param").at("num_feature").get<std::string>());
   } catch (const nlohmann::json::exception& x) {
-    throw library_error{std::string{"XGBoost's model is not as expected: "} + x.what()};
+    throw library_error{fmt::format("XGBoost's model has an unexpected format: {}", x.what())};
   }
 }
 
@@ -46,8 +47,9 @@ expected<inference::predictor_ptr> load_predictor(const serialization::checkpoin
 expected<void> export_model(const serialization::checkpoint& source, const std::filesystem::path& path,
                             serialization::existing_file existing) {
   if (path.extension() != ".ubj" && path.extension() != ".json")
-    return fail(errc::invalid_argument,
-                path.string() + ": XGBoost's models are .ubj or .json: give a name that ends so");
+    return fail(
+        errc::invalid_argument,
+        fmt::format("{}: XGBoost's models are .ubj or .json: give a name with one of these extensions", path.string()));
   return boosting::export_model(this_library, source, path, existing, [&path](const std::vector<std::byte>& stored) {
     auto model = booster{};
     model.load(stored);

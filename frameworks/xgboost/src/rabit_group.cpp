@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fmt/format.h>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -18,7 +19,7 @@ namespace troupe::xgboost {
 
 namespace {
 
-/// Ends the process unless it is destroyed in time: for calls that have no deadline of their own.
+/// Ends the process unless it is destroyed in time: for calls without a deadline of their own.
 class watchdog {
  public:
   watchdog(std::chrono::seconds limit, const char* what)
@@ -28,8 +29,7 @@ class watchdog {
             return;
           if (stop.stop_requested())
             return;
-          std::fprintf(stderr, "%s within %lld s: this worker ends, to be replaced\n", what,
-                       static_cast<long long>(limit.count()));
+          fmt::print(stderr, "{} within {} s: this worker exits, to be replaced\n", what, limit.count());
           std::_Exit(1);
         }) {}
 
@@ -39,20 +39,20 @@ class watchdog {
   std::jthread thread_;
 };
 
-/// Where the tracker is, and what those who come there have to know.
+/// The tracker's address, and the secret that it requires.
 struct rendezvous_point {
   std::array<char, 64> host{};
   std::array<char, 32> secret{};
   std::int32_t port = 0;
 };
 
-/// Rank 0's, as the other workers' hosts reach it.
+/// Rank 0's address, as reachable from the other workers' hosts.
 std::string own_address() {
   const auto* found = std::getenv("MASTER_ADDR");
   return found == nullptr ? "127.0.0.1" : found;
 }
 
-/// Drops the line by which each worker tells its task id, the secret in it (of no use any more by then).
+/// Drops the line in which a worker logs its task id, because it contains the secret (no longer valid by then).
 void print_log(const char* line) {
   if (std::strstr(line, "got new rank") == nullptr)
     std::fprintf(stderr, "%s\n", line);
@@ -63,11 +63,11 @@ void check_version() {
   int minor = 0;
   int patch = 0;
   XGBoostVersion(&major, &minor, &patch);
-  // The tracker's protocol is another one from 2.1 on, and 1.7 is what was tried.
+  // The tracker's protocol differs from 2.1 on, and only 1.7 is tested.
   if (major != 1 || minor != 7)
-    throw exception{errc::unsatisfiable, "XGBoost " + std::to_string(major) + "." + std::to_string(minor) +
-                                             " trains with one worker only here: several take XGBoost 1.7, whose "
-                                             "collective layer is known"};
+    throw exception{errc::unsatisfiable, fmt::format("XGBoost {}.{} can train with one worker only: several workers "
+                                                     "need XGBoost 1.7, whose collective layer is supported",
+                                                     major, minor)};
 }
 
 } // namespace
@@ -91,14 +91,14 @@ rabit_group::rabit_group(train_context& ctx, std::chrono::seconds deadline) {
                             {"rabit_tracker_uri", where.host.data()},
                             {"rabit_tracker_port", where.port},
                             {"rabit_task_id", rabit_tracker::task_id(ctx.rank(), secret)},
-                            // A peer that is gone is not waited for.
+                            // Does not retry a lost peer.
                             {"DMLC_WORKER_CONNECT_RETRY", 1},
                             {"rabit_timeout", 1},
                             {"rabit_timeout_sec", deadline.count()},
-                            // Its ring does not end when a peer is gone; its tree does.
+                            // The ring hangs if a peer is lost; the tree does not.
                             {"rabit_reduce_ring_mincount", 2'147'483'647}};
   check(XGBRegisterLogCallback(print_log));
-  auto limit = watchdog{deadline + std::chrono::seconds{5}, "XGBoost's workers have not found each other"};
+  auto limit = watchdog{deadline + std::chrono::seconds{5}, "XGBoost's workers have not connected to each other"};
   try {
     check(XGCommunicatorInit(how.dump().c_str()));
   } catch (const library_error& x) {
@@ -107,7 +107,7 @@ rabit_group::rabit_group(train_context& ctx, std::chrono::seconds deadline) {
     throw;
   }
   member_ = true;
-  // Ranks are those of the run: what is trained on is a range for each.
+  // Ranks must be the run's, because each rank trains on its own range of rows.
   if (XGCommunicatorGetRank() != static_cast<int>(ctx.rank()) ||
       XGCommunicatorGetWorldSize() != static_cast<int>(ctx.world_size()))
     throw exception{errc::internal, "XGBoost's ranks are not the run's"};

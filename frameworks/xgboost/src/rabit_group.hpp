@@ -9,20 +9,20 @@
 
 namespace troupe::xgboost {
 
-/// The workers of a run as a group of XGBoost's own: what is trained in this thread meanwhile is trained together.
-/// Every rank makes one and leaves it.
+/// Connects the workers of a run as a group of XGBoost: while connected, training in this thread is distributed. Every
+/// rank creates one and leaves it.
 class rabit_group {
  public:
-  /// Returns once all have found each other. A process that does not find the others within the deadline is ended, so
-  /// that it can be replaced: XGBoost itself would wait for ever. Throws `exception` and `library_error`.
+  /// Returns once all workers are connected. A process that does not connect within the deadline exits, so that it can
+  /// be replaced: XGBoost itself would wait forever. Throws `exception` and `library_error`.
   rabit_group(train_context& ctx, std::chrono::seconds deadline);
 
-  /// Closes the connections, so that nobody waits for this rank.
+  /// Closes the connections, so that no peer waits for this rank.
   ~rabit_group();
   rabit_group(const rabit_group&) = delete;
   rabit_group& operator=(const rabit_group&) = delete;
 
-  /// The same at once. Throws nothing.
+  /// Closes the connections now. Does not throw.
   void leave() noexcept;
 
  private:

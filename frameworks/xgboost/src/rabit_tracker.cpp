@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -19,11 +20,11 @@ using collectives::unique_fd;
 using time = std::chrono::steady_clock::time_point;
 
 constexpr std::int32_t magic = 0xff99;
-/// Who connects says who it is within this time.
+/// A connecting worker must identify itself within this time.
 constexpr auto introduction_limit = 5s;
 constexpr std::int32_t longest_text = 1024;
 
-/// Waits until `fd` can be read, or written; false at the deadline, and once `wake` can be read.
+/// Waits until `fd` is readable or writable; false at the deadline, and once `wake` is readable.
 bool wait_for(int fd, short events, int wake, time deadline) {
   for (;;) {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -36,7 +37,8 @@ bool wait_for(int fd, short events, int wake, time deadline) {
   }
 }
 
-/// One worker's connection: whole words and texts, or nothing. What fails leaves `good()` false and gives zeros.
+/// One worker's connection, read and written in whole words and texts. After an error `good()` is false, and reads
+/// return zeros.
 class words {
  public:
   words(int fd, int wake, time deadline) : fd_(fd), wake_(wake), deadline_(deadline) {}
@@ -110,28 +112,28 @@ expected<unique_fd> listen_at(const std::string& host, std::uint16_t& port) {
   where.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (::getaddrinfo(host.c_str(), "0", &where, &found) != 0)
-    return fail(errc::io_error, "XGBoost's tracker: '" + host + "' is no address of this host");
+    return fail(errc::io_error, fmt::format("XGBoost's tracker: '{}' is not an address of this host", host));
   auto socket = unique_fd{::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   auto bound = socket.get() >= 0 && ::bind(socket.get(), found->ai_addr, found->ai_addrlen) == 0 &&
                ::listen(socket.get(), SOMAXCONN) == 0;
   ::freeaddrinfo(found);
   auto own = address{};
   if (!bound || ::getsockname(socket.get(), own.get(), &own.size) != 0)
-    return fail(system_error("XGBoost's tracker cannot listen on " + host));
+    return fail(system_error(fmt::format("XGBoost's tracker cannot listen on {}", host)));
   port = own.port();
   return socket;
 }
 
 error too_late(std::size_t came, std::size_t of) {
-  return {errc::timed_out, "only " + std::to_string(came) + " of " + std::to_string(of) +
-                               " workers came to XGBoost's tracker within its deadline: the others are gone, or take "
-                               "long to read their data (training_config::deadline)"};
+  return {errc::timed_out, fmt::format("only {} of {} workers connected to XGBoost's tracker within its deadline: the "
+                                       "others are lost, or take long to read their data (training_config::deadline)",
+                                       came, of)};
 }
 
 } // namespace
 
 std::string rabit_tracker::task_id(std::uint32_t rank, const std::string& secret) {
-  return std::to_string(rank) + "-" + secret;
+  return fmt::format("{}-{}", rank, secret);
 }
 
 expected<std::unique_ptr<rabit_tracker>> rabit_tracker::start(const std::string& host, std::uint32_t world_size,
@@ -167,8 +169,8 @@ void rabit_tracker::run(const std::stop_token& stop, time deadline) {
     auto lock = std::lock_guard{mutex_};
     reason_ = std::move(done.error());
   }
-  // Who waits for an answer gets the end of its connection. Without a tracker to say good-bye to, a worker that ends
-  // would try to reach one.
+  // Closing the connections releases workers that wait for an answer. The tracker keeps accepting connections, because
+  // a worker that shuts down tries to reach it.
   peers_.clear();
   while (!stop.stop_requested()) {
     pollfd entries[] = {{listener_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
@@ -207,7 +209,7 @@ expected<void> rabit_tracker::gather(const std::stop_token& stop, time deadline)
     pollfd entries[] = {{listener_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
     (void)::poll(entries, 2, static_cast<int>(std::min<std::int64_t>(left.count(), 1'000'000)));
     if (stop.stop_requested())
-      return fail(errc::aborted, "XGBoost's tracker was ended");
+      return fail(errc::aborted, "XGBoost's tracker was stopped");
     if ((entries[0].revents & POLLIN) == 0)
       continue;
     auto from = address{};
@@ -237,7 +239,7 @@ void rabit_tracker::admit(unique_fd socket, std::string host, time deadline) {
     }
 }
 
-/// A rank dials those of its neighbours that are placed already, and waits for the others to dial it.
+/// A rank connects to those of its neighbours that are placed already, and accepts connections from the others.
 expected<void> rabit_tracker::place(std::int32_t rank, time deadline) {
   auto& self = peers_[static_cast<std::size_t>(rank)];
   auto links = links_of(rank, static_cast<std::int32_t>(peers_.size()));
@@ -250,7 +252,7 @@ expected<void> rabit_tracker::place(std::int32_t rank, time deadline) {
     line.write(neighbour);
   line.write(links.previous);
   line.write(links.next);
-  // It says which links it has, dials, and says how many it could not reach; then it is told anew.
+  // The worker sends the links it has, connects, and sends how many it could not reach; then it is sent a new list.
   for (std::int32_t failed = 1; failed != 0 && line.good();) {
     auto good = std::vector<std::int32_t>{};
     for (auto count = std::clamp(line.read(), 0, static_cast<std::int32_t>(peers_.size())); count > 0; --count)
@@ -271,9 +273,9 @@ expected<void> rabit_tracker::place(std::int32_t rank, time deadline) {
   }
   self.port = line.read();
   if (!line.good())
-    return fail(errc::aborted, "rank " + std::to_string(rank) +
-                                   " did not get as far as XGBoost's links: it is gone, or could not reach a rank "
-                                   "before it");
+    return fail(errc::aborted, fmt::format("rank {} did not complete its connections to other XGBoost workers: it is "
+                                           "lost, or could not reach a lower rank",
+                                           rank));
   return {};
 }
 

@@ -14,8 +14,8 @@
 
 namespace troupe::xgboost {
 
-/// Brings the workers of XGBoost 1.7's collective layer (rabit) together: tells each its rank and whom to dial. A
-/// thread of rank 0's process; it has a deadline, serves nobody but who knows the secret, and ends with this object.
+/// Connects the workers of XGBoost 1.7's collective layer (rabit): assigns each its rank and its peers. Runs on a
+/// thread of rank 0's process; it has a deadline, serves only workers that know the secret, and stops with this object.
 class rabit_tracker {
  public:
   /// Listens on a free port of `host`, a name or address of this host. Fails with `errc::io_error`.
@@ -28,10 +28,10 @@ class rabit_tracker {
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
 
-  /// Why the workers were not brought together; code `none` as long as nothing is wrong. From any thread.
+  /// Why connecting the workers failed; code `none` if it has not. Thread-safe.
   [[nodiscard]] error reason() const;
 
-  /// What a worker gives as its task id.
+  /// The task id that a worker sends.
   [[nodiscard]] static std::string task_id(std::uint32_t rank, const std::string& secret);
 
  private:
@@ -47,7 +47,7 @@ class rabit_tracker {
   void run(const std::stop_token& stop, time deadline);
   [[nodiscard]] expected<void> bring_together(const std::stop_token& stop, time deadline);
   [[nodiscard]] expected<void> gather(const std::stop_token& stop, time deadline);
-  /// A worker that says who it is; nothing for anybody else.
+  /// Admits a worker that identifies itself; ignores any other connection.
   void admit(collectives::unique_fd socket, std::string host, time deadline);
   [[nodiscard]] expected<void> place(std::int32_t rank, time deadline);
 

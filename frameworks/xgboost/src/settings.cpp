@@ -2,25 +2,27 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
 
 namespace troupe::xgboost {
 
 namespace {
 
-/// UBJSON takes 35 bytes for each node of a large tree (measured with 1.7.4), and 800 for each tree.
+/// UBJSON takes 35 bytes per node of a large tree (measured with 1.7.4), and 800 per tree.
 constexpr double bytes_per_node = 64;
 constexpr double bytes_per_tree = 4096;
 
 expected<void> check_parameters(const nlohmann::json& parameters) {
   if (!parameters.is_object())
-    return boosting::refuse("parameters is no object: name XGBoost's parameters, as in {\"max_depth\": 4}");
+    return boosting::refuse("parameters is not an object: name XGBoost's parameters, as in {\"max_depth\": 4}");
   for (const auto* taken : {"seed", "random_state", "seed_per_iteration", "process_type"})
     if (parameters.contains(taken))
       return boosting::refuse(
-          std::string{"parameters: '"} + taken +
-          "' cannot be set: trees are added to those that there are, and the seed is the run's (run.seed)");
+          fmt::format("parameters: '{}' cannot be set: trees are added to the existing ones, and the "
+                      "seed is the run's (run.seed)",
+                      taken));
   if (auto booster = parameters.find("booster"); booster != parameters.end() && *booster == "gblinear")
-    return boosting::refuse("parameters: the booster is one of trees: 'gbtree' or 'dart'");
+    return boosting::refuse("parameters: the booster must be one of trees: 'gbtree' or 'dart'");
   return {};
 }
 

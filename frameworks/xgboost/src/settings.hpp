@@ -12,27 +12,27 @@
 
 namespace troupe::xgboost {
 
-/// Its models are UBJSON.
+/// Models are stored as UBJSON.
 inline constexpr boosting::tree_library this_library{"XGBoost", "xgboost"};
 
-/// What the workers are told.
+/// The settings sent to the workers.
 struct settings : boosting::settings {
   std::chrono::seconds deadline{0};
 };
 
-/// Fails with `errc::invalid_argument` for what cannot be meant.
+/// Fails with `errc::invalid_argument` for an invalid configuration.
 [[nodiscard]] expected<settings> settings_of(const training_config& config);
 
-/// What is not in `boosting::settings`.
+/// The settings that are not in `boosting::settings`.
 [[nodiscard]] boosting::own_settings own_settings_of(const settings& what);
 
-/// Fails with `errc::invalid_argument` for a run that `make_trainer` has not made.
+/// Fails with `errc::invalid_argument` for a run that was not made by `make_trainer`.
 [[nodiscard]] expected<settings> read_settings(const nlohmann::json& config, const nlohmann::json& options);
 
-/// A parameter as XGBoost takes it.
+/// A parameter in XGBoost's format.
 [[nodiscard]] std::string parameter_text(const nlohmann::json& value);
 
-/// The bytes that a model of so many rounds has at most; nothing where neither `max_depth` nor `max_leaves` limits it.
+/// The maximum size of a model after this many rounds; `nullopt` if neither `max_depth` nor `max_leaves` limits it.
 [[nodiscard]] std::optional<std::uint64_t> most_model_bytes(const nlohmann::json& parameters, std::uint64_t rounds);
 
 } // namespace troupe::xgboost

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <fmt/format.h>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr std::size_t longest_report = 512;
 
-/// This rank's part of a data set, as XGBoost has it.
+/// This rank's part of a data set, as XGBoost's matrix.
 matrix part_of(const train_context& ctx, boosting::rounds& rounds, const data::data_set& set, int threads) {
   boosting::require_rows(this_library, set, ctx.world_size());
   auto mine = boosting::rows_of_rank(set.size(), ctx.rank(), ctx.world_size());
@@ -47,7 +48,7 @@ class trees final : public boosting::learner {
       add(name, *set);
   }
 
-  /// What XGBoost draws samples with is in no file: a new booster is seeded by the round.
+  /// XGBoost does not save the state of its random draws, so a new booster is seeded by the round.
   void begin(std::uint64_t rounds, std::span<const std::byte> model) override {
     std::vector<void*> handles;
     for (const auto& part : parts_)
@@ -65,7 +66,7 @@ class trees final : public boosting::learner {
       else
         for (const auto& each : value)
           model_->set(name, parameter_text(each));
-    model_->set("seed", std::to_string((seed_ + rounds) & 0x7fffffff));
+    model_->set("seed", fmt::to_string((seed_ + rounds) & 0x7fffffff));
   }
 
   void update(std::uint64_t round) override { model_->update(round - 1, parts_.front()); }
@@ -87,9 +88,9 @@ class trees final : public boosting::learner {
   std::optional<booster> model_;
 };
 
-/// XGBoost has refused something, here or on another rank, or a worker is gone: then the barrier's loss is told. Who
-/// was only cut off says what the first said whom nobody has cut off.
-[[noreturn]] void tell_all(train_context& ctx, rabit_group& group, const std::string& mine) {
+/// XGBoost reported an error here or on another rank, or a worker is lost; in that case the collective below reports
+/// the loss. Ranks whose connection was only cut report the first message of a rank with an error of its own.
+[[noreturn]] void report_to_all(train_context& ctx, rabit_group& group, const std::string& mine) {
   group.leave();
   std::vector<std::uint8_t> own(longest_report);
   std::ranges::copy(mine.substr(0, longest_report - 1), own.begin());
@@ -112,14 +113,14 @@ void train(train_context& ctx, const make_training_sets& make) {
     auto mine = trees{ctx, how, rounds};
     rounds.run(mine);
   } catch (const library_error& x) {
-    tell_all(ctx, group, x.reason().message);
+    report_to_all(ctx, group, x.reason().message);
   }
-  // The tracker is there until nobody says good-bye to it any more.
+  // The tracker must exist until all workers have disconnected from it.
   group.leave();
   ctx.barrier();
 }
 
-/// Workers with other versions of XGBoost do not train together.
+/// Keeps workers with different versions of XGBoost from training together.
 class xgboost_framework final : public framework {
  public:
   [[nodiscard]] std::string name() const override { return "xgboost"; }

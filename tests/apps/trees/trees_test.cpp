@@ -44,10 +44,11 @@ TEST_CASE("without LightGBM's library, trees reports where it looked and what to
   programs with;
   auto nowhere = with.here.path("lib_lightgbm.so").string();
   with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm"}, {{"TROUPE_LIGHTGBM", nowhere}}), 1,
-               nowhere + " is no file: it should be LightGBM's library, lib_lightgbm.so (named by TROUPE_LIGHTGBM); or "
-                         "use --lightgbm-library PATH");
+               nowhere +
+                   " is not a file: it should be LightGBM's library, lib_lightgbm.so (named by TROUPE_LIGHTGBM); or "
+                   "use --lightgbm-library PATH");
   with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm", "--lightgbm-library", nowhere}), 1,
-               nowhere + " is no file");
+               nowhere + " is not a file");
 }
 
 #ifdef TROUPE_WITH_XGBOOST

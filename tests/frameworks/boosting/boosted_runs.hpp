@@ -61,7 +61,7 @@ inline std::vector<std::uint64_t> numbers(std::uint64_t count) {
   return result;
 }
 
-/// So many of the rows that programs train on, or evaluate.
+/// The first `count` rows that programs train on or evaluate.
 inline boosting::feature_table example_table(std::uint64_t count, std::uint64_t seed) {
   boosting::settings how;
   how.features = {"x"};
@@ -69,17 +69,17 @@ inline boosting::feature_table example_table(std::uint64_t count, std::uint64_t 
   return boosting::fetch_table(how, *example_rows(count, seed), numbers(count));
 }
 
-/// Whether a run on categories, whose checkpoint `load` makes a predictor of, takes them by their texts.
+/// Checks that a run with categories, whose checkpoint `load` turns into a predictor, compares them by their texts.
 template <class Load>
 void check_categories(boosted_runs& with, const std::string& parameters, const std::string& metric, Load load) {
-  // Of its own kinds: oak has code 0 there. What nobody knows is as what is missing.
+  // In this set oak has code 0. An unknown text equals a missing value.
   auto others = category_rows({"oak", "elm", "yew"}, 1);
   auto same = category_rows({"ash", "elm", "oak"}, 1);
   constexpr std::array<std::uint64_t, 3> all{0, 1, 2};
   for (const auto* how : {"categories", "one-hot"}) {
     INFO(how);
     auto checkpoint = with.trained(how, "2", parameters, how, "12", "", 20);
-    // The evaluation set has codes of its own.
+    // The evaluation set has other codes.
     CHECK(with.here.result(how)["metrics"][metric].template get<double>() < 0.01);
     auto model = load(checkpoint);
     auto known = value_or_throw(inference::predict_rows(*model, *same, all));
@@ -90,17 +90,29 @@ void check_categories(boosted_runs& with, const std::string& parameters, const s
     CHECK(found[0] == known[2]);
     CHECK(found[1] == known[1]);
   }
-  // What a preprocessor has learned is there again when a run goes on.
+  // A resumed run restores what a preprocessor learned.
   (void)with.trained("halves", "2", parameters, "one-hot", "5", "", 20);
   (void)with.trained("halves", "2", parameters, "one-hot", "12", "", 20);
   CHECK(with.here.result("halves")["resumed_from_step"] == 5);
   CHECK(with.state("halves") == with.state("one-hot"));
 }
 
-/// Whether runs on three workers get over each kind of loss, at each place, with the bits of one that had none.
+/// Checks that a resumed run has the bits of an uninterrupted one.
+inline void check_resuming(boosted_runs& with, const std::string& parameters) {
+  (void)with.trained("whole", "2", parameters);
+  (void)with.trained("halves", "2", parameters, "nobody", "5");
+  (void)with.trained("halves", "2", parameters);
+  CHECK(with.here.result("halves")["resumed_from_step"] == 5);
+  CHECK(with.state("halves") == with.state("whole"));
+  // On another number of workers it resumes as well, from the same model.
+  (void)with.trained("halves", "3", parameters, "nobody", "14");
+  CHECK(with.here.result("halves")["resumed_from_step"] == 12);
+}
+
+/// Checks that runs on three workers survive each kind of loss at each place, with the bits of an undisturbed run.
 inline void check_losses(boosted_runs& with, const std::string& parameters) {
   (void)with.trained("whole", "3", parameters);
-  // Rank 0 is the one that the others ask where to dial.
+  // The others connect through rank 0.
   for (const auto* who : {"1 while making", "0 while reading", "1 while reading"}) {
     auto name = std::string{who};
     std::ranges::replace(name, ' ', '-');
@@ -110,7 +122,7 @@ inline void check_losses(boosted_runs& with, const std::string& parameters) {
     CHECK(!result["failures"].empty());
     CHECK(with.state(name) == with.state("whole"));
   }
-  // Rounds that take a while: the death comes in the middle of one.
+  // Slow rounds, so that the worker dies in the middle of one.
   (void)with.trained("long", "3", parameters, "nobody", "60", "", 20'000);
   for (const auto* who : {"0 while training", "2 while training", "1 frozen while training"}) {
     auto name = std::string{"lost-"} + who[0];
@@ -120,7 +132,7 @@ inline void check_losses(boosted_runs& with, const std::string& parameters) {
   }
 }
 
-/// Whether runs that cannot be end, with the reason. `nonsense` names an objective that there is not.
+/// Checks that invalid runs fail with the reason. `nonsense` names an objective that does not exist.
 inline void check_refusals(boosted_runs& with, const std::string& library, const std::string& plain,
                            const std::string& nonsense) {
   auto refused = [&](const outcome& ran, const std::string& text) {
@@ -129,17 +141,17 @@ inline void check_refusals(boosted_runs& with, const std::string& library, const
   };
   refused(with.run("objective", "2", nonsense), "nonsense");
   refused(with.run("data", "2", plain, "other data"), "rank 1 has other data than rank 0");
-  refused(with.run("few", "2", plain, "nobody", "3", "", 1), "each of " + library + "'s workers needs one");
+  refused(with.run("few", "2", plain, "nobody", "3", "", 1), "each of " + library + "'s workers needs at least one");
   refused(with.run("seed", "2", R"({"seed": 3})"), "run.seed");
 }
 
-/// What a model says of rows that it was not trained on.
+/// A model's predictions for rows that it was not trained on.
 inline std::vector<float> predicted(inference::predictor& model) {
   CHECK(model.outputs() == std::vector<std::string>{"prediction"});
   return value_or_throw(inference::predict_rows(model, *example_rows(other_rows, 9), numbers(other_rows)));
 }
 
-/// The mean of the squares of what it is wrong by.
+/// The mean squared error.
 inline double squared_error(const std::vector<float>& predictions) {
   auto label = example_table(other_rows, 9).label;
   double result = 0;
@@ -156,7 +168,7 @@ inline double largest_difference(const std::vector<float>& a, const std::vector<
   return result;
 }
 
-/// Over all numbers.
+/// The mean over all numbers.
 inline double mean_difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
   double result = 0;

@@ -17,16 +17,16 @@
 #include <utility>
 #include <vector>
 
-/// A program that trains on rows that it makes up, as a user's would. A rank ends itself in its first attempt where it
-/// is told to: "1 while reading". The same place says what else is to be trained on: "categories".
+/// A program that trains on generated rows, like a user's. In its first attempt a rank kills itself at a given place,
+/// such as "1 while reading". The same argument selects other data: "categories".
 namespace troupe::testing {
 
-/// Whether this rank is to end here.
+/// Whether this rank must kill itself here.
 inline bool is_to_end(const train_context& ctx, const char* place) {
   return boosting::user_options(ctx).at("kill") == std::to_string(ctx.rank()) + " " + place && ctx.attempt() == 1;
 }
 
-/// Rows whose reader ends its process: others then wait for it inside the library.
+/// Rows whose fetch kills the process, while the others wait for it inside the library.
 class deadly_rows final : public data::data_set {
  public:
   explicit deadly_rows(data::data_set_ptr rows) : rows_(std::move(rows)) {}
@@ -46,7 +46,7 @@ class deadly_rows final : public data::data_set {
 };
 
 inline boosting::training_sets make_sets(train_context& ctx) {
-  // Reading takes its time.
+  // Simulates slow reading.
   ctx.heartbeat();
   const auto& what = boosting::user_options(ctx).at("kill").get_ref<const std::string&>();
   auto count = boosting::user_config(ctx).at("rows").get<std::uint64_t>();
@@ -77,9 +77,8 @@ inline boosting::training_sets make_sets(train_context& ctx) {
   return {rows, {{"validation", example_rows(500, 9)}}};
 }
 
-/// What is behind the program's name: STORAGE NAME WORKERS NODES ROUNDS ROWS PARAMETERS KILL. `make` makes a trainer of
-/// the configuration, which holds what is the library's own by now. Returns the exit code, and prints the last
-/// checkpoint.
+/// The program's arguments: STORAGE NAME WORKERS NODES ROUNDS ROWS PARAMETERS KILL. `make` makes a trainer from the
+/// configuration with the library's settings. Returns the exit code, and prints the last checkpoint.
 template <class Config, class Make>
 int run_boosting(int argc, char** argv, Config config, Make make) {
   if (argc != 9)

@@ -13,8 +13,8 @@
 
 namespace troupe::testing {
 
-/// Rows of four numbers with 64 values each, fewer than libraries of trees have bins, so that cuts do not depend on how
-/// the rows are dealt; and a label that follows from them but for some noise.
+/// Rows of four numbers with 64 values each, fewer than tree libraries have bins, so that cuts do not depend on the
+/// distribution of rows, and a label that follows from them with some noise.
 inline data::data_set_ptr example_rows(std::uint64_t count, std::uint64_t seed) {
   std::vector<float> x(4 * count);
   std::vector<float> y(count);
@@ -31,8 +31,8 @@ inline data::data_set_ptr example_rows(std::uint64_t count, std::uint64_t seed) 
       data::make_table({data::make_column("x", std::move(x), {4}), data::make_column("y", std::move(y))}));
 }
 
-/// A label that follows from the text of a category: 1 for "ash", 2 for "elm", 3 for "oak". `texts` are the data set's
-/// categories, in the order of their codes; each comes `count` times.
+/// A label that follows from a category's text: 1 for "ash", 2 for "elm", 3 for "oak". `texts` are the data set's
+/// categories in the order of their codes; each occurs `count` times.
 inline data::data_set_ptr category_rows(std::vector<std::string> texts, std::uint64_t count) {
   std::vector<std::int64_t> x(texts.size() * count);
   std::vector<float> y(x.size());
@@ -46,8 +46,8 @@ inline data::data_set_ptr category_rows(std::vector<std::string> texts, std::uin
       {data::make_column("x", std::move(x), {}, std::move(names)), data::make_column("y", std::move(y))}));
 }
 
-/// Rows of four numbers that hardly come twice, more than libraries of trees have bins, and one of `classes` classes
-/// that follows from them but for some noise.
+/// Rows of four numbers that rarely repeat, more values than tree libraries have bins, and one of `classes` classes
+/// that follows from them with some noise.
 inline data::data_set_ptr class_rows(std::uint64_t count, std::uint64_t seed, int classes) {
   std::vector<float> x(4 * count);
   std::vector<float> y(count);

@@ -15,7 +15,7 @@ settings good() {
 
 } // namespace
 
-TEST_CASE("what all trainers of trees need is refused by name where it cannot be meant") {
+TEST_CASE("invalid values of the shared settings are refused by name") {
   auto refused = [](auto change, const std::string& name, std::uint64_t rounds = 3) {
     auto what = good();
     change(what);
@@ -26,12 +26,12 @@ TEST_CASE("what all trainers of trees need is refused by name where it cannot be
   };
   refused([](settings& s) { s.features.clear(); }, "training_config.features is empty");
   refused([](settings& s) { s.label.clear(); }, "training_config.label is empty");
-  refused([](settings& s) { s.features.emplace_back("y"); }, "features has the label 'y'");
+  refused([](settings& s) { s.features.emplace_back("y"); }, "features contains the label 'y'");
   refused([](settings&) {}, "training_config.rounds is 0", 0);
-  refused([](settings&) {}, "model_bytes has to be set: with these depth a model has no useful limit");
+  refused([](settings&) {}, "model_bytes must be set: with these depth a model has no useful limit");
 }
 
-TEST_CASE("the model's room is what was asked for, or can be needed, and 4 KiB at least") {
+TEST_CASE("the model's memory is what was configured or can be needed, and at least 4 KiB") {
   auto room = [](std::uint64_t asked) {
     auto what = good();
     what.model_bytes = asked;
@@ -49,7 +49,7 @@ TEST_CASE("the model's room is what was asked for, or can be needed, and 4 KiB a
   CHECK(number_of({{"a", nlohmann::json::array()}}, {"a"}, 4) == 4);
 }
 
-TEST_CASE("settings arrive at the workers as they were, beside the user's own") {
+TEST_CASE("settings reach the workers unchanged, beside the user's own") {
   auto sent = good();
   sent.model_bytes = 5000;
   auto own = own_settings{{{"bins", 9}}, {{"limit", 8}}};
@@ -73,7 +73,7 @@ TEST_CASE("settings arrive at the workers as they were, beside the user's own") 
   CHECK(got.model_bytes == 5000);
   CHECK(bins == 9);
   CHECK(limit == 8);
-  // A run of another library's, one without the library's own, and one of no trainer of trees.
+  // A run of another library, one without the library's own part, and one of no tree trainer.
   for (const auto& [library, wrong] :
        {std::pair{tree_library{"Other", "other"}, config}, std::pair{made_up, config_of(made_up, sent, {}, {})},
         std::pair{made_up, nlohmann::json{{"mine", 1}}}}) {
@@ -83,8 +83,8 @@ TEST_CASE("settings arrive at the workers as they were, beside the user's own") 
   }
 }
 
-TEST_CASE("what stands in a run's identity has the names that checkpoints have") {
-  // Another name here, and no run goes on from the checkpoints that there are.
+TEST_CASE("the run's identity keeps the field names of existing checkpoints") {
+  // With another name, no run could resume from existing checkpoints.
   CHECK(config_of(made_up, good(), {{{"bins", 9}}, {}}, {{"mine", 1}}).dump() ==
         R"({"config":{"mine":1},"madeup":{"bins":9,"checkpoint_every":7,"features":["a","b"],"label":"y",)"
         R"("parameters":{"depth":3},"weight":"w"}})");

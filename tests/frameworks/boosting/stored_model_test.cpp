@@ -14,7 +14,7 @@ using namespace troupe::boosting;
 
 namespace {
 
-/// Says of each row the sum of its numbers, `outputs` times over; of a row of missing values NaN.
+/// Predicts the sum of a row's numbers, `outputs` times; NaN for a row of missing values.
 loaded_model sums(std::uint64_t features, std::size_t outputs) {
   return {features, [features, outputs](std::span<const float> values, std::uint64_t rows) {
             if (values.size() != rows * features)
@@ -39,7 +39,7 @@ constexpr std::array<std::uint64_t, 3> all{0, 1, 2};
 
 } // namespace
 
-TEST_CASE("a predictor takes the model's columns, and names as many outputs as the model has") {
+TEST_CASE("a predictor takes the model's columns, and has as many outputs as the model") {
   auto one = make_predictor({.columns = {"z", "x"}}, sums(3, 1));
   CHECK(one->outputs() == std::vector<std::string>{"prediction"});
   CHECK(inference::predict_rows(*one, *rows(), all) == std::vector<float>{13, 27, 41});
@@ -48,7 +48,7 @@ TEST_CASE("a predictor takes the model's columns, and names as many outputs as t
   CHECK(inference::predict_rows(*two, *rows(), all) == std::vector<float>{3, 3, 7, 7, 11, 11});
 }
 
-TEST_CASE("columns that a model cannot take are an error, not a guess") {
+TEST_CASE("unsuitable columns are an error, not a guess") {
   auto absent = inference::predict_rows(*make_predictor({.columns = {"y"}}, sums(1, 1)), *rows(), all);
   REQUIRE(!absent);
   CHECK(absent.error().code == errc::not_found);
@@ -56,7 +56,7 @@ TEST_CASE("columns that a model cannot take are an error, not a guess") {
   REQUIRE(!fewer);
   CHECK(fewer.error().code == errc::mismatch);
   CHECK(fewer.error().message == "so many features are not the model's");
-  // A model that does not say as much of a row as it did at first.
+  // A model that returns fewer numbers per row than at first.
   auto calls = std::make_shared<int>(0);
   auto fickle = loaded_model{1, [calls](std::span<const float>, std::uint64_t count) {
                                return std::vector<float>((*calls)++ == 0 ? 1 : count + 1);
@@ -78,7 +78,7 @@ TEST_CASE("a predictor takes categories by their texts, and a preprocessor's col
   CHECK(found[0] == 1);
   CHECK(found[1] == 2);
   CHECK(std::isnan(found[2]));
-  // Places of the training set's categories: ash, oak, and all others.
+  // Indices in the training set's categories: ash, oak, and unknown ones.
   auto training = value_or_throw(
       data::make_table({data::make_column("tree", std::vector<std::int64_t>{0, 1}, {}, names({"ash", "oak"}))}));
   auto encoder = data::ordinal_encoder({"tree"}, data::unknown_category::own_category);
@@ -88,7 +88,7 @@ TEST_CASE("a predictor takes categories by their texts, and a preprocessor's col
   CHECK(inference::predict_rows(*encoded, *set, all) == std::vector<float>{2, 1, 2});
 }
 
-TEST_CASE("categories are kept as they were, in any encoding") {
+TEST_CASE("categories are stored unchanged in any encoding") {
   auto texts = data::category_texts{{"tree", {"ash", "", "\xc3\xbc", "caf\xe9"}}, {"none", {}}};
   auto kept = json_of(texts).dump();
   CHECK(category_texts_of(nlohmann::json::parse(kept)) == texts);

@@ -35,7 +35,7 @@ std::string refused(Call call) {
 
 } // namespace
 
-TEST_CASE("a table has the features of the rows asked for, in the order asked for, with label and weight") {
+TEST_CASE("a table has the features, labels and weights of the requested rows in order") {
   auto how = columns();
   std::array<std::uint64_t, 2> numbers{2, 0};
   auto plain = fetch_table(how, *rows(), numbers);
@@ -47,7 +47,7 @@ TEST_CASE("a table has the features of the rows asked for, in the order asked fo
   CHECK(fetch_table(how, *rows(), numbers).weight == std::vector<float>{30, 10});
 }
 
-TEST_CASE("a long table is fetched in parts, and says so after each; categories are those that are known") {
+TEST_CASE("a long table is fetched in parts with a callback after each, and uses the known categories") {
   constexpr std::uint64_t count = 140'000;
   std::vector<std::int64_t> codes(count);
   std::vector<float> y(count);
@@ -73,19 +73,19 @@ TEST_CASE("a long table is fetched in parts, and says so after each; categories 
   }
 }
 
-TEST_CASE("a column that is not there, or is no single number where one is needed, is named") {
+TEST_CASE("a missing column, or one without single numbers where needed, is named") {
   auto message = [](auto change) {
     auto how = columns();
     change(how);
     std::array<std::uint64_t, 2> numbers{0, 1};
     return refused([&] { (void)fetch_table(how, *rows(), numbers); });
   };
-  CHECK(message([](settings& s) { s.label = "pair"; }) == "column 'pair' is no single number");
-  CHECK(message([](settings& s) { s.weight = "pair"; }) == "column 'pair' is no single number");
+  CHECK(message([](settings& s) { s.label = "pair"; }) == "column 'pair' does not hold single numbers");
+  CHECK(message([](settings& s) { s.weight = "pair"; }) == "column 'pair' does not hold single numbers");
   CHECK(message([](settings& s) { s.features.emplace_back("z"); }).find("no column 'z'") != std::string::npos);
 }
 
-TEST_CASE("every row is one rank's, in the order of ranks, and no rank has two more than another") {
+TEST_CASE("every row belongs to one rank, in the order of ranks, and sizes differ by at most one") {
   for (std::uint64_t count : {0, 1, 7, 100})
     for (std::uint32_t ranks : {1, 2, 3, 8}) {
       std::vector<std::uint64_t> all;
@@ -104,9 +104,9 @@ TEST_CASE("every row is one rank's, in the order of ranks, and no rank has two m
     }
 }
 
-TEST_CASE("a data set with fewer rows than workers is refused, with both numbers") {
+TEST_CASE("a data set with fewer rows than workers is refused with both numbers") {
   auto made_up = tree_library{"Made Up", "madeup"};
   CHECK(refused([&] { require_rows(made_up, *rows(), 3); }).empty());
   CHECK(refused([&] { require_rows(made_up, *rows(), 4); }) ==
-        "a data set of 3 samples for 4 workers: each of Made Up's workers needs one at least");
+        "a data set of 3 samples for 4 workers: each of Made Up's workers needs at least one");
 }

@@ -9,12 +9,12 @@
 
 using namespace troupe::libtorch;
 
-TEST_CASE("the library behind the BLAS interface is named by what is loaded") {
+TEST_CASE("the library behind the BLAS interface is recognised by the loaded files") {
   using paths = std::vector<std::string>;
   const std::vector<std::pair<paths, std::string>> cases{
       {{"/usr/bin/train", "/lib/x86_64-linux-gnu/libblas.so.3"}, "reference BLAS"},
       {{"/usr/lib/x86_64-linux-gnu/blas/libblas.so.3"}, "reference BLAS"},
-      // Another library that is there for LAPACK does no products.
+      // A library that is loaded for LAPACK only does not compute products.
       {{"/usr/lib/x86_64-linux-gnu/blas/libblas.so.3", "/usr/lib/x86_64-linux-gnu/openblas-pthread/liblapack.so.3"},
        "reference BLAS"},
       {{"/usr/lib/x86_64-linux-gnu/openblas-pthread/liblapack.so.3",
@@ -39,7 +39,7 @@ TEST_CASE("the library behind the BLAS interface is named by what is loaded") {
   CHECK(text.find("apt-get install libopenblas0-pthread") != std::string::npos);
 }
 
-TEST_CASE("a GPU is computed on where the run gives one, and not because it is there") {
+TEST_CASE("a GPU is used if the run assigns one, not because it exists") {
   CHECK(choose_device(false, 4) == device_kind::cpu);
   CHECK(choose_device(true, 1) == device_kind::gpu);
   auto none = choose_device(true, 0);
@@ -47,7 +47,7 @@ TEST_CASE("a GPU is computed on where the run gives one, and not because it is t
   CHECK(none.error().code == troupe::errc::unsatisfiable);
 }
 
-TEST_CASE("OpenBLAS is said to be slow where it takes a newer processor for one without AVX") {
+TEST_CASE("OpenBLAS is reported as slow if it takes a newer processor for one without AVX") {
   CHECK(warning_of_kernels("Prescott", vector_unit::avx512).find("OPENBLAS_CORETYPE=SkylakeX") != std::string::npos);
   CHECK(warning_of_kernels("Nehalem", vector_unit::avx2).find("OPENBLAS_CORETYPE=Haswell") != std::string::npos);
   CHECK(warning_of_kernels("Nehalem", vector_unit::other).empty());

@@ -1,9 +1,8 @@
-#include <processes.hpp>
+#include "program_runs.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -13,10 +12,8 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Runs of the program gpt over a text of its own: sums with their results.
-struct gpt_runs {
-  scratch_directory scratch;
-
+/// Runs of the program gpt on its own text: sums with their results.
+struct gpt_runs : program_runs {
   gpt_runs() {
     std::string text;
     for (int i = 0; i < 700; ++i) {
@@ -27,13 +24,6 @@ struct gpt_runs {
     write_file(scratch.path() / "text", text);
   }
 
-  struct outcome {
-    exit_status status;
-    std::string out;
-    std::string err;
-    nlohmann::json result;
-  };
-
   [[nodiscard]] child_process start(const std::string& name, const std::vector<std::string>& more) {
     auto file = [this](const char* which) { return (scratch.path() / which).string(); };
     std::vector<std::string> argv{TROUPE_GPT};
@@ -41,13 +31,7 @@ struct gpt_runs {
     return {{std::move(argv), {{"TROUPE_KEYS", file("keys")}}}, scratch.path() / ("output-" + name)};
   }
 
-  [[nodiscard]] outcome end(const std::string& name, child_process& process) {
-    auto status = process.wait();
-    auto text = read_file(scratch.path() / "runs" / name / "result.json");
-    return {status, process.out(), process.err(), nlohmann::json::parse(text, nullptr, false)};
-  }
-
-  /// What a small model is told.
+  /// The arguments of a small model.
   [[nodiscard]] std::vector<std::string> small(const std::string& name, std::vector<std::string> more) const {
     std::vector<std::string> result{"--text",           (scratch.path() / "text").string(),
                                     "--storage",        (scratch.path() / "runs").string(),
@@ -70,15 +54,6 @@ struct gpt_runs {
     auto process = start(name, small(name, std::move(more)));
     return end(name, process);
   }
-
-  [[nodiscard]] pid_t worker_of_rank(const std::string& rank) const {
-    for (auto pid : processes_with("TROUPE_KEYS", (scratch.path() / "keys").string())) {
-      auto environment = environment_of(pid);
-      if (environment.contains("TROUPE_WORKER") && environment["RANK"] == rank)
-        return pid;
-    }
-    return 0;
-  }
 };
 
 } // namespace
@@ -88,7 +63,7 @@ TEST_CASE("gpt ends in the same bits on 1, 2 and 4 workers, resumed, and with a 
   auto one = here.train("one", {"--steps", "120", "--workers", "1", "--quiet", "--check-every-step"});
   INFO(one.err);
   REQUIRE(one.status == exit_status{0, {}});
-  // It learns: equal chances are log 13 = 2.56.
+  // It learns: a uniform distribution has a loss of log 13 = 2.56.
   CHECK(one.result["metrics"]["validation_loss"].get<double>() < 1.5);
   for (const auto* workers : {"2", "4"}) {
     auto other = here.train(std::string{"on-"} + workers, {"--steps", "120", "--workers", workers, "--quiet"});
@@ -97,20 +72,12 @@ TEST_CASE("gpt ends in the same bits on 1, 2 and 4 workers, resumed, and with a 
     CHECK(other.result["metrics"] == one.result["metrics"]);
   }
   CHECK(here.train("halves", {"--steps", "50", "--workers", "2", "--quiet"}).status == exit_status{0, {}});
-  auto resumed = here.train("halves", {"--steps", "120", "--workers", "1", "--quiet", "--resume", "must"});
+  auto resumed = here.train("halves", {"--steps", "120", "--workers", "1", "--quiet", "--resume", "required"});
   INFO(resumed.err);
   CHECK(resumed.result["state_sha256"] == one.result["state_sha256"]);
 
   auto process = here.start("killed", here.small("killed", {"--steps", "120", "--workers", "3", "--quiet"}));
-  auto victim = pid_t{0};
-  // A worker that trains: its first step is reported.
-  REQUIRE(becomes_true([&] {
-    victim = here.worker_of_rank("1");
-    return !process.running() ||
-           (victim != 0 && !read_file(here.scratch.path() / "runs" / "killed" / "metrics.jsonl").empty());
-  }));
-  REQUIRE(victim != 0);
-  ::kill(victim, SIGKILL);
+  here.kill_when_training("killed", process);
   auto killed = here.end("killed", process);
   INFO(killed.err);
   CHECK(killed.status == exit_status{0, {}});
@@ -118,7 +85,7 @@ TEST_CASE("gpt ends in the same bits on 1, 2 and 4 workers, resumed, and with a 
   CHECK(killed.result["state_sha256"] == one.result["state_sha256"]);
 }
 
-TEST_CASE("gpt shows its loss beside the published one, and writes the same text again from a checkpoint") {
+TEST_CASE("gpt prints its loss beside the published one, and writes the same text again from a checkpoint") {
   gpt_runs here;
   auto done = here.train("done", {"--steps", "40", "--sample", "60", "--prompt", "1+2="});
   INFO(done.out << done.err);
@@ -149,7 +116,7 @@ TEST_CASE("gpt shows its loss beside the published one, and writes the same text
                 refused.err);
 }
 
-TEST_CASE("gpt says what is wrong with its arguments") {
+TEST_CASE("gpt reports invalid arguments") {
   gpt_runs here;
   auto run = [&here](std::vector<std::string> arguments) {
     auto process = here.start("refused", arguments);

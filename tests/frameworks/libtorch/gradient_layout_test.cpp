@@ -4,7 +4,7 @@
 
 using namespace troupe::libtorch;
 
-TEST_CASE("the parts of a gradient lie one after the other, each on a 64-byte boundary") {
+TEST_CASE("the parts of a gradient follow each other, each on a 64-byte boundary") {
   gradient_layout layout;
   CHECK(layout.elements() == 0);
   std::uint64_t next = 0;

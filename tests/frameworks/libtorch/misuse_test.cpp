@@ -7,7 +7,7 @@
 using namespace troupe::testing;
 using nlohmann::json;
 
-TEST_CASE("what would make replicas differ is refused, with what to do") {
+TEST_CASE("anything that would make replicas differ is refused with what to do") {
   torch_runs here;
   struct misuse {
     const char* name;
@@ -15,15 +15,13 @@ TEST_CASE("what would make replicas differ is refused, with what to do") {
     const char* text;
   };
   const misuse cases[] = {
-      {"lbfgs", {{"config", {{"optimizer", "lbfgs"}}}}, "take Adam, AdamW, SGD, RMSprop or Adagrad"},
-      {"framework", {{"function", "without_framework"}}, "name its framework with the training function"},
+      {"lbfgs", {{"config", {{"optimizer", "lbfgs"}}}}, "use Adam, AdamW, SGD, RMSprop or Adagrad"},
+      {"framework", {{"function", "without_framework"}}, "register its framework with the training function"},
       {"double", {{"options", {{"misuse", "double"}}}}, "'convolution.weight' is of LibTorch's type Double"},
       {"foreign",
        {{"options", {{"misuse", "foreign"}}}},
-       "parameter 0 of the optimizer's group 0 is none of the module's"},
-      {"moved",
-       {{"options", {{"misuse", "moved"}}}},
-       "tensor 'hidden.weight' has other memory than when it was tracked"},
+       "parameter 0 of the optimizer's group 0 is not in the module"},
+      {"moved", {{"options", {{"misuse", "moved"}}}}, "tensor 'hidden.weight' has been moved since it was tracked"},
       {"twice", {{"options", {{"misuse", "two backwards"}}}}, "set replica_options.overlap to false"},
       {"gradients", {{"options", {{"misuse", "new gradients"}}}}, "the gradient of 'output.bias' was replaced"},
       {"buffers", {{"options", {{"misuse", "buffers"}}}}, "norm.running_mean"}};
@@ -35,7 +33,7 @@ TEST_CASE("what would make replicas differ is refused, with what to do") {
   }
 }
 
-TEST_CASE("a gradient that depends on the rank is found, with the parameter's name and LibTorch's kernels") {
+TEST_CASE("a gradient that depends on the rank is detected, with the parameter's name and LibTorch's kernels") {
   torch_runs here;
   auto wanted = json{{"workers", 2}, {"steps", 8}, {"options", {{"misuse", "rank"}, {"overlap", false}}}};
   CHECK(here.run("unseen", wanted).status == exit_status{0, {}});
@@ -50,13 +48,13 @@ TEST_CASE("a gradient that depends on the rank is found, with the parameter's na
   CHECK(seen.err.find("threads 1") != std::string::npos);
 }
 
-TEST_CASE("several backward passes for a shard are fine where the reduction waits for them") {
+TEST_CASE("several backward passes per shard are allowed if the reduction waits for them") {
   torch_runs here;
   CHECK(here.run("twice", {{"workers", 2}, {"options", {{"misuse", "two backwards"}, {"overlap", false}}}}).status ==
         exit_status{0, {}});
 }
 
-TEST_CASE("memory of tensors stays with the process from step to step") {
+TEST_CASE("the memory of tensors stays with the process from step to step") {
   torch_runs here;
   auto [status, result, err] = here.run("memory", {{"function", "use_memory"}, {"shards", 1}, {"steps", 10}});
   INFO(err);
@@ -65,7 +63,7 @@ TEST_CASE("memory of tensors stays with the process from step to step") {
   CHECK(result["metrics"]["faults"].get<double>() < 3000);
 }
 
-TEST_CASE("a program may make several frameworks, and what they say of GPUs does not count without one") {
+TEST_CASE("a program may make several frameworks, and their GPU fingerprints do not count without a GPU") {
   torch_runs here;
   CHECK(here.trained("one", {{"steps", 4}}) == here.trained("other", {{"steps", 4}, {"function", "other_framework"}}));
   auto latest = troupe::serialization::open_latest(here.scratch.path() / "other" / "checkpoints");
@@ -76,7 +74,7 @@ TEST_CASE("a program may make several frameworks, and what they say of GPUs does
   CHECK_FALSE(numerics.contains("talker.model"));
 }
 
-TEST_CASE("a weight that two layers share is loaded from a checkpoint, which has it once") {
+TEST_CASE("a weight shared by two layers is loaded from a checkpoint, which stores it once") {
   torch_runs here;
   auto trained = here.run("tied", {{"function", "tied"}, {"workers", 2}, {"steps", 5}});
   INFO(trained.err);
@@ -87,10 +85,10 @@ TEST_CASE("a weight that two layers share is loaded from a checkpoint, which has
   CHECK(std::stod(loaded.err.substr(loaded.err.rfind("sum ") + 4)) == trained.result["metrics"]["sum"].get<double>());
 }
 
-TEST_CASE("the slow reference BLAS is named, once a host, and no other") {
+TEST_CASE("the slow reference BLAS is reported once per host, and no other is") {
   torch_runs here;
   const auto directory = std::filesystem::path{"/usr/lib/x86_64-linux-gnu/blas"};
-  const auto text = std::string{"libtorch: matrix products go through the reference BLAS"};
+  const auto text = std::string{"libtorch: matrix products use the reference BLAS"};
   if (!std::filesystem::exists(directory / "libblas.so.3")) {
     std::puts("SKIP: Debian's reference BLAS is not installed");
     return;

@@ -1,10 +1,9 @@
-#include <processes.hpp>
+#include "program_runs.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,10 +14,8 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Runs of the program mnist over files of their own: bright bars on noise, the bar's place being the class.
-struct mnist_runs {
-  scratch_directory scratch;
-
+/// Runs of the program mnist on generated files: bright bars on noise, whose position is the class.
+struct mnist_runs : program_runs {
   mnist_runs() { write_set("images", "labels", 320); }
 
   void write_set(const std::string& images_name, const std::string& labels_name, int count) const {
@@ -46,13 +43,6 @@ struct mnist_runs {
     return {static_cast<char>(n >> 24), static_cast<char>(n >> 16), static_cast<char>(n >> 8), static_cast<char>(n)};
   }
 
-  struct outcome {
-    exit_status status;
-    std::string out;
-    std::string err;
-    nlohmann::json result;
-  };
-
   [[nodiscard]] std::string file(const std::string& which) const { return (scratch.path() / which).string(); }
 
   [[nodiscard]] child_process start(const std::string& name, std::vector<std::string> more,
@@ -65,26 +55,20 @@ struct mnist_runs {
     return {{std::move(argv), {{"TROUPE_KEYS", file("keys")}}}, scratch.path() / ("output-" + name)};
   }
 
-  [[nodiscard]] outcome end(const std::string& name, child_process& process) {
-    auto status = process.wait();
-    auto text = read_file(scratch.path() / "runs" / name / "result.json");
-    return {status, process.out(), process.err(), nlohmann::json::parse(text, nullptr, false)};
-  }
-
   [[nodiscard]] outcome run(const std::string& name, std::vector<std::string> more) {
     auto process = start(name, std::move(more));
     return end(name, process);
   }
-
-  [[nodiscard]] pid_t worker_of_rank(const std::string& rank) const {
-    for (auto pid : processes_with("TROUPE_KEYS", (scratch.path() / "keys").string())) {
-      auto environment = environment_of(pid);
-      if (environment.contains("TROUPE_WORKER") && environment["RANK"] == rank)
-        return pid;
-    }
-    return 0;
-  }
 };
+
+/// The number of images in the confusion matrix.
+double judged_images(const mnist_runs::outcome& done) {
+  double result = 0;
+  for (const auto& [name, value] : done.result["metrics"].items())
+    if (name.starts_with("confusion/"))
+      result += value.get<double>();
+  return result;
+}
 
 const std::vector<std::string> small{"--held-out", "64", "--batch", "64", "--steps", "30"};
 
@@ -97,7 +81,7 @@ std::vector<std::string> with(std::vector<std::string> options, std::vector<std:
 
 TEST_CASE("mnist ends in the same bits on 1, 2 and 4 workers, and with a worker killed in the middle") {
   mnist_runs here;
-  // Long enough to be caught in the middle.
+  // Long enough to be killed in the middle.
   const std::vector<std::string> longer{"--held-out", "64", "--batch", "32", "--steps", "80"};
   auto one = here.run("one", with(longer, {"--workers", "1", "--check-every-step"}));
   INFO(one.err);
@@ -109,15 +93,7 @@ TEST_CASE("mnist ends in the same bits on 1, 2 and 4 workers, and with a worker 
     CHECK(other.result["metrics"] == one.result["metrics"]);
   }
   auto process = here.start("killed", with(longer, {"--workers", "3"}));
-  auto victim = pid_t{0};
-  // A worker that trains: its first step is reported.
-  REQUIRE(becomes_true([&] {
-    victim = here.worker_of_rank("1");
-    return !process.running() ||
-           (victim != 0 && !read_file(here.scratch.path() / "runs" / "killed" / "metrics.jsonl").empty());
-  }));
-  REQUIRE(victim != 0);
-  ::kill(victim, SIGKILL);
+  here.kill_when_training("killed", process);
   auto killed = here.end("killed", process);
   INFO(killed.err);
   CHECK(killed.status == exit_status{0, {}});
@@ -125,16 +101,12 @@ TEST_CASE("mnist ends in the same bits on 1, 2 and 4 workers, and with a worker 
   CHECK(killed.result["state_sha256"] == one.result["state_sha256"]);
 }
 
-TEST_CASE("mnist prints how many held-out images were taken for what, and fails below the required accuracy") {
+TEST_CASE("mnist prints the confusion matrix of held-out images, and fails below the required accuracy") {
   mnist_runs here;
   auto done = here.run("done", with(small, {"--require-accuracy", "0.9"}));
   INFO(done.out << done.err);
   CHECK(done.status == exit_status{0, {}});
-  double all = 0;
-  for (const auto& [name, value] : done.result["metrics"].items())
-    if (name.starts_with("confusion/"))
-      all += value.get<double>();
-  CHECK(all == 64);
+  CHECK(judged_images(done) == 64);
   CHECK(done.out.find("predicted as") != std::string::npos);
   CHECK(done.out.find("held-out accuracy ") != std::string::npos);
 
@@ -143,7 +115,7 @@ TEST_CASE("mnist prints how many held-out images were taken for what, and fails 
   CHECK(missed.err.find("is less than the required 1.0000") != std::string::npos);
 }
 
-TEST_CASE("a run of mnist that is done says again what it has reached") {
+TEST_CASE("a completed run of mnist prints its result again") {
   mnist_runs here;
   auto wanted = with(small, {"--quiet", "--require-accuracy", "0.9"});
   auto first = here.run("done", wanted);
@@ -156,7 +128,7 @@ TEST_CASE("a run of mnist that is done says again what it has reached") {
   CHECK(again.result["metrics"] == first.result["metrics"]);
 }
 
-TEST_CASE("mnist that is stopped before it has evaluated says so, and judges nothing") {
+TEST_CASE("mnist that is stopped before its first evaluation says so, and judges nothing") {
   mnist_runs here;
   auto process = here.start("stopped", {"--held-out", "64", "--batch", "64", "--steps", "1000000", "--evaluate-every",
                                         "1000000", "--require-accuracy", "0.9"});
@@ -170,7 +142,7 @@ TEST_CASE("mnist that is stopped before it has evaluated says so, and judges not
   CHECK(stopped.out.find("held-out accuracy not evaluated yet, training loss ") != std::string::npos);
 }
 
-TEST_CASE("mnist trains on all of one set of files, and evaluates on another") {
+TEST_CASE("mnist trains on one set of files, and evaluates on another") {
   mnist_runs here;
   here.write_set("test-images", "test-labels", 50);
   const std::vector<std::string> both{"--test-images", here.file("test-images"), "--test-labels",
@@ -178,11 +150,7 @@ TEST_CASE("mnist trains on all of one set of files, and evaluates on another") {
   auto done = here.run("both", with(both, {"--batch", "64", "--steps", "20", "--require-accuracy", "0.9"}));
   INFO(done.out << done.err);
   CHECK(done.status == exit_status{0, {}});
-  double all = 0;
-  for (const auto& [name, value] : done.result["metrics"].items())
-    if (name.starts_with("confusion/"))
-      all += value.get<double>();
-  CHECK(all == 50);
+  CHECK(judged_images(done) == 50);
   CHECK(here.run("held-out", with(both, {"--held-out", "5"})).status == exit_status{2, {}});
 
   auto apart = here.run("apart", {"--test-images", here.file("images"), "--test-labels", here.file("test-labels")});
@@ -192,7 +160,7 @@ TEST_CASE("mnist trains on all of one set of files, and evaluates on another") {
                 apart.err);
 }
 
-TEST_CASE("mnist without the program of its workers says which one is missing") {
+TEST_CASE("mnist without its workers' program names the missing one") {
   mnist_runs here;
   auto alone = here.scratch.path() / "alone";
   std::filesystem::create_directories(alone);
@@ -204,7 +172,7 @@ TEST_CASE("mnist without the program of its workers says which one is missing") 
                 refused.err);
 }
 
-TEST_CASE("mnist refuses files that are no images of 28 by 28") {
+TEST_CASE("mnist refuses files that are not images of 28 by 28") {
   mnist_runs here;
   auto labels = read_file(here.scratch.path() / "labels");
   write_file(here.scratch.path() / "images", labels);

@@ -7,7 +7,7 @@
 using namespace troupe::testing;
 using nlohmann::json;
 
-TEST_CASE("a checkpoint of LibTorch predicts for a whole data set over the workers of two nodes, with the same bytes") {
+TEST_CASE("a LibTorch checkpoint predicts for a whole data set over the workers of two nodes, with the same bytes") {
   scratch_runs here;
   auto run = [&](const std::string& name, json wanted) {
     wanted["storage"] = here.path("runs").string();

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-/// Trains a small network with LibTorch as a JSON text says, well or in ways that are refused.
+/// Trains a small network with LibTorch as configured by a JSON text, correctly or in ways that are refused.
 namespace {
 
 using namespace troupe;
@@ -53,7 +53,7 @@ struct network : torch::nn::Module {
   }
 };
 
-/// Noise with a bright corner, which is the class.
+/// Noise with a bright corner, whose position is the class.
 data::data_set_ptr make_images() {
   auto random = random_stream{3, "images"};
   constexpr std::size_t count = 200;
@@ -97,7 +97,7 @@ void copy_values(network& from, network& to) {
     to.named_parameters()[each.key()].copy_(each.value());
 }
 
-/// The same training in LibTorch alone.
+/// The same training with LibTorch alone.
 class twin {
  public:
   twin(network& original, const std::string& optimizer)
@@ -158,7 +158,7 @@ void use_memory_in_steps(train_context& ctx) {
   });
 }
 
-/// One matrix under two names, as where a language model's output layer has its embedding's weights.
+/// One matrix with two names, as a language model's output layer shares its embedding's weights.
 struct tied_network : torch::nn::Module {
   torch::Tensor embedding;
   torch::Tensor output;
@@ -193,7 +193,7 @@ void train_tied(train_context& ctx) {
   });
 }
 
-/// Says on standard error what the weights of a checkpoint of `train_tied` add up to.
+/// Prints the sum of the weights in a checkpoint of `train_tied` to standard error.
 int load_tied(const std::filesystem::path& run) {
   auto latest = value_or_throw(serialization::open_latest(run / "checkpoints"));
   tied_network model;
@@ -202,7 +202,7 @@ int load_tied(const std::filesystem::path& run) {
   return 0;
 }
 
-/// A framework that has something to say about GPUs.
+/// A framework with a GPU fingerprint.
 class gpu_talker : public framework {
  public:
   std::string name() const override { return "talker"; }
@@ -258,15 +258,15 @@ void train(train_context& ctx) {
     replica.apply(step, [&] { torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5); });
     if (compared)
       compared->take_step(images, labels);
-    // What is drawn after a step is the same everywhere.
+    // Random numbers drawn after a step are the same everywhere.
     step.report({{"loss", step.mean_loss()}, {"drawn", torch::rand({1}).item<double>()}});
-    // Until the lost worker's place is taken.
+    // Waits until the lost worker is replaced.
     if (kill_at > 0 && step.number() > kill_at && options.value("await_joiner", false) && ctx.world_size() < 3)
       std::this_thread::sleep_for(std::chrono::milliseconds{200});
   });
 }
 
-/// Says on standard error what share of the images the latest checkpoint's model knows.
+/// Prints the accuracy of the latest checkpoint's model to standard error.
 int predict(const nlohmann::json& wanted) {
   auto run = std::filesystem::path{wanted.at("storage").get<std::string>()} / wanted.at("name").get<std::string>();
   auto latest = value_or_throw(serialization::open_latest(run / "checkpoints"));

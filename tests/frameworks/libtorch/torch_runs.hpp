@@ -11,7 +11,7 @@
 
 namespace troupe::testing {
 
-/// Runs of torch_run in a directory of their own.
+/// Runs of torch_run in a temporary directory.
 struct torch_runs {
   scratch_directory scratch;
 
@@ -21,7 +21,7 @@ struct torch_runs {
     std::string err;
   };
 
-  /// `wanted` is what torch_run is told, but for storage and name.
+  /// `wanted` is torch_run's configuration without storage and name.
   [[nodiscard]] outcome run(const std::string& name, nlohmann::json wanted,
                             std::map<std::string, std::string> environment = {}) {
     wanted["storage"] = scratch.path().string();
@@ -43,7 +43,7 @@ struct torch_runs {
     CHECK(result["failures"].size() == (kills ? 1 : 0));
     last = result;
     last_err = err;
-    // JSON keeps every bit of a double.
+    // JSON keeps all bits of a double.
     return {result["state_sha256"].get<std::string>(),
             result["metrics"]["loss"].dump() + " " + result["metrics"]["drawn"].dump()};
   }

@@ -29,7 +29,7 @@ std::vector<double> numbers_of(const std::string& text) {
 
 } // namespace
 
-TEST_CASE("trees and predict take LightGBM: one worker and three come to the same up to rounding") {
+TEST_CASE("trees and predict use LightGBM: one worker and three agree up to rounding") {
   scratch_runs here;
   auto storage = here.path("runs").string();
   auto ran = [&](std::vector<std::string> arguments) {
@@ -69,6 +69,6 @@ TEST_CASE("trees and predict take LightGBM: one worker and three come to the sam
                            "--output", here.path("none.csv").string(), "--lightgbm-library", here.path("none").string(),
                            "--storage", storage});
   CHECK(without.status == exit_status{1, {}});
-  CHECK_MESSAGE(contains(without.err, "is no file: it should be LightGBM's library"), without.err);
+  CHECK_MESSAGE(contains(without.err, "is not a file: it should be LightGBM's library"), without.err);
   CHECK(!std::filesystem::exists(here.path("none.csv")));
 }

@@ -5,7 +5,6 @@
 
 #include <scratch_directory.hpp>
 
-#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -23,7 +22,7 @@ training_config good() {
 
 } // namespace
 
-TEST_CASE("a configuration that cannot be meant is refused, by name") {
+TEST_CASE("an invalid configuration is refused by name") {
   CHECK(settings_of(good()));
   auto refused = [](auto change, const std::string& name) {
     auto config = good();
@@ -39,13 +38,13 @@ TEST_CASE("a configuration that cannot be meant is refused, by name") {
   refused([](auto& c) { c.parameters = nlohmann::json::array(); }, "parameters");
   refused([](auto& c) { c.parameters["seed"] = 7; }, "run.seed");
   refused([](auto& c) { c.parameters["num_machines"] = 7; }, "scaling.num_workers");
-  refused([](auto& c) { c.parameters["boosting"] = "dart"; }, "'dart' cannot go on");
+  refused([](auto& c) { c.parameters["boosting"] = "dart"; }, "'dart' cannot resume");
   refused([](auto& c) { c.parameters["tree_learner"] = "feature"; }, "'feature'");
   refused([](auto& c) { c.parameters["objective"] = "l2 num_machines=3"; }, "blank");
   refused([](auto& c) { c.parameters["num_leaves"] = 1e12; }, "model_bytes");
 }
 
-TEST_CASE("settings arrive at the workers as they were") {
+TEST_CASE("settings reach the workers unchanged") {
   auto config = good();
   config.parameters = {{"num_leaves", 7}, {"objective", "binary"}};
   config.weight = "w";
@@ -69,7 +68,7 @@ TEST_CASE("settings arrive at the workers as they were") {
   CHECK(!read_settings({{"mine", 1}}, nlohmann::json::object()));
 }
 
-TEST_CASE("parameters are LightGBM's text, with what makes it exact and what the run decides") {
+TEST_CASE("parameters become LightGBM's text, with exact defaults and the run's own settings") {
   auto has = [](const std::string& text, const std::string& part) {
     return (" " + text + " ").find(" " + part + " ") != std::string::npos;
   };
@@ -88,7 +87,7 @@ TEST_CASE("parameters are LightGBM's text, with what makes it exact and what the
   CHECK(has(parameter_text({{"force_row_wise", "false"}}, 1, 1), "force_col_wise=true"));
 }
 
-TEST_CASE("the room for a model grows with rounds, classes and leaves") {
+TEST_CASE("the memory for a model grows with rounds, classes and leaves") {
   auto bytes = [](const nlohmann::json& parameters, std::uint64_t rounds) {
     return most_model_bytes(parameters, rounds).value();
   };
@@ -98,20 +97,20 @@ TEST_CASE("the room for a model grows with rounds, classes and leaves") {
   CHECK(!most_model_bytes({{"num_leaves", 1e12}}, 10));
 }
 
-TEST_CASE("a library that is not there, or is none of LightGBM's, is refused with what to do") {
+TEST_CASE("a library that is missing, or is not LightGBM's, is refused with what to do") {
   testing::scratch_directory scratch;
   auto absent = find_library(scratch.path() / "lib_lightgbm.so");
   REQUIRE(!absent);
   CHECK(absent.error().code == errc::unsatisfiable);
-  CHECK(absent.error().message.find("is no file") != std::string::npos);
+  CHECK(absent.error().message.find("is not a file") != std::string::npos);
   auto text = scratch.path() / "text.so";
   std::ofstream{text} << "no library";
   CHECK(find_library(text) == text);
   auto opened = library::open(text);
   REQUIRE(!opened);
   CHECK(opened.error().message.find("cannot be opened") != std::string::npos);
-  // One that has other functions: the C library's mathematics.
+  // A library with other functions: the C library's mathematics.
   auto other = library::open("libm.so.6");
   REQUIRE(!other);
-  CHECK_MESSAGE(other.error().message.find("LightGBM 4 is needed") != std::string::npos, other.error().message);
+  CHECK_MESSAGE(other.error().message.find("LightGBM 4 is required") != std::string::npos, other.error().message);
 }

@@ -26,7 +26,7 @@ std::vector<float> predicted(const std::string& checkpoint) {
   return testing::predicted(*value_or_throw(lightgbm::load_predictor(stored)));
 }
 
-/// The same model by LightGBM alone, in this thread: with cuts of its own, in one go.
+/// The same model by LightGBM alone, in this thread, with its own cuts and without interruption.
 std::vector<float> predicted_alone(std::uint64_t rounds) {
   auto functions = value_or_throw(lightgbm::library::open(value_or_throw(lightgbm::find_library())));
   auto rows = example_table(all_rows, 7);
@@ -42,49 +42,42 @@ std::vector<float> predicted_alone(std::uint64_t rounds) {
 
 } // namespace
 
-TEST_CASE("one worker gives LightGBM's own bits; two and four, over two nodes too, agree with it up to rounding") {
+TEST_CASE("one worker yields LightGBM's own bits; two and four, also over two nodes, agree with it up to rounding") {
   runs with;
-  // Up to the first checkpoint; from there on a new booster adds to sums that were rounded otherwise.
+  // Up to the first checkpoint; after that a new booster adds to sums that were rounded differently.
   CHECK(predicted(with.trained("short", "1", plain, "nobody", "5")) == predicted_alone(5));
   auto alone = predicted_alone(12);
   auto one = predicted(with.trained("one", "1", plain));
   CHECK(largest_difference(one, alone) < 1e-4);
   auto metrics = with.here.result("one")["metrics"];
   CHECK(metrics["validation-l2"].get<double>() == doctest::Approx(squared_error(one)).epsilon(1e-5));
-  // The same cuts, and the same histograms but for the order of their double sums: the same splits unless two gains are
-  // equal up to that.
+  // The same cuts and histograms, except for the order of their double sums: the same splits unless two gains are equal
+  // up to that.
   CHECK(largest_difference(predicted(with.trained("two", "2", plain)), alone) < 1e-4);
   auto a = with.here.start_node();
   auto b = with.here.start_node();
   CHECK(largest_difference(predicted(with.trained("four", "4", plain, "nobody", "12", a.address + "," + b.address)),
                            alone) < 1e-4);
-  // Every round's metrics are there, of all ranks.
+  // Every round's metrics of all ranks exist.
   CHECK(read_lines(with.here.run_directory("two") / "metrics.jsonl").size() == 2 * 12);
 }
 
-TEST_CASE("a run that goes on, on as many workers, has the bits of one that was not interrupted") {
+TEST_CASE("a run resumed on the same number of workers has the bits of an uninterrupted one") {
   runs with;
-  (void)with.trained("whole", "2", drawn);
-  (void)with.trained("halves", "2", drawn, "nobody", "5");
-  (void)with.trained("halves", "2", drawn);
-  CHECK(with.here.result("halves")["resumed_from_step"] == 5);
-  CHECK(with.state("halves") == with.state("whole"));
-  // On others it goes on, too, with the model as it is.
-  (void)with.trained("halves", "3", drawn, "nobody", "14");
-  CHECK(with.here.result("halves")["resumed_from_step"] == 12);
+  check_resuming(with, drawn);
 }
 
-TEST_CASE("a killed or frozen worker is survived from the last round kept, with the same bits") {
+TEST_CASE("a run survives a killed or frozen worker from its last checkpoint, with the same bits") {
   runs with;
   check_losses(with, drawn);
 }
 
-TEST_CASE("what LightGBM refuses, and other data, ends the run with the reason") {
+TEST_CASE("errors of LightGBM and different data end the run with the reason") {
   runs with;
   check_refusals(with, "LightGBM", plain, R"({"objective": "nonsense"})");
 }
 
-TEST_CASE("categories are those of the training set, by their texts, in evaluation sets and in predictions") {
+TEST_CASE("categories are the training set's, by their texts, in evaluation sets and in predictions") {
   runs with;
   check_categories(with, R"({"num_leaves": 4, "learning_rate": 1, "min_data_in_leaf": 1, "min_data_in_bin": 1})",
                    "validation-l2", [](const std::string& checkpoint) {
@@ -93,9 +86,9 @@ TEST_CASE("categories are those of the training set, by their texts, in evaluati
                    });
 }
 
-TEST_CASE("another library than the other hosts', or than the run was begun with, is refused") {
+TEST_CASE("a library other than that of the other hosts, or of the run's start, is refused") {
   runs with;
-  // The same functions; what is behind the sections changes nothing but the file.
+  // The same functions; bytes after the sections only change the file.
   auto other = with.here.path("other.so").string();
   std::filesystem::copy_file(value_or_throw(lightgbm::find_library()), other);
   (void)with.trained("run", "1", plain, "nobody", "5");
@@ -106,7 +99,7 @@ TEST_CASE("another library than the other hosts', or than the run was begun with
   with.environment["TROUPE_LIGHTGBM"] = other;
   auto resumed = with.run("run", "1", plain, "nobody", "7");
   CHECK(resumed.status == exit_status{1, {}});
-  CHECK_MESSAGE(contains(resumed.err, "LightGBM's library is another one than it was begun with"), resumed.err);
+  CHECK_MESSAGE(contains(resumed.err, "LightGBM's library is not the one it was started with"), resumed.err);
   with.environment.clear();
   auto a = with.here.start_node();
   auto b = with.here.start_node({}, {{"TROUPE_LIGHTGBM", other}});
@@ -117,7 +110,7 @@ TEST_CASE("another library than the other hosts', or than the run was begun with
   CHECK(first.status == exit_status{0, {}});
 }
 
-TEST_CASE("a model is exported as LightGBM's own text, and never over another") {
+TEST_CASE("a model is exported as LightGBM's own text, and never overwrites a file") {
   runs with;
   auto checkpoint = with.trained("model", "1", plain, "nobody", "3");
   auto stored = value_or_throw(serialization::checkpoint::open(checkpoint));

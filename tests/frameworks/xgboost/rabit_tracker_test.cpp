@@ -20,7 +20,7 @@ using namespace troupe;
 using namespace troupe::xgboost;
 using namespace std::chrono_literals;
 
-TEST_CASE("links go both ways, the tree reaches all from rank 0, and the ring is in order of rank") {
+TEST_CASE("links are symmetric, the tree reaches all from rank 0, and the ring follows the ranks") {
   for (std::int32_t n : std::vector<std::int32_t>{1, 2, 3, 4, 5, 8, 17}) {
     CAPTURE(n);
     for (std::int32_t rank = 0; rank < n; ++rank) {
@@ -48,7 +48,7 @@ TEST_CASE("links go both ways, the tree reaches all from rank 0, and the ring is
 
 namespace {
 
-/// A connection to a tracker, as a worker of XGBoost's has it.
+/// A connection to a tracker, as XGBoost's workers make it.
 class visitor {
  public:
   explicit visitor(std::uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -73,7 +73,7 @@ class visitor {
     write("start");
   }
 
-  /// A word, or nothing where the connection has ended.
+  /// A word; `nullopt` if the connection is closed.
   std::optional<std::int32_t> read() {
     std::int32_t value = 0;
     return ::recv(socket_.get(), &value, sizeof value, MSG_WAITALL) == sizeof value ? std::optional{value}
@@ -86,14 +86,14 @@ class visitor {
 
 } // namespace
 
-TEST_CASE("a tracker tells ranks by their task ids, and lets in nobody without the secret") {
+TEST_CASE("a tracker assigns ranks by task id, and admits no worker without the secret") {
   auto tracker = value_or_throw(rabit_tracker::start("127.0.0.1", 2, "secret", 60s));
   auto stranger = visitor{tracker->port()};
   stranger.introduce("1-guess");
   auto noise = visitor{tracker->port()};
   noise.write(12345);
   CHECK(!noise.read());
-  // In the other order: the ranks are those that they say.
+  // In reverse order: ranks follow the task ids.
   auto one = visitor{tracker->port()};
   one.introduce(rabit_tracker::task_id(1, "secret"));
   auto zero = visitor{tracker->port()};
@@ -102,7 +102,7 @@ TEST_CASE("a tracker tells ranks by their task ids, and lets in nobody without t
   CHECK(stranger.read() == 0xff99);
   CHECK(!stranger.read());
 
-  // Rank, parent, size, one neighbour in the tree, previous and next; nobody to dial yet, one to wait for.
+  // Rank, parent, size, one tree neighbour, previous and next; no peer to connect to yet, one to wait for.
   for (auto word : {0xff99, 0, -1, 2, 1, 1, 1, 1})
     CHECK(zero.read() == word);
   zero.write(0); // no links yet
@@ -122,7 +122,7 @@ TEST_CASE("a tracker tells ranks by their task ids, and lets in nobody without t
   tracker.reset();
 }
 
-TEST_CASE("a tracker that waits for somebody ends at its deadline, and when it is not needed any more") {
+TEST_CASE("a waiting tracker ends at its deadline, and when it is destroyed") {
   {
     auto tracker = value_or_throw(rabit_tracker::start("127.0.0.1", 2, "secret", 100ms));
     auto zero = visitor{tracker->port()};

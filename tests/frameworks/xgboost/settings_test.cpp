@@ -17,7 +17,7 @@ training_config good() {
 
 } // namespace
 
-TEST_CASE("a configuration that cannot be meant is refused, by name") {
+TEST_CASE("an invalid configuration is refused by name") {
   CHECK(settings_of(good()));
   auto refused = [](auto change, const std::string& name) {
     auto config = good();
@@ -36,7 +36,7 @@ TEST_CASE("a configuration that cannot be meant is refused, by name") {
   refused([](auto& c) { c.deadline = std::chrono::seconds{0}; }, "deadline");
 }
 
-TEST_CASE("settings arrive at the workers as they were") {
+TEST_CASE("settings reach the workers unchanged") {
   auto config = good();
   config.parameters = {{"max_depth", 3}, {"objective", "binary:logistic"}};
   config.weight = "trust";
@@ -58,7 +58,7 @@ TEST_CASE("settings arrive at the workers as they were") {
   CHECK(!read_settings({{"mine", 1}}, nlohmann::json::object()));
 }
 
-TEST_CASE("the room for a model grows with rounds, classes and leaves") {
+TEST_CASE("the memory for a model grows with rounds, classes and leaves") {
   auto bytes = [](const nlohmann::json& parameters, std::uint64_t rounds) {
     return most_model_bytes(parameters, rounds).value();
   };
@@ -70,7 +70,7 @@ TEST_CASE("the room for a model grows with rounds, classes and leaves") {
   CHECK(!most_model_bytes({{"max_depth", 0}}, 10));
 }
 
-TEST_CASE("the metrics of an evaluation are read from XGBoost's line") {
+TEST_CASE("the metrics of an evaluation are parsed from XGBoost's line") {
   auto found = parse_evaluation("[7]\ttrain-rmse:0.25000\tvalid-a:b-auc:5e-1\tbad-error:nothing");
   CHECK(found == metric_map{{"train-rmse", 0.25}, {"valid-a:b-auc", 0.5}});
   CHECK(parse_evaluation("").empty());

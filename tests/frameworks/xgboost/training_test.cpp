@@ -23,7 +23,7 @@ std::vector<float> predicted(const std::string& checkpoint) {
   return testing::predicted(*value_or_throw(xgboost::load_predictor(stored)));
 }
 
-/// What a model of these rows and parameters, by XGBoost alone, in this thread, says of the others.
+/// Predictions of a model trained by XGBoost alone in this thread.
 std::vector<float> predicted_alone(const boosting::feature_table& rows, const boosting::feature_table& others,
                                    const std::string& parameters) {
   auto training = xgboost::matrix{rows.features, rows.rows, 1};
@@ -43,28 +43,28 @@ std::vector<float> predicted_alone(const boosting::feature_table& rows, const bo
 
 } // namespace
 
-TEST_CASE("one worker gives XGBoost's own bits; two and four, over two nodes too, agree with it up to rounding") {
+TEST_CASE("one worker yields XGBoost's own bits; two and four, also over two nodes, agree with it up to rounding") {
   runs with;
   auto alone = predicted_alone(example_table(all_rows, 7), example_table(other_rows, 9), plain);
   auto one = predicted(with.trained("one", "1", plain));
   CHECK(one == alone);
   auto metrics = with.here.result("one")["metrics"];
   CHECK(metrics["validation-rmse"].get<double>() == doctest::Approx(std::sqrt(squared_error(one))).epsilon(1e-5));
-  // The same cuts (fewer values than bins), the same histograms but for the order of their double sums: the same
-  // splits unless two gains are equal up to that, and leaves that differ by roundings of f32.
+  // The same cuts (fewer values than bins) and histograms, except for the order of their double sums: the same splits
+  // unless two gains are equal up to that, and leaves that differ by f32 rounding.
   CHECK(largest_difference(predicted(with.trained("two", "2", plain)), alone) < 1e-4);
   auto a = with.here.start_node();
   auto b = with.here.start_node();
   CHECK(largest_difference(predicted(with.trained("four", "4", plain, "nobody", "12", a.address + "," + b.address)),
                            alone) < 1e-4);
-  // Every round's metrics are there, of all ranks.
+  // Every round's metrics of all ranks exist.
   auto lines = read_lines(with.here.run_directory("two") / "metrics.jsonl");
   CHECK(lines.size() == 2 * 12);
 }
 
-/// Classes and features that hardly repeat: the cuts between bins are then found in sketches, which depend on how rows
-/// are dealt. One worker has XGBoost's own bits all the same; two come nearer to it than half as far as a model of one
-/// worker's rows alone, in the mean over all predictions, and within 0.03 (0.021 was found).
+/// Classes, and features that rarely repeat, so that the cuts come from sketches, which depend on the distribution of
+/// rows. One worker still has XGBoost's own bits. Two are, on average over all predictions, less than half as far from
+/// it as a model of one worker's rows alone, and within 0.03 (0.021 was measured).
 void check_classes(const std::string& name, int classes, const std::string& parameters) {
   runs with;
   INFO(name);
@@ -90,8 +90,7 @@ void check_classes(const std::string& name, int classes, const std::string& para
   CHECK(of_two < mean_difference(half, alone) / 2);
 }
 
-TEST_CASE(
-    "two classes, of features that hardly repeat, are learned by one worker as by XGBoost, and by two nearly so") {
+TEST_CASE("one worker learns two classes of rarely repeating features as XGBoost does, and two workers nearly so") {
   check_classes("two classes", 2, R"({"objective": "binary:logistic", "max_depth": 4, "eta": 0.3})");
 }
 
@@ -99,7 +98,7 @@ TEST_CASE("and three classes") {
   check_classes("three classes", 3, R"({"objective": "multi:softprob", "num_class": 3, "max_depth": 4, "eta": 0.3})");
 }
 
-TEST_CASE("categories are those of the training set, by their texts, in evaluation sets and in predictions") {
+TEST_CASE("categories are the training set's, by their texts, in evaluation sets and in predictions") {
   runs with;
   check_categories(
       with, R"({"max_depth": 3, "eta": 1, "lambda": 0})", "validation-rmse", [](const std::string& checkpoint) {
@@ -107,34 +106,27 @@ TEST_CASE("categories are those of the training set, by their texts, in evaluati
       });
 }
 
-TEST_CASE("a run that goes on, on as many workers, has the bits of one that was not interrupted") {
+TEST_CASE("a run resumed on the same number of workers has the bits of an uninterrupted one") {
   runs with;
-  (void)with.trained("whole", "2", drawn);
-  (void)with.trained("halves", "2", drawn, "nobody", "5");
-  (void)with.trained("halves", "2", drawn);
-  CHECK(with.here.result("halves")["resumed_from_step"] == 5);
-  CHECK(with.state("halves") == with.state("whole"));
-  // On others it goes on, too, with the model as it is.
-  (void)with.trained("halves", "3", drawn, "nobody", "14");
-  CHECK(with.here.result("halves")["resumed_from_step"] == 12);
+  check_resuming(with, drawn);
 }
 
-TEST_CASE("a killed or frozen worker is survived from the last round kept, with the same bits") {
+TEST_CASE("a run survives a killed or frozen worker from its last checkpoint, with the same bits") {
   runs with;
   check_losses(with, drawn);
 }
 
-TEST_CASE("what XGBoost refuses, and other data, ends the run with the reason") {
+TEST_CASE("errors of XGBoost and different data end the run with the reason") {
   runs with;
   check_refusals(with, "XGBoost", plain, R"({"objective": "reg:nonsense"})");
 }
 
-TEST_CASE("a model is exported as XGBoost's own file, and never over another") {
+TEST_CASE("a model is exported as XGBoost's own file, and never overwrites a file") {
   runs with;
   auto checkpoint = with.trained("model", "1", plain, "nobody", "3");
   auto stored = value_or_throw(serialization::checkpoint::open(checkpoint));
   CHECK(xgboost::feature_names(stored) == std::vector<std::string>{"x"});
-  // What another library would say of it.
+  // What another library reports about it.
   auto other = boosting::tree_library{"LightGBM", "lightgbm"};
   CHECK(boosting::feature_names(other, stored).error().code == errc::not_found);
   CHECK(contains(boosting::load_predictor(other, stored, {}).error().message, "no tensor 'lightgbm/model'"));

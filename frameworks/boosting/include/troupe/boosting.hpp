@@ -10,27 +10,28 @@
 #include <utility>
 #include <vector>
 
-/// What users of `troupe::xgboost` and `troupe::lightgbm` write alike. Both name it as their own.
+/// The user interface that `troupe::xgboost` and `troupe::lightgbm` share; both re-export it.
 namespace troupe::boosting {
 
-/// What a run trains on. Each worker fetches its own part of the training samples, a range for each rank.
+/// The data of a run. Each worker fetches its own part of the training samples, one range per rank.
 struct training_sets {
   data::data_set_ptr training;
-  /// Evaluated after every round, each under its name: "validation" gives the metric "validation-rmse".
+  /// Evaluated after every round under their names: "validation" yields the metric "validation-rmse".
   std::vector<std::pair<std::string, data::data_set_ptr>> evaluations = {};
-  /// Fitted on the training set over all workers, and kept in the checkpoint: all sets are learned from as it makes
-  /// them, and the predictor applies it again. `training_config::features` are the columns that it gives, the label
-  /// stays as it is. One of Troupe's own kinds.
+  /// Fitted on the training set over all workers and stored in the checkpoint. It transforms all sets, and the
+  /// predictor applies it again. `training_config::features` are its output columns; the label is not transformed. One
+  /// of Troupe's own kinds.
   data::preprocessor_ptr preprocessor = {};
 };
 
-/// Makes the data sets, the same in every worker. Throws `exception` for what cannot be read. What takes minutes says
-/// `ctx.heartbeat()` now and then. The codes of categorical columns may differ between the sets: texts are compared.
+/// Makes the data sets, equal in every worker. Throws `exception` for data that cannot be read. If it takes minutes, it
+/// should call `ctx.heartbeat()` regularly. The codes of categorical columns may differ between the sets, since texts
+/// are compared.
 using make_training_sets = std::function<training_sets(train_context& ctx)>;
 
-/// The `config` that the user has given in `training_config::trainer`.
+/// The `config` that the user passed in `training_config::trainer`.
 [[nodiscard]] const nlohmann::json& user_config(const train_context& ctx);
-/// The same of its `options`.
+/// The `options` that the user passed there.
 [[nodiscard]] const nlohmann::json& user_options(const train_context& ctx);
 
 } // namespace troupe::boosting

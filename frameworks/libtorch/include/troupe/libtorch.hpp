@@ -30,36 +30,36 @@ namespace torch::optim {
 class Optimizer;
 }
 
-/// Trains what is written in LibTorch. This header includes none of LibTorch's.
+/// Trains models written in LibTorch. This header includes none of LibTorch's.
 namespace troupe::libtorch {
 
-/// Of a worker process; part of the program.
+/// Options of a worker process; part of the program.
 struct framework_options {
-  /// Threads of one worker's kernels. Gradients depend on it: a constant of the program, not of the machine.
+  /// Threads of one worker's kernels. Gradients depend on it, so it must be a constant of the program.
   int threads = 1;
 };
 
-/// What LibTorch needs in a worker process: deterministic algorithms, a fixed number of threads, generators seeded by
-/// the run's seed (so that a model made in the training function begins with the same parameters everywhere). Its
-/// versions and kernels become part of the numerics fingerprint. Says so on standard error, on the host's first worker,
-/// when matrix products go through the reference BLAS, which is some ten times slower than others, and when OpenBLAS
-/// takes the processor for an old one.
+/// Prepares LibTorch in a worker process: deterministic algorithms, a fixed number of threads, and generators seeded by
+/// the run's seed (so that a model made in the training function starts with the same parameters everywhere). Its
+/// versions and kernels become part of the numerics fingerprint. The host's first worker warns on standard error if
+/// matrix products use the reference BLAS, which is about ten times slower than others, or if OpenBLAS mistakes the
+/// processor for an older one.
 [[nodiscard]] std::shared_ptr<framework> make_framework(framework_options options = {});
 
 struct replica_options {
-  /// Has the reduction of the gradient begin while backward still runs. Wants one `backward()` for each shard, and
-  /// gradients that are not changed after it. Does not change the result.
+  /// Starts the reduction of the gradient while backward is still running. Requires one `backward()` per shard, and
+  /// gradients that do not change after it. Does not affect the result.
   bool overlap = true;
-  /// Buffers that forward passes change, by the last part of their names. Each shard's change is a contribution,
-  /// weighted by its samples; the mean is applied once. Those of batch norm are here. Others must not change before
-  /// `apply`.
+  /// Buffers that forward passes change, by the last component of their names; by default those of batch norm. Each
+  /// shard's change is a contribution, weighted by its samples; the mean is applied once. Other buffers must not change
+  /// before `apply`.
   std::vector<std::string> reduced_buffers = {"running_mean", "running_var", "num_batches_tracked"};
 };
 
-/// A module and its optimizer as this worker's copy of what the run trains. Parameters, buffers and the optimizer's
-/// state are tracked: parameters and buffers by the names that a PyTorch `state_dict` has, the optimizer's as
-/// "optimizer/PARAMETER/STATE". Tensors in host memory and in their dimensions' order stay where they are; of others
-/// (on a GPU, channels last) a host copy is tracked, and brought up to date after each step.
+/// This worker's copy of the module and optimizer that the run trains. Parameters, buffers and the optimizer's state
+/// are tracked: parameters and buffers under the names of a PyTorch `state_dict`, the optimizer's state as
+/// "optimizer/PARAMETER/STATE". Contiguous tensors in host memory are tracked in place; for others (on a GPU, channels
+/// last) a host copy is tracked and updated after each step.
 ///
 ///     auto replica = troupe::libtorch::replica{ctx, *model, optimizer};
 ///     ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](troupe::step& step) {
@@ -71,34 +71,34 @@ struct replica_options {
 ///       replica.apply(step);
 ///
 /// Losses are sums over the shard's samples: `apply` divides by the batch. `zero_grad` is not needed, and not allowed
-/// before `apply`. Used from the training thread; may not outlive what it was given.
+/// before `apply`. Used from the training thread; must not outlive its constructor's arguments.
 class replica {
  public:
-  /// Makes the optimizer's state, tracks everything, and takes over a checkpoint's values. Every parameter with a
-  /// gradient is f32. Throws `exception`: `errc::invalid_argument` for another type, for an optimizer that is none of
-  /// Adam, AdamW, SGD, RMSprop and Adagrad, for a parameter of it that is none of the module's, and where the training
-  /// function does not name the framework; and what `tracked_state::track` throws.
+  /// Creates the optimizer's state, tracks everything, and restores a checkpoint's values. Every trainable parameter
+  /// must be f32. Throws `exception`: `errc::invalid_argument` for another type, for an optimizer other than Adam,
+  /// AdamW, SGD, RMSprop and Adagrad, for an optimizer's parameter that is not in the module, and if the training
+  /// function was not registered with the framework; and what `tracked_state::track` throws.
   replica(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
           replica_options options = {});
   ~replica();
   replica(replica&&) noexcept;
   replica& operator=(replica&&) noexcept;
 
-  /// For `step_plan::gradient_elements`: parameters, each padded to 64 bytes, and changes of buffers.
+  /// For `step_plan::gradient_elements`: parameters, each padded to 64 bytes, and the buffers' changes.
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept;
 
   class shard_sequence;
 
-  /// The step's shards, as `step.shards()`. When one is taken, generators are seeded by (seed, step, shard), buffers
-  /// are as after the last step, and the parameters' `.grad` are zeros inside the shard's own gradient; when the next
-  /// is, its contribution ends. Throws `exception` where a tensor or gradient has been moved, and for a second
-  /// `backward()` while the reduction is under way.
+  /// The step's shards, as `step.shards()`. Accessing a shard seeds the generators by (seed, step, shard), resets
+  /// buffers to their state after the last step, and sets the parameters' `.grad` to zeros inside the shard's own
+  /// gradient; advancing to the next ends its contribution. Throws `exception` if a tensor or gradient was moved, and
+  /// for a second `backward()` while the reduction may be running.
   [[nodiscard]] shard_sequence shards(step& step);
 
-  /// Reduces, has the optimizer take a step with the mean gradient, the same on every rank, and updates buffers. In
-  /// `before_update` the parameters' `.grad` are the mean: the place to clip them, and to set learning rates by the
-  /// step's number. Afterwards they are undefined, and generators are seeded by (seed, step). Throws as
-  /// `step.all_reduce` does.
+  /// Reduces, lets the optimizer take a step with the mean gradient, the same on every rank, and updates buffers. In
+  /// `before_update` the parameters' `.grad` are the mean: clip them there, and set learning rates by the step's
+  /// number. Afterwards they are undefined, and generators are seeded by (seed, step). Throws as `step.all_reduce`
+  /// does.
   void apply(step& step, const std::function<void()>& before_update = {});
 
  private:
@@ -106,7 +106,7 @@ class replica {
   std::unique_ptr<impl> impl_;
 };
 
-/// What `replica::shards` returns: for a range-based for loop, once.
+/// The result of `replica::shards`, for one range-based for loop.
 class replica::shard_sequence {
  public:
   class iterator {
@@ -132,26 +132,24 @@ class replica::shard_sequence {
   shard_list* list_;
 };
 
-/// A batch's column as a tensor, the samples being the first dimension, without a copy: valid as long as the batch's
-/// memory. Not to be written. Throws `exception` (`errc::not_found`) for a column that there is not.
+/// A batch's column as a tensor, whose first dimension is the samples. It shares the batch's memory, is valid as long
+/// as that, and must not be written. Throws `exception` (`errc::not_found`) if there is no such column.
 [[nodiscard]] at::Tensor tensor_of(const data::batch& samples, std::string_view column);
 
-/// What this worker computes on: the CPU, or the first of the GPUs that the run has given it
-/// (`scaling_config::use_gpu`). Throws `exception` (`errc::unsatisfiable`) where it was given one and LibTorch finds
-/// none.
+/// The device of this worker: the CPU, or the first GPU that the run assigned to it (`scaling_config::use_gpu`). Throws
+/// `exception` (`errc::unsatisfiable`) if a GPU was assigned and LibTorch finds none.
 [[nodiscard]] c10::Device device_of(const train_context& ctx);
 
-/// Gives a module the parameters and buffers of a checkpoint that a `replica` was part of, by their names; a tensor
-/// that several parts of the module share may be there under any of its names. What else the checkpoint holds is passed
-/// over. Fails with `errc::mismatch`, naming each tensor that it does not have, or has of another type or shape, and
-/// the module is then as it was; and as `checkpoint::read_tensor` does.
+/// Loads a module's parameters and buffers by name from a checkpoint of a `replica`. A tensor that several parts of the
+/// module share may be stored under any of its names. Other tensors of the checkpoint are ignored. Fails with
+/// `errc::mismatch`, naming each tensor that is missing or has another type or shape, and leaves the module unchanged;
+/// and as `checkpoint::read_tensor` does.
 [[nodiscard]] expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model);
 
-/// A module as a predictor: filled as by `load_module`, and set to `eval()`. `forward` returns a tensor of one row of
-/// `outputs.size()` numbers for each sample of the batch, from any device; it runs without gradients. Products of
-/// matrices may round otherwise in another batch and with another number of threads: a worker's are what
-/// `make_framework` says, and a batch predictor cuts rows in the same way on any number of workers. Fails as
-/// `load_module` does.
+/// A module as a predictor: loaded by `load_module`, and set to `eval()`. `forward` returns a tensor with one row of
+/// `outputs.size()` numbers per sample, on any device; it runs without gradients. Matrix products may round differently
+/// with another batch size or number of threads: a worker's threads are set by `make_framework`, and a batch predictor
+/// cuts rows in the same way for any number of workers. Fails as `load_module` does.
 [[nodiscard]] expected<inference::predictor_ptr>
 load_predictor(const serialization::checkpoint& source, std::shared_ptr<torch::nn::Module> model,
                std::vector<std::string> outputs, std::function<at::Tensor(const data::batch& rows)> forward);

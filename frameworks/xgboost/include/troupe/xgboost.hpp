@@ -16,58 +16,59 @@
 #include <string>
 #include <vector>
 
-/// Gradient-boosted trees by XGBoost over the workers of a run: a data set, parameters and a number of rounds, and no
-/// loop to write.
+/// Gradient-boosted trees by XGBoost over the workers of a run, without a training loop to write: a data set,
+/// parameters and a number of rounds.
 namespace troupe::xgboost {
 
-/// Of evaluation sets, too, each worker fetches its own part. The training set is evaluated as "train".
+/// Each worker fetches its own part of evaluation sets as well. The training set is evaluated as "train".
 using boosting::training_sets;
 
 using boosting::make_training_sets;
 using boosting::user_config;
 using boosting::user_options;
 
-/// A function of an app's that trains by XGBoost.
+/// A training function that trains with XGBoost.
 [[nodiscard]] named_function training_function(std::string name, make_training_sets make);
 
 struct training_config {
-  /// XGBoost's own, by name: {"objective": "binary:logistic", "max_depth": 4}. Part of the run's identity. Where they
-  /// are not named: `tree_method` is "hist" and `nthread` 1 in each worker. `seed` is the run's.
+  /// XGBoost's own, by name: {"objective": "binary:logistic", "max_depth": 4}. Part of the run's identity. Defaults:
+  /// `tree_method` is "hist", and `nthread` is 1 in each worker. `seed` is the run's.
   nlohmann::json parameters = nlohmann::json::object();
-  /// Columns of numbers, or of vectors of them, in this order. NaN, and the code -1 of a categorical column, is a
+  /// Columns of numbers or of vectors of numbers, in this order. NaN, and the code -1 of a categorical column, is a
   /// missing value.
   std::vector<std::string> features;
   /// Columns of single numbers.
   std::string label;
   std::string weight = {};
   std::uint64_t rounds = 10;
-  /// Takes a checkpoint after so many rounds, and after the last; 0 for that one alone. A run that loses a worker goes
-  /// on from there, and comes to the same bits. Part of the run's identity: XGBoost's random draws are seeded there.
+  /// Interval of checkpoints in rounds; 0 takes one after the last round only. A run that loses a worker resumes from
+  /// the latest, and yields the same bits. Part of the run's identity, since XGBoost's random draws are seeded there.
   std::uint64_t checkpoint_every = 10;
-  /// The room that checkpoints have for the model, 4 KiB at least; 0 takes what `rounds` rounds of `max_depth` can
-  /// need, and asks for a number where nothing limits that.
+  /// The memory for the model in checkpoints, at least 4 KiB; 0 derives it from `rounds` and `max_depth`, and is an
+  /// error if nothing limits the size.
   std::uint64_t model_bytes = 0;
-  /// Limit for XGBoost's workers to find each other, and of one of their exchanges.
+  /// Deadline for XGBoost's workers to connect to each other, and of one of their exchanges.
   std::chrono::seconds deadline{300};
-  /// Workers, nodes, names. `run.steps` is taken from `rounds`. `config` and `options` are the user's: `make` reads
-  /// them with `user_config(ctx)` and `user_options(ctx)`.
+  /// Workers, nodes, names. `run.steps` is set from `rounds`. `config` and `options` are the user's: `make` reads them
+  /// with `user_config(ctx)` and `user_options(ctx)`.
   trainer_config trainer = {};
 };
 
-/// A trainer for a function that `training_function` has made. Each round is a step; evaluation metrics are reported by
-/// name. Throws `exception` for what cannot be meant.
+/// A trainer for a function made by `training_function`. Each round is a step; evaluation metrics are reported by name.
+/// Throws `exception` for an invalid configuration.
 [[nodiscard]] trainer make_trainer(const app& program, std::string function, const training_config& config);
 
-/// Predicts with the model of a checkpoint. It takes the columns that it was trained on, and gives what XGBoost's
-/// `predict` does: one output, "prediction", or one for each class, "prediction_0" and so on. Fails with
-/// `errc::not_found` for a checkpoint of another kind.
+/// A predictor with the model of a checkpoint. It takes the columns on which it was trained, and returns what XGBoost's
+/// `predict` does: one output, "prediction", or one per class, "prediction_0" and so on. Fails with `errc::not_found`
+/// for any other checkpoint.
 [[nodiscard]] expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source);
 
-/// The columns that a checkpoint's model was trained on. Fails with `errc::not_found` for a checkpoint of another kind.
+/// The columns on which a checkpoint's model was trained. Fails with `errc::not_found` for any other checkpoint.
 [[nodiscard]] expected<std::vector<std::string>> feature_names(const serialization::checkpoint& source);
 
-/// Writes the model as XGBoost's own file, by the name's end .ubj or .json: `xgboost.Booster(model_file=...)` in Python
-/// reads it. Fails as `load_predictor` does, with `errc::already_exists` or `errc::io_error`.
+/// Writes the model as XGBoost's own file, .ubj or .json by the path's extension, which
+/// `xgboost.Booster(model_file=...)` reads in Python. Fails as `load_predictor` does, with `errc::already_exists` or
+/// `errc::io_error`.
 [[nodiscard]] expected<void> export_model(const serialization::checkpoint& source, const std::filesystem::path& path,
                                           serialization::existing_file existing = serialization::existing_file::keep);
 

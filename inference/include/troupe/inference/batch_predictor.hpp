@@ -17,11 +17,11 @@
 
 namespace troupe::inference {
 
-/// What a worker makes its predictor and its data set of.
+/// The input from which a worker makes its predictor and its data set.
 struct prediction_request {
   /// The checkpoint to predict with; the same content on all workers.
   const serialization::checkpoint& model;
-  /// The trainer's `config` and `options`, as the program gave them.
+  /// The trainer's `config` and `options` as passed by the program.
   const nlohmann::json& config;
   const nlohmann::json& options;
 };
@@ -32,60 +32,60 @@ struct prediction_job {
   predictor_ptr model;
 };
 
-/// A function of an app's that predicts: `make` is called once in every worker process. It throws `exception` for what
-/// cannot be read.
+/// A training function that predicts: `make` is called once in every worker process. It throws `exception` for input
+/// that cannot be read.
 [[nodiscard]] named_function prediction_function(std::string name,
                                                  std::function<prediction_job(const prediction_request&)> make);
 
 struct batch_prediction_config {
-  /// Read by every worker: it has to lie under this path on each host.
+  /// Every worker reads it: it must exist under this path on each host.
   std::filesystem::path checkpoint;
-  /// A preprocessor that the checkpoint has under this name goes in front of the predictor; empty for none.
+  /// The name of a preprocessor in the checkpoint to apply before the predictor; empty for none.
   std::string preprocessor = {};
-  /// A name that ends in ".npy" (f32 [rows, outputs]) or ".csv" (a header, and the shortest digits that read back as
-  /// the same f32). Written by the driver. Empty writes none; `prediction_result::run` names the checkpoint that holds
-  /// them.
+  /// A path that ends in ".npy" (f32 [rows, outputs]) or ".csv" (a header, and the shortest digits that read back as
+  /// the same f32). Written by the driver. If empty, none is written; `prediction_result::run` names the checkpoint
+  /// that holds the predictions.
   std::filesystem::path output = {};
   serialization::existing_file existing = serialization::existing_file::keep;
-  /// How many rows are predicted between two points at which all workers have agreed; cut into `scaling.shards` parts.
+  /// How many rows are predicted between two points at which all workers synchronise; cut into `scaling.shards` parts.
   std::uint64_t block_rows = 8192;
-  /// Workers, nodes, names. The predictions are the run's tracked state, in every worker's memory: 4 bytes a number.
-  /// `run.steps` and `load_checkpoint` are not used.
+  /// Workers, nodes, names. The predictions are the run's tracked state and take 4 bytes per number in every worker.
+  /// `run.steps` and `load_checkpoint` are ignored.
   trainer_config trainer = {};
 };
 
 struct prediction_result {
   run_result run;
-  /// How many rows were written; 0 where the run was stopped before its end.
+  /// How many rows were written; 0 if the run was stopped before its end.
   std::uint64_t rows = 0;
 };
 
-/// Predicts for all rows of a data set, over the workers of a run: exactly one prediction for each row, in the rows'
-/// order, whatever dies on the way, and the same bytes on any number of workers.
+/// Predicts for all rows of a data set, over the workers of a run: exactly one prediction for each row, in row order,
+/// whatever fails on the way, and the same bytes for any number of workers.
 class batch_predictor {
  public:
-  /// `function` is the name of one that `prediction_function` has made. Throws `exception` for a name that the app does
-  /// not have, for an output of no known kind or one that is there already, and for a checkpoint that cannot be read.
+  /// `function` is the name of a `prediction_function`. Throws `exception` for a name that the app does not have, for
+  /// an output that has an unknown format or already exists, and for a checkpoint that cannot be read.
   batch_predictor(const app& program, std::string function, batch_prediction_config config);
   ~batch_predictor();
   batch_predictor(const batch_predictor&) = delete;
   batch_predictor& operator=(const batch_predictor&) = delete;
 
-  /// Called with the number of rows that are done, and of all.
+  /// `function` is called with the number of predicted rows and of all rows.
   void set_progress(std::function<void(std::uint64_t done, std::uint64_t all)> function);
 
   /// As `trainer::set_callbacks`.
   void set_callbacks(run_callbacks callbacks);
 
-  /// Predicts, and writes the output. A run that was stopped goes on where its latest checkpoint stands; one that is
-  /// done writes the output again. Fails with `errc::not_found`, `errc::damaged` and as writing does, and with the
-  /// run's own error where that failed.
+  /// Predicts, and writes the output. A stopped run resumes from its latest checkpoint; a completed run writes the
+  /// output again. Fails with `errc::not_found`, `errc::damaged` and as writing does, and with the run's own error if
+  /// it failed.
   [[nodiscard]] expected<prediction_result> run();
 
-  /// Asks for the end of the run. From any thread.
+  /// Asks the run to stop. Thread-safe.
   void stop();
 
-  /// What the program's `main` is to return, as `trainer::exit_code`.
+  /// The return value for the program's `main`, as `trainer::exit_code`.
   [[nodiscard]] int exit_code() const noexcept;
 
  private:

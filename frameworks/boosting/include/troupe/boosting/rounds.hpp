@@ -15,8 +15,8 @@
 
 namespace troupe::boosting {
 
-/// A library's trees while they are trained, on one rank. All ranks are asked the same in the same order, except for
-/// `save`. What the library refuses is thrown as `exception`.
+/// A library's trees during training, on one rank. Calls are collective: all ranks make the same ones in the same
+/// order, except for `save`. Errors of the library are thrown as `exception`.
 class learner {
  public:
   learner() = default;
@@ -24,27 +24,27 @@ class learner {
   learner& operator=(const learner&) = delete;
   virtual ~learner() = default;
 
-  /// What follows is boosted onto `model`, which was saved after so many rounds; from nothing where that is 0. Leaves
-  /// nothing of what was before. So it comes to the same, whether a run goes on in this process or in another.
+  /// Starts boosting on top of `model`, which was saved after `rounds` rounds, or from nothing if that is 0. Discards
+  /// all earlier state, so that the result does not depend on whether the run continues in this process or in another.
   virtual void begin(std::uint64_t rounds, std::span<const std::byte> model) = 0;
 
-  /// One round; the first is 1.
+  /// Computes one round, numbered from 1.
   virtual void update(std::uint64_t round) = 0;
 
   /// The metrics of the evaluation sets after this round, as "NAME-METRIC".
   [[nodiscard]] virtual metric_map evaluate(std::uint64_t round) = 0;
 
-  /// The model, of all rounds, in the library's own format. Rank 0 is asked alone, and `begin` comes next, if
-  /// anything does.
+  /// The model of all rounds in the library's own format. Called on rank 0 only; if training continues, `begin` is
+  /// called next.
   [[nodiscard]] virtual std::vector<std::byte> save() = 0;
 };
 
-/// A run from its first round, or the one that it goes on from, to its last. A round is a step.
+/// A run from its first round, or the one it resumes from, to its last. A round is a step.
 class rounds {
  public:
-  /// Makes the data sets and compares them: with the other ranks', and with those that the run was begun with. The same
-  /// with `build`, which says what the library's bits depend on; empty where the numerics fingerprint has it. Tracks
-  /// the room for the model. All ranks make one. Throws `exception`.
+  /// Makes the data sets, and checks that they equal those of the other ranks and those of the resumed checkpoint. The
+  /// same for `build`, which identifies what the library's bits depend on; empty if the numerics fingerprint covers it.
+  /// Tracks the memory for the model. Called on all ranks. Throws `exception`.
   rounds(train_context& ctx, const tree_library& library, settings how, const make_training_sets& make,
          const std::string& build = {});
   rounds(const rounds&) = delete;
@@ -52,13 +52,13 @@ class rounds {
 
   [[nodiscard]] const training_sets& sets() const noexcept { return sets_; }
 
-  /// Rows of one of these sets, with the training set's categories.
+  /// Fetches rows of one of these sets, with the training set's category codes.
   [[nodiscard]] feature_table fetch(const data::data_set& set, std::span<const std::uint64_t> numbers) const;
 
-  /// Until its end, this thread is in a call of the library's, which may take long.
+  /// Marks this thread as being in a library call, which may take long, while the result exists.
   [[nodiscard]] work_watch::call in_library() { return work_watch::call{watch_}; }
 
-  /// Does the rounds that are left. At each checkpoint that is due the model is kept, and begun with again.
+  /// Computes the remaining rounds. At each due checkpoint the model is saved, and training begins again from it.
   void run(learner& trees);
 
  private:
@@ -67,7 +67,7 @@ class rounds {
   void preprocess(const tree_library& library);
   void begin(learner& trees, std::uint64_t rounds);
   [[nodiscard]] metric_map compute(learner& trees, std::uint64_t round);
-  /// False when the run is to end.
+  /// False if the run is to end.
   [[nodiscard]] bool do_round(learner& trees, std::uint64_t round);
   void keep_model(learner& trees);
 

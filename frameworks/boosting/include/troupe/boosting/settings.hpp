@@ -13,21 +13,21 @@
 #include <string>
 #include <vector>
 
-/// How a run of boosted trees is configured, as far as all frameworks agree on it.
+/// The configuration that all libraries of boosted trees share.
 namespace troupe::boosting {
 
 /// A library of boosted trees.
 struct tree_library {
-  /// In texts: "XGBoost".
+  /// The name in messages: "XGBoost".
   const char* name;
-  /// In configurations, in the state's values and in front of the model's tensor: "xgboost".
+  /// The key in configurations and in the state's values, and the prefix of the model's tensor: "xgboost".
   const char* key;
 
-  /// The tensor of a run's state that holds the model, as `inference::put_model` writes it.
+  /// The tensor of a run's state that holds the model, in the format of `inference::put_model`.
   [[nodiscard]] std::string model_tensor() const { return std::string{key} + "/model"; }
 };
 
-/// What the workers are told. A library derives its own from it.
+/// The settings sent to the workers. Each library derives its own from this.
 struct settings {
   nlohmann::json parameters;
   std::vector<std::string> features;
@@ -37,51 +37,51 @@ struct settings {
   std::uint64_t model_bytes = 0;
 };
 
-/// What a library has beside that, as JSON.
+/// A library's additional settings, as JSON.
 struct own_settings {
   /// Part of the run's identity.
   nlohmann::json config = nlohmann::json::object();
-  /// May change when a run goes on.
+  /// May change when a run resumes.
   nlohmann::json options = nlohmann::json::object();
 };
 
-/// The fields that every library's `training_config` has.
+/// The fields common to every library's `training_config`.
 template <class Config>
 [[nodiscard]] settings shared_settings(const Config& config) {
   return {config.parameters, config.features, config.label, config.weight, config.checkpoint_every, config.model_bytes};
 }
 
-/// The error for a field of `training_config` that cannot be meant: "rounds is 0".
+/// The error for an invalid field of `training_config`: "rounds is 0".
 [[nodiscard]] inline tl::unexpected<error> refuse(const std::string& what) {
   return fail(errc::invalid_argument, "training_config." + what);
 }
 
-/// Looks at the shared fields, and sets the room for the model where it was not given: `most` bytes; without them the
-/// error names the parameters that would limit it ("max_depth and max_leaves"). Fails with `errc::invalid_argument`.
+/// Checks the shared fields, and sets `model_bytes` to `most` if it is 0; without `most` the error names the parameters
+/// that would limit the size ("max_depth and max_leaves"). Fails with `errc::invalid_argument`.
 [[nodiscard]] expected<void> complete(settings& what, std::uint64_t rounds, std::optional<std::uint64_t> most,
                                       const char* limits);
 
-/// The number that one of several names of a parameter has, as a number or as text.
+/// The value of a parameter with several names, given as a number or as text.
 [[nodiscard]] double number_of(const nlohmann::json& parameters, std::initializer_list<const char*> names,
                                double otherwise);
 
-/// The room for a model of so many trees, a power of two; nothing where that is beyond use.
+/// The memory for a model with this many trees, a power of two; `nullopt` if it is uselessly large.
 [[nodiscard]] std::optional<std::uint64_t> room_of(double trees, double bytes_per_tree);
 
-/// What `trainer_config::config` and `trainer_config::options` are for the workers: `user` is the user's own.
+/// The `trainer_config::config` and `trainer_config::options` sent to the workers; `user` is the user's own.
 [[nodiscard]] nlohmann::json config_of(const tree_library& library, const settings& what, const own_settings& own,
                                        const nlohmann::json& user);
 [[nodiscard]] nlohmann::json options_of(const tree_library& library, const settings& what, const own_settings& own,
                                         const nlohmann::json& user);
 
-/// Reads that back; `read_own` is given the library's part of both, and may throw JSON's exceptions. Fails with
-/// `errc::invalid_argument` for a run that `make_trainer` has not made.
+/// Reads them back; `read_own` receives the library's part of both, and may throw JSON exceptions. Fails with
+/// `errc::invalid_argument` for a run that was not made by `make_trainer`.
 [[nodiscard]] expected<void>
 read_settings(const tree_library& library, const nlohmann::json& config, const nlohmann::json& options,
               settings& result,
               const std::function<void(const nlohmann::json& config, const nlohmann::json& options)>& read_own);
 
-/// A trainer for so many rounds. A run that goes on keeps the room for the model that it was begun with.
+/// A trainer for this number of rounds. A resumed run keeps its initial memory for the model.
 [[nodiscard]] trainer make_trainer(const app& program, std::string function, const tree_library& library, settings how,
                                    const own_settings& own, std::uint64_t rounds, trainer_config all);
 

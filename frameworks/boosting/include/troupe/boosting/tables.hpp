@@ -11,30 +11,28 @@
 
 namespace troupe::boosting {
 
-/// Rows of a data set as libraries of trees take them.
+/// Rows of a data set in the format of tree libraries.
 struct feature_table {
   std::uint64_t rows = 0;
   /// Row after row.
   std::vector<float> features;
-  /// A number for each row.
+  /// One number per row.
   std::vector<float> label;
-  /// The same; empty where rows have no weights.
+  /// One number per row; empty if rows have no weights.
   std::vector<float> weight;
 };
 
-/// Fetches the rows of these numbers, with the codes of the categories that are known. Calls `fetched` after every
-/// 65,536 of them. Throws `exception` for what cannot be fetched, for a column that is not there, and for a label or
-/// weight that is no single number.
+/// Fetches rows by number, with the codes of the known categories. Calls `fetched` after every 65,536 rows. Throws
+/// `exception` if fetching fails, for a missing column, and for a label or weight that is not a single number.
 [[nodiscard]] feature_table fetch_table(const settings& how, const data::data_set& set,
                                         std::span<const std::uint64_t> numbers,
                                         const data::known_categories& known = {},
                                         const std::function<void()>& fetched = {});
 
-/// The numbers of the rows that a rank has of so many: a range, in the order of ranks, as long as the others' but for
-/// one row.
+/// The numbers of a rank's rows: a range, in the order of ranks. The sizes of the ranks' ranges differ by at most one.
 [[nodiscard]] std::vector<std::uint64_t> rows_of_rank(std::uint64_t rows, std::uint32_t rank, std::uint32_t ranks);
 
-/// Throws `exception` for a data set that is dealt to the workers and has no row for one of them.
+/// Throws `exception` if the data set has fewer rows than there are ranks.
 void require_rows(const tree_library& library, const data::data_set& set, std::uint32_t ranks);
 
 } // namespace troupe::boosting

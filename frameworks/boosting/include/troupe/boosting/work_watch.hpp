@@ -8,20 +8,21 @@
 
 namespace troupe::boosting {
 
-/// Whether a thread that has used so much of its processor's time in so long has worked: a thousandth at least,
-/// since a host may be crowded. Who waits, for a peer or a lock, uses none.
+/// Whether a thread that used `processor_time` during `wall_time` has computed: at least a thousandth, since the host
+/// may be overloaded. A thread that waits for a peer or a lock uses none.
 [[nodiscard]] bool has_worked(std::chrono::nanoseconds processor_time, std::chrono::nanoseconds wall_time) noexcept;
 
-/// Says that the thread that makes it gets on while it is in a call that may take minutes: as long as that thread's own
-/// processor time goes on. So a call that waits for ever is found as anywhere else; one that computes for ever is not.
+/// Reports progress for the thread that creates it while that thread is in a call that may take minutes, as long as the
+/// thread uses processor time. A call that waits forever is therefore detected as a hang; one that computes forever is
+/// not.
 class work_watch {
  public:
-  /// `heartbeat` is called in a thread of its own, every `interval`, and in calls' thread.
+  /// `alive` is called on a separate thread every `interval`, and on the watched thread.
   explicit work_watch(std::function<void()> alive, std::chrono::milliseconds interval = std::chrono::seconds{1});
   work_watch(const work_watch&) = delete;
   work_watch& operator=(const work_watch&) = delete;
 
-  /// Until its end, the thread is in a call that is watched. It gets on at the begin and at the end in any case.
+  /// The thread is in a watched call while this exists. Reports progress at its beginning and end in any case.
   class call {
    public:
     explicit call(work_watch& owner) : owner_(owner) {

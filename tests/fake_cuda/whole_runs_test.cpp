@@ -212,7 +212,7 @@ TEST_CASE("if NCCL recovers for no worker, the last one saves the state, and not
   // Unless it was killed outside a reduction.
   CHECK(result["restarts"].get<int>() <= 1);
   if (result["restarts"] == 1) {
-    CHECK(contains(run.driver->err(), "the last that has the state has saved that of step"));
+    CHECK(contains(run.driver->err(), "the last worker with the state saved that of step"));
     CHECK(result["generations"][0]["settled_step"].get<int>() > 10);
   }
 }

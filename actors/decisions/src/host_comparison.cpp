@@ -9,14 +9,20 @@ namespace troupe::actors {
 std::optional<host_comparison::refusal> host_comparison::refuse(const worker_record& who, const worker_ready& message,
                                                                 const worker_table& workers,
                                                                 const std::string& from_checkpoint) {
-  if (message.build_id != how_.build_id)
-    return refusal{{errc::program_mismatch,
-                    fmt::format("{} on {} runs build {}, the driver is build {}: install the same build on all hosts",
-                                name_of(who.place), message.host, message.build_id, how_.build_id)},
-                   "a worker runs another build"};
+  refusal result;
+  if (message.build_id != how_.build_id) {
+    result.reason = {errc::program_mismatch,
+                     fmt::format("{} on {} runs build {}, the driver is build {}: install the same build on all hosts",
+                                 name_of(who.place), message.host, message.build_id, how_.build_id)};
+    result.why = "a worker runs another build";
+    return result;
+  }
   auto difference = find_difference(who, message, workers, from_checkpoint);
-  if (difference && !how_.allow_mixed_hosts)
-    return refusal{std::move(*difference), "numerics fingerprints differ"};
+  if (difference && !how_.allow_mixed_hosts) {
+    result.reason = std::move(*difference);
+    result.why = "numerics fingerprints differ";
+    return result;
+  }
   if (difference)
     allowed_difference_ = std::move(difference);
   return std::nullopt;

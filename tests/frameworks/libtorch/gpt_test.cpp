@@ -97,7 +97,7 @@ TEST_CASE("gpt ends in the same bits on 1, 2 and 4 workers, resumed, and with a 
     CHECK(other.result["metrics"] == one.result["metrics"]);
   }
   CHECK(here.train("halves", {"--steps", "50", "--workers", "2", "--quiet"}).status == exit_status{0, {}});
-  auto resumed = here.train("halves", {"--steps", "120", "--workers", "1", "--quiet", "--resume", "must"});
+  auto resumed = here.train("halves", {"--steps", "120", "--workers", "1", "--quiet", "--resume", "required"});
   INFO(resumed.err);
   CHECK(resumed.result["state_sha256"] == one.result["state_sha256"]);
 
@@ -123,8 +123,7 @@ TEST_CASE("gpt shows its loss beside the published one, and writes the same text
   auto done = here.train("done", {"--steps", "40", "--sample", "60", "--prompt", "1+2="});
   INFO(done.out << done.err);
   REQUIRE(done.status == exit_status{0, {}});
-  CHECK(done.out.find("nanoGPT's published figure: 1.88 for tinyshakespeare") !=
-        std::string::npos);
+  CHECK(done.out.find("nanoGPT's published figure: 1.88 for tinyshakespeare") != std::string::npos);
   const auto mark = std::string{"Generated text (temperature 0.8):\n"};
   auto from = done.out.find(mark);
   REQUIRE(from != std::string::npos);
@@ -146,7 +145,8 @@ TEST_CASE("gpt shows its loss beside the published one, and writes the same text
 
   auto refused = write({"--prompt", "one"});
   CHECK(refused.status == exit_status{1, {}});
-  CHECK_MESSAGE(refused.err.find("code 111 is not among the 13 that the model knows") != std::string::npos, refused.err);
+  CHECK_MESSAGE(refused.err.find("code 111 is not among the 13 that the model knows") != std::string::npos,
+                refused.err);
 }
 
 TEST_CASE("gpt says what is wrong with its arguments") {

@@ -213,7 +213,7 @@ TEST_CASE("if NCCL recovers for no worker, the last one saves the state, and not
   CHECK(result["restarts"].get<int>() <= 1);
   if (result["restarts"] == 1) {
     CHECK(contains(run.driver->err(), "the last worker with the state saved that of step"));
-    CHECK(result["generations"][0]["settled_step"].get<int>() > 10);
+    CHECK(result["generations"][0]["commit_point_step"].get<int>() > 10);
   }
 }
 

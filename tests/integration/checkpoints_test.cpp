@@ -127,7 +127,7 @@ TEST_CASE("a run resumes from the newest checkpoint with the same bits after its
     driver.wait();
     CHECK(t.here.workers_vanish());
   }
-  auto result = t.succeed("often", {"--workers", "2", "--resume", "must"});
+  auto result = t.succeed("often", {"--workers", "2", "--resume", "required"});
   CHECK(result["resumed_from_step"].get<std::uint64_t>() > 0);
   CHECK(result["state_sha256"] == wanted);
   t.check_files("often", result);
@@ -142,7 +142,7 @@ TEST_CASE("streamed checkpoints equal those of a shared directory, and a run res
         name, {"--workers", workers, "--checkpoint-sync", "stream", "--checkpoint-every", "20", "--steps", "200"}));
     INFO(half.err);
     REQUIRE(half.status == exit_status{0, {}});
-    auto result = t.succeed(name, {"--workers", "2", "--checkpoint-sync", "stream", "--resume", "must"});
+    auto result = t.succeed(name, {"--workers", "2", "--checkpoint-sync", "stream", "--resume", "required"});
     CHECK(result["resumed_from_step"] == 200);
     CHECK(result["state_sha256"] == shared["state_sha256"]);
     t.check_files(name, result);

@@ -166,7 +166,7 @@ TEST_CASE("a request that cannot be satisfied is reported with what is missing")
   auto two = here.start_node({"--cpus", "3"});
   refused(here,
           here.charlm("run", {"--nodes", one.address + "," + two.address, "--workers", "3", "--cpus-per-worker", "2"}),
-          {"3 workers", "2 CPUs", "6 CPUs", "offer 5 CPUs", "room for 2 workers"});
+          {"3 workers", "2 CPUs", "6 CPUs", "offer 5 CPUs", "for 2 workers"});
   // A run that did not start does not prevent a new one.
   CHECK(!std::filesystem::exists(here.run_directory("run")));
 }

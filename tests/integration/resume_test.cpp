@@ -32,8 +32,8 @@ std::string state(const scratch_runs& here, const std::string& name) {
 
 TEST_CASE("resume 'required' without a checkpoint fails") {
   scratch_runs here;
-  refused(here, here.charlm("nothing", {"--resume", "must"}),
-          {"must", here.run_directory("nothing").string(), "checkpoint"});
+  refused(here, here.charlm("nothing", {"--resume", "required"}),
+          {here.run_directory("nothing").string(), "checkpoint"});
 }
 
 TEST_CASE("resume 'never' with an existing run directory fails and does not change it") {
@@ -110,7 +110,7 @@ TEST_CASE("a damaged checkpoint is skipped in favour of an older one, with a mes
   write_file(part, bytes);
   auto ran = succeed(here, "run", {"--steps", "12"});
   INFO(ran.err);
-  CHECK(contains(ran.err, "passed over"));
+  CHECK(contains(ran.err, "is damaged"));
   CHECK(contains(ran.err, part.filename().string()));
   CHECK(here.result("run")["resumed_from_step"] == 5);
   CHECK(state(here, "run") == state(here, "undisturbed"));
@@ -147,7 +147,7 @@ TEST_CASE("a killed run resumes from its latest checkpoint to the bits of an und
   driver.signal(SIGKILL);
   driver.wait();
   CHECK(here.workers_vanish());
-  succeed(here, "run", {"--steps", "1500", "--workers", "3", "--resume", "must"});
+  succeed(here, "run", {"--steps", "1500", "--workers", "3", "--resume", "required"});
   CHECK(here.result("run")["resumed_from_step"].get<int>() >= 50);
   CHECK(here.result("run")["resumed_from_step"].get<int>() % 50 == 0);
   CHECK(state(here, "run") == state(here, "undisturbed"));

@@ -106,7 +106,7 @@ TEST_CASE("a run that is stopped half-way and resumed on another number of worke
 
   SUBCASE("by SIGTERM") {
     auto reached = interrupt(here, "stopped", 0, with({"--workers", "3"}));
-    CHECK(trained(here, "stopped", with({"--workers", "4", "--resume", "must"})) == undisturbed);
+    CHECK(trained(here, "stopped", with({"--workers", "4", "--resume", "required"})) == undisturbed);
     CHECK(here.result("stopped")["resumed_from_step"] == reached);
   }
   SUBCASE("twice, on nodes and back") {
@@ -122,7 +122,7 @@ TEST_CASE("a run that is stopped half-way and resumed on another number of worke
   }
   SUBCASE("by fewer steps at first") {
     trained(here, "short", {"--workers", "5", "--steps", "700"});
-    CHECK(trained(here, "short", with({"--workers", "1", "--resume", "must"})) == undisturbed);
+    CHECK(trained(here, "short", with({"--workers", "1", "--resume", "required"})) == undisturbed);
     CHECK(here.result("short")["resumed_from_step"] == 700);
   }
 }

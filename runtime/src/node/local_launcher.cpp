@@ -25,10 +25,10 @@ std::vector<std::string> make_environment(const std::map<std::string, std::strin
                                           const std::vector<std::string>& devices) {
   std::map<std::string, std::string> variables;
   for (const auto* name : thread_variables)
-    variables[name] = "1";
+    variables.emplace(name, "1");
   // cuBLAS is deterministic only with a fixed workspace.
   if (!devices.empty())
-    variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8";
+    variables.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
   for (auto** entry = environ; *entry != nullptr; ++entry) {
     auto text = std::string{*entry};
     if (auto mark = text.find('='); mark != std::string::npos && mark > 0)
@@ -38,7 +38,7 @@ std::vector<std::string> make_environment(const std::map<std::string, std::strin
     variables[name] = value;
   for (std::size_t i = 0; i < devices.size(); ++i)
     variables["CUDA_VISIBLE_DEVICES"] = (i == 0 ? "" : variables["CUDA_VISIBLE_DEVICES"] + ",") + devices[i];
-  variables[worker_variable] = "1";
+  variables.insert_or_assign(worker_variable, std::string{"1"});
   std::vector<std::string> result;
   for (const auto& [name, value] : variables)
     result.push_back(name + "=" + value);

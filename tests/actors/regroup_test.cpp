@@ -872,7 +872,7 @@ TEST_CASE("joiners on a node that leaves are not waited for, and a node without 
 
 // -- other sizes ----------------------------------------------------------------------------------------------------
 
-TEST_CASE("what a training function with a loop of its own cannot do is told, and changes nothing") {
+TEST_CASE("what a training function with a custom loop cannot do is told, and changes nothing") {
   auto group = run_coordinator{settings_for(2, 2)};
   for (std::uint32_t i = 0; i < 2; ++i)
     static_cast<void>(group.on_ready(ready_of(i)));
@@ -887,7 +887,7 @@ TEST_CASE("what a training function with a loop of its own cannot do is told, an
   for (const auto& told : {group.on_pause(), group.on_resize(1), group.on_checkpoint_request()}) {
     REQUIRE(told.size() == 1);
     CHECK(std::holds_alternative<warn>(told[0].what));
-    CHECK(says(told[0].why, "a loop of its own"));
+    CHECK(says(told[0].why, "a custom loop"));
   }
   CHECK(group.training());
 }

@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/run_attempt.hpp>
 
+#include <troupe/actors/decisions/joiner_deadlines.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,12 +9,9 @@
 
 namespace troupe::actors {
 
-using namespace attempt_phase;
+using attempt_phase::regrouping;
 
 namespace {
-
-/// How long a joiner waits for others that were started, to be let in with them.
-constexpr auto joiner_patience = std::chrono::milliseconds{500};
 
 /// How long the members stand at a boundary for a joiner that has caught up: it has a step or two to apply.
 constexpr auto follower_patience = std::chrono::seconds{2};
@@ -40,23 +39,6 @@ void run_attempt::begin_at(step_id first_step) {
   furthest_ = first_step;
 }
 
-bool run_attempt::is_fruitless() const {
-  return std::max(furthest_, workers_.furthest()) <= began_at_ && workers_.any_ended_by_itself();
-}
-
-bool run_attempt::is_held() const noexcept {
-  const auto* now = std::get_if<regrouping>(&phase_);
-  return now != nullptr && now->next == regrouping::forming::held;
-}
-
-std::optional<std::string> run_attempt::cause() const {
-  if (const auto* now = std::get_if<regrouping>(&phase_))
-    return now->cause;
-  if (const auto* now = std::get_if<training>(&phase_); now != nullptr && now->asked)
-    return now->asked->cause;
-  return std::nullopt;
-}
-
 void run_attempt::note_progress(worker_record& who, step_id step) {
   who.note_applied(step);
   furthest_ = std::max(furthest_, step);
@@ -65,8 +47,6 @@ void run_attempt::note_progress(worker_record& who, step_id step) {
 run_action run_attempt::command(decltype(control_command::what) what, std::string why) {
   return {send_command{{config_.run, ++commands_, what}}, std::move(why)};
 }
-
-// -- the beginning ----------------------------------------------------------------------------------------------------
 
 void run_attempt::on_started(const std::vector<worker_place>& places, run_time now) {
   for (const auto& place : places)
@@ -79,12 +59,12 @@ run_actions run_attempt::on_ready(worker_record& who) {
     auto is_there = [](const worker_record& x) { return is_any<standing::ready, standing::ended>(x.stands); };
     return workers_.all(is_there) ? begin() : run_actions{};
   }
-  // What it is compared with is not known before the members have agreed, who may be held for want of workers.
+  // Its plan can be compared once the members have agreed on theirs. They may be held because there are too few.
   return plans_.empty() ? form_when_all_have_reported() : prepare(who);
 }
 
 run_actions run_attempt::begin() {
-  phase_ = training{};
+  state_.begin_training();
   for (auto& [id, who] : workers_)
     if (!who.is<standing::ended>()) {
       who.stands = standing::active{.plan = {}, .report = {}, .history = history_of(who.stands)};
@@ -92,8 +72,8 @@ run_actions run_attempt::begin() {
     }
   run_actions actions{{begin_all{}, fmt::format("all {} workers are ready", workers_.size())}};
   if (course_.asked == run_course::request::stop)
-    actions.push_back(command(stop_command{}, "a stop was asked for"));
-  // What came while they started: another size, capacity, a pause.
+    actions.push_back(command(stop_command{}, "a stop is requested"));
+  // Requests that came while the processes started: another size, a pause; and new capacity.
   append(actions, resize());
   if (course_.asked == run_course::request::pause)
     append(actions, ask_for_regroup("the run is paused"));
@@ -106,15 +86,12 @@ run_actions run_attempt::prepare(worker_record& who) {
 }
 
 run_actions run_attempt::accept(const run_plan& plan) {
-  for (auto& [id, who] : workers_)
-    if (auto* member = who.as<standing::active>())
-      member->plan.reset();
+  workers_.forget_plans();
   const auto is_next_loop = plans_.add(plan);
   run_actions actions{{accept_plans{plan}, "all workers have the same plan"}};
   for (auto& [id, who] : workers_)
     if (plans_.has_own_loop() && who.is_joining()) {
-      append(actions, dismiss(who, "nobody can join a loop of the training function's own",
-                              "the training function has a loop of its own"));
+      append(actions, dismiss(who, "no worker can join a custom loop", "the training function has a custom loop"));
     } else if (who.is<standing::ready>()) {
       append(actions, prepare(who));
     } else if (is_next_loop && waits(who)) {
@@ -129,18 +106,6 @@ run_actions run_attempt::accept(const run_plan& plan) {
   return actions;
 }
 
-run_actions run_attempt::on_plan_of_joiner(worker_record& who, const run_plan& plan) {
-  std::visit(
-      [&](auto& now) {
-        if constexpr (requires { now.history; })
-          now.history.loop = plan.loop;
-      },
-      who.stands);
-  return {{accept_plan_of{who.place.worker}, name_of(who.place) + " has the plan of the others"}};
-}
-
-// -- who is lost ------------------------------------------------------------------------------------------------------
-
 run_actions run_attempt::drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
                                      const error& reason) {
   auto actions = staging_.leave(who, before);
@@ -149,8 +114,8 @@ run_actions run_attempt::drop_joiner(const worker_record& who, const worker_stan
   joiner_budget_.add(cause);
   if (joiner_budget_.is_spent())
     actions.push_back(
-        {warn{}, fmt::format("{} in a row ended before they had joined, so that no more are started until there is "
-                             "new capacity or another size is asked for; the last one: {}",
+        {warn{}, fmt::format("{} in a row ended before they had joined, so no more are started until there is "
+                             "new capacity or the run is resized; the last one: {}",
                              count_workers(joiner_budget_.in_row(cause)), reason.message)});
   return actions;
 }
@@ -163,8 +128,7 @@ run_actions run_attempt::dismiss(worker_record& who, const std::string& reason, 
 }
 
 run_actions run_attempt::replace_missing() const {
-  // Nobody can join a loop of the training function's own: its members are those that are there when the attempt
-  // starts.
+  // No worker can join a custom loop: its members are those that are there when the attempt starts.
   if (!goes_on() || course_.is_ending() || plans_.has_own_loop() || !config_.failure.replace_lost ||
       joiner_budget_.is_spent())
     return {};
@@ -176,45 +140,26 @@ run_actions run_attempt::replace_missing() const {
   return {{start_more{missing}, fmt::format("{} of {} are missing", missing, count_workers(course_.workers))}};
 }
 
-bool run_attempt::explain_loss() {
-  auto* now = std::get_if<regrouping>(&phase_);
-  return now != nullptr && std::exchange(now->reported, regrouping::loss::explained) == regrouping::loss::unexplained;
-}
-
 run_actions run_attempt::regroup(const std::string& why, const error& reason, regrouping::loss reported) {
   if (!is_regrouping())
-    begin_regrouping(why, reported);
+    state_.begin_regrouping(why, reported);
   workers_.keep_needed(course_.workers);
   run_actions actions;
   // If all have reported, nobody in this generation has to hear of its end.
   const auto is_awaited = workers_.any(&worker_record::is_awaited);
-  auto& before = std::get<regrouping>(phase_).before;
-  if (is_awaited && std::exchange(before, regrouping::group::aborted) == regrouping::group::intact) {
-    for (auto& [id, who] : workers_)
-      if (auto* member = who.as<standing::active>())
-        member->plan.reset();
+  if (is_awaited && state_.abort_group()) {
+    workers_.forget_plans();
     actions.push_back({abort_generation{{errc::aborted, reason.message}}, why});
   }
   append(actions, form_when_all_have_reported());
   return actions;
 }
 
-void run_attempt::begin_regrouping(std::string cause, regrouping::loss reported) {
-  auto next = regrouping{.cause = std::move(cause), .checkpoint = {}, .reported = reported, .waits = {}};
-  if (const auto* before = std::get_if<training>(&phase_); before != nullptr && before->asked)
-    next.checkpoint = before->asked->checkpoint;
-  phase_ = std::move(next);
-}
-
 run_actions run_attempt::ask_for_regroup(const std::string& why) {
-  auto* now = std::get_if<training>(&phase_);
-  if (now == nullptr || now->asked || course_.is_ending())
+  if (course_.is_ending() || !state_.ask_for_regroup(why))
     return {};
-  now->asked = regroup_request{why, {}};
   return {command(regroup_command{generation_}, why)};
 }
-
-// -- joiners ----------------------------------------------------------------------------------------------------------
 
 /// Whether a joiner gets the state inside its first generation, while the members wait. It is so where that takes no
 /// time, or where they wait anyway, or are about to go; and where nothing else has helped.
@@ -230,35 +175,22 @@ bool run_attempt::takes_state_in_generation(const worker_record& joiner) const {
 /// Joiners that ask for a place get it at the next boundary, once they have the state. They wait for others that will
 /// ask in a moment.
 run_actions run_attempt::let_joiners_in(run_time now) {
-  auto others_come = false;
-  auto waits_long = false;
-  auto without_staging = false;
-  std::vector<worker_record*> waiting;
-  for (auto& [id, who] : workers_) {
-    if (!who.is_joining() || who.is<standing::following>())
-      continue;
-    if (!waits(who)) {
-      others_come = true;
-      continue;
-    }
-    waits_long = waits_long || now - history_of(who.stands).since > joiner_patience;
-    without_staging = without_staging || takes_state_in_generation(who);
-    waiting.push_back(&who);
-  }
-  if (waiting.empty() || (others_come && !waits_long))
+  const auto waiting = find_due(workers_, now);
+  if (waiting.empty())
     return {};
   const auto names = describe_joining(waiting);
+  const auto without_staging =
+      std::ranges::any_of(waiting, [this](const auto* x) { return takes_state_in_generation(*x); });
   return without_staging ? ask_for_regroup(names) : stage(waiting, names);
 }
 
 /// Has the members give them the state while they train on. One group at a time.
 run_actions run_attempt::stage(const std::vector<worker_record*>& joiners, const std::string& names) {
-  const auto* now = std::get_if<training>(&phase_);
-  if (now == nullptr || now->asked || course_.is_ending() || staging_.is_open(workers_))
+  if (!is_training() || state_.cause() || course_.is_ending() || staging_.is_open(workers_))
     return {};
   auto group = staging_.open(commands_ + 1, workers_, joiners);
   run_actions actions{command(stage_command{generation_, group.joiners, group.across_nodes, plans_.current_loop()},
-                              names + ": the state is on its way")};
+                              names + ": it gets the state while training goes on")};
   actions.push_back({std::move(group), names});
   return actions;
 }
@@ -283,16 +215,16 @@ run_actions run_attempt::on_report_of_follower(worker_record& who, const regroup
   if (!staging_.is_current(report.staging))
     return staging_.answer_again(who);
   const auto history = history_of(who.stands);
-  const auto asked = cause();
+  const auto asked = state_.cause();
   if (asked && report.has_state && report.generation == generation_ && plans_.is_current(history.loop)) {
     who.stands = standing::active{.plan = {}, .report = report, .history = history};
     who.note_applied(report.committed);
     joiner_budget_.reset();
     if (!is_regrouping())
-      begin_regrouping(*asked, regrouping::loss::explained);
+      state_.begin_regrouping(*asked, regrouping::loss::explained);
     return form_when_all_have_reported();
   }
-  // A member that still forms the group need not go on with it.
+  // Members that still form the group need not go on with it.
   auto actions = staging_.leave(who, who.stands);
   append(actions, wait_for_place(who, now));
   return actions;
@@ -304,7 +236,7 @@ run_actions run_attempt::wait_for_place(worker_record& who, run_time now) {
   if (plans_.is_behind(history.loop)) {
     who.stands = standing::preparing{history};
     auto actions = run_actions{{skip_loop{who.place.worker, plans_.of_loop(history.loop + 1)->evaluations},
-                                name_of(who.place) + " has come to a loop that is behind the others"}};
+                                name_of(who.place) + " has reached a loop that the members have completed"}};
     append(actions, form_when_all_have_reported());
     return actions;
   }
@@ -313,23 +245,13 @@ run_actions run_attempt::wait_for_place(worker_record& who, run_time now) {
   return is_regrouping() ? form_when_all_have_reported() : let_joiners_in(now);
 }
 
-/// Nobody stands still for long for one that is slower than it has said.
+/// Members do not wait long for a follower that is slower than it said.
 run_actions run_attempt::stop_waiting_for_followers(run_time now) {
-  auto* regroups = std::get_if<regrouping>(&phase_);
-  if (regroups == nullptr || !regroups->waits)
-    return {};
-  auto& since = regroups->waits->since;
-  since = since.value_or(now);
-  if (now - *since <= follower_patience)
+  const auto since = state_.waiting_since(now);
+  if (!since || now - *since <= follower_patience)
     return {};
   staging_groups::stop_waiting(workers_);
   return form_when_all_have_reported();
-}
-
-void run_attempt::on_sign_of_life(worker_record& who, std::uint64_t progress, run_time now) {
-  if (auto* joiner = who.as<standing::preparing>())
-    if (std::exchange(joiner->history.progress, progress) != progress)
-      joiner->history.since = now;
 }
 
 run_actions run_attempt::on_tick(run_time now) {
@@ -338,54 +260,50 @@ run_actions run_attempt::on_tick(run_time now) {
   return actions;
 }
 
-// -- the next generation ----------------------------------------------------------------------------------------------
-
 std::optional<run_actions> run_attempt::on_report_of_member(worker_record& who, const regroup_report& report) {
   who.as<standing::active>()->report = report;
   note_progress(who, report.committed);
   if (is_regrouping())
     return form_when_all_have_reported();
-  const auto asked = cause();
+  const auto asked = state_.cause();
   if (!asked || !report.between_steps || report.reason.code != errc::none)
     return std::nullopt;
-  begin_regrouping(*asked, regrouping::loss::explained);
+  state_.begin_regrouping(*asked, regrouping::loss::explained);
   return form_when_all_have_reported();
 }
 
 run_actions run_attempt::form_when_all_have_reported() {
-  auto* now = std::get_if<regrouping>(&phase_);
-  if (now == nullptr)
+  if (!is_regrouping())
     return {};
-  // If nobody is left, they are lost with their node, all at once: what that means is decided with the last of them.
+  // If nobody is active, all were lost with their node: that is decided when the last of them is reported.
   const auto reports = collect_reports(workers_);
   if (!reports)
     return {};
   const auto at_boundary = reports->point == report_point::boundary;
-  // Joiners that are about to come to this boundary are waited for, a moment.
+  // Members wait a moment for joiners that are about to come to this boundary.
   if (at_boundary && workers_.any(&worker_record::is_caught_up)) {
-    if (!now->waits)
-      now->waits.emplace();
+    state_.wait_for_followers();
     return {};
   }
   if (reports->with_state.empty() && course_.end) {
-    // Whoever had the state has finished, and joiners that did not get it any more are not needed.
+    // All that had the state have finished, and joiners that did not get it in time are not needed.
     for (auto* who : reports->members)
       who->stands = standing::released{};
-    phase_ = completed{};
+    state_.end_with(attempt_phase::completed{});
     return {};
   }
   if (reports->with_state.empty()) {
-    phase_ = lost{"nobody is left who has the state: " + now->cause};
+    state_.end_with(attempt_phase::lost{"no worker has the state any more: " + *state_.cause()});
     return {};
   }
   auto decision = decide_regroup(reports->with_state);
   if (!decision) {
-    phase_ = contradicted{reports->members.front()->place.worker, decision.error()};
+    state_.end_with(attempt_phase::contradicted{reports->members.front()->place.worker, decision.error()});
     return {};
   }
   if (must_be_held())
     return hold_at(decision->commit_point, reports->members.size());
-  const auto is_saved = now->checkpoint && decision->commands_agreed >= *now->checkpoint;
+  const auto is_saved = state_.checkpoint() && decision->commands_agreed >= *state_.checkpoint();
   if (at_boundary && is_saved && !course_.end && std::ranges::all_of(reports->members, &worker_record::is_leaving) &&
       !workers_.any([this](const worker_record& x) { return comes_in(x); }))
     return let_all_go(reports->members);
@@ -400,42 +318,42 @@ bool run_attempt::comes_in(const worker_record& who) const {
 bool run_attempt::must_be_held() const {
   if (course_.is_ending())
     return false;
-  // Before the first plan is agreed on, nobody comes further than to be ready.
+  // Before the first plan is agreed on, joiners wait as soon as they are ready.
   auto is_here = [&](const worker_record& x) {
     return x.is_active() || waits(x) || (x.is<standing::ready>() && plans_.empty());
   };
   const auto there = workers_.count([&](const worker_record& x) { return !x.is_leaving() && is_here(x); });
-  // Members that are to go, all of them, do not wait for others.
+  // If all members are to leave, they do not wait for others.
   return course_.asked == run_course::request::pause ||
          (config_.workers.is_elastic() && there > 0 && there < std::min(config_.workers.min, course_.workers));
 }
 
 run_actions run_attempt::hold_at(step_id commit_point, std::size_t members) {
-  if (std::exchange(std::get<regrouping>(phase_).next, regrouping::forming::held) == regrouping::forming::held)
+  if (!state_.hold())
     return {};
   if (course_.asked == run_course::request::pause)
     return {{hold{false}, fmt::format("the run is paused after step {}", commit_point)}};
   return {{hold{true}, fmt::format("the run waits after step {}: it needs at least {}, and has {}. Start more "
-                                   "caf-nodes, or ask for another size",
+                                   "caf-nodes, or resize the run",
                                    commit_point, count_workers(config_.workers.min), members)}};
 }
 
-/// All go, and nobody is there to take over: the run stands in its checkpoint until there is capacity for it.
+/// All leave, and nobody takes over: the run goes on from its checkpoint once there is capacity.
 run_actions run_attempt::let_all_go(const std::vector<worker_record*>& members) {
-  auto cause = std::get<regrouping>(phase_).cause;
+  auto cause = *state_.cause();
   run_actions actions;
   for (const auto* who : members) {
     actions.push_back({refuse_report{who->place.worker, {errc::aborted, "this worker's node goes away"}}, cause});
     actions.push_back({release_one{who->place.worker}, cause});
   }
-  phase_ = lost{std::move(cause)};
+  state_.end_with(attempt_phase::lost{std::move(cause)});
   return actions;
 }
 
 run_actions run_attempt::form(const collected_reports& reports, regroup_decision decision) {
   form_generation next;
   auto members = choose_staying(reports, next.released);
-  // A worker without the state can only be let in where nobody is in the middle of anything.
+  // A worker without the state can only join where nobody is in the middle of a step.
   if (reports.point == report_point::boundary)
     for (auto& [id, who] : workers_)
       if (comes_in(who) && !who.is_leaving()) {
@@ -450,12 +368,12 @@ run_actions run_attempt::form(const collected_reports& reports, regroup_decision
   next.record.attempt = number_;
   next.record.workers = static_cast<std::uint32_t>(members.size());
   next.record.commit_point = decision.commit_point;
-  next.record.reason = std::get<regrouping>(phase_).cause;
+  next.record.reason = *state_.cause();
   auto why = decision.reason;
   next.decision = std::move(decision);
-  phase_ = training{};
+  state_.begin_training();
   auto actions = run_actions{{std::move(next), std::move(why)}};
-  // What could not be done this time is done at the next boundary.
+  // Joiners that could not come in, and members that could not leave, do so at the next boundary.
   if (workers_.any([this](const worker_record& x) { return comes_in(x); }))
     append(actions, ask_for_regroup("joiners wait"));
   else if (workers_.leaving() > 0 && workers_.staying() > 0)
@@ -464,8 +382,6 @@ run_actions run_attempt::form(const collected_reports& reports, regroup_decision
     append(actions, ask_all_to_leave());
   return actions;
 }
-
-// -- who comes and goes -----------------------------------------------------------------------------------------------
 
 run_actions run_attempt::on_capacity() {
   joiner_budget_.reset();
@@ -477,38 +393,39 @@ run_actions run_attempt::on_node_leaving(std::uint32_t node, bool capacity_elsew
   if (!workers_.any(is_there))
     return {};
   if (plans_.has_own_loop())
-    return {{warn{}, "a node is going away, and the training function has a loop of its own, which nobody leaves: with "
-                     "the node its workers are lost, and the run starts again from its latest checkpoint"}};
+    return {{warn{},
+             "a node is going away, and the training function has a custom loop, which no worker can leave: with "
+             "the node its workers are lost, and the run starts again from its latest checkpoint"}};
   run_actions actions;
   for (auto& [id, who] : workers_) {
     if (!is_there(who))
       continue;
     who.leaves = departure::with_node;
-    // One without a place is not waited for.
+    // A joiner has nothing to hand over.
     if (who.is_joining())
       append(actions, dismiss(who, "its node is going away", "its node is going away"));
   }
-  // Members that were to go because fewer are wanted stay instead.
+  // Surplus members stay instead.
   workers_.keep_needed(course_.workers);
   if (capacity_elsewhere && config_.failure.replace_lost) {
-    // They go when their replacements are there, or when the time for that is over.
+    // They leave when their replacements have come, or at the drain timeout.
     actions.push_back({warn{}, "a node is going away: its workers are replaced"});
     append(actions, replace_missing());
   } else {
-    // With the last one goes the run, for now.
+    // If nobody stays, the run waits in a checkpoint for capacity.
     append(actions, workers_.staying() > 0 ? ask_for_regroup("workers leave with their node") : ask_all_to_leave());
   }
-  // A joiner that was waited for may have been among them.
+  // Members may have waited for one of these joiners.
   append(actions, form_when_all_have_reported());
   return actions;
 }
 
-/// All are to go, at a boundary that is behind a checkpoint: at one whose barrier has agreed on both commands.
+/// Has all members leave at a boundary behind a checkpoint: the barrier there has agreed on both commands.
 run_actions run_attempt::ask_all_to_leave() {
   auto actions = ask_for_regroup("the run's last node goes away");
   if (!actions.empty()) {
     append(actions, take_checkpoint());
-    std::get<training>(phase_).asked->checkpoint = commands_;
+    state_.require_checkpoint(commands_);
   }
   return actions;
 }
@@ -523,19 +440,19 @@ run_actions run_attempt::resize() {
   joiner_budget_.reset();
   if (is_starting())
     return {};
-  // Members that were to go may stay after all, unless their node goes; else the last ranks go first.
+  // Members that were to leave may stay after all, unless their node goes away; the last ranks leave first.
   workers_.keep_needed(course_.workers);
   const auto members = workers_.staying();
   workers_.mark_surplus(course_.workers);
-  // Joiners are let go before any member.
+  // Joiners are dismissed before any member leaves.
   run_actions actions;
   auto there = members;
   for (auto& [id, who] : workers_)
     if (who.is_joining() && ++there > course_.workers)
-      append(actions, dismiss(who, "it is not needed any more", "fewer workers are wanted"));
+      append(actions, dismiss(who, "it is no longer needed", "fewer workers are wanted"));
   if (members <= course_.workers) {
     append(actions, replace_missing());
-    // Fewer may be enough.
+    // A generation that was held may have enough workers now.
     append(actions, form_when_all_have_reported());
   } else {
     append(actions, is_regrouping() ? form_when_all_have_reported() : ask_for_regroup("fewer workers are wanted"));
@@ -550,29 +467,22 @@ run_actions run_attempt::pause() {
 
 run_actions run_attempt::resume() {
   course_.asked = run_course::request::none;
-  const auto cause = std::string{"the run was paused"};
-  if (auto* now = std::get_if<regrouping>(&phase_)) {
-    now->next = regrouping::forming::open;
-    now->cause = cause;
-  } else if (auto* before = std::get_if<training>(&phase_); before != nullptr && before->asked) {
-    before->asked->cause = cause;
-  }
+  state_.resume("the run was paused");
   return form_when_all_have_reported();
 }
 
 run_actions run_attempt::stop() {
   course_.asked = run_course::request::stop;
-  run_actions actions{command(stop_command{}, "a stop was asked for")};
-  // Members that are held have to do one more step to stop after.
+  run_actions actions{command(stop_command{}, "a stop is requested")};
+  // Members that are held do one more step, and stop after it.
   append(actions, form_when_all_have_reported());
   return actions;
 }
 
 run_actions run_attempt::take_checkpoint() {
   if (plans_.has_own_loop())
-    return {
-        {warn{}, "the training function has a loop of its own, and takes its checkpoints itself: with its reports"}};
-  return {command(checkpoint_command{}, "a checkpoint was asked for")};
+    return {{warn{}, "the training function has a custom loop, and takes its checkpoints itself, with its reports"}};
+  return {command(checkpoint_command{}, "a checkpoint is requested")};
 }
 
 } // namespace troupe::actors

@@ -1,6 +1,6 @@
 #include <troupe/actors/decisions/run_coordinator.hpp>
 
-#include <troupe/actors/decisions/overdue_joiners.hpp>
+#include <troupe/actors/decisions/joiner_deadlines.hpp>
 
 #include <fmt/format.h>
 
@@ -10,64 +10,26 @@ namespace troupe::actors {
 
 using namespace run_phase;
 
-namespace {
-
-/// Whether another worker may do what this one cannot: data may be damaged on the way, a GPU may be lost.
-bool may_be_an_accident(const error& reason) {
-  return reason.code == errc::user_error || reason.code == errc::device_error;
-}
-
-run_course initial_course(const run_coordinator::settings& config) {
-  return {config.workers.is_elastic() ? config.workers.max : static_cast<std::uint32_t>(config.places.size()),
-          run_course::request::none,
-          {}};
-}
-
-/// Whether its training function is over, one way or the other.
-bool is_done(const worker_standing& x) {
-  return std::holds_alternative<standing::finished>(x) || is_let_go(x);
-}
-
-} // namespace
-
 run_coordinator::run_coordinator(const settings& config)
     : first_step_(config.first_step),
       resumed_(config.resumed),
       hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
       budget_(config.failure.max_failures, config.failure.window),
-      attempt_({config.run, config.failure, config.workers, config.start_timeout}, initial_course(config),
-               config.first_step) {
+      attempt_({config.run, config.failure, config.workers, config.start_timeout},
+               run_course{config.workers, config.places.size()}, config.first_step) {
   on_started(config.places);
 }
 
-failure_record run_coordinator::record(const worker_record& who, error reason) const {
-  return describe_failure(who, attempt_.generation(), std::move(reason));
-}
-
-std::string run_coordinator::awaited_reports() const {
-  return goes_on() && attempt_.is_regrouping() ? attempt_.workers().awaited_reports() : std::string{};
-}
-
-std::string run_coordinator::state_sha256() const {
-  const auto& end = attempt_.course().end;
-  return end ? end->state_sha256 : std::string{};
-}
-
-step_id run_coordinator::final_step() const {
-  const auto& end = attempt_.course().end;
-  return end ? end->step : first_step_;
-}
-
-/// Does what the attempt could not go on from.
+/// Ends or restarts the attempt if it says that it cannot go on.
 run_actions run_coordinator::settle(run_actions actions) {
   if (!is<running>())
     return actions;
-  if (const auto* lost = std::get_if<attempt_phase::lost>(&attempt_.phase()))
+  if (const auto* lost = std::get_if<attempt_phase::lost>(&attempt_.state().phase()))
     append(actions, restart(std::nullopt, lost->why));
-  else if (const auto* found = std::get_if<attempt_phase::contradicted>(&attempt_.phase()))
+  else if (const auto* found = std::get_if<attempt_phase::contradicted>(&attempt_.state().phase()))
     append(actions, fail_run(record(*attempt_.workers().find(found->worker), found->reason),
                              "the reports contradict each other"));
-  else if (std::holds_alternative<attempt_phase::completed>(attempt_.phase()))
+  else if (std::holds_alternative<attempt_phase::completed>(attempt_.state().phase()))
     append(actions, release());
   return actions;
 }
@@ -76,12 +38,6 @@ run_actions run_coordinator::with_replacement(run_actions actions) {
   if (goes_on())
     append(actions, attempt_.replace_missing());
   return actions;
-}
-
-// -- the beginning ----------------------------------------------------------------------------------------------------
-
-void run_coordinator::on_started(const std::vector<worker_place>& places, time now) {
-  attempt_.on_started(places, now);
 }
 
 run_actions run_coordinator::on_ready(const worker_ready& message) {
@@ -134,24 +90,21 @@ run_actions run_coordinator::on_plan_of_joiner(worker_record& who, const run_pla
   const auto* accepted = attempt_.plans().of_loop(message.loop);
   auto wrong =
       accepted == nullptr ? std::nullopt : compare_plans(*accepted, "in this run", message, "on " + name_of(who.place));
-  if (!wrong)
-    return attempt_.on_plan_of_joiner(who, message);
-  run_actions actions{{refuse_plans{*wrong, who.place.worker}, "a joiner has another plan"}};
+  if (!wrong) {
+    who.note_loop(message.loop);
+    return {{accept_plan_of{who.place.worker}, name_of(who.place) + " has the same plan as the members"}};
+  }
+  run_actions actions{{refuse_plans{*wrong, who.place.worker}, "a joiner has a different plan"}};
   append(actions, give_up_joiner(who, record(who, std::move(*wrong))));
-  actions.push_back({release_one{who.place.worker}, "it has another plan"});
+  actions.push_back({release_one{who.place.worker}, "it has a different plan"});
   return with_replacement(std::move(actions));
 }
 
 run_actions run_coordinator::on_start_timeout(time now) {
-  auto missing = std::string{};
-  const worker_record* first = nullptr;
-  for (const auto& [id, who] : attempt_.workers())
-    if (who.is<standing::started>()) {
-      missing += (missing.empty() ? "" : ", ") + name_of(who.place);
-      first = first == nullptr ? &who : first;
-    }
+  const auto* first = attempt_.workers().first<standing::started>();
   if (first == nullptr || !starting())
     return {};
+  const auto missing = attempt_.workers().missing();
   auto what = record(*first, {errc::timed_out, missing + " did not join in time after the start of the process: see "
                                                          "the worker's output, or raise run.start_timeout"});
   auto why = missing + " did not join in time";
@@ -160,8 +113,6 @@ run_actions run_coordinator::on_start_timeout(time now) {
     return restart(std::move(what), std::move(why));
   return fail_run(std::move(what), why);
 }
-
-// -- who is lost ------------------------------------------------------------------------------------------------------
 
 /// Counts a failure that happens now. Whether it is not one too many.
 bool run_coordinator::within_budget(time now) {
@@ -181,7 +132,7 @@ run_actions run_coordinator::on_ended(const worker_ended& message, time now) {
       return {};
     return is<failing>() ? conclude_failure("all workers have ended") : conclude_end("all workers have ended");
   }
-  // What becomes of it is of no interest any more, but it has made capacity.
+  // How it ended does not matter any more, but there is capacity for another.
   if (is_let_go(before))
     return with_replacement({});
   auto what = describe_exit(*who, before, generation(), message);
@@ -226,7 +177,7 @@ run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string&
   return actions;
 }
 
-/// A member is gone, which stood here. The others go on without it, if there are any and the budget allows it.
+/// A member has ended, which stood here before. The others go on without it if the budget allows that.
 run_actions run_coordinator::lose(const worker_standing& before, failure_record what, const std::string& why,
                                   time now) {
   if (!goes_on())
@@ -243,11 +194,6 @@ run_actions run_coordinator::lose(const worker_standing& before, failure_record 
   return go_on_without(std::move(what), why);
 }
 
-/// Whether nobody is left, and nobody has reported the result of all.
-bool run_coordinator::is_all_lost() const {
-  return attempt_.workers().nobody_is_active() && !somebody_has_finished();
-}
-
 /// The run survives this failure.
 run_actions run_coordinator::go_on_without(failure_record what, const std::string& why) {
   if (is_all_lost())
@@ -259,7 +205,7 @@ run_actions run_coordinator::go_on_without(failure_record what, const std::strin
   return settle(attempt_.regroup(why, reason, attempt_phase::regrouping::loss::explained));
 }
 
-/// A worker is gone that stood here and had no place yet: the members do not miss it.
+/// A worker has ended or is given up that had no place yet, and stood here before: the members do not miss it.
 run_actions run_coordinator::lose_joiner(worker_record& who, const worker_standing& before, failure_record what,
                                          ended_by cause) {
   auto reason = what.reason;
@@ -267,7 +213,7 @@ run_actions run_coordinator::lose_joiner(worker_record& who, const worker_standi
   return settle(attempt_.drop_joiner(who, before, cause, reason));
 }
 
-/// A joiner is of no use, and its process lives.
+/// Gives up a joiner whose process lives.
 run_actions run_coordinator::give_up_joiner(worker_record& who, failure_record what) {
   const auto before = std::exchange(who.stands, standing::dismissed{});
   return lose_joiner(who, before, std::move(what), ended_by::itself);
@@ -278,9 +224,10 @@ run_actions run_coordinator::restart(std::optional<failure_record> what, std::st
   // A process that is killed from outside is no sign that the next attempt would end so, too.
   const auto is_one_too_many = repeated_.note_end_of_attempt(attempt_.is_fruitless());
   if (what && is_one_too_many)
-    return fail_run(std::move(*what),
-                    fmt::format("nobody is left, as in the {} attempts before, in which no step was done: {}",
-                                repeated_.fruitless_attempts() - 1, why));
+    return fail_run(
+        std::move(*what),
+        fmt::format("no worker is left, as in the {} attempts before, and none of them completed a step: {}",
+                    repeated_.fruitless_attempts() - 1, why));
   if (what)
     failures_.add(std::move(*what));
   attempt_ = attempt_.next();
@@ -314,7 +261,7 @@ run_actions run_coordinator::fail_once(worker_record& who, const worker_finished
 
 run_actions run_coordinator::on_group_hang(const std::string& why, time now) {
   // Workers that wait for the others to report, or for a joiner, wait for the driver.
-  const auto* who = attempt_.workers().first_active();
+  const auto* who = attempt_.workers().first<standing::active>();
   if (!training() || who == nullptr)
     return {};
   auto what = record(*who, {errc::timed_out, why});
@@ -325,15 +272,13 @@ run_actions run_coordinator::on_group_hang(const std::string& why, time now) {
   return go_on_without(std::move(what), why);
 }
 
-// -- reports, and who comes and goes ----------------------------------------------------------------------------------
-
 run_actions run_coordinator::on_report(const regroup_report& report, time now) {
   auto* who = attempt_.workers().find(report.worker);
   if (who == nullptr || (!who->is_active() && !who->is_joining()))
     return {{refuse_report{report.worker,
-                           {errc::stale_generation, "this worker has been given up, and the others go "
+                           {errc::stale_generation, "this worker was given up, and the others go "
                                                     "on without it"}},
-             "it was given up"}};
+             "it was given up before"}};
   if (!goes_on())
     return {{refuse_report{report.worker, {errc::aborted, "the run is ending"}}, "the run is ending"}};
   if (is_any<standing::preparing, standing::waiting, standing::following>(who->stands))
@@ -364,7 +309,7 @@ void run_coordinator::on_applied(worker_id worker, step_id step) {
 
 void run_coordinator::on_sign_of_life(worker_id worker, std::uint64_t progress, time now) {
   if (auto* who = attempt_.workers().find(worker))
-    attempt_.on_sign_of_life(*who, progress, now);
+    who->note_sign_of_life(progress, now);
 }
 
 run_actions run_coordinator::on_tick(time now) {
@@ -395,15 +340,12 @@ run_actions run_coordinator::on_drain_timeout() {
   return goes_on() ? attempt_.on_drain_timeout() : run_actions{};
 }
 
-// -- what users ask for -----------------------------------------------------------------------------------------------
-
 run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
   if ((!goes_on() && !starting()) || workers_wanted == 0)
     return {};
   if (has_own_loop())
-    return {{warn{},
-             "the training function has a loop of its own, into which nobody can be let: stop the run, and go on "
-             "with another number of workers"}};
+    return {{warn{}, "the training function has a custom loop, which no worker can join: stop the run, and resume it "
+                     "with another number of workers"}};
   attempt_.course().workers = workers_wanted;
   return settle(attempt_.resize());
 }
@@ -412,8 +354,7 @@ run_actions run_coordinator::on_pause() {
   if ((!goes_on() && !starting()) || attempt_.course().is_ending())
     return {};
   if (has_own_loop())
-    return {
-        {warn{}, "the training function has a loop of its own, which cannot be paused: stop the run, and resume it"}};
+    return {{warn{}, "the training function has a custom loop, which cannot be paused: stop the run, and resume it"}};
   return attempt_.pause();
 }
 
@@ -424,7 +365,7 @@ run_actions run_coordinator::on_resume() {
 }
 
 run_actions run_coordinator::on_hold_timeout() {
-  const auto* first = attempt_.workers().first_active();
+  const auto* first = attempt_.workers().first<standing::active>();
   if (!held() || attempt_.course().asked != run_course::request::none || first == nullptr)
     return {};
   return fail_run(record(*first, {errc::timed_out, fmt::format("there were fewer than {} for longer than "
@@ -437,7 +378,7 @@ run_actions run_coordinator::on_hold_timeout() {
 run_actions run_coordinator::on_stop(const stop_request& message) {
   if (over() || is<releasing>())
     return {};
-  // Nobody turns a failure into a success by stopping it.
+  // A stop never covers up a failure.
   if (is<failing>())
     return message.immediately ? conclude_failure("an immediate stop was asked for") : run_actions{};
   if (message.immediately)
@@ -457,8 +398,6 @@ run_actions run_coordinator::on_checkpoint_request() {
   return attempt_.take_checkpoint();
 }
 
-// -- the end ----------------------------------------------------------------------------------------------------------
-
 run_actions run_coordinator::on_finished(const worker_finished& message, time now) {
   auto* who = attempt_.workers().find(message.worker);
   if (who == nullptr || over())
@@ -467,7 +406,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message, time no
     if (!goes_on())
       return {};
     auto actions = give_up_joiner(*who, record(*who, message.reason));
-    actions.push_back({release_one{message.worker}, "it has failed before it had joined"});
+    actions.push_back({release_one{message.worker}, "it failed before it had a place"});
     return with_replacement(std::move(actions));
   }
   if (!who->is_active())
@@ -480,7 +419,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message, time no
     const auto lost = name_of(who->place) + " has lost its group";
     if (training() && !within_budget(now))
       return fail_run(std::move(what), lost + ", too often");
-    return restart(std::move(what), attempt_.cause().value_or(lost));
+    return restart(std::move(what), attempt_.state().cause().value_or(lost));
   }
   if (may_be_an_accident(message.reason) && goes_on() && budget_.survives_failures())
     return fail_once(*who, message, now);

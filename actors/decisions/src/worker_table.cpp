@@ -29,6 +29,21 @@ bool worker_record::is_awaited() const noexcept {
   return member != nullptr && !member->report;
 }
 
+void worker_record::note_sign_of_life(std::uint64_t progress, run_time now) {
+  auto* joiner = as<standing::preparing>();
+  if (joiner != nullptr && std::exchange(joiner->history.progress, progress) != progress)
+    joiner->history.since = now;
+}
+
+void worker_record::note_loop(std::uint32_t loop) {
+  std::visit(
+      [&](auto& now) {
+        if constexpr (requires { now.history; })
+          now.history.loop = loop;
+      },
+      stands);
+}
+
 std::string name_of(const worker_place& place) {
   return fmt::format("worker {} (rank {})", place.worker, place.rank);
 }
@@ -58,13 +73,6 @@ const worker_record* worker_table::find(worker_id worker) const {
   return i == workers_.end() ? nullptr : &i->second;
 }
 
-const worker_record* worker_table::first_active() const {
-  for (const auto& [id, who] : workers_)
-    if (who.is_active())
-      return &who;
-  return nullptr;
-}
-
 std::uint32_t worker_table::staying() const {
   return count([](const worker_record& x) { return x.is_active() && !x.is_leaving(); });
 }
@@ -90,6 +98,20 @@ step_id worker_table::furthest() const {
   for (const auto& [id, who] : workers_)
     result = std::max(result, who.applied);
   return result;
+}
+
+std::string worker_table::missing() const {
+  auto result = std::string{};
+  for (const auto& [id, who] : workers_)
+    if (who.is<standing::started>())
+      result += (result.empty() ? "" : ", ") + name_of(who.place);
+  return result;
+}
+
+void worker_table::forget_plans() {
+  for (auto& [id, who] : workers_)
+    if (auto* member = who.as<standing::active>())
+      member->plan.reset();
 }
 
 std::string worker_table::awaited_reports() const {

@@ -20,6 +20,11 @@ inline constexpr std::int32_t never_started = -1;
 /// `who` failed in this generation for this reason.
 [[nodiscard]] failure_record describe_failure(const worker_record& who, generation_id generation, error reason);
 
+/// Whether another worker may do what this one cannot: data may be damaged on the way, a GPU may be lost.
+[[nodiscard]] inline bool may_be_an_accident(const error& reason) noexcept {
+  return reason.code == errc::user_error || reason.code == errc::device_error;
+}
+
 /// Who ended the process. What took more memory than there is would do so again, although the kernel kills it.
 [[nodiscard]] ended_by who_ended(const worker_ended& message);
 

@@ -1,10 +1,11 @@
 #pragma once
 
 #include <troupe/actors/decisions/accepted_plans.hpp>
-#include <troupe/actors/decisions/attempt_phase.hpp>
+#include <troupe/actors/decisions/attempt_state.hpp>
 #include <troupe/actors/decisions/failure_budget.hpp>
 #include <troupe/actors/decisions/generation_forming.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
+#include <troupe/actors/decisions/run_course.hpp>
 #include <troupe/actors/decisions/staging_groups.hpp>
 #include <troupe/actors/decisions/worker_table.hpp>
 #include <troupe/config.hpp>
@@ -12,6 +13,7 @@
 #include <troupe/messages/regroup.hpp>
 #include <troupe/messages/staging.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -24,7 +26,7 @@ namespace troupe::actors {
 
 /// One attempt of a run, from the start of its processes: who is a member, who joins and leaves, and when the next
 /// generation is formed of whom. What a failure means for the run is decided by `run_coordinator`, which owns the
-/// attempt, and looks at `phase` after each call. Not thread-safe.
+/// attempt, and looks at `state` after each call. Not thread-safe.
 class run_attempt {
  public:
   struct settings {
@@ -42,19 +44,19 @@ class run_attempt {
   void begin_at(step_id first_step);
   [[nodiscard]] step_id began_at() const noexcept { return began_at_; }
   /// Whether no step was applied, and a process has ended by itself.
-  [[nodiscard]] bool is_fruitless() const;
+  [[nodiscard]] bool is_fruitless() const {
+    return std::max(furthest_, workers_.furthest()) <= began_at_ && workers_.any_ended_by_itself();
+  }
 
   [[nodiscard]] const settings& config() const noexcept { return config_; }
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
   [[nodiscard]] generation_id generation() const noexcept { return generation_; }
-  [[nodiscard]] const any_attempt_phase& phase() const noexcept { return phase_; }
-  [[nodiscard]] bool is_starting() const noexcept { return is<attempt_phase::starting>(); }
-  [[nodiscard]] bool is_training() const noexcept { return is<attempt_phase::training>(); }
-  [[nodiscard]] bool is_regrouping() const noexcept { return is<attempt_phase::regrouping>(); }
+  [[nodiscard]] const attempt_state& state() const noexcept { return state_; }
+  [[nodiscard]] bool is_starting() const noexcept { return state_.is<attempt_phase::starting>(); }
+  [[nodiscard]] bool is_training() const noexcept { return state_.is<attempt_phase::training>(); }
+  [[nodiscard]] bool is_regrouping() const noexcept { return state_.is<attempt_phase::regrouping>(); }
   [[nodiscard]] bool goes_on() const noexcept { return is_training() || is_regrouping(); }
-  [[nodiscard]] bool is_held() const noexcept;
-  /// Why members regroup, or are asked to; nothing while they train.
-  [[nodiscard]] std::optional<std::string> cause() const;
+  [[nodiscard]] bool is_held() const noexcept { return state_.is_held(); }
   [[nodiscard]] run_course& course() noexcept { return course_; }
   [[nodiscard]] const run_course& course() const noexcept { return course_; }
   [[nodiscard]] worker_table& workers() noexcept { return workers_; }
@@ -69,19 +71,17 @@ class run_attempt {
   [[nodiscard]] run_actions on_ready(worker_record& who);
   /// All members have this plan.
   [[nodiscard]] run_actions accept(const run_plan& plan);
-  [[nodiscard]] run_actions on_plan_of_joiner(worker_record& who, const run_plan& plan);
   [[nodiscard]] run_actions on_caught_up(const caught_up& message);
   [[nodiscard]] run_actions on_report_of_joiner(worker_record& who, const regroup_report& report, run_time now);
   /// Nothing if nobody has asked for this report: the worker's group is gone.
   [[nodiscard]] std::optional<run_actions> on_report_of_member(worker_record& who, const regroup_report& report);
-  void on_sign_of_life(worker_record& who, std::uint64_t progress, run_time now);
   [[nodiscard]] run_actions on_tick(run_time now);
 
   /// A member is gone, or the group does not move: the others form the next generation.
   [[nodiscard]] run_actions regroup(const std::string& why, const error& reason,
                                     attempt_phase::regrouping::loss reported);
-  /// Whether the loss that is reported now is behind what a worker has found before. The next one is not.
-  [[nodiscard]] bool explain_loss();
+  /// As `attempt_state::explain_loss`.
+  [[nodiscard]] bool explain_loss() { return state_.explain_loss(); }
   /// A joiner that stood here is gone, or is not wanted: the members do not miss it.
   [[nodiscard]] run_actions drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
                                         const error& reason);
@@ -99,18 +99,12 @@ class run_attempt {
   [[nodiscard]] run_actions form_when_all_have_reported();
 
  private:
-  template <class Phase>
-  [[nodiscard]] bool is() const noexcept {
-    return std::holds_alternative<Phase>(phase_);
-  }
   run_action command(decltype(control_command::what) what, std::string why);
   run_actions begin();
   run_actions prepare(worker_record& who);
   run_actions dismiss(worker_record& who, const std::string& reason, const std::string& why);
   run_actions ask_for_regroup(const std::string& why);
   run_actions ask_all_to_leave();
-  void begin_regrouping(std::string cause, attempt_phase::regrouping::loss reported);
-
   run_actions let_joiners_in(run_time now);
   run_actions stage(const std::vector<worker_record*>& joiners, const std::string& names);
   run_actions wait_for_place(worker_record& who, run_time now);
@@ -128,7 +122,7 @@ class run_attempt {
   std::uint32_t number_ = 1;
   generation_id generation_{1};
   run_course course_;
-  any_attempt_phase phase_;
+  attempt_state state_;
   worker_table workers_;
   accepted_plans plans_;
   joiner_budget joiner_budget_;

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -48,8 +49,9 @@ struct over {};
 } // namespace run_phase
 
 /// Decides what happens to a run: when it begins, whether the workers agree, what a failure means, when it is over. Who
-/// comes and goes is decided by its attempt. A plain class: no actor, socket or clock; the trainer carries messages to
-/// and from it. One instance for each run; not thread-safe.
+/// comes and goes is decided by its attempt. Its events come from workers, from nodes, from users and from the clock,
+/// in that order. A plain class: no actor, socket or clock; the trainer carries messages to and from it. One instance
+/// for each run; not thread-safe.
 class run_coordinator {
  public:
   /// `places` by rank; `compare_numerics` is a function from two fingerprints (JSON text) to the list of their
@@ -75,7 +77,7 @@ class run_coordinator {
 
   explicit run_coordinator(const settings& config);
 
-  // -- what workers say -----------------------------------------------------------------------------------------------
+  /// A process has joined.
   [[nodiscard]] run_actions on_ready(const worker_ready& message);
   [[nodiscard]] run_actions on_plan(const run_plan& message);
   [[nodiscard]] run_actions on_finished(const worker_finished& message, time now = {});
@@ -88,7 +90,6 @@ class run_coordinator {
   /// A worker's heartbeat: one that changes `progress` on the way to its first loop is not given up.
   void on_sign_of_life(worker_id worker, std::uint64_t progress, time now);
 
-  // -- what nodes say -------------------------------------------------------------------------------------------------
   [[nodiscard]] run_actions on_ended(const worker_ended& message, time now = {});
   /// A node's connection is gone, or it is silent: its workers are lost.
   [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& why, time now = {});
@@ -98,19 +99,17 @@ class run_coordinator {
   [[nodiscard]] run_actions on_drain_timeout();
   /// There is capacity for more workers, perhaps.
   [[nodiscard]] run_actions on_capacity();
-  /// What was started after `start_more`.
-  void on_started(const std::vector<worker_place>& places, time now = {});
-  /// What was started after `restart_run`, from the state of `first_step`.
+  /// These were started after `start_more`.
+  void on_started(const std::vector<worker_place>& places, time now = {}) { attempt_.on_started(places, now); }
+  /// These were started after `restart_run`, from the state of `first_step`.
   void on_restarted(const std::vector<worker_place>& places, std::optional<resumed_plan> resumed, step_id first_step);
 
-  // -- what users say -------------------------------------------------------------------------------------------------
   [[nodiscard]] run_actions on_stop(const stop_request& message);
   [[nodiscard]] run_actions on_checkpoint_request();
   [[nodiscard]] run_actions on_resize(std::uint32_t workers);
   [[nodiscard]] run_actions on_pause();
   [[nodiscard]] run_actions on_resume();
 
-  // -- what the clock says --------------------------------------------------------------------------------------------
   /// Not all workers have joined within the limit.
   [[nodiscard]] run_actions on_start_timeout(time now = {});
   /// The survivors of a failure, or released workers, took longer than the grace period.
@@ -123,14 +122,20 @@ class run_coordinator {
   /// All ranks have waited in collective operations, or for the driver, for too long: `why` says which and where.
   [[nodiscard]] run_actions on_group_hang(const std::string& why, time now = {});
 
-  /// In the order in which they were told. Those that ended the run are last, their cause first among them.
+  /// In the order in which they were reported. Those that ended the run are last, their cause first among them.
   [[nodiscard]] const std::vector<failure_record>& failures() const noexcept { return failures_.records(); }
   /// Empty until a training function has returned.
-  [[nodiscard]] std::string state_sha256() const;
+  [[nodiscard]] std::string state_sha256() const {
+    const auto& end = attempt_.course().end;
+    return end ? end->state_sha256 : std::string{};
+  }
   /// The last step that all workers have applied, known when they finished.
-  [[nodiscard]] step_id final_step() const;
+  [[nodiscard]] step_id final_step() const {
+    const auto& end = attempt_.course().end;
+    return end ? end->step : first_step_;
+  }
   [[nodiscard]] bool exact_hosts() const noexcept { return hosts_.is_exact(); }
-  /// The last that was formed, from 1; greater than any that was given up.
+  /// The generation that was formed last, from 1.
   [[nodiscard]] generation_id generation() const noexcept { return attempt_.generation(); }
   [[nodiscard]] std::uint32_t attempt() const noexcept { return attempt_.number(); }
   [[nodiscard]] bool over() const noexcept { return is<run_phase::over>(); }
@@ -143,8 +148,10 @@ class run_coordinator {
   /// Whether all have reported, and the next generation waits for `on_resume` or more workers.
   [[nodiscard]] bool held() const noexcept { return is<run_phase::running>() && attempt_.is_held(); }
   /// Which workers have not reported yet, for people; empty unless a generation is to be formed.
-  [[nodiscard]] std::string awaited_reports() const;
-  /// Whether it is one of this attempt's workers; and of those whose processes are still to join.
+  [[nodiscard]] std::string awaited_reports() const {
+    return goes_on() && attempt_.is_regrouping() ? attempt_.workers().awaited_reports() : std::string{};
+  }
+  /// Whether it is a worker of this attempt; and one whose process has yet to join.
   [[nodiscard]] bool knows(worker_id worker) const { return attempt_.workers().find(worker) != nullptr; }
   [[nodiscard]] bool expects(worker_id worker) const { return attempt_.workers().stands_as<standing::started>(worker); }
   /// Whether it is a joiner that repeats what the members do.
@@ -159,7 +166,7 @@ class run_coordinator {
   [[nodiscard]] const std::vector<run_plan>& accepted() const noexcept { return attempt_.plans().all(); }
   /// Whether the training function has a loop of its own, without boundaries that the coordinator could use.
   [[nodiscard]] bool has_own_loop() const { return attempt_.plans().has_own_loop(); }
-  /// Whether something has gone wrong or all is done, so that only a grace period is left.
+  /// Whether the run fails or all is done: what is left of it has a grace period to end.
   [[nodiscard]] bool in_grace() const noexcept { return is<run_phase::failing>() || is<run_phase::releasing>(); }
 
  private:
@@ -167,9 +174,12 @@ class run_coordinator {
   [[nodiscard]] bool is() const noexcept {
     return std::holds_alternative<Phase>(phase_);
   }
-  [[nodiscard]] failure_record record(const worker_record& who, error reason) const;
+  [[nodiscard]] failure_record record(const worker_record& who, error reason) const {
+    return describe_failure(who, generation(), std::move(reason));
+  }
   [[nodiscard]] bool within_budget(time now);
-  [[nodiscard]] bool is_all_lost() const;
+  /// Whether nobody is left, and nobody has reported the result of all.
+  [[nodiscard]] bool is_all_lost() const { return attempt_.workers().nobody_is_active() && !somebody_has_finished(); }
 
   run_actions settle(run_actions actions);
   run_actions with_replacement(run_actions actions);

@@ -125,6 +125,11 @@ template <class... Standings>
 /// What it has done as a joiner, so far; only `since` before it is one.
 [[nodiscard]] joiner_history history_of(const worker_standing& x);
 
+/// Its training function has returned or failed, or the run does not need that.
+[[nodiscard]] inline bool is_done(const worker_standing& x) noexcept {
+  return std::holds_alternative<standing::finished>(x) || is_let_go(x);
+}
+
 /// Whether a member is to leave at the next boundary.
 enum class departure : std::uint8_t {
   none,
@@ -169,6 +174,10 @@ struct worker_record {
   [[nodiscard]] bool is_caught_up() const noexcept;
   /// An active worker that has not reported.
   [[nodiscard]] bool is_awaited() const noexcept;
+  /// A joiner on its way to its loop that has made progress is not overdue.
+  void note_sign_of_life(std::uint64_t progress, run_time now);
+  /// A joiner has reached this loop.
+  void note_loop(std::uint32_t loop);
   void note_applied(step_id step) { applied = std::max(applied, step); }
 };
 
@@ -214,9 +223,13 @@ class worker_table {
     return static_cast<std::uint32_t>(std::ranges::count_if(workers_ | std::views::values, predicate));
   }
 
-  /// The active worker with the lowest id; null if there is none.
-  [[nodiscard]] const worker_record* first_active() const;
-  [[nodiscard]] bool nobody_is_active() const { return first_active() == nullptr; }
+  /// The worker with the lowest id that stands so; null if there is none.
+  template <class Standing>
+  [[nodiscard]] const worker_record* first() const {
+    auto i = std::ranges::find_if(workers_, [](const auto& entry) { return entry.second.template is<Standing>(); });
+    return i == workers_.end() ? nullptr : &i->second;
+  }
+  [[nodiscard]] bool nobody_is_active() const { return first<standing::active>() == nullptr; }
   /// Active workers that are to stay, or to leave, at the next boundary.
   [[nodiscard]] std::uint32_t staying() const;
   [[nodiscard]] std::uint32_t leaving() const;
@@ -225,11 +238,15 @@ class worker_table {
   [[nodiscard]] bool any_ended_by_itself() const;
   /// The furthest step that any of them has applied.
   [[nodiscard]] step_id furthest() const;
+  /// "worker 1 (rank 1), worker 2 (rank 2)": those that were started and have not joined.
+  [[nodiscard]] std::string missing() const;
   /// "worker 2 (rank 2) on host-1, worker 3 (rank 3) on host-2": those whose reports are awaited.
   [[nodiscard]] std::string awaited_reports() const;
   /// Where processes are that were started and have not ended.
   [[nodiscard]] std::vector<worker_place> occupied() const;
 
+  /// The plans of all active workers are answered, or no longer valid.
+  void forget_plans();
   /// The processes on this node have ended, all at once. Returns their workers, with what they were before.
   struct loss {
     worker_record* who = nullptr;

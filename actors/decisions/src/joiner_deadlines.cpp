@@ -1,8 +1,15 @@
-#include <troupe/actors/decisions/overdue_joiners.hpp>
+#include <troupe/actors/decisions/joiner_deadlines.hpp>
 
 #include <fmt/format.h>
 
 namespace troupe::actors {
+
+namespace {
+
+/// How long a joiner waits for others that were started, to be let in with them.
+constexpr auto patience = std::chrono::milliseconds{500};
+
+} // namespace
 
 std::vector<overdue_joiner> find_overdue(const worker_table& workers, const failure_config& failure,
                                          std::chrono::milliseconds start_timeout, run_time now) {
@@ -26,6 +33,22 @@ std::vector<overdue_joiner> find_overdue(const worker_table& workers, const fail
                                      "or raise run.start_timeout",
                                      name_of(who.place))}});
   }
+  return result;
+}
+
+std::vector<worker_record*> find_due(worker_table& workers, run_time now) {
+  auto others_come = false;
+  auto one_waits_long = false;
+  std::vector<worker_record*> result;
+  for (auto& [id, who] : workers)
+    if (const auto* joiner = who.as<standing::waiting>()) {
+      one_waits_long = one_waits_long || now - joiner->history.since > patience;
+      result.push_back(&who);
+    } else {
+      others_come = others_come || is_any<standing::started, standing::ready, standing::preparing>(who.stands);
+    }
+  if (others_come && !one_waits_long)
+    result.clear();
   return result;
 }
 

@@ -24,4 +24,8 @@ struct overdue_joiner {
 [[nodiscard]] std::vector<overdue_joiner> find_overdue(const worker_table& workers, const failure_config& failure,
                                                        std::chrono::milliseconds start_timeout, run_time now);
 
+/// The joiners that ask for a place, if it is time to let them in: joiners that come about the same time are let in
+/// together, and one that takes longer than half a second is not waited for. Else nothing.
+[[nodiscard]] std::vector<worker_record*> find_due(worker_table& workers, run_time now);
+
 } // namespace troupe::actors

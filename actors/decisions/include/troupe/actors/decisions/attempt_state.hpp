@@ -1,6 +1,5 @@
 #pragma once
 
-#include <troupe/actors/decisions/run_end.hpp>
 #include <troupe/actors/decisions/worker_table.hpp>
 #include <troupe/error.hpp>
 #include <troupe/types.hpp>
@@ -8,27 +7,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 
 namespace troupe::actors {
-
-/// What a run is to do next. It outlasts the attempts of the run.
-struct run_course {
-  enum class request : std::uint8_t {
-    none,
-    pause,
-    /// A stop was commanded: no generation is held any more, and nobody joins.
-    stop,
-  };
-
-  /// How many workers are wanted.
-  std::uint32_t workers = 1;
-  request asked = request::none;
-  /// Known once a training function has returned: the others are about to.
-  std::optional<run_end> end;
-
-  [[nodiscard]] bool is_ending() const noexcept { return asked == request::stop || end; }
-};
 
 /// What an attempt is doing. Each alternative carries what means something then, and nothing else.
 namespace attempt_phase {
@@ -95,7 +77,48 @@ struct completed {};
 
 } // namespace attempt_phase
 
-using any_attempt_phase = std::variant<attempt_phase::starting, attempt_phase::training, attempt_phase::regrouping,
-                                       attempt_phase::lost, attempt_phase::contradicted, attempt_phase::completed>;
+/// The phase of an attempt, and how one leads to the next.
+class attempt_state {
+ public:
+  using any_phase = std::variant<attempt_phase::starting, attempt_phase::training, attempt_phase::regrouping,
+                                 attempt_phase::lost, attempt_phase::contradicted, attempt_phase::completed>;
+
+  [[nodiscard]] const any_phase& phase() const noexcept { return phase_; }
+  template <class Phase>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<Phase>(phase_);
+  }
+  [[nodiscard]] bool is_held() const noexcept;
+  /// Why the members regroup, or are asked to; nothing in other phases, and while they only train.
+  [[nodiscard]] std::optional<std::string> cause() const;
+  /// The checkpoint that has to be agreed on before all leave.
+  [[nodiscard]] std::optional<std::uint64_t> checkpoint() const;
+
+  void begin_training() { phase_ = attempt_phase::training{}; }
+  /// False if members do not train, or are asked already.
+  [[nodiscard]] bool ask_for_regroup(const std::string& cause);
+  /// They are asked, and leave once this checkpoint command is agreed on.
+  void require_checkpoint(std::uint64_t number);
+  void begin_regrouping(std::string cause, attempt_phase::regrouping::loss reported);
+  /// Whether the loss that is reported now is behind what a worker found before. The next one is not.
+  [[nodiscard]] bool explain_loss();
+  /// False if the group was aborted before.
+  [[nodiscard]] bool abort_group();
+  /// Since when members wait for followers; `now` if they just begin to. Nothing if they do not wait.
+  [[nodiscard]] std::optional<run_time> waiting_since(run_time now);
+  void wait_for_followers();
+  /// False if it is held already.
+  [[nodiscard]] bool hold();
+  /// The pause is over.
+  void resume(const std::string& cause);
+  /// The attempt does not go on.
+  template <class Phase>
+  void end_with(Phase last) {
+    phase_ = std::move(last);
+  }
+
+ private:
+  any_phase phase_;
+};
 
 } // namespace troupe::actors

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <troupe/actors/decisions/run_end.hpp>
+#include <troupe/config.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace troupe::actors {
+
+/// What a run is to do next. It outlasts the attempts of the run.
+struct run_course {
+  enum class request : std::uint8_t {
+    none,
+    pause,
+    /// A stop was commanded: no generation is held any more, and nobody joins.
+    stop,
+  };
+
+  /// Of an elastic run, as many workers as it may have; else as many as it was placed with.
+  run_course(worker_range range, std::size_t placed)
+      : workers(range.is_elastic() ? range.max : static_cast<std::uint32_t>(placed)) {}
+
+  /// How many workers are wanted.
+  std::uint32_t workers;
+  request asked = request::none;
+  /// Known once a training function has returned: the others are about to.
+  std::optional<run_end> end;
+
+  [[nodiscard]] bool is_ending() const noexcept { return asked == request::stop || end; }
+};
+
+} // namespace troupe::actors

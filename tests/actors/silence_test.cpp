@@ -73,8 +73,8 @@ TEST_CASE("the starved are spared up to a limit") {
   auto verdict = judge(starved, 15s);
   CHECK(verdict.fenced);
   CHECK(verdict.cause == silence_cause::alive_but_starved);
-  CHECK(verdict.reason == "has waited for a processor for 1.4 of 1.4 s, silent for 15.0 s: longer than the 15.0 s for "
-                          "which this is put up with");
+  CHECK(verdict.reason == "has waited for a processor for 1.4 of 1.4 s, silent for 15.0 s: longer than the 15.0 s that "
+                          "a starved process is given");
 }
 
 TEST_CASE("who sleeps, computes or waits for a device without answering is hung") {

@@ -2,6 +2,8 @@
 
 #include <troupe/actors/decisions/plural.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -69,12 +71,12 @@ error device_ledger::lack(const run_id& run, double gpus) const {
     auto holders = std::string{};
     for (const auto& [who, what] : holdings_)
       if (std::ranges::find(what.devices, i) != what.devices.end())
-        holders += (holders.empty() ? "" : ", ") + std::string{"worker "} + std::to_string(who.second.value) +
-                   (who.first == run ? "" : " of another run");
-    text += (i > 0 ? "; " : "") + devices_[i] + ": " + (holders.empty() ? "nobody" : holders);
+        holders += fmt::format("{}worker {}{}", holders.empty() ? "" : ", ", who.second,
+                               who.first == run ? "" : " of another run");
+    text += fmt::format("{}{}: {}", i > 0 ? "; " : "", devices_[i], holders.empty() ? "nobody" : holders);
   }
-  return {errc::unsatisfiable, "no capacity for a worker with " + plural(gpus, "GPU") + " on this node's " +
-                                   plural(size(), "GPU") + (text.empty() ? "" : " (" + text + ")")};
+  return {errc::unsatisfiable, fmt::format("no capacity for a worker with {} on this node's {}{}", plural(gpus, "GPU"),
+                                           plural(size(), "GPU"), text.empty() ? "" : " (" + text + ")")};
 }
 
 void device_ledger::give_back(const run_id& run, worker_id worker) {

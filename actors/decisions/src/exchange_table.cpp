@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/exchange_table.hpp>
 
+#include <fmt/format.h>
+
 namespace troupe::actors {
 
 bool exchange_table::begin(const generation_started& message) {
@@ -14,27 +16,23 @@ bool exchange_table::begin(const generation_started& message) {
 
 expected<std::optional<exchange_result>> exchange_table::add(const exchange_request& message) {
   if (message.run != current_.run || message.generation != current_.generation)
-    return fail(errc::stale_generation, "rank " + std::to_string(message.rank.value) + " of generation " +
-                                            std::to_string(message.generation.value) + " came to generation " +
-                                            std::to_string(current_.generation.value));
+    return fail(errc::stale_generation,
+                fmt::format("rank {} of generation {} takes part in an exchange of generation {}", message.rank,
+                            message.generation, current_.generation));
   if (ended_.contains(message.sequence))
-    return fail(errc::aborted, "exchange " + std::to_string(message.sequence) + " was given up");
+    return fail(errc::aborted, fmt::format("exchange {} was given up", message.sequence));
   const auto size = message.group_size == 0 ? current_.world_size : message.group_size;
   if (message.rank.value >= size)
-    return fail(errc::invalid_argument, "rank " + std::to_string(message.rank.value) + " is not among the " +
-                                            std::to_string(size) + " ranks of exchange " +
-                                            std::to_string(message.sequence) + " in generation " +
-                                            std::to_string(current_.generation.value));
+    return fail(errc::invalid_argument, fmt::format("rank {} is not among the {} ranks of exchange {} in generation {}",
+                                                    message.rank, size, message.sequence, current_.generation));
   auto& pending = pending_.try_emplace(message.sequence, contributions{size, {}}).first->second;
   if (pending.group_size != size)
-    return fail(errc::invalid_argument, "rank " + std::to_string(message.rank.value) + " takes exchange " +
-                                            std::to_string(message.sequence) + " for one of " + std::to_string(size) +
-                                            " ranks, others for one of " + std::to_string(pending.group_size));
+    return fail(errc::invalid_argument, fmt::format("rank {} expects {} ranks in exchange {}, others expect {}",
+                                                    message.rank, size, message.sequence, pending.group_size));
   auto [where, fresh] = pending.blobs.emplace(message.rank.value, message.blob);
   if (!fresh && where->second != message.blob)
-    return fail(errc::invalid_argument, "rank " + std::to_string(message.rank.value) +
-                                            " contributed twice, and differently, to exchange " +
-                                            std::to_string(message.sequence));
+    return fail(errc::invalid_argument, fmt::format("rank {} contributed twice, and differently, to exchange {}",
+                                                    message.rank, message.sequence));
   if (pending.blobs.size() < size)
     return std::optional<exchange_result>{};
   exchange_result result{current_.generation, {}};

@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/exit_permits.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace troupe::actors {
@@ -11,7 +13,7 @@ bool exit_permits::begin(const generation_started& message) {
   if (message.world_size == 0 || message.generation < formed_)
     return false;
   holders_ = message.world_size;
-  // The same one may be told twice.
+  // A generation may be reported twice.
   if (message.generation == formed_)
     return false;
   formed_ = message.generation;
@@ -22,13 +24,12 @@ bool exit_permits::begin(const generation_started& message) {
 
 expected<std::optional<exit_permits::grant>> exit_permits::ask(const exit_request& message) {
   if (message.run != run_)
-    return fail(errc::stale_generation, "worker " + std::to_string(message.worker.value) +
-                                            " asks for leave in a run that is none of this driver's");
+    return fail(errc::stale_generation,
+                fmt::format("worker {} requests its exit in a run that is not this driver's", message.worker));
   if (message.generation < formed_)
-    return fail(errc::stale_generation, "worker " + std::to_string(message.worker.value) +
-                                            " asks for leave in generation " +
-                                            std::to_string(message.generation.value) + ", and " +
-                                            std::to_string(formed_.value) + " has been formed since");
+    return fail(errc::stale_generation,
+                fmt::format("worker {} requests its exit in generation {}, and {} has been formed since",
+                            message.worker, message.generation, formed_));
   if (leaving_ == message.worker)
     return grant{message.worker, {holders_ <= 1}};
   if (std::ranges::find(waiting_, message.worker) == waiting_.end())

@@ -2,6 +2,8 @@
 
 #include <troupe/collectives/summation_tree.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -34,12 +36,12 @@ group_place group_layout::place_of(const worker_place& who) const {
 }
 
 std::map<std::string, std::string> group_layout::environment_of(const worker_place& who) const {
-  std::map<std::string, std::string> result{{"RANK", std::to_string(who.rank.value)},
-                                            {"WORLD_SIZE", std::to_string(world_size())},
-                                            {"LOCAL_RANK", std::to_string(who.local_rank)},
-                                            {"LOCAL_WORLD_SIZE", std::to_string(who.local_world_size)},
-                                            {"GROUP_RANK", std::to_string(node_rank_of(who))}};
-  // Not for joiners, who are laid out by themselves.
+  std::map<std::string, std::string> result{{"RANK", fmt::to_string(who.rank.value)},
+                                            {"WORLD_SIZE", fmt::to_string(world_size())},
+                                            {"LOCAL_RANK", fmt::to_string(who.local_rank)},
+                                            {"LOCAL_WORLD_SIZE", fmt::to_string(who.local_world_size)},
+                                            {"GROUP_RANK", fmt::to_string(node_rank_of(who))}};
+  // Not for joiners: their layout has only themselves.
   if (!places_.empty() && places_.front().rank == rank_id{})
     result["MASTER_ADDR"] = used_nodes_.size() > 1 ? addresses_[places_.front().node] : "127.0.0.1";
   return result;

@@ -2,6 +2,8 @@
 
 #include <troupe/messages/node.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -11,11 +13,11 @@ namespace {
 
 using clock = hang_watch::clock;
 
-/// Beats come several times a second: what is missing for longer was not watched.
+/// Beats come several times a second: during a longer gap the rank was not watched.
 constexpr auto longest_gap = std::chrono::seconds{2};
 
 std::string in_seconds(clock::duration x) {
-  return std::to_string(std::chrono::floor<std::chrono::seconds>(x).count()) + " s";
+  return fmt::format("{} s", std::chrono::floor<std::chrono::seconds>(x).count());
 }
 
 /// "rank 2", or "ranks 0, 1 and 3".
@@ -25,7 +27,7 @@ std::string name_ranks(std::vector<std::uint32_t> ranks) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (i > 0)
       result += i + 1 == ranks.size() ? " and " : ", ";
-    result += std::to_string(ranks[i]);
+    result += fmt::to_string(ranks[i]);
   }
   return result;
 }
@@ -114,23 +116,22 @@ clock::duration hang_watch::regroup_after() const {
 
 std::string hang_watch::describe(const rank_state& culprit, bool replaced) const {
   const auto& last = culprit.last;
-  auto result = "worker " + std::to_string(last.worker.value) + " (rank " + std::to_string(last.rank.value) +
-                ") has stood in user code for " + in_seconds(culprit.stood);
+  auto result = fmt::format("worker {} (rank {}) has stood in user code for {}", last.worker, last.rank,
+                            in_seconds(culprit.stood));
   if (!last.place.empty())
     result += ", " + last.place;
   std::vector<std::uint32_t> waiting;
   for (const auto& [worker, x] : ranks_)
-    // Who has moved since its beat before is only passing through.
+    // A rank that has moved since the beat before does not wait for long.
     if (x.last.activity != activity_kind::user_code && x.stood.count() > 0)
       waiting.push_back(x.last.rank.value);
-  if (waiting.size() == 1)
-    result += "; " + name_ranks(waiting) + " waits for it";
-  else if (!waiting.empty())
-    result += "; " + name_ranks(waiting) + " wait for it";
+  if (!waiting.empty())
+    result += fmt::format("; {} {} for it", name_ranks(waiting), waiting.size() == 1 ? "waits" : "wait");
   if (replaced)
     return result + "; it is replaced";
   if (settings_.replace_after.count() > 0 && !culprit.replaced)
-    result += "; it is replaced after " + in_seconds(settings_.replace_after) + ", unless it calls heartbeat()";
+    result +=
+        fmt::format("; it is replaced after {}, unless it calls heartbeat()", in_seconds(settings_.replace_after));
   return result;
 }
 
@@ -144,8 +145,8 @@ std::string hang_watch::describe_all(clock::duration stood) const {
         here.push_back(x.last.rank.value);
     if (here.empty())
       continue;
-    result += std::exchange(separator, "; ") + name_ranks(here) + (here.size() == 1 ? " stands " : " stand ");
-    result += name_place(kind);
+    result += fmt::format("{}{} {} {}", std::exchange(separator, "; "), name_ranks(here),
+                          here.size() == 1 ? "stands" : "stand", name_place(kind));
   }
   return result + "; none stands in user code, so none can be told to be at fault";
 }

@@ -2,6 +2,8 @@
 
 #include <troupe/serialization/files/digest.hpp>
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace troupe::actors {
@@ -18,8 +20,8 @@ bool equal(const std::string& a, const std::string& b) {
 
 std::string make_proof(const std::string& secret, join_role role, const run_id& run, worker_id worker,
                        const std::string& nonce) {
-  auto text = std::string{role == join_role::node ? "node" : "worker"} + '|' + run.value + '|' +
-              std::to_string(worker.value) + '|' + nonce;
+  const auto text =
+      fmt::format("{}|{}|{}|{}", role == join_role::node ? "node" : "worker", run.value, worker.value, nonce);
   return serialization::to_hex(serialization::hmac_sha256(bytes_of(secret), bytes_of(text)));
 }
 
@@ -32,16 +34,17 @@ expected<void> join_handshake::verify(const join_proof& proof) {
   auto open = open_.extract(proof.worker);
   if (open.empty() ||
       !equal(proof.proof, make_proof(secret_, join_role::worker, proof.run, proof.worker, open.mapped())))
-    return fail(errc::wrong_secret, "a process that claims to be worker " + std::to_string(proof.worker.value) +
-                                        " of run " + proof.run.value +
-                                        " does not know the run's secret and was turned away");
+    return fail(errc::wrong_secret,
+                fmt::format("a process that claims to be worker {} of run {} does not know the run's secret, and is "
+                            "rejected",
+                            proof.worker, proof.run));
   return {};
 }
 
 expected<void> verify_node(const std::string& secret, const join_request& request, const join_challenge& answer) {
   if (!equal(answer.proof, make_proof(secret, join_role::node, request.run, request.worker, request.nonce)))
-    return fail(errc::wrong_secret, "the node that worker " + std::to_string(request.worker.value) +
-                                        " was told to join does not know the run's secret");
+    return fail(errc::wrong_secret,
+                fmt::format("the node that worker {} was told to join does not know the run's secret", request.worker));
   return {};
 }
 

@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/node_roster.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -67,10 +69,11 @@ expected<void> node_roster::check_data_plane(std::span<const worker_place> place
     return {};
   for (auto i : used)
     if (!how_.is_private(nodes_[i].offer.address))
-      return fail(errc::invalid_argument,
-                  "gradients travel between hosts in clear text, and " + nodes_[i].offer.address +
-                      " is not this machine: if the network is private or a tunnel, say so with "
-                      "cluster.trusted_network (--trusted-network)");
+      return fail(
+          errc::invalid_argument,
+          fmt::format("gradients travel between hosts in clear text, and {} is not this machine: if the network is "
+                      "private or a tunnel, say so with cluster.trusted_network (--trusted-network)",
+                      nodes_[i].offer.address));
   return {};
 }
 

@@ -1,8 +1,9 @@
 #include <troupe/actors/decisions/placement.hpp>
 
+#include <troupe/actors/decisions/device_ledger.hpp>
 #include <troupe/actors/decisions/plural.hpp>
 
-#include <troupe/actors/decisions/device_ledger.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
@@ -43,30 +44,32 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
     total.cpus += offer.free.cpus;
     total.gpus += offer.free.gpus;
     fitting += capacity(each, offer.free);
-    list += (list.empty() ? "" : ", ") + offer.address + ": " + plural(offer.free.cpus, "CPU") + ", " +
-            plural(offer.free.gpus, "GPU");
+    list += fmt::format("{}{}: {}, {}", list.empty() ? "" : ", ", offer.address, plural(offer.free.cpus, "CPU"),
+                        plural(offer.free.gpus, "GPU"));
   }
   const auto least = request.num_workers.min;
   auto needed = resources{each.cpus * least, each.gpus > 0 ? gpus_for_workers(each.gpus, least) : 0.0};
   const auto is_without_gpus = each.gpus > 0 && total.gpus == 0;
-  auto nodes =
-      " (" + list + "), which is capacity for " + plural(fitting, "worker") +
-      (is_without_gpus ? ". A node offers the GPUs that it has a device file of (/dev/nvidia0, ...), as far as "
-                         "its CUDA_VISIBLE_DEVICES leaves them: start one where nvidia-smi lists GPUs"
-                       : ". Ask for fewer workers, reserve less for each, or add nodes");
+  const auto advice = is_without_gpus
+                          ? "A node offers the GPUs that it has a device file of (/dev/nvidia0, ...), as far as its "
+                            "CUDA_VISIBLE_DEVICES leaves them: start one where nvidia-smi lists GPUs"
+                          : "Ask for fewer workers, reserve less for each, or add nodes";
+  const auto nodes = fmt::format("({}), which is capacity for {}. {}", list, plural(fitting, "worker"), advice);
+  const auto workers = plural(least, "worker");
   if (request.placement == placement_strategy::strict_spread)
-    return {errc::unsatisfiable, plural(least, "worker") + " are to be on nodes of their own (strict_spread), and " +
-                                     plural(static_cast<double>(offers.size()), "node") + " can take one" + nodes};
+    return {errc::unsatisfiable,
+            fmt::format("{} are to be on nodes of their own (strict_spread), and {} can take one {}", workers,
+                        plural(static_cast<double>(offers.size()), "node"), nodes)};
   if (request.placement == placement_strategy::strict_pack && fitting >= least)
     return {errc::unsatisfiable,
-            plural(least, "worker") + " are to be on one node (strict_pack), and none has capacity for all" + nodes};
-  return {errc::unsatisfiable, plural(least, "worker") + " with " + describe(each) +
-                                   (least == 1 ? " needs " : " each need ") + describe(needed) + "; the nodes offer " +
-                                   plural(total.cpus, "CPU") + " and " + plural(total.gpus, "GPU") + nodes};
+            fmt::format("{} are to be on one node (strict_pack), and none has capacity for all {}", workers, nodes)};
+  return {errc::unsatisfiable, fmt::format("{} with {} {} {}; the nodes offer {} and {} {}", workers, describe(each),
+                                           least == 1 ? "needs" : "each need", describe(needed),
+                                           plural(total.cpus, "CPU"), plural(total.gpus, "GPU"), nodes)};
 }
 
-/// How many workers may be on each node, and how many fit without sharing CPUs; those that have GPUs compute there, and
-/// may share them.
+/// How many workers may be on each node, and how many fit without sharing CPUs. Workers that have GPUs compute there,
+/// and may share CPUs.
 struct limits {
   std::vector<std::uint32_t> hard;
   std::vector<std::uint32_t> soft;
@@ -85,8 +88,8 @@ limits limits_of(const scaling_config& request, std::span<const node_capacity> n
   return result;
 }
 
-/// Adds workers to `counts`, up to `most` on each node; returns how many found no place. Pack fills one node after the
-/// other; otherwise each goes where the fewest are.
+/// Adds `left` workers to `counts`, up to `most` on each node; returns how many found no place. `pack` fills one node
+/// after the other; else each goes to the node with the fewest.
 std::uint32_t fill(std::vector<std::uint32_t>& counts, std::uint32_t left, std::span<const std::uint32_t> most,
                    bool pack) {
   for (; left > 0; --left) {
@@ -101,7 +104,7 @@ std::uint32_t fill(std::vector<std::uint32_t>& counts, std::uint32_t left, std::
   return left;
 }
 
-/// Adds workers beyond what there are CPUs for, each where it takes the least from the others.
+/// Adds workers beyond the number of CPUs, each to the node with the lowest load.
 std::uint32_t share(std::vector<std::uint32_t>& counts, std::uint32_t left, std::span<const std::uint32_t> most,
                     std::span<const node_capacity> nodes) {
   auto load = [&](std::size_t node) {
@@ -119,7 +122,8 @@ std::uint32_t share(std::vector<std::uint32_t>& counts, std::uint32_t left, std:
   return left;
 }
 
-/// All on one node: where they are already, else the first that has capacity for all. A range takes what it gets there.
+/// Puts all on one node: the one where some are already, else the first that has capacity for all. A range takes what
+/// is there.
 std::uint32_t fill_one_node(const scaling_config& request, std::vector<std::uint32_t>& counts, std::uint32_t left,
                             const limits& most) {
   const auto there = std::accumulate(counts.begin(), counts.end(), 0u);
@@ -158,7 +162,7 @@ std::uint32_t distribute(const scaling_config& request, std::span<const node_cap
   auto left = fill(counts, count, most.soft, request.placement == placement_strategy::pack);
   if (!elastic)
     return share(counts, left, most.hard, nodes);
-  // A range takes what there is, and shares only as far as its least number needs.
+  // A range takes what is free, and shares CPUs only to reach its least number.
   auto there = std::accumulate(counts.begin(), counts.end(), 0u);
   auto lacking = std::min(left, request.num_workers.min - std::min(there, request.num_workers.min));
   return left - (lacking - share(counts, lacking, most.hard, nodes));
@@ -183,8 +187,9 @@ expected<placement_decision> place_workers(const scaling_config& request, std::s
     for (std::uint32_t local = 0; local < counts[node]; ++local, ++rank)
       result.places.push_back({worker_id{rank}, rank_id{rank}, node, local, counts[node]});
     if (counts[node] > std::max(offers[node].free.cpus, 1u))
-      result.warning += (result.warning.empty() ? "" : "; ") + plural(counts[node], "worker") + " share " +
-                        plural(offers[node].free.cpus, "CPU") + " on " + offers[node].address;
+      result.warning +=
+          fmt::format("{}{} share {} on {}", result.warning.empty() ? "" : "; ", plural(counts[node], "worker"),
+                      plural(offers[node].free.cpus, "CPU"), offers[node].address);
   }
   return result;
 }

@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/plan_comparison.hpp>
 
+#include <fmt/format.h>
+
 namespace troupe::actors {
 
 namespace {
@@ -10,13 +12,7 @@ void compare(std::vector<std::string>& out, const std::string& what, const T& le
              const T& right, const std::string& right_name) {
   if (left == right)
     return;
-  auto text = [](const T& x) {
-    if constexpr (std::is_integral_v<T>)
-      return std::to_string(x);
-    else
-      return x;
-  };
-  out.push_back(what + ": " + text(left) + " " + left_name + ", " + text(right) + " " + right_name);
+  out.push_back(fmt::format("{}: {} {}, {} {}", what, left, left_name, right, right_name));
 }
 
 } // namespace

@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/regroup.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace troupe::actors {
@@ -7,18 +9,14 @@ namespace troupe::actors {
 namespace {
 
 std::string name_of(const regroup_report& x) {
-  return "worker " + std::to_string(x.worker.value);
-}
-
-std::string text(std::uint64_t x) {
-  return std::to_string(x);
+  return fmt::format("worker {}", x.worker);
 }
 
 } // namespace
 
 expected<regroup_decision> decide_regroup(std::span<const regroup_report> reports) {
   if (reports.empty())
-    return fail(errc::internal, "nobody is left to decide about");
+    return fail(errc::internal, "there is no report to decide about");
   const auto& first = *std::ranges::max_element(reports, {}, &regroup_report::committed);
   const auto& last_evaluated = *std::ranges::max_element(reports, {}, &regroup_report::evaluations);
   regroup_decision result;
@@ -29,22 +27,25 @@ expected<regroup_decision> decide_regroup(std::span<const regroup_report> report
   for (const auto& x : reports) {
     if (x.committed != result.commit_point) {
       if (x.committed.value + 1 != result.commit_point.value || !x.holds_next)
-        return fail(errc::internal, name_of(first) + " has committed step " + text(first.committed.value) + ", and " +
-                                        name_of(x) + " is at step " + text(x.committed.value) +
-                                        " without the gradient of the next: an invariant of Troupe is broken");
+        return fail(errc::internal,
+                    fmt::format("{} has committed step {}, and {} is at step {} without the gradient of the next: an "
+                                "invariant of Troupe is broken",
+                                name_of(first), first.committed, name_of(x), x.committed));
       behind = &x;
     }
     if (x.evaluations + 1 < result.evaluations)
-      return fail(errc::internal, name_of(last_evaluated) + " has finished " + text(result.evaluations) +
-                                      " evaluations, and " + name_of(x) + " " + text(x.evaluations) +
-                                      ": an invariant of Troupe is broken");
+      return fail(
+          errc::internal,
+          fmt::format("{} has finished {} evaluations, and {} has finished {}: an invariant of Troupe is broken",
+                      name_of(last_evaluated), result.evaluations, name_of(x), x.evaluations));
     if (x.evaluations != result.evaluations)
       result.evaluation_source = last_evaluated.worker;
   }
-  result.reason = behind != nullptr ? name_of(first) + " has committed step " + text(result.commit_point.value) +
-                                          ": all apply it, from the gradient that they hold"
-                                    : "nobody has committed step " + text(result.commit_point.value + 1) +
-                                          ": all compute it, under the new ownership";
+  result.reason = behind != nullptr
+                      ? fmt::format("{} has committed step {}: all apply it, from the gradient that they hold",
+                                    name_of(first), result.commit_point)
+                      : fmt::format("nobody has committed step {}: all compute it, under the new ownership",
+                                    result.commit_point.value + 1);
   return result;
 }
 

@@ -1,8 +1,8 @@
 #include <troupe/actors/decisions/silence.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <utility>
 
 namespace troupe::actors {
@@ -13,12 +13,10 @@ using std::chrono::nanoseconds;
 
 /// "1.4", in seconds.
 std::string seconds(nanoseconds x) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", std::chrono::duration<double>(x).count());
-  return text.data();
+  return fmt::format("{:.1f}", std::chrono::duration<double>(x).count());
 }
 
-/// What happened to a process between two looks.
+/// What happened to a process between two samples.
 struct span_between {
   nanoseconds window;
   nanoseconds cpu;
@@ -36,13 +34,14 @@ struct span_between {
 std::string signs_of_starvation(const span_between& span, char state) {
   if (span.window.count() > 0 && span.waited * 2 >= span.window) {
     if (span.waited <= span.window)
-      return "has waited for a processor for " + seconds(span.waited) + " of " + seconds(span.window) + " s";
-    return "has threads that have waited for a processor, together for " + seconds(span.waited) + " s in " +
-           seconds(span.window) + " s";
+      return fmt::format("has waited for a processor for {} of {} s", seconds(span.waited), seconds(span.window));
+    return fmt::format("has threads that have waited for a processor, together for {} s in {} s", seconds(span.waited),
+                       seconds(span.window));
   }
-  // The kernel counts a wait when it ends: who has waited all the time shows neither waits nor processor time.
+  // The kernel counts a wait when it ends: a thread that waits all the time shows neither waits nor processor time.
   if (state == 'R' && span.cpu * 10 <= span.window)
-    return "is ready to run and got " + seconds(span.cpu) + " s of processor time in " + seconds(span.window) + " s";
+    return fmt::format("is ready to run and got {} s of processor time in {} s", seconds(span.cpu),
+                       seconds(span.window));
   return {};
 }
 
@@ -50,8 +49,8 @@ std::string signs_of_hanging(const span_between& span, char state) {
   if (state == 'D')
     return "is in uninterruptible sleep (a device or a file system that does not answer, or a paused container)";
   if (state == 'R' || span.cpu * 10 > span.window)
-    return "computes (" + seconds(span.cpu) + " s of processor time in " + seconds(span.window) +
-           " s) and does not answer";
+    return fmt::format("computes ({} s of processor time in {} s) and does not answer", seconds(span.cpu),
+                       seconds(span.window));
   return "sleeps and does not answer";
 }
 
@@ -77,8 +76,8 @@ silence_verdict judge_silence(const process_sample& before, const process_sample
     if (silent_for < limit)
       return {silence_cause::alive_but_starved, false, std::move(reason)};
     return {silence_cause::alive_but_starved, true,
-            std::move(reason) + ", silent for " + seconds(silent_for) + " s: longer than the " + seconds(limit) +
-                " s for which this is put up with"};
+            fmt::format("{}, silent for {} s: longer than the {} s that a starved process is given", reason,
+                        seconds(silent_for), seconds(limit))};
   }
   return {silence_cause::hung, true, signs_of_hanging(span, now.state)};
 }

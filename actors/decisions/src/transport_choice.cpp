@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/transport_choice.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -7,11 +9,16 @@ namespace troupe::actors {
 
 namespace {
 
-/// What the control blocks of shared memory have capacity for.
+/// How many workers of a node the control blocks of shared memory have capacity for.
 constexpr std::size_t most_sharing = 64;
 
 std::string workers(std::size_t n) {
-  return std::to_string(n) + (n == 1 ? " worker" : " workers");
+  return fmt::format("{} worker{}", n, n == 1 ? "" : "s");
+}
+
+/// Why they cannot use shared memory.
+std::string too_many(std::size_t on_one_node) {
+  return fmt::format("{} on a node are more than can share memory ({})", workers(on_one_node), most_sharing);
 }
 
 } // namespace
@@ -26,34 +33,34 @@ expected<transport_choice> choose_transport(transport_mode mode, std::span<const
   if (places.size() == 1)
     return transport_choice{transport_kind::self, "nothing: there is one worker"};
   const auto where =
-      workers(places.size()) + " on " + std::to_string(on_node.size()) + (on_node.size() == 1 ? " node" : " nodes");
+      fmt::format("{} on {} node{}", workers(places.size()), on_node.size(), on_node.size() == 1 ? "" : "s");
   switch (mode) {
   case transport_mode::gloo:
     return transport_choice{transport_kind::gloo, "TCP, as asked for: " + where};
   case transport_mode::shm:
     if (on_node.size() > 1)
-      return fail(errc::invalid_argument, "the workers are on " + std::to_string(on_node.size()) +
-                                              " nodes and share no memory: leave run.transport to itself, or set it to "
-                                              "hierarchical");
+      return fail(
+          errc::invalid_argument,
+          fmt::format("the workers are on {} nodes and share no memory: leave run.transport to itself, or set it "
+                      "to hierarchical",
+                      on_node.size()));
     if (most > most_sharing)
       break;
     return transport_choice{transport_kind::shm, "shared memory, as asked for: " + where};
   case transport_mode::hierarchical:
     if (on_node.size() == 1)
-      return fail(errc::invalid_argument,
-                  "all workers are on one node, so that there is nothing between nodes: leave run.transport to itself, "
-                  "or set it to shm");
+      return fail(
+          errc::invalid_argument,
+          "all workers are on one node, so no transport between nodes is needed: leave run.transport to itself, "
+          "or set it to shm");
     if (most > most_sharing)
       break;
-    return transport_choice{transport_kind::hierarchical, "shared memory inside a node and TCP between nodes, as asked "
-                                                          "for: " +
-                                                              where};
+    return transport_choice{transport_kind::hierarchical,
+                            "shared memory inside a node and TCP between nodes, as asked for: " + where};
   case transport_mode::automatic:
   case transport_mode::nccl:
     if (most > most_sharing)
-      return transport_choice{transport_kind::gloo, "TCP: " + workers(most) +
-                                                        " on a node are more than can share memory (" +
-                                                        std::to_string(most_sharing) + ")"};
+      return transport_choice{transport_kind::gloo, "TCP: " + too_many(most)};
     if (on_node.size() == 1)
       return transport_choice{transport_kind::shm, "shared memory: " + where};
     if (most == 1)
@@ -61,8 +68,7 @@ expected<transport_choice> choose_transport(transport_mode mode, std::span<const
     return transport_choice{transport_kind::hierarchical,
                             "shared memory inside a node and TCP between nodes: " + where};
   }
-  return fail(errc::invalid_argument, workers(most) + " on a node are more than can share memory (" +
-                                          std::to_string(most_sharing) + "): set run.transport to gloo");
+  return fail(errc::invalid_argument, too_many(most) + ": set run.transport to gloo");
 }
 
 expected<device_transport_choice> choose_device_transport(gpu_gradients mode,
@@ -72,26 +78,26 @@ expected<device_transport_choice> choose_device_transport(gpu_gradients mode,
   if (mode == gpu_gradients::by_host)
     return device_transport_choice{device_transport::staged, "the host's memory, as run.transport asks for"};
   const auto is_forced = mode == gpu_gradients::by_nccl;
-  // Whether ranks may share a GPU is for NCCL to say, if it was asked for by name.
+  // If NCCL is asked for by name, NCCL itself decides whether ranks may share a GPU.
   for (std::size_t i = 0; i < ranks.size() && !is_forced; ++i)
     for (std::size_t k = 0; k < i; ++k)
       if (ranks[i].device == ranks[k].device)
-        return device_transport_choice{device_transport::staged, "the host's memory: ranks " + std::to_string(k) +
-                                                                     " and " + std::to_string(i) + " share a GPU"};
+        return device_transport_choice{device_transport::staged,
+                                       fmt::format("the host's memory: ranks {} and {} share a GPU", k, i)};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].nccl == ranks[0].nccl && !ranks[i].nccl.empty())
       continue;
     const auto why = ranks[i].nccl.empty()
-                         ? "rank " + std::to_string(i) + " has no NCCL"
-                         : "rank 0 has " + ranks[0].nccl + " and rank " + std::to_string(i) + " " + ranks[i].nccl;
+                         ? fmt::format("rank {} has no NCCL", i)
+                         : fmt::format("rank 0 has {} and rank {} {}", ranks[0].nccl, i, ranks[i].nccl);
     if (is_forced)
       return fail(errc::unsatisfiable,
                   "run.transport is nccl, and " + why +
                       ": install NCCL in one version on all hosts, or leave run.transport to itself");
     return device_transport_choice{device_transport::staged, "the host's memory: " + why};
   }
-  return device_transport_choice{device_transport::nccl, ranks[0].nccl + (is_forced ? ", as asked for: " : ": ") +
-                                                             std::to_string(ranks.size()) + " workers with a GPU each"};
+  return device_transport_choice{device_transport::nccl, fmt::format("{}{}: {} workers with a GPU each", ranks[0].nccl,
+                                                                     is_forced ? ", as asked for" : "", ranks.size())};
 }
 
 } // namespace troupe::actors

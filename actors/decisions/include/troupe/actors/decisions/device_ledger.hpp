@@ -11,27 +11,27 @@
 
 namespace troupe::actors {
 
-/// How many workers that take `each` GPUs (a fraction of one, or whole ones) fit on so many.
+/// How many workers fit on `gpus` GPUs, if each takes a fraction of one, or whole ones.
 [[nodiscard]] std::uint32_t workers_on_gpus(double each, std::uint32_t gpus) noexcept;
 
-/// How many GPUs so many workers take.
+/// How many GPUs these workers take.
 [[nodiscard]] std::uint32_t gpus_for_workers(double each, std::uint32_t workers) noexcept;
 
-/// Which of a node's GPUs its workers have. Who takes a fraction shares with workers of the same run alone; who takes
-/// whole ones shares with nobody.
+/// Which of a node's GPUs its workers have. A worker that takes a fraction shares the GPU only with workers of its run;
+/// a worker that takes whole GPUs shares none.
 class device_ledger {
  public:
   /// The names by which CUDA_VISIBLE_DEVICES knows them.
   explicit device_ledger(std::vector<std::string> devices) : devices_(std::move(devices)) {}
 
-  /// The devices that a worker gets: for a fraction, one that is taken the least. Repeating it gives the same ones.
-  /// Fails with `errc::unsatisfiable`, saying who has what, and has then taken nothing.
+  /// The devices that a worker gets: for a fraction, the one with the most left. Repeating it gives the same ones.
+  /// Fails with `errc::unsatisfiable`, naming the holders of each device, and takes nothing then.
   [[nodiscard]] expected<std::vector<std::string>> take(const run_id& run, worker_id worker, double gpus);
 
-  /// A worker's process has ended. Nothing happens if it had none.
+  /// A worker's process has ended. It may have had no device.
   void give_back(const run_id& run, worker_id worker);
 
-  /// The devices that no other run has.
+  /// How many devices no other run has.
   [[nodiscard]] std::uint32_t open_to(const run_id& run) const;
 
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(devices_.size()); }

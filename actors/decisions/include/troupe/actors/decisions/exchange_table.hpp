@@ -16,17 +16,17 @@ namespace troupe::actors {
 /// plain class.
 class exchange_table {
  public:
-  /// Begins a generation and forgets all exchanges of older ones. Returns whether it did: not for a generation that has
-  /// begun before, and not for an older one, whose message comes late.
+  /// Begins a generation and forgets the exchanges of older ones. False, without effect, if this generation or a later
+  /// one has begun before.
   [[nodiscard]] bool begin(const generation_started& message);
 
-  /// Takes one contribution. Returns the blobs of all ranks once the last is in, nothing before. Fails with
+  /// Takes one contribution. Returns the blobs of all ranks once the last has come, nothing before. Fails with
   /// `errc::stale_generation` (another run or generation), `errc::aborted` (it was given up) or
   /// `errc::invalid_argument` (a rank out of range, another size of the group, or another blob from a rank that has
   /// contributed).
   [[nodiscard]] expected<std::optional<exchange_result>> add(const exchange_request& message);
 
-  /// Gives up an exchange of this generation. Returns whether it was none that had ended so before.
+  /// Gives up an exchange of this generation. False if it was given up before.
   [[nodiscard]] bool end(const exchange_ended& message);
 
   [[nodiscard]] generation_id generation() const noexcept { return current_.generation; }

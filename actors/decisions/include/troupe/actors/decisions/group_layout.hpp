@@ -11,7 +11,7 @@
 
 namespace troupe::actors {
 
-/// Who is where in a generation, and what each of its workers is told of that. Plain values.
+/// The places of a generation's workers, and what each worker hears about them. Plain values.
 class group_layout {
  public:
   group_layout() = default;

@@ -18,15 +18,15 @@ enum class activity_kind : std::uint8_t;
 namespace troupe::actors {
 
 struct hang_settings {
-  /// A hang is told when it has lasted so long.
+  /// A hang is reported when it has lasted this long.
   std::chrono::milliseconds report_after{30'000};
-  /// Who is at fault is to be replaced after so long; 0: never.
+  /// A rank at fault is replaced after this time; 0: never.
   std::chrono::milliseconds replace_after{600'000};
-  /// Where all wait for each other, so that nobody is at fault, the group is to be formed anew after so long; 0: never.
+  /// If all ranks wait for each other, the group is formed anew after this time; 0: never.
   std::chrono::milliseconds regroup_after{300'000};
 };
 
-/// What a worker's beat says about its training thread.
+/// The state of a worker's training thread at a beat.
 struct activity_observation {
   worker_id worker;
   rank_id rank;
@@ -40,16 +40,16 @@ struct activity_observation {
 /// What to do about a hang.
 struct hang_finding {
   enum class action : std::uint8_t {
-    /// Say it.
+    /// Report it.
     report = 1,
-    /// Say it, and replace `at_fault`.
+    /// Report it, and replace `at_fault`.
     replace = 2,
-    /// Say it, and form the group anew.
+    /// Report it, and form the group anew.
     regroup = 3,
   };
 
   action what = action::report;
-  /// Nobody, where they cannot be told apart.
+  /// Nothing if all ranks wait.
   std::optional<worker_id> at_fault;
   /// "worker 3 (rank 2) has stood in user code for 31 s, after step 17; ranks 0, 1 and 3 wait for it".
   std::string reason;
@@ -59,37 +59,37 @@ struct hang_finding {
 
 /// Watches ranks whose processes answer, and finds those whose training threads do nothing.
 ///
-/// At fault is who stands in user code, whoever else stands still waits for others: in a collective operation, at a
-/// checkpoint, or for the driver's actors. When all stand still and nobody in user code, nobody can be told apart: that
-/// is said; and where some stand in a collective operation and none at a checkpoint, which has deadlines of its own,
-/// the group has to be formed anew.
+/// A rank that stands in user code is at fault. All other ranks that stand still wait for others: in a collective
+/// operation, at a checkpoint, or for the driver's actors. If all ranks stand still and none in user code, nobody can
+/// be told to be at fault: that is reported. If some of them stand in a collective operation and none at a checkpoint,
+/// which has deadlines of its own, the group is also to be formed anew.
 ///
-/// A hang is as long as it was watched: of a gap between two beats a few seconds count at most, so that a driver
-/// that was stopped or cut off does not hold the time in which it heard nothing against the workers. A run that waits
-/// on purpose, for nodes or because it is paused, is not to be checked.
+/// A hang is as long as it was watched: at most two seconds of a gap between two beats count, so that the workers are
+/// not blamed for the time in which the driver was stopped or cut off. A run that waits on purpose, for nodes or
+/// because it is paused, must not be checked.
 class hang_watch {
  public:
   using clock = std::chrono::steady_clock;
 
   explicit hang_watch(hang_settings settings) : settings_(settings) {}
 
-  /// Takes in a beat. The first one of a worker begins to watch it.
+  /// Takes in a beat. A worker is watched from its first beat.
   void observe(activity_observation beat, clock::time_point now);
 
   void remove(worker_id worker) { ranks_.erase(worker); }
 
-  /// Forgets all: another generation begins, or a pause ends.
+  /// Forgets all ranks: another generation begins, or a pause ends.
   void clear();
 
-  /// What is due now. Each hang is told after `report_after`, then at doubled intervals; a replacement and
-  /// another group are asked for once.
+  /// What is due now. Each hang is reported after `report_after`, then at doubled intervals; a replacement or a new
+  /// group is asked for once.
   [[nodiscard]] std::vector<hang_finding> check();
 
  private:
   struct rank_state {
     activity_observation last;
     clock::time_point heard;
-    /// How long it has stood so far, and when that is to be told next.
+    /// How long it has stood still so far, and when that is reported next.
     clock::duration stood{};
     clock::duration report_at{};
     bool replaced = false;

@@ -8,8 +8,8 @@
 
 namespace troupe::actors {
 
-/// The node's half of letting a worker in: challenge and response with the run's secret, so that the secret itself
-/// never travels and a recorded answer is worth nothing. A plain class; randomness comes in with the nonces.
+/// The node's half of admitting a worker: challenge and response with the run's secret. The secret itself never
+/// travels, and a recorded answer is worthless. A plain class; randomness comes in with the nonces.
 ///
 /// proof(role, nonce) = HMAC-SHA-256(secret, role | run | worker | nonce), as hexadecimal digits.
 class join_handshake {
@@ -19,7 +19,7 @@ class join_handshake {
   /// Answers a worker's request. `nonce` is fresh and random.
   [[nodiscard]] join_challenge challenge(const join_request& request, std::string nonce);
 
-  /// Whether the worker knows the secret. Every nonce is good for one try.
+  /// Whether the worker knows the secret. Every nonce is good for one attempt.
   [[nodiscard]] expected<void> verify(const join_proof& proof);
 
  private:
@@ -29,7 +29,7 @@ class join_handshake {
 
 enum class join_role { node, worker };
 
-/// What whoever plays `role` makes of the other's nonce.
+/// The proof that a process in this role makes of the other's nonce.
 [[nodiscard]] std::string make_proof(const std::string& secret, join_role role, const run_id& run, worker_id worker,
                                      const std::string& nonce);
 

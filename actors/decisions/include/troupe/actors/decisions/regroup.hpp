@@ -10,15 +10,15 @@
 
 namespace troupe::actors {
 
-/// What all survivors of a generation do with the step that was under way when it ended.
+/// What the survivors of a generation do with the step that was in progress when it ended.
 struct regroup_decision {
-  /// Every step up to this one counts as applied: who has not committed it holds its reduced gradient.
+  /// Steps up to this one count as applied. A survivor that has not committed it holds its reduced gradient.
   step_id commit_point;
   /// What the barrier of that step has agreed on.
   std::uint64_t commands_agreed = 0;
-  /// The most evaluations that any member has finished.
+  /// The highest number of evaluations that a member has finished.
   std::uint64_t evaluations = 0;
-  /// If members differ in that: one that has the result of the last.
+  /// If members differ in that, one that has the result of the last evaluation.
   std::optional<worker_id> evaluation_source;
   /// For the log.
   std::string reason;
@@ -28,9 +28,10 @@ struct regroup_decision {
 
 /// Decides from the reports of all survivors, of which there is at least one. Pure.
 ///
-/// A step's barrier is left by somebody only after all have its reduced gradient. So if one survivor has committed step
-/// k, the others hold its gradient, and all apply it; if nobody has, nobody has applied it, and all compute it again:
-/// the same bits, whoever computes. Fails with `errc::internal` where reports contradict that.
+/// A worker leaves the barrier of a step only after all workers have the step's reduced gradient. If one survivor has
+/// committed step k, the others hold its gradient, and all apply it. If none has, none has applied it, and all compute
+/// it again: the result has the same bits under any ownership. Fails with `errc::internal` if the reports contradict
+/// that.
 [[nodiscard]] expected<regroup_decision> decide_regroup(std::span<const regroup_report> reports);
 
 } // namespace troupe::actors

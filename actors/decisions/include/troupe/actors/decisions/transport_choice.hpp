@@ -22,10 +22,10 @@ struct transport_choice {
   bool operator==(const transport_choice&) const = default;
 };
 
-/// Chooses from where the workers are. Pure. Fails with `errc::invalid_argument` where `mode` asks for what cannot be.
+/// Chooses by the places of the workers. Pure. Fails with `errc::invalid_argument` if `mode` is impossible there.
 [[nodiscard]] expected<transport_choice> choose_transport(transport_mode mode, std::span<const worker_place> places);
 
-/// What carries gradients that lie in device memory, beside the transport that all else goes by.
+/// What carries gradients in device memory. Everything else goes over the other transport.
 enum class device_transport : std::uint8_t {
   /// One worker: kernels alone.
   self,
@@ -43,9 +43,9 @@ struct device_transport_choice {
   bool operator==(const device_transport_choice&) const = default;
 };
 
-/// Chooses from the devices that the ranks have: NCCL where each has one to itself and all have the library in one
-/// version, else the host. Pure, so that all ranks come to the same. Fails with `errc::unsatisfiable` where NCCL was
-/// asked for by name and cannot be.
+/// Chooses by the devices of the ranks: NCCL if each rank has a GPU to itself and all have the same version of the
+/// library, else the host's memory. Pure: all ranks choose the same. Fails with `errc::unsatisfiable` if NCCL is asked
+/// for by name and impossible.
 [[nodiscard]] expected<device_transport_choice>
 choose_device_transport(gpu_gradients mode, std::span<const collectives::device_offer> ranks);
 

@@ -13,27 +13,26 @@
 
 namespace troupe::actors {
 
-/// A checkpoint whose parts are all in: what is to be committed.
+/// A checkpoint that has all its parts, and is to be committed.
 struct complete_checkpoint {
-  /// Name of the directory that the parts were written to.
+  /// The name of the directory that the parts were written to.
   std::string temporary_directory;
   serialization::manifest content;
 };
 
-/// Whether somebody may still write into a temporary directory of this name, when generation `generation` is the last
-/// that has begun and all parts of it up to step `over` have come. Names that are none of ours are in use, and so are
-/// last copies. Pure.
+/// Whether a worker may still write into a temporary directory of this name, if `generation` is the last that has begun
+/// and all its parts up to step `over` have come. Foreign names count as in use, and so do last copies. Pure.
 [[nodiscard]] bool may_be_in_use(std::string_view name, generation_id generation, step_id over);
 
-/// What the checkpoint store remembers: which parts of which attempt have come. A plain class; it does no I/O.
+/// Which parts of which checkpoint attempt have come, for the checkpoint store. A plain class; it does no I/O.
 class checkpoint_attempts {
  public:
   void set_facts(checkpoint_metadata facts) { facts_ = std::move(facts); }
   [[nodiscard]] const checkpoint_metadata& facts() const noexcept { return facts_; }
 
-  /// Takes one part. Returns nothing while others are missing, the whole once the last is in, and the first error if
-  /// any rank could not write (also once the last is in, so that nobody still writes into a directory that is cleaned
-  /// up). `now` becomes the checkpoint's time of creation.
+  /// Takes one part. Returns nothing while others are missing. With the last one it returns the complete checkpoint, or
+  /// the first error if a rank could not write: not earlier, so that no rank writes into a directory that is cleaned
+  /// up. `now` becomes the checkpoint's time of creation.
   [[nodiscard]] std::optional<expected<complete_checkpoint>> add(const checkpoint_part& part,
                                                                  std::chrono::sys_time<std::chrono::milliseconds> now);
 

@@ -15,7 +15,7 @@
 namespace troupe::actors {
 
 enum class node_state : std::uint8_t {
-  /// Nobody answers there, or it was lost.
+  /// It does not answer, or it was lost.
   away,
   /// It was asked for its offer.
   asked,
@@ -26,7 +26,7 @@ enum class node_state : std::uint8_t {
   open,
   /// It will not take this run.
   refused,
-  /// It takes no more workers, and goes.
+  /// It takes no more workers, and goes away.
   leaving,
 };
 
@@ -38,21 +38,21 @@ struct known_node {
   std::string address;
   node_offer offer = {};
   node_state state = node_state::away;
-  /// It was given up while it was silent: should it speak again, it is told that its workers are not wanted any more.
+  /// It was given up while it was silent. If it speaks again, it has to end its workers of this run.
   bool fenced = false;
   clock::time_point tried = {};
   bool dialling = false;
-  /// It goes away, and has said so before its workers had begun.
+  /// It goes away, and said so before its workers had begun.
   bool leaves_soon = false;
 };
 
-/// The nodes of a run: who can take workers, whom to try again, between whom gradients may travel. A plain class; the
-/// connections are the trainer's.
+/// The nodes of a run: which of them can take workers, which to dial again, between which gradients may travel. A plain
+/// class; the connections are the trainer's.
 class node_roster {
  public:
   struct settings {
     scaling_config scaling;
-    /// Whether gradients, which are clear text, may leave the node with this address for others, and come from there.
+    /// Whether gradients, which are clear text, may travel between the node with this address and others.
     std::function<bool(const std::string&)> is_private;
     /// How often a node that is away is tried again.
     std::chrono::milliseconds try_every;
@@ -72,18 +72,18 @@ class node_roster {
   /// The nodes in this state, as indices.
   [[nodiscard]] std::vector<std::uint32_t> in_state(node_state state) const;
 
-  /// Whether an answer is on its way that decides who can be used.
+  /// Whether a node's answer is awaited that decides which nodes can be used.
   [[nodiscard]] bool awaits_answers() const;
 
-  /// The nodes that are away and whose turn it is to be tried again. One that was given up has to speak first.
+  /// The nodes that are away and due to be dialled again. A node that was given up has to speak first.
   [[nodiscard]] std::vector<std::uint32_t> to_try(known_node::clock::time_point now) const;
 
   /// As `place_workers`, over the nodes in one state. The places name nodes of this roster, and workers from
   /// `first_worker` on.
   [[nodiscard]] expected<placement_decision> place(node_state state, worker_id first_worker) const;
 
-  /// What capacity there is beside the workers that have a place. Where workers of two nodes could not talk to each
-  /// other, only the one that has some already has capacity.
+  /// The capacity beside the workers that have a place. If workers of two nodes could not talk to each other, only the
+  /// node that already has workers has capacity.
   [[nodiscard]] std::vector<node_capacity> capacities(std::span<const worker_place> occupied) const;
 
   /// Whether workers in these places may talk to each other: `errc::invalid_argument`, naming the node and what to say

@@ -23,7 +23,7 @@ struct worker_place {
   bool operator==(const worker_place&) const = default;
 };
 
-/// Where all workers go, and what a person should know about it.
+/// Where all workers go, and a warning for users.
 struct placement_decision {
   /// By rank: the workers of a node have neighbouring ranks.
   std::vector<worker_place> places;
@@ -31,23 +31,23 @@ struct placement_decision {
   std::string warning;
 };
 
-/// Decides which node starts which worker. Pure. Workers that reserve no CPU fill a node up to its CPUs first (pack) or
-/// go evenly over all nodes (spread), and share when there are more of them than CPUs. Of a range, as many are placed
-/// as there are CPUs, or what they reserve, and at least the least. Fails with `errc::unsatisfiable`, saying what is
-/// missing.
+/// Decides which node starts which worker. Pure. Workers that reserve no CPU fill a node up to its CPUs first (pack),
+/// or are distributed evenly over all nodes (spread); they share CPUs if there are more workers than CPUs. Of a range,
+/// as many are placed as there are CPUs, or as their reservations allow, and at least its minimum. Fails with
+/// `errc::unsatisfiable`, naming what is missing.
 [[nodiscard]] expected<placement_decision> place_workers(const scaling_config& request,
                                                          std::span<const node_offer> offers);
 
-/// A node, as far as more workers are concerned.
+/// A node's capacity for more workers.
 struct node_capacity {
   resources capacity;
-  /// Workers of this run that are there.
+  /// Workers of this run on it.
   std::uint32_t workers = 0;
-  /// Whether it can be reached, and stays.
+  /// Whether it can be reached, and does not go away.
   bool usable = true;
 };
 
-/// The nodes, as indices, of up to `count` more workers, by the same rules: as many as there is capacity for. Pure.
+/// The nodes, as indices, of up to `count` more workers, by the same rules. Fewer if there is less capacity. Pure.
 [[nodiscard]] std::vector<std::uint32_t> place_more(const scaling_config& request, std::span<const node_capacity> nodes,
                                                     std::uint32_t count);
 

@@ -10,7 +10,7 @@
 
 namespace troupe::actors {
 
-/// What a checkpoint that is resumed from says of its run; a new plan must not differ in any of it.
+/// The plan of the run that a checkpoint is from. A run that resumes from it must have the same.
 struct resumed_plan {
   std::uint64_t batch_samples = 0;
   std::string data_fingerprint;
@@ -19,12 +19,12 @@ struct resumed_plan {
   std::string numerics;
 };
 
-/// What two workers say differently about the same run, for people; nothing where they agree. `here` and `there` name
-/// them: "on worker 1 (rank 1)".
+/// How the plans of two workers differ, for people; nothing if they agree. `here` and `there` name the workers: "on
+/// worker 1 (rank 1)".
 [[nodiscard]] std::optional<error> compare_plans(const run_plan& ours, const std::string& here, const run_plan& theirs,
                                                  const std::string& there);
 
-/// Why a run with this plan cannot go on from that checkpoint; nothing where it can.
+/// Why a run with this plan cannot resume from that checkpoint; nothing if it can.
 [[nodiscard]] std::optional<error> compare_with_checkpoint(const run_plan& plan, const resumed_plan& old);
 
 /// "\n  first\n  second"

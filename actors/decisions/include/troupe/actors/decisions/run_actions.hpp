@@ -36,20 +36,21 @@ struct accept_plans {
   bool operator==(const accept_plans&) const = default;
 };
 
-/// A joiner's plan is that of the others: answer it.
+/// A joiner has the same plan as the members: answer it.
 struct accept_plan_of {
   worker_id worker;
   bool operator==(const accept_plan_of&) const = default;
 };
 
-/// The plans cannot be run: answer them with this error; one worker's only, if it is named.
+/// The plans cannot be run: answer all of them with this error, or only that of `worker`.
 struct refuse_plans {
   error reason;
   std::optional<worker_id> worker;
   bool operator==(const refuse_plans&) const = default;
 };
 
-/// This worker is none of the group that it reports to be of, or there will be no other: answer it so.
+/// Answer this worker's report with an error: it does not belong to the generation that it names, or there will be no
+/// next one.
 struct refuse_report {
   worker_id worker;
   error reason;
@@ -62,29 +63,29 @@ struct send_command {
   bool operator==(const send_command&) const = default;
 };
 
-/// These joiners get the state behind the back of the training: answer their reports with their places in a staging
-/// group. Its ranks are the members of the generation, and then the joiners.
+/// These joiners get the state while the members train on: answer their reports with their places in a staging group.
+/// Its ranks are the members of the generation, then the joiners.
 struct stage_joiners {
-  /// The command that tells the others.
+  /// The number of the command that tells the members.
   std::uint64_t number = 0;
   std::uint32_t sources = 0;
   std::uint32_t joiners = 0;
-  /// Whether not all of the group are on one node.
+  /// Whether the group is on several nodes.
   bool across_nodes = false;
-  /// Who is told, by rank.
+  /// The joiners to answer, by rank.
   std::map<rank_id, worker_id> told;
   bool operator==(const stage_joiners&) const = default;
 };
 
-/// This joiner has come to a loop that the others have behind them: answer its report so. `evaluations` are those
-/// before the next.
+/// This joiner has reached a loop that the members have completed: answer its report so. `evaluations` are those before
+/// the next loop.
 struct skip_loop {
   worker_id worker;
   std::vector<std::vector<double>> evaluations;
   bool operator==(const skip_loop&) const = default;
 };
 
-/// A staging group has lost a joiner: let nobody wait for it any more.
+/// A joiner has left a staging group: fail the waits of its other members.
 struct end_staging {
   std::uint64_t number = 0;
   bool operator==(const end_staging&) const = default;
@@ -96,54 +97,54 @@ struct abort_all {
   bool operator==(const abort_all&) const = default;
 };
 
-/// A member is gone and the others go on: make their collective operations fail, so that they report.
+/// A member is lost and the others go on: make their collective operations fail, so that they report.
 struct abort_generation {
   error reason;
   bool operator==(const abort_generation&) const = default;
 };
 
-/// All who are left have reported, but the next generation is not formed yet: say why.
+/// All members have reported, but the next generation is not formed yet: tell users.
 struct hold {
-  /// Whether there are too few workers, which is not waited for without limit; else it was asked for.
+  /// True if there are too few workers, which has a time limit; false if the run is paused, which has none.
   bool for_workers = false;
   bool operator==(const hold&) const = default;
 };
 
-/// All who are left have reported: give each its place in the next generation.
+/// All members have reported: answer each with its place in the next generation.
 struct form_generation {
   /// By rank, with the ranks of the new generation.
   std::vector<worker_place> places;
   regroup_decision decision;
-  /// Those of `places` that get the state from the others.
+  /// Those in `places` that get the state from the others.
   std::vector<worker_id> joiners;
-  /// Those who have come since the last step that counts, and one who was there before: they compare their whole state.
-  /// Empty if nobody has come.
+  /// Those that joined after the last step that counts, and one that was there before: they compare their whole state.
+  /// Empty if none has joined.
   std::vector<worker_id> compared;
-  /// Who has reported and is not needed any more.
+  /// Those that have reported and leave now.
   std::vector<worker_id> released;
   generation_record record;
   bool operator==(const form_generation&) const = default;
 };
 
-/// Start so many more where there is capacity, and tell by `on_started` which.
+/// Start up to this many more workers where there is capacity, and report them with `on_started`.
 struct start_more {
   std::uint32_t count = 0;
   bool operator==(const start_more&) const = default;
 };
 
-/// Kill this worker: it is fenced, or of no use.
+/// Kill this worker: it is fenced, or no longer needed.
 struct fence_worker {
   worker_id worker;
   std::string reason;
   bool operator==(const fence_worker&) const = default;
 };
 
-/// Nobody has the state any more: kill who is left, and begin again from the latest checkpoint (`on_restarted`).
+/// No worker has the state any more: kill the rest, and start again from the latest checkpoint (`on_restarted`).
 struct restart_run {
   bool operator==(const restart_run&) const = default;
 };
 
-/// Let the process of a worker end that has returned, or failed, before the others.
+/// Let the process of this worker end: it has failed or leaves, and the others go on.
 struct release_one {
   worker_id worker;
   bool operator==(const release_one&) const = default;
@@ -154,12 +155,12 @@ struct release_all {
   bool operator==(const release_all&) const = default;
 };
 
-/// Tell people, and do nothing.
+/// Tell users; do nothing else.
 struct warn {
   bool operator==(const warn&) const = default;
 };
 
-/// The run is over: end what is left of it on the nodes, and tell whoever asked.
+/// The run is over: end the rest of it on the nodes, and answer the `fit_request`.
 struct conclude {
   run_status status = run_status::failed;
   error reason;

@@ -24,9 +24,9 @@
 
 namespace troupe::actors {
 
-/// One attempt of a run, from the start of its processes: who is a member, who joins and leaves, and when the next
-/// generation is formed of whom. What a failure means for the run is decided by `run_coordinator`, which owns the
-/// attempt, and looks at `state` after each call. Not thread-safe.
+/// One attempt of a run, from the start of its processes. Decides which workers are members, join and leave, and when
+/// the next generation is formed. `run_coordinator` owns it, decides what a failure means for the run, and looks at
+/// `state` after each call: the attempt may have come to its end. A plain class; not thread-safe.
 class run_attempt {
  public:
   struct settings {
@@ -62,7 +62,7 @@ class run_attempt {
   [[nodiscard]] worker_table& workers() noexcept { return workers_; }
   [[nodiscard]] const worker_table& workers() const noexcept { return workers_; }
   [[nodiscard]] const accepted_plans& plans() const noexcept { return plans_; }
-  /// The furthest step that anybody has applied.
+  /// The furthest step that any worker has applied.
   [[nodiscard]] step_id furthest() const noexcept { return furthest_; }
   void note_progress(worker_record& who, step_id step);
 
@@ -73,7 +73,7 @@ class run_attempt {
   [[nodiscard]] run_actions accept(const run_plan& plan);
   [[nodiscard]] run_actions on_caught_up(const caught_up& message);
   [[nodiscard]] run_actions on_report_of_joiner(worker_record& who, const regroup_report& report, run_time now);
-  /// Nothing if nobody has asked for this report: the worker's group is gone.
+  /// Nothing if this report was not asked for: the worker has lost its group.
   [[nodiscard]] std::optional<run_actions> on_report_of_member(worker_record& who, const regroup_report& report);
   [[nodiscard]] run_actions on_tick(run_time now);
 
@@ -82,7 +82,7 @@ class run_attempt {
                                     attempt_phase::regrouping::loss reported);
   /// As `attempt_state::explain_loss`.
   [[nodiscard]] bool explain_loss() { return state_.explain_loss(); }
-  /// A joiner that stood here is gone, or is not wanted: the members do not miss it.
+  /// A joiner has ended or is given up. `before` is where it stood, `cause` counts against the joiners' budget.
   [[nodiscard]] run_actions drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
                                         const error& reason);
   [[nodiscard]] run_actions replace_missing() const;
@@ -95,7 +95,7 @@ class run_attempt {
   [[nodiscard]] run_actions resume();
   [[nodiscard]] run_actions stop();
   [[nodiscard]] run_actions take_checkpoint();
-  /// Forms the next generation if nothing is awaited any more.
+  /// Forms the next generation, or holds it, if no report is awaited.
   [[nodiscard]] run_actions form_when_all_have_reported();
 
  private:

@@ -242,7 +242,7 @@ class trainer_state : public trainer_backend::base {
       return fail(std::move(found.error()));
     state_ = std::move(*found);
     for (const auto& each : state_.passed_over)
-      notify(true, "a newer checkpoint was committed over: " + each);
+      notify(true, "a newer checkpoint was passed over: " + each);
     if (state_.restore_step)
       notify(false, "goes on from step " + std::to_string(state_.step.value) + " (" + state_.restore_from + ")");
     else if (!state_.restore_from.empty())

@@ -211,7 +211,7 @@ TEST_CASE_FIXTURE(host, "who knows the secret gets the handles, and nobody else"
   CHECK(prove({run, {0}, make_proof(secret, join_role::worker, run, {0}, "")}) == errc::wrong_secret);
 }
 
-TEST_CASE_FIXTURE(host, "output and ends are committed on to the driver") {
+TEST_CASE_FIXTURE(host, "output and ends are passed on to the driver") {
   REQUIRE(open());
   REQUIRE(start({0, 1}));
   auto output = worker_output{run, {1}, {"a line"}};

@@ -102,7 +102,8 @@ TEST_CASE("an unreachable node is named") {
   refused(here, here.charlm("run", {"--nodes", node.address + "," + port.address()}), {port.address(), "caf-node"});
   refused(here, here.charlm("run", {"--nodes", "no-such-host.invalid:4000", "--insecure"}), {"no-such-host.invalid"});
   refused(here, here.charlm("run", {"--nodes", "127.0.0.1"}), {"127.0.0.1", "HOST:PORT"});
-  refused(here, here.charlm("run", {"--nodes", node.address + "," + node.address}), {node.address, "twice"});
+  refused(here, here.charlm("run", {"--nodes", node.address + "," + node.address}),
+          {node.address, "listed more than once"});
   // None of these prevents a new run.
   auto ran = here.run(here.charlm("run", {"--nodes", node.address, "--resume", "never"}));
   INFO(ran.err);

@@ -114,7 +114,7 @@ class simulation final : public surroundings, public stage {
     std::uint32_t who;
     std::deque<packet> packets = {};
     bool is_active = false;
-    /// Turns out of eight that it is committed over.
+    /// Turns out of eight that it is passed over.
     std::uint32_t slowness = 0;
   };
 

@@ -131,5 +131,5 @@ TEST_CASE("gpt reports invalid arguments") {
   CHECK(heads.err.find("--embedding 32 is not a multiple of --heads 5") != std::string::npos);
   auto block = run({"--text", text, "--block-size", "5000"});
   CHECK(block.status == exit_status{1, {}});
-  CHECK_MESSAGE(block.err.find("holds no window of 5000") != std::string::npos, block.err);
+  CHECK_MESSAGE(block.err.find("does not contain a window of 5000") != std::string::npos, block.err);
 }

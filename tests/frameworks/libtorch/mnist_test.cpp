@@ -155,8 +155,8 @@ TEST_CASE("mnist trains on one set of files, and evaluates on another") {
 
   auto apart = here.run("apart", {"--test-images", here.file("images"), "--test-labels", here.file("test-labels")});
   CHECK(apart.status == exit_status{1, {}});
-  CHECK_MESSAGE(apart.err.find(here.file("images") + " has 320 images, and " + here.file("test-labels") +
-                               " 50 labels") != std::string::npos,
+  CHECK_MESSAGE(apart.err.find(here.file("images") + " has 320 images, but " + here.file("test-labels") +
+                               " has 50 labels") != std::string::npos,
                 apart.err);
 }
 

@@ -26,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using node_transport = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
+using node_interface = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
                                           caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
 
 /// How often drivers hear of their nodes, and workers are looked after.
@@ -60,14 +60,14 @@ struct hosted_run {
   std::vector<caf::typed_response_promise<void>> waiting;
 };
 
-class node_state : public node_transport::base {
+class node_state : public node_interface::base {
  public:
   node_state(caf::actor_config& cfg, node_config config, const launcher_factory& make_launcher)
-      : node_transport::base(cfg), config_(std::move(config)), devices_(devices_of(config_)) {
+      : node_interface::base(cfg), config_(std::move(config)), devices_(devices_of(config_)) {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     auto tell = [self](auto event) {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<node_transport>(strong), std::move(event));
+        caf::anon_send(caf::actor_cast<node_interface>(strong), std::move(event));
     };
     launcher_ = make_launcher({[tell](worker_output event) { tell(std::move(event)); },
                                [tell](worker_ended event) { tell(std::move(event)); }});
@@ -167,7 +167,7 @@ class node_state : public node_transport::base {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     when_down(control, [self, run = request.run] {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<node_transport>(strong), peer_down{0, run, 0});
+        caf::anon_send(caf::actor_cast<node_interface>(strong), peer_down{0, run, 0});
     });
     log("run " + request.run_name + " (" + request.run.value + ") begins with " + *path);
     return run_opened{request.run, std::move(*path)};
@@ -245,7 +245,7 @@ class node_state : public node_transport::base {
   // -- who lives ------------------------------------------------------------------------------------------------------
 
   void await_beat() {
-    delayed_send(caf::actor_cast<node_transport>(ctrl()), beat_interval,
+    delayed_send(caf::actor_cast<node_interface>(ctrl()), beat_interval,
                  deadline_reached{static_cast<std::uint32_t>(deadline::beat), 0});
   }
 
@@ -322,7 +322,7 @@ class node_state : public node_transport::base {
       for (auto& [id, run] : runs_)
         send(run.control, node_leaving{id, request.grace_ms});
       auto limit = std::max<clock::duration>(std::chrono::milliseconds{request.grace_ms} - last_moment, 0ms);
-      delayed_send(caf::actor_cast<node_transport>(ctrl()), limit,
+      delayed_send(caf::actor_cast<node_interface>(ctrl()), limit,
                    deadline_reached{static_cast<std::uint32_t>(deadline::drained), 0});
     }
     auto promise = make_response_promise<void>();

@@ -35,7 +35,7 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using trainer_backend = trainer_actor::extend<
+using trainer_interface = trainer_actor::extend<
     caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
     caf::result<next_generation>(regroup_report), caf::result<void>(caught_up), caf::result<void>(metrics_batch),
     caf::result<void>(worker_finished), caf::result<void>(worker_ended), caf::result<void>(worker_output),
@@ -82,10 +82,10 @@ struct dial_result {
   std::map<std::uint32_t, expected<std::unique_ptr<connected_node>>> found;
 };
 
-class trainer_state : public trainer_backend::base {
+class trainer_state : public trainer_interface::base {
  public:
   trainer_state(caf::actor_config& cfg, std::string function, trainer_config config, trainer_services services)
-      : trainer_backend::base(cfg),
+      : trainer_interface::base(cfg),
         function_(std::move(function)),
         config_(std::move(config)),
         services_(std::move(services)) {}
@@ -140,7 +140,7 @@ class trainer_state : public trainer_backend::base {
   using report_promise = caf::typed_response_promise<next_generation>;
 
   void remind_me(deadline which, std::chrono::milliseconds after) {
-    delayed_send(caf::actor_cast<trainer_backend>(ctrl()), after,
+    delayed_send(caf::actor_cast<trainer_interface>(ctrl()), after,
                  deadline_reached{static_cast<std::uint32_t>(which), occasion_of(which)});
   }
 
@@ -257,7 +257,7 @@ class trainer_state : public trainer_backend::base {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     auto tell = [self](const checkpoint_outcome& outcome) {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<trainer_backend>(strong), outcome);
+        caf::anon_send(caf::actor_cast<trainer_interface>(strong), outcome);
     };
     store_ =
         spawn_checkpoint_store(system(), {result_.run, directory_->checkpoints(), config_.checkpoint.num_to_keep, tell,
@@ -292,7 +292,7 @@ class trainer_state : public trainer_backend::base {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     when_down(link.connection->handle(), [self, index, number = connections_] {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<trainer_backend>(strong), peer_down{index, {}, number});
+        caf::anon_send(caf::actor_cast<trainer_interface>(strong), peer_down{index, {}, number});
     });
     ask_for_offer(index);
   }
@@ -339,7 +339,7 @@ class trainer_state : public trainer_backend::base {
   /// Has the node open the program; from then on it can take workers.
   void open_on(std::uint32_t index) {
     node(index).state = node_state::opening;
-    auto self = caf::actor_cast<run_control>(caf::actor_cast<trainer_backend>(ctrl()));
+    auto self = caf::actor_cast<run_control>(caf::actor_cast<trainer_interface>(ctrl()));
     auto timeout = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
     request(links_[index].connection->handle(), node_timeout,
             open_run{result_.run, result_.name, services_.program_path, services_.build_id, secret_, timeout}, self,
@@ -385,7 +385,7 @@ class trainer_state : public trainer_backend::base {
         into->found.insert_or_assign(index, std::move(connection));
       }
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<trainer_backend>(strong),
+        caf::anon_send(caf::actor_cast<trainer_interface>(strong),
                        deadline_reached{static_cast<std::uint32_t>(deadline::dialled), 0});
     });
   }
@@ -604,11 +604,11 @@ class trainer_state : public trainer_backend::base {
       choice = choose_transport(transport_mode::automatic, places);
     if (!choice)
       return fail(std::move(choice.error()));
-    if (choice->transport != transport_kind::self && choice->transport != backend_)
+    if (choice->transport != transport_kind::self && choice->transport != transport_)
       notify(false,
              (config_.scaling.use_gpu ? "what lies in host memory goes over " : "gradients go over ") + choice->reason);
-    backend_ = choice->transport;
-    layout_ = {std::move(places), roster_->data_addresses(), config_.scaling.shards, backend_};
+    transport_ = choice->transport;
+    layout_ = {std::move(places), roster_->data_addresses(), config_.scaling.shards, transport_};
     return {};
   }
 
@@ -626,7 +626,7 @@ class trainer_state : public trainer_backend::base {
   /// Starts the processes of these workers; the coordinator knows of them.
   void start(const std::vector<worker_place>& places) {
     remind_me(deadline::start, config_.run.start_timeout);
-    auto layout = group_layout{places, roster_->data_addresses(), config_.scaling.shards, backend_};
+    auto layout = group_layout{places, roster_->data_addresses(), config_.scaling.shards, transport_};
     std::map<std::uint32_t, start_workers> messages;
     for (const auto& place : places) {
       auto& message = messages[place.node];
@@ -1345,7 +1345,7 @@ class trainer_state : public trainer_backend::base {
   bool awaiting_room_ = false;
   std::string secret_ = serialization::random_hex(32);
   group_layout layout_;
-  transport_kind backend_ = transport_kind::self;
+  transport_kind transport_ = transport_kind::self;
   std::optional<run_coordinator> coordinator_;
   collectives_actor collectives_;
   checkpoint_store store_;

@@ -12,7 +12,7 @@ namespace troupe::actors {
 
 group_layout::group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, std::uint32_t shards,
                            transport_kind transport)
-    : places_(std::move(places)), addresses_(std::move(addresses)), shards_(shards), backend_(transport) {
+    : places_(std::move(places)), addresses_(std::move(addresses)), shards_(shards), transport_(transport) {
   std::set<std::uint32_t> used;
   for (const auto& place : places_)
     used.insert(place.node);
@@ -27,7 +27,7 @@ group_place group_layout::place_of(const worker_place& who) const {
   result.local_world_size = who.local_world_size;
   result.node_rank = node_rank_of(who);
   result.ownership = collectives::even_ownership(shards_, world_size());
-  result.transport = backend_;
+  result.transport = transport_;
   for (const auto& place : places_)
     result.nodes.push_back(place.node);
   result.data_address = used_nodes_.size() > 1 ? addresses_[who.node] : "127.0.0.1";

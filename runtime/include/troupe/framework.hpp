@@ -7,8 +7,9 @@ namespace troupe {
 
 class train_context;
 
-/// The one copier for frameworks: what a library needs to have done in each worker process around a training function,
-/// such as fixing its number of threads, seeding its generators, opening a device. A function names its frameworks:
+/// The one interface for frameworks: what a library needs to have done in each worker process around a training
+/// function, such as fixing its number of threads, seeding its generators, opening a device. A function names its
+/// frameworks:
 ///
 ///     auto app = troupe::app{argc, argv, {{"train", train, {std::make_shared<my_framework>()}}}};
 ///

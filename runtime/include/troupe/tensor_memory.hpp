@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// The copier to a tracked tensor whose bytes no pointer of this process leads to, such as memory of a GPU: through it
+/// The way to a tracked tensor whose bytes no pointer of this process leads to, such as memory of a GPU: through it
 /// the runtime copies them out and in, and in no other way. Calls come from the training thread, while the body's own
 /// work on the tensor has been put on its way, though it may still run: a copy begins after it. Errors are final.
 class tensor_memory {

@@ -22,7 +22,7 @@ class device_copier : public std::enable_shared_from_this<device_copier> {
   [[nodiscard]] static expected<std::shared_ptr<device_copier>> open(std::shared_ptr<collectives::device> where,
                                                                      collectives::stream_handle written_on);
 
-  /// The copier to these addresses of the GPU, for `tracked_state`. The memory is the caller's.
+  /// The way to these addresses of the GPU, for `tracked_state`. The memory is the caller's.
   [[nodiscard]] std::shared_ptr<tensor_memory> tensor(std::span<std::byte> memory);
 
   /// Returns once `target` holds the bytes.

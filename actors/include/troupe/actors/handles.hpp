@@ -59,7 +59,7 @@ using worker_actor = caf::typed_actor<
     // Answers at once, whatever the training thread does.
     caf::result<activity_answer>(activity_question)>;
 
-/// What nodes and workers tell the driver of a run. Fake by the trainer.
+/// What nodes and workers tell the driver of a run. Implemented by the trainer.
 using run_control = caf::typed_actor<
     // A worker has joined. Fails with `errc::stale_generation` for a worker that is none of this run.
     caf::result<void>(worker_ready, worker_actor),

@@ -37,7 +37,7 @@ class group_layout {
   std::vector<std::string> addresses_;
   std::vector<std::uint32_t> used_nodes_;
   std::uint32_t shards_ = 1;
-  transport_kind backend_ = transport_kind::self;
+  transport_kind transport_ = transport_kind::self;
 };
 
 } // namespace troupe::actors

@@ -8,6 +8,8 @@ namespace troupe::runtime {
 /// A value that several threads use: each use holds the lock for its full expression or scope.
 ///
 ///     auto done = protocol.lock()->begin_step(step);
+///
+/// Nothing that waits belongs into such an expression: the lock would be held meanwhile.
 template <class T>
 class guarded {
  public:

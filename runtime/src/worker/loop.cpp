@@ -31,7 +31,7 @@ void train_context::impl::for_each_step(step_plan plan, const std::function<void
   agree_on(plan);
   members_.locked()->begin_steps();
   auto driver = step_driver{*this, plan};
-  if (!protocol().has_state() && !join(driver, body))
+  if (!has_state() && !join(driver, body))
     return members_.locked()->end_steps();
   for (auto id = step_id{protocol().step().value + 1}; id.value <= plan.steps; ++id.value) {
     driver.run(id, body);
@@ -125,7 +125,7 @@ void train_context::impl::stage(step_id step, const actors::stage_state& what) {
 bool train_context::impl::join(step_driver& driver, const std::function<void(step&)>& body) {
   for (;;) {
     regroup({});
-    if (protocol().has_state())
+    if (has_state())
       return true;
     if (members_.skips_loop())
       return false;
@@ -161,7 +161,8 @@ void train_context::impl::follow(step_driver& driver, const std::function<void(s
 expected<void> train_context::impl::take_staged_state() {
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
   auto facts = runtime::transferred_facts{};
-  auto step = members_.catch_up().receive(*protocol().staging(), state_, facts);
+  const auto place = *members_.locked()->staging();
+  auto step = members_.catch_up().receive(place, state_, facts);
   if (!step)
     return fail(std::move(step.error()));
   members_.locked()->on_staged_state(*step);

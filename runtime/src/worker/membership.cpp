@@ -32,7 +32,7 @@ membership::membership(const begin_training& begin, driver_client& link, tracked
       protocol_(begin),
       group_({begin.run, begin.worker, begin.device, group_deadline(begin.settings), std::move(factories),
               [this] {
-                if (!protocol().has_state())
+                if (!protocol_.lock()->has_state())
                   return expected<void>{fail(errc::not_found, "this worker has no state")};
                 return checkpoints_.save_last_copy(gate_, protocol().place());
               }},
@@ -55,7 +55,7 @@ void membership::form_first() {
 }
 
 collectives::communicator& membership::communicator() {
-  if (!protocol().has_state())
+  if (!protocol_.lock()->has_state())
     throw exception{
         errc::invalid_argument,
         "this worker joins a run that is under way, and has no group before for_each_step: training functions that "
@@ -69,9 +69,9 @@ void membership::regroup(error reason, position where) {
   auto scope = activity::scope{activity_, activity_kind::control};
   skips_loop_ = false;
   // What is said to joiners at a boundary that all members have come to stays true.
-  if (where == position::elsewhere && !protocol().has_caught_up())
+  if (where == position::elsewhere && !protocol_.lock()->has_caught_up())
     stager_.abort(reason);
-  if (protocol().has_state() && !pause_began_)
+  if (protocol_.lock()->has_state() && !pause_began_)
     pause_began_ = last_commit_;
   checkpoints_.abandon();
   for (;;) {
@@ -81,7 +81,7 @@ void membership::regroup(error reason, position where) {
       protocol_.lock()->begin_regroup();
     // Threads and streams of the old group end here: only then may this worker report.
     group_.close(reason, protocol().step());
-    const auto is_joiner = !protocol().has_state();
+    const auto is_joiner = !protocol_.lock()->has_state();
     auto next = report(std::move(reason));
     auto action = protocol_.lock()->on_next(std::move(next));
     if (std::holds_alternative<actors::leave_run>(action.what))

@@ -32,6 +32,8 @@ class membership {
   membership(const begin_training& begin, driver_client& link, tracked_state& state, checkpointer& checkpoints,
              metrics_pusher& pusher, activity& doing, device_factories factories);
 
+  /// For the training thread, without the lock: what an abort does not change (place, steps, commands, evaluations,
+  /// loop). Questions about the state itself (`has_state`, `follows`, `staging`, ...) go through `locked`.
   [[nodiscard]] const actors::worker_protocol& protocol() const noexcept { return protocol_.unlocked(); }
   [[nodiscard]] guarded<actors::worker_protocol>::access locked() { return protocol_.lock(); }
   [[nodiscard]] worker_group& group() noexcept { return group_; }

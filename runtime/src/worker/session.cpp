@@ -35,7 +35,7 @@ void train_context::impl::prepare() {
   checkpoints_.choose_sync(begin_.place);
   restored_step_ = begin_.resume.step;
   // A joiner goes as far as its first loop by itself.
-  if (!protocol().has_state())
+  if (!has_state())
     return;
   restored_step_ = checkpoints_.restore().value_or(step_id{});
   members_.locked()->on_restored(restored_step_);
@@ -100,7 +100,7 @@ void train_context::impl::heartbeat() noexcept {
 void train_context::impl::report_step(step_id step, metric_map values) {
   checkpoints_.set_metrics(values);
   // The members have said it.
-  if (protocol().follows())
+  if (members_.locked()->follows())
     return;
   const auto since = std::chrono::steady_clock::now() - started_;
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(since).count();
@@ -146,7 +146,7 @@ void train_context::impl::agree_on(run_plan message) {
 
 std::vector<double> train_context::impl::evaluate(std::uint64_t samples, std::size_t number_of_sums,
                                                   const runtime::evaluator::evaluation& function) {
-  if (!protocol().has_agreed() && !protocol().follows())
+  if (!protocol().has_agreed() && !members_.locked()->follows())
     state_.check_restored_so_far();
   return evaluator_.evaluate(samples, number_of_sums, function);
 }

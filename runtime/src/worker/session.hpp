@@ -89,6 +89,7 @@ class train_context::impl {
   // -- for step_driver
 
   [[nodiscard]] const actors::worker_protocol& protocol() const noexcept { return members_.protocol(); }
+  [[nodiscard]] bool has_state() { return members_.locked()->has_state(); }
   [[nodiscard]] runtime::worker_group& group() noexcept { return members_.group(); }
   [[nodiscard]] runtime::state_stager& stager() noexcept { return members_.stager(); }
   [[nodiscard]] runtime::quiescence_gate::scope quiet() { return members_.quiet(); }

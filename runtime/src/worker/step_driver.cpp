@@ -13,7 +13,7 @@ step_driver::step_driver(train_context::impl& session, const step_plan& plan)
       order_(plan.data.samples, plan.batch_samples, session.settings().shards, session.settings().seed),
       checker_(session.settings().verify_determinism, plan, bucket_, session.group()),
       // A joiner's body was checked by the members.
-      checks_body_(session.protocol().has_state() || session.settings().check_every_step),
+      checks_body_(session.has_state() || session.settings().check_every_step),
       step_(*this) {}
 
 step_driver::~step_driver() {

@@ -1,7 +1,7 @@
 #include <troupe/actors/trainer.hpp>
 
 #include "down.hpp"
-#include "starting_state.hpp"
+#include "trainer/starting_state.hpp"
 #include <troupe/actors/decisions/group_layout.hpp>
 #include <troupe/actors/decisions/node_roster.hpp>
 #include <troupe/actors/decisions/progress_meter.hpp>

@@ -1,4 +1,4 @@
-#include "starting_state.hpp"
+#include "trainer/starting_state.hpp"
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>

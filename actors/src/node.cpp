@@ -1,6 +1,7 @@
 #include <troupe/actors/node.hpp>
 
 #include "down.hpp"
+#include "local_messages.hpp"
 
 #include <troupe/actors/decisions/device_ledger.hpp>
 #include <troupe/actors/decisions/heartbeat_monitor.hpp>
@@ -27,15 +28,13 @@ using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
 using node_interface = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
-                                          caf::result<void>(peer_down), caf::result<void>(deadline_reached)>;
+                                          caf::result<void>(driver_down)>;
 
 /// How often drivers hear of their nodes, and workers are looked after.
 constexpr auto beat_interval = 200ms;
 
 /// Before a node's grace period ends, what is left is killed while there is time to tell.
 constexpr auto last_moment = 500ms;
-
-enum class deadline : std::uint32_t { beat, drained };
 
 /// A run, as far as it concerns one node.
 struct hosted_run {
@@ -87,10 +86,7 @@ class node_state : public node_interface::base {
         [this](const join_proof& proof) { return admit(proof); },
         [this](worker_ended& event) { worker_has_ended(std::move(event)); },
         [this](worker_output& event) { pass_on(std::move(event)); },
-        [this](const peer_down& event) { driver_is_gone(event.run); },
-        [this](const deadline_reached& event) {
-          static_cast<deadline>(event.which) == deadline::beat ? beat() : end_of_grace();
-        },
+        [this](const driver_down& event) { driver_is_gone(event.run); },
     };
   }
 
@@ -167,7 +163,7 @@ class node_state : public node_interface::base {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     when_down(control, [self, run = request.run] {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<node_interface>(strong), peer_down{0, run, 0});
+        caf::anon_send(caf::actor_cast<node_interface>(strong), driver_down{run});
     });
     log("run " + request.run_name + " (" + request.run.value + ") begins with " + *path);
     return run_opened{request.run, std::move(*path)};
@@ -245,8 +241,7 @@ class node_state : public node_interface::base {
   // -- who lives ------------------------------------------------------------------------------------------------------
 
   void await_beat() {
-    delayed_send(caf::actor_cast<node_interface>(ctrl()), beat_interval,
-                 deadline_reached{static_cast<std::uint32_t>(deadline::beat), 0});
+    run_delayed(beat_interval, [this] { beat(); });
   }
 
   void take_beat(const worker_beat& beat) {
@@ -322,8 +317,7 @@ class node_state : public node_interface::base {
       for (auto& [id, run] : runs_)
         send(run.control, node_leaving{id, request.grace_ms});
       auto limit = std::max<clock::duration>(std::chrono::milliseconds{request.grace_ms} - last_moment, 0ms);
-      delayed_send(caf::actor_cast<node_interface>(ctrl()), limit,
-                   deadline_reached{static_cast<std::uint32_t>(deadline::drained), 0});
+      run_delayed(limit, [this] { end_of_grace(); });
     }
     auto promise = make_response_promise<void>();
     drained_.push_back(promise);

@@ -14,17 +14,14 @@ using namespace std::chrono_literals;
 /// A small part of any heartbeat timeout.
 constexpr auto beat_interval = 200ms;
 
-using worker_backend = worker_actor::extend<caf::result<void>(deadline_reached)>;
-
-class worker_state : public worker_backend::base {
+class worker_state : public worker_actor::base {
  public:
   worker_state(caf::actor_config& cfg, node_actor node, std::shared_ptr<training_host> host)
-      : worker_backend::base(cfg), node_(std::move(node)), host_(std::move(host)) {}
+      : worker_actor::base(cfg), node_(std::move(node)), host_(std::move(host)) {}
 
   behavior_type make_behavior() override {
     beat();
     return {
-        [this](const deadline_reached&) { beat(); },
         [this](const begin_training& message) { host_->begin(message); },
         [this](const control_command& message) { host_->command(message); },
         [this](const abort_training& message) { host_->abort(message); },
@@ -40,7 +37,7 @@ class worker_state : public worker_backend::base {
  private:
   void beat() {
     caf::anon_send(node_, host_->beat());
-    delayed_send(caf::actor_cast<worker_backend>(ctrl()), beat_interval, deadline_reached{});
+    run_delayed(beat_interval, [this] { beat(); });
   }
 
   node_actor node_;

@@ -75,8 +75,7 @@ class actor_fixture {
  private:
   void init() {
     static const auto once = [] {
-      caf::init_global_meta_objects<caf::id_block::troupe_messages>();
-      caf::init_global_meta_objects<caf::id_block::troupe_actors>();
+      init_meta_objects();
       caf::core::init_global_meta_objects();
       return true;
     }();

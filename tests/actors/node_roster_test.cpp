@@ -33,27 +33,27 @@ const auto start = known_node::clock::time_point{} + 1h;
 TEST_CASE("a node that is away is tried again, but not too often, and not one that was given up") {
   auto nodes = roster_of(4);
   nodes[1].state = node_state::open;
-  nodes[2].fenced = true;
-  nodes[3].dialling = true;
+  nodes[2].state = node_state::fenced;
+  nodes[3].state = node_state::dialling;
   CHECK(nodes.to_try(start) == std::vector<std::uint32_t>{0});
   nodes[0].tried = start;
   CHECK(nodes.to_try(start + 1s).empty());
   CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0});
-  nodes[2].fenced = false;
-  nodes[3].dialling = false;
+  nodes[2].state = node_state::away;
+  nodes[3].state = node_state::away;
   CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0, 2, 3});
 }
 
 TEST_CASE("answers are awaited of nodes that were asked or are being dialled") {
   auto nodes = roster_of(2);
   CHECK_FALSE(nodes.awaits_answers());
-  nodes[1].dialling = true;
+  nodes[1].state = node_state::dialling;
   CHECK(nodes.awaits_answers());
-  nodes[1].dialling = false;
+  nodes[1].state = node_state::away;
   nodes[0].state = node_state::asked;
   CHECK(nodes.awaits_answers());
   for (auto state : {node_state::offered, node_state::opening, node_state::open, node_state::refused,
-                     node_state::leaving, node_state::away}) {
+                     node_state::leaving, node_state::away, node_state::fenced}) {
     nodes[0].state = state;
     CHECK_FALSE(nodes.awaits_answers());
   }

@@ -78,32 +78,18 @@ class trainer_fixture : public actor_fixture {
       node->cast({worker}, role);
   }
 
-  expected<std::unique_ptr<connected_node>> connect(const std::string& address) {
-    auto lock = std::lock_guard{mutex_};
-    auto i = connect_errors_.find(address);
-    if (i != connect_errors_.end())
-      return fail(i->second);
-    auto index =
-        static_cast<std::size_t>(std::ranges::find(config.cluster.nodes, address) - config.cluster.nodes.begin());
-    auto result =
-        std::make_unique<fake_node>(system(), nodes.at(index), address.substr(0, address.find(':')), capacity);
-    if (std::exchange(first_node_is_dead, false))
-      caf::anon_send_exit(result->handle(), caf::exit_reason::kill);
-    return result;
-  }
-
   /// From now on; without a code, the node can be reached again.
   void set_connect_error(const std::string& address, const error& reason) {
-    auto lock = std::lock_guard{mutex_};
+    auto lock = std::lock_guard{errors_->mutex};
     if (reason.code == errc::none)
-      connect_errors_.erase(address);
+      errors_->of.erase(address);
     else
-      connect_errors_[address] = reason;
+      errors_->of[address] = reason;
   }
 
   trainer_actor spawn() {
     trainer_services services;
-    services.connect_node = [this](const cluster_config&, const std::string& address) { return connect(address); };
+    services.connect_node = make_connector();
     services.program_path = "/opt/train";
     services.build_id = "c0ffee";
     services.compare_numerics = compare_texts;
@@ -206,10 +192,35 @@ class trainer_fixture : public actor_fixture {
   std::shared_ptr<record<event>> events;
 
  private:
+  struct connect_errors {
+    std::mutex mutex;
+    std::map<std::string, error> of;
+  };
+
+  /// Called in threads that may outlive the fixture, but not its actor system.
+  decltype(trainer_services::connect_node) make_connector() {
+    std::map<std::string, std::shared_ptr<stage>> reachable;
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      reachable[config.cluster.nodes.at(i)] = nodes[i];
+    auto dead = std::exchange(first_node_is_dead, false) ? config.cluster.nodes.at(0) : std::string{};
+    return [&system = system(), reachable, dead, capacity = capacity, errors = errors_](
+               const cluster_config&, const std::string& address) -> expected<std::unique_ptr<connected_node>> {
+      {
+        auto lock = std::lock_guard{errors->mutex};
+        if (auto i = errors->of.find(address); i != errors->of.end())
+          return fail(i->second);
+      }
+      auto result =
+          std::make_unique<fake_node>(system, reachable.at(address), address.substr(0, address.find(':')), capacity);
+      if (address == dead)
+        caf::anon_send_exit(result->handle(), caf::exit_reason::kill);
+      return result;
+    };
+  }
+
   scratch_directory scratch_;
   run_observer observer_;
-  std::mutex mutex_;
-  std::map<std::string, error> connect_errors_;
+  std::shared_ptr<connect_errors> errors_ = std::make_shared<connect_errors>();
 };
 
 } // namespace

@@ -17,15 +17,13 @@ std::vector<std::uint32_t> node_roster::in_state(node_state state) const {
 }
 
 bool node_roster::awaits_answers() const {
-  return std::ranges::any_of(nodes_, [](const known_node& x) { return x.state == node_state::asked || x.dialling; });
+  return std::ranges::any_of(
+      nodes_, [](const known_node& x) { return x.state == node_state::asked || x.state == node_state::dialling; });
 }
 
 std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now) const {
   auto result = in_state(node_state::away);
-  std::erase_if(result, [&](std::uint32_t i) {
-    const auto& node = nodes_[i];
-    return node.dialling || node.fenced || now - node.tried <= how_.try_every;
-  });
+  std::erase_if(result, [&](std::uint32_t i) { return now - nodes_[i].tried <= how_.try_every; });
   return result;
 }
 

@@ -1,4 +1,4 @@
-#include "trainer/starting_state.hpp"
+#include "starting_state.hpp"
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>

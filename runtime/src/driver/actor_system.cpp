@@ -124,8 +124,7 @@ expected<tls_files> find_keys(const cluster_config& cluster) {
 void init_meta_objects() {
   static std::once_flag once;
   std::call_once(once, [] {
-    caf::init_global_meta_objects<caf::id_block::troupe_messages>();
-    caf::init_global_meta_objects<caf::id_block::troupe_actors>();
+    actors::init_meta_objects();
     caf::io::middleman::init_global_meta_objects();
     caf::core::init_global_meta_objects();
   });

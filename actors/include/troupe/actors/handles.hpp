@@ -9,32 +9,6 @@
 /// stands above its signature. Errors are `troupe::errc`, carried as `caf::error` (see error_conversion.hpp).
 namespace troupe::actors {
 
-/// A peer that was watched is gone; sent by an actor to itself.
-struct peer_down {
-  /// Which of those it watches: a node's index.
-  std::uint32_t index = 0;
-  run_id run;
-  /// Which of the connections to it: there may be another by now.
-  std::uint64_t connection = 0;
-};
-
-template <class Inspector>
-bool inspect(Inspector& f, peer_down& x) {
-  return f.object(x).fields(f.field("index", x.index), f.field("run", x.run), f.field("connection", x.connection));
-}
-
-/// A limit that an actor has set itself is reached.
-struct deadline_reached {
-  std::uint32_t which = 0;
-  /// What it was set for; it may be over by now.
-  std::uint64_t occasion = 0;
-};
-
-template <class Inspector>
-bool inspect(Inspector& f, deadline_reached& x) {
-  return f.object(x).fields(f.field("which", x.which), f.field("occasion", x.occasion));
-}
-
 /// A node's host program is going away.
 struct drain_request {
   std::uint64_t grace_ms = 0;
@@ -92,12 +66,12 @@ using collectives_actor = caf::typed_actor<
     // `errc::stale_generation` for another generation than the current one, `errc::aborted` for one that was given up.
     // Repeating it is harmless.
     caf::result<exchange_result>(exchange_request),
-    // Gives up an exchange: who waits for it, and whoever comes to it later, is told. Idempotent.
+    // Gives up an exchange: it fails for whoever waits for it, and whoever comes to it later. Idempotent.
     caf::result<void>(exchange_ended),
-    // A worker that has to end itself asks for leave: answers when no other has leave that still lives. Fails with
+    // A worker that has to exit asks for a permit: answers when no other worker holds one. Fails with
     // `errc::stale_generation` for another run. Repeating it is harmless.
     caf::result<exit_granted>(exit_request),
-    // It needs none any more: what it asked fails with `errc::aborted`, and the next may go. Idempotent.
+    // It needs none any more: its request fails with `errc::aborted`, and the next worker gets a permit. Idempotent.
     caf::result<void>(exit_withdrawn),
     // A worker is gone. From the trainer. Idempotent.
     caf::result<void>(worker_gone)>;
@@ -167,6 +141,9 @@ using trainer_actor = caf::typed_actor<
     // Lets it go on. Answers at once. Idempotent.
     caf::result<void>(resume_request)>;
 
+/// Registers the types of all messages of Troupe with CAF. To be called once, before the first actor system is made.
+void init_meta_objects();
+
 } // namespace troupe::actors
 
 CAF_BEGIN_TYPE_ID_BLOCK(troupe_actors, caf::first_custom_type_id + 1100)
@@ -178,8 +155,6 @@ CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::checkpoint_store))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::node_actor))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::run_observer))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::trainer_actor))
-CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::peer_down))
-CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::deadline_reached))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::drain_request))
 
 CAF_END_TYPE_ID_BLOCK(troupe_actors)

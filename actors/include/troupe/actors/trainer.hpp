@@ -37,11 +37,11 @@ class part_receiver {
   virtual void lend(const std::filesystem::path& checkpoint) = 0;
 };
 
-/// What a trainer needs of the world around it: runtime/ provides the real things, tests play them. Called in the
-/// trainer's own thread, where they may block.
+/// What a trainer needs of the world around it: runtime/ provides the real things, tests fake ones. All but
+/// `compare_numerics` and `is_loopback` may block: they are called in other threads than the trainer's.
 struct trainer_services {
-  /// Connects to the node at an address of the configuration; hosts one where that is empty. Also called from other
-  /// threads, for nodes that were lost or come later.
+  /// Connects to the node at an address of the configuration; hosts one if that is empty. Called in several threads at
+  /// once.
   std::function<expected<std::unique_ptr<connected_node>>(const cluster_config&, const std::string& address)>
       connect_node;
   /// Takes parts of this run's checkpoints into a directory. May be empty: all workers share it then.

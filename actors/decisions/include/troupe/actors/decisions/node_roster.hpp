@@ -15,8 +15,10 @@
 namespace troupe::actors {
 
 enum class node_state : std::uint8_t {
-  /// It does not answer, or it was lost.
+  /// There is no connection, or it does not answer.
   away,
+  /// It is being connected to.
+  dialling,
   /// It was asked for its offer.
   asked,
   offered,
@@ -28,7 +30,14 @@ enum class node_state : std::uint8_t {
   refused,
   /// It takes no more workers, and goes away.
   leaving,
+  /// It was given up because it was silent. If it answers again, it has to end its workers of this run first.
+  fenced,
 };
+
+/// Whether a node in this state cannot be asked for anything.
+[[nodiscard]] constexpr bool is_away(node_state state) noexcept {
+  return state == node_state::away || state == node_state::dialling || state == node_state::fenced;
+}
 
 /// One node of a run, as the trainer sees it.
 struct known_node {
@@ -38,12 +47,8 @@ struct known_node {
   std::string address;
   node_offer offer = {};
   node_state state = node_state::away;
-  /// It was given up while it was silent. If it speaks again, it has to end its workers of this run.
-  bool fenced = false;
+  /// When it was last dialled or lost; the epoch if never.
   clock::time_point tried = {};
-  bool dialling = false;
-  /// It goes away, and said so before its workers had begun.
-  bool leaves_soon = false;
 };
 
 /// The nodes of a run: which of them can take workers, which to dial again, between which gradients may travel. A plain
@@ -75,7 +80,7 @@ class node_roster {
   /// Whether a node's answer is awaited that decides which nodes can be used.
   [[nodiscard]] bool awaits_answers() const;
 
-  /// The nodes that are away and due to be dialled again. A node that was given up has to speak first.
+  /// The nodes that are away and due to be dialled again. A fenced node has to speak first.
   [[nodiscard]] std::vector<std::uint32_t> to_try(known_node::clock::time_point now) const;
 
   /// As `place_workers`, over the nodes in one state. The places name nodes of this roster, and workers from

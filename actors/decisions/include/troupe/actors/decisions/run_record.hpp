@@ -1,0 +1,97 @@
+#pragma once
+
+#include <troupe/actors/decisions/placement.hpp>
+#include <troupe/actors/decisions/progress_meter.hpp>
+#include <troupe/config.hpp>
+#include <troupe/messages/checkpoint.hpp>
+#include <troupe/messages/worker.hpp>
+#include <troupe/metrics.hpp>
+#include <troupe/result.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace troupe::actors {
+
+/// What has happened in a run so far: it becomes the run's result. A plain class; time comes in as an argument.
+class run_record {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  run_record() = default;
+  run_record(run_id run, const run_config& config, clock::time_point now);
+
+  [[nodiscard]] const run_id& run() const noexcept { return result_.run; }
+  [[nodiscard]] const run_result& result() const noexcept { return result_; }
+  [[nodiscard]] clock::duration age(clock::time_point now) const { return now - started_; }
+
+  /// The run's directory is claimed.
+  void set_path(std::string path) { result_.path = std::move(path); }
+
+  /// The state that the run begins with, at its start or after a restart: its step, the checkpoint of this run that
+  /// holds it (empty if none does), and the metrics reported before it was taken.
+  void begin_from(step_id step, std::string checkpoint, metric_map metrics);
+
+  // Workers.
+
+  /// The id of the next worker that is started.
+  [[nodiscard]] worker_id next_worker() const { return worker_id{static_cast<std::uint32_t>(result_.workers.size())}; }
+  void on_started(const worker_place& place, const std::string& host, const std::string& node);
+  void on_joined(const worker_ready& message);
+  void set_rank(worker_id worker, rank_id rank) { result_.workers[worker.value].rank = rank; }
+  [[nodiscard]] bool knows(worker_id worker) const noexcept { return worker.value < result_.workers.size(); }
+  [[nodiscard]] const worker_info& operator[](worker_id worker) const { return result_.workers[worker.value]; }
+
+  // Progress.
+
+  /// All workers of an attempt begin to train.
+  void on_begin();
+  void on_plan(const run_plan& plan, clock::time_point now) { meter_.set_plan(plan, now); }
+  /// Takes a worker's reports in. `generation`: the current one. Returns an event if one is due.
+  std::optional<run_progress> on_metrics(const metrics_batch& batch, generation_id generation, clock::time_point now);
+  /// The last progress; nothing before the first step.
+  [[nodiscard]] std::optional<run_progress> latest_progress() const;
+  void on_checkpoint(const checkpoint_outcome& outcome);
+  /// Returns how often a checkpoint was skipped, this one included.
+  std::uint64_t on_skipped_checkpoint() { return ++result_.checkpoints.skipped; }
+
+  // Generations.
+
+  /// Adds a generation whose members are these places.
+  void add(generation_record record) { result_.generations.push_back(std::move(record)); }
+  /// The run restarts. `furthest`: the last step that any worker had applied.
+  void on_restart(std::string why, step_id furthest, clock::time_point now);
+  /// The generation with which a restarted run begins.
+  [[nodiscard]] generation_record restarted_generation(generation_id generation, std::uint32_t attempt,
+                                                       std::uint32_t workers) const;
+  /// Why it restarted last; empty if it did not.
+  [[nodiscard]] const std::string& restart_reason() const noexcept { return restart_reason_; }
+
+  // The end.
+
+  /// Hosts of different types make the result inexact for good.
+  void note_exactness(bool exact) noexcept { result_.exact = result_.exact && exact; }
+  void conclude(run_status status, error reason);
+  /// What the workers' last reports say; `state_sha256` is empty if they said nothing or the run has failed.
+  void set_final_state(std::vector<failure_record> failures, std::string state_sha256, step_id last_step);
+  /// The result, with its duration.
+  [[nodiscard]] run_result finish(clock::time_point now);
+
+ private:
+  void note_pause(generation_id generation, double seconds);
+
+  run_result result_;
+  clock::time_point started_;
+  step_id first_step_;
+  /// Of rank 0, before the checkpoint that the run resumed from.
+  metric_map earlier_metrics_;
+  progress_meter meter_;
+  std::string restart_reason_;
+  /// Until the first step after a restart is applied.
+  std::optional<clock::time_point> restart_began_;
+  step_id furthest_;
+};
+
+} // namespace troupe::actors

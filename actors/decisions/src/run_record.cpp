@@ -1,0 +1,121 @@
+#include <troupe/actors/decisions/run_record.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+double seconds_of(std::chrono::duration<double> time) {
+  return time.count();
+}
+
+} // namespace
+
+run_record::run_record(run_id run, const run_config& config, clock::time_point now) : started_(now) {
+  result_.run = std::move(run);
+  result_.name = config.name;
+  result_.exact = config.reduction == reduction_mode::exact;
+}
+
+void run_record::begin_from(step_id step, std::string checkpoint, metric_map metrics) {
+  first_step_ = step;
+  if (result_.restarts == 0)
+    result_.resumed_from_step = step.value;
+  result_.steps = step.value;
+  result_.latest_checkpoint = std::move(checkpoint);
+  earlier_metrics_ = std::move(metrics);
+}
+
+void run_record::on_started(const worker_place& place, const std::string& host, const std::string& node) {
+  if (!knows(place.worker))
+    result_.workers.resize(place.worker.value + std::size_t{1});
+  result_.workers[place.worker.value] = {place.worker, place.rank, host, node, 0};
+}
+
+void run_record::on_joined(const worker_ready& message) {
+  auto& info = result_.workers[message.worker.value];
+  info.pid = message.pid;
+  info.host = message.host;
+}
+
+void run_record::on_begin() {
+  meter_.begin(result_.run, started_, first_step_.value);
+}
+
+std::optional<run_progress> run_record::on_metrics(const metrics_batch& batch, generation_id generation,
+                                                   clock::time_point now) {
+  for (const auto& row : batch.pauses)
+    note_pause(row.generation, seconds_of(std::chrono::microseconds{row.pause_us}));
+  if (batch.applied > first_step_) {
+    if (result_.seconds_to_first_step == 0)
+      result_.seconds_to_first_step = seconds_of(now - started_);
+    if (restart_began_)
+      note_pause(generation, seconds_of(now - *std::exchange(restart_began_, std::nullopt)));
+  }
+  return batch.rank == rank_id{0} ? meter_.add(batch, now) : std::nullopt;
+}
+
+std::optional<run_progress> run_record::latest_progress() const {
+  return meter_.latest().step > 0 ? std::optional{meter_.latest()} : std::nullopt;
+}
+
+void run_record::on_checkpoint(const checkpoint_outcome& outcome) {
+  if (outcome.reason.code != errc::none) {
+    ++result_.checkpoints.failed;
+    return;
+  }
+  ++result_.checkpoints.taken;
+  result_.latest_checkpoint = outcome.path;
+}
+
+void run_record::note_pause(generation_id generation, double seconds) {
+  for (auto& each : result_.generations)
+    if (each.generation == generation)
+      each.pause_seconds = std::max(each.pause_seconds, seconds);
+}
+
+void run_record::on_restart(std::string why, step_id furthest, clock::time_point now) {
+  ++result_.restarts;
+  restart_reason_ = std::move(why);
+  restart_began_ = now;
+  furthest_ = std::max(furthest_, furthest);
+}
+
+generation_record run_record::restarted_generation(generation_id generation, std::uint32_t attempt,
+                                                   std::uint32_t workers) const {
+  generation_record record;
+  record.run = result_.run;
+  record.generation = generation;
+  record.attempt = attempt;
+  record.workers = workers;
+  record.commit_point = first_step_;
+  record.steps_redone = furthest_.value - std::min(furthest_, first_step_).value;
+  record.interrupted_step = true;
+  record.reason = restart_reason_ + "; started again from step " + std::to_string(first_step_.value);
+  return record;
+}
+
+void run_record::conclude(run_status status, error reason) {
+  result_.status = status;
+  result_.reason = std::move(reason);
+  result_.metrics = meter_.latest().metrics;
+  // What was not reported again is as it was when the run was left.
+  result_.metrics.insert(earlier_metrics_.begin(), earlier_metrics_.end());
+  result_.steps = std::max(result_.steps, meter_.latest().step);
+}
+
+void run_record::set_final_state(std::vector<failure_record> failures, std::string state_sha256, step_id last_step) {
+  result_.failures = std::move(failures);
+  if (result_.status != run_status::failed)
+    result_.state_sha256 = std::move(state_sha256);
+  result_.steps = std::max(result_.steps, last_step.value);
+}
+
+run_result run_record::finish(clock::time_point now) {
+  result_.seconds_total = seconds_of(now - started_);
+  return result_;
+}
+
+} // namespace troupe::actors

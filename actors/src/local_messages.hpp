@@ -1,0 +1,121 @@
+#pragma once
+
+#include "trainer/starting_state.hpp"
+#include <troupe/actors/handles.hpp>
+#include <troupe/actors/trainer.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages/node.hpp>
+#include <troupe/messages/worker.hpp>
+#include <troupe/result.hpp>
+
+#include <caf/allowed_unsafe_message_type.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+/// Messages that never leave their process: those that an actor sends itself, and those between the trainer and the
+/// actor that writes its files. They have no wire format: one that arrives from another process is rejected.
+namespace troupe::actors {
+
+/// The driver of a run is gone. From a node to itself.
+struct driver_down {
+  run_id run;
+};
+
+/// A node's connection is gone. From the trainer to itself.
+struct node_down {
+  /// An index into the roster.
+  std::uint32_t node = 0;
+  /// Which of the connections to it: there may be another by now.
+  std::uint64_t connection = 0;
+};
+
+/// A node was dialled. From the trainer to itself.
+struct node_dialled {
+  /// An index into the roster.
+  std::uint32_t node = 0;
+  /// Null if the connection failed.
+  std::shared_ptr<connected_node> connection;
+  /// Why it failed.
+  error reason;
+};
+
+/// Takes the run's directory and looks for the state that the run begins with. Answered by `claimed_directory`; fails
+/// with what `run_directory::open` fails with.
+struct claim_directory {};
+
+struct claimed_directory {
+  /// The directory, as an absolute path.
+  std::string path;
+  /// The directory stays as it was if there is a state that must not, or cannot, be used.
+  expected<starting_state> state;
+  checkpoint_store store;
+  /// Empty, or what users must be warned of.
+  std::string warning;
+};
+
+/// Looks for the latest checkpoint again, and forgets metrics after its step. Answered by `starting_state`.
+struct find_state {};
+
+/// Asks where workers on this host stream their checkpoint parts to. Answered by `HOST:PORT`; empty if they write to
+/// the directory themselves.
+struct part_address_request {
+  std::string host;
+};
+
+struct append_metrics {
+  metrics_batch batch;
+  /// The process of the worker that sent it.
+  std::uint32_t pid = 0;
+};
+
+/// Writes a worker's lines to its log, and shows them.
+struct append_output {
+  worker_output output;
+  rank_id rank;
+};
+
+/// Completes and writes the result, and gives the directory up. Answered by `finished_run`, also if no directory was
+/// claimed.
+struct finish_run {
+  run_result result;
+};
+
+struct finished_run {
+  run_result result;
+  /// Why `result.json` could not be written; code `none` if it was.
+  error write_error;
+};
+
+} // namespace troupe::actors
+
+CAF_BEGIN_TYPE_ID_BLOCK(troupe_local, caf::first_custom_type_id + 1180)
+
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::driver_down))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::node_down))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::node_dialled))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::claim_directory))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::claimed_directory))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::find_state))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::starting_state))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::part_address_request))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::append_metrics))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::append_output))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::finish_run))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::finished_run))
+
+CAF_END_TYPE_ID_BLOCK(troupe_local)
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::driver_down)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::node_down)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::node_dialled)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::claim_directory)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::claimed_directory)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::find_state)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::starting_state)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::part_address_request)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::append_metrics)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::append_output)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::finish_run)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::finished_run)

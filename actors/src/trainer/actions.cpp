@@ -1,0 +1,266 @@
+#include "trainer/trainer_state.hpp"
+
+#include "trainer/begin_message.hpp"
+
+#include <troupe/actors/error_conversion.hpp>
+#include <troupe/collectives/summation_tree.hpp>
+
+#include <fmt/format.h>
+
+namespace troupe::actors {
+
+using clock = std::chrono::steady_clock;
+
+namespace {
+
+/// Users are told whom the survivors of a failure wait for after this time.
+constexpr auto report_patience = std::chrono::seconds{3};
+
+} // namespace
+
+void trainer_state::fence(worker_id worker, const std::string& why) {
+  if (auto node = workers_.node_of(worker))
+    nodes_->kill(*node, worker, why);
+}
+
+begin_training trainer_state::begin_message_for(worker_id worker) const {
+  auto message = begin_message(function_, record_.result().path, record_.run(), config_, state_);
+  message.worker = worker;
+  message.checkpoints.part_stream = nodes_->part_address_for(*workers_.node_of(worker));
+  return message;
+}
+
+void trainer_state::begin_all_workers() {
+  caf::anon_send(collectives_, generation_now());
+  for (const auto& place : layout_.places()) {
+    auto message = begin_message_for(place.worker);
+    message.place =
+        layout_.place_of(place, coordinator_->generation(), coordinator_->attempt(), record_.restart_reason());
+    workers_.begin(place.worker, message);
+  }
+  leave_nodes_that_go_away();
+  record_.note_exactness(coordinator_->exact_hosts());
+  record_.on_begin();
+  const auto& run = record_.result();
+  if (coordinator_->attempt() == 1)
+    publish(run_started{run.run, run.name, run.path, run.workers, run.resumed_from_step});
+  else
+    add(record_.restarted_generation(coordinator_->generation(), coordinator_->attempt(), layout_.world_size()));
+}
+
+void trainer_state::leave_nodes_that_go_away() {
+  for (auto node : std::exchange(std::get<trainer_phase::running>(phase_).leaving, {}))
+    if (nodes_->roster()[node].state == node_state::open)
+      nodes_->leave(node);
+  for (auto node : nodes_->roster().in_state(node_state::leaving))
+    act_on_leaving(node);
+}
+
+void trainer_state::begin_joiner_of(worker_id worker) {
+  auto message = begin_message_for(worker);
+  // Its state comes from the others.
+  message.resume.checkpoint.clear();
+  message.place.attempt = coordinator_->attempt();
+  // Preliminary: it hears of its place when it gets one.
+  message.place.rank = rank_id{layout_.world_size()};
+  message.place.world_size = layout_.world_size() + 1;
+  message.place.local_world_size = 1;
+  for (const auto& plan : coordinator_->accepted())
+    message.earlier_evaluations.push_back(plan.evaluations);
+  workers_.begin_joiner(worker, message);
+}
+
+void trainer_state::add(generation_record record) {
+  notify(false, fmt::format("generation {} of {} {}: {}", record.generation, record.workers,
+                            record.workers == 1 ? "worker" : "workers", record.reason));
+  record_.add(record);
+  for (const auto& place : layout_.places())
+    record.members.push_back(record_[place.worker]);
+  publish(record);
+}
+
+generation_started trainer_state::generation_now() const {
+  return {record_.run(), coordinator_->generation(), layout_.world_size()};
+}
+
+void trainer_state::abort_workers(const error& reason) {
+  workers_.abort_all({record_.run(), coordinator_->generation(), reason});
+}
+
+void trainer_state::form(const form_generation& next) {
+  if (auto laid_out = lay_out(next.places); !laid_out)
+    return conclude_run(run_status::failed, std::move(laid_out.error()));
+  // Before any worker hears of it.
+  caf::anon_send(collectives_, generation_now());
+  caf::anon_send(store_, generation_now());
+  for (const auto& [worker, place] : layout_.member_places(next, coordinator_->generation(), coordinator_->attempt())) {
+    record_.set_rank(worker, place.place.rank);
+    workers_.reports().answer(worker, next_generation{place});
+  }
+  for (auto worker : next.released) {
+    workers_.reports().answer(worker, next_generation{released{}});
+    workers_.release(worker, record_.run());
+  }
+  hangs_.clear();
+  add(next.record);
+}
+
+void trainer_state::stage(const stage_joiners& group) {
+  staging_place place;
+  place.number = group.number;
+  place.generation = coordinator_->generation();
+  place.sources = group.sources;
+  place.joiners = group.joiners;
+  for (auto [rank, worker] : group.told) {
+    auto node = workers_.node_of(worker);
+    place.rank = rank;
+    place.data_address = group.across_nodes && node ? nodes_->roster()[*node].offer.address : "127.0.0.1";
+    workers_.reports().answer(worker, next_generation{place});
+  }
+}
+
+void trainer_state::accept(const run_plan& plan) {
+  record_.on_plan(plan, clock::now());
+  metadata_ = {record_.run(),         config_.run.seed,          config_.scaling.shards,
+               plan.batch_samples,    collectives::tree_version, services_.build_id,
+               config_.config.dump(), plan.data_fingerprint,     metadata_.numerics};
+  // Parts reach the store by another way: it must know the metadata before any worker goes on. If the group is lost
+  // meanwhile, the plans are sent again.
+  auto generation = coordinator_->generation();
+  request(store_, node_timeout, metadata_)
+      .then(
+          [this, generation] {
+            if (generation == coordinator_->generation())
+              workers_.plans().answer_all(plan_accepted{generation});
+          },
+          [this, generation](const caf::error& reason) {
+            if (generation == coordinator_->generation())
+              workers_.plans().refuse_all(from_caf(reason));
+          });
+}
+
+void trainer_state::end_store_after_its_parts() {
+  auto end = [this] { send_exit(store_, caf::exit_reason::user_shutdown); };
+  request(store_, node_timeout, metadata_).then(end, [end](const caf::error&) { end(); });
+}
+
+void trainer_state::act(const actors::run_actions& actions) {
+  for (const auto& action : actions)
+    std::visit([&](const auto& what) { carry_out(what, action.why); }, action.what);
+}
+
+void trainer_state::carry_out(const begin_all&, const std::string&) {
+  begin_all_workers();
+}
+
+void trainer_state::carry_out(const begin_joiner& x, const std::string&) {
+  begin_joiner_of(x.worker);
+}
+
+void trainer_state::carry_out(const accept_plans& x, const std::string&) {
+  accept(x.plan);
+}
+
+void trainer_state::carry_out(const accept_plan_of& x, const std::string&) {
+  workers_.plans().answer(x.worker, plan_accepted{coordinator_->generation()});
+}
+
+void trainer_state::carry_out(const refuse_plans& x, const std::string&) {
+  x.worker ? workers_.plans().refuse(*x.worker, x.reason) : workers_.plans().refuse_all(x.reason);
+}
+
+void trainer_state::carry_out(const refuse_report& x, const std::string&) {
+  workers_.reports().refuse(x.worker, x.reason);
+}
+
+void trainer_state::carry_out(const send_command& x, const std::string&) {
+  workers_.command_all(x.command);
+}
+
+void trainer_state::carry_out(const stage_joiners& x, const std::string& why) {
+  notify(false, why + ": it gets the state while the others train on");
+  stage(x);
+}
+
+void trainer_state::carry_out(const skip_loop& x, const std::string&) {
+  workers_.reports().answer(x.worker, next_generation{loop_completed{x.evaluations}});
+}
+
+void trainer_state::carry_out(const end_staging& x, const std::string&) {
+  anon_send(collectives_, exchange_ended{record_.run(), coordinator_->generation(), x.number});
+}
+
+void trainer_state::carry_out(const abort_generation& x, const std::string& why) {
+  notify(true, why + "; the others go on");
+  abort_workers(x.reason);
+  // Whoever waits for an address or a checkpoint is answered, too: all have to report.
+  auto next = generation_started{record_.run(), generation_id{coordinator_->generation().value + 1}, 0};
+  anon_send(collectives_, next);
+  anon_send(store_, next);
+  after_in_generation(report_patience, [this] { complain_about_reports(); });
+}
+
+void trainer_state::carry_out(const hold& x, const std::string& why) {
+  notify(true, why);
+  if (x.for_workers)
+    after_in_generation(config_.scaling.wait_for_workers, [this] { act(coordinator_->on_hold_timeout()); });
+}
+
+void trainer_state::carry_out(const form_generation& x, const std::string&) {
+  form(x);
+}
+
+void trainer_state::carry_out(const start_more& x, const std::string&) {
+  start_additional(x.count);
+}
+
+void trainer_state::carry_out(const fence_worker& x, const std::string&) {
+  fence(x.worker, x.reason);
+}
+
+void trainer_state::carry_out(const restart_run&, const std::string& why) {
+  restart(why);
+}
+
+void trainer_state::carry_out(const release_one& x, const std::string&) {
+  workers_.release(x.worker, record_.run());
+}
+
+void trainer_state::carry_out(const abort_all& x, const std::string& why) {
+  notify(true, why);
+  abort_workers(x.reason);
+  workers_.fail_pending(x.reason);
+  send_exit(collectives_, caf::exit_reason::user_shutdown);
+  end_store_after_its_parts();
+  await_end_of_grace();
+}
+
+void trainer_state::carry_out(const release_all&, const std::string&) {
+  workers_.fail_pending({errc::aborted, "the run is over"});
+  workers_.release_all(record_.run());
+  await_end_of_grace();
+}
+
+void trainer_state::carry_out(const warn&, const std::string& why) {
+  notify(true, why);
+}
+
+void trainer_state::carry_out(const conclude& x, const std::string&) {
+  conclude_run(x.status, x.reason);
+}
+
+void trainer_state::await_end_of_grace() {
+  after(grace_period, [this] { act(coordinator_->on_grace_timeout()); });
+}
+
+void trainer_state::complain_about_reports() {
+  auto awaited = coordinator_->awaited_reports();
+  if (awaited.empty())
+    return;
+  notify(true,
+         "the others wait for " + awaited +
+             ": slow, or stopped? (kill -USR1 makes a worker say what it does; killing it lets the others go on)");
+  after_in_generation(report_patience, [this] { complain_about_reports(); });
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,54 @@
+#include "trainer/begin_message.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+gpu_gradients gradients_by(transport_mode mode) {
+  switch (mode) {
+  case transport_mode::automatic:
+    return gpu_gradients::automatic;
+  case transport_mode::nccl:
+    return gpu_gradients::by_nccl;
+  default:
+    return gpu_gradients::by_host;
+  }
+}
+
+} // namespace
+
+begin_training begin_message(const std::string& function, const std::string& directory, const run_id& run,
+                             const trainer_config& config, const starting_state& state) {
+  begin_training message;
+  message.run = run;
+  auto& settings = message.settings;
+  settings.function = function;
+  settings.name = config.run.name;
+  settings.directory = directory;
+  settings.seed = config.run.seed;
+  settings.shards = config.scaling.shards;
+  settings.configuration = config.config.dump();
+  settings.options = config.options.dump();
+  settings.steps = config.run.steps;
+  settings.fast_reduction = config.run.reduction == reduction_mode::fast;
+  settings.keep_ledger = config.run.keep_ledger;
+  settings.check_every_step = config.run.check_every_step;
+  settings.verify_determinism = config.run.verify_determinism;
+  settings.collective_timeout_ms = static_cast<std::uint64_t>(config.run.collective_timeout.count());
+  settings.driver_ends_waits = config.failure.hang == hang_mode::replace;
+  message.resume.checkpoint = state.restore_from;
+  message.resume.restore_step = state.restore_step;
+  // A run's own state has to be whole.
+  if (!state.restore_step)
+    message.resume.load = config.load;
+  message.resume.step = state.step;
+  message.checkpoints.every_steps = config.checkpoint.every_steps;
+  message.checkpoints.max_in_flight = config.checkpoint.max_in_flight;
+  message.checkpoints.sync = config.checkpoint.sync;
+  message.checkpoints.reuse_unchanged = config.checkpoint.reuse_unchanged;
+  message.device.gpus = resources_of_worker(config.scaling).gpus;
+  message.device.gradients = gradients_by(config.run.transport);
+  return message;
+}
+
+} // namespace troupe::actors

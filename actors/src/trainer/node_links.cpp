@@ -1,0 +1,59 @@
+#include "trainer/node_links.hpp"
+
+#include "down.hpp"
+
+#include <caf/all.hpp>
+
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+/// Sends a message to an actor that may have ended, from any thread.
+template <class Message>
+void send_if_alive(const caf::weak_actor_ptr& whom, Message message) {
+  if (auto strong = whom.lock())
+    caf::anon_send(caf::actor_cast<trainer_interface>(strong), std::move(message));
+}
+
+} // namespace
+
+void node_links::dial(std::uint32_t index, const std::string& address) const {
+  self_->system().spawn<caf::detached>(
+      [trainer = caf::actor_cast<caf::weak_actor_ptr>(self_->ctrl()), connect = connect_, index, address] {
+        node_dialled message;
+        message.node = index;
+        if (auto connection = connect(address))
+          message.connection = std::move(*connection);
+        else
+          message.reason = std::move(connection.error());
+        send_if_alive(trainer, std::move(message));
+      });
+}
+
+void node_links::accept(std::uint32_t index, std::shared_ptr<connected_node> connection) {
+  links_[index] = {std::move(connection), ++connections_};
+  when_down(links_[index].connection->handle(),
+            [trainer = caf::actor_cast<caf::weak_actor_ptr>(self_->ctrl()), down = node_down{index, connections_}] {
+              send_if_alive(trainer, down);
+            });
+}
+
+bool node_links::is_current(const node_down& message) const {
+  return links_[message.node].number == message.connection;
+}
+
+void node_links::disconnect(std::uint32_t index) {
+  self_->system().spawn<caf::detached>(
+      [connection = std::exchange(links_[index].connection, nullptr)]() mutable { connection.reset(); });
+}
+
+std::optional<std::uint32_t> node_links::find(const caf::strong_actor_ptr& actor) const {
+  for (std::uint32_t i = 0; i < links_.size(); ++i)
+    if (links_[i].connection && caf::actor_cast<caf::strong_actor_ptr>(links_[i].connection->handle()) == actor)
+      return i;
+  return std::nullopt;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,172 @@
+#include "trainer/run_files.hpp"
+
+#include <troupe/actors/checkpoint_store.hpp>
+#include <troupe/actors/error_conversion.hpp>
+#include <troupe/actors/run_directory.hpp>
+#include <troupe/collectives/summation_tree.hpp>
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/files/digest.hpp>
+
+#include <caf/actor_system.hpp>
+#include <caf/all.hpp>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+/// A custom loop leaves its state in checkpoints only.
+std::string state_in(const std::string& checkpoint) {
+  if (checkpoint.empty())
+    return {};
+  auto stored = serialization::checkpoint::open(checkpoint);
+  return stored ? serialization::state_sha256(*stored).value_or(std::string{}) : std::string{};
+}
+
+class run_files_state : public run_files::base {
+ public:
+  run_files_state(caf::actor_config& cfg, run_files_config config) : run_files::base(cfg), what_(std::move(config)) {}
+
+  behavior_type make_behavior() override {
+    return {
+        [this](const claim_directory&) { return claim(); },
+        [this](const find_state&) { return find_latest_state(); },
+        [this](const part_address_request& request) {
+          return parts_ ? parts_->address_towards(request.host) : std::string{};
+        },
+        [this](const append_metrics& message) {
+          if (directory_)
+            directory_->append(message.batch, message.pid);
+        },
+        [this](const append_output& message) { append(message); },
+        [this](finish_run& message) { return finish(std::move(message.result)); },
+    };
+  }
+
+  void on_exit() override {
+    // Before the store, which removes what was not completed.
+    parts_.reset();
+    directory_.reset();
+    send_exit(store_, caf::exit_reason::user_shutdown);
+  }
+
+  const char* name() const override { return "troupe.run_files"; }
+
+ private:
+  caf::result<claimed_directory> claim() {
+    auto directory = run_directory::open(what_.config.run);
+    if (!directory)
+      return to_caf(std::move(directory.error()));
+    claimed_directory result;
+    result.path = directory->root().string();
+    result.state = begin_from(*directory);
+    if (!result.state)
+      return result;
+    if (auto done = directory->write_run(describe_run(*result.state)); !done) {
+      result.state = fail(std::move(done.error()));
+      return result;
+    }
+    directory_ = std::move(*directory);
+    const auto& checkpoints = what_.config.checkpoint;
+    store_ =
+        spawn_checkpoint_store(system(), {what_.run, directory_->checkpoints(), checkpoints.num_to_keep,
+                                          what_.on_checkpoint, checkpoints.score_attribute, checkpoints.score_order});
+    result.store = store_;
+    result.warning = receive_parts();
+    lend(*result.state);
+    return result;
+  }
+
+  caf::result<starting_state> find_latest_state() {
+    if (!directory_)
+      return to_caf({errc::not_found, "the run's directory is not claimed"});
+    auto found = begin_from(*directory_);
+    if (!found)
+      return to_caf(std::move(found.error()));
+    lend(*found);
+    return std::move(*found);
+  }
+
+  [[nodiscard]] expected<starting_state> begin_from(run_directory& directory) const {
+    auto found = find_starting_state(directory, what_.config, identity());
+    if (found)
+      if (auto done = directory.rewind(found->step); !done)
+        return fail(std::move(done.error()));
+    return found;
+  }
+
+  [[nodiscard]] run_identity identity() const {
+    return {what_.services.build_id, what_.config.run.seed, what_.config.scaling.shards, collectives::tree_version,
+            what_.config.config.dump()};
+  }
+
+  [[nodiscard]] nlohmann::json describe_run(const starting_state& state) const {
+    return {{"run", what_.run.value},
+            {"name", what_.config.run.name},
+            {"function", what_.function},
+            {"program", what_.services.program_path},
+            {"build_id", what_.services.build_id},
+            {"seed", what_.config.run.seed},
+            {"shards", what_.config.scaling.shards},
+            {"workers", to_string(what_.config.scaling.num_workers)},
+            {"resumed_from_step", state.step.value},
+            {"config", what_.config.config},
+            {"options", what_.config.options}};
+  }
+
+  /// Workers on the driver's machine write to its directory themselves. Returns a warning, or nothing.
+  [[nodiscard]] std::string receive_parts() {
+    const auto sync = what_.config.checkpoint.sync;
+    const auto is_wanted =
+        sync == checkpoint_sync::stream || (sync == checkpoint_sync::automatic && !what_.config.cluster.nodes.empty());
+    if (!is_wanted || !what_.services.receive_parts)
+      return {};
+    auto opened = what_.services.receive_parts(what_.run, what_.secret, directory_->checkpoints());
+    if (!opened)
+      return "checkpoints need a storage path that all hosts share: " + opened.error().message;
+    parts_ = std::move(*opened);
+    return {};
+  }
+
+  /// Workers may read the checkpoint that they begin with.
+  void lend(const starting_state& state) {
+    if (parts_ && !state.restore_from.empty())
+      parts_->lend(state.restore_from);
+  }
+
+  void append(const append_output& message) {
+    if (!directory_)
+      return;
+    directory_->append_output(message.output);
+    if (what_.services.show_output)
+      for (const auto& line : message.output.lines)
+        what_.services.show_output(message.rank, line);
+  }
+
+  [[nodiscard]] finished_run finish(run_result result) {
+    if (result.status != run_status::failed && result.reason.code == errc::none && result.state_sha256.empty())
+      result.state_sha256 = state_in(result.latest_checkpoint);
+    if (directory_)
+      result.path = directory_->root().string();
+    auto written = directory_ ? directory_->write_result(result) : expected<void>{};
+    directory_.reset();
+    return {std::move(result), written ? error{} : std::move(written.error())};
+  }
+
+  run_files_config what_;
+  std::optional<run_directory> directory_;
+  std::unique_ptr<part_receiver> parts_;
+  checkpoint_store store_;
+};
+
+} // namespace
+
+run_files spawn_run_files(caf::actor_system& system, run_files_config config) {
+  return caf::actor_cast<run_files>(system.spawn<run_files_state, caf::detached>(std::move(config)));
+}
+
+} // namespace troupe::actors

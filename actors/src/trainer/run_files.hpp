@@ -1,0 +1,39 @@
+#pragma once
+
+#include "local_messages.hpp"
+#include <troupe/actors/trainer.hpp>
+#include <troupe/config.hpp>
+
+#include <caf/fwd.hpp>
+#include <caf/typed_actor.hpp>
+
+#include <functional>
+#include <string>
+
+namespace troupe::actors {
+
+/// The files of one run: its directory, its checkpoint store, and the receiver of streamed checkpoint parts. It may
+/// wait for a device, a name server or a terminal; nobody else of a run's driver does. Owned by the trainer. See
+/// local_messages.hpp for the promise of each message.
+using run_files =
+    caf::typed_actor<caf::result<claimed_directory>(claim_directory), caf::result<starting_state>(find_state),
+                     caf::result<std::string>(part_address_request), caf::result<void>(append_metrics),
+                     caf::result<void>(append_output), caf::result<finished_run>(finish_run)>;
+
+/// What it has to know of a run.
+struct run_files_config {
+  run_id run;
+  /// The name of the training function.
+  std::string function;
+  trainer_config config;
+  trainer_services services;
+  /// Workers that stream parts prove that they know it.
+  std::string secret;
+  /// Hears of every checkpoint, in the store's thread.
+  std::function<void(const checkpoint_outcome&)> on_checkpoint;
+};
+
+/// Spawns it on a thread of its own.
+[[nodiscard]] run_files spawn_run_files(caf::actor_system& system, run_files_config config);
+
+} // namespace troupe::actors

@@ -1,0 +1,116 @@
+#pragma once
+
+#include "trainer/interface.hpp"
+#include "trainer/node_links.hpp"
+#include "trainer/run_files.hpp"
+#include <troupe/actors/decisions/heartbeat_monitor.hpp>
+#include <troupe/actors/decisions/node_roster.hpp>
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// What `run_nodes` reports to the trainer.
+class node_events {
+ public:
+  virtual ~node_events() = default;
+
+  /// A node has answered, or has failed to: whether the run can be placed may have changed.
+  virtual void on_node_answered() = 0;
+  /// A node has opened the program, and can take workers.
+  virtual void on_node_open(std::uint32_t node) = 0;
+  /// A node is lost, and its workers with it.
+  virtual void on_node_lost(std::uint32_t node, const std::string& why) = 0;
+  /// The run cannot begin: a node that it needs has failed.
+  virtual void on_node_missing(error reason) = 0;
+  /// Whether the run cannot begin without this node. One that is late may answer later.
+  [[nodiscard]] virtual bool needs_node(std::uint32_t node, bool is_late) const = 0;
+  virtual void notify(bool warning, std::string text) = 0;
+};
+
+/// Talks to the nodes of a run: connects to them, asks what they offer, has them open the program, notices when they
+/// fall silent, and ends the run on them. Used in the trainer's thread; nothing in it waits.
+class run_nodes {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  /// What a node gets to open a run.
+  struct opening {
+    open_run request;
+    run_control control;
+    collectives_actor collectives;
+    checkpoint_store store;
+    run_files files;
+  };
+
+  /// `events` and `self` outlive it.
+  run_nodes(trainer_base& self, node_events& events, const trainer_config& config, const trainer_services& services,
+            run_id run);
+
+  /// Dials all nodes of the configuration, or hosts one in this process if it names none.
+  void dial_all();
+
+  void on_dialled(node_dialled& message);
+  void on_down(const node_down& message);
+
+  /// A message of this node's has come. Returns its index, unless it is none, or one that was given up: that one ends
+  /// its workers of this run and starts anew.
+  [[nodiscard]] std::optional<std::uint32_t> on_beat(const caf::strong_actor_ptr& sender, clock::time_point now);
+
+  /// Gives up nodes that are silent, and dials those that are away. Several times a second.
+  void on_tick(clock::time_point now);
+
+  /// Has the nodes that have made an offer open the program, and later ones when they make theirs.
+  void open(opening what);
+
+  /// Stops using a node that is going away.
+  void leave(std::uint32_t node) { roster_[node].state = node_state::leaving; }
+
+  /// Starts workers on a node; `on_failure` is called if it could not.
+  void start(std::uint32_t node, start_workers message, std::function<void(error)> on_failure);
+  void kill(std::uint32_t node, worker_id worker, const std::string& why);
+
+  /// Ends the run on all nodes that answer, and calls `done` once nothing of it is left there or the grace period is
+  /// over.
+  void end_run(std::function<void()> done);
+  void disconnect_all() { links_.disconnect_all(); }
+
+  [[nodiscard]] std::optional<std::uint32_t> find(const caf::strong_actor_ptr& sender) const {
+    return links_.find(sender);
+  }
+  [[nodiscard]] const node_roster& roster() const noexcept { return roster_; }
+  [[nodiscard]] node_roster& roster() noexcept { return roster_; }
+  /// For people.
+  [[nodiscard]] std::string name_of(std::uint32_t node) const;
+  /// Where workers on this node stream checkpoint parts to; empty if they do not.
+  [[nodiscard]] const std::string& part_address_for(std::uint32_t node) const { return part_addresses_[node]; }
+
+ private:
+  void dial(std::uint32_t node);
+  void ask_for_offer(std::uint32_t node);
+  void open_on(std::uint32_t node);
+  void request_open(std::uint32_t node);
+  void readmit(std::uint32_t node);
+  void fail(std::uint32_t node, const caf::error& reason);
+  void lose(std::uint32_t node, node_state next, const std::string& why);
+
+  trainer_base* self_;
+  node_events* events_;
+  const trainer_config* config_;
+  run_id run_;
+  node_links links_;
+  node_roster roster_;
+  heartbeat_monitor<std::uint32_t> monitor_;
+  std::optional<opening> opening_;
+  std::vector<std::string> part_addresses_;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,65 @@
+#include "trainer/run_workers.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+/// How long a worker may take to say what it does.
+constexpr auto answer_patience = std::chrono::seconds{1};
+
+} // namespace
+
+void run_workers::on_started(worker_id worker, std::uint32_t node) {
+  nodes_[worker] = node;
+  living_.insert(worker);
+}
+
+void run_workers::on_ended(worker_id worker) {
+  actors_.erase(worker);
+  living_.erase(worker);
+  reports_.refuse(worker, {errc::worker_lost, "its process has ended"});
+}
+
+std::optional<std::uint32_t> run_workers::node_of(worker_id worker) const {
+  auto i = nodes_.find(worker);
+  return i == nodes_.end() ? std::nullopt : std::optional{i->second};
+}
+
+void run_workers::fail_pending(const error& reason) {
+  plans_.refuse_all(reason);
+  reports_.refuse_all(reason);
+}
+
+void run_workers::begin_joiner(worker_id worker, const begin_training& message) const {
+  send(worker, message);
+  for (const auto& command : commands_)
+    send(worker, command);
+}
+
+void run_workers::command_all(const control_command& command) {
+  commands_.push_back(command);
+  send_all(command);
+}
+
+void run_workers::abort_all(const abort_training& message) {
+  send_all(message);
+  plans_.refuse_all(message.reason);
+}
+
+void run_workers::forget_attempt() {
+  actors_.clear();
+  commands_.clear();
+}
+
+void run_workers::ask_activity(trainer_base& self, const run_id& run, const std::vector<worker_place>& places,
+                               std::optional<worker_id> only,
+                               std::function<void(rank_id, const std::string&)> on_answer) const {
+  for (const auto& place : places)
+    if (auto i = actors_.find(place.worker); i != actors_.end() && (!only || *only == place.worker))
+      self.request(i->second, answer_patience, activity_question{run})
+          .then([on_answer, rank = place.rank](const activity_answer& answer) { on_answer(rank, answer.text); },
+                // Then there is less to report.
+                [](const caf::error&) {});
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,234 @@
+#include "trainer/trainer_state.hpp"
+
+#include <troupe/actors/collectives.hpp>
+#include <troupe/actors/error_conversion.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe::actors {
+
+using clock = std::chrono::steady_clock;
+
+void trainer_state::place_first() {
+  auto* waiting = std::get_if<trainer_phase::gathering>(&phase_);
+  if (waiting == nullptr || nodes_->roster().awaits_answers())
+    return;
+  auto decision = nodes_->roster().place(node_state::offered, record_.next_worker());
+  const auto all_are_there = nodes_->roster().in_state(node_state::away).empty();
+  const auto waited = record_.age(clock::now());
+  if (!decision) {
+    if (!config_.scaling.num_workers.is_elastic() || all_are_there || waited > config_.scaling.wait_for_workers)
+      return conclude_run(run_status::failed, std::move(decision.error()));
+    return announce(waiting->announced, "waits for nodes: " + decision.error().message);
+  }
+  // There may be capacity for more in a moment.
+  if (decision->places.size() < config_.scaling.num_workers.max && waited < config_.scaling.scale_up_wait &&
+      !all_are_there)
+    return;
+  if (!decision->warning.empty())
+    notify(true, decision->warning);
+  begin_with(std::move(decision->places));
+}
+
+void trainer_state::begin_with(std::vector<worker_place> places) {
+  if (auto laid_out = lay_out(std::move(places)); !laid_out)
+    return conclude_run(run_status::failed, std::move(laid_out.error()));
+  if (auto warning = layout_.uneven_shards(); !warning.empty())
+    notify(true, std::move(warning));
+  phase_ = trainer_phase::claiming{};
+  request(files_, caf::infinite, claim_directory{})
+      .then([this](claimed_directory& claimed) { begin_in(claimed); },
+            [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
+}
+
+void trainer_state::begin_in(claimed_directory& claimed) {
+  record_.set_path(claimed.path);
+  if (!claimed.state)
+    return conclude_run(run_status::failed, std::move(claimed.state.error()));
+  store_ = claimed.store;
+  if (!is<trainer_phase::claiming>())
+    return;
+  if (!claimed.warning.empty())
+    notify(true, std::move(claimed.warning));
+  begin_from(std::move(*claimed.state));
+  collectives_ = spawn_collectives(system());
+  coordinator_.emplace(run_coordinator::settings{record_.run(), services_.build_id, layout_.places(),
+                                                 config_.run.allow_mixed_hosts, state_.resumed,
+                                                 services_.compare_numerics, config_.failure,
+                                                 config_.scaling.num_workers, state_.step, config_.run.start_timeout});
+  phase_ = trainer_phase::opening{};
+  auto timeout = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
+  nodes_->open({{record_.run(), config_.run.name, services_.program_path, services_.build_id, secret_, timeout},
+                caf::actor_cast<run_control>(caf::actor_cast<trainer_interface>(ctrl())),
+                collectives_,
+                store_,
+                files_});
+}
+
+void trainer_state::begin_from(starting_state state) {
+  state_ = std::move(state);
+  for (const auto& each : state_.passed_over)
+    notify(true, "a newer checkpoint was passed over: " + each);
+  if (state_.restore_step)
+    notify(false, fmt::format("goes on from step {} ({})", state_.step, state_.restore_from));
+  else if (!state_.restore_from.empty())
+    notify(false, "begins with the state of " + state_.restore_from);
+  record_.begin_from(state_.step, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics);
+}
+
+expected<void> trainer_state::lay_out(std::vector<worker_place> places) {
+  const auto otherwise = has_begun() ? run_layout::fallback::yes : run_layout::fallback::no;
+  auto notice = layout_.lay_out(std::move(places), nodes_->roster().data_addresses(), otherwise);
+  if (!notice)
+    return fail(std::move(notice.error()));
+  if (!notice->empty())
+    notify(false, std::move(*notice));
+  return nodes_->roster().check_data_plane(layout_.places());
+}
+
+void trainer_state::start(const std::vector<worker_place>& places) {
+  after_in_attempt(config_.run.start_timeout, [this] { act(coordinator_->on_start_timeout(clock::now())); });
+  for (const auto& place : places) {
+    record_.on_started(place, nodes_->roster()[place.node].offer.host, nodes_->name_of(place.node));
+    workers_.on_started(place.worker, place.node);
+  }
+  for (auto& [node, message] : layout_.start_messages(record_.run(), config_.arguments, places)) {
+    auto launched = message.workers;
+    nodes_->start(node, std::move(message), [this, node = node, launched = std::move(launched)](const error& reason) {
+      not_started(node, launched, reason);
+    });
+  }
+}
+
+void trainer_state::not_started(std::uint32_t node, const std::vector<worker_launch>& workers, const error& reason) {
+  if (coordinator_->attempt() == 1 && coordinator_->starting())
+    return conclude_run(run_status::failed,
+                        {reason.code, fmt::format("node {}: {}", nodes_->name_of(node), reason.message)});
+  for (const auto& each : workers)
+    ended({record_.run(), each.worker, never_started, "it could not be started: " + reason.message, {}});
+}
+
+void trainer_state::on_node_open(std::uint32_t node) {
+  if (is_concluding())
+    return;
+  if (has_begun()) {
+    notify(false, fmt::format("node {} has joined", nodes_->name_of(node)));
+    return is<trainer_phase::running>() ? act(coordinator_->on_capacity()) : place_again();
+  }
+  const auto is_open = [this](const worker_place& x) { return nodes_->roster()[x.node].state == node_state::open; };
+  if (!std::ranges::all_of(layout_.places(), is_open))
+    return;
+  phase_ = trainer_phase::running{std::move(std::get<trainer_phase::opening>(phase_).leaving)};
+  start(layout_.places());
+}
+
+void trainer_state::on_node_lost(std::uint32_t node, const std::string& why) {
+  if (coordinator_)
+    act(coordinator_->on_node_lost(node, why, clock::now()));
+}
+
+bool trainer_state::needs_node(std::uint32_t node, bool is_late) const {
+  if (has_begun() || is_concluding())
+    return false;
+  if (nodes_->roster()[node].address.empty() || layout_.uses_node(node))
+    return true;
+  return is<trainer_phase::gathering>() && !(is_late && config_.scaling.num_workers.is_elastic());
+}
+
+void trainer_state::node_leaves(const node_leaving& message) {
+  auto node = nodes_ ? nodes_->find(current_sender()) : std::nullopt;
+  if (!node || !is_of_run(message.run))
+    return;
+  notify(true, fmt::format("node {} is going away in {} s", nodes_->name_of(*node), message.grace_ms / 1000));
+  after(std::chrono::milliseconds{message.grace_ms / 2}, [this] { act(coordinator_->on_drain_timeout()); });
+  if (auto* opening = std::get_if<trainer_phase::opening>(&phase_); opening != nullptr) {
+    opening->leaving.insert(*node);
+    return;
+  }
+  nodes_->leave(*node);
+  act_on_leaving(*node);
+}
+
+void trainer_state::act_on_leaving(std::uint32_t node) {
+  act(coordinator_->on_node_leaving(node, !place_more(config_.scaling, capacities(), 1).empty()));
+}
+
+std::vector<node_capacity> trainer_state::capacities() const {
+  return nodes_->roster().capacities(coordinator_->occupied());
+}
+
+void trainer_state::restart(const std::string& why) {
+  notify(true, why + ": the run starts again from its latest checkpoint");
+  record_.on_restart(why, coordinator_->furthest(), clock::now());
+  workers_.fail_pending({errc::aborted, "the run starts again from a checkpoint"});
+  workers_.forget_attempt();
+  for (auto worker : workers_.living())
+    fence(worker, "the run starts again from a checkpoint");
+  hangs_.clear();
+  phase_ = trainer_phase::finding_state{};
+  auto next = generation_started{record_.run(), coordinator_->generation(), 0};
+  anon_send(collectives_, next);
+  request(store_, caf::infinite, next)
+      .then([this] { find_state_again(); }, [this](const caf::error&) { find_state_again(); });
+}
+
+void trainer_state::find_state_again() {
+  if (!is<trainer_phase::finding_state>())
+    return;
+  request(files_, caf::infinite, find_state{})
+      .then(
+          [this](starting_state& state) {
+            if (!is<trainer_phase::finding_state>())
+              return;
+            begin_from(std::move(state));
+            phase_ = trainer_phase::awaiting_capacity{};
+            after_in_attempt(config_.scaling.wait_for_workers, [this] { give_up_waiting_for_capacity(); });
+            place_again();
+          },
+          [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
+}
+
+void trainer_state::give_up_waiting_for_capacity() {
+  if (is<trainer_phase::awaiting_capacity>())
+    conclude_run(run_status::failed,
+                 {errc::unsatisfiable, "there was no capacity for the run's workers for longer than "
+                                       "scaling.wait_for_workers: start its caf-nodes and run it again, it goes on "
+                                       "from its latest checkpoint"});
+}
+
+bool trainer_state::awaits_gpus() const {
+  return resources_of_worker(config_.scaling).gpus > 0 && std::ranges::any_of(workers_.living(), [this](auto x) {
+           return nodes_->roster()[*workers_.node_of(x)].state == node_state::open;
+         });
+}
+
+void trainer_state::place_again() {
+  auto* waiting = std::get_if<trainer_phase::awaiting_capacity>(&phase_);
+  if (waiting == nullptr || awaits_gpus())
+    return;
+  auto decision = nodes_->roster().place(node_state::open, record_.next_worker());
+  if (!decision)
+    return announce(waiting->announced, "waits for nodes: " + decision.error().message);
+  if (auto laid_out = lay_out(std::move(decision->places)); !laid_out)
+    return conclude_run(run_status::failed, std::move(laid_out.error()));
+  phase_ = trainer_phase::running{{}};
+  coordinator_->on_restarted(layout_.places(), state_.resumed, state_.step);
+  start(layout_.places());
+}
+
+void trainer_state::start_additional(std::uint32_t count) {
+  std::vector<worker_place> places;
+  for (auto node : place_more(config_.scaling, capacities(), count)) {
+    auto offset = static_cast<std::uint32_t>(places.size());
+    places.push_back(
+        {worker_id{record_.next_worker().value + offset}, rank_id{layout_.world_size() + offset}, node, 0, 1});
+  }
+  if (places.empty())
+    return;
+  coordinator_->on_started(places, clock::now());
+  start(places);
+}
+
+} // namespace troupe::actors

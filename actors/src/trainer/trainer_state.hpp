@@ -1,0 +1,249 @@
+#pragma once
+
+#include "trainer/interface.hpp"
+#include "trainer/run_files.hpp"
+#include "trainer/run_nodes.hpp"
+#include "trainer/run_workers.hpp"
+#include <troupe/actors/decisions/hang.hpp>
+#include <troupe/actors/decisions/placement.hpp>
+#include <troupe/actors/decisions/run_coordinator.hpp>
+#include <troupe/actors/decisions/run_layout.hpp>
+#include <troupe/actors/decisions/run_record.hpp>
+#include <troupe/actors/trainer.hpp>
+#include <troupe/config.hpp>
+
+#include <caf/all.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace troupe::actors {
+
+/// What the trainer is doing. Members come and go in `running`: that is the coordinator's.
+namespace trainer_phase {
+
+struct idle {};
+
+/// It waits until enough nodes have made an offer.
+struct gathering {
+  /// The last notice about what is missing.
+  std::string announced;
+};
+
+/// The run's directory is being claimed.
+struct claiming {};
+
+/// The nodes open the program.
+struct opening {
+  /// Nodes that are going away: the run begins with them, and moves on from there.
+  std::set<std::uint32_t> leaving;
+};
+
+struct running {
+  /// Nodes to leave once the workers of the first attempt have begun.
+  std::set<std::uint32_t> leaving;
+};
+
+/// Nobody was left. The latest checkpoint is looked for.
+struct finding_state {};
+
+/// The run restarts as soon as there is capacity.
+struct awaiting_capacity {
+  /// The last notice about what is missing.
+  std::string announced;
+};
+
+/// The run ends on the nodes, and its result is written.
+struct concluding {};
+
+} // namespace trainer_phase
+
+/// The trainer's actor: carries messages between users, nodes, workers and files on one side and the decisions on the
+/// other. The decisions are the `run_coordinator`'s; the conversations with nodes are in `run_nodes`, those with
+/// workers in `run_workers`. No handler waits for anything. Its functions are in trainer.cpp (messages from outside),
+/// starting.cpp (on which nodes the run starts, first and again) and actions.cpp (what the coordinator wants done).
+class trainer_state : public trainer_base, private node_events {
+ public:
+  trainer_state(caf::actor_config& cfg, std::string function, trainer_config config, trainer_services services);
+
+  behavior_type make_behavior() override;
+  void on_exit() override;
+  const char* name() const override { return "troupe.trainer"; }
+
+ private:
+  template <class Phase>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<Phase>(phase_);
+  }
+  /// Whether processes of the run have been started.
+  [[nodiscard]] bool has_begun() const noexcept {
+    return is<trainer_phase::running>() || is<trainer_phase::finding_state>() || is<trainer_phase::awaiting_capacity>();
+  }
+  [[nodiscard]] bool is_concluding() const noexcept { return is<trainer_phase::concluding>(); }
+  /// Whether a message is for this run, and may still change it.
+  [[nodiscard]] bool is_of_run(const run_id& run) const {
+    return coordinator_ && run == record_.run() && !is_concluding();
+  }
+
+  /// Calls `react` later, unless the run is ending by then.
+  template <class Reaction>
+  void after(std::chrono::milliseconds delay, Reaction react) {
+    run_delayed(delay, [this, react = std::move(react)]() mutable {
+      if (!is_concluding())
+        react();
+    });
+  }
+  /// As above, unless another attempt has begun by then.
+  template <class Reaction>
+  void after_in_attempt(std::chrono::milliseconds delay, Reaction react) {
+    after(delay, [this, react = std::move(react), attempt = coordinator_->attempt()]() mutable {
+      if (attempt == coordinator_->attempt())
+        react();
+    });
+  }
+  /// As above, unless another generation has begun by then.
+  template <class Reaction>
+  void after_in_generation(std::chrono::milliseconds delay, Reaction react) {
+    after(delay, [this, react = std::move(react), generation = coordinator_->generation()]() mutable {
+      if (generation == coordinator_->generation())
+        react();
+    });
+  }
+
+  template <class Event>
+  void publish(const Event& event) {
+    for (const auto& observer : observers_)
+      send(observer, event);
+  }
+  void notify(bool warning, std::string text) override { publish(run_notice{record_.run(), warning, std::move(text)}); }
+  /// Notifies users, unless `last` says the same.
+  void announce(std::string& last, std::string text);
+
+  // trainer.cpp
+  caf::result<run_result> fit();
+  [[nodiscard]] std::function<void(const checkpoint_outcome&)> checkpoint_reporter();
+  void stop(const stop_request& request);
+  caf::result<void> resize(const resize_request& request);
+  caf::result<void> grant(actors::run_actions (run_coordinator::*decide)());
+  /// Whoever asked gets what the coordinator only warns of as an error, too.
+  caf::result<void> do_or_refuse(const actors::run_actions& actions);
+  caf::result<void> ready(const worker_ready& message, const worker_actor& worker);
+  caf::result<plan_accepted> agree(const run_plan& plan);
+  caf::result<next_generation> report(const regroup_report& message);
+  void take_metrics(const metrics_batch& batch);
+  void finished(const worker_finished& message);
+  void ended(const worker_ended& message);
+  void show(worker_output output);
+  void checkpointed(const checkpoint_outcome& outcome);
+  void skipped(step_id step);
+  void take_beat(const node_beat& beat);
+  void tick();
+  void deal_with(const hang_finding& finding);
+  /// One worker, or all if nobody is at fault.
+  void ask_what_they_do(std::optional<worker_id> one);
+  void conclude_run(run_status status, error reason);
+  void deliver(const run_result& result);
+
+  // starting.cpp
+  void on_node_answered() override { place_first(); }
+  void on_node_open(std::uint32_t node) override;
+  void on_node_lost(std::uint32_t node, const std::string& why) override;
+  void on_node_missing(error reason) override { conclude_run(run_status::failed, std::move(reason)); }
+  [[nodiscard]] bool needs_node(std::uint32_t node, bool is_late) const override;
+  void node_leaves(const node_leaving& message);
+  void act_on_leaving(std::uint32_t node);
+  [[nodiscard]] std::vector<node_capacity> capacities() const;
+  /// Begins if enough nodes have made an offer.
+  void place_first();
+  void begin_with(std::vector<worker_place> places);
+  void begin_in(claimed_directory& claimed);
+  void begin_from(starting_state state);
+  /// Who is where from now on, and what carries the gradients between them.
+  expected<void> lay_out(std::vector<worker_place> places);
+  /// Starts processes in these places. The coordinator knows of them.
+  void start(const std::vector<worker_place>& places);
+  void not_started(std::uint32_t node, const std::vector<worker_launch>& workers, const error& reason);
+  /// As many of `count` as there is capacity for.
+  void start_additional(std::uint32_t count);
+  /// Restarts from the latest checkpoint, once nothing of this attempt can add to it.
+  void restart(const std::string& why);
+  void find_state_again();
+  void give_up_waiting_for_capacity();
+  /// Until a process has ended, its GPU is not free for another.
+  [[nodiscard]] bool awaits_gpus() const;
+  void place_again();
+
+  // actions.cpp
+  void act(const actors::run_actions& actions);
+  void carry_out(const begin_all&, const std::string&);
+  void carry_out(const begin_joiner& x, const std::string&);
+  void carry_out(const accept_plans& x, const std::string&);
+  void carry_out(const accept_plan_of& x, const std::string&);
+  void carry_out(const refuse_plans& x, const std::string&);
+  void carry_out(const refuse_report& x, const std::string&);
+  void carry_out(const send_command& x, const std::string&);
+  void carry_out(const stage_joiners& x, const std::string& why);
+  void carry_out(const skip_loop& x, const std::string&);
+  void carry_out(const end_staging& x, const std::string&);
+  void carry_out(const abort_generation& x, const std::string& why);
+  void carry_out(const hold& x, const std::string& why);
+  void carry_out(const form_generation& x, const std::string&);
+  void carry_out(const start_more& x, const std::string&);
+  void carry_out(const fence_worker& x, const std::string&);
+  void carry_out(const restart_run&, const std::string& why);
+  void carry_out(const release_one& x, const std::string&);
+  void carry_out(const abort_all& x, const std::string& why);
+  void carry_out(const release_all&, const std::string&);
+  void carry_out(const warn&, const std::string& why);
+  void carry_out(const conclude& x, const std::string&);
+  [[nodiscard]] begin_training begin_message_for(worker_id worker) const;
+  void begin_all_workers();
+  void leave_nodes_that_go_away();
+  void begin_joiner_of(worker_id worker);
+  void accept(const run_plan& plan);
+  void form(const form_generation& next);
+  void stage(const stage_joiners& group);
+  void add(generation_record record);
+  void fence(worker_id worker, const std::string& why);
+  void abort_workers(const error& reason);
+  /// Whoever waits for a checkpoint that a lost worker will not complete is answered. An exit message would overtake
+  /// the parts that have arrived, and a checkpoint may be complete with them: it is sent after something that came
+  /// after them is answered.
+  void end_store_after_its_parts();
+  void await_end_of_grace();
+  /// Nobody is given up for it: user code may take its time before it comes to a call that reports.
+  void complain_about_reports();
+  [[nodiscard]] generation_started generation_now() const;
+
+  std::string function_;
+  trainer_config config_;
+  trainer_services services_;
+  /// Workers prove that they know it.
+  std::string secret_;
+  std::variant<trainer_phase::idle, trainer_phase::gathering, trainer_phase::claiming, trainer_phase::opening,
+               trainer_phase::running, trainer_phase::finding_state, trainer_phase::awaiting_capacity,
+               trainer_phase::concluding>
+      phase_;
+  std::vector<run_observer> observers_;
+  caf::typed_response_promise<run_result> answer_;
+  run_record record_;
+  std::optional<run_nodes> nodes_;
+  run_workers workers_;
+  run_files files_;
+  collectives_actor collectives_;
+  checkpoint_store store_;
+  checkpoint_metadata metadata_;
+  starting_state state_;
+  run_layout layout_;
+  std::optional<run_coordinator> coordinator_;
+  hang_watch hangs_;
+};
+
+} // namespace troupe::actors

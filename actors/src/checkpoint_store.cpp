@@ -8,6 +8,7 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -120,8 +121,8 @@ class checkpoint_store_state : public checkpoint_store::base {
   }
 
   caf::error stale() const {
-    return to_caf({errc::stale_generation,
-                   "generation " + std::to_string(generation_.value) + " has begun: the checkpoint is taken again"});
+    return to_caf(
+        {errc::stale_generation, fmt::format("generation {} has begun: the checkpoint is taken again", generation_)});
   }
 
   caf::result<checkpoint_outcome> add(const checkpoint_part& part) {

@@ -6,6 +6,7 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
+#include <fmt/format.h>
 
 #include <map>
 #include <optional>
@@ -45,11 +46,12 @@ class collectives_state : public collectives_actor::base {
   void begin(const generation_started& message) {
     if (leaves_.begin(message))
       for (auto& [worker, waiting] : std::exchange(asking_, {}))
-        waiting.deliver(to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) +
-                                                            " was formed without waiting for this worker"}));
+        waiting.deliver(
+            to_caf({errc::stale_generation,
+                    fmt::format("generation {} was formed without waiting for this worker", message.generation)}));
     if (!table_.begin(message))
       return;
-    fail_all(to_caf({errc::stale_generation, "generation " + std::to_string(message.generation.value) + " has begun"}));
+    fail_all(to_caf({errc::stale_generation, fmt::format("generation {} has begun", message.generation)}));
   }
 
   void end(const exchange_ended& message) {
@@ -57,7 +59,7 @@ class collectives_state : public collectives_actor::base {
       return;
     if (auto waiting = waiting_.extract(message.sequence); !waiting.empty())
       for (auto& each : waiting.mapped())
-        each.deliver(to_caf({errc::aborted, "exchange " + std::to_string(message.sequence) + " was given up"}));
+        each.deliver(to_caf({errc::aborted, fmt::format("exchange {} was given up", message.sequence)}));
   }
 
   caf::result<exit_granted> request_exit(const exit_request& message) {

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <set>
 #include <unistd.h>
 
@@ -30,10 +31,10 @@ using clock = std::chrono::steady_clock;
 using node_interface = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
                                           caf::result<void>(driver_down)>;
 
-/// How often drivers hear of their nodes, and workers are looked after.
+/// How often a node reports to the drivers, and looks for silent workers.
 constexpr auto beat_interval = 200ms;
 
-/// Before a node's grace period ends, what is left is killed while there is time to tell.
+/// What is left is killed so long before a node's grace period ends: the drivers can still be told.
 constexpr auto last_moment = 500ms;
 
 /// A run, as far as it concerns one node.
@@ -44,19 +45,25 @@ struct hosted_run {
   collectives_actor collectives;
   checkpoint_store store;
   join_handshake handshake;
-  std::set<worker_id> started;
-  std::set<worker_id> living;
-  /// Who has joined is to send beats.
+  /// Watches the workers that have joined.
   heartbeat_monitor<worker_id> monitor;
-  /// The last of each since drivers heard.
-  std::map<worker_id, worker_beat> beats;
-  /// Who is overdue, as it was then.
-  std::map<worker_id, process_sample> first_looks;
-  /// Whom this node has killed, and why.
-  std::map<worker_id, std::string> fenced;
-  /// Set once the run is to end here; answered when nothing is left.
-  bool ending = false;
-  std::vector<caf::typed_response_promise<void>> waiting;
+  std::set<worker_id> started = {};
+  std::set<worker_id> living = {};
+  /// The last of each worker since the driver was told.
+  std::map<worker_id, worker_beat> beats = {};
+  /// The processes of overdue workers, as they were when they became overdue.
+  std::map<worker_id, process_sample> first_samples = {};
+  /// The workers that this node has killed, and why.
+  std::map<worker_id, std::string> fenced = {};
+  /// Set once the run is to end here: the requests that are answered when nothing of it is left.
+  std::optional<std::vector<caf::typed_response_promise<void>>> ending = {};
+};
+
+/// The node's host program is going away.
+struct draining {
+  clock::time_point grace_ends;
+  /// The requests that are answered when no worker is left.
+  std::vector<caf::typed_response_promise<void>> waiting = {};
 };
 
 class node_state : public node_interface::base {
@@ -73,6 +80,7 @@ class node_state : public node_interface::base {
   }
 
   behavior_type make_behavior() override {
+    await_beat();
     return {
         [this](const offer_request& request) { return offer(request); },
         [this](const open_run& request, const run_control& control, const collectives_actor& collectives,
@@ -94,7 +102,7 @@ class node_state : public node_interface::base {
     // Kills and reaps whatever is left.
     launcher_.reset();
     runs_.clear();
-    end_of_grace();
+    answer_drain_requests();
   }
 
   const char* name() const override { return "troupe.node"; }
@@ -142,22 +150,8 @@ class node_state : public node_interface::base {
     if (!path)
       return to_caf(path.error());
     runs_.emplace(request.run,
-                  hosted_run{request,
-                             *path,
-                             control,
-                             collectives,
-                             store,
-                             join_handshake{request.secret},
-                             {},
-                             {},
-                             heartbeat_monitor<worker_id>{std::chrono::milliseconds{request.heartbeat_timeout_ms}},
-                             {},
-                             {},
-                             {},
-                             false,
-                             {}});
-    if (!std::exchange(beating_, true))
-      await_beat();
+                  hosted_run{request, *path, control, collectives, store, join_handshake{request.secret},
+                             heartbeat_monitor<worker_id>{std::chrono::milliseconds{request.heartbeat_timeout_ms}}});
     if (draining_)
       send(control, node_leaving{request.run, grace_left()});
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
@@ -194,8 +188,8 @@ class node_state : public node_interface::base {
       run->started.insert(each.worker);
       run->living.insert(each.worker);
       result.pids.push_back(*pid);
-      log("worker " + std::to_string(each.worker.value) + " of run " + run->what.run_name + " is process " +
-          std::to_string(*pid) + on_devices(*devices));
+      log(fmt::format("worker {} of run {} is process {}{}", each.worker, run->what.run_name, *pid,
+                      on_devices(*devices)));
     }
     return result;
   }
@@ -205,14 +199,15 @@ class node_state : public node_interface::base {
     if (i == runs_.end())
       return caf::unit;
     auto& run = i->second;
-    run.ending = true;
+    if (!run.ending)
+      run.ending.emplace();
     launcher_->kill(request.run);
     if (run.living.empty()) {
       forget(request.run);
       return caf::unit;
     }
     auto promise = make_response_promise<void>();
-    run.waiting.push_back(promise);
+    run.ending->push_back(promise);
     return promise;
   }
 
@@ -221,8 +216,7 @@ class node_state : public node_interface::base {
     if (run == nullptr)
       return unknown_run(request.run);
     if (!run->started.contains(request.worker))
-      return to_caf(
-          {errc::stale_generation, "this node has not started worker " + std::to_string(request.worker.value)});
+      return to_caf({errc::stale_generation, fmt::format("this node has not started worker {}", request.worker)});
     return run->handshake.challenge(request, serialization::random_hex(16));
   }
 
@@ -238,8 +232,6 @@ class node_state : public node_interface::base {
     return {run->control, run->collectives, run->store};
   }
 
-  // -- who lives ------------------------------------------------------------------------------------------------------
-
   void await_beat() {
     run_delayed(beat_interval, [this] { beat(); });
   }
@@ -249,20 +241,16 @@ class node_state : public node_interface::base {
     if (run == nullptr || !run->living.contains(beat.worker))
       return;
     run->monitor.heard(beat.worker, clock::now());
-    run->first_looks.erase(beat.worker);
+    run->first_samples.erase(beat.worker);
     run->beats.insert_or_assign(beat.worker, beat);
   }
 
-  /// Tells the drivers that this node lives, and looks after who is silent.
+  /// Reports to the drivers, and looks for silent workers.
   void beat() {
-    if (runs_.empty()) {
-      beating_ = false;
-      return;
-    }
     for (auto& [id, run] : runs_) {
       if (run.ending)
         continue;
-      look_after(run);
+      judge_silent_workers(run);
       node_beat message{id, {}};
       for (auto& [worker, each] : std::exchange(run.beats, {}))
         message.workers.push_back(std::move(each));
@@ -271,70 +259,65 @@ class node_state : public node_interface::base {
     await_beat();
   }
 
-  void look_after(hosted_run& run) {
+  void judge_silent_workers(hosted_run& run) {
     const auto now = clock::now();
     const auto timeout = std::chrono::milliseconds{run.what.heartbeat_timeout_ms};
     for (const auto& [worker, silent_for] : run.monitor.silent(now)) {
-      auto seen = launcher_->look_at(run.what.run, worker);
-      if (!seen) {
-        log("worker " + std::to_string(worker.value) +
-            " says nothing, and cannot be looked at: " + seen.error().message);
+      auto sample = launcher_->sample(run.what.run, worker);
+      if (!sample) {
+        log(fmt::format("worker {} is silent, and its process cannot be sampled: {}", worker, sample.error().message));
         run.monitor.spare(worker);
         continue;
       }
-      auto before = run.first_looks.contains(worker) ? run.first_looks[worker] : *seen;
-      auto verdict = judge_silence(before, *seen, silent_for, timeout);
+      auto before = run.first_samples.contains(worker) ? run.first_samples[worker] : *sample;
+      auto verdict = judge_silence(before, *sample, silent_for, timeout);
       if (verdict.fenced)
         kill({run.what.run, worker, "its process " + verdict.reason});
       else
         run.monitor.spare(worker);
     }
     for (const auto& [worker, silent_for] : run.monitor.overdue(now))
-      if (auto seen = launcher_->look_at(run.what.run, worker))
-        run.first_looks.insert_or_assign(worker, *seen);
+      if (auto sample = launcher_->sample(run.what.run, worker))
+        run.first_samples.insert_or_assign(worker, *sample);
   }
 
   void kill(const kill_worker& request) {
     auto* run = find(request.run);
     if (run == nullptr || !run->living.contains(request.worker) || run->fenced.contains(request.worker))
       return;
-    log("worker " + std::to_string(request.worker.value) + " of run " + run->what.run_name +
-        " is killed: " + request.reason);
+    log(fmt::format("worker {} of run {} is killed: {}", request.worker, run->what.run_name, request.reason));
     run->fenced.emplace(request.worker, request.reason);
     launcher_->kill(request.run, request.worker);
   }
 
-  // -- going away -----------------------------------------------------------------------------------------------------
-
-  std::uint64_t grace_left() const {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(grace_ends_ - clock::now()).count();
+  [[nodiscard]] std::uint64_t grace_left() const {
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(draining_->grace_ends - clock::now()).count();
     return static_cast<std::uint64_t>(std::max<std::int64_t>(left, 0));
   }
 
   caf::result<void> drain(const drain_request& request) {
-    if (!std::exchange(draining_, true)) {
-      grace_ends_ = clock::now() + std::chrono::milliseconds{request.grace_ms};
+    if (!draining_) {
+      const auto grace = std::chrono::milliseconds{request.grace_ms};
+      draining_ = draining{clock::now() + grace};
       for (auto& [id, run] : runs_)
         send(run.control, node_leaving{id, request.grace_ms});
-      auto limit = std::max<clock::duration>(std::chrono::milliseconds{request.grace_ms} - last_moment, 0ms);
-      run_delayed(limit, [this] { end_of_grace(); });
+      run_delayed(std::max<clock::duration>(grace - last_moment, 0ms), [this] { answer_drain_requests(); });
     }
     auto promise = make_response_promise<void>();
-    drained_.push_back(promise);
+    draining_->waiting.push_back(promise);
     answer_if_drained();
     return promise;
   }
 
   void answer_if_drained() {
-    if (!std::ranges::all_of(runs_, [](const auto& x) { return x.second.living.empty(); }))
-      return;
-    for (auto& each : std::exchange(drained_, {}))
-      each.deliver();
+    if (std::ranges::all_of(runs_, [](const auto& x) { return x.second.living.empty(); }))
+      answer_drain_requests();
   }
 
-  void end_of_grace() {
-    for (auto& each : std::exchange(drained_, {}))
-      each.deliver();
+  void answer_drain_requests() {
+    if (draining_)
+      for (auto& each : std::exchange(draining_->waiting, {}))
+        each.deliver();
   }
 
   void worker_has_ended(worker_ended event) {
@@ -348,8 +331,7 @@ class node_state : public node_interface::base {
     run.beats.erase(event.worker);
     if (auto why = run.fenced.find(event.worker); why != run.fenced.end())
       event.description = why->second + "; " + event.description;
-    log("worker " + std::to_string(event.worker.value) + " of run " + run.what.run_name +
-        " ended: " + event.description);
+    log(fmt::format("worker {} of run {} ended: {}", event.worker, run.what.run_name, event.description));
     send(run.control, std::move(event));
     if (run.ending && run.living.empty())
       forget(i->first);
@@ -366,30 +348,28 @@ class node_state : public node_interface::base {
     if (i == runs_.end())
       return;
     log("the driver of run " + i->second.what.run_name + " is gone: its workers end");
-    i->second.ending = true;
+    if (!i->second.ending)
+      i->second.ending.emplace();
     launcher_->kill(id);
     if (i->second.living.empty())
       forget(id);
   }
 
   void forget(run_id id) {
-    auto node = runs_.extract(id);
-    if (node.empty())
+    auto run = runs_.extract(id);
+    if (run.empty())
       return;
     launcher_->close(id);
-    for (auto& promise : node.mapped().waiting)
+    for (auto& promise : run.mapped().ending.value_or(std::vector<caf::typed_response_promise<void>>{}))
       promise.deliver();
-    log("run " + node.mapped().what.run_name + " (" + id.value + ") has ended here");
+    log(fmt::format("run {} ({}) has ended here", run.mapped().what.run_name, id));
   }
 
   node_config config_;
   device_ledger devices_;
   std::unique_ptr<process_launcher> launcher_;
   std::map<run_id, hosted_run> runs_;
-  bool beating_ = false;
-  bool draining_ = false;
-  clock::time_point grace_ends_;
-  std::vector<caf::typed_response_promise<void>> drained_;
+  std::optional<draining> draining_;
 };
 
 } // namespace

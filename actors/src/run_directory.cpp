@@ -2,6 +2,8 @@
 
 #include <troupe/serialization/files/durable_file.hpp>
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -36,7 +38,7 @@ expected<int> lock_directory(const fs::path& root) {
     return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(path) +
                                           ": stop that one first, or choose another run name");
   }
-  auto pid = std::to_string(::getpid()) + "\n";
+  auto pid = fmt::format("{}\n", ::getpid());
   if (::ftruncate(fd, 0) != 0 || ::write(fd, pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
     auto reason = system_error("cannot write to " + path.string());
     ::close(fd);
@@ -163,7 +165,7 @@ void run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
 void run_directory::append_output(const worker_output& output) {
   auto& log = logs_[output.worker];
   if (!log.is_open())
-    log.open(root_ / "logs" / ("worker-" + std::to_string(output.worker.value) + ".log"), std::ios::app);
+    log.open(root_ / "logs" / fmt::format("worker-{}.log", output.worker), std::ios::app);
   log.clear();
   for (const auto& line : output.lines)
     log << line << '\n';
@@ -172,22 +174,22 @@ void run_directory::append_output(const worker_output& output) {
 
 expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then) {
   auto differences = std::string{};
-  auto compare = [&](const std::string& what, const std::string& here, const std::string& there) {
+  auto compare = [&](std::string_view what, const auto& here, const auto& there) {
     if (here != there)
-      differences += "\n  " + what + ": " + here + " now, " + there + " in the checkpoint";
+      differences += fmt::format("\n  {}: {} now, {} in the checkpoint", what, here, there);
   };
   compare("program build", now.build_id, then.program_build_id);
-  compare("seed", std::to_string(now.seed), std::to_string(then.seed));
-  compare("shards (V)", std::to_string(now.shards), std::to_string(then.shards));
-  compare("summation tree", std::to_string(now.tree_version), std::to_string(then.tree_version));
+  compare("seed", now.seed, then.seed);
+  compare("shards (V)", now.shards, then.shards);
+  compare("summation tree", now.tree_version, then.tree_version);
   compare("configuration", now.configuration, then.configuration_json);
   if (differences.empty())
     return {};
   return fail(errc::mismatch,
-              "this run cannot go on from its checkpoint at step " + std::to_string(then.step.value) +
-                  ", because its result would be that of no single program:" + differences +
-                  "\nUse what the run was begun with, choose another run name, or begin a new run from the "
-                  "checkpoint's state (load_checkpoint, --from)");
+              fmt::format("this run cannot go on from its checkpoint at step {}, because its result would be that of "
+                          "no single program:{}\nUse what the run was begun with, choose another run name, or begin a "
+                          "new run from the checkpoint's state (load_checkpoint, --from)",
+                          then.step, differences));
 }
 
 resumed_plan plan_of(const serialization::manifest& then) {
@@ -199,12 +201,9 @@ resumed_plan plan_of(const serialization::manifest& then) {
 
 std::string describe_tensors(const std::vector<tensor_spec>& tensors) {
   auto result = std::string{};
-  for (const auto& each : tensors) {
-    auto shape = std::string{};
-    for (auto n : each.shape)
-      shape += (shape.empty() ? "" : ", ") + std::to_string(n);
-    result += (result.empty() ? "" : "\n") + each.name + " " + std::string{to_string(each.type)} + " [" + shape + "]";
-  }
+  for (const auto& each : tensors)
+    result += fmt::format("{}{} {} [{}]", result.empty() ? "" : "\n", each.name, to_string(each.type),
+                          fmt::join(each.shape, ", "));
   return result;
 }
 

@@ -192,14 +192,14 @@ class stage : public std::enable_shared_from_this<stage> {
       events.ended({run, worker, status, how, std::move(last_lines)});
   }
 
-  /// What a look at its process shows from now on.
+  /// The state in which its process is sampled from now on.
   void show(worker_id worker, char state) {
     auto lock = std::lock_guard{mutex_};
     states_[worker] = state;
   }
 
-  [[nodiscard]] process_sample look_at(worker_id worker) {
-    looked.add(worker);
+  [[nodiscard]] process_sample sample(worker_id worker) {
+    sampled.add(worker);
     auto lock = std::lock_guard{mutex_};
     process_sample result;
     result.when = std::chrono::steady_clock::now();
@@ -266,7 +266,7 @@ class stage : public std::enable_shared_from_this<stage> {
   record<open_run> opened;
   record<run_id> killed;
   record<worker_id> killed_one;
-  record<worker_id> looked;
+  record<worker_id> sampled;
   record<bool> stood;
   record<run_id> closed;
   record<launch_request> started;
@@ -330,7 +330,7 @@ class fake_launcher : public process_launcher {
     stage_->end(worker, 137, "killed by signal 9 (SIGKILL)");
   }
 
-  expected<process_sample> look_at(const run_id&, worker_id worker) override { return stage_->look_at(worker); }
+  expected<process_sample> sample(const run_id&, worker_id worker) override { return stage_->sample(worker); }
 
   void close(const run_id& run) override { stage_->closed.add(run); }
 

@@ -333,28 +333,28 @@ TEST_CASE_FIXTURE(host, "a worker that sleeps and says nothing is killed, too") 
   CHECK(ended[0].description == "its process sleeps and does not answer; killed by signal 9 (SIGKILL)");
 }
 
-TEST_CASE_FIXTURE(host, "a worker that gets no processor is spared, and looked at again") {
+TEST_CASE_FIXTURE(host, "a worker that gets no processor is spared, and sampled again") {
   timeout_ms = 600;
   REQUIRE(open());
   REQUIRE(start({0}));
   processes->show({0}, 'R');
   REQUIRE(join(0, secret) == errc::none);
   // One look when it is overdue, and one at each interval after it is silent.
-  CHECK(processes->looked.wait_for(4).size() >= 4);
+  CHECK(processes->sampled.wait_for(4).size() >= 4);
   CHECK(lives(0));
   CHECK(processes->killed_one.all().empty());
   processes->show({0}, 'T');
   CHECK(heard->ended.wait_for(1).size() == 1);
 }
 
-TEST_CASE_FIXTURE(host, "a process that has not joined is not looked at") {
+TEST_CASE_FIXTURE(host, "a process that has not joined is not sampled") {
   timeout_ms = 600;
   REQUIRE(open());
   REQUIRE(start({0, 1}));
   REQUIRE(join(1, secret) == errc::none);
   CHECK(heard->ended.wait_for(1).at(0).worker == worker_id{1});
-  auto looked = processes->looked.all();
-  CHECK(std::ranges::find(looked, worker_id{0}) == looked.end());
+  auto sampled = processes->sampled.all();
+  CHECK(std::ranges::find(sampled, worker_id{0}) == sampled.end());
 }
 
 TEST_CASE_FIXTURE(host, "one worker can be killed, once, with the reason in its end") {

@@ -113,7 +113,7 @@ class idle_launcher : public actors::process_launcher {
   expected<std::uint32_t> start(const actors::launch_request&) override { return 0u; }
   void kill(const run_id&) override {}
   void kill(const run_id&, worker_id) override {}
-  expected<actors::process_sample> look_at(const run_id&, worker_id) override { return actors::process_sample{}; }
+  expected<actors::process_sample> sample(const run_id&, worker_id) override { return actors::process_sample{}; }
   void close(const run_id&) override {}
 };
 

@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/run_record.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -93,7 +95,7 @@ generation_record run_record::restarted_generation(generation_id generation, std
   record.commit_point = first_step_;
   record.steps_redone = furthest_.value - std::min(furthest_, first_step_).value;
   record.interrupted_step = true;
-  record.reason = restart_reason_ + "; started again from step " + std::to_string(first_step_.value);
+  record.reason = fmt::format("{}; started again from step {}", restart_reason_, first_step_);
   return record;
 }
 

@@ -139,7 +139,7 @@ class local_launcher : public actors::process_launcher {
       supervisor_->kill(*pid, SIGKILL);
   }
 
-  expected<process_sample> look_at(const run_id& run, worker_id worker) override {
+  expected<process_sample> sample(const run_id& run, worker_id worker) override {
     auto pid = find(run, worker);
     return pid ? sample_process(*pid) : process_sample{};
   }

@@ -2,6 +2,8 @@
 
 #include "process/descriptor_packets.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -134,9 +136,8 @@ class attempt {
   }
 
   [[nodiscard]] std::string where() const {
-    return "the exchange of descriptors of generation " + std::to_string(offer_.what.generation.value) +
-           " (local rank " + std::to_string(offer_.what.local_rank) + " of " +
-           std::to_string(offer_.what.local_world_size) + ")";
+    return fmt::format("the exchange of descriptors of generation {} (local rank {} of {})", offer_.what.generation,
+                       offer_.what.local_rank, offer_.what.local_world_size);
   }
 
   int socket_;
@@ -157,15 +158,14 @@ descriptor_link::exchange(generation_id generation, std::uint32_t local_rank, st
                           std::span<const int> mine, std::chrono::milliseconds limit,
                           const std::stop_token& cancelled) {
   if (mine.size() > max_offered_descriptors)
-    return fail(errc::invalid_argument, "a worker offers at most " + std::to_string(max_offered_descriptors) +
-                                            " descriptors to its node, not " + std::to_string(mine.size()));
+    return fail(errc::invalid_argument, fmt::format("a worker offers at most {} descriptors to its node, not {}",
+                                                    max_offered_descriptors, mine.size()));
   if (local_world_size > max_local_world_size || local_rank >= local_world_size)
-    return fail(errc::invalid_argument, "there is no local rank " + std::to_string(local_rank) + " among " +
-                                            std::to_string(local_world_size) + " workers of a node (at most " +
-                                            std::to_string(max_local_world_size) + ")");
+    return fail(errc::invalid_argument, fmt::format("there is no local rank {} among {} workers of a node (at most {})",
+                                                    local_rank, local_world_size, max_local_world_size));
   if (cancelled.stop_requested())
-    return fail(errc::aborted, "the exchange of descriptors of generation " + std::to_string(generation.value) +
-                                   " was cancelled before it began");
+    return fail(errc::aborted,
+                fmt::format("the exchange of descriptors of generation {} was cancelled before it began", generation));
   unique_fd wake_up{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!wake_up)
     return fail(system_error("cannot exchange descriptors"));

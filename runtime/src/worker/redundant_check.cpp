@@ -1,5 +1,7 @@
 #include "worker/redundant_check.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -38,8 +40,7 @@ std::vector<gradient_tensor> parts_of_gradient(std::vector<gradient_tensor> name
   std::uint64_t next = 0;
   auto add_unnamed = [&](std::uint64_t until) {
     if (next < until)
-      result.push_back({"elements " + std::to_string(next) + " to " + std::to_string(until - 1) + " of the gradient",
-                        next, until - next});
+      result.push_back({fmt::format("elements {} to {} of the gradient", next, until - 1), next, until - next});
   };
   for (auto& each : named) {
     auto first = std::clamp(each.first, next, elements);
@@ -82,14 +83,12 @@ std::string describe_disagreement(step_id step, const redundant_check& what, std
   for (std::size_t i = 0; i < std::min(parts.size(), most_named_parts); ++i)
     list += (i == 0 ? "" : ", ") + parts[i] + (i == 0 ? apart : "");
   if (parts.size() > most_named_parts)
-    list += " and " + std::to_string(parts.size() - most_named_parts) + " more";
+    list += fmt::format(" and {} more", parts.size() - most_named_parts);
   auto alone = what.owner == what.other;
-  auto who = alone ? "rank " + std::to_string(what.owner.value) + " has computed it twice, and"
-                   : "rank " + std::to_string(what.owner.value) + ", whose it is, and rank " +
-                         std::to_string(what.other.value) + " have computed it, and";
-  auto text = "step " + std::to_string(step.value) + ", shard " + std::to_string(what.shard.value) + ": " + who +
-              " the results differ in " + list + ". The training function computes differently " +
-              (alone ? "each time" : "on different workers") +
+  auto who = alone ? fmt::format("rank {} has computed it twice, and", what.owner)
+                   : fmt::format("rank {}, whose it is, and rank {} have computed it, and", what.owner, what.other);
+  auto text = fmt::format("step {}, shard {}: {}", step, what.shard, who) + " the results differ in " + list +
+              ". The training function computes differently " + (alone ? "each time" : "on different workers") +
               ": code that depends on the rank, uninitialised memory, a random generator other than shard.random(), "
               "state that is not tracked, or sums whose order is left to several threads";
   return frameworks.empty() ? text : text + "; " + frameworks;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -139,8 +140,9 @@ void state_stager::push(staging_kind kind, step_id step, std::span<const std::by
     if (queued_bytes_ >
         std::max<std::uint64_t>(settings_.queue_limit_bytes, settings_.queue_limit_gradients * bytes.size())) {
       lock.unlock();
-      return abort({errc::aborted, "the joiners are more than " + std::to_string(settings_.queue_limit_bytes) +
-                                       " bytes of gradients behind: they are slower than training"});
+      return abort({errc::aborted,
+                    fmt::format("the joiners are more than {} bytes of gradients behind: they are slower than training",
+                                settings_.queue_limit_bytes)});
     }
     if (kind == staging_kind::gradient && !spare_.empty()) {
       added.bytes = std::move(spare_.back());
@@ -217,8 +219,8 @@ void state_stager::run() {
 /// From here on `abort` reaches the group.
 void state_stager::adopt(collectives::communicator& group) {
   if (group.rank() != settings_.rank || group.world_size() != settings_.sources + settings_.joiners)
-    throw exception{broken("rank " + std::to_string(group.rank().value) + " of " + std::to_string(group.world_size()) +
-                           " is another place than that of this incumbent")};
+    throw exception{broken(
+        fmt::format("rank {} of {} is another place than that of this member", group.rank(), group.world_size()))};
   auto lock = std::lock_guard{mutex_};
   if (last_error_.code != errc::none)
     throw exception{last_error_};
@@ -318,8 +320,10 @@ expected<step_id> staged_state::receive(tracked_state& state, transferred_facts&
     return fail(broken("what stands beside the tensors cannot be read"));
   auto theirs = beside.at("state_bytes").get<std::uint64_t>();
   if (auto mine = size_bytes_of(state); mine != theirs)
-    return fail(errc::mismatch, "this worker tracks tensors of " + std::to_string(mine) + " bytes, the others of " +
-                                    std::to_string(theirs) + "; track the same tensors on all workers");
+    return fail(errc::mismatch,
+                fmt::format("this worker tracks tensors of {} bytes, the others of {}; track the same tensors on all "
+                            "workers",
+                            mine, theirs));
   auto carrier = chunk_carrier{state};
   auto chunks = chunks_of(state);
   for (std::size_t i = 0; i < chunks.size(); ++i)
@@ -345,14 +349,14 @@ expected<staged_frame> staged_state::next() {
   case staging_kind::end: {
     auto facts = std::array<std::uint64_t, 2>{};
     if (got->bytes.size() != sizeof facts)
-      return fail(broken("an end of " + std::to_string(got->bytes.size()) + " bytes"));
+      return fail(broken(fmt::format("an end of {} bytes", got->bytes.size())));
     std::ranges::copy(got->bytes, writable_bytes_of(facts).begin());
     return end_frame{got->step, facts[0], facts[1]};
   }
   case staging_kind::snapshot:
     break;
   }
-  return fail(broken("frame of kind " + std::to_string(static_cast<std::uint64_t>(got->kind))));
+  return fail(broken(fmt::format("frame of kind {}", static_cast<std::uint64_t>(got->kind))));
 }
 
 expected<staged_state::arrived> staged_state::take_frame() {

@@ -3,6 +3,8 @@
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace troupe {
@@ -15,10 +17,7 @@ constexpr std::uint64_t slice_bytes = 64 << 10;
 constexpr std::uint64_t piece_bytes = 4 << 20;
 
 std::string describe(const tensor_spec& spec) {
-  auto text = std::string{to_string(spec.type)} + " [";
-  for (std::size_t i = 0; i < spec.shape.size(); ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(spec.shape[i]);
-  return text + "]";
+  return fmt::format("{} [{}]", to_string(spec.type), fmt::join(spec.shape, ", "));
 }
 
 /// A checkpoint whose files are within reach.
@@ -52,9 +51,9 @@ void tracked_state::track(std::string name, dtype type, std::vector<std::uint64_
 
 void tracked_state::check_new(const tensor_spec& spec, std::uint64_t size_bytes) const {
   if (spec.size_bytes() != size_bytes)
-    throw exception{errc::invalid_argument, "tensor '" + spec.name + "' is tracked as " + describe(spec) +
-                                                ", which are " + std::to_string(spec.size_bytes()) +
-                                                " bytes, but its memory has " + std::to_string(size_bytes)};
+    throw exception{errc::invalid_argument,
+                    fmt::format("tensor '{}' is tracked as {}, which are {} bytes, but its memory has {}", spec.name,
+                                describe(spec), spec.size_bytes(), size_bytes)};
   if (std::ranges::any_of(tensors_, [&](const tensor_view& x) { return x.spec.name == spec.name; }))
     throw exception{errc::invalid_argument, "tensor '" + spec.name + "' is tracked twice: names must be unique"};
 }

@@ -20,8 +20,8 @@ struct launch_request {
   std::string secret;
   std::vector<std::string> arguments;
   std::map<std::string, std::string> environment;
-  /// The GPUs that are to be visible to it, by the names that CUDA_VISIBLE_DEVICES has for them. Without any it gets
-  /// none from the runtime; what it sees by itself is what the node sees.
+  /// The GPUs that are to be visible to it, by their names in CUDA_VISIBLE_DEVICES. If empty, the variable is left as
+  /// it is for the node.
   std::vector<std::string> devices;
 };
 
@@ -32,8 +32,8 @@ struct launcher_events {
   std::function<void(worker_ended)> ended;
 };
 
-/// Starts and watches the processes of a node. The node actor decides, this acts: tests play it, runtime/ implements it
-/// with real processes. Called from one thread at a time.
+/// Starts and watches the processes of a node. The node actor decides, this acts: runtime/ implements it with real
+/// processes, tests fake it. Called from one thread at a time.
 class process_launcher {
  public:
   virtual ~process_launcher() = default;
@@ -50,8 +50,8 @@ class process_launcher {
   /// Kills one; nothing happens if it has ended.
   virtual void kill(const run_id& run, worker_id worker) = 0;
 
-  /// What a process that says nothing does. One that is not there any more is 'X'.
-  [[nodiscard]] virtual expected<process_sample> look_at(const run_id& run, worker_id worker) = 0;
+  /// The state of a silent process: 'X' if it is gone.
+  [[nodiscard]] virtual expected<process_sample> sample(const run_id& run, worker_id worker) = 0;
 
   virtual void close(const run_id& run) = 0;
 };

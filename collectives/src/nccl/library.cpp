@@ -107,6 +107,14 @@ data_type type_of(dtype type) noexcept {
   return uint8;
 }
 
+tl::unexpected<error> refused(const library& api, const char* call, result code, errc loss) {
+  auto text = fmt::format("{}: {}", call, api.get_error_string(code));
+  if (const auto* last = api.get_last_error(nullptr); last != nullptr && *last != '\0')
+    text += fmt::format(" ({})", last);
+  const auto is_loss = code == remote_error || code == system_error;
+  return fail(is_loss ? loss : errc::device_error, std::move(text));
+}
+
 } // namespace troupe::collectives::nccl
 
 namespace troupe::collectives {

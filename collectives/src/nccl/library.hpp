@@ -90,4 +90,9 @@ struct library {
 
 [[nodiscard]] data_type type_of(dtype type) noexcept;
 
+/// The error of a call that returned `code`. NCCL reports connections that break because a peer died as remote errors
+/// or as system errors, which become `loss`: the driver knows in either case who is lost.
+[[nodiscard]] tl::unexpected<error> refused(const library& api, const char* call, result code,
+                                            errc loss = errc::aborted);
+
 } // namespace troupe::collectives::nccl

@@ -65,46 +65,20 @@ expected<std::unique_ptr<device_bucket>> basic_device_group::make_bucket(const b
   return std::make_unique<own_device_bucket>(std::move(*memory), layout.size_bytes(), std::move(parts));
 }
 
-expected<void> basic_device_group::check_result(device_bucket& result, const bucket_layout& layout,
-                                                std::size_t part) const {
-  if (dynamic_cast<own_device_bucket*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
-    return fail(errc::invalid_argument, fmt::format("the result has {} bytes and the layout {}, or another kind of "
-                                                    "group made the result; use this group's make_bucket",
-                                                    result.bytes().size(), layout.size_bytes()));
-  if (part >= result.parts().size())
-    return fail(errc::invalid_argument,
-                fmt::format("the bucket has no part {}; it has {} parts", part, result.parts().size()));
-  return {};
-}
-
 expected<void> basic_device_group::reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
                                                  std::span<const shard_range> ownership,
                                                  std::span<const leaf_partial> partials, device_bucket& result,
                                                  const device_event& ready, std::uint64_t divisor, std::size_t part) {
-  if (!plan_ || planned_shards_ != shards || !std::ranges::equal(planned_ownership_, ownership)) {
-    if (ownership.size() != world_size_)
-      return fail(
-          errc::invalid_argument,
-          fmt::format(
-              "reduce_leaves: the ownership has {} ranges and the group has {} ranks; pass one range for each rank",
-              ownership.size(), world_size_));
-    auto plan = plan_finish(shards, ownership);
-    if (!plan)
-      return fail(std::move(plan.error()));
-    plan_ = std::make_shared<const finish_plan>(std::move(*plan));
-    planned_shards_ = shards;
-    planned_ownership_.assign(ownership.begin(), ownership.end());
-  }
-  if (auto valid = check_partials(layout, *plan_, rank_.value, partials, divisor); !valid)
+  if (auto planned = leaves_.refresh(shards, ownership, world_size_); !planned)
+    return planned;
+  if (auto valid = check_partials(layout, *leaves_.finish, rank_.value, partials, divisor); !valid)
     return valid;
-  if (auto valid = check_result(result, layout, part); !valid)
+  if (auto valid = check_made_here<own_device_bucket>(result, layout, part); !valid)
     return valid;
   reduction what;
   what.call = fmt::format("reduce_leaves #{} (part {})", ++sequence_, part);
   what.layout = layout;
-  what.shards = shards;
-  what.ownership = planned_ownership_;
-  what.plan = plan_;
+  what.leaves = leaves_;
   what.operands.assign(partials.begin(), partials.end());
   what.result = static_cast<own_device_bucket*>(&result);
   what.divisor = divisor;
@@ -117,7 +91,7 @@ expected<void> basic_device_group::all_reduce_fast(const bucket_layout& layout, 
                                                    std::uint64_t divisor, std::size_t part) {
   if (auto valid = check_contribution(layout, {contribution, layout.size_bytes()}, divisor); !valid)
     return valid;
-  if (auto valid = check_result(result, layout, part); !valid)
+  if (auto valid = check_made_here<own_device_bucket>(result, layout, part); !valid)
     return valid;
   reduction what;
   what.call = fmt::format("all_reduce_fast #{} (part {})", ++sequence_, part);

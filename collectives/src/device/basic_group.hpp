@@ -1,6 +1,7 @@
 #pragma once
 
 #include "device/tree.hpp"
+#include "transport/call_checks.hpp"
 
 #include <troupe/collectives/call_queue.hpp>
 #include <troupe/collectives/device_group.hpp>
@@ -73,9 +74,7 @@ class basic_device_group : public device_group {
     /// "reduce_leaves #12 (part 3)".
     std::string call;
     bucket_layout layout;
-    std::uint32_t shards = 0;
-    std::vector<shard_range> ownership;
-    std::shared_ptr<const finish_plan> plan;
+    leaves_plan leaves;
     /// Bucket starts in device memory: of sums or, in the fast mode, of contributions.
     std::vector<leaf_partial> operands;
     own_device_bucket* result = nullptr;
@@ -141,7 +140,6 @@ class basic_device_group : public device_group {
  private:
   [[nodiscard]] expected<void> begin(reduction what, const device_event& ready,
                                      expected<void> (basic_device_group::*job)(const reduction&));
-  [[nodiscard]] expected<void> check_result(device_bucket& result, const bucket_layout& layout, std::size_t part) const;
   [[nodiscard]] expected<void> end_all();
   [[nodiscard]] expected<void> run(expected<void> (basic_device_group::*job)(const reduction&), const reduction& what);
   [[nodiscard]] expected<void> look_until(const std::function<expected<bool>()>& is_done, const std::string& what,
@@ -176,9 +174,7 @@ class basic_device_group : public device_group {
   std::string under_way_;
 
   std::uint64_t sequence_ = 0;
-  std::uint32_t planned_shards_ = 0;
-  std::vector<shard_range> planned_ownership_;
-  std::shared_ptr<const finish_plan> plan_;
+  leaves_plan leaves_;
 
   std::atomic<bool> has_failed_{false};
   mutable std::mutex failure_mutex_;

@@ -24,7 +24,7 @@ class self_device_group final : public basic_device_group {
       operands.push_back(operand.data + what.layout.offset_in_sums(range.first));
     if (auto held = what.ready->hold(stream_); !held)
       return held;
-    if (auto put = arithmetic_.reduce(*what.plan, what.layout, what.divisor, operands, range,
+    if (auto put = arithmetic_.reduce(*what.leaves.finish, what.layout, what.divisor, operands, range,
                                       what.result->data() + range.first, stream_.handle());
         !put)
       return put;

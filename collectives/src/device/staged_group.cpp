@@ -165,7 +165,7 @@ class staged_device_group final : public basic_device_group {
     auto* bucket = dynamic_cast<staged_bucket*>(what.result);
     if (bucket == nullptr)
       return fail(errc::invalid_argument, fmt::format("{}: another kind of group made the bucket", what.call));
-    const auto is_exact = what.plan != nullptr;
+    const auto is_exact = what.leaves.finish != nullptr;
     const auto range = what.range();
     const auto size_bytes = what.layout.offset_in_sums(what.layout.size_bytes());
     const auto first = is_exact ? what.layout.offset_in_sums(range.first) : range.first;
@@ -193,8 +193,8 @@ class staged_device_group final : public basic_device_group {
     std::vector<leaf_partial> partials;
     for (std::size_t i = 0; i < what.operands.size(); ++i)
       partials.push_back({what.operands[i].node, bucket.stage(i)});
-    if (auto reduced = host_.reduce_leaves(what.layout, what.shards, what.ownership, partials, bucket.reduced(),
-                                           what.divisor, what.part);
+    if (auto reduced = host_.reduce_leaves(what.layout, what.leaves.shards, what.leaves.ownership, partials,
+                                           bucket.reduced(), what.divisor, what.part);
         !reduced)
       return reduced;
     return bring_up(bucket, what);

@@ -154,7 +154,7 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
   const auto range = what.range();
   if (range.size_bytes() == 0)
     return {};
-  const auto schedule = plan_device_schedule(*what.plan, what.layout, range, world_size_, rank_.value);
+  const auto schedule = plan_device_schedule(*what.leaves.finish, what.layout, range, world_size_, rank_.value);
   auto room = received_.reserve(schedule.received_bytes);
   if (!room)
     return fail(std::move(room.error()));
@@ -189,8 +189,8 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
     operands.push_back(place.is_mine ? what.operands[place.position].data + place.offset_bytes
                                      : *room + place.offset_bytes);
   const auto slice = schedule.slices[rank_.value];
-  if (auto put = arithmetic_.reduce(*what.plan, what.layout, what.divisor, operands, slice, result + slice.first,
-                                    stream_.handle());
+  if (auto put = arithmetic_.reduce(*what.leaves.finish, what.layout, what.divisor, operands, slice,
+                                    result + slice.first, stream_.handle());
       !put)
     return put;
   if (!schedule.is_spread)

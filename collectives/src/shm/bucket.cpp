@@ -35,13 +35,13 @@ expected<std::unique_ptr<shm_bucket>> shm_bucket::make(std::shared_ptr<shm_group
   const auto own_bytes = result->offset_in_slices(result->parts_.size(), rank);
   try {
     // Never returned to the pool: a peer may still read it when this rank is done. It is freed with the generation.
-    auto* own = result->group_->generation_pool()->allocate(std::max<std::uint64_t>(own_bytes, 1), page_bytes);
+    auto* own = result->group_->members().generation_pool().allocate(std::max<std::uint64_t>(own_bytes, 1), page_bytes);
     result->own_ = static_cast<std::byte*>(own);
   } catch (const std::bad_alloc&) {
     return fail(errc::io_error,
                 fmt::format("there is no memory left for the result of a reduction of {} bytes", size_bytes));
   }
-  result->own_offset_ = result->group_->generation_pool()->offset_of(result->own_);
+  result->own_offset_ = result->group_->members().generation_pool().offset_of(result->own_);
   if (auto shown = result->show(rank, result->own_offset_); !shown)
     return fail(std::move(shown.error()));
   return result;
@@ -74,7 +74,7 @@ expected<void> shm_bucket::show(std::uint32_t rank, std::uint64_t offset) {
     const auto at = static_cast<off_t>(offset + offset_in_slices(part, rank));
     const auto map = [&](int access) {
       return ::mmap(view_ + slice.first, whole_pages(slice.size_bytes()), access, MAP_SHARED | MAP_FIXED,
-                    group_->generation_fd(rank), at) != MAP_FAILED;
+                    group_->members().generation_fd(rank), at) != MAP_FAILED;
     };
     // Nobody writes here, but most drivers pin only memory that could be written.
     const auto is_shown = (group_->has_results_for_devices() && map(PROT_READ | PROT_WRITE)) || map(PROT_READ);

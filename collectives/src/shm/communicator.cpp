@@ -7,7 +7,6 @@
 
 #include <troupe/collectives/shm_communicator.hpp>
 
-#include <algorithm>
 #include <utility>
 
 namespace troupe::collectives {
@@ -36,7 +35,7 @@ class shm_communicator final : public transport_communicator {
     return result;
   }
 
-  std::pmr::memory_resource& memory() noexcept override { return group_->process_pool(); }
+  std::pmr::memory_resource& memory() noexcept override { return group_->members().process_pool(); }
 
   expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
                                                         std::vector<byte_range> parts) override {
@@ -56,7 +55,7 @@ class shm_communicator final : public transport_communicator {
     const auto& layout = layout_of({type, data.size() / size_of(type)});
     const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
     return over(reducer_.all_reduce(
-        call_,
+        messages_.call(),
         {rank_plan(), layout, sums_of(layout), op, divisor, operand_kind::contributions, root_kind::final_result},
         data));
   }
@@ -66,13 +65,7 @@ class shm_communicator final : public transport_communicator {
       return transport_communicator::barrier(words);
     if (auto begun = begin(moving_call(call_kind::barrier, words.size_bytes())); !begun)
       return over(std::move(begun));
-    std::ranges::copy(words, group_->next_posting().words);
-    if (auto there = group_->post(call_); !there)
-      return over(std::move(there));
-    for (std::uint32_t r = 0; r < world_size(); ++r)
-      for (std::size_t i = 0; i < words.size(); ++i)
-        words[i] = std::max(words[i], group_->posting_of(r).words[i]);
-    return over({});
+    return over(group_->post_maximum(messages_.call(), words));
   }
 
  private:
@@ -82,7 +75,7 @@ class shm_communicator final : public transport_communicator {
 
   expected<void> reduce_into(reduced_bucket& result, const bucket_reduction& what) override {
     auto* bucket = static_cast<shm_bucket*>(&result);
-    return reducer_.reduce(call_,
+    return reducer_.reduce(messages_.call(),
                            {plan_of(what.operands), what.layout, sums_of(what.layout), reduce_op::sum, what.divisor,
                             what.operands, root_kind::final_result},
                            what.mine, what.part, {&bucket, 1});

@@ -1,38 +1,16 @@
 #pragma once
 
-#include "shm/control.hpp"
-
-#include <troupe/collectives/shared_pool.hpp>
-#include <troupe/collectives/shm_communicator.hpp>
+#include "shm/members.hpp"
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
-#include <vector>
 
 namespace troupe::collectives {
-
-/// Another process's file, mapped read-only.
-class mapped_file {
- public:
-  mapped_file() = default;
-  [[nodiscard]] static expected<mapped_file> make(unique_fd fd);
-  mapped_file(mapped_file&& other) noexcept;
-  mapped_file& operator=(mapped_file&& other) noexcept;
-  ~mapped_file();
-
-  [[nodiscard]] const std::byte* data() const noexcept { return data_; }
-  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
-  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-
- private:
-  unique_fd fd_;
-  const std::byte* data_ = nullptr;
-  std::uint64_t size_bytes_ = 0;
-};
 
 /// One rank's view of the ranks on its host: their memory, and rendezvous with them. Used by one thread, except for
 /// `abort`, `record` and const members. The first failure is final.
@@ -46,32 +24,16 @@ class shm_group {
   shm_group(const shm_group&) = delete;
   shm_group& operator=(const shm_group&) = delete;
 
-  ~shm_group();
-
   /// No call follows: peers that still wait for this rank fail. Results stay readable.
-  void leave() noexcept;
+  void leave() noexcept { members_->leave(); }
 
-  [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
-  [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members_.size()); }
-
-  /// This process's pool, for its lifetime.
-  [[nodiscard]] shared_pool& process_pool() noexcept { return *process_pool_; }
-  /// This rank's pool in this generation. Memory that a peer may read after a call is never returned to it.
-  [[nodiscard]] const std::shared_ptr<shared_pool>& generation_pool() const noexcept { return generation_pool_; }
-
-  /// The start of a rank's files; also valid for this rank.
-  [[nodiscard]] const std::byte* process_memory(std::uint32_t rank) const noexcept;
-  [[nodiscard]] const std::byte* generation_memory(std::uint32_t rank) const noexcept;
-  [[nodiscard]] int generation_fd(std::uint32_t rank) const noexcept;
+  [[nodiscard]] std::uint32_t rank() const noexcept { return members_->rank(); }
+  [[nodiscard]] std::uint32_t size() const noexcept { return members_->size(); }
+  [[nodiscard]] shm_members& members() noexcept { return *members_; }
   /// Whether results are mapped writable: see `shm_options`.
   [[nodiscard]] bool has_results_for_devices() const noexcept { return has_results_for_devices_; }
   /// Processors available to this process, per rank; 0 if ranks share them.
   [[nodiscard]] std::uint32_t cores_per_rank() const noexcept { return cores_per_rank_; }
-  [[nodiscard]] const shm::control& control_of(std::uint32_t rank) const noexcept { return *members_[rank].control; }
-  [[nodiscard]] shm::control& own_control() noexcept { return *own_; }
-
-  // -- calls
-  // --------------------------------------------------------------------------------------------------------------
 
   void set_deadline(std::chrono::milliseconds deadline) noexcept { deadline_ = deadline; }
   [[nodiscard]] expected<void> begin(const call_record& call);
@@ -88,6 +50,8 @@ class shm_group {
   [[nodiscard]] expected<void> wait_for(std::uint32_t peer);
   /// `arrive` and `wait_for_all` with a posting. Fails with `errc::mismatch` if a peer makes another call.
   [[nodiscard]] expected<void> post(const call_record& call);
+  /// The same with words, at most `shm::max_words`: each becomes its maximum over all ranks.
+  [[nodiscard]] expected<void> post_maximum(const call_record& call, std::span<std::uint64_t> words);
 
   /// What a rank posted for the last `post`; valid until the next but one.
   [[nodiscard]] const shm::posting& posting_of(std::uint32_t rank) const noexcept;
@@ -101,9 +65,6 @@ class shm_group {
   /// Spins or yields once between two checks of `peer`; returns false when it is time to sleep.
   [[nodiscard]] bool spin(std::uint32_t peer, std::uint32_t& looks) const noexcept;
 
-  // -- failure
-  // ------------------------------------------------------------------------------------------------------------
-
   void abort(error reason) noexcept;
   [[nodiscard]] expected<void> fail_with(error reason);
   [[nodiscard]] expected<void> state() const;
@@ -111,41 +72,22 @@ class shm_group {
   [[nodiscard]] flight_record record() const;
 
  private:
-  struct member {
-    mapped_file generation_file;
-    mapped_file process_file;
-    unique_fd process;
-    const shm::control* control = nullptr;
-  };
+  shm_group(const shm_options& options, std::unique_ptr<shm_members> members);
 
-  shm_group(const shm_options& options, std::shared_ptr<shared_pool> generation_pool, shm::control* own);
-
-  expected<void> map_members(std::vector<std::vector<unique_fd>> descriptors);
   [[nodiscard]] bool has_met(std::uint32_t peer) const noexcept;
   expected<void> check_deadline(std::uint32_t peer);
   expected<void> check_peers(std::uint32_t waits_for, const std::atomic<std::uint32_t>& word, std::uint32_t seen);
   expected<void> check_calls();
   expected<void> check_calls_of(std::uint32_t peer);
   expected<void> check_crossing(std::uint32_t peer, const std::atomic<std::uint32_t>& word, std::uint32_t seen);
-  [[nodiscard]] call_record call_of(std::uint32_t peer) const noexcept;
-  [[nodiscard]] call_record call_of(std::uint32_t peer, std::uint64_t sequence) const noexcept;
-  [[nodiscard]] std::uint64_t collective_calls(std::uint32_t peer) const noexcept;
-  [[nodiscard]] bool is_gone(std::uint32_t peer) const;
+  [[nodiscard]] error mismatch_with(std::uint32_t peer, const call_record& theirs, const call_record& mine) const;
   [[nodiscard]] std::string where() const;
-  [[nodiscard]] rank_id name_of(std::uint32_t rank) const noexcept;
-  [[nodiscard]] std::string named(std::uint32_t rank) const;
-  void wake_everybody() noexcept;
 
-  const std::uint32_t rank_;
-  const generation_id generation_;
-  std::chrono::milliseconds deadline_;
+  const std::unique_ptr<shm_members> members_;
+  shm::control& own_;
   const std::uint32_t cores_per_rank_;
-  const std::vector<rank_id> names_;
   const bool has_results_for_devices_;
-  const std::shared_ptr<shared_pool> process_pool_;
-  const std::shared_ptr<shared_pool> generation_pool_;
-  shm::control* const own_;
-  std::vector<member> members_;
+  std::chrono::milliseconds deadline_;
 
   /// Rendezvous that this rank has reached.
   std::uint32_t rendezvous_count_ = 0;

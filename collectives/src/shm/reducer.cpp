@@ -125,8 +125,8 @@ expected<void> shm_reducer::offer(const tree_reduction& what, std::span<const st
   std::uint64_t copied = 0;
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const auto* begin = begin_of(what, mine[i], part);
-    if (group_->process_pool().contains(begin, size)) {
-      posting.offsets[i] = group_->process_pool().offset_of(begin);
+    if (group_->members().process_pool().contains(begin, size)) {
+      posting.offsets[i] = group_->members().process_pool().offset_of(begin);
       continue;
     }
     auto room = reserve(copies_, copies_room_, size * mine.size());
@@ -134,7 +134,7 @@ expected<void> shm_reducer::offer(const tree_reduction& what, std::span<const st
       return fail(std::move(room.error()));
     auto* copy = *room + size * copied++;
     std::memcpy(copy, begin, size);
-    posting.offsets[i] = group_->generation_pool()->offset_of(copy) | in_generation_file;
+    posting.offsets[i] = group_->members().generation_pool().offset_of(copy) | in_generation_file;
   }
   operands_.assign(what.plan.operands.size(), nullptr);
   for (std::size_t i = 0; i < operands_.size(); ++i)
@@ -150,8 +150,8 @@ void shm_reducer::look_at_operands(const tree_reduction& what) {
       continue;
     const auto offset = group_->posting_of(x.rank).offsets[x.position];
     operands_[i] = (offset & in_generation_file) != 0
-                       ? group_->generation_memory(x.rank) + (offset & ~in_generation_file)
-                       : group_->process_memory(x.rank) + offset;
+                       ? group_->members().generation_memory(x.rank) + (offset & ~in_generation_file)
+                       : group_->members().process_memory(x.rank) + offset;
   }
 }
 
@@ -164,8 +164,8 @@ expected<void> shm_reducer::all_reduce(const call_record& call, const tree_reduc
   if (fits_slot(what, whole))
     return reduce_small(call, what, {&mine, 1}, whole, {&out, 1});
   auto& posting = group_->next_posting();
-  posting.is_registered = group_->process_pool().contains(data.data(), data.size()) ? 1 : 0;
-  posting.offsets[0] = posting.is_registered != 0 ? group_->process_pool().offset_of(data.data()) : 0;
+  posting.is_registered = group_->members().process_pool().contains(data.data(), data.size()) ? 1 : 0;
+  posting.offsets[0] = posting.is_registered != 0 ? group_->members().process_pool().offset_of(data.data()) : 0;
   if (auto there = group_->post(call); !there)
     return there;
   for (std::uint32_t r = 0; r < group_->size(); ++r)
@@ -212,12 +212,12 @@ expected<void> shm_reducer::all_reduce_staged(const call_record& call, const tre
     std::memcpy(*room + c % 2 * chunk_bytes, data.data() + chunk(c).first, chunk(c).size_bytes());
   };
   put_in(0);
-  group_->next_posting().results[0] = group_->generation_pool()->offset_of(*room);
+  group_->next_posting().results[0] = group_->members().generation_pool().offset_of(*room);
   if (auto there = group_->post(call); !there)
     return there;
   std::vector<const std::byte*> rooms(n);
   for (std::uint32_t r = 0; r < n; ++r)
-    rooms[r] = group_->generation_memory(r) + group_->posting_of(r).results[0];
+    rooms[r] = group_->members().generation_memory(r) + group_->posting_of(r).results[0];
   const auto chunks = (data.size() + chunk_bytes - 1) / chunk_bytes;
   operands_.resize(n);
   for (std::uint64_t c = 0; c < chunks; ++c) {
@@ -246,7 +246,7 @@ expected<void> shm_reducer::all_reduce_staged(const call_record& call, const tre
 expected<std::byte*> shm_reducer::reserve(std::byte*& block, std::uint64_t& room, std::uint64_t size_bytes) {
   if (room >= size_bytes)
     return block;
-  auto& pool = *group_->generation_pool();
+  auto& pool = group_->members().generation_pool();
   try {
     auto* fresh = static_cast<std::byte*>(pool.allocate(size_bytes, page_bytes));
     if (block != nullptr)

@@ -16,9 +16,9 @@ shm_transport::~shm_transport() = default;
 /// Frees the memory of messages that the peer has taken.
 void shm_transport::release_taken(std::uint32_t peer) {
   auto& to = links_[peer];
-  const auto taken = group_->control_of(peer).taken[rank()].load(std::memory_order_acquire);
+  const auto taken = group_->members().control_of(peer).taken[rank()].load(std::memory_order_acquire);
   for (; to.released != taken && !to.sent.empty(); ++to.released) {
-    group_->generation_pool()->deallocate(to.sent.front().block, to.sent.front().size_bytes);
+    group_->members().generation_pool().deallocate(to.sent.front().block, to.sent.front().size_bytes);
     to.sent.pop_front();
   }
 }
@@ -26,8 +26,8 @@ void shm_transport::release_taken(std::uint32_t peer) {
 transport::ticket shm_transport::send(std::uint32_t peer, std::uint64_t tag, const std::byte* data,
                                       std::size_t size_bytes) {
   auto& to = links_[peer];
-  auto& channel = group_->own_control().channels[peer];
-  const auto& taken = group_->control_of(peer).taken[rank()];
+  auto& channel = group_->members().own_control().channels[peer];
+  const auto& taken = group_->members().control_of(peer).taken[rank()];
   release_taken(peer);
   for (std::uint32_t looks = 0; to.posted - to.released == shm::channel_messages; release_taken(peer)) {
     const auto seen = to.released;
@@ -36,14 +36,15 @@ transport::ticket shm_transport::send(std::uint32_t peer, std::uint64_t tag, con
   }
   void* block = nullptr;
   try {
-    block = group_->generation_pool()->allocate(size_bytes);
+    block = group_->members().generation_pool().allocate(size_bytes);
   } catch (const std::bad_alloc&) {
     group_->abort({errc::io_error, fmt::format("rank {} has no memory left for a message of {} bytes to rank {}",
                                                rank(), size_bytes, peer)});
     return is_sent;
   }
   std::memcpy(block, data, size_bytes);
-  channel.messages[to.posted % shm::channel_messages] = {tag, size_bytes, group_->generation_pool()->offset_of(block)};
+  channel.messages[to.posted % shm::channel_messages] = {tag, size_bytes,
+                                                         group_->members().generation_pool().offset_of(block)};
   to.sent.push_back({block, size_bytes});
   channel.posted.store(++to.posted);
   group_->wake(peer, channel.posted);
@@ -58,7 +59,7 @@ transport::ticket shm_transport::receive(std::uint32_t peer, std::uint64_t tag, 
 
 void shm_transport::look_for_arrivals(std::uint32_t peer) {
   auto& from = links_[peer];
-  const auto& channel = group_->control_of(peer).channels[rank()];
+  const auto& channel = group_->members().control_of(peer).channels[rank()];
   for (const auto posted = channel.posted.load(std::memory_order_acquire); from.seen != posted; ++from.seen)
     from.arrived.push_back({channel.messages[from.seen % shm::channel_messages], false});
 }
@@ -71,11 +72,12 @@ void shm_transport::take(pending& receive) {
   });
   if (found == from.arrived.end())
     return;
-  std::memcpy(receive.data, group_->generation_memory(receive.peer) + found->message.offset, receive.size_bytes);
+  std::memcpy(receive.data, group_->members().generation_memory(receive.peer) + found->message.offset,
+              receive.size_bytes);
   found->is_taken = true;
   receive.is_done = true;
   // Counted in posting order, as the sender frees memory.
-  auto& taken = group_->own_control().taken[receive.peer];
+  auto& taken = group_->members().own_control().taken[receive.peer];
   auto count = 0u;
   for (; !from.arrived.empty() && from.arrived.front().is_taken; ++count)
     from.arrived.pop_front();
@@ -111,7 +113,7 @@ expected<void> shm_transport::wait(ticket message) {
   if (message == is_sent || pending_[message].is_done)
     return {};
   auto& wanted = pending_[message];
-  const auto& posted = group_->control_of(wanted.peer).channels[rank()].posted;
+  const auto& posted = group_->members().control_of(wanted.peer).channels[rank()].posted;
   for (std::uint32_t looks = 0;;) {
     look_for_arrivals(wanted.peer);
     take(wanted);

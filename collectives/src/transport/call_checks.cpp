@@ -101,6 +101,24 @@ expected<void> check_contribution(const bucket_layout& layout, std::span<const s
                           contribution.size(), layout.size_bytes()));
 }
 
+expected<void> leaves_plan::refresh(std::uint32_t new_shards, std::span<const shard_range> new_ownership,
+                                    std::uint32_t world_size) {
+  if (finish && shards == new_shards && std::ranges::equal(ownership, new_ownership))
+    return {};
+  if (new_ownership.size() != world_size)
+    return fail(
+        errc::invalid_argument,
+        fmt::format(
+            "reduce_leaves: the ownership has {} ranges and the group has {} ranks; pass one range for each rank",
+            new_ownership.size(), world_size));
+  auto plan = plan_finish(new_shards, new_ownership);
+  if (!plan)
+    return fail(std::move(plan.error()));
+  *this = {
+      new_shards, {new_ownership.begin(), new_ownership.end()}, std::make_shared<const finish_plan>(std::move(*plan))};
+  return {};
+}
+
 expected<void> check_parts(const bucket_layout& layout, std::vector<byte_range>& parts) {
   if (auto valid = check_reducible(layout); !valid)
     return valid;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <fmt/format.h>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,17 @@ namespace troupe::collectives {
 [[nodiscard]] expected<void> check_contribution(const bucket_layout& layout, std::span<const std::byte> contribution,
                                                 std::uint64_t divisor);
 
+/// The plan of a `reduce_leaves`, kept between calls.
+struct leaves_plan {
+  std::uint32_t shards = 0;
+  std::vector<shard_range> ownership;
+  std::shared_ptr<const finish_plan> finish;
+
+  /// Plans again if the arguments are not those of the last call.
+  [[nodiscard]] expected<void> refresh(std::uint32_t shards, std::span<const shard_range> ownership,
+                                       std::uint32_t world_size);
+};
+
 /// Replaces an empty list by one part that covers the bucket.
 [[nodiscard]] expected<void> check_parts(const bucket_layout& layout, std::vector<byte_range>& parts);
 
@@ -34,12 +46,12 @@ namespace troupe::collectives {
 /// Cuts `whole` into `pieces` of nearly equal size, on multiples of `granule_bytes` from its start.
 [[nodiscard]] std::vector<byte_range> cut_evenly(byte_range whole, std::uint32_t pieces, std::uint64_t granule_bytes);
 
-/// Checks that `result` has the type that this communicator makes, fits the layout and has this part.
-template <class Bucket>
-[[nodiscard]] expected<void> check_made_here(reduced_bucket& result, const bucket_layout& layout, std::size_t part) {
-  if (dynamic_cast<Bucket*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
+/// Checks that `result` has the type that this group makes, fits the layout and has this part.
+template <class Own, class Bucket>
+[[nodiscard]] expected<void> check_made_here(Bucket& result, const bucket_layout& layout, std::size_t part) {
+  if (dynamic_cast<Own*>(&result) == nullptr || result.bytes().size() != layout.size_bytes())
     return fail(errc::invalid_argument, fmt::format("the result has {} bytes and the layout {}, or another kind of "
-                                                    "communicator made the result; use this communicator's make_bucket",
+                                                    "group made the result; use this group's make_bucket",
                                                     result.bytes().size(), layout.size_bytes()));
   if (part >= result.parts().size())
     return fail(errc::invalid_argument,

@@ -14,9 +14,6 @@ namespace troupe::collectives {
 
 namespace {
 
-/// Up to this size every rank sends everything to every other and finishes the whole tree: one round instead of two.
-constexpr std::uint64_t one_round_limit_bytes = 4096;
-
 /// Phases of one operation, with separate tags.
 constexpr std::uint32_t first_phase = 0;
 constexpr std::uint32_t second_phase = 1;
@@ -28,11 +25,7 @@ std::uint32_t rounds(std::uint32_t world_size) noexcept {
 } // namespace
 
 transport_communicator::transport_communicator(std::unique_ptr<transport> underlying, generation_id generation)
-    : transport_(std::move(underlying)),
-      generation_(generation),
-      sent_to_(transport_->world_size()),
-      received_from_(transport_->world_size()),
-      everybody_(transport_->world_size()) {
+    : messages_(std::move(underlying)), generation_(generation), everybody_(messages_.underlying().world_size()) {
   std::iota(everybody_.begin(), everybody_.end(), 0u);
 }
 
@@ -47,47 +40,9 @@ expected<std::unique_ptr<reduced_bucket>> transport_communicator::make_bucket(co
   return std::make_unique<private_bucket>(layout.size_bytes(), std::move(parts));
 }
 
-// -- messages --------------------------------------------------------------------------------------------------------
-
-expected<void> transport_communicator::begin(call_record call) {
+expected<void> transport_communicator::begin(const call_record& call) {
   wait_for_started_calls();
-  // Both sides of a pair count their own messages: the numbers of collective calls agree across ranks, those of
-  // messages need not.
-  if (call.kind == call_kind::send)
-    call.sequence = ++sent_to_[call.peer];
-  else if (call.kind == call_kind::receive)
-    call.sequence = ++received_from_[call.peer];
-  else
-    call.sequence = ++sequence_;
-  call_ = call;
-  return transport_->begin(call_);
-}
-
-/// The tag contains what must be equal on all ranks. Ranks that disagree wait for each other until the mismatch is
-/// found, instead of taking each other's bytes.
-std::uint64_t transport_communicator::tag(std::uint64_t size_bytes, std::uint32_t phase) const noexcept {
-  const auto what = call_.kind == call_kind::receive ? call_kind::send : call_.kind;
-  auto size_hash = size_bytes * 0x9e3779b97f4a7c15u;
-  if (const auto root = call_.kind == call_kind::broadcast ? call_.peer : 0; what != call_kind::send)
-    size_hash =
-        (size_hash ^ call_.detail ^ (std::uint64_t{root} << 16 | call_.type << 8 | call_.op)) * 0x9e3779b97f4a7c15u;
-  size_hash >>= 50;
-  return std::uint64_t{static_cast<std::uint8_t>(what)} << tag_kind_shift | std::uint64_t{phase & 63} << 50 |
-         size_hash << 36 | (call_.sequence & 0xfffffffffu);
-}
-
-void transport_communicator::post_send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes,
-                                       std::uint32_t phase) {
-  if (size_bytes == 0)
-    return;
-  transport_->send(peer, tag(size_bytes, phase), data, size_bytes);
-  sent_.sent_bytes += size_bytes;
-  ++sent_.sent_messages;
-}
-
-transport::ticket transport_communicator::post_receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes,
-                                                       std::uint32_t phase) {
-  return transport_->receive(peer, tag(size_bytes, phase), data, size_bytes);
+  return messages_.begin(call);
 }
 
 expected<void> transport_communicator::check_peer(rank_id peer) const {
@@ -98,132 +53,10 @@ expected<void> transport_communicator::check_peer(rank_id peer) const {
                           peer, world_size()));
 }
 
-// -- reductions ------------------------------------------------------------------------------------------------------
-
 const finish_plan& transport_communicator::rank_plan() {
   if (!rank_plan_)
     rank_plan_ = std::make_unique<finish_plan>(*plan_finish(world_size(), even_ownership(world_size(), world_size())));
   return *rank_plan_;
-}
-
-expected<void> transport_communicator::refresh_leaves_plan(std::uint32_t shards,
-                                                           std::span<const shard_range> ownership) {
-  if (leaves_.shards == shards && std::ranges::equal(leaves_.ownership, ownership))
-    return {};
-  if (ownership.size() != world_size())
-    return fail(
-        errc::invalid_argument,
-        fmt::format(
-            "reduce_leaves: the ownership has {} ranges and the group has {} ranks; pass one range for each rank",
-            ownership.size(), world_size()));
-  auto plan = plan_finish(shards, ownership);
-  if (!plan)
-    return fail(std::move(plan.error()));
-  leaves_ = {shards, {ownership.begin(), ownership.end()}, std::move(*plan)};
-  return {};
-}
-
-std::vector<byte_range> transport_communicator::spread(byte_range part, std::size_t members) {
-  if (part.size_bytes() <= one_round_limit_bytes)
-    return std::vector<byte_range>(members, part);
-  return cut_evenly(part, static_cast<std::uint32_t>(members), alignment_bytes);
-}
-
-/// Sends every peer its slice of this rank's partial sums, receives theirs of this rank's slice into scratch memory,
-/// and finishes the tree there.
-expected<void> transport_communicator::reduce_own_slice(const reduction& what, std::span<const std::byte* const> mine,
-                                                        std::byte* out) {
-  const auto n = what.count();
-  const auto origin = what.layout.offset_in_sums(what.origin);
-  const auto slice = what.in_sums(what.slices[what.me]);
-  const auto stride = (slice.size_bytes() + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
-  scratch_.reserve(stride * (what.plan.operands.size() - mine.size()));
-  operands_.assign(what.plan.operands.size(), {});
-  auto* room = scratch_.data();
-  for (std::size_t i = 0; i < operands_.size(); ++i) {
-    const auto& operand = what.plan.operands[i];
-    auto& state = operands_[i];
-    if (operand.rank == what.me) {
-      state.data = mine[operand.position] + (slice.first - origin);
-    } else if (slice.size_bytes() != 0) {
-      state.data = state.scratch = room;
-      state.message = post_receive(what.members[operand.rank], room, slice.size_bytes(), first_phase);
-      state.pending = true;
-      room += stride;
-    }
-  }
-  // Each rank starts with another peer, so that no rank receives from all at once.
-  for (std::uint32_t i = 1; i < n; ++i) {
-    const auto peer = (what.me + i) % n;
-    const auto theirs = what.in_sums(what.slices[peer]);
-    for (const auto* partial : mine)
-      post_send(what.members[peer], partial + (theirs.first - origin), theirs.size_bytes(), first_phase);
-  }
-  return slice.size_bytes() == 0 ? expected<void>{} : finish_slice(what, out);
-}
-
-/// The sum of this rank's slice, divided and rounded.
-expected<void> transport_communicator::finish_slice(const reduction& what, std::byte* out) {
-  const auto slice = what.slices[what.me];
-  auto* sum = out;
-  if (what.is_narrow()) {
-    unrounded_.reserve(what.in_sums(slice).size_bytes());
-    sum = unrounded_.data();
-  }
-  if (auto finished = finish_tree(what, sum); !finished)
-    return finished;
-  divide(what.layout, slice, sum, what.divisor);
-  if (what.is_narrow())
-    narrow(what.layout, slice, out, sum);
-  return {};
-}
-
-expected<void> transport_communicator::finish_tree(const reduction& what, std::byte* out) {
-  const auto slice = what.in_sums(what.slices[what.me]);
-  const auto arrived = [this](operand_state& x) -> expected<void> {
-    return std::exchange(x.pending, false) ? transport_->wait(x.message) : expected<void>{};
-  };
-  if (what.plan.additions.empty()) {
-    auto result = arrived(operands_[0]);
-    if (result && operands_[0].data != out)
-      std::memcpy(out, operands_[0].data, slice.size_bytes());
-    return result;
-  }
-  for (std::size_t i = 0; i < what.plan.additions.size(); ++i) {
-    auto& left = operands_[what.plan.additions[i].target];
-    auto& right = operands_[what.plan.additions[i].source];
-    if (auto done = arrived(left); !done)
-      return done;
-    if (auto done = arrived(right); !done)
-      return done;
-    // At least one of the two came from a peer: a worker has already joined its own siblings.
-    auto* target = i + 1 == what.plan.additions.size() ? out : left.scratch != nullptr ? left.scratch : right.scratch;
-    combine(what.sums, slice, what.op, target, left.data, right.data);
-    left.data = left.scratch = target;
-  }
-  return {};
-}
-
-/// Does not end the call.
-expected<void> transport_communicator::reduce_and_spread(const reduction& what, std::span<const std::byte* const> mine,
-                                                         std::byte* result) {
-  const auto n = what.count();
-  const auto slice = what.slices[what.me];
-  // In one round every rank finishes everything.
-  const auto is_spread = n > 1 && what.slices.front() != what.slices.back();
-  // Posted first, so that the peers' finished slices need no further round trip. This is safe in place, because a peer
-  // sends its finished slice only after it has this rank's contribution to it.
-  for (std::uint32_t i = 1; is_spread && i < n; ++i) {
-    const auto peer = (what.me + n - i) % n;
-    if (const auto theirs = what.slices[peer]; theirs.size_bytes() != 0)
-      post_receive(what.members[peer], result + (theirs.first - what.origin), theirs.size_bytes(), second_phase);
-  }
-  auto* out = result + (slice.first - what.origin);
-  if (auto reduced = reduce_own_slice(what, mine, out); !reduced)
-    return reduced;
-  for (std::uint32_t i = 1; is_spread && i < n; ++i)
-    post_send(what.members[(what.me + i) % n], out, slice.size_bytes(), second_phase);
-  return {};
 }
 
 expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std::span<std::byte> data) {
@@ -232,12 +65,13 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
   if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun)
     return begun;
   if (data.empty())
-    return transport_->finish();
+    return messages_.finish();
   const bucket_layout layout{{{type, data.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
-  const reduction what{rank_plan(), layout,      sums, op, divisor, spread({0, data.size()}, world_size()),
-                       everybody_,  rank().value};
+  const message_reduction what{rank_plan(), layout,      sums,
+                               op,          divisor,     message_reducer::spread({0, data.size()}, world_size()),
+                               everybody_,  rank().value};
   const std::byte* mine = data.data();
   if (what.is_narrow()) {
     copy_.reserve(sums.size_bytes());
@@ -249,9 +83,9 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
     std::memcpy(copy_.data(), data.data(), data.size());
     mine = copy_.data();
   }
-  if (auto reduced = reduce_and_spread(what, {&mine, 1}, data.data()); !reduced)
+  if (auto reduced = over_messages_.reduce_and_spread(what, {&mine, 1}, data.data()); !reduced)
     return reduced;
-  return transport_->finish();
+  return messages_.finish();
 }
 
 expected<void> transport_communicator::all_reduce_fast(const bucket_layout& layout,
@@ -273,9 +107,9 @@ expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout
                                                      std::uint64_t divisor, std::size_t part) {
   // Started calls use the plan.
   wait_for_started_calls();
-  if (auto planned = refresh_leaves_plan(shards, ownership); !planned)
+  if (auto planned = leaves_.refresh(shards, ownership, world_size()); !planned)
     return planned;
-  if (auto valid = check_partials(layout, leaves_.finish, rank().value, partials, divisor); !valid)
+  if (auto valid = check_partials(layout, *leaves_.finish, rank().value, partials, divisor); !valid)
     return valid;
   if (auto valid = check_result(result, layout, part); !valid)
     return valid;
@@ -287,7 +121,7 @@ expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout
   return reduce_bucket(call, result, {layout, operand_kind::sums, mine_, divisor, part});
 }
 
-expected<void> transport_communicator::reduce_bucket(call_record call, reduced_bucket& result,
+expected<void> transport_communicator::reduce_bucket(const call_record& call, reduced_bucket& result,
                                                      const bucket_reduction& what) {
   if (auto begun = begin(call); !begun || call.size_bytes == 0)
     return over(std::move(begun));
@@ -295,7 +129,7 @@ expected<void> transport_communicator::reduce_bucket(call_record call, reduced_b
 }
 
 const finish_plan& transport_communicator::plan_of(operand_kind operands) {
-  return operands == operand_kind::sums ? leaves_.finish : rank_plan();
+  return operands == operand_kind::sums ? *leaves_.finish : rank_plan();
 }
 
 expected<void> transport_communicator::check_result(reduced_bucket& result, const bucket_layout& layout,
@@ -307,8 +141,14 @@ expected<void> transport_communicator::reduce_into(reduced_bucket& result, const
   const auto& layout = what.layout;
   const auto range = result.parts()[what.part];
   const auto sums = layout.sums();
-  const reduction spread_over_all{plan_of(what.operands),      layout,     sums,        reduce_op::sum, what.divisor,
-                                  spread(range, world_size()), everybody_, rank().value};
+  const message_reduction spread_over_all{plan_of(what.operands),
+                                          layout,
+                                          sums,
+                                          reduce_op::sum,
+                                          what.divisor,
+                                          message_reducer::spread(range, world_size()),
+                                          everybody_,
+                                          rank().value};
   auto mine = what.mine;
   const std::byte* widened = nullptr;
   if (what.operands == operand_kind::contributions && spread_over_all.is_narrow()) {
@@ -317,11 +157,11 @@ expected<void> transport_communicator::reduce_into(reduced_bucket& result, const
     widened = copy_.data();
     mine = {&widened, 1};
   }
-  return reduce_and_spread(spread_over_all, mine, static_cast<private_bucket&>(result).data());
+  return over_messages_.reduce_and_spread(spread_over_all, mine, static_cast<private_bucket&>(result).data());
 }
 
 expected<void> transport_communicator::over(expected<void> result) {
-  return result ? transport_->finish() : result;
+  return result ? messages_.finish() : result;
 }
 
 expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
@@ -333,12 +173,12 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
   if (auto begun = begin(reduction_call(call_kind::reduce_scatter, type, op, input.size())); !begun)
     return begun;
   if (output.empty())
-    return transport_->finish();
+    return messages_.finish();
   const bucket_layout layout{{{type, input.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
-  reduction what{rank_plan(), layout,      sums, op, divisor, std::vector<byte_range>(world_size()),
-                 everybody_,  rank().value};
+  message_reduction what{rank_plan(), layout,      sums, op, divisor, std::vector<byte_range>(world_size()),
+                         everybody_,  rank().value};
   for (std::uint32_t r = 0; r < world_size(); ++r)
     what.slices[r] = {r * output.size(), (r + std::uint64_t{1}) * output.size()};
   const auto* mine = input.data();
@@ -347,12 +187,10 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
     widen(type, copy_.data(), input.data(), input.size() / size_of(type));
     mine = copy_.data();
   }
-  if (auto reduced = reduce_own_slice(what, {&mine, 1}, output.data()); !reduced)
+  if (auto reduced = over_messages_.reduce_own_slice(what, {&mine, 1}, output.data()); !reduced)
     return reduced;
-  return transport_->finish();
+  return messages_.finish();
 }
-
-// -- moving bytes ----------------------------------------------------------------------------------------------------
 
 expected<void> transport_communicator::all_gather(std::span<const std::byte> input, std::span<std::byte> output) {
   if (auto valid = check_blocks(output.size(), input.size(), world_size(), "all_gather output"); !valid)
@@ -363,12 +201,12 @@ expected<void> transport_communicator::all_gather(std::span<const std::byte> inp
   const auto me = rank().value;
   if (!input.empty()) {
     for (std::uint32_t i = 1; i < n; ++i)
-      post_receive((me + n - i) % n, output.data() + (me + n - i) % n * input.size(), input.size());
+      messages_.receive((me + n - i) % n, output.data() + (me + n - i) % n * input.size(), input.size());
     for (std::uint32_t i = 1; i < n; ++i)
-      post_send((me + i) % n, input.data(), input.size());
+      messages_.send((me + i) % n, input.data(), input.size());
     std::memmove(output.data() + me * input.size(), input.data(), input.size());
   }
-  return transport_->finish();
+  return messages_.finish();
 }
 
 expected<std::vector<std::vector<std::byte>>>
@@ -382,23 +220,23 @@ transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
   std::vector<transport::ticket> received(n);
   for (std::uint32_t r = 0; r < n; ++r)
     if (r != me)
-      received[r] = post_receive(r, reinterpret_cast<std::byte*>(&sizes[r]), sizeof(std::uint64_t), first_phase);
+      received[r] = messages_.receive(r, reinterpret_cast<std::byte*>(&sizes[r]), sizeof(std::uint64_t), first_phase);
   for (std::uint32_t i = 1; i < n; ++i)
-    post_send((me + i) % n, reinterpret_cast<const std::byte*>(&my_size), sizeof(std::uint64_t), first_phase);
+    messages_.send((me + i) % n, reinterpret_cast<const std::byte*>(&my_size), sizeof(std::uint64_t), first_phase);
   std::vector<std::vector<std::byte>> result(n);
   result[me].assign(mine.begin(), mine.end());
   for (std::uint32_t i = 1; i < n; ++i)
-    post_send((me + i) % n, mine.data(), mine.size(), second_phase);
+    messages_.send((me + i) % n, mine.data(), mine.size(), second_phase);
   for (std::uint32_t r = 0; r < n; ++r) {
     if (r == me)
       continue;
-    if (auto known = transport_->wait(received[r]); !known)
+    if (auto known = messages_.wait(received[r]); !known)
       return fail(std::move(known.error()));
     result[r].resize(sizes[r]);
     if (sizes[r] != 0)
-      post_receive(r, result[r].data(), sizes[r], second_phase);
+      messages_.receive(r, result[r].data(), sizes[r], second_phase);
   }
-  if (auto finished = transport_->finish(); !finished)
+  if (auto finished = messages_.finish(); !finished)
     return fail(std::move(finished.error()));
   return result;
 }
@@ -412,19 +250,19 @@ expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank
   if (auto begun = begin(moving_call(call_kind::broadcast, data.size(), root.value)); !begun)
     return begun;
   if (data.empty())
-    return transport_->finish();
+    return messages_.finish();
   const auto v = (rank().value + n - root.value) % n;
   const auto real = [&](std::uint32_t x) { return (x + root.value) % n; };
   std::uint32_t bit = 1;
   while (bit < n && (v & bit) == 0)
     bit <<= 1;
   if (v != 0)
-    if (auto arrived = transport_->wait(post_receive(real(v - bit), data.data(), data.size())); !arrived)
+    if (auto arrived = messages_.wait(messages_.receive(real(v - bit), data.data(), data.size())); !arrived)
       return arrived;
   for (bit >>= 1; bit != 0; bit >>= 1)
     if (v + bit < n)
-      post_send(real(v + bit), data.data(), data.size());
-  return transport_->finish();
+      messages_.send(real(v + bit), data.data(), data.size());
+  return messages_.finish();
 }
 
 expected<void> transport_communicator::all_to_all(std::span<const std::byte> input, std::span<std::byte> output) {
@@ -439,12 +277,12 @@ expected<void> transport_communicator::all_to_all(std::span<const std::byte> inp
   const auto block = input.size() / n;
   if (block != 0) {
     for (std::uint32_t i = 1; i < n; ++i)
-      post_receive((me + n - i) % n, output.data() + (me + n - i) % n * block, block);
+      messages_.receive((me + n - i) % n, output.data() + (me + n - i) % n * block, block);
     for (std::uint32_t i = 1; i < n; ++i)
-      post_send((me + i) % n, input.data() + (me + i) % n * block, block);
+      messages_.send((me + i) % n, input.data() + (me + i) % n * block, block);
     std::memmove(output.data() + me * block, input.data() + me * block, block);
   }
-  return transport_->finish();
+  return messages_.finish();
 }
 
 expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
@@ -452,7 +290,7 @@ expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
     return begun;
   if (auto heard = spread_maximum(words, everybody_, rank().value); !heard)
     return heard;
-  return transport_->finish();
+  return messages_.finish();
 }
 
 /// Dissemination: in round k a rank sends what it knows to the rank 2^k further. A word may be counted twice, which
@@ -469,11 +307,11 @@ expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> w
   std::vector<transport::ticket> received(rounds(n));
   for (std::uint32_t k = 0; k < rounds(n); ++k)
     received[k] =
-        post_receive(members[(me + n - (1u << k)) % n], reinterpret_cast<std::byte*>(incoming(k)), size_bytes, k);
+        messages_.receive(members[(me + n - (1u << k)) % n], reinterpret_cast<std::byte*>(incoming(k)), size_bytes, k);
   for (std::uint32_t k = 0; k < rounds(n); ++k) {
     std::ranges::copy(words, outgoing(k));
-    post_send(members[(me + (1u << k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
-    if (auto heard = transport_->wait(received[k]); !heard)
+    messages_.send(members[(me + (1u << k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
+    if (auto heard = messages_.wait(received[k]); !heard)
       return heard;
     for (std::size_t i = 0; i < words.size(); ++i)
       words[i] = std::max(words[i], incoming(k)[i]);
@@ -486,8 +324,8 @@ expected<void> transport_communicator::send(rank_id peer, std::span<const std::b
     return valid;
   if (auto begun = begin(moving_call(call_kind::send, data.size(), peer.value)); !begun)
     return begun;
-  post_send(peer.value, data.data(), data.size());
-  return transport_->finish();
+  messages_.send(peer.value, data.data(), data.size());
+  return messages_.finish();
 }
 
 expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte> data) {
@@ -496,8 +334,8 @@ expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte
   if (auto begun = begin(moving_call(call_kind::receive, data.size(), peer.value)); !begun)
     return begun;
   if (!data.empty())
-    post_receive(peer.value, data.data(), data.size());
-  return transport_->finish();
+    messages_.receive(peer.value, data.data(), data.size());
+  return messages_.finish();
 }
 
 } // namespace troupe::collectives

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "transport/transport.hpp"
+#include "transport/call_checks.hpp"
+#include "transport/message_reducer.hpp"
 #include "tree/tree_reduction.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
@@ -24,12 +25,14 @@ class transport_communicator : public communicator {
   transport_communicator(std::unique_ptr<transport> underlying, generation_id generation);
   ~transport_communicator() override;
 
-  rank_id rank() const noexcept override { return rank_id{transport_->rank()}; }
-  std::uint32_t world_size() const noexcept override { return transport_->world_size(); }
+  rank_id rank() const noexcept override { return rank_id{messages_.underlying().rank()}; }
+  std::uint32_t world_size() const noexcept override { return messages_.underlying().world_size(); }
   generation_id generation() const noexcept override { return generation_; }
-  traffic sent() const noexcept override { return sent_; }
-  flight_record record() const override { return transport_->record(); }
-  void set_deadline(std::chrono::milliseconds deadline) noexcept override { transport_->set_deadline(deadline); }
+  traffic sent() const noexcept override { return messages_.sent(); }
+  flight_record record() const override { return messages_.underlying().record(); }
+  void set_deadline(std::chrono::milliseconds deadline) noexcept override {
+    messages_.underlying().set_deadline(deadline);
+  }
   std::pmr::memory_resource& memory() noexcept override { return *std::pmr::new_delete_resource(); }
   expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
                                                         std::vector<byte_range> parts) override;
@@ -49,40 +52,9 @@ class transport_communicator : public communicator {
                                reduced_bucket& result, std::uint64_t divisor, std::size_t part) override;
   expected<void> all_reduce_fast(const bucket_layout& layout, std::span<const std::byte> contribution,
                                  reduced_bucket& result, std::uint64_t divisor, std::size_t part) override;
-  void abort(error reason) noexcept override { transport_->abort(std::move(reason)); }
+  void abort(error reason) noexcept override { messages_.underlying().abort(std::move(reason)); }
 
  protected:
-  /// The plan of `reduce_leaves`, kept between steps.
-  struct leaves_plan {
-    std::uint32_t shards = 0;
-    std::vector<shard_range> ownership;
-    finish_plan finish;
-  };
-
-  /// One reduction: the plan, the slice that each rank finishes, the operation, and the division at the root.
-  struct reduction {
-    const finish_plan& plan;
-    const bucket_layout& layout;
-    /// `layout.sums()`.
-    const bucket_layout& sums;
-    reduce_op op;
-    std::uint64_t divisor;
-    /// The slices of `layout`, by member.
-    std::vector<byte_range> slices;
-    /// The ranks that take part; the plan's operands refer to them by their index here.
-    std::span<const std::uint32_t> members;
-    /// This rank's index.
-    std::uint32_t me = 0;
-    /// The offset in the bucket at which the operands and the result start.
-    std::uint64_t origin = 0;
-
-    [[nodiscard]] bool is_narrow() const noexcept { return sums.size_bytes() != layout.size_bytes(); }
-    [[nodiscard]] byte_range in_sums(byte_range slice) const noexcept {
-      return {layout.offset_in_sums(slice.first), layout.offset_in_sums(slice.last)};
-    }
-    [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(members.size()); }
-  };
-
   /// The input of a reduction into a bucket, after its arguments are checked.
   struct bucket_reduction {
     const bucket_layout& layout;
@@ -102,54 +74,26 @@ class transport_communicator : public communicator {
   /// Ends a call.
   virtual expected<void> over(expected<void> result);
 
-  expected<void> begin(call_record call);
-  std::uint64_t tag(std::uint64_t size_bytes, std::uint32_t phase = 0) const noexcept;
-  void post_send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes, std::uint32_t phase = 0);
-  transport::ticket post_receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes,
-                                 std::uint32_t phase = 0);
-
+  expected<void> begin(const call_record& call);
   expected<void> check_peer(rank_id peer) const;
-  expected<void> refresh_leaves_plan(std::uint32_t shards, std::span<const shard_range> ownership);
   const finish_plan& rank_plan();
 
   const finish_plan& plan_of(operand_kind operands);
-  expected<void> reduce_bucket(call_record call, reduced_bucket& result, const bucket_reduction& what);
-  expected<void> reduce_own_slice(const reduction& what, std::span<const std::byte* const> mine, std::byte* out);
-  expected<void> finish_slice(const reduction& what, std::byte* out);
-  expected<void> finish_tree(const reduction& what, std::byte* out);
-  expected<void> reduce_and_spread(const reduction& what, std::span<const std::byte* const> mine, std::byte* result);
-  static std::vector<byte_range> spread(byte_range part, std::size_t members);
+  expected<void> reduce_bucket(const call_record& call, reduced_bucket& result, const bucket_reduction& what);
   expected<void> spread_maximum(std::span<std::uint64_t> words, std::span<const std::uint32_t> members,
                                 std::uint32_t me);
 
-  std::unique_ptr<transport> transport_;
-  generation_id generation_;
-  traffic sent_;
-
-  call_record call_;
-  std::uint64_t sequence_ = 0;
-  std::vector<std::uint64_t> sent_to_;
-  std::vector<std::uint64_t> received_from_;
+  call_messages messages_;
+  message_reducer over_messages_{messages_};
+  const generation_id generation_;
   leaves_plan leaves_;
   std::unique_ptr<finish_plan> rank_plan_;
   /// All ranks, as the members of a reduction.
   std::vector<std::uint32_t> everybody_;
 
-  /// An operand of the plan while the tree is finished: its location, and the message that brings it.
-  struct operand_state {
-    const std::byte* data = nullptr;
-    /// Writable memory of the same size; null for the caller's own partial sums.
-    std::byte* scratch = nullptr;
-    transport::ticket message = 0;
-    bool pending = false;
-  };
-  std::vector<operand_state> operands_;
   std::vector<const std::byte*> mine_;
-  aligned_buffer scratch_;
   /// This rank's contribution, if the result replaces it or if it has to be widened.
   aligned_buffer copy_;
-  /// This rank's finished slice before rounding.
-  aligned_buffer unrounded_;
   std::vector<std::uint64_t> words_;
 };
 

@@ -123,7 +123,7 @@ class hierarchical_communicator final : public transport_communicator {
     return result;
   }
 
-  std::pmr::memory_resource& memory() noexcept override { return group_->process_pool(); }
+  std::pmr::memory_resource& memory() noexcept override { return group_->members().process_pool(); }
 
   expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
                                                         std::vector<byte_range> parts) override {
@@ -160,19 +160,15 @@ class hierarchical_communicator final : public transport_communicator {
       return transport_communicator::barrier(words);
     if (auto begun = begin(moving_call(call_kind::barrier, words.size_bytes())); !begun)
       return over(std::move(begun));
-    std::ranges::copy(words, group_->next_posting().words);
-    if (auto there = group_->post(call_); !there)
+    if (auto there = group_->post_maximum(messages_.call(), words); !there)
       return over(checked(std::move(there)));
-    for (std::uint32_t r = 0; r < group_->size(); ++r)
-      for (std::size_t i = 0; i < words.size(); ++i)
-        words[i] = std::max(words[i], group_->posting_of(r).words[i]);
     if (where_.is_leader()) {
       if (auto heard = spread_maximum(words, where_.leaders, where_.host); !heard)
         return over(std::move(heard));
       std::ranges::copy(words, group_->next_posting().words);
     }
     // The other ranks of this host wait here for the leader's words.
-    if (auto there = group_->post(call_); !there)
+    if (auto there = group_->post(messages_.call()); !there)
       return over(checked(std::move(there)));
     std::copy_n(group_->posting_of(0).words, words.size(), words.begin());
     return over({});
@@ -213,8 +209,8 @@ class hierarchical_communicator final : public transport_communicator {
     group_->next_posting().words[0] = bucket.result().own_offset();
     const tree_reduction inside{plan.inside, part_sums, part_sums, op, 1, operand_kind::sums, root_kind::partial_sum};
     // A host may own no shards; its ranks take part in the rendezvous anyway.
-    auto reduced =
-        host_sums->empty() ? group_->post(call_) : reducer_.reduce(call_, inside, host_operands_, 0, *host_sums);
+    auto reduced = host_sums->empty() ? group_->post(messages_.call())
+                                      : reducer_.reduce(messages_.call(), inside, host_operands_, 0, *host_sums);
     if (!reduced)
       return checked(std::move(reduced));
     const auto result_offset = group_->posting_of(0).words[0];
@@ -222,11 +218,13 @@ class hierarchical_communicator final : public transport_communicator {
       host_operands_.clear();
       for (const auto* x : *host_sums)
         host_operands_.push_back(x->bytes().data());
-      const reduction what{plan.between,   layout,      sums,       op, divisor, spread(range, where_.leaders.size()),
-                           where_.leaders, where_.host, range.first};
-      if (auto reduced = reduce_and_spread(what, host_operands_, bucket.result().own_slice(part)); !reduced)
+      const message_reduction what{
+          plan.between,   layout,      sums,       op, divisor, message_reducer::spread(range, where_.leaders.size()),
+          where_.leaders, where_.host, range.first};
+      if (auto reduced = over_messages_.reduce_and_spread(what, host_operands_, bucket.result().own_slice(part));
+          !reduced)
         return reduced;
-      if (auto finished = transport_->finish(); !finished)
+      if (auto finished = messages_.finish(); !finished)
         return finished;
     }
     group_->arrive();
@@ -289,7 +287,7 @@ class hierarchical_communicator final : public transport_communicator {
   /// A failure inside the host also closes the connections to other hosts.
   expected<void> checked(expected<void> result) {
     if (!result)
-      transport_->abort(result.error());
+      messages_.underlying().abort(result.error());
     return result;
   }
 
@@ -301,7 +299,7 @@ class hierarchical_communicator final : public transport_communicator {
   /// Operands of the running reduction.
   std::vector<const std::byte*> host_operands_;
   /// A contribution, widened to the type of sums.
-  aligned_buffer widened_{group_->process_pool()};
+  aligned_buffer widened_{group_->members().process_pool()};
   std::map<std::pair<dtype, std::size_t>, std::unique_ptr<hierarchical_bucket>> chunks_;
 };
 

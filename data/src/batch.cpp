@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fmt/format.h>
-#include <string>
 #include <utility>
 
 namespace troupe::data {

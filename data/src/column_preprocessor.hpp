@@ -2,7 +2,6 @@
 
 #include <troupe/data/preprocessor.hpp>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 #include <variant>

@@ -2,7 +2,6 @@
 
 #include <troupe/error.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <fmt/format.h>
@@ -31,8 +30,6 @@ class csv_rows {
 
   /// "FILE:LINE: ", for messages.
   [[nodiscard]] std::string place() const { return fmt::format("{}:{}: ", file_, line_of_row_); }
-
-  [[nodiscard]] std::size_t bytes_left() const noexcept { return static_cast<std::size_t>(end_ - at_); }
 
  private:
   [[nodiscard]] expected<std::string_view> quoted_field();

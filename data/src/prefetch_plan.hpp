@@ -1,7 +1,5 @@
 #pragma once
 
-#include <troupe/types.hpp>
-
 #include <compare>
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <fmt/format.h>
-#include <string>
 
 namespace troupe::inference {
 

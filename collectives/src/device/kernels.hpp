@@ -2,7 +2,6 @@
 
 #include <troupe/dtype.hpp>
 
-#include <cstddef>
 #include <cstdint>
 
 /// The kernels behind `device::reduce` and `device::widen`. Compiled as C++20 by g++ and as C++17 by nvcc, so it

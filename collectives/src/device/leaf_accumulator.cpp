@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <stdexcept>
-#include <string>
 #include <utility>
 
 namespace troupe::collectives {

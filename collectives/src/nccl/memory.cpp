@@ -1,6 +1,5 @@
 #include "nccl/memory.hpp"
 
-#include <string>
 #include <utility>
 
 namespace troupe::collectives {

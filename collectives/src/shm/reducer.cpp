@@ -6,7 +6,6 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <new>
-#include <string>
 #include <utility>
 
 namespace troupe::collectives {

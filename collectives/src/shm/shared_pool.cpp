@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <new>
-#include <string>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <utility>

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 /// The common start of a call in all communicators: checking arguments and making the record that all ranks compare.

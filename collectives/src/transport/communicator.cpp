@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <numeric>
-#include <string>
 #include <utility>
 
 namespace troupe::collectives {

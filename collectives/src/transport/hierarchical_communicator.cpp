@@ -14,7 +14,6 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <map>
-#include <string>
 #include <utility>
 
 namespace troupe::collectives {

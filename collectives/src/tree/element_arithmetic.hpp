@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 // nvcc compiles this too, as C++17: the functions are device functions there and plain ones on the host.

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <limits>
-#include <string>
 #include <type_traits>
 
 // The compiler cannot see that iterations are independent when the result may be an operand.

@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stop_token>
-#include <string>
 
 namespace troupe::runtime {
 

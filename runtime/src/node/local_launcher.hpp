@@ -8,9 +8,7 @@
 
 #include <filesystem>
 #include <future>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>

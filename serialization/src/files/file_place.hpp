@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <fmt/format.h>
-#include <utility>
 
 namespace troupe::serialization {
 

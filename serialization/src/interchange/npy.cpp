@@ -7,7 +7,6 @@
 #include "files/new_file.hpp"
 #include "files/sized_file.hpp"
 #include "vocabulary/booleans.hpp"
-#include "vocabulary/quote_for_log.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -7,7 +7,6 @@
 #include <array>
 #include <charconv>
 #include <fmt/format.h>
-#include <optional>
 #include <utility>
 
 namespace troupe::serialization {

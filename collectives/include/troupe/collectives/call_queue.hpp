@@ -3,7 +3,6 @@
 #include <troupe/error.hpp>
 
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>

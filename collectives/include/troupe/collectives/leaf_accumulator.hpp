@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <memory_resource>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace troupe::collectives {

@@ -3,8 +3,8 @@
 
 #include "call_kinds.hpp"
 #include "leaf_values.hpp"
-#include "shm_channel.hpp"
 
+#include <socket_packets.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
 
 #include <algorithm>
@@ -22,6 +22,7 @@
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
+using namespace troupe::testing;
 
 namespace {
 
@@ -44,7 +45,7 @@ class rank_process {
 
   int run() {
     for (;;) {
-      const auto command = receive_packet_for_ever();
+      const auto command = receive_packet(command_fd, wait_for_ever).text;
       if (command.empty())
         return 0;
       send_packet(command_fd, answer(command));
@@ -52,14 +53,6 @@ class rank_process {
   }
 
  private:
-  /// Waits for the next command, or the end of the test.
-  static std::string receive_packet_for_ever() {
-    auto waiting = pollfd{command_fd, POLLIN, 0};
-    while (::poll(&waiting, 1, -1) < 0)
-      ;
-    return receive_packet(command_fd).text;
-  }
-
   std::string answer(const std::string& command) {
     std::istringstream words{command};
     std::string verb;

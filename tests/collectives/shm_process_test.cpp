@@ -1,5 +1,6 @@
 #include "call_kinds.hpp"
-#include "shm_channel.hpp"
+
+#include <socket_packets.hpp>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +22,7 @@
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
+using namespace troupe::testing;
 using namespace std::chrono_literals;
 
 namespace {

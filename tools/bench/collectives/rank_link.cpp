@@ -1,12 +1,13 @@
 #include "rank_link.hpp"
 
+#include <socket_packets.hpp>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iterator>
-#include <optional>
 #include <signal.h>
 #include <stdexcept>
 #include <sys/prctl.h>
@@ -20,59 +21,9 @@ namespace troupe::bench {
 namespace {
 
 using collectives::unique_fd;
+using namespace troupe::testing;
 
-constexpr std::size_t max_packet_bytes = 65536;
-constexpr std::size_t max_descriptors = 8;
-
-/// One rank's message. At least one byte, to distinguish it from the end of the connection.
-struct packet {
-  std::string bytes;
-  std::vector<unique_fd> descriptors;
-};
-
-void send_packet(int to, std::string_view bytes, std::span<const int> descriptors) {
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int) * max_descriptors)] = {};
-  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    message.msg_control = room;
-    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-    auto* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
-  }
-  if (::sendmsg(to, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size()))
-    throw std::runtime_error{std::string{"the other end of a rank's link is gone: "} + std::strerror(errno)};
-}
-
-/// Empty if the other end is closed.
-std::optional<packet> receive_packet(int from) {
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int) * max_descriptors)] = {};
-  packet result;
-  result.bytes.resize(max_packet_bytes);
-  iovec data{result.bytes.data(), result.bytes.size()};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = room;
-  message.msg_controllen = sizeof(room);
-  const auto size = ::recvmsg(from, &message, MSG_CMSG_CLOEXEC);
-  if (size <= 0)
-    return std::nullopt;
-  result.bytes.resize(static_cast<std::size_t>(size));
-  for (auto* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    std::vector<int> numbers((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    std::memcpy(numbers.data(), CMSG_DATA(header), numbers.size() * sizeof(int));
-    for (const auto fd : numbers)
-      result.descriptors.emplace_back(fd);
-  }
-  return result;
-}
-
+/// Sends at least one byte, to distinguish a message from the end of the connection.
 std::vector<packet> all_gather(int socket, std::uint32_t size, std::string_view bytes,
                                std::span<const int> descriptors) {
   auto mine = std::string{"+"};
@@ -80,11 +31,11 @@ std::vector<packet> all_gather(int socket, std::uint32_t size, std::string_view 
   send_packet(socket, mine, descriptors);
   std::vector<packet> result;
   while (result.size() < size) {
-    auto received = receive_packet(socket);
-    if (!received)
+    auto received = receive_packet(socket, wait_for_ever);
+    if (received.text.empty())
       throw std::runtime_error{"another rank has ended too early"};
-    received->bytes.erase(0, 1);
-    result.push_back(std::move(*received));
+    received.text.erase(0, 1);
+    result.push_back(std::move(received));
   }
   return result;
 }
@@ -95,15 +46,15 @@ bool serve(std::span<const unique_fd> lines) {
   for (;;) {
     std::vector<packet> packets;
     for (const auto& line : lines)
-      if (auto received = receive_packet(line.get()))
-        packets.push_back(std::move(*received));
+      if (auto received = receive_packet(line.get(), wait_for_ever); !received.text.empty())
+        packets.push_back(std::move(received));
     if (packets.size() < lines.size())
       return packets.empty();
     for (const auto& line : lines)
       for (const auto& x : packets) {
         std::vector<int> numbers;
         std::ranges::transform(x.descriptors, std::back_inserter(numbers), &unique_fd::get);
-        send_packet(line.get(), x.bytes, numbers);
+        send_packet(line.get(), x.text, numbers);
       }
   }
 }
@@ -126,7 +77,7 @@ bool serve(std::span<const unique_fd> lines) {
 std::vector<std::string> rank_link::exchange(std::string_view mine) {
   std::vector<std::string> result;
   for (auto& x : all_gather(socket_.get(), size_, mine, {}))
-    result.push_back(std::move(x.bytes));
+    result.push_back(std::move(x.text));
   return result;
 }
 

@@ -13,18 +13,19 @@
 #include <system_error>
 #include <vector>
 
-/// A channel between a test and the processes it starts: texts with descriptors.
-namespace troupe::collectives::testing {
+/// Packets of text with descriptors, between a process and those it starts. Over sockets of type SOCK_SEQPACKET.
+namespace troupe::testing {
 
 struct packet {
   std::string text;
-  std::vector<unique_fd> descriptors;
+  std::vector<collectives::unique_fd> descriptors;
 };
 
 inline constexpr std::size_t max_descriptors = 64;
 
 /// Far longer than any step here takes: a process that needs this long has hung.
 inline constexpr int hang_limit_ms = 60'000;
+inline constexpr int wait_for_ever = -1;
 
 inline void send_packet(int socket, std::string_view text, std::span<const int> descriptors = {}) {
   auto part = iovec{const_cast<char*>(text.data()), text.size()};
@@ -45,12 +46,12 @@ inline void send_packet(int socket, std::string_view text, std::span<const int> 
     throw std::system_error{errno, std::generic_category(), "sendmsg"};
 }
 
-/// An empty text if the other side is gone. Throws if nothing arrives within the hang limit.
-inline packet receive_packet(int socket) {
+/// An empty text if the other side is gone. Throws if nothing arrives within the limit.
+inline packet receive_packet(int socket, int limit_ms = hang_limit_ms) {
   auto waiting = pollfd{socket, POLLIN, 0};
   int count = 0;
   do
-    count = ::poll(&waiting, 1, hang_limit_ms);
+    count = ::poll(&waiting, 1, limit_ms);
   while (count < 0 && errno == EINTR);
   if (count <= 0)
     throw std::runtime_error{"a process says nothing: it has hung"};
@@ -74,4 +75,4 @@ inline packet receive_packet(int socket) {
   return result;
 }
 
-} // namespace troupe::collectives::testing
+} // namespace troupe::testing

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
+
 #include <cstdint>
 
 namespace troupe {
@@ -14,14 +16,6 @@ enum class checkpoint_sync : std::uint8_t {
   stream = 3,
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_sync& x) {
-  auto get = [&x] { return static_cast<std::uint8_t>(x); };
-  auto set = [&x](std::uint8_t value) {
-    x = static_cast<checkpoint_sync>(value);
-    return value >= 1 && value <= 3;
-  };
-  return f.apply(get, set);
-}
+TROUPE_INSPECT_ENUM(checkpoint_sync, automatic, stream)
 
 } // namespace troupe

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -24,6 +26,8 @@ enum class dtype : std::uint8_t {
   u32 = 12,
   u64 = 13,
 };
+
+TROUPE_INSPECT_ENUM(dtype, f32, u64)
 
 /// The size of one element in bytes.
 [[nodiscard]] std::size_t size_of(dtype type) noexcept;

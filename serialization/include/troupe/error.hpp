@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
+
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -59,15 +61,7 @@ enum class errc : std::uint8_t {
 /// The enumerator's name.
 [[nodiscard]] std::string_view to_string(errc code) noexcept;
 
-template <class Inspector>
-bool inspect(Inspector& f, errc& x) {
-  auto get = [&x] { return static_cast<std::uint8_t>(x); };
-  auto set = [&x](std::uint8_t value) {
-    x = static_cast<errc>(value);
-    return value <= static_cast<std::uint8_t>(errc::device_error);
-  };
-  return f.apply(get, set);
-}
+TROUPE_INSPECT_ENUM(errc, none, device_error)
 
 /// An expected error as a value: a code to react to, and a message that says what, where, and what to do about it.
 struct error {
@@ -77,10 +71,7 @@ struct error {
   bool operator==(const error&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, error& x) {
-  return f.object(x).fields(f.field("code", x.code), f.field("message", x.message));
-}
+TROUPE_INSPECT(error, code, message)
 
 /// A value, or the error that prevented it.
 template <class T>

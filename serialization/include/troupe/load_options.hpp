@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
+
 #include <map>
 #include <string>
 
@@ -17,10 +19,6 @@ struct load_options {
   bool operator==(const load_options&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, load_options& x) {
-  return f.object(x).fields(f.field("allow_missing", x.allow_missing), f.field("ignore_extra", x.ignore_extra),
-                            f.field("renames", x.renames));
-}
+TROUPE_INSPECT(load_options, allow_missing, ignore_extra, renames)
 
 } // namespace troupe

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
+
 #include <compare>
 #include <cstdint>
 
@@ -14,9 +16,6 @@ struct resources {
   auto operator<=>(const resources&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, resources& x) {
-  return f.object(x).fields(f.field("cpus", x.cpus), f.field("gpus", x.gpus));
-}
+TROUPE_INSPECT(resources, cpus, gpus)
 
 } // namespace troupe

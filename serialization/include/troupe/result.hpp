@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/metrics.hpp>
 #include <troupe/types.hpp>
 
@@ -20,15 +21,7 @@ enum class run_status : std::uint8_t {
   failed = 3,
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, run_status& x) {
-  auto get = [&x] { return static_cast<std::uint8_t>(x); };
-  auto set = [&x](std::uint8_t value) {
-    x = static_cast<run_status>(value);
-    return value >= 1 && value <= 3;
-  };
-  return f.apply(get, set);
-}
+TROUPE_INSPECT_ENUM(run_status, completed, failed)
 
 /// "completed", "stopped", "failed".
 [[nodiscard]] std::string to_string(run_status status);
@@ -45,11 +38,7 @@ struct worker_info {
   bool operator==(const worker_info&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, worker_info& x) {
-  return f.object(x).fields(f.field("worker", x.worker), f.field("rank", x.rank), f.field("host", x.host),
-                            f.field("node", x.node), f.field("pid", x.pid));
-}
+TROUPE_INSPECT(worker_info, worker, rank, host, node, pid)
 
 /// One failure during a run.
 struct failure_record {
@@ -71,13 +60,7 @@ struct failure_record {
   bool operator==(const failure_record&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, failure_record& x) {
-  return f.object(x).fields(f.field("worker", x.worker), f.field("pid", x.pid), f.field("rank", x.rank),
-                            f.field("generation", x.generation), f.field("step", x.step), f.field("host", x.host),
-                            f.field("reason", x.reason), f.field("consequence", x.consequence),
-                            f.field("last_lines", x.last_lines));
-}
+TROUPE_INSPECT(failure_record, worker, pid, rank, generation, step, host, reason, consequence, last_lines)
 
 /// A group of workers that trained together: why it formed, and what that cost. Also sent as an event when the group
 /// forms.
@@ -102,14 +85,8 @@ struct generation_record {
   bool operator==(const generation_record&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, generation_record& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("attempt", x.attempt),
-                            f.field("workers", x.workers), f.field("commit_point", x.commit_point),
-                            f.field("steps_redone", x.steps_redone), f.field("interrupted_step", x.interrupted_step),
-                            f.field("pause_seconds", x.pause_seconds), f.field("reason", x.reason),
-                            f.field("members", x.members));
-}
+TROUPE_INSPECT(generation_record, run, generation, attempt, workers, commit_point, steps_redone, interrupted_step,
+               pause_seconds, reason, members)
 
 /// What happened to the checkpoints that were due. A checkpoint that a regroup interrupted is not counted: it is taken
 /// again.
@@ -124,10 +101,7 @@ struct checkpoint_counts {
   bool operator==(const checkpoint_counts&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_counts& x) {
-  return f.object(x).fields(f.field("taken", x.taken), f.field("skipped", x.skipped), f.field("failed", x.failed));
-}
+TROUPE_INSPECT(checkpoint_counts, taken, skipped, failed)
 
 /// What `fit()` returns. Also written as `result.json` into the run's directory.
 struct run_result {
@@ -168,17 +142,9 @@ struct run_result {
   bool operator==(const run_result&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, run_result& x) {
-  return f.object(x).fields(
-      f.field("run", x.run), f.field("name", x.name), f.field("status", x.status), f.field("steps", x.steps),
-      f.field("metrics", x.metrics), f.field("state_sha256", x.state_sha256),
-      f.field("latest_checkpoint", x.latest_checkpoint), f.field("checkpoints", x.checkpoints), f.field("path", x.path),
-      f.field("reason", x.reason), f.field("failures", x.failures), f.field("generations", x.generations),
-      f.field("restarts", x.restarts), f.field("workers", x.workers), f.field("exact", x.exact),
-      f.field("resumed_from_step", x.resumed_from_step), f.field("seconds_to_first_step", x.seconds_to_first_step),
-      f.field("seconds_total", x.seconds_total));
-}
+TROUPE_INSPECT(run_result, run, name, status, steps, metrics, state_sha256, latest_checkpoint, checkpoints, path,
+               reason, failures, generations, restarts, workers, exact, resumed_from_step, seconds_to_first_step,
+               seconds_total)
 
 /// The text of `result.json`.
 [[nodiscard]] std::string to_json(const run_result& result);
@@ -196,11 +162,7 @@ struct run_started {
   bool operator==(const run_started&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, run_started& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("name", x.name), f.field("path", x.path),
-                            f.field("workers", x.workers), f.field("resumed_from_step", x.resumed_from_step));
-}
+TROUPE_INSPECT(run_started, run, name, path, workers, resumed_from_step)
 
 /// Progress of the run. Sent at most about twenty times a second, and once at the end.
 struct run_progress {
@@ -218,13 +180,8 @@ struct run_progress {
   bool operator==(const run_progress&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, run_progress& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("steps", x.steps),
-                            f.field("batch_samples", x.batch_samples), f.field("metrics", x.metrics),
-                            f.field("samples_per_second", x.samples_per_second),
-                            f.field("seconds_elapsed", x.seconds_elapsed), f.field("seconds_left", x.seconds_left));
-}
+TROUPE_INSPECT(run_progress, run, step, steps, batch_samples, metrics, samples_per_second, seconds_elapsed,
+               seconds_left)
 
 /// A checkpoint is durable.
 struct checkpoint_saved {
@@ -235,10 +192,7 @@ struct checkpoint_saved {
   bool operator==(const checkpoint_saved&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_saved& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("path", x.path));
-}
+TROUPE_INSPECT(checkpoint_saved, run, step, path)
 
 /// A checkpoint was skipped: `checkpoint_config::max_in_flight` are still being written.
 struct checkpoint_skipped {
@@ -248,10 +202,7 @@ struct checkpoint_skipped {
   bool operator==(const checkpoint_skipped&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_skipped& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("step", x.step));
-}
+TROUPE_INSPECT(checkpoint_skipped, run, step)
 
 /// A checkpoint failed. Training continues, and older checkpoints remain.
 struct checkpoint_failed {
@@ -262,10 +213,7 @@ struct checkpoint_failed {
   bool operator==(const checkpoint_failed&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_failed& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("step", x.step), f.field("reason", x.reason));
-}
+TROUPE_INSPECT(checkpoint_failed, run, step, reason)
 
 /// Information for people: a phase, a warning, the first sign of a failure.
 struct run_notice {
@@ -276,9 +224,6 @@ struct run_notice {
   bool operator==(const run_notice&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, run_notice& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("warning", x.warning), f.field("text", x.text));
-}
+TROUPE_INSPECT(run_notice, run, warning, text)
 
 } // namespace troupe

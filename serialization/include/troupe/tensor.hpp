@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/dtype.hpp>
+#include <troupe/inspect.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,15 +30,7 @@ struct tensor_spec {
   bool operator==(const tensor_spec&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, tensor_spec& x) {
-  auto get = [&x] { return static_cast<std::uint8_t>(x.type); };
-  auto set = [&x](std::uint8_t value) {
-    x.type = static_cast<dtype>(value);
-    return is_dtype(value);
-  };
-  return f.object(x).fields(f.field("name", x.name), f.field("type", get, set), f.field("shape", x.shape));
-}
+TROUPE_INSPECT(tensor_spec, name, type, shape)
 
 /// A borrowed tensor: the owner keeps the bytes alive and in place while the view is used.
 struct tensor_view {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
+
 #include <compare>
 #include <cstdint>
 #include <fmt/core.h>
@@ -52,10 +54,7 @@ struct shard_range {
   auto operator<=>(const shard_range&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, shard_range& x) {
-  return f.object(x).fields(f.field("first", x.first), f.field("last", x.last));
-}
+TROUPE_INSPECT(shard_range, first, last)
 
 } // namespace troupe
 

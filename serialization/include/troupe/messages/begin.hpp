@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/checkpoint_sync.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/load_options.hpp>
 #include <troupe/messages/regroup.hpp>
 #include <troupe/types.hpp>
@@ -22,15 +23,7 @@ enum class gpu_gradients : std::uint8_t {
   by_nccl = 2,
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, gpu_gradients& x) {
-  auto get = [&x] { return static_cast<std::uint8_t>(x); };
-  auto set = [&x](std::uint8_t value) {
-    x = static_cast<gpu_gradients>(value);
-    return value <= 2;
-  };
-  return f.apply(get, set);
-}
+TROUPE_INSPECT_ENUM(gpu_gradients, automatic, by_nccl)
 
 /// What the run is, the same for all its workers.
 struct run_settings {
@@ -62,16 +55,8 @@ struct run_settings {
   bool operator==(const run_settings&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, run_settings& x) {
-  return f.object(x).fields(
-      f.field("function", x.function), f.field("name", x.name), f.field("directory", x.directory),
-      f.field("seed", x.seed), f.field("shards", x.shards), f.field("configuration", x.configuration),
-      f.field("options", x.options), f.field("steps", x.steps), f.field("fast_reduction", x.fast_reduction),
-      f.field("keep_ledger", x.keep_ledger), f.field("check_every_step", x.check_every_step),
-      f.field("verify_determinism", x.verify_determinism), f.field("collective_timeout_ms", x.collective_timeout_ms),
-      f.field("driver_ends_waits", x.driver_ends_waits));
-}
+TROUPE_INSPECT(run_settings, function, name, directory, seed, shards, configuration, options, steps, fast_reduction,
+               keep_ledger, check_every_step, verify_determinism, collective_timeout_ms, driver_ends_waits)
 
 /// Where this start of the run goes on from.
 struct resume_settings {
@@ -86,11 +71,7 @@ struct resume_settings {
   bool operator==(const resume_settings&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, resume_settings& x) {
-  return f.object(x).fields(f.field("checkpoint", x.checkpoint), f.field("restore_step", x.restore_step),
-                            f.field("step", x.step), f.field("load", x.load));
-}
+TROUPE_INSPECT(resume_settings, checkpoint, restore_step, step, load)
 
 /// When checkpoints are taken, and how their parts travel.
 struct checkpoint_settings {
@@ -107,12 +88,7 @@ struct checkpoint_settings {
   bool operator==(const checkpoint_settings&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_settings& x) {
-  return f.object(x).fields(f.field("every_steps", x.every_steps), f.field("max_in_flight", x.max_in_flight),
-                            f.field("sync", x.sync), f.field("reuse_unchanged", x.reuse_unchanged),
-                            f.field("part_stream", x.part_stream));
-}
+TROUPE_INSPECT(checkpoint_settings, every_steps, max_in_flight, sync, reuse_unchanged, part_stream)
 
 /// What the worker computes on.
 struct device_settings {
@@ -123,10 +99,7 @@ struct device_settings {
   bool operator==(const device_settings&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, device_settings& x) {
-  return f.object(x).fields(f.field("gpus", x.gpus), f.field("gradients", x.gradients));
-}
+TROUPE_INSPECT(device_settings, gpus, gradients)
 
 /// Everything a worker needs to enter the training function. Sent once all workers are ready, and to a joiner once it
 /// is ready itself.
@@ -146,12 +119,6 @@ struct begin_training {
   bool operator==(const begin_training&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, begin_training& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("place", x.place),
-                            f.field("earlier_evaluations", x.earlier_evaluations), f.field("settings", x.settings),
-                            f.field("resume", x.resume), f.field("checkpoints", x.checkpoints),
-                            f.field("device", x.device));
-}
+TROUPE_INSPECT(begin_training, run, worker, place, earlier_evaluations, settings, resume, checkpoints, device)
 
 } // namespace troupe

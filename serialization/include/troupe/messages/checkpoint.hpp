@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/metrics.hpp>
 #include <troupe/serialization/checkpoint/part.hpp>
 #include <troupe/tensor.hpp>
@@ -28,13 +29,8 @@ struct checkpoint_metadata {
   bool operator==(const checkpoint_metadata&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_metadata& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("seed", x.seed), f.field("shards", x.shards),
-                            f.field("batch_samples", x.batch_samples), f.field("tree_version", x.tree_version),
-                            f.field("build_id", x.build_id), f.field("configuration", x.configuration),
-                            f.field("data_fingerprint", x.data_fingerprint), f.field("numerics", x.numerics));
-}
+TROUPE_INSPECT(checkpoint_metadata, run, seed, shards, batch_samples, tree_version, build_id, configuration,
+               data_fingerprint, numerics)
 
 /// One worker's part of a checkpoint is on the device, or could not be written. Sent by every rank; answered to all of
 /// them by `checkpoint_outcome` once the last has spoken and the checkpoint is committed, or given up.
@@ -56,13 +52,8 @@ struct checkpoint_part {
   bool operator==(const checkpoint_part&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_part& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("step", x.step),
-                            f.field("attempt", x.attempt), f.field("rank", x.rank), f.field("world_size", x.world_size),
-                            f.field("report", x.report), f.field("reason", x.reason), f.field("tensors", x.tensors),
-                            f.field("metrics", x.metrics), f.field("values_json", x.values_json));
-}
+TROUPE_INSPECT(checkpoint_part, run, generation, step, attempt, rank, world_size, report, reason, tensors, metrics,
+               values_json)
 
 /// What became of a checkpoint. A failure does not end the training: the older checkpoints stand.
 struct checkpoint_outcome {
@@ -74,10 +65,7 @@ struct checkpoint_outcome {
   bool operator==(const checkpoint_outcome&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_outcome& x) {
-  return f.object(x).fields(f.field("step", x.step), f.field("path", x.path), f.field("reason", x.reason));
-}
+TROUPE_INSPECT(checkpoint_outcome, step, path, reason)
 
 /// Asks whether a worker and the store see the same directory. Sent by a worker that has just made a file there;
 /// answered by `storage_view`.
@@ -91,11 +79,7 @@ struct storage_probe {
   bool operator==(const storage_probe&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, storage_probe& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("file", x.file),
-                            f.field("nonce", x.nonce));
-}
+TROUPE_INSPECT(storage_probe, run, worker, file, nonce)
 
 /// What the store has seen of a worker's file, and a file of its own for the worker to look at.
 struct storage_view {
@@ -106,9 +90,6 @@ struct storage_view {
   bool operator==(const storage_view&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, storage_view& x) {
-  return f.object(x).fields(f.field("seen", x.seen), f.field("file", x.file), f.field("nonce", x.nonce));
-}
+TROUPE_INSPECT(storage_view, seen, file, nonce)
 
 } // namespace troupe

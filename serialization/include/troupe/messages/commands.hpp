@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
@@ -14,20 +15,14 @@ struct stop_command {
   bool operator==(const stop_command&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, stop_command& x) {
-  return f.object(x).fields();
-}
+TROUPE_INSPECT(stop_command)
 
 /// Take a checkpoint.
 struct checkpoint_command {
   bool operator==(const checkpoint_command&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_command& x) {
-  return f.object(x).fields();
-}
+TROUPE_INSPECT(checkpoint_command)
 
 /// Report and form the next generation: members join or leave, or the run pauses. Ignored in any other generation.
 struct regroup_command {
@@ -36,10 +31,7 @@ struct regroup_command {
   bool operator==(const regroup_command&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, regroup_command& x) {
-  return f.object(x).fields(f.field("generation", x.generation));
-}
+TROUPE_INSPECT(regroup_command, generation)
 
 /// Give joiners the state over a staging group while training goes on. Ignored in any other generation or loop.
 struct stage_command {
@@ -53,11 +45,7 @@ struct stage_command {
   bool operator==(const stage_command&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, stage_command& x) {
-  return f.object(x).fields(f.field("generation", x.generation), f.field("joiners", x.joiners),
-                            f.field("across_nodes", x.across_nodes), f.field("loop", x.loop));
-}
+TROUPE_INSPECT(stage_command, generation, joiners, across_nodes, loop)
 
 /// A command to all workers of a run, numbered from 1 and sent to each in order. It takes effect after the step whose
 /// barrier first carried its number, so that all ranks act on it between the same two steps.
@@ -69,10 +57,7 @@ struct control_command {
   bool operator==(const control_command&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, control_command& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("sequence", x.sequence), f.field("what", x.what));
-}
+TROUPE_INSPECT(control_command, run, sequence, what)
 
 /// The worker's process may end.
 struct release_worker {
@@ -81,10 +66,7 @@ struct release_worker {
   bool operator==(const release_worker&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, release_worker& x) {
-  return f.object(x).fields(f.field("run", x.run));
-}
+TROUPE_INSPECT(release_worker, run)
 
 /// What does the training thread do, and whom does it wait for? For people; answered by `activity_answer`.
 struct activity_question {
@@ -93,10 +75,7 @@ struct activity_question {
   bool operator==(const activity_question&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, activity_question& x) {
-  return f.object(x).fields(f.field("run", x.run));
-}
+TROUPE_INSPECT(activity_question, run)
 
 struct activity_answer {
   /// "step 17, all_reduce of 4 MB, call 51, under way for 2.1 s; waits for rank 3".
@@ -105,9 +84,6 @@ struct activity_answer {
   bool operator==(const activity_answer&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, activity_answer& x) {
-  return f.object(x).fields(f.field("text", x.text));
-}
+TROUPE_INSPECT(activity_answer, text)
 
 } // namespace troupe

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
 #include <troupe/resources.hpp>
 #include <troupe/types.hpp>
 
@@ -25,10 +26,7 @@ struct offer_request {
   bool operator==(const offer_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, offer_request& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("protocol", x.protocol));
-}
+TROUPE_INSPECT(offer_request, run, protocol)
 
 /// What a node has to give to a run. A GPU that another run's workers have is not among it.
 struct node_offer {
@@ -42,11 +40,7 @@ struct node_offer {
   bool operator==(const node_offer&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, node_offer& x) {
-  return f.object(x).fields(f.field("host", x.host), f.field("address", x.address), f.field("pid", x.pid),
-                            f.field("free", x.free));
-}
+TROUPE_INSPECT(node_offer, host, address, pid, free)
 
 /// Prepares a node for a run: it opens the program and keeps it open. Sent once per run and node, with the handles that
 /// the run's workers will need. Answered by `run_opened`; fails with `errc::program_mismatch` or `errc::not_found`.
@@ -65,12 +59,7 @@ struct open_run {
   bool operator==(const open_run&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, open_run& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("run_name", x.run_name),
-                            f.field("program_path", x.program_path), f.field("build_id", x.build_id),
-                            f.field("secret", x.secret), f.field("heartbeat_timeout_ms", x.heartbeat_timeout_ms));
-}
+TROUPE_INSPECT(open_run, run, run_name, program_path, build_id, secret, heartbeat_timeout_ms)
 
 /// The node has the program open.
 struct run_opened {
@@ -81,10 +70,7 @@ struct run_opened {
   bool operator==(const run_opened&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, run_opened& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("program_path", x.program_path));
-}
+TROUPE_INSPECT(run_opened, run, program_path)
 
 /// One worker process to start.
 struct worker_launch {
@@ -97,11 +83,7 @@ struct worker_launch {
   bool operator==(const worker_launch&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, worker_launch& x) {
-  return f.object(x).fields(f.field("worker", x.worker), f.field("environment", x.environment),
-                            f.field("gpus", x.gpus));
-}
+TROUPE_INSPECT(worker_launch, worker, environment, gpus)
 
 /// Starts worker processes. Answered by `workers_started` once each is executing the program. Not idempotent.
 struct start_workers {
@@ -112,10 +94,7 @@ struct start_workers {
   bool operator==(const start_workers&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, start_workers& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("arguments", x.arguments), f.field("workers", x.workers));
-}
+TROUPE_INSPECT(start_workers, run, arguments, workers)
 
 /// The process ids, in the order of `start_workers::workers`.
 struct workers_started {
@@ -125,10 +104,7 @@ struct workers_started {
   bool operator==(const workers_started&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, workers_started& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("pids", x.pids));
-}
+TROUPE_INSPECT(workers_started, run, pids)
 
 /// Kills what is left of a run's workers on this node and forgets the run. Answered when none is left. Idempotent.
 struct end_run {
@@ -137,10 +113,7 @@ struct end_run {
   bool operator==(const end_run&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, end_run& x) {
-  return f.object(x).fields(f.field("run", x.run));
-}
+TROUPE_INSPECT(end_run, run)
 
 /// Kills one worker: it was fenced, or is not needed any more. Its end comes as `worker_ended`. Idempotent.
 struct kill_worker {
@@ -152,10 +125,7 @@ struct kill_worker {
   bool operator==(const kill_worker&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, kill_worker& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("reason", x.reason));
-}
+TROUPE_INSPECT(kill_worker, run, worker, reason)
 
 /// A worker process asks to be let in. Answered by `join_challenge`; fails with `errc::stale_generation` when the node
 /// has no such run or did not start that worker.
@@ -168,10 +138,7 @@ struct join_request {
   bool operator==(const join_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, join_request& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("nonce", x.nonce));
-}
+TROUPE_INSPECT(join_request, run, worker, nonce)
 
 /// The node's half of the handshake.
 struct join_challenge {
@@ -183,10 +150,7 @@ struct join_challenge {
   bool operator==(const join_challenge&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, join_challenge& x) {
-  return f.object(x).fields(f.field("nonce", x.nonce), f.field("proof", x.proof));
-}
+TROUPE_INSPECT(join_challenge, nonce, proof)
 
 /// The worker's half of the handshake. Answered by the handles of the run's actors; fails with `errc::wrong_secret`.
 struct join_proof {
@@ -197,10 +161,7 @@ struct join_proof {
   bool operator==(const join_proof&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, join_proof& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("proof", x.proof));
-}
+TROUPE_INSPECT(join_proof, run, worker, proof)
 
 /// What the training thread of a worker stands in.
 enum class activity_kind : std::uint8_t {
@@ -214,15 +175,7 @@ enum class activity_kind : std::uint8_t {
   control = 4,
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, activity_kind& x) {
-  auto get = [&x] { return static_cast<std::uint8_t>(x); };
-  auto set = [&x](std::uint8_t value) {
-    x = static_cast<activity_kind>(value);
-    return value >= 1 && value <= 4;
-  };
-  return f.apply(get, set);
-}
+TROUPE_INSPECT_ENUM(activity_kind, user_code, control)
 
 /// A worker's process lives, and what its training thread does. Sent several times a second, never answered.
 struct worker_beat {
@@ -238,12 +191,7 @@ struct worker_beat {
   bool operator==(const worker_beat&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, worker_beat& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("generation", x.generation),
-                            f.field("committed", x.committed), f.field("progress", x.progress),
-                            f.field("activity", x.activity));
-}
+TROUPE_INSPECT(worker_beat, run, worker, generation, committed, progress, activity)
 
 /// A node lives, and the last that its workers of a run have told. Sent several times a second, never answered.
 struct node_beat {
@@ -253,10 +201,7 @@ struct node_beat {
   bool operator==(const node_beat&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, node_beat& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("workers", x.workers));
-}
+TROUPE_INSPECT(node_beat, run, workers)
 
 /// A node is going away: its workers are to be replaced or drained within the time that is left.
 struct node_leaving {
@@ -266,10 +211,7 @@ struct node_leaving {
   bool operator==(const node_leaving&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, node_leaving& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("grace_ms", x.grace_ms));
-}
+TROUPE_INSPECT(node_leaving, run, grace_ms)
 
 /// A worker process is gone; sent exactly once for each that was started.
 struct worker_ended {
@@ -286,12 +228,7 @@ struct worker_ended {
   bool operator==(const worker_ended&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, worker_ended& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("exit_status", x.exit_status),
-                            f.field("description", x.description), f.field("last_lines", x.last_lines),
-                            f.field("out_of_memory", x.out_of_memory));
-}
+TROUPE_INSPECT(worker_ended, run, worker, exit_status, description, last_lines, out_of_memory)
 
 /// What a worker process wrote to its standard output or error, in whole lines.
 struct worker_output {
@@ -302,9 +239,6 @@ struct worker_output {
   bool operator==(const worker_output&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, worker_output& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("lines", x.lines));
-}
+TROUPE_INSPECT(worker_output, run, worker, lines)
 
 } // namespace troupe

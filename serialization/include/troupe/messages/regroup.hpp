@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/messages/staging.hpp>
 #include <troupe/types.hpp>
 
@@ -22,15 +23,7 @@ enum class transport_kind : std::uint8_t {
   hierarchical = 4,
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, transport_kind& x) {
-  auto get = [&x] { return static_cast<std::uint8_t>(x); };
-  auto set = [&x](std::uint8_t value) {
-    x = static_cast<transport_kind>(value);
-    return value >= 1 && value <= 4;
-  };
-  return f.apply(get, set);
-}
+TROUPE_INSPECT_ENUM(transport_kind, self, hierarchical)
 
 /// A worker's place in a generation, and who else is in it.
 struct group_place {
@@ -58,15 +51,8 @@ struct group_place {
   bool operator==(const group_place&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, group_place& x) {
-  return f.object(x).fields(f.field("generation", x.generation), f.field("attempt", x.attempt),
-                            f.field("reason", x.reason), f.field("rank", x.rank), f.field("world_size", x.world_size),
-                            f.field("local_rank", x.local_rank), f.field("local_world_size", x.local_world_size),
-                            f.field("node_rank", x.node_rank), f.field("ownership", x.ownership),
-                            f.field("transport", x.transport), f.field("nodes", x.nodes),
-                            f.field("data_address", x.data_address), f.field("host_address", x.host_address));
-}
+TROUPE_INSPECT(group_place, generation, attempt, reason, rank, world_size, local_rank, local_world_size, node_rank,
+               ownership, transport, nodes, data_address, host_address)
 
 /// What a worker knows once its group is gone and no thread of its own touches memory under that generation any more.
 /// Sent by its training thread when a collective operation was aborted or found a peer missing, when a command says so,
@@ -99,15 +85,8 @@ struct regroup_report {
   bool operator==(const regroup_report&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, regroup_report& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
-                            f.field("has_state", x.has_state), f.field("between_steps", x.between_steps),
-                            f.field("in_step", x.in_step), f.field("committed", x.committed),
-                            f.field("holds_next", x.holds_next), f.field("commands_agreed", x.commands_agreed),
-                            f.field("evaluations", x.evaluations), f.field("staging", x.staging),
-                            f.field("reason", x.reason));
-}
+TROUPE_INSPECT(regroup_report, run, generation, worker, has_state, between_steps, in_step, committed, holds_next,
+               commands_agreed, evaluations, staging, reason)
 
 /// What of the tracked state a rank compares with the others at the first barrier of its generation.
 enum class state_comparison : std::uint8_t {
@@ -119,15 +98,7 @@ enum class state_comparison : std::uint8_t {
   nothing = 3,
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, state_comparison& x) {
-  auto get = [&x] { return static_cast<std::uint8_t>(x); };
-  auto set = [&x](std::uint8_t value) {
-    x = static_cast<state_comparison>(value);
-    return value >= 1 && value <= 3;
-  };
-  return f.apply(get, set);
-}
+TROUPE_INSPECT_ENUM(state_comparison, slice, nothing)
 
 /// A worker's place in a new generation, and what all its members do with the step that was under way.
 struct member_place {
@@ -148,13 +119,7 @@ struct member_place {
   bool operator==(const member_place&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, member_place& x) {
-  return f.object(x).fields(f.field("place", x.place), f.field("commit_point", x.commit_point),
-                            f.field("commands_agreed", x.commands_agreed), f.field("evaluations", x.evaluations),
-                            f.field("evaluation_source", x.evaluation_source), f.field("joiners", x.joiners),
-                            f.field("comparison", x.comparison));
-}
+TROUPE_INSPECT(member_place, place, commit_point, commands_agreed, evaluations, evaluation_source, joiners, comparison)
 
 /// For a joiner: the others have completed the loop of the training function that it has reached. It goes on to the
 /// next one, before which they found these results of evaluations.
@@ -164,20 +129,14 @@ struct loop_completed {
   bool operator==(const loop_completed&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, loop_completed& x) {
-  return f.object(x).fields(f.field("evaluations", x.evaluations));
-}
+TROUPE_INSPECT(loop_completed, evaluations)
 
 /// The run goes on without this worker: its process may end.
 struct released {
   bool operator==(const released&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, released& x) {
-  return f.object(x).fields();
-}
+TROUPE_INSPECT(released)
 
 /// What a worker does next: it takes its place in the next generation; or, as a joiner, follows the members in a
 /// staging group and reports again when it has reached the boundary that they name, or cannot; or skips a loop; or
@@ -188,10 +147,7 @@ struct next_generation {
   bool operator==(const next_generation&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, next_generation& x) {
-  return f.object(x).fields(f.field("what", x.what));
-}
+TROUPE_INSPECT(next_generation, what)
 
 /// Makes every pending and later operation of a generation's communicator fail with `reason`: a member is gone, or the
 /// run is ending. The worker answers with a `regroup_report`, and hears which it is.
@@ -203,10 +159,7 @@ struct abort_training {
   bool operator==(const abort_training&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, abort_training& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("reason", x.reason));
-}
+TROUPE_INSPECT(abort_training, run, generation, reason)
 
 /// One rank's contribution to an all-gather over the control plane, by which communicators find each other. Answered by
 /// `exchange_result` when all ranks have sent theirs. Fails with `errc::stale_generation`.
@@ -223,11 +176,7 @@ struct exchange_request {
   bool operator==(const exchange_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, exchange_request& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("sequence", x.sequence),
-                            f.field("rank", x.rank), f.field("blob", x.blob), f.field("group_size", x.group_size));
-}
+TROUPE_INSPECT(exchange_request, run, generation, sequence, rank, blob, group_size)
 
 /// The blobs of all ranks, by rank.
 struct exchange_result {
@@ -237,10 +186,7 @@ struct exchange_result {
   bool operator==(const exchange_result&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, exchange_result& x) {
-  return f.object(x).fields(f.field("generation", x.generation), f.field("blobs", x.blobs));
-}
+TROUPE_INSPECT(exchange_result, generation, blobs)
 
 /// Begins a generation; exchanges and parts of checkpoints of older ones are failed with `errc::stale_generation`. Sent
 /// when a member is lost, without a size, and again when it is known who is left.
@@ -252,10 +198,6 @@ struct generation_started {
   bool operator==(const generation_started&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, generation_started& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation),
-                            f.field("world_size", x.world_size));
-}
+TROUPE_INSPECT(generation_started, run, generation, world_size)
 
 } // namespace troupe

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace troupe {
 struct staging_place {
   /// The sequence number of the `stage_command` that told the members.
   std::uint64_t number = 0;
-  /// The members' generation.
+  /// Of the others.
   generation_id generation;
   rank_id rank;
   /// How many members there are, and how many joiners.
@@ -26,12 +27,7 @@ struct staging_place {
   bool operator==(const staging_place&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, staging_place& x) {
-  return f.object(x).fields(f.field("number", x.number), f.field("generation", x.generation), f.field("rank", x.rank),
-                            f.field("sources", x.sources), f.field("joiners", x.joiners),
-                            f.field("data_address", x.data_address));
-}
+TROUPE_INSPECT(staging_place, number, generation, rank, sources, joiners, data_address)
 
 /// A joiner that follows the others in a staging group has applied what they have, but for the last step or two.
 /// Pushed.
@@ -47,11 +43,7 @@ struct caught_up {
   bool operator==(const caught_up&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, caught_up& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("generation", x.generation),
-                            f.field("staging", x.staging), f.field("step", x.step));
-}
+TROUPE_INSPECT(caught_up, run, worker, generation, staging, step)
 
 /// Gives up an exchange that will not be complete, now and later. From the driver.
 struct exchange_ended {
@@ -62,10 +54,6 @@ struct exchange_ended {
   bool operator==(const exchange_ended&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, exchange_ended& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation),
-                            f.field("sequence", x.sequence));
-}
+TROUPE_INSPECT(exchange_ended, run, generation, sequence)
 
 } // namespace troupe

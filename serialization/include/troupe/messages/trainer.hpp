@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/inspect.hpp>
+
 #include <cstdint>
 
 /// What a program or another actor asks of a trainer.
@@ -10,10 +12,7 @@ struct fit_request {
   bool operator==(const fit_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, fit_request& x) {
-  return f.object(x).fields();
-}
+TROUPE_INSPECT(fit_request)
 
 /// Asks a run to end.
 struct stop_request {
@@ -23,20 +22,14 @@ struct stop_request {
   bool operator==(const stop_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, stop_request& x) {
-  return f.object(x).fields(f.field("immediately", x.immediately));
-}
+TROUPE_INSPECT(stop_request, immediately)
 
 /// Asks for a checkpoint after the step that is under way.
 struct checkpoint_request {
   bool operator==(const checkpoint_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, checkpoint_request& x) {
-  return f.object(x).fields();
-}
+TROUPE_INSPECT(checkpoint_request)
 
 /// Asks for another number of workers, after the step that is under way: who is too many is let go, who lacks is
 /// started where there is room. Never more than shards.
@@ -46,29 +39,20 @@ struct resize_request {
   bool operator==(const resize_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, resize_request& x) {
-  return f.object(x).fields(f.field("workers", x.workers));
-}
+TROUPE_INSPECT(resize_request, workers)
 
 /// Asks a run to hold after the step that is under way, until `resume_request`.
 struct pause_request {
   bool operator==(const pause_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, pause_request& x) {
-  return f.object(x).fields();
-}
+TROUPE_INSPECT(pause_request)
 
 /// Lets a run that was paused go on.
 struct resume_request {
   bool operator==(const resume_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, resume_request& x) {
-  return f.object(x).fields();
-}
+TROUPE_INSPECT(resume_request)
 
 } // namespace troupe

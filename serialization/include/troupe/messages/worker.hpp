@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/metrics.hpp>
 #include <troupe/types.hpp>
 
@@ -24,11 +25,7 @@ struct worker_ready {
   bool operator==(const worker_ready&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, worker_ready& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("pid", x.pid),
-                            f.field("host", x.host), f.field("build_id", x.build_id), f.field("numerics", x.numerics));
-}
+TROUPE_INSPECT(worker_ready, run, worker, pid, host, build_id, numerics)
 
 /// What a worker is about to do for the whole run, sent before its first step. All workers must say the same, and the
 /// same as the checkpoint that is resumed from. Answered by `plan_accepted` when all have said it; fails with
@@ -53,14 +50,8 @@ struct run_plan {
   bool operator==(const run_plan&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, run_plan& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
-                            f.field("steps", x.steps), f.field("batch_samples", x.batch_samples),
-                            f.field("data_samples", x.data_samples), f.field("data_fingerprint", x.data_fingerprint),
-                            f.field("tensors", x.tensors), f.field("loop", x.loop),
-                            f.field("evaluations", x.evaluations), f.field("state_bytes", x.state_bytes));
-}
+TROUPE_INSPECT(run_plan, run, generation, worker, steps, batch_samples, data_samples, data_fingerprint, tensors, loop,
+               evaluations, state_bytes)
 
 /// All workers have the same plan: begin.
 struct plan_accepted {
@@ -69,10 +60,7 @@ struct plan_accepted {
   bool operator==(const plan_accepted&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, plan_accepted& x) {
-  return f.object(x).fields(f.field("generation", x.generation));
-}
+TROUPE_INSPECT(plan_accepted, generation)
 
 /// One report of one rank.
 struct metric_row {
@@ -84,10 +72,7 @@ struct metric_row {
   bool operator==(const metric_row&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, metric_row& x) {
-  return f.object(x).fields(f.field("step", x.step), f.field("time_us", x.time_us), f.field("values", x.values));
-}
+TROUPE_INSPECT(metric_row, step, time_us, values)
 
 /// Which shards a rank computed in a step: the debug ledger's entry.
 struct ledger_row {
@@ -100,11 +85,7 @@ struct ledger_row {
   bool operator==(const ledger_row&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, ledger_row& x) {
-  return f.object(x).fields(f.field("step", x.step), f.field("generation", x.generation), f.field("shards", x.shards),
-                            f.field("samples_digest", x.samples_digest));
-}
+TROUPE_INSPECT(ledger_row, step, generation, shards, samples_digest)
 
 /// How long a rank did not get on because its group was formed anew.
 struct pause_row {
@@ -118,11 +99,7 @@ struct pause_row {
   bool operator==(const pause_row&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, pause_row& x) {
-  return f.object(x).fields(f.field("generation", x.generation), f.field("step", x.step),
-                            f.field("pause_us", x.pause_us));
-}
+TROUPE_INSPECT(pause_row, generation, step, pause_us)
 
 /// What has gathered at a worker since its last batch: pushed, never answered.
 struct metrics_batch {
@@ -142,12 +119,7 @@ struct metrics_batch {
   bool operator==(const metrics_batch&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, metrics_batch& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker), f.field("rank", x.rank),
-                            f.field("applied", x.applied), f.field("dropped", x.dropped), f.field("rows", x.rows),
-                            f.field("ledger", x.ledger), f.field("pauses", x.pauses), f.field("skipped", x.skipped));
-}
+TROUPE_INSPECT(metrics_batch, run, worker, rank, applied, dropped, rows, ledger, pauses, skipped)
 
 /// The training function has returned, or thrown. The worker stays until it is released.
 struct worker_finished {
@@ -168,12 +140,7 @@ struct worker_finished {
   bool operator==(const worker_finished&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, worker_finished& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
-                            f.field("step", x.step), f.field("reason", x.reason), f.field("stopped", x.stopped),
-                            f.field("needs_restart", x.needs_restart), f.field("state_sha256", x.state_sha256));
-}
+TROUPE_INSPECT(worker_finished, run, generation, worker, step, reason, stopped, needs_restart, state_sha256)
 
 /// A worker's device does not let go of a group that was given up, so that the process has to end: it asks for leave.
 /// Answered by `exit_granted`, when it is its turn. From a worker to the collectives actor.
@@ -187,11 +154,7 @@ struct exit_request {
   bool operator==(const exit_request&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, exit_request& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("generation", x.generation), f.field("worker", x.worker),
-                            f.field("reason", x.reason));
-}
+TROUPE_INSPECT(exit_request, run, generation, worker, reason)
 
 /// The worker may end itself.
 struct exit_granted {
@@ -201,10 +164,7 @@ struct exit_granted {
   bool operator==(const exit_granted&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, exit_granted& x) {
-  return f.object(x).fields(f.field("is_last_holder", x.is_last_holder));
-}
+TROUPE_INSPECT(exit_granted, is_last_holder)
 
 /// A worker that has asked for leave goes on after all: what hung has come back. From the worker to the collectives
 /// actor.
@@ -215,10 +175,7 @@ struct exit_withdrawn {
   bool operator==(const exit_withdrawn&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, exit_withdrawn& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker));
-}
+TROUPE_INSPECT(exit_withdrawn, run, worker)
 
 /// A worker's process has ended. From the driver to the collectives actor.
 struct worker_gone {
@@ -230,10 +187,6 @@ struct worker_gone {
   bool operator==(const worker_gone&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, worker_gone& x) {
-  return f.object(x).fields(f.field("run", x.run), f.field("worker", x.worker),
-                            f.field("holders_left", x.holders_left));
-}
+TROUPE_INSPECT(worker_gone, run, worker, holders_left)
 
 } // namespace troupe

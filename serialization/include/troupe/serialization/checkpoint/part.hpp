@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/serialization/checkpoint/chunk_plan.hpp>
 #include <troupe/serialization/checkpoint/manifest.hpp>
 #include <troupe/serialization/files/file_system.hpp>
@@ -26,11 +27,7 @@ struct chunk_report {
   bool operator==(const chunk_report&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, chunk_report& x) {
-  return f.object(x).fields(f.field("tensor", x.tensor), f.field("chunk", x.chunk), f.field("xxh3", x.xxh3),
-                            f.field("own_file", x.own_file));
-}
+TROUPE_INSPECT(chunk_report, tensor, chunk, xxh3, own_file)
 
 /// Confirms that a part is completely on the device. Sent by the part's writer to the checkpoint store.
 struct part_report {
@@ -44,11 +41,7 @@ struct part_report {
   bool operator==(const part_report&) const = default;
 };
 
-template <class Inspector>
-bool inspect(Inspector& f, part_report& x) {
-  return f.object(x).fields(f.field("part", x.part), f.field("file", x.file), f.field("size_bytes", x.size_bytes),
-                            f.field("chunks", x.chunks));
-}
+TROUPE_INSPECT(part_report, part, file, size_bytes, chunks)
 
 /// "part-0003.bin"
 [[nodiscard]] std::string part_file_name(std::uint32_t part);

@@ -10,22 +10,22 @@
 #include <string>
 #include <vector>
 
-/// What a worker is told before it enters the training function. From the driver.
+/// What the driver sends to a worker before the worker enters the training function.
 namespace troupe {
 
-/// What carries gradients that lie in the memory of GPUs.
+/// What carries gradients in GPU memory.
 enum class gpu_gradients : std::uint8_t {
-  /// NCCL where each rank has a GPU of its own and all have the library in one version; else the hosts' memory.
+  /// NCCL if each rank has its own GPU and all have the same version of the library; otherwise host memory.
   automatic = 0,
-  /// The hosts' memory, and the generation's transport: that was asked for by name.
+  /// Host memory and the generation's transport, because the configuration names it.
   by_host = 1,
-  /// NCCL, or nothing: it was asked for by name.
+  /// NCCL or an error, because the configuration names it.
   by_nccl = 2,
 };
 
 TROUPE_INSPECT_ENUM(gpu_gradients, automatic, by_nccl)
 
-/// What the run is, the same for all its workers.
+/// The run's settings, the same for all its workers.
 struct run_settings {
   /// The name under which the program registered its training function.
   std::string function;
@@ -35,21 +35,21 @@ struct run_settings {
   std::uint64_t seed = 0;
   /// V, the logical shards of a step.
   std::uint32_t shards = 0;
-  /// JSON text of the user's configuration, and of the user's options, which do not decide the result.
+  /// JSON text of the user's configuration, and of the user's options, which do not affect the result.
   std::string configuration;
   std::string options;
   /// The last step; 0 leaves it to the training function.
   std::uint64_t steps = 0;
-  /// Sums are handed to the transport's own all-reduce instead of the canonical tree.
+  /// Use the transport's own all-reduce instead of the canonical tree.
   bool fast_reduction = false;
   bool keep_ledger = false;
-  /// Digests the tracked state around the body of every step, not only of the first.
+  /// Digest the tracked state around the body of every step, not only of the first.
   bool check_every_step = false;
-  /// In every so many steps one shard is computed a second time, by another worker, and compared; 0: in none.
+  /// Interval in steps at which another worker computes one shard again and the results are compared; 0 for never.
   std::uint64_t verify_determinism = 0;
   /// Limit of one collective operation, in milliseconds.
   std::uint64_t collective_timeout_ms = 0;
-  /// The driver finds hung ranks and ends what waits for them: the gradients' group waits without a limit.
+  /// The driver detects hung ranks and ends the calls that wait for them, so the gradients' group has no deadline.
   bool driver_ends_waits = false;
 
   bool operator==(const run_settings&) const = default;
@@ -58,14 +58,14 @@ struct run_settings {
 TROUPE_INSPECT(run_settings, function, name, directory, seed, shards, configuration, options, steps, fast_reduction,
                keep_ledger, check_every_step, verify_determinism, collective_timeout_ms, driver_ends_waits)
 
-/// Where this start of the run goes on from.
+/// What this start of the run continues.
 struct resume_settings {
   /// Directory of the checkpoint to restore; empty for a fresh start, and for a joiner.
   std::string checkpoint;
-  /// Whether the checkpoint is this run's own (its step count goes on), or another's that lends its state only.
+  /// Whether the checkpoint's step count continues; false if only the state is taken, from another run's checkpoint.
   bool restore_step = false;
   step_id step;
-  /// How the tensors of another run's checkpoint become this run's.
+  /// How the tensors of another run's checkpoint map to this run's.
   load_options load;
 
   bool operator==(const resume_settings&) const = default;
@@ -75,14 +75,14 @@ TROUPE_INSPECT(resume_settings, checkpoint, restore_step, step, load)
 
 /// When checkpoints are taken, and how their parts travel.
 struct checkpoint_settings {
-  /// A checkpoint after every so many steps; 0 for none but the last.
+  /// Interval in steps; 0 takes only the last checkpoint.
   std::uint64_t every_steps = 0;
-  /// How many may be written while training goes on; 0: it waits for each.
+  /// How many may be written while training continues; with 0 training waits for each.
   std::uint32_t max_in_flight = 1;
   checkpoint_sync sync = checkpoint_sync::automatic;
-  /// Chunks that have not changed since the last checkpoint are not written again.
+  /// Do not write chunks again that have not changed since the last checkpoint.
   bool reuse_unchanged = true;
-  /// `HOST:PORT` at which the driver accepts streamed parts; empty for nowhere.
+  /// `HOST:PORT` at which the driver accepts streamed parts; empty if it accepts none.
   std::string part_stream;
 
   bool operator==(const checkpoint_settings&) const = default;
@@ -92,7 +92,7 @@ TROUPE_INSPECT(checkpoint_settings, every_steps, max_in_flight, sync, reuse_unch
 
 /// What the worker computes on.
 struct device_settings {
-  /// The GPUs that this worker has, or the fraction of one; 0: it computes on the CPU.
+  /// The number of this worker's GPUs, or its fraction of one; 0 computes on the CPU.
   double gpus = 0;
   gpu_gradients gradients = gpu_gradients::automatic;
 
@@ -102,14 +102,14 @@ struct device_settings {
 TROUPE_INSPECT(device_settings, gpus, gradients)
 
 /// Everything a worker needs to enter the training function. Sent once all workers are ready, and to a joiner once it
-/// is ready itself.
+/// is ready.
 struct begin_training {
   run_id run;
   worker_id worker;
-  /// Without a generation for a joiner: it runs up to its first loop by itself, and asks for a place there.
+  /// A joiner's place has no generation: the joiner runs to its first loop alone, and asks for a place there.
   group_place place;
-  /// For a joiner: the results of the evaluations that the others did before each loop, in order. Its own loops before
-  /// the last of these are skipped.
+  /// For a joiner: the results of the members' evaluations before each loop, in order. The joiner skips its loops
+  /// before the last of these.
   std::vector<std::vector<std::vector<double>>> earlier_evaluations;
   run_settings settings;
   resume_settings resume;

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-/// What workers and the driver say to the checkpoint store.
+/// What workers and the driver send to the checkpoint store.
 namespace troupe {
 
-/// What every manifest of a run says alike. Sent by the trainer when the workers' plans are accepted.
+/// What is the same in every manifest of a run. Sent by the trainer when the workers' plans are accepted.
 struct checkpoint_metadata {
   run_id run;
   std::uint64_t seed = 0;
@@ -32,8 +32,8 @@ struct checkpoint_metadata {
 TROUPE_INSPECT(checkpoint_metadata, run, seed, shards, batch_samples, tree_version, build_id, configuration,
                data_fingerprint, numerics)
 
-/// One worker's part of a checkpoint is on the device, or could not be written. Sent by every rank; answered to all of
-/// them by `checkpoint_outcome` once the last has spoken and the checkpoint is committed, or given up.
+/// One worker's part of a checkpoint is on the device, or could not be written. Sent by every rank. All ranks are
+/// answered by `checkpoint_outcome` once all parts are there and the checkpoint is committed or has failed.
 struct checkpoint_part {
   run_id run;
   generation_id generation;
@@ -42,9 +42,9 @@ struct checkpoint_part {
   rank_id rank;
   std::uint32_t world_size = 0;
   serialization::part_report report;
-  /// Why the part could not be written; code `none` when it was.
+  /// Why the part could not be written; code `none` if it was.
   error reason;
-  /// What is tracked, in the order of tracking; the same on all ranks.
+  /// The tracked tensors in the order of tracking; the same on all ranks.
   std::vector<tensor_spec> tensors;
   metric_map metrics;
   std::string values_json;
@@ -55,10 +55,10 @@ struct checkpoint_part {
 TROUPE_INSPECT(checkpoint_part, run, generation, step, attempt, rank, world_size, report, reason, tensors, metrics,
                values_json)
 
-/// What became of a checkpoint. A failure does not end the training: the older checkpoints stand.
+/// The outcome of a checkpoint. A failure does not end the training, and older checkpoints stay valid.
 struct checkpoint_outcome {
   step_id step;
-  /// Its directory; empty when it was given up.
+  /// Its directory; empty if it failed.
   std::string path;
   error reason;
 
@@ -67,12 +67,12 @@ struct checkpoint_outcome {
 
 TROUPE_INSPECT(checkpoint_outcome, step, path, reason)
 
-/// Asks whether a worker and the store see the same directory. Sent by a worker that has just made a file there;
-/// answered by `storage_view`.
+/// Asks whether a worker and the store see the same directory. Sent by a worker after it has created a file there.
+/// Answered by `storage_view`.
 struct storage_probe {
   run_id run;
   worker_id worker;
-  /// The worker's file among the run's checkpoints, and what stands in it.
+  /// The worker's file among the run's checkpoints, and its content.
   std::string file;
   std::string nonce;
 
@@ -81,7 +81,7 @@ struct storage_probe {
 
 TROUPE_INSPECT(storage_probe, run, worker, file, nonce)
 
-/// What the store has seen of a worker's file, and a file of its own for the worker to look at.
+/// Whether the store has seen the worker's file, and the store's own file for the worker to check.
 struct storage_view {
   bool seen = false;
   std::string file;

@@ -7,7 +7,7 @@
 #include <string>
 #include <variant>
 
-/// What the driver tells workers while they train.
+/// What the driver sends to workers while they train.
 namespace troupe {
 
 /// Take a checkpoint and return from the step loop.
@@ -24,7 +24,7 @@ struct checkpoint_command {
 
 TROUPE_INSPECT(checkpoint_command)
 
-/// Report and form the next generation: members join or leave, or the run pauses. Ignored in any other generation.
+/// Report, and form the next generation: members join or leave, or the run pauses. Ignored in any other generation.
 struct regroup_command {
   generation_id generation;
 
@@ -33,7 +33,7 @@ struct regroup_command {
 
 TROUPE_INSPECT(regroup_command, generation)
 
-/// Give joiners the state over a staging group while training goes on. Ignored in any other generation or loop.
+/// Send joiners the state over a staging group while training continues. Ignored in any other generation or loop.
 struct stage_command {
   generation_id generation;
   std::uint32_t joiners = 0;
@@ -47,8 +47,8 @@ struct stage_command {
 
 TROUPE_INSPECT(stage_command, generation, joiners, across_nodes, loop)
 
-/// A command to all workers of a run, numbered from 1 and sent to each in order. It takes effect after the step whose
-/// barrier first carried its number, so that all ranks act on it between the same two steps.
+/// A command to all workers of a run. Commands are numbered from 1 and sent in order. A command takes effect after the
+/// step whose barrier first carries its number, so all ranks execute it between the same two steps.
 struct control_command {
   run_id run;
   std::uint64_t sequence = 0;
@@ -68,7 +68,7 @@ struct release_worker {
 
 TROUPE_INSPECT(release_worker, run)
 
-/// What does the training thread do, and whom does it wait for? For people; answered by `activity_answer`.
+/// Asks what the training thread does and what it waits for. Answered by `activity_answer`.
 struct activity_question {
   run_id run;
 
@@ -78,7 +78,7 @@ struct activity_question {
 TROUPE_INSPECT(activity_question, run)
 
 struct activity_answer {
-  /// "step 17, all_reduce of 4 MB, call 51, under way for 2.1 s; waits for rank 3".
+  /// For people: "step 17, all_reduce of 4 MB, call 51, under way for 2.1 s; waits for rank 3".
   std::string text;
 
   bool operator==(const activity_answer&) const = default;

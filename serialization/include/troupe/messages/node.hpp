@@ -9,16 +9,16 @@
 #include <string>
 #include <vector>
 
-/// What the driver and workers say to nodes, and what nodes say to the driver. Each message names its sender, what it
-/// asks for and its answer; `inspect` is CAF's, but needs no CAF header.
+/// What the driver and workers send to nodes, and what nodes send to the driver. The comment of a message names its
+/// sender, its purpose and its answer.
 namespace troupe {
 
-/// The version of all messages between processes: grows whenever one of them changes. Driver and node compare theirs
-/// before they say anything else.
+/// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
+/// their versions first.
 inline constexpr std::uint32_t protocol_version = 2;
 
-/// Asks what a node has. Sent by a trainer before placement; answered by `node_offer`.
-/// Fails with `errc::unsupported_version` if the node speaks another version of the protocol.
+/// Asks for a node's free resources. Sent by a trainer before placement; answered by `node_offer`. Fails with
+/// `errc::unsupported_version` if the node has another version of the protocol.
 struct offer_request {
   run_id run;
   std::uint32_t protocol = protocol_version;
@@ -28,11 +28,11 @@ struct offer_request {
 
 TROUPE_INSPECT(offer_request, run, protocol)
 
-/// What a node has to give to a run. A GPU that another run's workers have is not among it.
+/// What a node offers to a run. GPUs of another run's workers are not included.
 struct node_offer {
   /// The host's name, for people.
   std::string host;
-  /// The address at which other hosts reach this one: what the node was told to listen on.
+  /// The address at which other hosts reach this one, which is the one that the node listens on.
   std::string address;
   std::uint32_t pid = 0;
   resources free;
@@ -42,8 +42,9 @@ struct node_offer {
 
 TROUPE_INSPECT(node_offer, host, address, pid, free)
 
-/// Prepares a node for a run: it opens the program and keeps it open. Sent once per run and node, with the handles that
-/// the run's workers will need. Answered by `run_opened`; fails with `errc::program_mismatch` or `errc::not_found`.
+/// Prepares a node for a run: the node opens the program and keeps it open. Sent once per run and node, with the actor
+/// handles that the run's workers need. Answered by `run_opened`; fails with `errc::program_mismatch` or
+/// `errc::not_found`.
 struct open_run {
   run_id run;
   std::string run_name;
@@ -52,8 +53,7 @@ struct open_run {
   std::string build_id;
   /// 64 hexadecimal digits; workers prove that they know it.
   std::string secret;
-  /// A worker whose process says nothing for so long is looked at, and killed unless it only waits for a processor; in
-  /// milliseconds.
+  /// A worker that is silent for this long is examined, and killed unless it only waits for a processor.
   std::uint64_t heartbeat_timeout_ms = 0;
 
   bool operator==(const open_run&) const = default;
@@ -64,7 +64,7 @@ TROUPE_INSPECT(open_run, run, run_name, program_path, build_id, secret, heartbea
 /// The node has the program open.
 struct run_opened {
   run_id run;
-  /// Where the program lies on that host.
+  /// The program's path on that host.
   std::string program_path;
 
   bool operator==(const run_opened&) const = default;
@@ -75,9 +75,9 @@ TROUPE_INSPECT(run_opened, run, program_path)
 /// One worker process to start.
 struct worker_launch {
   worker_id worker;
-  /// Variables added to the node's own environment: torchrun's (RANK, WORLD_SIZE, ...) as they are at the start.
+  /// Variables added to the node's environment: torchrun's (RANK, WORLD_SIZE, ...) with their values at the start.
   std::map<std::string, std::string> environment;
-  /// The GPUs that it takes, or the fraction of one; the node chooses which.
+  /// The number of its GPUs, or its fraction of one. The node chooses them.
   double gpus = 0;
 
   bool operator==(const worker_launch&) const = default;
@@ -85,7 +85,7 @@ struct worker_launch {
 
 TROUPE_INSPECT(worker_launch, worker, environment, gpus)
 
-/// Starts worker processes. Answered by `workers_started` once each is executing the program. Not idempotent.
+/// Starts worker processes. Answered by `workers_started` once each executes the program. Not idempotent.
 struct start_workers {
   run_id run;
   std::vector<std::string> arguments;
@@ -106,7 +106,7 @@ struct workers_started {
 
 TROUPE_INSPECT(workers_started, run, pids)
 
-/// Kills what is left of a run's workers on this node and forgets the run. Answered when none is left. Idempotent.
+/// Kills a run's remaining workers on this node and forgets the run. Answered when none is left. Idempotent.
 struct end_run {
   run_id run;
 
@@ -115,7 +115,7 @@ struct end_run {
 
 TROUPE_INSPECT(end_run, run)
 
-/// Kills one worker: it was fenced, or is not needed any more. Its end comes as `worker_ended`. Idempotent.
+/// Kills one worker that is fenced or no longer needed. `worker_ended` reports its end. Idempotent.
 struct kill_worker {
   run_id run;
   worker_id worker;
@@ -127,12 +127,12 @@ struct kill_worker {
 
 TROUPE_INSPECT(kill_worker, run, worker, reason)
 
-/// A worker process asks to be let in. Answered by `join_challenge`; fails with `errc::stale_generation` when the node
-/// has no such run or did not start that worker.
+/// Starts a worker process's handshake with its node. Answered by `join_challenge`; fails with `errc::stale_generation`
+/// if the node has no such run or did not start that worker.
 struct join_request {
   run_id run;
   worker_id worker;
-  /// Random, 32 hexadecimal digits: the node must show that it knows the run's secret, too.
+  /// Random, 32 hexadecimal digits, by which the node proves that it knows the run's secret.
   std::string nonce;
 
   bool operator==(const join_request&) const = default;
@@ -142,9 +142,9 @@ TROUPE_INSPECT(join_request, run, worker, nonce)
 
 /// The node's half of the handshake.
 struct join_challenge {
-  /// Random, 32 hexadecimal digits, good for one `join_proof`.
+  /// Random, 32 hexadecimal digits, valid for one `join_proof`.
   std::string nonce;
-  /// What the node makes of the worker's nonce with the run's secret.
+  /// Computed from the worker's nonce and the run's secret.
   std::string proof;
 
   bool operator==(const join_challenge&) const = default;
@@ -152,7 +152,7 @@ struct join_challenge {
 
 TROUPE_INSPECT(join_challenge, nonce, proof)
 
-/// The worker's half of the handshake. Answered by the handles of the run's actors; fails with `errc::wrong_secret`.
+/// The worker's half of the handshake. Answered by the run's actor handles; fails with `errc::wrong_secret`.
 struct join_proof {
   run_id run;
   worker_id worker;
@@ -163,28 +163,28 @@ struct join_proof {
 
 TROUPE_INSPECT(join_proof, run, worker, proof)
 
-/// What the training thread of a worker stands in.
+/// What a worker's training thread executes.
 enum class activity_kind : std::uint8_t {
   /// The training function's own code.
   user_code = 1,
-  /// A collective operation: it waits for other ranks.
+  /// A collective operation, which waits for other ranks.
   collective = 2,
   /// Writing a checkpoint, or waiting for its commit.
   checkpoint = 3,
-  /// It waits for an actor of the driver's.
+  /// Waiting for one of the driver's actors.
   control = 4,
 };
 
 TROUPE_INSPECT_ENUM(activity_kind, user_code, control)
 
-/// A worker's process lives, and what its training thread does. Sent several times a second, never answered.
+/// A worker's heartbeat, with what its training thread does. Sent several times a second, never answered.
 struct worker_beat {
   run_id run;
   worker_id worker;
   generation_id generation;
-  /// The last step whose barrier was committed.
+  /// The last committed step.
   step_id committed;
-  /// Changes whenever the training thread does anything: enters or leaves a call, or says that it is alive.
+  /// Changes whenever the training thread enters or leaves a call, or reports progress.
   std::uint64_t progress = 0;
   activity_kind activity = activity_kind::control;
 
@@ -193,7 +193,7 @@ struct worker_beat {
 
 TROUPE_INSPECT(worker_beat, run, worker, generation, committed, progress, activity)
 
-/// A node lives, and the last that its workers of a run have told. Sent several times a second, never answered.
+/// A node's heartbeat, with the last heartbeats of its workers of a run. Sent several times a second, never answered.
 struct node_beat {
   run_id run;
   std::vector<worker_beat> workers;
@@ -203,7 +203,7 @@ struct node_beat {
 
 TROUPE_INSPECT(node_beat, run, workers)
 
-/// A node is going away: its workers are to be replaced or drained within the time that is left.
+/// A node is about to shut down: its workers must be replaced or drained within the grace period.
 struct node_leaving {
   run_id run;
   std::uint64_t grace_ms = 0;
@@ -213,16 +213,16 @@ struct node_leaving {
 
 TROUPE_INSPECT(node_leaving, run, grace_ms)
 
-/// A worker process is gone; sent exactly once for each that was started.
+/// A worker process has ended. Sent exactly once for each that was started.
 struct worker_ended {
   run_id run;
   worker_id worker;
-  /// 128 + signal when a signal ended it.
+  /// 128 + signal if a signal ended it.
   std::int32_t exit_status = 0;
   /// "exit code 3", "killed by signal 9 (SIGKILL), out of memory".
   std::string description;
   std::vector<std::string> last_lines;
-  /// The kernel seems to have killed it for want of memory.
+  /// The kernel seems to have killed it because memory was short.
   bool out_of_memory = false;
 
   bool operator==(const worker_ended&) const = default;
@@ -230,7 +230,7 @@ struct worker_ended {
 
 TROUPE_INSPECT(worker_ended, run, worker, exit_status, description, last_lines, out_of_memory)
 
-/// What a worker process wrote to its standard output or error, in whole lines.
+/// Whole lines from a worker process's standard output or error.
 struct worker_output {
   run_id run;
   worker_id worker;

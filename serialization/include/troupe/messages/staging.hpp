@@ -6,16 +6,15 @@
 #include <cstdint>
 #include <string>
 
-/// How joiners are given the state while the members of a generation train on.
+/// How joiners receive the state while the members of a generation continue to train.
 namespace troupe {
 
-/// A joiner's place in a staging group: a communicator beside the one of a generation. The members of the generation
-/// are its first ranks; over it they give the joiners the state, and the gradients that they reduce while they train
-/// on.
+/// A joiner's place in a staging group, which is a communicator beside that of a generation. The generation's members
+/// are its first ranks. Over it they send the joiners the state, and the gradients that they reduce meanwhile.
 struct staging_place {
-  /// The sequence number of the `stage_command` that told the members.
+  /// The sequence number of the members' `stage_command`.
   std::uint64_t number = 0;
-  /// Of the others.
+  /// The members' generation.
   generation_id generation;
   rank_id rank;
   /// How many members there are, and how many joiners.
@@ -29,12 +28,11 @@ struct staging_place {
 
 TROUPE_INSPECT(staging_place, number, generation, rank, sources, joiners, data_address)
 
-/// A joiner that follows the others in a staging group has applied what they have, but for the last step or two.
-/// Pushed.
+/// A joiner in a staging group has applied the members' steps, except for the last one or two. Not answered.
 struct caught_up {
   run_id run;
   worker_id worker;
-  /// Of the others.
+  /// The members' generation.
   generation_id generation;
   /// The number of its staging group.
   std::uint64_t staging = 0;
@@ -45,7 +43,7 @@ struct caught_up {
 
 TROUPE_INSPECT(caught_up, run, worker, generation, staging, step)
 
-/// Gives up an exchange that will not be complete, now and later. From the driver.
+/// Ends an exchange that will not be completed. Later requests for it fail too. From the driver.
 struct exchange_ended {
   run_id run;
   generation_id generation;

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-/// What a program or another actor asks of a trainer.
+/// What a program or another actor sends to a trainer.
 namespace troupe {
 
-/// Runs the training. Answered by `run_result` when the run has ended and nothing of it is left.
+/// Runs the training. Answered by `run_result` when the run and all its processes have ended.
 struct fit_request {
   bool operator==(const fit_request&) const = default;
 };
@@ -16,7 +16,7 @@ TROUPE_INSPECT(fit_request)
 
 /// Asks a run to end.
 struct stop_request {
-  /// False: finish the step, take a checkpoint, stop. True: stop now; what came after the last checkpoint is lost.
+  /// False: finish the step, take a checkpoint, stop. True: stop now and lose what came after the last checkpoint.
   bool immediately = false;
 
   bool operator==(const stop_request&) const = default;
@@ -24,15 +24,15 @@ struct stop_request {
 
 TROUPE_INSPECT(stop_request, immediately)
 
-/// Asks for a checkpoint after the step that is under way.
+/// Asks for a checkpoint after the current step.
 struct checkpoint_request {
   bool operator==(const checkpoint_request&) const = default;
 };
 
 TROUPE_INSPECT(checkpoint_request)
 
-/// Asks for another number of workers, after the step that is under way: who is too many is let go, who lacks is
-/// started where there is room. Never more than shards.
+/// Asks for another number of workers after the current step. Surplus workers are released; missing ones are started
+/// where there is capacity. At most one worker per shard.
 struct resize_request {
   std::uint32_t workers = 0;
 
@@ -41,14 +41,14 @@ struct resize_request {
 
 TROUPE_INSPECT(resize_request, workers)
 
-/// Asks a run to hold after the step that is under way, until `resume_request`.
+/// Pauses a run after the current step, until `resume_request`.
 struct pause_request {
   bool operator==(const pause_request&) const = default;
 };
 
 TROUPE_INSPECT(pause_request)
 
-/// Lets a run that was paused go on.
+/// Resumes a paused run.
 struct resume_request {
   bool operator==(const resume_request&) const = default;
 };

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-/// What workers tell the driver, and the permits by which they end themselves.
+/// What workers send to the driver, and their requests to exit.
 namespace troupe {
 
 /// A worker has joined and waits for `begin_training`. Sent once.
@@ -27,9 +27,9 @@ struct worker_ready {
 
 TROUPE_INSPECT(worker_ready, run, worker, pid, host, build_id, numerics)
 
-/// What a worker is about to do for the whole run, sent before its first step. All workers must say the same, and the
-/// same as the checkpoint that is resumed from. Answered by `plan_accepted` when all have said it; fails with
-/// `errc::mismatch`, which names the differences.
+/// A worker's plan for the whole run. Sent before its first step. The plans of all workers, and that of the checkpoint
+/// that the run resumes from, must be equal. Answered by `plan_accepted` once all workers have sent theirs; fails with
+/// `errc::mismatch`, naming the differences.
 struct run_plan {
   run_id run;
   generation_id generation;
@@ -40,11 +40,11 @@ struct run_plan {
   std::string data_fingerprint;
   /// Names, dtypes and shapes of the tracked tensors, one per line.
   std::string tensors;
-  /// Which of the training function's loops this is, from 0.
+  /// The index of the loop in the training function, from 0.
   std::uint32_t loop = 0;
-  /// The results of the evaluations since the loop before: who joins later computes none of them.
+  /// The results of the evaluations since the previous loop. Workers that join later do not compute them again.
   std::vector<std::vector<double>> evaluations;
-  /// The size of the tracked tensors, which decides how joiners get them.
+  /// The size of the tracked tensors, which determines how joiners receive them.
   std::uint64_t state_bytes = 0;
 
   bool operator==(const run_plan&) const = default;
@@ -53,7 +53,7 @@ struct run_plan {
 TROUPE_INSPECT(run_plan, run, generation, worker, steps, batch_samples, data_samples, data_fingerprint, tensors, loop,
                evaluations, state_bytes)
 
-/// All workers have the same plan: begin.
+/// All workers have the same plan, so training begins.
 struct plan_accepted {
   generation_id generation;
 
@@ -62,10 +62,10 @@ struct plan_accepted {
 
 TROUPE_INSPECT(plan_accepted, generation)
 
-/// One report of one rank.
+/// One metrics report of one rank.
 struct metric_row {
   step_id step;
-  /// Since the start of the worker's training function, in microseconds.
+  /// Microseconds since the worker entered the training function.
   std::uint64_t time_us = 0;
   metric_map values;
 
@@ -74,12 +74,12 @@ struct metric_row {
 
 TROUPE_INSPECT(metric_row, step, time_us, values)
 
-/// Which shards a rank computed in a step: the debug ledger's entry.
+/// An entry of the debug ledger: the shards that a rank computed in a step.
 struct ledger_row {
   step_id step;
   generation_id generation;
   shard_range shards;
-  /// `digest_of_samples` of what the training function was given in them; 0 for no shards.
+  /// `digest_of_samples` of the shards' samples; 0 for no shards.
   std::uint64_t samples_digest = 0;
 
   bool operator==(const ledger_row&) const = default;
@@ -87,13 +87,13 @@ struct ledger_row {
 
 TROUPE_INSPECT(ledger_row, step, generation, shards, samples_digest)
 
-/// How long a rank did not get on because its group was formed anew.
+/// How long a rank made no progress because a new group was formed.
 struct pause_row {
-  /// The first generation in which it got on again.
+  /// The first generation in which it made progress again.
   generation_id generation;
   /// The first step that it committed there.
   step_id step;
-  /// From the barrier before to that step's, in microseconds.
+  /// Microseconds from the barrier before the pause to that step's.
   std::uint64_t pause_us = 0;
 
   bool operator==(const pause_row&) const = default;
@@ -101,19 +101,20 @@ struct pause_row {
 
 TROUPE_INSPECT(pause_row, generation, step, pause_us)
 
-/// What has gathered at a worker since its last batch: pushed, never answered.
+/// What a worker has collected since its last batch. Not answered.
 struct metrics_batch {
   run_id run;
   worker_id worker;
   rank_id rank;
   /// The last step that this rank has applied.
   step_id applied;
-  /// Reports that were given up because the worker's buffer was full.
+  /// The number of reports dropped because the worker's buffer was full.
   std::uint64_t dropped = 0;
   std::vector<metric_row> rows;
   std::vector<ledger_row> ledger;
   std::vector<pause_row> pauses;
-  /// The steps after which a due checkpoint was left out, because as many as may be were in flight. From rank 0.
+  /// The steps after which a due checkpoint was skipped, because the limit of checkpoints in flight was reached. From
+  /// rank 0.
   std::vector<step_id> skipped;
 
   bool operator==(const metrics_batch&) const = default;
@@ -121,20 +122,20 @@ struct metrics_batch {
 
 TROUPE_INSPECT(metrics_batch, run, worker, rank, applied, dropped, rows, ledger, pauses, skipped)
 
-/// The training function has returned, or thrown. The worker stays until it is released.
+/// The training function has returned or thrown. The worker stays until it is released.
 struct worker_finished {
   run_id run;
   generation_id generation;
   worker_id worker;
-  /// The last step that was applied.
+  /// The last applied step.
   step_id step;
-  /// Empty code: it returned.
+  /// The exception; code `none` if the function returned.
   error reason;
   /// Whether the function returned because a stop was requested.
   bool stopped = false;
-  /// Whether it ended because its group was lost, and can only begin again from the latest checkpoint.
+  /// Whether it ended because its group was lost: only a restart from the latest checkpoint can continue the run.
   bool needs_restart = false;
-  /// Identity of the tracked state; empty when the function threw or tracked nothing.
+  /// The digest of the tracked state; empty if the function threw or tracked nothing.
   std::string state_sha256;
 
   bool operator==(const worker_finished&) const = default;
@@ -142,8 +143,8 @@ struct worker_finished {
 
 TROUPE_INSPECT(worker_finished, run, generation, worker, step, reason, stopped, needs_restart, state_sha256)
 
-/// A worker's device does not let go of a group that was given up, so that the process has to end: it asks for leave.
-/// Answered by `exit_granted`, when it is its turn. From a worker to the collectives actor.
+/// Asks for permission to exit, because the worker's device does not release an aborted group. Answered by
+/// `exit_granted` when it is this worker's turn. From a worker to the collectives actor.
 struct exit_request {
   run_id run;
   generation_id generation;
@@ -156,9 +157,9 @@ struct exit_request {
 
 TROUPE_INSPECT(exit_request, run, generation, worker, reason)
 
-/// The worker may end itself.
+/// The worker may exit.
 struct exit_granted {
-  /// Nobody else has the state of the run: it is to be copied out first.
+  /// No other process has the run's state: the worker copies it out first.
   bool is_last_holder = false;
 
   bool operator==(const exit_granted&) const = default;
@@ -166,8 +167,8 @@ struct exit_granted {
 
 TROUPE_INSPECT(exit_granted, is_last_holder)
 
-/// A worker that has asked for leave goes on after all: what hung has come back. From the worker to the collectives
-/// actor.
+/// Withdraws an `exit_request`: the hanging call has returned, and the worker continues. From the worker to the
+/// collectives actor.
 struct exit_withdrawn {
   run_id run;
   worker_id worker;
@@ -181,7 +182,7 @@ TROUPE_INSPECT(exit_withdrawn, run, worker)
 struct worker_gone {
   run_id run;
   worker_id worker;
-  /// Members of the last generation that live: they have the state.
+  /// The number of live members of the last generation. They have the state.
   std::uint32_t holders_left = 0;
 
   bool operator==(const worker_gone&) const = default;

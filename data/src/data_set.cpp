@@ -34,8 +34,6 @@ std::string fingerprint_of(std::string_view text) {
   return hash.digest();
 }
 
-// -- zip and concatenate ----------------------------------------------------------------------------------------------
-
 namespace {
 
 std::string fingerprint_of_parts(std::string_view how, const std::vector<data_set_ptr>& parts) {
@@ -188,8 +186,6 @@ expected<data_set_ptr> concatenate(std::vector<data_set_ptr> parts) {
   return std::make_shared<const concatenated>(std::move(parts));
 }
 
-// -- parts of a data set ----------------------------------------------------------------------------------------------
-
 namespace {
 
 /// Some samples of another data set: sample i is its sample `number(i)`.
@@ -299,8 +295,6 @@ expected<split_data_set> split(const data_set_ptr& whole, double validation_frac
   return split_data_set{std::make_shared<const permuted>(whole, 0, training, seed),
                         std::make_shared<const permuted>(whole, training, validation, seed)};
 }
-
-// -- table ------------------------------------------------------------------------------------------------------------
 
 namespace {
 

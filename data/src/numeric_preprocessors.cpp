@@ -23,8 +23,14 @@ class numeric_preprocessor : public column_preprocessor {
   [[nodiscard]] expected<column_spec> output_column(const column_spec& column) const override {
     if (auto good = check(column); !good)
       return fail(std::move(good.error()));
+    for (const auto* what : learned())
+      if (auto values = kept(column, what); !values)
+        return fail(std::move(values.error()));
     return column_spec{column.name, dtype::f32, column.shape, {}};
   }
+
+  /// The names of what `fit` keeps for each feature.
+  [[nodiscard]] virtual std::vector<const char*> learned() const { return {}; }
 
   [[nodiscard]] expected<void> check(const column_spec& column) const {
     if (column.categories || !is_readable(column.type))
@@ -136,12 +142,7 @@ class linear_scaler : public numeric_preprocessor {
  protected:
   [[nodiscard]] virtual double shift() const noexcept { return 0; }
 
-  [[nodiscard]] expected<column_spec> output_column(const column_spec& column) const override {
-    for (const auto* what : {"offset", "scale"})
-      if (auto values = kept(column, what); !values)
-        return fail(std::move(values.error()));
-    return numeric_preprocessor::output_column(column);
-  }
+  [[nodiscard]] std::vector<const char*> learned() const override { return {"offset", "scale"}; }
 
   [[nodiscard]] expected<void> apply(const column_spec& column, std::span<const std::byte> from,
                                      std::span<std::byte> to) const override {
@@ -262,11 +263,7 @@ class imputer final : public numeric_preprocessor {
  protected:
   [[nodiscard]] std::string_view kind() const noexcept override { return "mean_imputer"; }
 
-  [[nodiscard]] expected<column_spec> output_column(const column_spec& column) const override {
-    if (auto values = kept(column, "mean"); !values)
-      return fail(std::move(values.error()));
-    return numeric_preprocessor::output_column(column);
-  }
+  [[nodiscard]] std::vector<const char*> learned() const override { return {"mean"}; }
 
   [[nodiscard]] expected<void> apply(const column_spec& column, std::span<const std::byte> from,
                                      std::span<std::byte> to) const override {

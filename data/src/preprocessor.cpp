@@ -104,8 +104,6 @@ expected<preprocessor_ptr> load_preprocessor(const serialization::checkpoint& so
   return made;
 }
 
-// -- one column at a time ---------------------------------------------------------------------------------------------
-
 nlohmann::json column_preprocessor::description() const {
   auto result = options();
   result["kind"] = kind();
@@ -168,8 +166,6 @@ tl::unexpected<error> column_preprocessor::not_fitted(const column_spec& column)
                                                   "checkpoint",
                                                   kind(), column.name));
 }
-
-// -- join, chain ------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -303,8 +299,6 @@ preprocessor_ptr chain(std::vector<preprocessor_ptr> parts) {
   return std::make_shared<chained>(std::move(parts));
 }
 
-// -- descriptions -----------------------------------------------------------------------------------------------------
-
 namespace {
 
 unknown_category unknown_of(const nlohmann::json& x) {
@@ -366,8 +360,6 @@ expected<preprocessor_ptr> make_preprocessor(const nlohmann::json& description) 
     return fail(errc::damaged, fmt::format("invalid description of a preprocessor: {}", x.what()));
   }
 }
-
-// -- transformed data sets --------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -142,14 +142,12 @@ TEST_CASE("a child's output arrives line by line and its exit code after it") {
   CHECK(report.describe() == "exit code 3");
   CHECK(std::set<std::string>(report.last_lines.begin(), report.last_lines.end()) ==
         std::set<std::string>{"to output", "to error"});
-  CHECK(f.supervisor.running().empty());
 }
 
 TEST_CASE("a killed child is reported with its signal") {
   fixture f;
   auto pid = f.start({"wait"});
   f.events.wait_for_line(pid);
-  CHECK(f.supervisor.running() == std::vector{pid});
   CHECK(f.supervisor.kill(pid, SIGKILL));
   auto report = f.events.wait_for_end(pid).reports.front();
   CHECK(report.signal == SIGKILL);
@@ -164,14 +162,6 @@ TEST_CASE("a child's default action for SIGTERM ends it") {
   f.events.wait_for_line(pid);
   CHECK(f.supervisor.kill(pid, SIGTERM));
   CHECK(f.events.wait_for_end(pid).reports.front().describe() == "killed by signal 15 (SIGTERM)");
-}
-
-TEST_CASE("kill_all ends every child") {
-  fixture f;
-  std::vector<pid_t> children{f.start({"wait"}), f.start({"wait"}), f.start({"wait"})};
-  f.supervisor.kill_all();
-  for (auto pid : children)
-    CHECK(f.events.wait_for_end(pid).reports.front().signal == SIGKILL);
 }
 
 TEST_CASE("the destructor ends and reaps every child and calls no callback") {
@@ -252,7 +242,6 @@ TEST_CASE("a specification with a closed socket is rejected") {
   auto spec = f.spec({"exit", "0"});
   spec.descriptor_socket = 1'000'000;
   CHECK_FALSE(f.supervisor.start(spec).has_value());
-  CHECK(f.supervisor.running().empty());
 }
 
 TEST_CASE("a child gets the environment and the directory of its specification and nothing else") {
@@ -413,7 +402,6 @@ TEST_CASE("a failed start reports the reason") {
     REQUIRE_FALSE(pid);
     CHECK(pid.error().message.find("scripts cannot be started") != std::string::npos);
   }
-  CHECK(f.supervisor.running().empty());
 }
 
 TEST_CASE("a program that is replaced after it was opened still runs in its old version") {

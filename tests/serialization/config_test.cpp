@@ -195,16 +195,6 @@ TEST_CASE("an invalid endpoint is refused with its text and an example") {
   }
 }
 
-TEST_CASE("modes have the names that users type") {
-  CHECK(to_string(resume_mode::automatic) == "auto");
-  CHECK(to_string(resume_mode::never) == "never");
-  CHECK(to_string(resume_mode::required) == "required");
-  CHECK(to_string(placement_strategy::pack) == "pack");
-  CHECK(to_string(placement_strategy::spread) == "spread");
-  CHECK(to_string(placement_strategy::strict_pack) == "strict_pack");
-  CHECK(to_string(placement_strategy::strict_spread) == "strict_spread");
-}
-
 TEST_CASE("a number of workers is one number or a range, and is written as it is read") {
   struct row {
     std::string text;

@@ -154,8 +154,6 @@ void shm_reducer::look_at_operands(const tree_reduction& what) {
   }
 }
 
-// -- one contribution for each rank ----------------------------------------------------------------------------------
-
 expected<void> shm_reducer::all_reduce(const call_record& call, const tree_reduction& what, std::span<std::byte> data) {
   const auto whole = byte_range{0, data.size()};
   const std::byte* mine = data.data();

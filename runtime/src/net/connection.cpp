@@ -31,8 +31,6 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-// -- where an actor system keeps its keys
-
 /// CAF keeps settings that it does not know under any name; its own names for these files are gone in 1.1.
 constexpr std::string_view certificate_setting = "troupe.tls.certificate";
 constexpr std::string_view key_setting = "troupe.tls.key";
@@ -41,8 +39,6 @@ constexpr std::string_view ca_setting = "troupe.tls.ca";
 std::string setting(const caf::actor_system& system, std::string_view name) {
   return caf::get_or(system.config(), name, std::string{});
 }
-
-// -- reaching a host
 
 tl::unexpected<error> unreachable(const endpoint& where, std::string_view why) {
   return fail(errc::unreachable,

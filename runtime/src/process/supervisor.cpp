@@ -60,8 +60,6 @@ class process_supervisor::impl {
   [[nodiscard]] expected<void> open();
   [[nodiscard]] expected<pid_t> start(const process_spec& spec);
   bool kill(pid_t pid, int signal);
-  void kill_all();
-  [[nodiscard]] std::vector<pid_t> running() const;
 
  private:
   struct start_request {
@@ -72,6 +70,7 @@ class process_supervisor::impl {
   // All functions below run on the supervisor's thread.
   void run();
   [[nodiscard]] bool has_work();
+  void kill_all();
   [[nodiscard]] int wait_milliseconds() const;
   void handle(event_source source);
   void serve_requests();
@@ -161,14 +160,6 @@ void process_supervisor::impl::kill_all() {
   for (auto& [pid, x] : children_)
     if (!x.report)
       x.kill_group();
-}
-
-std::vector<pid_t> process_supervisor::impl::running() const {
-  std::lock_guard guard{mutex_};
-  std::vector<pid_t> result;
-  for (const auto& [pid, x] : children_)
-    result.push_back(pid);
-  return result;
 }
 
 void process_supervisor::impl::wake() {
@@ -356,14 +347,6 @@ expected<pid_t> process_supervisor::start(const process_spec& spec) {
 
 bool process_supervisor::kill(pid_t pid, int signal) {
   return impl_->kill(pid, signal);
-}
-
-void process_supervisor::kill_all() {
-  impl_->kill_all();
-}
-
-std::vector<pid_t> process_supervisor::running() const {
-  return impl_->running();
 }
 
 } // namespace troupe::runtime

@@ -234,7 +234,5 @@ struct endpoint {
 [[nodiscard]] expected<endpoint> parse_endpoint(const std::string& text);
 
 [[nodiscard]] std::string to_string(const endpoint& where);
-[[nodiscard]] std::string to_string(resume_mode mode);
-[[nodiscard]] std::string to_string(placement_strategy strategy);
 
 } // namespace troupe

@@ -149,8 +149,6 @@ TROUPE_INSPECT(run_result, run, name, status, steps, metrics, state_sha256, late
 /// The text of `result.json`.
 [[nodiscard]] std::string to_json(const run_result& result);
 
-// -- events ---------------------------------------------------------------------------------------------------------
-
 /// All workers have joined and enter the training function.
 struct run_started {
   run_id run;

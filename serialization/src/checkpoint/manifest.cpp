@@ -21,8 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// -- the frame, see schema/snapshot.capnp ---------------------------------------------------------------------------
-
+// A frame precedes the message: see schema/snapshot.capnp.
 constexpr std::string_view magic = "TRPSNAP\n";
 constexpr std::size_t version_offset = 8;
 constexpr std::size_t length_offset = 16;
@@ -97,8 +96,6 @@ expected<std::vector<std::byte>> read_whole(const fs::path& path, file_system& f
   return result;
 }
 
-// -- to the message -------------------------------------------------------------------------------------------------
-
 capnp::Text::Reader text(const std::string& value) {
   return {value.c_str(), value.size()};
 }
@@ -161,8 +158,6 @@ void put_lists(schema::Snapshot::Builder target, const manifest& content) {
     attachments[i++].setJson(text(json));
   }
 }
-
-// -- from the message -----------------------------------------------------------------------------------------------
 
 std::string string_of(capnp::Text::Reader value) {
   return {value.begin(), value.size()};

@@ -151,30 +151,4 @@ std::string to_string(const endpoint& where) {
   return bare ? fmt::format("{}:{}", where.host, where.port) : fmt::format("[{}]:{}", where.host, where.port);
 }
 
-std::string to_string(resume_mode mode) {
-  switch (mode) {
-  case resume_mode::automatic:
-    return "auto";
-  case resume_mode::never:
-    return "never";
-  case resume_mode::required:
-    return "required";
-  }
-  return "invalid";
-}
-
-std::string to_string(placement_strategy strategy) {
-  switch (strategy) {
-  case placement_strategy::pack:
-    return "pack";
-  case placement_strategy::spread:
-    return "spread";
-  case placement_strategy::strict_pack:
-    return "strict_pack";
-  case placement_strategy::strict_spread:
-    return "strict_spread";
-  }
-  return "invalid";
-}
-
 } // namespace troupe

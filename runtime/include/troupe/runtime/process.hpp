@@ -122,12 +122,6 @@ class process_supervisor {
   /// Sends a signal to one child, or SIGKILL to its whole process group. False if it has already ended.
   bool kill(pid_t pid, int signal);
 
-  /// Sends SIGKILL to all children and their process groups.
-  void kill_all();
-
-  /// The children that have not yet been reaped.
-  [[nodiscard]] std::vector<pid_t> running() const;
-
  private:
   class impl;
 

@@ -36,7 +36,8 @@ basic_device_group::basic_device_group(std::shared_ptr<device> where, rank_id ra
       on_hang_(std::move(on_hang)),
       deadline_(deadline),
       name_(std::move(name)),
-      arithmetic_(std::move(where)) {}
+      arithmetic_(where),
+      events_(std::move(where)) {}
 
 expected<void> basic_device_group::open() {
   // Communication takes priority over the rest of backward: peers wait for it.
@@ -126,11 +127,8 @@ expected<void> basic_device_group::run(expected<void> (basic_device_group::*job)
                                        const reduction& what) {
   if (auto fine = state(); !fine)
     return fine;
-  milestones_.push_back({what.ready, waits_for::own_gpu});
-  {
-    const std::lock_guard lock{under_way_mutex_};
-    under_way_ = what.call;
-  }
+  progress_.expect(what.ready, waits_for::own_gpu);
+  progress_.begin(what.call);
   if (auto done = (this->*job)(what); !done)
     return fail_with({done.error().code, fmt::format("{}, {}: {}", named(), what.call, done.error().message)});
   return {};
@@ -139,10 +137,7 @@ expected<void> basic_device_group::run(expected<void> (basic_device_group::*job)
 expected<void> basic_device_group::finish() {
   if (std::exchange(is_begun_, false))
     static_cast<void>(start([this] { return end_all(); }).wait());
-  const std::lock_guard lock{events_mutex_};
-  // Completed, or never waited for again.
-  std::ranges::move(used_events_, std::back_inserter(free_events_));
-  used_events_.clear();
+  events_.recycle();
   return state();
 }
 
@@ -154,38 +149,20 @@ expected<void> basic_device_group::end_all() {
     static_cast<void>(wait_for(*x.event, x.call, x.ends_at));
   }
   expected_.clear();
-  milestones_.clear();
-  {
-    const std::lock_guard lock{under_way_mutex_};
-    under_way_.clear();
-  }
+  progress_.clear();
   if (has_failed())
     let_go();
   return state();
 }
 
-/// On the group's thread, periodically while it waits.
-void basic_device_group::look_at_gpu() noexcept {
-  for (const auto& next : milestones_)
-    if (const auto has_come = next.event->has_completed(); has_come && !*has_come) {
-      awaits_own_gpu_ = next.whom == waits_for::own_gpu;
-      return;
-    }
-  awaits_own_gpu_ = false;
-}
-
 std::string basic_device_group::describe() const {
-  const std::lock_guard lock{under_way_mutex_};
-  if (under_way_.empty())
-    return fmt::format("{}, outside a reduction", name_);
-  return fmt::format("{}, in {}{}", name_, under_way_,
-                     awaits_own_gpu() ? ", which waits for this worker's own GPU" : "");
+  return fmt::format("{}, {}", name_, progress_.describe());
 }
 
 expected<void> basic_device_group::poll(const std::function<expected<bool>()>& is_done, const std::string& what,
                                         clock::time_point ends_at) {
   auto done = look_until(is_done, what, ends_at);
-  awaits_own_gpu_ = false;
+  progress_.forget();
   return done;
 }
 
@@ -198,16 +175,16 @@ expected<void> basic_device_group::look_until(const std::function<expected<bool>
     if (*done)
       return {};
     if (looks > 0 && looks % looks_between_looks_at_gpu == 0)
-      look_at_gpu();
+      progress_.look();
     if (auto fine = look_around(); !fine)
       return fail_with(std::move(fine.error()));
     if (clock::now() > ends_at) {
-      look_at_gpu();
+      progress_.look();
       return fail_with(
           {errc::timed_out,
            fmt::format("{}: {} did not end within {} ms: {}", named(), what, deadline_.load().count(),
-                       awaits_own_gpu_ ? "this worker's own GPU has not reached it"
-                                       : "a peer is late or lost, or the device hangs; check the other ranks")});
+                       awaits_own_gpu() ? "this worker's own GPU has not reached it"
+                                        : "a peer is late or lost, or the device hangs; check the other ranks")});
     }
     if (looks < looks_without_sleep)
       std::this_thread::yield();
@@ -226,44 +203,16 @@ expected<void> basic_device_group::expect(stream_handle stream, const reduction&
   if (!event)
     return fail(std::move(event.error()));
   expected_.push_back({*event, what.call, what.ends_at});
-  milestones_.push_back({*event, whom});
+  progress_.expect(*event, whom);
   return {};
 }
 
 expected<void> basic_device_group::mark(stream_handle stream, waits_for whom) {
-  return record_event(stream).map([&](const device_event* event) { milestones_.push_back({event, whom}); });
-}
-
-expected<device_event*> basic_device_group::record_event(stream_handle stream) {
-  const std::lock_guard lock{events_mutex_};
-  if (free_events_.empty()) {
-    auto made = device_event::make(where_);
-    if (!made)
-      return fail(std::move(made.error()));
-    free_events_.push_back(std::make_unique<device_event>(std::move(*made)));
-  }
-  if (auto recorded = free_events_.back()->record(stream); !recorded)
-    return fail(std::move(recorded.error()));
-  used_events_.push_back(std::move(free_events_.back()));
-  free_events_.pop_back();
-  return used_events_.back().get();
-}
-
-expected<void> basic_device_group::state() const {
-  if (!has_failed())
-    return {};
-  const std::lock_guard lock{failure_mutex_};
-  return fail(failure_);
+  return record_event(stream).map([&](const device_event* event) { progress_.expect(event, whom); });
 }
 
 expected<void> basic_device_group::fail_with(error reason) {
-  {
-    const std::lock_guard lock{failure_mutex_};
-    if (!has_failed_) {
-      failure_ = std::move(reason);
-      has_failed_ = true;
-    }
-  }
+  failure_.set(std::move(reason));
   wake();
   return state();
 }

@@ -1,7 +1,10 @@
 #pragma once
 
+#include "device/event_pool.hpp"
+#include "device/progress.hpp"
 #include "device/tree.hpp"
 #include "transport/call_checks.hpp"
+#include "transport/first_failure.hpp"
 
 #include <troupe/collectives/call_queue.hpp>
 #include <troupe/collectives/device_group.hpp>
@@ -10,7 +13,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,7 +59,7 @@ class basic_device_group : public device_group {
                                  const device_event& ready, std::uint64_t divisor, std::size_t part) override;
   expected<void> finish() override;
   void abort(error reason) noexcept override;
-  bool awaits_own_gpu() const noexcept override { return awaits_own_gpu_; }
+  bool awaits_own_gpu() const noexcept override { return progress_.awaits_own_gpu(); }
   std::string describe() const override;
 
  protected:
@@ -104,21 +106,19 @@ class basic_device_group : public device_group {
 
   // -- for the implementations
 
-  [[nodiscard]] expected<void> state() const;
-  [[nodiscard]] bool has_failed() const noexcept { return has_failed_.load(std::memory_order_acquire); }
+  [[nodiscard]] expected<void> state() const { return failure_.state(); }
+  [[nodiscard]] bool has_failed() const noexcept { return failure_.is_set(); }
   /// Records the reason unless there is one already; returns the first one.
   [[nodiscard]] expected<void> fail_with(error reason);
   /// Polls until `is_done` returns true. Fails as `look_around` does, and at the deadline.
   [[nodiscard]] expected<void> poll(const std::function<expected<bool>()>& is_done, const std::string& what,
                                     clock::time_point ends_at);
   [[nodiscard]] expected<void> wait_for(const device_event& event, const std::string& what, clock::time_point ends_at);
-  /// What a stream waits for before it reaches an event.
-  enum class waits_for : std::uint8_t { own_gpu, peers };
   /// Records an event of the group on `stream`; `finish` waits for it.
   [[nodiscard]] expected<void> expect(stream_handle stream, const reduction& what, waits_for whom);
   /// The same for an intermediate point: it only tells what the stream waits for.
   [[nodiscard]] expected<void> mark(stream_handle stream, waits_for whom);
-  [[nodiscard]] expected<device_event*> record_event(stream_handle stream);
+  [[nodiscard]] expected<device_event*> record_event(stream_handle stream) { return events_.record(stream); }
   /// Returns once all work on `stream` is done. If it hangs, ends this process.
   void settle(const device_stream& stream) noexcept;
   /// Ends the jobs. The first call in a destructor.
@@ -144,14 +144,10 @@ class basic_device_group : public device_group {
   [[nodiscard]] expected<void> run(expected<void> (basic_device_group::*job)(const reduction&), const reduction& what);
   [[nodiscard]] expected<void> look_until(const std::function<expected<bool>()>& is_done, const std::string& what,
                                           clock::time_point ends_at);
-  void look_at_gpu() noexcept;
 
   /// Transfers the caller's events to events of the group, in order.
   device_stream gate_;
-  /// The free ones, and those of the reductions since the last `finish`.
-  std::mutex events_mutex_;
-  std::vector<std::unique_ptr<device_event>> free_events_;
-  std::vector<std::unique_ptr<device_event>> used_events_;
+  event_pool events_;
 
   struct expectation {
     device_event* event;
@@ -161,24 +157,11 @@ class basic_device_group : public device_group {
   /// Used on the group's thread.
   std::vector<expectation> expected_;
 
-  struct milestone {
-    const device_event* event;
-    waits_for whom;
-  };
-  /// Used on the group's thread; in the order in which they complete.
-  std::vector<milestone> milestones_;
-
-  std::atomic<bool> awaits_own_gpu_{false};
-  mutable std::mutex under_way_mutex_;
-  /// The last reduction that is on streams or on its way there; empty once all have ended.
-  std::string under_way_;
+  device_progress progress_;
+  first_failure failure_;
 
   std::uint64_t sequence_ = 0;
   leaves_plan leaves_;
-
-  std::atomic<bool> has_failed_{false};
-  mutable std::mutex failure_mutex_;
-  error failure_;
 
   call_queue jobs_;
   bool is_begun_ = false;

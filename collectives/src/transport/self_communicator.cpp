@@ -1,4 +1,5 @@
 #include "transport/communicator.hpp"
+#include "transport/first_failure.hpp"
 
 #include <troupe/collectives/communicator.hpp>
 
@@ -18,18 +19,17 @@ class self_transport final : public transport {
   std::uint32_t world_size() const noexcept override { return 1; }
 
   expected<void> begin(const call_record& call) override {
-    const std::lock_guard lock{mutex_};
-    call_ = call;
-    return state();
+    {
+      const std::lock_guard lock{mutex_};
+      call_ = call;
+    }
+    return finish();
   }
   ticket send(std::uint32_t, std::uint64_t, const std::byte*, std::size_t) override { return 0; }
   ticket receive(std::uint32_t, std::uint64_t, std::byte*, std::size_t) override { return 0; }
   expected<void> wait(ticket) override { return finish(); }
 
-  expected<void> finish() override {
-    const std::lock_guard lock{mutex_};
-    return state();
-  }
+  expected<void> finish() override { return failure_.state(); }
 
   flight_record record() const override {
     const std::lock_guard lock{mutex_};
@@ -43,22 +43,12 @@ class self_transport final : public transport {
 
   void set_deadline(std::chrono::milliseconds) noexcept override {}
 
-  void abort(error reason) noexcept override {
-    const std::lock_guard lock{mutex_};
-    if (failure_.code == errc::none)
-      failure_ = std::move(reason);
-  }
+  void abort(error reason) noexcept override { failure_.set(std::move(reason)); }
 
  private:
-  expected<void> state() const {
-    if (failure_.code == errc::none)
-      return {};
-    return fail(failure_);
-  }
-
   const generation_id generation_;
+  first_failure failure_;
   mutable std::mutex mutex_;
-  error failure_;
   call_record call_;
 };
 

@@ -184,10 +184,8 @@ class table_builder {
       if (wanted.from.empty())
         wanted.from = {wanted.name};
       for (const auto& name : wanted.from) {
-        auto field = find_field(names_, name, file_);
-        if (!field)
-          return fail(std::move(field.error()));
-        targets_.push_back({*field, static_cast<std::size_t>(&wanted - columns_.data())});
+        TROUPE_TRY(auto field, find_field(names_, name, file_));
+        targets_.push_back({field, static_cast<std::size_t>(&wanted - columns_.data())});
       }
     }
     for (const auto& wanted : columns_)
@@ -261,31 +259,26 @@ expected<void> check(const csv_options& options) {
 } // namespace
 
 expected<std::vector<column>> parse_csv(std::string_view text, const std::string& file, const csv_options& options) {
-  if (auto good = check(options); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(check(options));
   auto rows = csv_rows{text, file, options.delimiter};
   rows.skip_lines(options.skip_lines);
   auto table = table_builder{file, options};
   auto begun = false;
   for (;;) {
-    auto more = rows.next();
+    TROUPE_TRY(auto more, rows.next());
     if (!more)
-      return fail(std::move(more.error()));
-    if (!*more)
       break;
     auto empty_line = rows.fields().size() == 1 && rows.fields().front().empty();
     if (empty_line && (!begun || table.fields() > 1))
       continue;
     auto is_header = !begun && options.header;
     if (!begun) {
-      if (auto done = table.begin(rows.fields()); !done)
-        return fail(std::move(done.error()));
+      TROUPE_TRY(table.begin(rows.fields()));
       begun = true;
     }
     if (is_header)
       continue;
-    if (auto done = table.add(rows); !done)
-      return fail(std::move(done.error()));
+    TROUPE_TRY(table.add(rows));
   }
   if (!begun)
     return fail(errc::damaged, fmt::format("{}: it has no rows{}", file,
@@ -294,10 +287,8 @@ expected<std::vector<column>> parse_csv(std::string_view text, const std::string
 }
 
 expected<std::vector<column>> read_csv(const std::filesystem::path& path, const csv_options& options) {
-  auto content = open_bytes(path);
-  if (!content)
-    return fail(std::move(content.error()));
-  return parse_csv(content->text(), path.string(), options);
+  TROUPE_TRY(auto content, open_bytes(path));
+  return parse_csv(content.text(), path.string(), options);
 }
 
 } // namespace troupe::data

@@ -46,10 +46,8 @@ expected<bool> csv_rows::next() {
   if (at_ == end_)
     return false;
   for (;;) {
-    auto field = at_ != end_ && *at_ == quote ? quoted_field() : plain_field();
-    if (!field)
-      return fail(std::move(field.error()));
-    fields_.push_back(*field);
+    TROUPE_TRY(auto field, at_ != end_ && *at_ == quote ? quoted_field() : plain_field());
+    fields_.push_back(field);
     if (at_ == end_ || take_line_break())
       return true;
     ++at_; // the delimiter

@@ -61,8 +61,7 @@ class zipped final : public data_set {
     std::size_t column = 0;
     batch piece;
     for (const auto& part : parts_) {
-      if (auto done = part->fetch(samples, piece); !done)
-        return done;
+      TROUPE_TRY(part->fetch(samples, piece));
       for (std::size_t i = 0; i < part->columns().size(); ++i)
         std::ranges::copy(piece.bytes(i), out.bytes(column++).begin());
     }
@@ -102,8 +101,7 @@ class concatenated final : public data_set {
         }
       if (own.empty())
         continue;
-      if (auto done = parts_[p]->fetch(own, piece); !done)
-        return done;
+      TROUPE_TRY(parts_[p]->fetch(own, piece));
       scatter(piece, places, out);
     }
     return {};
@@ -143,8 +141,7 @@ expected<void> check_names(std::span<const column_spec> columns) {
 } // namespace
 
 expected<data_set_ptr> zip(std::vector<data_set_ptr> parts) {
-  if (auto good = check_parts(parts); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(check_parts(parts));
   std::vector<column_spec> all;
   std::vector<column> columns;
   auto tables = true;
@@ -162,14 +159,12 @@ expected<data_set_ptr> zip(std::vector<data_set_ptr> parts) {
   // A single table saves a copy in each fetch.
   if (tables)
     return make_table(std::move(columns));
-  if (auto good = check_names(all); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(check_names(all));
   return std::make_shared<const zipped>(std::move(parts));
 }
 
 expected<data_set_ptr> concatenate(std::vector<data_set_ptr> parts) {
-  if (auto good = check_parts(parts); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(check_parts(parts));
   auto first = parts.front()->columns();
   for (std::size_t p = 1; p < parts.size(); ++p) {
     auto other = parts[p]->columns();
@@ -386,8 +381,7 @@ expected<data_set_ptr> make_table(std::vector<column> columns) {
                       column.spec.name, column.samples(), columns.front().spec.name, columns.front().samples()));
     specs.push_back(column.spec);
   }
-  if (auto good = check_names(specs); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(check_names(specs));
   return std::make_shared<const table>(std::move(columns));
 }
 

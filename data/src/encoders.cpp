@@ -119,17 +119,14 @@ class encoder : public column_preprocessor {
 
   [[nodiscard]] expected<void> adopt_state(const std::string& prefix,
                                            const std::map<std::string, state_tensor>& tensors) final {
-    if (auto done = column_preprocessor::adopt_state(prefix, tensors); !done)
-      return done;
+    TROUPE_TRY(column_preprocessor::adopt_state(prefix, tensors));
     for (const auto& name : columns()) {
-      auto kept = categories({name, dtype::i64, {}, {}});
-      if (!kept)
-        return fail(std::move(kept.error()));
+      TROUPE_TRY(auto kept, categories({name, dtype::i64, {}, {}}));
       auto end = std::int64_t{0};
-      for (auto next : kept->ends)
+      for (auto next : kept.ends)
         if (std::exchange(end, next) > next)
           return fail(mismatch(name, "has inconsistent categories in the checkpoint"));
-      if (static_cast<std::size_t>(end) != kept->bytes.size())
+      if (static_cast<std::size_t>(end) != kept.bytes.size())
         return fail(mismatch(name, "has inconsistent categories in the checkpoint"));
     }
     return {};
@@ -158,8 +155,7 @@ class encoder : public column_preprocessor {
 
   /// The categories for a column to be encoded.
   [[nodiscard]] expected<category_view> categories_for(const column_spec& column) const {
-    if (auto good = check(column); !good)
-      return fail(std::move(good.error()));
+    TROUPE_TRY(check(column));
     auto result = categories(column);
     if (result && result->of_texts != (column.categories != nullptr))
       return fail(mismatch(column.name,
@@ -171,26 +167,24 @@ class encoder : public column_preprocessor {
   /// Calls `f(sample, index)` for each sample; an unknown category has the index `size()`.
   template <class F>
   [[nodiscard]] expected<void> for_each_number(const column_spec& column, std::span<const std::byte> from, F f) const {
-    auto known = categories_for(column);
-    if (!known)
-      return fail(std::move(known.error()));
+    TROUPE_TRY(auto known, categories_for(column));
     constexpr auto not_looked_up = std::numeric_limits<std::size_t>::max();
     std::vector<std::size_t> number_of_code(column.categories ? column.categories->size() : 0, not_looked_up);
     auto find = [&](std::int64_t value) {
       if (!column.categories)
-        return known->find(value);
+        return known.find(value);
       if (value < 0 || static_cast<std::size_t>(value) >= number_of_code.size())
-        return known->size();
+        return known.size();
       auto& number = number_of_code[static_cast<std::size_t>(value)];
       if (number == not_looked_up)
-        number = known->find((*column.categories)[static_cast<std::size_t>(value)]);
+        number = known.find((*column.categories)[static_cast<std::size_t>(value)]);
       return number;
     };
     return with_numbers(column.type, from, [&](auto values) -> expected<void> {
       for (std::size_t i = 0; i < values.size(); ++i) {
         auto value = static_cast<std::int64_t>(values[i]);
         auto number = find(value);
-        if (number == known->size() && !has_own_category())
+        if (number == known.size() && !has_own_category())
           return fail(errc::invalid_argument,
                       fmt::format("{}: column '{}': {} was not in the training data: clean the data, or encode with "
                                   "unknown_category::own_category",
@@ -296,8 +290,7 @@ class ordinal final : public encoder {
   [[nodiscard]] std::string_view kind() const noexcept override { return "ordinal_encoder"; }
 
   [[nodiscard]] expected<column_spec> output_column(const column_spec& column) const override {
-    if (auto known = categories_for(column); !known)
-      return fail(std::move(known.error()));
+    TROUPE_TRY(categories_for(column));
     return column_spec{column.name, dtype::i64, {}, {}};
   }
 
@@ -309,13 +302,11 @@ class ordinal final : public encoder {
   }
 
   [[nodiscard]] expected<column_spec> inverse_column(const column_spec& column) const override {
-    auto known = categories(column);
-    if (!known)
-      return fail(std::move(known.error()));
+    TROUPE_TRY(auto known, categories(column));
     if (column.type != dtype::i64 || !column.shape.empty())
       return fail(errc::mismatch, fmt::format("ordinal_encoder: column '{}' is {}, and must be i64 for the inverse",
                                               column.name, describe(column)));
-    return decoded_column(column, *known);
+    return decoded_column(column, known);
   }
 
   [[nodiscard]] expected<void> apply_inverse(const column_spec& column, std::span<const std::byte> from,
@@ -342,10 +333,8 @@ class one_hot final : public encoder {
   }
 
   [[nodiscard]] expected<column_spec> output_column(const column_spec& column) const override {
-    auto known = categories_for(column);
-    if (!known)
-      return fail(std::move(known.error()));
-    return column_spec{column.name, dtype::f32, {width(*known)}, {}};
+    TROUPE_TRY(auto known, categories_for(column));
+    return column_spec{column.name, dtype::f32, {width(known)}, {}};
   }
 
   [[nodiscard]] expected<void> apply(const column_spec& column, std::span<const std::byte> from,
@@ -357,13 +346,11 @@ class one_hot final : public encoder {
   }
 
   [[nodiscard]] expected<column_spec> inverse_column(const column_spec& column) const override {
-    auto known = categories(column);
-    if (!known)
-      return fail(std::move(known.error()));
-    if (column.type != dtype::f32 || column.shape != std::vector{width(*known)})
+    TROUPE_TRY(auto known, categories(column));
+    if (column.type != dtype::f32 || column.shape != std::vector{width(known)})
       return fail(errc::mismatch, fmt::format("one_hot_encoder: column '{}' is {}, and must be f32[{}] for the inverse",
-                                              column.name, describe(column), width(*known)));
-    return decoded_column(column, *known);
+                                              column.name, describe(column), width(known)));
+    return decoded_column(column, known);
   }
 
   /// Decodes the largest number of each vector; of equal ones the first.

@@ -100,8 +100,7 @@ expected<std::vector<float>> feature_rows(const batch& samples, std::span<const 
   std::vector<float> rows(samples.size() * width);
   std::uint64_t first = 0;
   for (auto index : indices) {
-    if (auto added = scatter_column(samples, index, known, rows, width, first); !added)
-      return fail(std::move(added.error()));
+    TROUPE_TRY(scatter_column(samples, index, known, rows, width, first));
     first += samples.columns()[index].elements();
   }
   return rows;

@@ -128,20 +128,13 @@ column make(const header& head, std::span<const std::byte> values, std::shared_p
 }
 
 expected<column> parse_packed(std::span<const std::byte> content, const std::string& file, std::string name) {
-  auto begin = inflate_gzip(content, most_header_bytes, file);
-  if (!begin)
-    return fail(std::move(begin.error()));
-  auto head = parse_header(begin->bytes, file);
-  if (!head)
-    return fail(std::move(head.error()));
-  auto all = inflate_gzip(content, head->header_bytes + head->value_bytes, file);
-  if (!all)
-    return fail(std::move(all.error()));
-  if (auto good = check_size(*head, all->bytes.size() - head->header_bytes, !all->complete, file); !good)
-    return fail(std::move(good.error()));
-  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(all->bytes));
-  auto values = std::span{*owner}.subspan(head->header_bytes);
-  return make(*head, values, owner, std::move(name));
+  TROUPE_TRY(auto begin, inflate_gzip(content, most_header_bytes, file));
+  TROUPE_TRY(auto head, parse_header(begin.bytes, file));
+  TROUPE_TRY(auto all, inflate_gzip(content, head.header_bytes + head.value_bytes, file));
+  TROUPE_TRY(check_size(head, all.bytes.size() - head.header_bytes, !all.complete, file));
+  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(all.bytes));
+  auto values = std::span{*owner}.subspan(head.header_bytes);
+  return make(head, values, owner, std::move(name));
 }
 
 } // namespace
@@ -150,20 +143,15 @@ expected<column> parse_idx(std::span<const std::byte> content, std::shared_ptr<c
                            const std::string& file, std::string column_name) {
   if (is_gzip(content))
     return parse_packed(content, file, std::move(column_name));
-  auto head = parse_header(content, file);
-  if (!head)
-    return fail(std::move(head.error()));
-  auto values = content.subspan(head->header_bytes);
-  if (auto good = check_size(*head, values.size(), false, file); !good)
-    return fail(std::move(good.error()));
-  return make(*head, values, std::move(owner), std::move(column_name));
+  TROUPE_TRY(auto head, parse_header(content, file));
+  auto values = content.subspan(head.header_bytes);
+  TROUPE_TRY(check_size(head, values.size(), false, file));
+  return make(head, values, std::move(owner), std::move(column_name));
 }
 
 expected<column> read_idx(const std::filesystem::path& path, std::string column_name) {
-  auto content = open_bytes(path);
-  if (!content)
-    return fail(std::move(content.error()));
-  return parse_idx(content->bytes, content->owner, path.string(), std::move(column_name));
+  TROUPE_TRY(auto content, open_bytes(path));
+  return parse_idx(content.bytes, content.owner, path.string(), std::move(column_name));
 }
 
 } // namespace troupe::data

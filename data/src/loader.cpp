@@ -113,8 +113,7 @@ class loader::impl {
     ++counts_.late;
     lock.unlock();
     choose(which.step, samples, numbers_);
-    if (auto done = fetch_guarded(*set_, numbers_, late_); !done)
-      return fail(std::move(done.error()));
+    TROUPE_TRY(fetch_guarded(*set_, numbers_, late_));
     return &late_;
   }
 

@@ -8,10 +8,8 @@
 namespace troupe::data {
 
 expected<column> read_npy(const std::filesystem::path& path, std::string column_name) {
-  auto array = serialization::read_npy(path);
-  if (!array)
-    return fail(std::move(array.error()));
-  auto result = make_column(std::move(column_name), array->spec, std::move(array->bytes));
+  TROUPE_TRY(auto array, serialization::read_npy(path));
+  auto result = make_column(std::move(column_name), array.spec, std::move(array.bytes));
   if (!result)
     return fail(result.error().code, fmt::format("{}: {}", path.string(), result.error().message));
   return result;

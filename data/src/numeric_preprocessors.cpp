@@ -21,11 +21,9 @@ class numeric_preprocessor : public column_preprocessor {
 
  protected:
   [[nodiscard]] expected<column_spec> output_column(const column_spec& column) const override {
-    if (auto good = check(column); !good)
-      return fail(std::move(good.error()));
+    TROUPE_TRY(check(column));
     for (const auto* what : learned())
-      if (auto values = kept(column, what); !values)
-        return fail(std::move(values.error()));
+      TROUPE_TRY(kept(column, what));
     return column_spec{column.name, dtype::f32, column.shape, {}};
   }
 

@@ -73,34 +73,28 @@ void preprocessor::track(tracked_state& state, std::string_view name) {
 }
 
 expected<void> preprocessor::restore(const serialization::checkpoint& source, std::string_view name) {
-  auto stored = stored_description(source, name);
-  if (!stored)
-    return fail(std::move(stored.error()));
-  if (*stored != description())
+  TROUPE_TRY(auto stored, stored_description(source, name));
+  if (stored != description())
     return fail(errc::mismatch, fmt::format("preprocessor '{}' in {} is {}, and this is {}", name,
-                                            source.directory().string(), stored->dump(), description().dump()));
+                                            source.directory().string(), stored.dump(), description().dump()));
   auto prefix = prefix_of(name);
   std::map<std::string, state_tensor> tensors;
   for (const auto& entry : source.content().tensors) {
     if (!entry.spec.name.starts_with(prefix))
       continue;
     auto tensor = state_tensor{entry.spec, std::vector<std::byte>(entry.spec.size_bytes())};
-    if (auto done = source.read_tensor(entry.spec.name, tensor.bytes); !done)
-      return done;
+    TROUPE_TRY(source.read_tensor(entry.spec.name, tensor.bytes));
     tensors.emplace(entry.spec.name, std::move(tensor));
   }
   return adopt_state(prefix, tensors);
 }
 
 expected<preprocessor_ptr> load_preprocessor(const serialization::checkpoint& source, std::string_view name) {
-  auto stored = stored_description(source, name);
-  if (!stored)
-    return fail(std::move(stored.error()));
-  auto made = make_preprocessor(*stored);
+  TROUPE_TRY(auto stored, stored_description(source, name));
+  auto made = make_preprocessor(stored);
   if (!made)
     return made;
-  if (auto done = (*made)->restore(source, name); !done)
-    return fail(std::move(done.error()));
+  TROUPE_TRY((*made)->restore(source, name));
   return made;
 }
 
@@ -113,13 +107,9 @@ nlohmann::json column_preprocessor::description() const {
 
 expected<std::vector<column_spec>> column_preprocessor::output(std::vector<column_spec> columns) const {
   for (const auto& name : columns_) {
-    auto index = index_of(columns, name);
-    if (!index)
-      return fail(std::move(index.error()));
-    auto made = output_column(columns[*index]);
-    if (!made)
-      return fail(std::move(made.error()));
-    columns[*index] = std::move(*made);
+    TROUPE_TRY(auto index, index_of(columns, name));
+    TROUPE_TRY(auto made, output_column(columns[index]));
+    columns[index] = std::move(made);
   }
   return columns;
 }
@@ -134,17 +124,13 @@ expected<std::size_t> column_preprocessor::index_of(std::span<const column_spec>
 
 expected<void> column_preprocessor::change(batch& samples, direction which) const {
   for (const auto& name : columns_) {
-    auto index = index_of(samples.columns(), name);
-    if (!index)
-      return fail(std::move(index.error()));
-    const auto& before = samples.columns()[*index];
-    auto made = which == direction::forward ? output_column(before) : inverse_column(before);
-    if (!made)
-      return fail(std::move(made.error()));
-    auto old = samples.replace(*index, std::move(*made));
+    TROUPE_TRY(auto index, index_of(samples.columns(), name));
+    const auto& before = samples.columns()[index];
+    TROUPE_TRY(auto made, which == direction::forward ? output_column(before) : inverse_column(before));
+    auto old = samples.replace(index, std::move(made));
     auto from = std::span<const std::byte>{old.buffer.bytes().first(old.spec.size_bytes() * samples.size())};
-    auto done = which == direction::forward ? apply(old.spec, from, samples.bytes(*index))
-                                            : apply_inverse(old.spec, from, samples.bytes(*index));
+    auto done = which == direction::forward ? apply(old.spec, from, samples.bytes(index))
+                                            : apply_inverse(old.spec, from, samples.bytes(index));
     if (!done)
       return done;
     samples.recycle(std::move(old));
@@ -202,11 +188,9 @@ class join final : public preprocessor {
   }
 
   [[nodiscard]] expected<void> transform(batch& samples) const override {
-    auto made = output({samples.columns().begin(), samples.columns().end()});
-    if (!made)
-      return fail(std::move(made.error()));
-    auto width = made->back().elements();
-    auto target = samples.add(std::move(made->back()));
+    TROUPE_TRY(auto made, output({samples.columns().begin(), samples.columns().end()}));
+    auto width = made.back().elements();
+    auto target = samples.add(std::move(made.back()));
     std::uint64_t offset = 0;
     for (const auto& name : columns_) {
       auto index = samples.index_of(name);
@@ -260,15 +244,13 @@ class chained final : public preprocessor {
 
   [[nodiscard]] expected<void> transform(batch& samples) const override {
     for (const auto& part : parts_)
-      if (auto done = part->transform(samples); !done)
-        return done;
+      TROUPE_TRY(part->transform(samples));
     return {};
   }
 
   [[nodiscard]] expected<void> inverse(batch& samples) const override {
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part)
-      if (auto done = (*part)->inverse(samples); !done)
-        return done;
+      TROUPE_TRY((*part)->inverse(samples));
     return {};
   }
 
@@ -280,8 +262,7 @@ class chained final : public preprocessor {
   [[nodiscard]] expected<void> adopt_state(const std::string& prefix,
                                            const std::map<std::string, state_tensor>& tensors) override {
     for (std::size_t i = 0; i < parts_.size(); ++i)
-      if (auto done = parts_[i]->adopt_state(fmt::format("{}{}.", prefix, i), tensors); !done)
-        return done;
+      TROUPE_TRY(parts_[i]->adopt_state(fmt::format("{}{}.", prefix, i), tensors));
     return {};
   }
 
@@ -376,8 +357,7 @@ class transformed_set final : public data_set {
 
  protected:
   [[nodiscard]] expected<void> read(std::span<const std::uint64_t> samples, batch& out) const override {
-    if (auto done = set_->fetch(samples, out); !done)
-      return done;
+    TROUPE_TRY(set_->fetch(samples, out));
     return how_->transform(out);
   }
 
@@ -390,10 +370,8 @@ class transformed_set final : public data_set {
 } // namespace
 
 expected<data_set_ptr> transformed(data_set_ptr set, std::shared_ptr<const preprocessor> how) {
-  auto columns = how->output({set->columns().begin(), set->columns().end()});
-  if (!columns)
-    return fail(std::move(columns.error()));
-  return std::make_shared<const transformed_set>(std::move(set), std::move(how), std::move(*columns));
+  TROUPE_TRY(auto columns, how->output({set->columns().begin(), set->columns().end()}));
+  return std::make_shared<const transformed_set>(std::move(set), std::move(how), std::move(columns));
 }
 
 } // namespace troupe::data

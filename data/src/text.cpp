@@ -172,15 +172,12 @@ expected<std::vector<fs::path>> files_of(const fs::path& path) {
 } // namespace
 
 expected<split_text> read_text(const fs::path& path, std::size_t context) {
-  auto files = files_of(path);
-  if (!files)
-    return fail(std::move(files.error()));
+  TROUPE_TRY(auto files, files_of(path));
   std::vector<std::uint8_t> bytes;
-  for (const auto& file : *files) {
+  for (const auto& file : files) {
     if (!bytes.empty())
       bytes.push_back('\n');
-    if (auto done = append_file(file, bytes); !done)
-      return fail(std::move(done.error()));
+    TROUPE_TRY(append_file(file, bytes));
   }
   auto result = make_text(std::move(bytes), context);
   if (!result)

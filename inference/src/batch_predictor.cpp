@@ -67,13 +67,9 @@ class batch_predictor::impl {
       return fail(result.run.reason);
     if (result.run.status == run_status::stopped || config_.output.empty())
       return result;
-    auto predictions = serialization::checkpoint::open(result.run.latest_checkpoint);
-    if (!predictions)
-      return fail(std::move(predictions.error()));
-    auto rows = write_predictions(*predictions, config_.output, config_.existing);
-    if (!rows)
-      return fail(std::move(rows.error()));
-    result.rows = *rows;
+    TROUPE_TRY(auto predictions, serialization::checkpoint::open(result.run.latest_checkpoint));
+    TROUPE_TRY(auto rows, write_predictions(predictions, config_.output, config_.existing));
+    result.rows = rows;
     return result;
   }
 

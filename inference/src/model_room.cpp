@@ -39,8 +39,7 @@ expected<std::vector<std::byte>> read_model(const serialization::checkpoint& sou
     return fail(errc::not_found,
                 fmt::format("{} holds no model: it has no tensor '{}'", source.directory().string(), tensor));
   std::vector<std::byte> room(source.content().tensors[*index].spec.size_bytes());
-  if (auto read = source.read_tensor(*index, room); !read)
-    return fail(std::move(read.error()));
+  TROUPE_TRY(source.read_tensor(*index, room));
   auto model = get_model(room);
   if (!model)
     return fail(model.error().code, fmt::format("{}: {}", source.directory().string(), model.error().message));

@@ -100,8 +100,7 @@ expected<void> write_rows(const serialization::checkpoint& source, std::size_t i
   });
   if (!read)
     return read;
-  if (auto written = text.finish(); !written)
-    return written;
+  TROUPE_TRY(text.finish());
   return target.sync();
 }
 
@@ -110,15 +109,11 @@ expected<void> write_csv(const serialization::checkpoint& source, std::size_t in
   auto& files = serialization::local_files();
   auto temporary = path.parent_path() / fmt::format(".{}.{}.tmp", path.filename().string(), ::getpid());
   auto write = [&]() -> expected<void> {
-    auto target = files.create(temporary);
-    if (!target)
-      return fail(std::move(target.error()));
-    if (auto written = write_rows(source, index, source.content().tensors[index].spec.shape[1], **target); !written)
-      return written;
+    TROUPE_TRY(auto target, files.create(temporary));
+    TROUPE_TRY(write_rows(source, index, source.content().tensors[index].spec.shape[1], *target));
     auto taken = existing == serialization::existing_file::keep ? serialization::if_taken::refuse
                                                                 : serialization::if_taken::replace;
-    if (auto named = files.rename(temporary, path, taken); !named)
-      return named;
+    TROUPE_TRY(files.rename(temporary, path, taken));
     return files.sync_directory(path.has_parent_path() ? path.parent_path() : fs::path{"."});
   };
   auto result = write();
@@ -141,18 +136,14 @@ expected<prediction_format> format_of(const fs::path& path) {
 
 expected<std::uint64_t> write_predictions(const serialization::checkpoint& source, const fs::path& path,
                                           serialization::existing_file existing) {
-  auto format = format_of(path);
-  if (!format)
-    return fail(std::move(format.error()));
+  TROUPE_TRY(auto format, format_of(path));
   auto index = source.find(predictions_tensor);
   if (!index || source.content().tensors[*index].spec.shape.size() != 2 ||
       source.content().tensors[*index].spec.type != dtype::f32)
     return fail(errc::not_found, fmt::format("{} holds no predictions: it was not written by a batch_predictor",
                                              source.directory().string()));
-  auto written = *format == prediction_format::npy ? write_npy(source, *index, path, existing)
-                                                   : write_csv(source, *index, path, existing);
-  if (!written)
-    return fail(std::move(written.error()));
+  TROUPE_TRY(format == prediction_format::npy ? write_npy(source, *index, path, existing)
+                                              : write_csv(source, *index, path, existing));
   return source.content().tensors[*index].spec.shape[0];
 }
 

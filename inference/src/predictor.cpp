@@ -14,8 +14,7 @@ class preprocessed_predictor final : public predictor {
   const std::vector<std::string>& outputs() const noexcept override { return model_->outputs(); }
 
   expected<void> predict(data::batch& rows, std::span<float> out) override {
-    if (auto changed = how_->transform(rows); !changed)
-      return changed;
+    TROUPE_TRY(how_->transform(rows));
     return model_->predict(rows, out);
   }
 
@@ -33,11 +32,9 @@ predictor_ptr preprocessed(std::shared_ptr<const data::preprocessor> how, predic
 expected<std::vector<float>> predict_rows(predictor& model, const data::data_set& set,
                                           std::span<const std::uint64_t> rows) {
   data::batch samples;
-  if (auto fetched = set.fetch(rows, samples); !fetched)
-    return fail(std::move(fetched.error()));
+  TROUPE_TRY(set.fetch(rows, samples));
   std::vector<float> result(rows.size() * model.outputs().size());
-  if (auto predicted = model.predict(samples, result); !predicted)
-    return fail(std::move(predicted.error()));
+  TROUPE_TRY(model.predict(samples, result));
   return result;
 }
 

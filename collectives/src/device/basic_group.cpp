@@ -41,14 +41,10 @@ basic_device_group::basic_device_group(std::shared_ptr<device> where, rank_id ra
 
 expected<void> basic_device_group::open() {
   // Communication takes priority over the rest of backward: peers wait for it.
-  auto stream = device_stream::make(where_, device::stream_priority::high);
-  if (!stream)
-    return fail(std::move(stream.error()));
-  auto gate = device_stream::make(where_, device::stream_priority::high);
-  if (!gate)
-    return fail(std::move(gate.error()));
-  stream_ = std::move(*stream);
-  gate_ = std::move(*gate);
+  TROUPE_TRY(auto stream, device_stream::make(where_, device::stream_priority::high));
+  TROUPE_TRY(auto gate, device_stream::make(where_, device::stream_priority::high));
+  stream_ = std::move(stream);
+  gate_ = std::move(gate);
   return {};
 }
 
@@ -58,24 +54,18 @@ std::string basic_device_group::named() const {
 
 expected<std::unique_ptr<device_bucket>> basic_device_group::make_bucket(const bucket_layout& layout,
                                                                          std::vector<byte_range> parts) {
-  if (auto valid = check_parts(layout, parts); !valid)
-    return fail(std::move(valid.error()));
-  auto memory = allocate(std::max<std::uint64_t>(layout.size_bytes(), alignment_bytes));
-  if (!memory)
-    return fail(std::move(memory.error()));
-  return std::make_unique<own_device_bucket>(std::move(*memory), layout.size_bytes(), std::move(parts));
+  TROUPE_TRY(check_parts(layout, parts));
+  TROUPE_TRY(auto memory, allocate(std::max<std::uint64_t>(layout.size_bytes(), alignment_bytes)));
+  return std::make_unique<own_device_bucket>(std::move(memory), layout.size_bytes(), std::move(parts));
 }
 
 expected<void> basic_device_group::reduce_leaves(const bucket_layout& layout, std::uint32_t shards,
                                                  std::span<const shard_range> ownership,
                                                  std::span<const leaf_partial> partials, device_bucket& result,
                                                  const device_event& ready, std::uint64_t divisor, std::size_t part) {
-  if (auto planned = leaves_.refresh(shards, ownership, world_size_); !planned)
-    return planned;
-  if (auto valid = check_partials(layout, *leaves_.finish, rank_.value, partials, divisor); !valid)
-    return valid;
-  if (auto valid = check_made_here<own_device_bucket>(result, layout, part); !valid)
-    return valid;
+  TROUPE_TRY(leaves_.refresh(shards, ownership, world_size_));
+  TROUPE_TRY(check_partials(layout, *leaves_.finish, rank_.value, partials, divisor));
+  TROUPE_TRY(check_made_here<own_device_bucket>(result, layout, part));
   reduction what;
   what.call = fmt::format("reduce_leaves #{} (part {})", ++sequence_, part);
   what.layout = layout;
@@ -90,10 +80,8 @@ expected<void> basic_device_group::reduce_leaves(const bucket_layout& layout, st
 expected<void> basic_device_group::all_reduce_fast(const bucket_layout& layout, const std::byte* contribution,
                                                    device_bucket& result, const device_event& ready,
                                                    std::uint64_t divisor, std::size_t part) {
-  if (auto valid = check_contribution(layout, {contribution, layout.size_bytes()}, divisor); !valid)
-    return valid;
-  if (auto valid = check_made_here<own_device_bucket>(result, layout, part); !valid)
-    return valid;
+  TROUPE_TRY(check_contribution(layout, {contribution, layout.size_bytes()}, divisor));
+  TROUPE_TRY(check_made_here<own_device_bucket>(result, layout, part));
   reduction what;
   what.call = fmt::format("all_reduce_fast #{} (part {})", ++sequence_, part);
   what.layout = layout;
@@ -106,8 +94,7 @@ expected<void> basic_device_group::all_reduce_fast(const bucket_layout& layout, 
 
 expected<void> basic_device_group::begin(reduction what, const device_event& ready,
                                          expected<void> (basic_device_group::*job)(const reduction&)) {
-  if (auto fine = state(); !fine)
-    return fine;
+  TROUPE_TRY(state());
   what.ends_at = clock::now() + deadline_.load();
   // The caller may record its event again as soon as this returns.
   if (auto held = ready.hold(gate_); !held)
@@ -125,8 +112,7 @@ expected<void> basic_device_group::begin(reduction what, const device_event& rea
 
 expected<void> basic_device_group::run(expected<void> (basic_device_group::*job)(const reduction&),
                                        const reduction& what) {
-  if (auto fine = state(); !fine)
-    return fine;
+  TROUPE_TRY(state());
   progress_.expect(what.ready, waits_for::own_gpu);
   progress_.begin(what.call);
   if (auto done = (this->*job)(what); !done)
@@ -199,11 +185,9 @@ expected<void> basic_device_group::wait_for(const device_event& event, const std
 }
 
 expected<void> basic_device_group::expect(stream_handle stream, const reduction& what, waits_for whom) {
-  auto event = record_event(stream);
-  if (!event)
-    return fail(std::move(event.error()));
-  expected_.push_back({*event, what.call, what.ends_at});
-  progress_.expect(*event, whom);
+  TROUPE_TRY(auto event, record_event(stream));
+  expected_.push_back({event, what.call, what.ends_at});
+  progress_.expect(event, whom);
   return {};
 }
 

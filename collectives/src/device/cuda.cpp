@@ -198,13 +198,11 @@ class cuda_device final : public device {
 
   expected<void> synchronize_stream(stream_handle stream) override {
     // The runtime's own wait for a stream spins, unless the whole process is configured otherwise.
-    auto event = make_event();
-    if (!event)
-      return fail(std::move(event.error()));
-    auto done = record(*event, stream);
+    TROUPE_TRY(auto event, make_event());
+    auto done = record(event, stream);
     if (done)
-      done = synchronize_event(*event);
-    destroy_event(*event);
+      done = synchronize_event(event);
+    destroy_event(event);
     return done;
   }
 
@@ -297,34 +295,25 @@ device_software find_device_software() {
 }
 
 expected<std::vector<device_info>> find_devices() {
-  auto count = count_devices();
-  if (!count)
-    return fail(std::move(count.error()));
+  TROUPE_TRY(auto count, count_devices());
   std::vector<device_info> result;
-  for (int i = 0; i < *count; ++i) {
-    auto info = describe(i);
-    if (!info)
-      return fail(std::move(info.error()));
-    result.push_back(std::move(*info));
+  for (int i = 0; i < count; ++i) {
+    TROUPE_TRY(auto info, describe(i));
+    result.push_back(std::move(info));
   }
   return result;
 }
 
 expected<std::shared_ptr<device>> open_device(int index) {
-  auto count = count_devices();
-  if (!count)
-    return fail(std::move(count.error()));
-  if (index < 0 || index >= *count)
+  TROUPE_TRY(auto count, count_devices());
+  if (index < 0 || index >= count)
     return fail(errc::unsatisfiable, fmt::format("there is no GPU {}: this process sees {}; check nvidia-smi and "
                                                  "CUDA_VISIBLE_DEVICES, or run without use_gpu",
-                                                 index, *count));
-  auto info = describe(index);
-  if (!info)
-    return fail(std::move(info.error()));
-  auto result = std::make_shared<cuda_device>(std::move(*info));
+                                                 index, count));
+  TROUPE_TRY(auto info, describe(index));
+  auto result = std::make_shared<cuda_device>(std::move(info));
   // The first call that needs the device creates its context.
-  if (auto context = result->free_bytes(); !context)
-    return fail(std::move(context.error()));
+  TROUPE_TRY(result->free_bytes());
   return result;
 }
 

@@ -12,20 +12,16 @@ std::string to_string(const device_info& info) {
 expected<device_memory> device_memory::make(std::shared_ptr<device> where, std::uint64_t size_bytes) {
   if (size_bytes == 0)
     return device_memory{};
-  auto data = where->allocate(size_bytes);
-  if (!data)
-    return fail(std::move(data.error()));
-  return device_memory{*data, size_bytes, [where = std::move(where)](std::byte* x) { where->release(x); }};
+  TROUPE_TRY(auto data, where->allocate(size_bytes));
+  return device_memory{data, size_bytes, [where = std::move(where)](std::byte* x) { where->release(x); }};
 }
 
 expected<pinned_memory> pinned_memory::make(std::shared_ptr<device> where, std::uint64_t size_bytes) {
   pinned_memory result;
   if (size_bytes == 0)
     return result;
-  auto data = where->allocate_pinned(size_bytes);
-  if (!data)
-    return fail(std::move(data.error()));
-  result.data_ = {*data, [where = std::move(where)](std::byte* x) { where->release_pinned(x); }};
+  TROUPE_TRY(auto data, where->allocate_pinned(size_bytes));
+  result.data_ = {data, [where = std::move(where)](std::byte* x) { where->release_pinned(x); }};
   result.size_bytes_ = size_bytes;
   return result;
 }
@@ -35,28 +31,23 @@ expected<pinned_registration> pinned_registration::make(std::shared_ptr<device> 
   pinned_registration result;
   if (memory.empty())
     return result;
-  if (auto pinned = where->pin(memory.data(), memory.size(), access); !pinned)
-    return fail(std::move(pinned.error()));
+  TROUPE_TRY(where->pin(memory.data(), memory.size(), access));
   result.memory_ = {memory.data(), [where = std::move(where)](const std::byte* x) { where->unpin(x); }};
   return result;
 }
 
 expected<device_stream> device_stream::make(std::shared_ptr<device> where, device::stream_priority priority) {
-  auto handle = where->make_stream(priority);
-  if (!handle)
-    return fail(std::move(handle.error()));
+  TROUPE_TRY(auto handle, where->make_stream(priority));
   device_stream result;
-  result.handle_ = {*handle, [where](void* x) { where->destroy_stream(x); }};
+  result.handle_ = {handle, [where](void* x) { where->destroy_stream(x); }};
   result.where_ = std::move(where);
   return result;
 }
 
 expected<device_event> device_event::make(std::shared_ptr<device> where) {
-  auto handle = where->make_event();
-  if (!handle)
-    return fail(std::move(handle.error()));
+  TROUPE_TRY(auto handle, where->make_event());
   device_event result;
-  result.handle_ = {*handle, [where](void* x) { where->destroy_event(x); }};
+  result.handle_ = {handle, [where](void* x) { where->destroy_event(x); }};
   result.where_ = std::move(where);
   return result;
 }

@@ -9,13 +9,10 @@ namespace troupe::collectives {
 expected<device_event*> event_pool::record(stream_handle stream) {
   const std::lock_guard lock{mutex_};
   if (free_.empty()) {
-    auto made = device_event::make(where_);
-    if (!made)
-      return fail(std::move(made.error()));
-    free_.push_back(std::make_unique<device_event>(std::move(*made)));
+    TROUPE_TRY(auto made, device_event::make(where_));
+    free_.push_back(std::make_unique<device_event>(std::move(made)));
   }
-  if (auto recorded = free_.back()->record(stream); !recorded)
-    return fail(std::move(recorded.error()));
+  TROUPE_TRY(free_.back()->record(stream));
   used_.push_back(std::move(free_.back()));
   free_.pop_back();
   return used_.back().get();

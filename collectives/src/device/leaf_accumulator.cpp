@@ -28,10 +28,8 @@ struct device_leaf_accumulator::state {
   /// Allocates all buffers that the plan refers to.
   expected<void> make_buffers() {
     while (buffers.size() < plan.buffers()) {
-      auto made = allocate(std::max<std::uint64_t>(sums.size_bytes(), alignment_bytes));
-      if (!made)
-        return fail(std::move(made.error()));
-      buffers.push_back(std::move(*made));
+      TROUPE_TRY(auto made, allocate(std::max<std::uint64_t>(sums.size_bytes(), alignment_bytes)));
+      buffers.push_back(std::move(made));
     }
     return {};
   }
@@ -41,8 +39,7 @@ struct device_leaf_accumulator::state {
     if (part_in_sums.size_bytes() == 0)
       return {};
     for (const auto& x : plan.operations())
-      if (auto put = run(x, part, part_in_sums, stream); !put)
-        return put;
+      TROUPE_TRY(run(x, part, part_in_sums, stream));
     return {};
   }
 
@@ -72,8 +69,7 @@ expected<device_leaf_accumulator> device_leaf_accumulator::make(std::shared_ptr<
                                                                 std::uint32_t shards, allocator allocate) {
   if (shards == 0)
     return fail(errc::invalid_argument, "an accumulator needs at least one shard");
-  if (auto valid = check_reducible(layout); !valid)
-    return fail(std::move(valid.error()));
+  TROUPE_TRY(check_reducible(layout));
   if (!allocate)
     allocate = [where](std::uint64_t size_bytes) { return device_memory::make(where, size_bytes); };
   auto sums = layout.sums();
@@ -93,31 +89,24 @@ void device_leaf_accumulator::begin(shard_range range) {
 expected<std::span<std::byte>> device_leaf_accumulator::next(shard_id shard, const device_stream& stream) {
   auto& x = *state_;
   x.plan.advance_to(shard);
-  if (auto made = x.make_buffers(); !made)
-    return fail(std::move(made.error()));
-  if (auto put = x.run({0, x.layout.size_bytes()}, stream); !put)
-    return fail(std::move(put.error()));
+  TROUPE_TRY(x.make_buffers());
+  TROUPE_TRY(x.run({0, x.layout.size_bytes()}, stream));
   const auto leaf = x.plan.open_contribution();
-  if (auto made = x.make_buffers(); !made)
-    return fail(std::move(made.error()));
+  TROUPE_TRY(x.make_buffers());
   const auto size_bytes = x.layout.size_bytes();
   if (x.is_narrow() && x.contribution.size_bytes() < size_bytes) {
-    auto made = device_memory::make(x.where, size_bytes);
-    if (!made)
-      return fail(std::move(made.error()));
-    x.contribution = std::move(*made);
+    TROUPE_TRY(auto made, device_memory::make(x.where, size_bytes));
+    x.contribution = std::move(made);
   }
   auto* data = x.is_narrow() ? x.contribution.data() : x.buffers[leaf].data();
-  if (auto put = x.where->clear(data, size_bytes, stream.handle()); !put)
-    return fail(std::move(put.error()));
+  TROUPE_TRY(x.where->clear(data, size_bytes, stream.handle()));
   return std::span{data, size_bytes};
 }
 
 expected<void> device_leaf_accumulator::close(const device_stream&) {
   auto& x = *state_;
   x.plan.close();
-  if (auto made = x.make_buffers(); !made)
-    return made;
+  TROUPE_TRY(x.make_buffers());
   for (const auto& entry : x.plan.sums())
     x.partials.push_back({entry.node, x.buffers[entry.buffer].data()});
   return {};
@@ -142,17 +131,14 @@ expected<void> device_leaf_accumulator::finish(byte_range range, const device_st
 expected<void> device_leaf_accumulator::end(const device_stream& stream) {
   auto& x = *state_;
   if (!x.plan.is_closed())
-    if (auto closed = close(stream); !closed)
-      return closed;
+    TROUPE_TRY(close(stream));
   std::ranges::sort(x.finished);
   std::uint64_t next = 0;
   for (const auto& done : x.finished) {
-    if (auto put = x.run({next, done.first}, stream); !put)
-      return put;
+    TROUPE_TRY(x.run({next, done.first}, stream));
     next = done.last;
   }
-  if (auto put = x.run({next, x.layout.size_bytes()}, stream); !put)
-    return put;
+  TROUPE_TRY(x.run({next, x.layout.size_bytes()}, stream));
   x.finished.assign(1, {0, x.layout.size_bytes()});
   return {};
 }

@@ -8,12 +8,10 @@ namespace troupe::collectives {
 expected<std::vector<device_offer>> exchange_device_offers(generation_id generation, const device_offer& mine,
                                                            const address_exchange& exchange) {
   const auto head = fmt::format("device1 {}", generation);
-  auto blobs = exchange(head + '\n' + mine.device + '\n' + mine.nccl + '\n');
-  if (!blobs)
-    return fail(std::move(blobs.error()));
+  TROUPE_TRY(auto blobs, exchange(head + '\n' + mine.device + '\n' + mine.nccl + '\n'));
   std::vector<device_offer> result;
-  for (std::size_t rank = 0; rank < blobs->size(); ++rank) {
-    std::istringstream lines{(*blobs)[rank]};
+  for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
+    std::istringstream lines{blobs[rank]};
     std::string first;
     device_offer offer;
     if (!std::getline(lines, first) || first != head || !std::getline(lines, offer.device) ||

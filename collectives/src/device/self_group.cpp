@@ -22,29 +22,19 @@ class self_device_group final : public basic_device_group {
     std::vector<const std::byte*> operands;
     for (const auto& operand : what.operands)
       operands.push_back(operand.data + what.layout.offset_in_sums(range.first));
-    if (auto held = what.ready->hold(stream_); !held)
-      return held;
-    if (auto put = arithmetic_.reduce(*what.leaves.finish, what.layout, what.divisor, operands, range,
-                                      what.result->data() + range.first, stream_.handle());
-        !put)
-      return put;
+    TROUPE_TRY(what.ready->hold(stream_));
+    TROUPE_TRY(arithmetic_.reduce(*what.leaves.finish, what.layout, what.divisor, operands, range,
+                                  what.result->data() + range.first, stream_.handle()));
     return expect(stream_.handle(), what, waits_for::own_gpu);
   }
 
   expected<void> reduce_fast(const reduction& what) override {
     const auto range = what.range();
-    auto sum = widened_.reserve(what.layout.sums().size_bytes());
-    if (!sum)
-      return fail(std::move(sum.error()));
-    if (auto held = what.ready->hold(stream_); !held)
-      return held;
-    if (auto put = arithmetic_.widen(what.layout, what.operands[0].data + range.first, range, *sum, stream_.handle());
-        !put)
-      return put;
-    if (auto put = arithmetic_.finish(what.layout, what.divisor, *sum, range, what.result->data() + range.first,
-                                      stream_.handle());
-        !put)
-      return put;
+    TROUPE_TRY(auto sum, widened_.reserve(what.layout.sums().size_bytes()));
+    TROUPE_TRY(what.ready->hold(stream_));
+    TROUPE_TRY(arithmetic_.widen(what.layout, what.operands[0].data + range.first, range, sum, stream_.handle()));
+    TROUPE_TRY(
+        arithmetic_.finish(what.layout, what.divisor, sum, range, what.result->data() + range.first, stream_.handle()));
     return expect(stream_.handle(), what, waits_for::own_gpu);
   }
 
@@ -56,8 +46,7 @@ class self_device_group final : public basic_device_group {
 expected<std::unique_ptr<device_group>> make_self_device_group(std::shared_ptr<device> where, generation_id generation,
                                                                hang_policy on_hang) {
   auto group = std::make_unique<self_device_group>(std::move(where), generation, std::move(on_hang));
-  if (auto opened = group->open(); !opened)
-    return fail(std::move(opened.error()));
+  TROUPE_TRY(group->open());
   return group;
 }
 

@@ -41,10 +41,8 @@ class staged_bucket final : public own_device_bucket {
   /// Pinned memory for partial sum `i`. On the caller's thread.
   [[nodiscard]] expected<std::byte*> stage(std::size_t i, std::uint64_t size_bytes) {
     while (stages_.size() <= i) {
-      auto made = make_stage(std::max<std::uint64_t>(size_bytes, alignment_bytes));
-      if (!made)
-        return fail(std::move(made.error()));
-      stages_.push_back(std::move(*made));
+      TROUPE_TRY(auto made, make_stage(std::max<std::uint64_t>(size_bytes, alignment_bytes)));
+      stages_.push_back(std::move(made));
     }
     return stages_[i].data;
   }
@@ -96,11 +94,9 @@ class staged_bucket final : public own_device_bucket {
   }
 
   [[nodiscard]] expected<stage_memory> make_own_stage(std::uint64_t size_bytes) {
-    auto own = pinned_memory::make(where_, size_bytes);
-    if (!own)
-      return fail(std::move(own.error()));
+    TROUPE_TRY(auto own, pinned_memory::make(where_, size_bytes));
     stage_memory result;
-    result.own = std::move(*own);
+    result.own = std::move(own);
     result.data = result.own.data();
     return result;
   }
@@ -131,12 +127,9 @@ class staged_device_group final : public basic_device_group {
   bool can_be_predecessor() const noexcept override { return false; }
 
   expected<void> open_streams() {
-    if (auto opened = open(); !opened)
-      return opened;
-    auto down = device_stream::make(where_, device::stream_priority::high);
-    if (!down)
-      return fail(std::move(down.error()));
-    down_ = std::move(*down);
+    TROUPE_TRY(open());
+    TROUPE_TRY(auto down, device_stream::make(where_, device::stream_priority::high));
+    down_ = std::move(down);
     return {};
   }
 
@@ -147,16 +140,11 @@ class staged_device_group final : public basic_device_group {
 
   expected<std::unique_ptr<device_bucket>> make_bucket(const bucket_layout& layout,
                                                        std::vector<byte_range> parts) override {
-    if (auto valid = check_parts(layout, parts); !valid)
-      return fail(std::move(valid.error()));
-    auto reduced = host_.make_bucket(layout, parts);
-    if (!reduced)
-      return fail(std::move(reduced.error()));
-    auto memory = allocate(std::max<std::uint64_t>(layout.size_bytes(), alignment_bytes));
-    if (!memory)
-      return fail(std::move(memory.error()));
-    return std::make_unique<staged_bucket>(std::move(*memory), layout.size_bytes(), std::move(parts),
-                                           std::move(*reduced), where_, host_.memory());
+    TROUPE_TRY(check_parts(layout, parts));
+    TROUPE_TRY(auto reduced, host_.make_bucket(layout, parts));
+    TROUPE_TRY(auto memory, allocate(std::max<std::uint64_t>(layout.size_bytes(), alignment_bytes)));
+    return std::make_unique<staged_bucket>(std::move(memory), layout.size_bytes(), std::move(parts), std::move(reduced),
+                                           where_, host_.memory());
   }
 
  private:
@@ -170,44 +158,32 @@ class staged_device_group final : public basic_device_group {
     const auto size_bytes = what.layout.offset_in_sums(what.layout.size_bytes());
     const auto first = is_exact ? what.layout.offset_in_sums(range.first) : range.first;
     const auto last = is_exact ? what.layout.offset_in_sums(range.last) : range.last;
-    if (auto held = what.ready->hold(down_); !held)
-      return held;
+    TROUPE_TRY(what.ready->hold(down_));
     for (std::size_t i = 0; i < what.operands.size(); ++i) {
-      auto to = bucket->stage(i, size_bytes);
-      if (!to)
-        return fail(std::move(to.error()));
-      if (auto put = down_.copy(*to + first, what.operands[i].data + first, last - first); !put)
-        return put;
+      TROUPE_TRY(auto to, bucket->stage(i, size_bytes));
+      TROUPE_TRY(down_.copy(to + first, what.operands[i].data + first, last - first));
     }
-    auto copied = record_event(down_.handle());
-    if (!copied)
-      return fail(std::move(copied.error()));
-    what.ready = *copied;
+    TROUPE_TRY(auto copied, record_event(down_.handle()));
+    what.ready = copied;
     return {};
   }
 
   expected<void> reduce_exactly(const reduction& what) override {
     auto& bucket = static_cast<staged_bucket&>(*what.result);
-    if (auto arrived = wait_for(*what.ready, what.call, what.ends_at); !arrived)
-      return arrived;
+    TROUPE_TRY(wait_for(*what.ready, what.call, what.ends_at));
     std::vector<leaf_partial> partials;
     for (std::size_t i = 0; i < what.operands.size(); ++i)
       partials.push_back({what.operands[i].node, bucket.stage(i)});
-    if (auto reduced = host_.reduce_leaves(what.layout, what.leaves.shards, what.leaves.ownership, partials,
-                                           bucket.reduced(), what.divisor, what.part);
-        !reduced)
-      return reduced;
+    TROUPE_TRY(host_.reduce_leaves(what.layout, what.leaves.shards, what.leaves.ownership, partials, bucket.reduced(),
+                                   what.divisor, what.part));
     return bring_up(bucket, what);
   }
 
   expected<void> reduce_fast(const reduction& what) override {
     auto& bucket = static_cast<staged_bucket&>(*what.result);
-    if (auto arrived = wait_for(*what.ready, what.call, what.ends_at); !arrived)
-      return arrived;
-    if (auto reduced = host_.all_reduce_fast(what.layout, {bucket.stage(0), what.layout.size_bytes()}, bucket.reduced(),
-                                             what.divisor, what.part);
-        !reduced)
-      return reduced;
+    TROUPE_TRY(wait_for(*what.ready, what.call, what.ends_at));
+    TROUPE_TRY(host_.all_reduce_fast(what.layout, {bucket.stage(0), what.layout.size_bytes()}, bucket.reduced(),
+                                     what.divisor, what.part));
     return bring_up(bucket, what);
   }
 
@@ -218,8 +194,7 @@ class staged_device_group final : public basic_device_group {
     const auto* from = bucket.reduced().bytes().data() + range.first;
     auto* to = bucket.data() + range.first;
     if (bucket.pin(what.part)) {
-      if (auto put = stream_.copy(to, from, range.size_bytes()); !put)
-        return put;
+      TROUPE_TRY(stream_.copy(to, from, range.size_bytes()));
     } else if (auto put = bounce(to, from, range.size_bytes(), what); !put) {
       return put;
     }
@@ -238,8 +213,7 @@ class staged_device_group final : public basic_device_group {
         const auto at = next.fetch_add(chunk_bytes);
         if (at >= size_bytes)
           return {};
-        if (auto put = mine.pass(*this, to + at, from + at, std::min(chunk_bytes, size_bytes - at), what); !put)
-          return put;
+        TROUPE_TRY(mine.pass(*this, to + at, from + at, std::min(chunk_bytes, size_bytes - at), what));
       }
     };
     if (!helpers_)
@@ -271,20 +245,15 @@ class staged_device_group final : public basic_device_group {
                                       std::uint64_t size_bytes, const reduction& what) {
       auto& chunk = chunks_[next_++ % chunks_.size()];
       if (chunk.memory.data() == nullptr) {
-        auto memory = pinned_memory::make(group.where_, chunk_bytes);
-        if (!memory)
-          return fail(std::move(memory.error()));
-        auto event = device_event::make(group.where_);
-        if (!event)
-          return fail(std::move(event.error()));
-        chunk.memory = std::move(*memory);
-        chunk.fetched = std::move(*event);
+        TROUPE_TRY(auto memory, pinned_memory::make(group.where_, chunk_bytes));
+        TROUPE_TRY(auto event, device_event::make(group.where_));
+        chunk.memory = std::move(memory);
+        chunk.fetched = std::move(event);
       } else if (auto fetched = group.wait_for(chunk.fetched, what.call, what.ends_at); !fetched) {
         return fetched;
       }
       std::memcpy(chunk.memory.data(), from, size_bytes);
-      if (auto put = group.stream_.copy(to, chunk.memory.data(), size_bytes); !put)
-        return put;
+      TROUPE_TRY(group.stream_.copy(to, chunk.memory.data(), size_bytes));
       return chunk.fetched.record(group.stream_);
     }
 
@@ -309,8 +278,7 @@ class staged_device_group final : public basic_device_group {
 expected<std::unique_ptr<device_group>> make_staged_device_group(std::shared_ptr<device> where, communicator& group,
                                                                  hang_policy on_hang) {
   auto made = std::make_unique<staged_device_group>(std::move(where), group, std::move(on_hang));
-  if (auto opened = made->open_streams(); !opened)
-    return fail(std::move(opened.error()));
+  TROUPE_TRY(made->open_streams());
   return made;
 }
 

@@ -6,10 +6,8 @@ namespace troupe::collectives {
 
 expected<std::byte*> device_scratch::reserve(std::uint64_t size_bytes) {
   if (blocks_.empty() || blocks_.back().size_bytes() < size_bytes) {
-    auto grown = device_memory::make(where_, std::max<std::uint64_t>(size_bytes, alignment_bytes));
-    if (!grown)
-      return fail(std::move(grown.error()));
-    blocks_.push_back(std::move(*grown));
+    TROUPE_TRY(auto grown, device_memory::make(where_, std::max<std::uint64_t>(size_bytes, alignment_bytes)));
+    blocks_.push_back(std::move(grown));
   }
   return blocks_.back().data();
 }
@@ -32,8 +30,7 @@ expected<void> device_tree::run(const bucket_layout& pieces, std::span<const std
     const auto is_there_already = operands.size() == 1 && x[0] == pass.out && divisor == 1;
     if (is_there_already && sum_type(pass.type) == pass.type)
       continue;
-    if (auto put = where_->reduce(pass, stream); !put)
-      return put;
+    TROUPE_TRY(where_->reduce(pass, stream));
   }
   return {};
 }
@@ -54,18 +51,15 @@ expected<void> device_tree::reduce(const finish_plan& plan, const bucket_layout&
   auto room = std::uint64_t{0};
   if (steps_.size() > 1)
     room = sum_bytes * (steps_.size() - 1);
-  auto scratch = scratch_.reserve(room);
-  if (!scratch)
-    return fail(std::move(scratch.error()));
-  auto* free = *scratch;
+  TROUPE_TRY(auto scratch, scratch_.reserve(room));
+  auto* free = scratch;
   at_.assign(operands.begin(), operands.end());
   for (const auto& step : steps_) {
     const std::byte* x[tree_step::max_operands];
     std::transform(step.operands, step.operands + step.count, x, [this](auto i) { return at_[i]; });
     const auto is_final = step.output != tree_step::none;
     auto* target = is_final ? out : std::exchange(free, free + sum_bytes);
-    if (auto put = run(pieces, {x, step.count}, target, is_final, divisor, stream); !put)
-      return put;
+    TROUPE_TRY(run(pieces, {x, step.count}, target, is_final, divisor, stream));
     at_[step.operands[0]] = target;
   }
   // There is only one partial sum.
@@ -86,8 +80,7 @@ expected<void> device_tree::widen(const bucket_layout& layout, const std::byte* 
     const auto at = pieces.offset_bytes(i);
     const auto type = pieces.segments()[i].type;
     const auto elements = (pieces.offset_bytes(i + 1) - at) / size_of(type);
-    if (auto put = where_->widen(type, out + pieces.offset_in_sums(at), in + at, elements, stream); !put)
-      return put;
+    TROUPE_TRY(where_->widen(type, out + pieces.offset_in_sums(at), in + at, elements, stream));
   }
   return {};
 }

@@ -247,18 +247,14 @@ expected<std::vector<std::vector<char>>> exchange_addresses(const gloo_options& 
                                                             const std::vector<context_ptr>& contexts,
                                                             const address_exchange& exchange) {
   const auto mine = make_blob(options, contexts);
-  auto blobs = exchange(mine);
-  if (!blobs)
-    return fail(std::move(blobs.error()));
-  if (blobs->size() != options.world_size)
+  TROUPE_TRY(auto blobs, exchange(mine));
+  if (blobs.size() != options.world_size)
     return fail(errc::mismatch, fmt::format("{}: the exchange returned {} blobs; it must return one for each rank",
-                                            describe(options), blobs->size()));
+                                            describe(options), blobs.size()));
   std::vector<std::vector<char>> result(options.world_size);
   for (std::uint32_t peer = 0; peer < options.world_size; ++peer) {
-    auto address = read_blob(options, peer, mine, (*blobs)[peer]);
-    if (!address)
-      return fail(std::move(address.error()));
-    result[peer] = std::move(*address);
+    TROUPE_TRY(auto address, read_blob(options, peer, mine, blobs[peer]));
+    result[peer] = std::move(address);
   }
   return result;
 }
@@ -267,18 +263,12 @@ expected<std::vector<std::vector<char>>> exchange_addresses(const gloo_options& 
 
 expected<std::unique_ptr<transport>> connect_gloo(const gloo_options& options, const std::vector<bool>& is_peer,
                                                   const address_exchange& exchange) {
-  if (auto valid = check_options(options); !valid)
-    return fail(std::move(valid.error()));
+  TROUPE_TRY(check_options(options));
   ignore_broken_pipes();
-  auto ports = make_ports(options, is_peer);
-  if (!ports)
-    return fail(std::move(ports.error()));
-  auto& [device, contexts] = *ports;
-  const auto addresses = exchange_addresses(options, contexts, exchange);
-  if (!addresses)
-    return fail(addresses.error());
-  if (auto connected = connector{options, contexts}.run(*addresses); !connected)
-    return fail(std::move(connected.error()));
+  TROUPE_TRY(auto ports, make_ports(options, is_peer));
+  auto& [device, contexts] = ports;
+  TROUPE_TRY(const auto addresses, exchange_addresses(options, contexts, exchange));
+  TROUPE_TRY((connector{options, contexts}.run(addresses)));
   return std::make_unique<gloo_transport>(options.rank.value, options.generation, options.deadline, std::move(device),
                                           std::move(contexts));
 }
@@ -287,10 +277,8 @@ expected<std::unique_ptr<communicator>> make_gloo_communicator(gloo_options opti
   auto is_peer = std::vector<bool>(options.world_size, true);
   if (options.rank.value < options.world_size)
     is_peer[options.rank.value] = false;
-  auto connected = connect_gloo(options, is_peer, exchange);
-  if (!connected)
-    return fail(std::move(connected.error()));
-  return std::make_unique<transport_communicator>(std::move(*connected), options.generation);
+  TROUPE_TRY(auto connected, connect_gloo(options, is_peer, exchange));
+  return std::make_unique<transport_communicator>(std::move(connected), options.generation);
 }
 
 } // namespace troupe::collectives

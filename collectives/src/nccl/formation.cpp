@@ -92,13 +92,11 @@ class formation {
   expected<std::vector<introduction>> introduce(const previous_group& previous) const {
     const introduction mine{options_.generation.value, options_.world_size, where_->info().uuid, api_->version,
                             previous.generation,       previous.rank,       previous.world_size};
-    auto blobs = exchange_(mine.to_text());
-    if (!blobs)
-      return fail(std::move(blobs.error()));
-    std::vector<introduction> result(blobs->size());
-    for (std::size_t i = 0; i < blobs->size(); ++i)
-      if (!introduction::parse((*blobs)[i], result[i]) || result[i].generation != mine.generation ||
-          result[i].world_size != mine.world_size || blobs->size() != mine.world_size)
+    TROUPE_TRY(auto blobs, exchange_(mine.to_text()));
+    std::vector<introduction> result(blobs.size());
+    for (std::size_t i = 0; i < blobs.size(); ++i)
+      if (!introduction::parse(blobs[i], result[i]) || result[i].generation != mine.generation ||
+          result[i].world_size != mine.world_size || blobs.size() != mine.world_size)
         return fail(
             errc::mismatch,
             fmt::format("{}: rank {}'s introduction is from another generation or group, or malformed", who_, i));
@@ -230,11 +228,9 @@ expected<comm> form_communicator(std::shared_ptr<const library> api, std::shared
                                  const previous_group& previous, nccl_options& options,
                                  const address_exchange& exchange, const std::string& who) {
   const formation group{std::move(api), std::move(where), options, exchange, who};
-  const auto ranks = group.introduce(previous);
-  if (!ranks)
-    return fail(ranks.error());
+  TROUPE_TRY(const auto ranks, group.introduce(previous));
   comm made = nullptr;
-  if (const auto lost = plan_shrink(*ranks)) {
+  if (const auto lost = plan_shrink(ranks)) {
     const auto shrunk = group.shrink(*previous.communicator, *lost);
     if (!shrunk && options.note)
       options.note(

@@ -74,10 +74,8 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
   auto* old = dynamic_cast<nccl_device_group*>(options.predecessor.get());
   if (old != nullptr)
     old->is_replaced_ = true;
-  if (auto opened = open(); !opened)
-    return opened;
-  if (auto current = where_->make_current(); !current)
-    return current;
+  TROUPE_TRY(open());
+  TROUPE_TRY(where_->make_current());
   nccl::previous_group previous;
   if (old != nullptr) {
     // Ends whatever it is still doing.
@@ -88,17 +86,14 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
     if (library_->can_shrink() && is_quiet && old->library_ == library_)
       previous = {&old->comm_, old->generation_.value, old->rank_.value, old->world_size_};
   }
-  auto made = nccl::form_communicator(library_, where_, previous, options, exchange, named());
-  if (!made)
-    return fail(std::move(made.error()));
-  comm_.own(*made);
+  TROUPE_TRY(auto made, nccl::form_communicator(library_, where_, previous, options, exchange, named()));
+  comm_.own(made);
   return {};
 }
 
 template <class F>
 expected<void> nccl_device_group::grouped(const std::string& what, clock::time_point ends_at, F calls) {
-  if (auto current = where_->make_current(); !current)
-    return current;
+  TROUPE_TRY(where_->make_current());
   {
     const auto held = comm_.lock();
     if (held.group == nullptr)
@@ -132,8 +127,7 @@ expected<void> nccl_device_group::grouped(const std::string& what, clock::time_p
 
 /// While it waits: asks whether NCCL has lost a peer.
 expected<void> nccl_device_group::look_around() {
-  if (auto fine = state(); !fine)
-    return fine;
+  TROUPE_TRY(state());
   const auto held = comm_.lock();
   auto code = nccl::success;
   if (held.group == nullptr || library_->comm_get_async_error(held.group, &code) != nccl::success)
@@ -155,15 +149,12 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
   if (range.size_bytes() == 0)
     return {};
   const auto schedule = plan_device_schedule(*what.leaves.finish, what.layout, range, world_size_, rank_.value);
-  auto room = received_.reserve(schedule.received_bytes);
-  if (!room)
-    return fail(std::move(room.error()));
+  TROUPE_TRY(auto room, received_.reserve(schedule.received_bytes));
   for (const auto& operand : what.operands)
     use_memory(operand.data);
   auto* result = what.result->data();
   use_memory(result);
-  if (auto held = what.ready->hold(stream_); !held)
-    return held;
+  TROUPE_TRY(what.ready->hold(stream_));
   const auto send = [&](nccl::comm group, const std::byte* data, std::uint64_t size_bytes, std::uint32_t peer) {
     return library_->send(data, size_bytes, nccl::uint8, static_cast<int>(peer), group, stream_.handle());
   };
@@ -177,26 +168,22 @@ expected<void> nccl_device_group::reduce_exactly(const reduction& what) {
                                  made.note("ncclSend", send(group, what.operands[x.index].data + x.offset_bytes,
                                                             x.size_bytes, x.peer));
                                for (const auto& x : schedule.receives)
-                                 made.note("ncclRecv", receive(group, *room + x.offset_bytes, x.size_bytes, x.peer));
+                                 made.note("ncclRecv", receive(group, room + x.offset_bytes, x.size_bytes, x.peer));
                              });
         !moved)
       return moved;
-    if (auto marked = mark(stream_.handle(), waits_for::peers); !marked)
-      return marked;
+    TROUPE_TRY(mark(stream_.handle(), waits_for::peers));
   }
   std::vector<const std::byte*> operands;
   for (const auto& place : schedule.operands)
     operands.push_back(place.is_mine ? what.operands[place.position].data + place.offset_bytes
-                                     : *room + place.offset_bytes);
+                                     : room + place.offset_bytes);
   const auto slice = schedule.slices[rank_.value];
-  if (auto put = arithmetic_.reduce(*what.leaves.finish, what.layout, what.divisor, operands, slice,
-                                    result + slice.first, stream_.handle());
-      !put)
-    return put;
+  TROUPE_TRY(arithmetic_.reduce(*what.leaves.finish, what.layout, what.divisor, operands, slice, result + slice.first,
+                                stream_.handle()));
   if (!schedule.is_spread)
     return expect(stream_.handle(), what, waits_for::own_gpu);
-  if (auto marked = mark(stream_.handle(), waits_for::own_gpu); !marked)
-    return marked;
+  TROUPE_TRY(mark(stream_.handle(), waits_for::own_gpu));
   if (auto moved =
           grouped(what.call, what.ends_at,
                   [&](nccl::comm group, outcome& made) {
@@ -227,8 +214,7 @@ expected<void> nccl_device_group::reduce_fast(const reduction& what) {
   auto* result = what.result->data() + range.first;
   use_memory(contribution);
   use_memory(result);
-  if (auto held = what.ready->hold(stream_); !held)
-    return held;
+  TROUPE_TRY(what.ready->hold(stream_));
   const auto pieces = what.layout.part(range);
   auto summed = grouped(what.call, what.ends_at, [&](nccl::comm group, outcome& made) {
     for (std::size_t i = 0; i < pieces.segments().size(); ++i) {
@@ -242,13 +228,9 @@ expected<void> nccl_device_group::reduce_fast(const reduction& what) {
   if (!summed)
     return summed;
   if (what.divisor != 1) {
-    auto sum = sums_.reserve(pieces.offset_in_sums(pieces.size_bytes()));
-    if (!sum)
-      return fail(std::move(sum.error()));
-    if (auto put = arithmetic_.widen(what.layout, result, range, *sum, stream_.handle()); !put)
-      return put;
-    if (auto put = arithmetic_.finish(what.layout, what.divisor, *sum, range, result, stream_.handle()); !put)
-      return put;
+    TROUPE_TRY(auto sum, sums_.reserve(pieces.offset_in_sums(pieces.size_bytes())));
+    TROUPE_TRY(arithmetic_.widen(what.layout, result, range, sum, stream_.handle()));
+    TROUPE_TRY(arithmetic_.finish(what.layout, what.divisor, sum, range, result, stream_.handle()));
   }
   return expect(stream_.handle(), what, waits_for::peers);
 }
@@ -271,17 +253,14 @@ expected<std::unique_ptr<device_group>> make_nccl_group(std::shared_ptr<const nc
     return fail(errc::invalid_argument, fmt::format("rank {} is not one of {} ranks; name a rank of the group",
                                                     options.rank, options.world_size));
   auto group = std::make_unique<nccl_device_group>(std::move(library), std::move(where), options);
-  if (auto connected = group->connect(options, exchange); !connected)
-    return fail(std::move(connected.error()));
+  TROUPE_TRY(group->connect(options, exchange));
   return group;
 }
 
 expected<std::unique_ptr<device_group>> make_nccl_group(std::shared_ptr<device> where, nccl_options options,
                                                         const address_exchange& exchange) {
-  auto library = nccl::open_library();
-  if (!library)
-    return fail(std::move(library.error()));
-  return make_nccl_group(std::move(*library), std::move(where), std::move(options), exchange);
+  TROUPE_TRY(auto library, nccl::open_library());
+  return make_nccl_group(std::move(library), std::move(where), std::move(options), exchange);
 }
 
 } // namespace troupe::collectives

@@ -22,8 +22,7 @@ std::shared_ptr<nccl_memory> nccl_memory::of(std::shared_ptr<const nccl::library
 expected<device_memory> nccl_memory::allocate(std::uint64_t size_bytes) {
   if (!library_->can_register())
     return device_memory::make(where_, size_bytes);
-  if (auto current = where_->make_current(); !current)
-    return fail(std::move(current.error()));
+  TROUPE_TRY(where_->make_current());
   void* data = nullptr;
   // Where NCCL cannot allocate, as on devices without virtual memory, plain memory works too, and its error says how
   // much is free.

@@ -42,8 +42,7 @@ expected<std::unique_ptr<shm_bucket>> shm_bucket::make(std::shared_ptr<shm_group
                 fmt::format("there is no memory left for the result of a reduction of {} bytes", size_bytes));
   }
   result->own_offset_ = result->group_->members().generation_pool().offset_of(result->own_);
-  if (auto shown = result->show(rank, result->own_offset_); !shown)
-    return fail(std::move(shown.error()));
+  TROUPE_TRY(result->show(rank, result->own_offset_));
   return result;
 }
 

@@ -39,8 +39,7 @@ class shm_communicator final : public transport_communicator {
 
   expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
                                                         std::vector<byte_range> parts) override {
-    if (auto valid = check_parts(layout, parts); !valid)
-      return fail(std::move(valid.error()));
+    TROUPE_TRY(check_parts(layout, parts));
     shm_bucket::slice_table slices;
     for (auto part : parts)
       slices.push_back(reducer_.spread(part));
@@ -48,8 +47,7 @@ class shm_communicator final : public transport_communicator {
   }
 
   expected<void> all_reduce(dtype type, reduce_op op, std::span<std::byte> data) override {
-    if (auto valid = check_elements(type, data.size()); !valid)
-      return valid;
+    TROUPE_TRY(check_elements(type, data.size()));
     if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun || data.empty())
       return over(std::move(begun));
     const auto& layout = layout_of({type, data.size() / size_of(type)});
@@ -113,10 +111,8 @@ class shm_communicator final : public transport_communicator {
 
 expected<std::unique_ptr<communicator>> make_shm_communicator(shm_options options,
                                                               const descriptor_exchange& exchange) {
-  auto group = shm_group::connect(options, exchange);
-  if (!group)
-    return fail(std::move(group.error()));
-  return std::make_unique<shm_communicator>(std::move(*group), options.generation);
+  TROUPE_TRY(auto group, shm_group::connect(options, exchange));
+  return std::make_unique<shm_communicator>(std::move(group), options.generation);
 }
 
 } // namespace troupe::collectives

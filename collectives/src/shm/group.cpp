@@ -131,16 +131,14 @@ expected<void> shm_group::wait_for(std::uint32_t peer) {
     const auto seen = word.load();
     if (has_met(peer))
       break;
-    if (auto slept = sleep_on(peer, word, seen); !slept)
-      return slept;
+    TROUPE_TRY(sleep_on(peer, word, seen));
   }
   return {};
 }
 
 expected<void> shm_group::wait_for_all() {
   for (std::uint32_t i = 1; i < size(); ++i)
-    if (auto there = wait_for((rank() + i) % size()); !there)
-      return there;
+    TROUPE_TRY(wait_for((rank() + i) % size()));
   return {};
 }
 
@@ -151,13 +149,11 @@ expected<void> shm_group::post(const call_record& call) {
   arrive();
   for (std::uint32_t i = 1; i < size(); ++i) {
     const auto peer = (rank() + i) % size();
-    if (auto there = wait_for(peer); !there)
-      return there;
+    TROUPE_TRY(wait_for(peer));
     const auto& theirs = posting_of(peer).call;
     // An earlier call may have ended on both sides without a rendezvous.
     if (posting_of(peer).history != history_)
-      if (auto fine = check_calls_of(peer); !fine)
-        return fine;
+      TROUPE_TRY(check_calls_of(peer));
     if (theirs.sequence != call.sequence || !fit_together(call, theirs))
       return fail_with(mismatch_with(peer, theirs, call));
   }
@@ -166,8 +162,7 @@ expected<void> shm_group::post(const call_record& call) {
 
 expected<void> shm_group::post_maximum(const call_record& call, std::span<std::uint64_t> words) {
   std::ranges::copy(words, next_posting().words);
-  if (auto there = post(call); !there)
-    return there;
+  TROUPE_TRY(post(call));
   for (std::uint32_t r = 0; r < size(); ++r)
     for (std::size_t i = 0; i < words.size(); ++i)
       words[i] = std::max(words[i], posting_of(r).words[i]);
@@ -201,14 +196,11 @@ expected<void> shm_group::sleep_on(std::uint32_t peer, const std::atomic<std::ui
     return {};
   if (has_failed())
     return state();
-  if (auto fine = check_peers(peer, word, seen); !fine)
-    return fine;
+  TROUPE_TRY(check_peers(peer, word, seen));
   if (in_time)
     return {};
-  if (auto fine = check_calls(); !fine)
-    return fine;
-  if (auto fine = check_crossing(peer, word, seen); !fine)
-    return fine;
+  TROUPE_TRY(check_calls());
+  TROUPE_TRY(check_crossing(peer, word, seen));
   return check_deadline(peer);
 }
 
@@ -227,8 +219,7 @@ expected<void> shm_group::check_peers(std::uint32_t waits_for, const std::atomic
     if (word.load() != seen)
       return {};
     // This rank's own check may find more than the peer reports.
-    if (auto fine = check_calls(); !fine)
-      return fine;
+    TROUPE_TRY(check_calls());
     const auto& theirs = members_->control_of(r);
     const auto code = theirs.code == static_cast<std::uint32_t>(errc::mismatch) ? errc::mismatch : errc::aborted;
     const auto length = ::strnlen(theirs.reason, sizeof(theirs.reason));
@@ -247,8 +238,7 @@ expected<void> shm_group::check_peers(std::uint32_t waits_for, const std::atomic
 expected<void> shm_group::check_calls() {
   for (std::uint32_t r = 0; r < size(); ++r)
     if (r != rank())
-      if (auto fine = check_calls_of(r); !fine)
-        return fine;
+      TROUPE_TRY(check_calls_of(r));
   return {};
 }
 

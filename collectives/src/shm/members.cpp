@@ -71,17 +71,14 @@ mapped_file::~mapped_file() {
 
 expected<std::unique_ptr<shm_members>> shm_members::connect(const shm_options& options,
                                                             const descriptor_exchange& exchange) {
-  if (auto valid = check_options(options); !valid)
-    return fail(std::move(valid.error()));
+  TROUPE_TRY(check_options(options));
   // As large as the process's own pool.
-  auto pool = shared_pool::make(options.pool->capacity_bytes(), options.results_for_devices
-                                                                    ? shared_pool::peer_access::pinnable
-                                                                    : shared_pool::peer_access::read_only);
-  if (!pool)
-    return fail(std::move(pool.error()));
+  TROUPE_TRY(auto pool, shared_pool::make(options.pool->capacity_bytes(), options.results_for_devices
+                                                                              ? shared_pool::peer_access::pinnable
+                                                                              : shared_pool::peer_access::read_only));
   shm::control* own = nullptr;
   try {
-    own = new ((*pool)->allocate(sizeof(shm::control), alignof(shm::control))) shm::control{};
+    own = new (pool->allocate(sizeof(shm::control), alignof(shm::control))) shm::control{};
   } catch (const std::bad_alloc&) {
     return fail(errc::io_error,
                 fmt::format("{}: there is no memory left to share with the peers of this host", named(options)));
@@ -93,13 +90,10 @@ expected<std::unique_ptr<shm_members>> shm_members::connect(const shm_options& o
   const auto process = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
   if (!process)
     return fail(system_error("pidfd_open of this process"));
-  const int mine[descriptor_count] = {(*pool)->fd(), options.pool->fd(), process.get()};
-  auto descriptors = exchange(mine);
-  if (!descriptors)
-    return fail(std::move(descriptors.error()));
-  auto result = std::unique_ptr<shm_members>{new shm_members{options, std::move(*pool), own}};
-  if (auto mapped = result->map(std::move(*descriptors)); !mapped)
-    return fail(std::move(mapped.error()));
+  const int mine[descriptor_count] = {pool->fd(), options.pool->fd(), process.get()};
+  TROUPE_TRY(auto descriptors, exchange(mine));
+  auto result = std::unique_ptr<shm_members>{new shm_members{options, std::move(pool), own}};
+  TROUPE_TRY(result->map(std::move(descriptors)));
   return result;
 }
 
@@ -129,19 +123,15 @@ expected<void> shm_members::map(std::vector<std::vector<unique_fd>> descriptors)
     };
     if (theirs.size() != descriptor_count)
       return wrong();
-    auto of_generation = mapped_file::make(std::move(theirs[generation_file]));
-    if (!of_generation)
-      return fail(std::move(of_generation.error()));
-    auto of_process = mapped_file::make(std::move(theirs[process_file]));
-    if (!of_process)
-      return fail(std::move(of_process.error()));
-    if (of_generation->size_bytes() < sizeof(shm::control))
+    TROUPE_TRY(auto of_generation, mapped_file::make(std::move(theirs[generation_file])));
+    TROUPE_TRY(auto of_process, mapped_file::make(std::move(theirs[process_file])));
+    if (of_generation.size_bytes() < sizeof(shm::control))
       return wrong();
-    const auto* control = reinterpret_cast<const shm::control*>(of_generation->data());
+    const auto* control = reinterpret_cast<const shm::control*>(of_generation.data());
     if (control->magic_number != shm::magic || control->generation != generation_.value || control->rank != r ||
         control->world_size != size())
       return wrong();
-    members_[r] = {std::move(*of_generation), std::move(*of_process), std::move(theirs[process]), control};
+    members_[r] = {std::move(of_generation), std::move(of_process), std::move(theirs[process]), control};
   }
   return {};
 }

@@ -75,13 +75,11 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
     outs_.push_back(x->own_slice(part));
   if (fits_slot(what, range))
     return reduce_small(call, what, mine, range, outs_);
-  if (auto offered = offer(what, mine, range); !offered)
-    return offered;
+  TROUPE_TRY(offer(what, mine, range));
   auto& posting = group_->next_posting();
   for (std::size_t k = 0; k < results.size(); ++k)
     posting.results[k] = results[k]->own_offset();
-  if (auto there = group_->post(call); !there)
-    return there;
+  TROUPE_TRY(group_->post(call));
   look_at_operands(what);
   run(what, range.first, slice, outs_);
   group_->arrive();
@@ -90,8 +88,7 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
     for (std::size_t k = 0; k < results.size(); ++k)
       if (auto shown = results[k]->show(peer, group_->posting_of(peer).results[k]); !shown)
         return group_->fail_with(std::move(shown.error()));
-    if (auto there = group_->wait_for(peer); !there)
-      return there;
+    TROUPE_TRY(group_->wait_for(peer));
   }
   return {};
 }
@@ -104,8 +101,7 @@ expected<void> shm_reducer::reduce_small(const call_record& call, const tree_red
   auto* slot = group_->next_slot();
   for (std::size_t i = 0; i < mine.size(); ++i)
     std::memcpy(slot + i * size, begin_of(what, mine[i], part), size);
-  if (auto there = group_->post(call); !there)
-    return there;
+  TROUPE_TRY(group_->post(call));
   operands_.clear();
   for (const auto& x : what.plan.operands)
     operands_.push_back(group_->slot_of(x.rank) + x.position * size);
@@ -128,10 +124,8 @@ expected<void> shm_reducer::offer(const tree_reduction& what, std::span<const st
       posting.offsets[i] = group_->members().process_pool().offset_of(begin);
       continue;
     }
-    auto room = reserve(copies_, copies_room_, size * mine.size());
-    if (!room)
-      return fail(std::move(room.error()));
-    auto* copy = *room + size * copied++;
+    TROUPE_TRY(auto room, reserve(copies_, copies_room_, size * mine.size()));
+    auto* copy = room + size * copied++;
     std::memcpy(copy, begin, size);
     posting.offsets[i] = group_->members().generation_pool().offset_of(copy) | in_generation_file;
   }
@@ -163,8 +157,7 @@ expected<void> shm_reducer::all_reduce(const call_record& call, const tree_reduc
   auto& posting = group_->next_posting();
   posting.is_registered = group_->members().process_pool().contains(data.data(), data.size()) ? 1 : 0;
   posting.offsets[0] = posting.is_registered != 0 ? group_->members().process_pool().offset_of(data.data()) : 0;
-  if (auto there = group_->post(call); !there)
-    return there;
+  TROUPE_TRY(group_->post(call));
   for (std::uint32_t r = 0; r < group_->size(); ++r)
     if (group_->posting_of(r).is_registered == 0)
       return all_reduce_staged(call, what, data);
@@ -184,8 +177,7 @@ expected<void> shm_reducer::all_reduce_in_place(const tree_reduction& what, std:
   for (std::uint32_t i = 1; i < n; ++i) {
     const auto peer = (me + i) % n;
     // The peer has read everything it needs from this rank, including its slice.
-    if (auto there = group_->wait_for(peer); !there)
-      return there;
+    TROUPE_TRY(group_->wait_for(peer));
     std::memcpy(data.data() + slices[peer].first, operands_[peer] + slices[peer].first, slices[peer].size_bytes());
     read_bytes_ += slices[peer].size_bytes();
   }
@@ -199,19 +191,16 @@ expected<void> shm_reducer::all_reduce_staged(const call_record& call, const tre
                                               std::span<std::byte> data) {
   const auto n = group_->size();
   const auto me = group_->rank();
-  auto room = reserve(staged_, staged_room_, 4 * chunk_bytes);
-  if (!room)
-    return fail(std::move(room.error()));
+  TROUPE_TRY(auto room, reserve(staged_, staged_room_, 4 * chunk_bytes));
   const auto chunk = [&](std::uint64_t c) {
     return byte_range{c * chunk_bytes, std::min<std::uint64_t>((c + 1) * chunk_bytes, data.size())};
   };
   const auto put_in = [&](std::uint64_t c) {
-    std::memcpy(*room + c % 2 * chunk_bytes, data.data() + chunk(c).first, chunk(c).size_bytes());
+    std::memcpy(room + c % 2 * chunk_bytes, data.data() + chunk(c).first, chunk(c).size_bytes());
   };
   put_in(0);
-  group_->next_posting().results[0] = group_->members().generation_pool().offset_of(*room);
-  if (auto there = group_->post(call); !there)
-    return there;
+  group_->next_posting().results[0] = group_->members().generation_pool().offset_of(room);
+  TROUPE_TRY(group_->post(call));
   std::vector<const std::byte*> rooms(n);
   for (std::uint32_t r = 0; r < n; ++r)
     rooms[r] = group_->members().generation_memory(r) + group_->posting_of(r).results[0];
@@ -222,15 +211,14 @@ expected<void> shm_reducer::all_reduce_staged(const call_record& call, const tre
     for (std::uint32_t r = 0; r < n; ++r)
       operands_[r] = rooms[r] + c % 2 * chunk_bytes;
     const auto out_at = (2 + c % 2) * chunk_bytes;
-    auto* out = *room + out_at + (slices[me].first - chunk(c).first);
+    auto* out = room + out_at + (slices[me].first - chunk(c).first);
     run(what, chunk(c).first, slices[me], {&out, 1});
     if (c + 1 < chunks)
       put_in(c + 1);
     group_->arrive();
     for (std::uint32_t i = 0; i < n; ++i) {
       const auto peer = (me + i) % n;
-      if (auto there = peer == me ? expected<void>{} : group_->wait_for(peer); !there)
-        return there;
+      TROUPE_TRY(peer == me ? expected<void>{} : group_->wait_for(peer));
       std::memcpy(data.data() + slices[peer].first, rooms[peer] + out_at + (slices[peer].first - chunk(c).first),
                   slices[peer].size_bytes());
       read_bytes_ += peer == me ? 0 : slices[peer].size_bytes();

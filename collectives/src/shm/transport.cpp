@@ -132,8 +132,7 @@ expected<void> shm_transport::wait(ticket message) {
 
 expected<void> shm_transport::finish() {
   for (ticket i = 0; i < pending_.size(); ++i)
-    if (auto done = wait(i); !done)
-      return done;
+    TROUPE_TRY(wait(i));
   if (group_->has_failed()) {
     drop_all();
     return group_->state();

@@ -25,8 +25,7 @@ expected<void> check_blocks(std::size_t whole, std::size_t block, std::uint32_t 
 }
 
 expected<void> check_elements(dtype type, std::size_t size_bytes) {
-  if (auto valid = check_reducible(type); !valid)
-    return valid;
+  TROUPE_TRY(check_reducible(type));
   if (size_bytes % size_of(type) == 0)
     return {};
   return fail(errc::invalid_argument, fmt::format("{} bytes are not whole elements of type {}; pass whole elements",
@@ -68,8 +67,7 @@ call_record moving_call(call_kind kind, std::size_t size_bytes, std::uint32_t pe
 
 expected<void> check_partials(const bucket_layout& layout, const finish_plan& plan, std::uint32_t rank,
                               std::span<const leaf_partial> partials, std::uint64_t divisor) {
-  if (auto valid = check_reducible(layout); !valid)
-    return valid;
+  TROUPE_TRY(check_reducible(layout));
   if (divisor == 0)
     return divided_by_nothing();
   std::size_t position = 0;
@@ -90,8 +88,7 @@ expected<void> check_partials(const bucket_layout& layout, const finish_plan& pl
 
 expected<void> check_contribution(const bucket_layout& layout, std::span<const std::byte> contribution,
                                   std::uint64_t divisor) {
-  if (auto valid = check_reducible(layout); !valid)
-    return valid;
+  TROUPE_TRY(check_reducible(layout));
   if (divisor == 0)
     return divided_by_nothing();
   if (contribution.size() == layout.size_bytes())
@@ -111,17 +108,14 @@ expected<void> leaves_plan::refresh(std::uint32_t new_shards, std::span<const sh
         fmt::format(
             "reduce_leaves: the ownership has {} ranges and the group has {} ranks; pass one range for each rank",
             new_ownership.size(), world_size));
-  auto plan = plan_finish(new_shards, new_ownership);
-  if (!plan)
-    return fail(std::move(plan.error()));
+  TROUPE_TRY(auto plan, plan_finish(new_shards, new_ownership));
   *this = {
-      new_shards, {new_ownership.begin(), new_ownership.end()}, std::make_shared<const finish_plan>(std::move(*plan))};
+      new_shards, {new_ownership.begin(), new_ownership.end()}, std::make_shared<const finish_plan>(std::move(plan))};
   return {};
 }
 
 expected<void> check_parts(const bucket_layout& layout, std::vector<byte_range>& parts) {
-  if (auto valid = check_reducible(layout); !valid)
-    return valid;
+  TROUPE_TRY(check_reducible(layout));
   if (parts.empty())
     parts.push_back({0, layout.size_bytes()});
   std::uint64_t next = 0;

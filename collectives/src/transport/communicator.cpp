@@ -34,8 +34,7 @@ transport_communicator::~transport_communicator() {
 
 expected<std::unique_ptr<reduced_bucket>> transport_communicator::make_bucket(const bucket_layout& layout,
                                                                               std::vector<byte_range> parts) {
-  if (auto valid = check_parts(layout, parts); !valid)
-    return fail(std::move(valid.error()));
+  TROUPE_TRY(check_parts(layout, parts));
   return std::make_unique<private_bucket>(layout.size_bytes(), std::move(parts));
 }
 
@@ -59,10 +58,8 @@ const finish_plan& transport_communicator::rank_plan() {
 }
 
 expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std::span<std::byte> data) {
-  if (auto valid = check_elements(type, data.size()); !valid)
-    return valid;
-  if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun)
-    return begun;
+  TROUPE_TRY(check_elements(type, data.size()));
+  TROUPE_TRY(begin(reduction_call(call_kind::all_reduce, type, op, data.size())));
   if (data.empty())
     return messages_.finish();
   const bucket_layout layout{{{type, data.size() / size_of(type)}}};
@@ -82,18 +79,15 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
     std::memcpy(copy_.data(), data.data(), data.size());
     mine = copy_.data();
   }
-  if (auto reduced = over_messages_.reduce_and_spread(what, {&mine, 1}, data.data()); !reduced)
-    return reduced;
+  TROUPE_TRY(over_messages_.reduce_and_spread(what, {&mine, 1}, data.data()));
   return messages_.finish();
 }
 
 expected<void> transport_communicator::all_reduce_fast(const bucket_layout& layout,
                                                        std::span<const std::byte> contribution, reduced_bucket& result,
                                                        std::uint64_t divisor, std::size_t part) {
-  if (auto valid = check_contribution(layout, contribution, divisor); !valid)
-    return valid;
-  if (auto valid = check_result(result, layout, part); !valid)
-    return valid;
+  TROUPE_TRY(check_contribution(layout, contribution, divisor));
+  TROUPE_TRY(check_result(result, layout, part));
   auto call = moving_call(call_kind::all_reduce_fast, result.parts()[part].size_bytes());
   call.detail = digest_of(layout, 0, {}, divisor, result.parts()[part]);
   const auto* mine = contribution.data();
@@ -106,12 +100,9 @@ expected<void> transport_communicator::reduce_leaves(const bucket_layout& layout
                                                      std::uint64_t divisor, std::size_t part) {
   // Started calls use the plan.
   wait_for_started_calls();
-  if (auto planned = leaves_.refresh(shards, ownership, world_size()); !planned)
-    return planned;
-  if (auto valid = check_partials(layout, *leaves_.finish, rank().value, partials, divisor); !valid)
-    return valid;
-  if (auto valid = check_result(result, layout, part); !valid)
-    return valid;
+  TROUPE_TRY(leaves_.refresh(shards, ownership, world_size()));
+  TROUPE_TRY(check_partials(layout, *leaves_.finish, rank().value, partials, divisor));
+  TROUPE_TRY(check_result(result, layout, part));
   auto call = moving_call(call_kind::reduce_leaves, result.parts()[part].size_bytes());
   call.detail = digest_of(layout, shards, ownership, divisor, result.parts()[part]);
   mine_.clear();
@@ -165,12 +156,9 @@ expected<void> transport_communicator::over(expected<void> result) {
 
 expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
                                                       std::span<std::byte> output) {
-  if (auto valid = check_elements(type, output.size()); !valid)
-    return valid;
-  if (auto valid = check_blocks(input.size(), output.size(), world_size(), "reduce_scatter input"); !valid)
-    return valid;
-  if (auto begun = begin(reduction_call(call_kind::reduce_scatter, type, op, input.size())); !begun)
-    return begun;
+  TROUPE_TRY(check_elements(type, output.size()));
+  TROUPE_TRY(check_blocks(input.size(), output.size(), world_size(), "reduce_scatter input"));
+  TROUPE_TRY(begin(reduction_call(call_kind::reduce_scatter, type, op, input.size())));
   if (output.empty())
     return messages_.finish();
   const bucket_layout layout{{{type, input.size() / size_of(type)}}};
@@ -186,16 +174,13 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
     widen(type, copy_.data(), input.data(), input.size() / size_of(type));
     mine = copy_.data();
   }
-  if (auto reduced = over_messages_.reduce_own_slice(what, {&mine, 1}, output.data()); !reduced)
-    return reduced;
+  TROUPE_TRY(over_messages_.reduce_own_slice(what, {&mine, 1}, output.data()));
   return messages_.finish();
 }
 
 expected<void> transport_communicator::all_gather(std::span<const std::byte> input, std::span<std::byte> output) {
-  if (auto valid = check_blocks(output.size(), input.size(), world_size(), "all_gather output"); !valid)
-    return valid;
-  if (auto begun = begin(moving_call(call_kind::all_gather, input.size())); !begun)
-    return begun;
+  TROUPE_TRY(check_blocks(output.size(), input.size(), world_size(), "all_gather output"));
+  TROUPE_TRY(begin(moving_call(call_kind::all_gather, input.size())));
   const auto n = world_size();
   const auto me = rank().value;
   if (!input.empty()) {
@@ -210,8 +195,7 @@ expected<void> transport_communicator::all_gather(std::span<const std::byte> inp
 
 expected<std::vector<std::vector<std::byte>>>
 transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
-  if (auto begun = begin(moving_call(call_kind::all_gather_bytes, 0)); !begun)
-    return fail(std::move(begun.error()));
+  TROUPE_TRY(begin(moving_call(call_kind::all_gather_bytes, 0)));
   const auto n = world_size();
   const auto me = rank().value;
   std::vector<std::uint64_t> sizes(n, mine.size());
@@ -229,14 +213,12 @@ transport_communicator::all_gather_bytes(std::span<const std::byte> mine) {
   for (std::uint32_t r = 0; r < n; ++r) {
     if (r == me)
       continue;
-    if (auto known = messages_.wait(received[r]); !known)
-      return fail(std::move(known.error()));
+    TROUPE_TRY(messages_.wait(received[r]));
     result[r].resize(sizes[r]);
     if (sizes[r] != 0)
       messages_.receive(r, result[r].data(), sizes[r], second_phase);
   }
-  if (auto finished = messages_.finish(); !finished)
-    return fail(std::move(finished.error()));
+  TROUPE_TRY(messages_.finish());
   return result;
 }
 
@@ -246,8 +228,7 @@ expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank
   if (root.value >= n)
     return fail(errc::invalid_argument,
                 fmt::format("broadcast: root {} is not one of the {} ranks; name a rank of the group", root, n));
-  if (auto begun = begin(moving_call(call_kind::broadcast, data.size(), root.value)); !begun)
-    return begun;
+  TROUPE_TRY(begin(moving_call(call_kind::broadcast, data.size(), root.value)));
   if (data.empty())
     return messages_.finish();
   const auto v = (rank().value + n - root.value) % n;
@@ -256,8 +237,7 @@ expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank
   while (bit < n && (v & bit) == 0)
     bit <<= 1;
   if (v != 0)
-    if (auto arrived = messages_.wait(messages_.receive(real(v - bit), data.data(), data.size())); !arrived)
-      return arrived;
+    TROUPE_TRY(messages_.wait(messages_.receive(real(v - bit), data.data(), data.size())));
   for (bit >>= 1; bit != 0; bit >>= 1)
     if (v + bit < n)
       messages_.send(real(v + bit), data.data(), data.size());
@@ -267,12 +247,9 @@ expected<void> transport_communicator::broadcast(std::span<std::byte> data, rank
 expected<void> transport_communicator::all_to_all(std::span<const std::byte> input, std::span<std::byte> output) {
   const auto n = world_size();
   const auto me = rank().value;
-  if (auto valid = check_blocks(input.size(), output.size() / n, n, "all_to_all input"); !valid)
-    return valid;
-  if (auto valid = check_blocks(output.size(), input.size() / n, n, "all_to_all output"); !valid)
-    return valid;
-  if (auto begun = begin(moving_call(call_kind::all_to_all, input.size())); !begun)
-    return begun;
+  TROUPE_TRY(check_blocks(input.size(), output.size() / n, n, "all_to_all input"));
+  TROUPE_TRY(check_blocks(output.size(), input.size() / n, n, "all_to_all output"));
+  TROUPE_TRY(begin(moving_call(call_kind::all_to_all, input.size())));
   const auto block = input.size() / n;
   if (block != 0) {
     for (std::uint32_t i = 1; i < n; ++i)
@@ -285,10 +262,8 @@ expected<void> transport_communicator::all_to_all(std::span<const std::byte> inp
 }
 
 expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
-  if (auto begun = begin(moving_call(call_kind::barrier, words.size_bytes())); !begun)
-    return begun;
-  if (auto heard = spread_maximum(words, everybody_, rank().value); !heard)
-    return heard;
+  TROUPE_TRY(begin(moving_call(call_kind::barrier, words.size_bytes())));
+  TROUPE_TRY(spread_maximum(words, everybody_, rank().value));
   return messages_.finish();
 }
 
@@ -310,8 +285,7 @@ expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> w
   for (std::uint32_t k = 0; k < rounds(n); ++k) {
     std::ranges::copy(words, outgoing(k));
     messages_.send(members[(me + (1u << k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
-    if (auto heard = messages_.wait(received[k]); !heard)
-      return heard;
+    TROUPE_TRY(messages_.wait(received[k]));
     for (std::size_t i = 0; i < words.size(); ++i)
       words[i] = std::max(words[i], incoming(k)[i]);
   }
@@ -319,19 +293,15 @@ expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> w
 }
 
 expected<void> transport_communicator::send(rank_id peer, std::span<const std::byte> data) {
-  if (auto valid = check_peer(peer); !valid)
-    return valid;
-  if (auto begun = begin(moving_call(call_kind::send, data.size(), peer.value)); !begun)
-    return begun;
+  TROUPE_TRY(check_peer(peer));
+  TROUPE_TRY(begin(moving_call(call_kind::send, data.size(), peer.value)));
   messages_.send(peer.value, data.data(), data.size());
   return messages_.finish();
 }
 
 expected<void> transport_communicator::receive(rank_id peer, std::span<std::byte> data) {
-  if (auto valid = check_peer(peer); !valid)
-    return valid;
-  if (auto begun = begin(moving_call(call_kind::receive, data.size(), peer.value)); !begun)
-    return begun;
+  TROUPE_TRY(check_peer(peer));
+  TROUPE_TRY(begin(moving_call(call_kind::receive, data.size(), peer.value)));
   if (!data.empty())
     messages_.receive(peer.value, data.data(), data.size());
   return messages_.finish();

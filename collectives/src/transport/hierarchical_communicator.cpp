@@ -126,23 +126,19 @@ class hierarchical_communicator final : public transport_communicator {
 
   expected<std::unique_ptr<reduced_bucket>> make_bucket(const bucket_layout& layout,
                                                         std::vector<byte_range> parts) override {
-    if (auto valid = check_parts(layout, parts); !valid)
-      return fail(std::move(valid.error()));
+    TROUPE_TRY(check_parts(layout, parts));
     shm_bucket::slice_table slices;
     for (auto part : parts) {
       auto& of_ranks = slices.emplace_back(group_->size(), byte_range{part.last, part.last});
       of_ranks[0] = part;
     }
     const auto count = parts.size();
-    auto result = shm_bucket::make(group_, layout.size_bytes(), std::move(parts), std::move(slices));
-    if (!result)
-      return fail(std::move(result.error()));
-    return std::make_unique<hierarchical_bucket>(std::move(*result), count);
+    TROUPE_TRY(auto result, shm_bucket::make(group_, layout.size_bytes(), std::move(parts), std::move(slices)));
+    return std::make_unique<hierarchical_bucket>(std::move(result), count);
   }
 
   expected<void> all_reduce(dtype type, reduce_op op, std::span<std::byte> data) override {
-    if (auto valid = check_elements(type, data.size()); !valid)
-      return valid;
+    TROUPE_TRY(check_elements(type, data.size()));
     if (auto begun = begin(reduction_call(call_kind::all_reduce, type, op, data.size())); !begun || data.empty())
       return over(std::move(begun));
     const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
@@ -202,29 +198,24 @@ class hierarchical_communicator final : public transport_communicator {
     const auto part_sums = sums.part(sums_range);
     for (auto& x : host_operands_)
       x += sums_range.first;
-    auto host_sums = reserve_host_sums(bucket, part, part_sums.size_bytes(), plan.inside.outputs.size());
-    if (!host_sums)
-      return fail(std::move(host_sums.error()));
+    TROUPE_TRY(auto host_sums, reserve_host_sums(bucket, part, part_sums.size_bytes(), plan.inside.outputs.size()));
     group_->next_posting().words[0] = bucket.result().own_offset();
     const tree_reduction inside{plan.inside, part_sums, part_sums, op, 1, operand_kind::sums, root_kind::partial_sum};
     // A host may own no shards; its ranks take part in the rendezvous anyway.
-    auto reduced = host_sums->empty() ? group_->post(messages_.call())
-                                      : reducer_.reduce(messages_.call(), inside, host_operands_, 0, *host_sums);
+    auto reduced = host_sums.empty() ? group_->post(messages_.call())
+                                     : reducer_.reduce(messages_.call(), inside, host_operands_, 0, host_sums);
     if (!reduced)
       return checked(std::move(reduced));
     const auto result_offset = group_->posting_of(0).words[0];
     if (where_.is_leader()) {
       host_operands_.clear();
-      for (const auto* x : *host_sums)
+      for (const auto* x : host_sums)
         host_operands_.push_back(x->bytes().data());
       const message_reduction what{
           plan.between,   layout,      sums,       op, divisor, message_reducer::spread(range, where_.leaders.size()),
           where_.leaders, where_.host, range.first};
-      if (auto reduced = over_messages_.reduce_and_spread(what, host_operands_, bucket.result().own_slice(part));
-          !reduced)
-        return reduced;
-      if (auto finished = messages_.finish(); !finished)
-        return finished;
+      TROUPE_TRY(over_messages_.reduce_and_spread(what, host_operands_, bucket.result().own_slice(part)));
+      TROUPE_TRY(messages_.finish());
     }
     group_->arrive();
     if (auto there = where_.is_leader() ? expected<void>{} : group_->wait_for(0); !there)
@@ -265,8 +256,7 @@ class hierarchical_communicator final : public transport_communicator {
     widened_.reserve(layout.sums().size_bytes());
     widen(type, widened_.data(), data.data(), data.size() / size_of(type));
     host_operands_.assign(1, widened_.data());
-    if (auto reduced = reduce(plan_over_ranks(), layout, op, divisor, *bucket, 0); !reduced)
-      return reduced;
+    TROUPE_TRY(reduce(plan_over_ranks(), layout, op, divisor, *bucket, 0));
     std::memcpy(data.data(), bucket->bytes().data(), data.size());
     return {};
   }
@@ -322,17 +312,13 @@ expected<std::unique_ptr<communicator>> make_hierarchical_communicator(hierarchi
   inside.results_for_devices = options.results_for_devices;
   for (auto rank : local)
     inside.names.emplace_back(rank);
-  auto group = shm_group::connect(inside, descriptors);
-  if (!group)
-    return fail(std::move(group.error()));
+  TROUPE_TRY(auto group, shm_group::connect(inside, descriptors));
   // Connects to other hosts only.
   std::vector<bool> is_peer(options.hosts.size(), true);
   for (auto rank : local)
     is_peer[rank] = false;
-  auto remote = connect_gloo(options.place, is_peer, addresses);
-  if (!remote)
-    return fail(std::move(remote.error()));
-  return std::make_unique<hierarchical_communicator>(std::move(where), std::move(*group), std::move(*remote),
+  TROUPE_TRY(auto remote, connect_gloo(options.place, is_peer, addresses));
+  return std::make_unique<hierarchical_communicator>(std::move(where), std::move(group), std::move(remote),
                                                      options.place.generation);
 }
 

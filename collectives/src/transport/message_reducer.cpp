@@ -64,8 +64,7 @@ expected<void> message_reducer::finish_slice(const message_reduction& what, std:
     unrounded_.reserve(what.in_sums(slice).size_bytes());
     sum = unrounded_.data();
   }
-  if (auto finished = finish_tree(what, sum); !finished)
-    return finished;
+  TROUPE_TRY(finish_tree(what, sum));
   divide(what.layout, slice, sum, what.divisor);
   if (what.is_narrow())
     narrow(what.layout, slice, out, sum);
@@ -86,10 +85,8 @@ expected<void> message_reducer::finish_tree(const message_reduction& what, std::
   for (std::size_t i = 0; i < what.plan.additions.size(); ++i) {
     auto& left = operands_[what.plan.additions[i].target];
     auto& right = operands_[what.plan.additions[i].source];
-    if (auto done = arrived(left); !done)
-      return done;
-    if (auto done = arrived(right); !done)
-      return done;
+    TROUPE_TRY(arrived(left));
+    TROUPE_TRY(arrived(right));
     // At least one of the two came from a peer: a worker has already joined its own siblings.
     auto* target = i + 1 == what.plan.additions.size() ? out : left.scratch != nullptr ? left.scratch : right.scratch;
     combine(what.sums, slice, what.op, target, left.data, right.data);
@@ -112,8 +109,7 @@ expected<void> message_reducer::reduce_and_spread(const message_reduction& what,
       messages_.receive(what.members[peer], result + (theirs.first - what.origin), theirs.size_bytes(), second_phase);
   }
   auto* out = result + (slice.first - what.origin);
-  if (auto reduced = reduce_own_slice(what, mine, out); !reduced)
-    return reduced;
+  TROUPE_TRY(reduce_own_slice(what, mine, out));
   for (std::uint32_t i = 1; is_spread && i < n; ++i)
     messages_.send(what.members[(what.me + i) % n], out, slice.size_bytes(), second_phase);
   return {};

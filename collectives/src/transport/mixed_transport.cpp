@@ -55,8 +55,7 @@ expected<void> mixed_transport::wait(ticket message) {
 
 expected<void> mixed_transport::finish() {
   posted_.clear();
-  if (auto finished = checked(local_->finish()); !finished)
-    return finished;
+  TROUPE_TRY(checked(local_->finish()));
   return checked(remote_->finish());
 }
 

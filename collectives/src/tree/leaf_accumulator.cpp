@@ -44,8 +44,7 @@ expected<leaf_accumulator> leaf_accumulator::make(bucket_layout layout, std::uin
                                                   std::pmr::memory_resource& memory) {
   if (shards == 0)
     return fail(errc::invalid_argument, "an accumulator needs at least one shard");
-  if (auto valid = check_reducible(layout); !valid)
-    return fail(std::move(valid.error()));
+  TROUPE_TRY(check_reducible(layout));
   return leaf_accumulator{std::move(layout), shards, memory};
 }
 

@@ -255,8 +255,7 @@ expected<void> check_reducible(dtype type) {
 
 expected<void> check_reducible(const bucket_layout& layout) {
   for (const auto& segment : layout.segments())
-    if (auto valid = check_reducible(segment.type); !valid)
-      return valid;
+    TROUPE_TRY(check_reducible(segment.type));
   return {};
 }
 

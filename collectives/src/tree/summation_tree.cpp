@@ -131,8 +131,7 @@ std::uint32_t finish_plan::count_of(std::uint32_t rank) const noexcept {
 expected<finish_plan> plan_finish(std::uint32_t shards, std::span<const shard_range> ownership) {
   if (shards == 0)
     return fail(errc::invalid_argument, "a summation tree needs at least one shard");
-  if (auto valid = check_ownership(shards, ownership); !valid)
-    return fail(std::move(valid.error()));
+  TROUPE_TRY(check_ownership(shards, ownership));
   std::vector<std::vector<tree_node>> nodes;
   for (auto range : ownership)
     nodes.push_back(maximal_nodes(shards, range));

@@ -103,13 +103,9 @@ expected<signing_authority> make_authority(const std::string& name) {
   std::uint32_t number = 0;
   if (RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof(number)) != 1)
     return fail(openssl_error("cannot make a random number"));
-  auto key = make_key();
-  if (!key)
-    return fail(std::move(key.error()));
-  auto certificate = make_certificate(key->get(), nullptr, fmt::format("{} {}", name, number), {});
-  if (!certificate)
-    return fail(std::move(certificate.error()));
-  return signing_authority{std::move(*key), std::move(*certificate)};
+  TROUPE_TRY(auto key, make_key());
+  TROUPE_TRY(auto certificate, make_certificate(key.get(), nullptr, fmt::format("{} {}", name, number), {}));
+  return signing_authority{std::move(key), std::move(certificate)};
 }
 
 expected<certificate_ptr> make_certificate(EVP_PKEY* key, const signing_authority& issuer, std::string_view name,

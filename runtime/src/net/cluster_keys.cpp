@@ -42,30 +42,22 @@ expected<signing_authority> read_authority(const fs::path& directory) {
     return fail(errc::not_found, fmt::format("{}: the authority's key is not on this host; run `troupe certs issue` on "
                                              "the host where `troupe certs init` was run",
                                              key_path.string()));
-  auto key = read_key(key_path);
-  if (!key)
-    return fail(std::move(key.error()));
-  auto certificate = read_certificate(certificate_path);
-  if (!certificate)
-    return fail(std::move(certificate.error()));
-  if (!belongs_to(certificate->get(), key->get()))
+  TROUPE_TRY(auto key, read_key(key_path));
+  TROUPE_TRY(auto certificate, read_certificate(certificate_path));
+  if (!belongs_to(certificate.get(), key.get()))
     return refuse(certificate_path, fmt::format("does not belong to the key {}", key_path.string()),
                   "restore the pair that `troupe certs init` made");
-  auto dates = check_dates(certificate_path, certificate->get());
-  if (!dates)
-    return fail(std::move(dates.error()));
-  if (*dates == validity::expired)
+  TROUPE_TRY(auto dates, check_dates(certificate_path, certificate.get()));
+  if (dates == validity::expired)
     return refuse(certificate_path, "has expired", fmt::format("remove its directory, then {}", setup_advice));
-  return signing_authority{std::move(*key), std::move(*certificate)};
+  return signing_authority{std::move(key), std::move(certificate)};
 }
 
 /// Creates both files or neither; does not replace existing ones.
 expected<void> publish_pair(const tls_files& files, EVP_PKEY* key, X509* certificate) {
-  auto staging = staging_directory::make(files.key.parent_path());
-  if (!staging)
-    return fail(std::move(staging.error()));
-  auto staged_key = staging->path() / "key";
-  auto staged_certificate = staging->path() / "certificate";
+  TROUPE_TRY(auto staging, staging_directory::make(files.key.parent_path()));
+  auto staged_key = staging.path() / "key";
+  auto staged_certificate = staging.path() / "certificate";
   auto written =
       write_key(staged_key, key).and_then([&] { return write_certificate(staged_certificate, certificate); });
   if (!written)
@@ -84,8 +76,7 @@ expected<void> publish_pair(const tls_files& files, EVP_PKEY* key, X509* certifi
 } // namespace
 
 expected<void> init_cluster_ca(const fs::path& directory) {
-  if (auto ready = ensure_directory(directory); !ready)
-    return ready;
+  TROUPE_TRY(ensure_directory(directory));
   auto place = cluster_directory(directory);
   auto taken = [&place] {
     return fail(errc::already_exists,
@@ -96,55 +87,38 @@ expected<void> init_cluster_ca(const fs::path& directory) {
   std::error_code ignored;
   if (is_present(place) && !fs::is_empty(place, ignored))
     return taken();
-  auto staging = staging_directory::make(directory);
-  if (!staging)
-    return fail(std::move(staging.error()));
-  auto authority = make_authority("Troupe cluster authority");
-  if (!authority)
-    return fail(std::move(authority.error()));
-  auto written = write_key(staging->path() / "ca.key", authority->key.get()).and_then([&] {
-    return write_certificate(staging->path() / "ca.pem", authority->certificate.get());
+  TROUPE_TRY(auto staging, staging_directory::make(directory));
+  TROUPE_TRY(auto authority, make_authority("Troupe cluster authority"));
+  auto written = write_key(staging.path() / "ca.key", authority.key.get()).and_then([&] {
+    return write_certificate(staging.path() / "ca.pem", authority.certificate.get());
   });
   if (!written)
     return written;
-  auto moved = staging->move_to(place);
+  TROUPE_TRY(auto moved, staging.move_to(place));
   if (!moved)
-    return fail(std::move(moved.error()));
-  if (!*moved)
     return taken();
   return {};
 }
 
 expected<tls_files> issue_certificate(const fs::path& directory, std::string_view host) {
-  auto name = parse_host(host);
-  if (!name)
-    return fail(std::move(name.error()));
-  auto authority = read_authority(directory);
-  if (!authority)
-    return fail(std::move(authority.error()));
-  auto files = cluster_files(directory, *name);
+  TROUPE_TRY(auto name, parse_host(host));
+  TROUPE_TRY(auto authority, read_authority(directory));
+  auto files = cluster_files(directory, name);
   for (const auto& path : {files.certificate, files.key})
     if (is_present(path))
       return fail(
           errc::already_exists,
           fmt::format("{} exists; remove the host's .pem and .key to issue its certificate again", path.string()));
-  auto key = make_key();
-  if (!key)
-    return fail(std::move(key.error()));
-  auto certificate =
-      make_certificate(key->get(), *authority, name->text, (name->is_address ? "IP:" : "DNS:") + name->text);
-  if (!certificate)
-    return fail(std::move(certificate.error()));
-  if (auto published = publish_pair(files, key->get(), certificate->get()); !published)
-    return fail(std::move(published.error()));
+  TROUPE_TRY(auto key, make_key());
+  TROUPE_TRY(auto certificate,
+             make_certificate(key.get(), authority, name.text, (name.is_address ? "IP:" : "DNS:") + name.text));
+  TROUPE_TRY(publish_pair(files, key.get(), certificate.get()));
   return files;
 }
 
 expected<tls_files> cluster_keys(const fs::path& directory, std::string_view host) {
-  auto name = parse_host(is_any_address(host) ? this_host() : std::string{host});
-  if (!name)
-    return fail(std::move(name.error()));
-  auto files = cluster_files(directory, *name);
+  TROUPE_TRY(auto name, parse_host(is_any_address(host) ? this_host() : std::string{host}));
+  auto files = cluster_files(directory, name);
   for (const auto& path : {files.certificate, files.key, files.ca})
     if (!is_present(path))
       return fail(
@@ -152,15 +126,12 @@ expected<tls_files> cluster_keys(const fs::path& directory, std::string_view hos
           fmt::format("{}: no such file, so this host has no cluster keys; run `troupe certs init` once for the "
                       "cluster and `troupe certs issue {}` there, then copy {}.pem, {}.key and ca.pem to {} on "
                       "this host",
-                      path.string(), name->text, name->text, name->text, cluster_directory(directory).string()));
-  if (auto checked = check_directory(cluster_directory(directory)); !checked)
-    return fail(std::move(checked.error()));
-  auto result = check_files(files, setup_advice);
-  if (!result)
-    return fail(std::move(result.error()));
-  if (*result == validity::expired)
+                      path.string(), name.text, name.text, name.text, cluster_directory(directory).string()));
+  TROUPE_TRY(check_directory(cluster_directory(directory)));
+  TROUPE_TRY(auto result, check_files(files, setup_advice));
+  if (result == validity::expired)
     return refuse(files.certificate, "or its authority has expired",
-                  fmt::format("remove it and its key, and run `troupe certs issue {}` again", name->text));
+                  fmt::format("remove it and its key, and run `troupe certs issue {}` again", name.text));
   return files;
 }
 

@@ -127,15 +127,12 @@ expected<void> explain(const endpoint& where, tls_status status, const tls_sessi
 /// the server has checked the client's certificate. A node sends first, so its first byte shows that it has accepted.
 expected<std::unique_ptr<tls_session>> authenticate(const endpoint& where, const tls_files& keys, int fd,
                                                     clock::time_point deadline) {
-  auto context = tls_context::make(keys);
-  if (!context)
-    return fail(std::move(context.error()));
-  auto session = std::make_unique<tls_session>(std::move(*context), tls_role::client, fd);
+  TROUPE_TRY(auto context, tls_context::make(keys));
+  auto session = std::make_unique<tls_session>(std::move(context), tls_role::client, fd);
   auto status = complete(fd, deadline, [&] { return session->handshake(); });
   if (status == tls_status::done)
     status = complete(fd, deadline, [&] { return session->peek(); });
-  if (auto explained = explain(where, status, *session); !explained)
-    return fail(std::move(explained.error()));
+  TROUPE_TRY(explain(where, status, *session));
   return session;
 }
 
@@ -222,10 +219,8 @@ expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& 
   auto& multiplexer = multiplexer_of(system);
   std::shared_ptr<const tls_context> context;
   if (auto keys = keys_of(system)) {
-    auto made = tls_context::make(*keys);
-    if (!made)
-      return fail(std::move(made.error()));
-    context = std::move(*made);
+    TROUPE_TRY(auto made, tls_context::make(*keys));
+    context = std::move(made);
   }
   // Reuse the address, so that a restarted node need not wait until the connections of its predecessor time out.
   auto listener = caf::io::network::new_tcp_acceptor_impl(where.port, where.host.c_str(), true);
@@ -248,17 +243,13 @@ void unpublish(const actors::node_actor& node, std::uint16_t port) {
 expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& where,
                                      std::chrono::milliseconds limit) {
   auto deadline = clock::now() + limit;
-  auto socket = dial(where, deadline);
-  if (!socket)
-    return fail(std::move(socket.error()));
+  TROUPE_TRY(auto socket, dial(where, deadline));
   auto& multiplexer = multiplexer_of(system);
   auto keys = keys_of(system);
   if (!keys)
-    return introduce(system, where, multiplexer.new_scribe(socket->release()), deadline);
-  auto session = authenticate(where, *keys, socket->get(), deadline);
-  if (!session)
-    return fail(std::move(session.error()));
-  return introduce(system, where, make_tls_scribe(multiplexer, socket->release(), std::move(*session)), deadline);
+    return introduce(system, where, multiplexer.new_scribe(socket.release()), deadline);
+  TROUPE_TRY(auto session, authenticate(where, *keys, socket.get(), deadline));
+  return introduce(system, where, make_tls_scribe(multiplexer, socket.release(), std::move(session)), deadline);
 }
 
 } // namespace troupe::runtime

@@ -79,10 +79,8 @@ expected<void> write_certificate(const fs::path& path, X509* certificate) {
 }
 
 expected<key_ptr> read_key(const fs::path& path) {
-  auto file = open_checked(path, secrecy::secret);
-  if (!file)
-    return fail(std::move(file.error()));
-  key_ptr key{PEM_read_bio_PrivateKey(file->get(), nullptr, no_password, nullptr)};
+  TROUPE_TRY(auto file, open_checked(path, secrecy::secret));
+  key_ptr key{PEM_read_bio_PrivateKey(file.get(), nullptr, no_password, nullptr)};
   ERR_clear_error();
   if (!key)
     return refuse(path, "does not contain a private key in PEM format", damaged_advice);
@@ -90,10 +88,8 @@ expected<key_ptr> read_key(const fs::path& path) {
 }
 
 expected<certificate_ptr> read_certificate(const fs::path& path) {
-  auto file = open_checked(path, secrecy::open);
-  if (!file)
-    return fail(std::move(file.error()));
-  certificate_ptr certificate{PEM_read_bio_X509(file->get(), nullptr, no_password, nullptr)};
+  TROUPE_TRY(auto file, open_checked(path, secrecy::open));
+  certificate_ptr certificate{PEM_read_bio_X509(file.get(), nullptr, no_password, nullptr)};
   ERR_clear_error();
   if (!certificate)
     return refuse(path, "does not contain a certificate in PEM format", damaged_advice);
@@ -108,21 +104,15 @@ expected<validity> check_dates(const fs::path& path, const X509* certificate) {
 }
 
 expected<validity> check_files(const tls_files& files, std::string_view advice) {
-  auto key = read_key(files.key);
-  if (!key)
-    return fail(std::move(key.error()));
-  auto certificate = read_certificate(files.certificate);
-  if (!certificate)
-    return fail(std::move(certificate.error()));
-  auto authority = read_certificate(files.ca);
-  if (!authority)
-    return fail(std::move(authority.error()));
-  if (!belongs_to(certificate->get(), key->get()))
+  TROUPE_TRY(auto key, read_key(files.key));
+  TROUPE_TRY(auto certificate, read_certificate(files.certificate));
+  TROUPE_TRY(auto authority, read_certificate(files.ca));
+  if (!belongs_to(certificate.get(), key.get()))
     return refuse(files.certificate, fmt::format("does not belong to the key {}", files.key.string()), advice);
-  if (!is_signed_by(certificate->get(), authority->get()))
+  if (!is_signed_by(certificate.get(), authority.get()))
     return refuse(files.certificate, fmt::format("is not signed by the authority {}", files.ca.string()), advice);
-  auto own = check_dates(files.certificate, certificate->get());
-  auto its = check_dates(files.ca, authority->get());
+  auto own = check_dates(files.certificate, certificate.get());
+  auto its = check_dates(files.ca, authority.get());
   if (!own)
     return own;
   if (!its)

@@ -21,19 +21,14 @@ tls_files loopback_files(const fs::path& directory) {
 }
 
 expected<void> write_loopback_keys(const fs::path& directory) {
-  auto authority = make_authority("Troupe loopback authority");
-  if (!authority)
-    return fail(std::move(authority.error()));
-  auto key = make_key();
-  if (!key)
-    return fail(std::move(key.error()));
-  auto certificate = make_certificate(key->get(), *authority, "localhost", "DNS:localhost,IP:127.0.0.1,IP:::1");
-  if (!certificate)
-    return fail(std::move(certificate.error()));
+  TROUPE_TRY(auto authority, make_authority("Troupe loopback authority"));
+  TROUPE_TRY(auto key, make_key());
+  TROUPE_TRY(auto certificate,
+             make_certificate(key.get(), authority, "localhost", "DNS:localhost,IP:127.0.0.1,IP:::1"));
   auto files = loopback_files(directory);
-  return write_key(files.key, key->get())
-      .and_then([&] { return write_certificate(files.certificate, certificate->get()); })
-      .and_then([&] { return write_certificate(files.ca, authority->certificate.get()); });
+  return write_key(files.key, key.get())
+      .and_then([&] { return write_certificate(files.certificate, certificate.get()); })
+      .and_then([&] { return write_certificate(files.ca, authority.certificate.get()); });
 }
 
 /// Whether the directory's keys are valid or expired; nothing if there is no directory.
@@ -41,8 +36,7 @@ expected<std::optional<validity>> check_loopback_keys(const fs::path& directory)
   struct stat status {};
   if (lstat(directory.c_str(), &status) != 0 && errno == ENOENT)
     return std::optional<validity>{};
-  if (auto checked = check_directory(directory); !checked)
-    return fail(std::move(checked.error()));
+  TROUPE_TRY(check_directory(directory));
   auto advice = fmt::format("remove the directory {} to have its keys made again", directory.string());
   auto result = check_files(loopback_files(directory), advice);
   if (!result) {
@@ -57,21 +51,14 @@ expected<std::optional<validity>> check_loopback_keys(const fs::path& directory)
 /// Makes new keys unless another process has just made them.
 expected<void> make_loopback_keys(const fs::path& parent, const fs::path& directory) {
   directory_lock lock{parent};
-  auto present = check_loopback_keys(directory);
-  if (!present)
-    return fail(std::move(present.error()));
-  if (*present == validity::valid)
+  TROUPE_TRY(auto present, check_loopback_keys(directory));
+  if (present == validity::valid)
     return {};
-  auto staging = staging_directory::make(parent);
-  if (!staging)
-    return fail(std::move(staging.error()));
-  if (auto written = write_loopback_keys(staging->path()); !written)
-    return written;
-  if (*present == validity::expired)
-    return staging->replace(directory);
-  auto moved = staging->move_to(directory);
-  if (!moved)
-    return fail(std::move(moved.error()));
+  TROUPE_TRY(auto staging, staging_directory::make(parent));
+  TROUPE_TRY(write_loopback_keys(staging.path()));
+  if (present == validity::expired)
+    return staging.replace(directory);
+  TROUPE_TRY(auto moved, staging.move_to(directory));
   return {};
 }
 
@@ -79,10 +66,8 @@ expected<void> make_loopback_keys(const fs::path& parent, const fs::path& direct
 
 expected<tls_files> loopback_keys(const fs::path& directory) {
   auto place = directory / "loopback";
-  auto present = check_loopback_keys(place);
-  if (!present)
-    return fail(std::move(present.error()));
-  if (*present != validity::valid) {
+  TROUPE_TRY(auto present, check_loopback_keys(place));
+  if (present != validity::valid) {
     auto made = ensure_directory(directory).and_then([&] { return make_loopback_keys(directory, place); });
     if (!made)
       return fail(std::move(made.error()));

@@ -134,13 +134,11 @@ class receiver : public actors::part_receiver {
 
 expected<std::unique_ptr<actors::part_receiver>> open_part_receiver(part_stream_secret secret,
                                                                     std::filesystem::path checkpoints, bool loopback) {
-  auto context = secret.make_context();
-  if (!context)
-    return fail(std::move(context.error()));
+  TROUPE_TRY(auto context, secret.make_context());
   auto socket = listen_on_any_port(loopback);
   if (!socket)
     return fail(errc::unreachable, fmt::format("cannot listen for parts of checkpoints: {}", std::strerror(errno)));
-  return std::make_unique<receiver>(std::move(secret), std::move(*context), std::move(checkpoints), std::move(socket));
+  return std::make_unique<receiver>(std::move(secret), std::move(context), std::move(checkpoints), std::move(socket));
 }
 
 } // namespace troupe::runtime

@@ -80,10 +80,8 @@ expected<void> part_session::answer_put(const json& head) {
   auto directory =
       checkpoints_ /
       serialization::temporary_name(step_id{head.at("step")}, generation_id{head.at("generation")}, head.at("attempt"));
-  auto writer = serialization::part_writer::create(directory, rank, plan);
-  if (!writer)
-    return fail(std::move(writer.error()));
-  auto report = receive(*writer);
+  TROUPE_TRY(auto writer, serialization::part_writer::create(directory, rank, plan));
+  auto report = receive(writer);
   if (!report) {
     // No one else refers to the incomplete part.
     auto ignored = std::error_code{};
@@ -95,28 +93,24 @@ expected<void> part_session::answer_put(const json& head) {
 }
 
 expected<serialization::part_report> part_session::receive(serialization::part_writer& writer) {
-  if (auto accepted = stream_.write_text(json::object()); !accepted)
-    return fail(std::move(accepted.error()));
+  TROUPE_TRY(stream_.write_text(json::object()));
   buffer_.resize(piece_bytes);
   auto written = expected<void>{};
   for (auto left = writer.missing_bytes(); left > 0;) {
     auto piece = std::span{buffer_}.first(std::min<std::uint64_t>(left, buffer_.size()));
-    if (auto got = stream_.read(piece); !got)
-      return fail(std::move(got.error()));
+    TROUPE_TRY(stream_.read(piece));
     left -= piece.size();
     // Reported to the worker after it has sent everything.
     if (written)
       written = writer.write(piece);
   }
-  auto sums = stream_.read_text(text_limit_bytes);
-  if (!sums)
-    return fail(std::move(sums.error()));
+  TROUPE_TRY(auto sums, stream_.read_text(text_limit_bytes));
   if (!written)
     return fail(std::move(written.error()));
   auto report = writer.finish();
   if (!report)
     return report;
-  const auto& theirs = sums->at("chunks");
+  const auto& theirs = sums.at("chunks");
   for (std::size_t i = 0; i < report->chunks.size(); ++i)
     if (i >= theirs.size() || theirs[i].get<std::uint64_t>() != report->chunks[i].xxh3)
       return fail(
@@ -147,8 +141,7 @@ expected<void> part_session::answer_get(const json& head) {
   if (offset > file_bytes || size > file_bytes - offset)
     return fail(errc::damaged, fmt::format("{} has only {} bytes; {} were requested from offset {}", path.string(),
                                            file_bytes, size, offset));
-  if (auto sent = stream_.write_text({{"size", size}}); !sent)
-    return sent;
+  TROUPE_TRY(stream_.write_text({{"size", size}}));
   buffer_.resize(piece_bytes);
   while (size > 0) {
     auto piece = std::span{buffer_}.first(std::min<std::uint64_t>(size, buffer_.size()));
@@ -156,8 +149,7 @@ expected<void> part_session::answer_get(const json& head) {
     if (taken <= 0)
       // The worker sees the connection end before it has all bytes.
       return fail(errc::io_error, fmt::format("cannot read {}: {}", path.string(), std::strerror(errno)));
-    if (auto sent = stream_.write(piece.first(static_cast<std::size_t>(taken))); !sent)
-      return sent;
+    TROUPE_TRY(stream_.write(piece.first(static_cast<std::size_t>(taken))));
     offset += static_cast<std::uint64_t>(taken);
     size -= static_cast<std::uint64_t>(taken);
   }

@@ -34,8 +34,7 @@ class streamed_state : public state_source {
       const auto& place = tensor.chunks[i];
       const auto& file = content_.parts.at(place.part).name;
       auto piece = target.first(place.length_bytes);
-      if (auto got = stream_->get(file, place.offset_bytes, piece); !got)
-        return got;
+      TROUPE_TRY(stream_->get(file, place.offset_bytes, piece));
       if (serialization::xxh3(piece) != place.xxh3)
         return fail(
             errc::damaged,
@@ -71,10 +70,8 @@ expected<void> part_stream::connect(const std::stop_token& stop) {
     return {};
   }
   if (!context_) {
-    auto made = secret_.make_context();
-    if (!made)
-      return fail(std::move(made.error()));
-    context_ = std::move(*made);
+    TROUPE_TRY(auto made, secret_.make_context());
+    context_ = std::move(made);
   }
   auto stream = secure_stream::connect(where_, context_, connect_limit, stop);
   if (!stream)
@@ -84,19 +81,13 @@ expected<void> part_stream::connect(const std::stop_token& stop) {
                     "here, or use a storage path that all hosts share)",
                     stream.error().message));
   join_request request{secret_.run, worker_, serialization::random_hex(16)};
-  if (auto sent =
-          stream->write_text({{"run", request.run.value}, {"worker", request.worker.value}, {"nonce", request.nonce}});
-      !sent)
-    return sent;
-  auto challenge = stream->read_text(greeting_limit_bytes);
-  if (!challenge)
-    return fail(std::move(challenge.error()));
-  auto nonce = challenge->value("nonce", "");
-  if (auto known = actors::verify_node(secret_.secret, request, {nonce, challenge->value("proof", "")}); !known)
-    return known;
+  TROUPE_TRY(
+      stream->write_text({{"run", request.run.value}, {"worker", request.worker.value}, {"nonce", request.nonce}}));
+  TROUPE_TRY(auto challenge, stream->read_text(greeting_limit_bytes));
+  auto nonce = challenge.value("nonce", "");
+  TROUPE_TRY(actors::verify_node(secret_.secret, request, {nonce, challenge.value("proof", "")}));
   auto proof = actors::make_proof(secret_.secret, actors::join_role::worker, secret_.run, worker_, nonce);
-  if (auto sent = stream->write_text({{"proof", proof}}); !sent)
-    return sent;
+  TROUPE_TRY(stream->write_text({{"proof", proof}}));
   stream_.emplace(std::move(*stream));
   return {};
 }
@@ -106,8 +97,7 @@ template <class Call>
 auto part_stream::attempt(const std::stop_token& stop, Call call) -> decltype(call()) {
   for (;;) {
     const auto is_fresh = !stream_.has_value();
-    if (auto connected = connect(stop); !connected)
-      return fail(std::move(connected.error()));
+    TROUPE_TRY(connect(stop));
     auto result = call();
     if (result)
       return result;
@@ -121,33 +111,26 @@ auto part_stream::attempt(const std::stop_token& stop, Call call) -> decltype(ca
 expected<serialization::part_report> part_stream::put(const staged_part& part, const std::stop_token& stop) {
   return attempt(stop, [&]() -> expected<serialization::part_report> {
     const auto& head = part.head;
-    auto asked = stream_->write_text({{"put",
-                                       {{"step", head.step.value},
-                                        {"generation", head.generation.value},
-                                        {"attempt", head.attempt},
-                                        {"rank", head.rank.value},
-                                        {"world_size", head.world_size},
-                                        {"tensors", describe(head.tensors)}}}});
-    if (!asked)
-      return fail(std::move(asked.error()));
-    if (auto ready = read_answer(*stream_); !ready)
-      return fail(std::move(ready.error()));
+    TROUPE_TRY(stream_->write_text({{"put",
+                                     {{"step", head.step.value},
+                                      {"generation", head.generation.value},
+                                      {"attempt", head.attempt},
+                                      {"rank", head.rank.value},
+                                      {"world_size", head.world_size},
+                                      {"tensors", describe(head.tensors)}}}}));
+    TROUPE_TRY(read_answer(*stream_));
     auto sums = json::array();
     auto rest = part.bytes;
     for (const auto& chunk : part.plan.chunks_of(head.rank.value)) {
       auto bytes = rest.first(chunk.length_bytes);
       rest = rest.subspan(chunk.length_bytes);
       sums.push_back(serialization::xxh3(bytes));
-      if (auto sent = stream_->write(bytes); !sent)
-        return fail(std::move(sent.error()));
+      TROUPE_TRY(stream_->write(bytes));
     }
-    if (auto sent = stream_->write_text({{"chunks", std::move(sums)}}); !sent)
-      return fail(std::move(sent.error()));
-    auto answer = read_answer(*stream_);
-    if (!answer)
-      return fail(std::move(answer.error()));
+    TROUPE_TRY(stream_->write_text({{"chunks", std::move(sums)}}));
+    TROUPE_TRY(auto answer, read_answer(*stream_));
     try {
-      return parse_report(answer->at("report"));
+      return parse_report(answer.at("report"));
     } catch (const json::exception& x) {
       return fail(errc::invalid_argument, fmt::format("cannot parse the driver's report: {}", x.what()));
     }
@@ -158,41 +141,30 @@ expected<void> part_stream::get(const std::string& file, std::uint64_t offset_by
   if (target.empty())
     return {};
   return attempt({}, [&]() -> expected<void> {
-    if (auto asked =
-            stream_->write_text({{"get", {{"file", file}, {"offset", offset_bytes}, {"size", target.size()}}}});
-        !asked)
-      return asked;
-    if (auto answer = read_answer(*stream_); !answer)
-      return fail(std::move(answer.error()));
+    TROUPE_TRY(stream_->write_text({{"get", {{"file", file}, {"offset", offset_bytes}, {"size", target.size()}}}}));
+    TROUPE_TRY(read_answer(*stream_));
     return stream_->read(target);
   });
 }
 
 expected<std::shared_ptr<const state_source>> part_stream::open_source() {
   auto bytes = attempt({}, [&]() -> expected<std::vector<std::byte>> {
-    if (auto asked =
-            stream_->write_text({{"get", {{"file", serialization::manifest_file_name}, {"offset", 0}, {"size", 0}}}});
-        !asked)
-      return fail(std::move(asked.error()));
-    auto answer = read_answer(*stream_);
-    if (!answer)
-      return fail(std::move(answer.error()));
-    auto size = answer->value("size", std::uint64_t{0});
+    TROUPE_TRY(
+        stream_->write_text({{"get", {{"file", serialization::manifest_file_name}, {"offset", 0}, {"size", 0}}}}));
+    TROUPE_TRY(auto answer, read_answer(*stream_));
+    auto size = answer.value("size", std::uint64_t{0});
     if (size > text_limit_bytes)
       return fail(errc::damaged,
                   fmt::format("the driver's checkpoint has a manifest of {} bytes; at most {} are accepted", size,
                               text_limit_bytes));
     auto result = std::vector<std::byte>(size);
-    if (auto got = stream_->read(result); !got)
-      return fail(std::move(got.error()));
+    TROUPE_TRY(stream_->read(result));
     return result;
   });
   if (!bytes)
     return fail(std::move(bytes.error()));
-  auto content = serialization::parse_manifest(*bytes, "the manifest sent by the driver");
-  if (!content)
-    return fail(std::move(content.error()));
-  return std::make_shared<streamed_state>(shared_from_this(), std::move(*content),
+  TROUPE_TRY(auto content, serialization::parse_manifest(*bytes, "the manifest sent by the driver"));
+  return std::make_shared<streamed_state>(shared_from_this(), std::move(content),
                                           fmt::format("the driver's checkpoint, read from {}", to_string(where_)));
 }
 

@@ -96,8 +96,7 @@ expected<secure_stream> secure_stream::connect(const endpoint& where, std::share
 expected<secure_stream> secure_stream::accept(collectives::unique_fd socket, std::shared_ptr<const tls_context> context,
                                               std::chrono::milliseconds limit, std::stop_token stop) {
   auto result = secure_stream{std::move(socket), std::move(stop)};
-  if (auto done = result.shake_hands(std::move(context), tls_role::server, limit); !done)
-    return fail(std::move(done.error()));
+  TROUPE_TRY(result.shake_hands(std::move(context), tls_role::server, limit));
   return result;
 }
 
@@ -113,8 +112,7 @@ expected<void> secure_stream::shake_hands(std::shared_ptr<const tls_context> con
       return {};
     if (status == tls_status::failed)
       return fail(session_->reason());
-    if (auto ready = await(status == tls_status::wants_read ? POLLIN : POLLOUT, until); !ready)
-      return ready;
+    TROUPE_TRY(await(status == tls_status::wants_read ? POLLIN : POLLOUT, until));
   }
 }
 
@@ -158,8 +156,7 @@ expected<void> secure_stream::transfer(std::size_t size_bytes, short events, Pla
       if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
         return fail(lost(count == 0 ? 0 : errno));
     }
-    if (auto ready = await(wanted, never); !ready)
-      return ready;
+    TROUPE_TRY(await(wanted, never));
   }
   return {};
 }
@@ -181,22 +178,19 @@ expected<void> secure_stream::read(std::span<std::byte> bytes) {
 expected<void> secure_stream::write_text(const nlohmann::json& text) {
   auto body = text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   auto size = htonl(static_cast<std::uint32_t>(body.size()));
-  if (auto sent = write(std::as_bytes(std::span{&size, 1})); !sent)
-    return sent;
+  TROUPE_TRY(write(std::as_bytes(std::span{&size, 1})));
   return write(std::as_bytes(std::span{body}));
 }
 
 expected<nlohmann::json> secure_stream::read_text(std::size_t limit_bytes) {
   std::uint32_t size = 0;
-  if (auto got = read(std::as_writable_bytes(std::span{&size, 1})); !got)
-    return fail(std::move(got.error()));
+  TROUPE_TRY(read(std::as_writable_bytes(std::span{&size, 1})));
   size = ntohl(size);
   if (size > limit_bytes)
     return fail(errc::invalid_argument,
                 fmt::format("the other end announced a text of {} bytes; at most {} are accepted", size, limit_bytes));
   auto body = std::string(size, '\0');
-  if (auto got = read(std::as_writable_bytes(std::span{body})); !got)
-    return fail(std::move(got.error()));
+  TROUPE_TRY(read(std::as_writable_bytes(std::span{body})));
   auto result = nlohmann::json::parse(body, nullptr, false);
   if (!result.is_object())
     return fail(errc::invalid_argument, "received a text that is not a JSON object");

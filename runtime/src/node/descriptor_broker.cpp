@@ -412,8 +412,7 @@ descriptor_broker::~descriptor_broker() = default;
 
 expected<descriptor_broker> descriptor_broker::make() {
   auto state = std::make_unique<impl>();
-  if (auto opened = state->open(); !opened)
-    return fail(std::move(opened.error()));
+  TROUPE_TRY(state->open());
   return descriptor_broker{std::move(state)};
 }
 

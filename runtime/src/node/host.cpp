@@ -63,15 +63,11 @@ class node_host::impl {
   /// Workers always connect over loopback. A node that does not listen there opens a second port for them.
   expected<void> open(const endpoint& listen) {
     if (!is_loopback(listen.host)) {
-      auto inner = publish(node_, {"127.0.0.1", 0});
-      if (!inner)
-        return fail(std::move(inner.error()));
-      entry_->open({"127.0.0.1", *inner});
+      TROUPE_TRY(auto inner, publish(node_, {"127.0.0.1", 0}));
+      entry_->open({"127.0.0.1", inner});
     }
-    auto port = publish(node_, listen);
-    if (!port)
-      return fail(std::move(port.error()));
-    address_ = {listen.host, *port};
+    TROUPE_TRY(auto port, publish(node_, listen));
+    address_ = {listen.host, port};
     if (is_loopback(listen.host))
       entry_->open(address_);
     return {};
@@ -107,19 +103,14 @@ expected<node_host> node_host::start(const node_options& options) {
   std::optional<tls_files> keys;
   if (!options.insecure) {
     auto directory = options.keys.empty() ? default_key_directory() : options.keys;
-    auto found =
-        is_loopback(options.listen.host) ? loopback_keys(directory) : cluster_keys(directory, options.listen.host);
-    if (!found)
-      return fail(std::move(found.error()));
-    keys = std::move(*found);
+    TROUPE_TRY(auto found, is_loopback(options.listen.host) ? loopback_keys(directory)
+                                                            : cluster_keys(directory, options.listen.host));
+    keys = std::move(found);
   }
-  auto devices = gpus_to_offer(options.gpus);
-  if (!devices)
-    return fail(std::move(devices.error()));
+  TROUPE_TRY(auto devices, gpus_to_offer(options.gpus));
   init_meta_objects();
-  auto state = std::make_unique<impl>(options, keys, std::move(*devices));
-  if (auto opened = state->open(options.listen); !opened)
-    return fail(std::move(opened.error()));
+  auto state = std::make_unique<impl>(options, keys, std::move(devices));
+  TROUPE_TRY(state->open(options.listen));
   return node_host{std::move(state)};
 }
 

@@ -68,10 +68,8 @@ class local_launcher : public actors::process_launcher {
       : source_(std::move(source)), entry_(std::move(entry)), events_(std::move(events)) {}
 
   expected<void> init() {
-    auto descriptors = descriptor_broker::make();
-    if (!descriptors)
-      return fail(std::move(descriptors.error()));
-    descriptors_.emplace(std::move(*descriptors));
+    TROUPE_TRY(auto descriptors, descriptor_broker::make());
+    descriptors_.emplace(std::move(descriptors));
     auto supervisor =
         process_supervisor::make({[this](pid_t pid, output_stream, std::string_view line) { output(pid, line); },
                                   [this](const exit_report& report) { ended(report); }});
@@ -114,10 +112,8 @@ class local_launcher : public actors::process_launcher {
     spec.env = make_environment(request.environment, request.devices);
     spec.bootstrap =
         to_text({request.run, request.worker, request.secret, entry_->node(), entry_->keys(), request.devices});
-    auto socket = descriptors_->add(request.run, request.worker);
-    if (!socket)
-      return fail(std::move(socket.error()));
-    spec.descriptor_socket = socket->get();
+    TROUPE_TRY(auto socket, descriptors_->add(request.run, request.worker));
+    spec.descriptor_socket = socket.get();
     auto pid = supervisor_->start(spec);
     if (!pid) {
       descriptors_->remove(request.run, request.worker);

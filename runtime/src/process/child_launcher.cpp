@@ -234,25 +234,15 @@ error launch_error(const process_spec& spec, const launch_failure& failure) {
 } // namespace
 
 expected<child_launcher> child_launcher::make() {
-  auto null = kept(unique_fd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}, "/dev/null");
-  if (!null)
-    return fail(std::move(null.error()));
-  auto lifeline = make_pipe();
-  if (!lifeline)
-    return fail(std::move(lifeline.error()));
-  return child_launcher{std::move(*null), std::move(*lifeline)};
+  TROUPE_TRY(auto null, kept(unique_fd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}, "/dev/null"));
+  TROUPE_TRY(auto lifeline, make_pipe());
+  return child_launcher{std::move(null), std::move(lifeline)};
 }
 
 expected<child> child_launcher::launch(const process_spec& spec) const {
-  auto out = make_output_pipe();
-  if (!out)
-    return fail(std::move(out.error()));
-  auto err = make_output_pipe();
-  if (!err)
-    return fail(std::move(err.error()));
-  auto bootstrap = make_bootstrap(spec.bootstrap);
-  if (!bootstrap)
-    return fail(std::move(bootstrap.error()));
+  TROUPE_TRY(auto out, make_output_pipe());
+  TROUPE_TRY(auto err, make_output_pipe());
+  TROUPE_TRY(auto bootstrap, make_bootstrap(spec.bootstrap));
   unique_fd program{fcntl(spec.program_fd, F_DUPFD_CLOEXEC, lowest_kept_fd)};
   unique_fd socket;
   if (spec.descriptor_socket >= 0)
@@ -265,7 +255,7 @@ expected<child> child_launcher::launch(const process_spec& spec) const {
   auto env = pointers(spec.env);
   launch_plan plan{
       .parent = getpid(),
-      .fds = {null_.get(), out->write.get(), err->write.get(), bootstrap->get(), lifeline_.read.get(), socket.get()},
+      .fds = {null_.get(), out.write.get(), err.write.get(), bootstrap.get(), lifeline_.read.get(), socket.get()},
       .program_fd = program.get(),
       .fd_limit = fd_limit(),
       .directory = spec.directory.empty() ? nullptr : spec.directory.c_str(),
@@ -288,8 +278,8 @@ expected<child> child_launcher::launch(const process_spec& spec) const {
     result.reap();
     return fail(launch_error(spec, plan.failure));
   }
-  result.outputs[0] = {std::move(out->read), output_stream::out};
-  result.outputs[1] = {std::move(err->read), output_stream::err};
+  result.outputs[0] = {std::move(out.read), output_stream::out};
+  result.outputs[1] = {std::move(err.read), output_stream::err};
   return result;
 }
 

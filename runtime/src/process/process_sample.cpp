@@ -99,14 +99,12 @@ std::optional<stat_line> parse_stat(std::string_view text) {
 
 expected<std::optional<stat_line>> read_stat(const std::string& directory) {
   auto path = directory + "/stat";
-  auto text = read_if_there(path);
-  if (!text)
-    return fail(std::move(text.error()));
-  if (!*text || (*text)->empty())
+  TROUPE_TRY(auto text, read_if_there(path));
+  if (!text || text->empty())
     return std::nullopt;
-  auto line = parse_stat(**text);
+  auto line = parse_stat(*text);
   if (!line)
-    return fail(errc::io_error, fmt::format("cannot parse {}: {}", path, **text));
+    return fail(errc::io_error, fmt::format("cannot parse {}: {}", path, *text));
   return line;
 }
 
@@ -140,12 +138,10 @@ expected<void> add_threads(const std::string& directory, process_sample& sample)
       continue;
     auto thread = directory;
     thread.append("/").append(entry->d_name);
-    auto line = read_stat(thread);
+    TROUPE_TRY(auto line, read_stat(thread));
     if (!line)
-      return fail(std::move(line.error()));
-    if (!*line)
       continue;
-    sample.state = combined(sample.state, (*line)->state);
+    sample.state = combined(sample.state, line->state);
     if (auto delay = read_run_delay(thread))
       sample.run_delay = sample.run_delay.value_or(nanoseconds{0}) + *delay;
   }
@@ -159,14 +155,11 @@ expected<process_sample> sample_process(pid_t pid) {
   result.when = std::chrono::steady_clock::now();
   auto directory = fmt::format("/proc/{}", pid);
   // The process's own line includes the processor time of threads that have ended.
-  auto line = read_stat(directory);
+  TROUPE_TRY(auto line, read_stat(directory));
   if (!line)
-    return fail(std::move(line.error()));
-  if (!*line)
     return result;
-  result.cpu = (*line)->cpu;
-  if (auto added = add_threads(directory + "/task", result); !added)
-    return fail(std::move(added.error()));
+  result.cpu = line->cpu;
+  TROUPE_TRY(add_threads(directory + "/task", result));
   return result;
 }
 

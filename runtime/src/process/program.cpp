@@ -170,46 +170,34 @@ std::string build_id_in_memory(const dl_phdr_info& object) {
 expected<program_identity> identify_program(int fd, std::string path) {
   if (auto id = build_id_of_file(fd))
     return program_identity{std::move(path), std::move(*id)};
-  auto digest = digest_of_file(fd, path);
-  if (!digest)
-    return fail(std::move(digest.error()));
-  return program_identity{std::move(path), std::move(*digest)};
+  TROUPE_TRY(auto digest, digest_of_file(fd, path));
+  return program_identity{std::move(path), std::move(digest)};
 }
 
 expected<program_identity> own_program() {
   auto path = own_path();
-  auto fd = open_program(own_executable, path);
-  if (!fd)
-    return fail(std::move(fd.error()));
-  return identify_program(fd->get(), std::move(path));
+  TROUPE_TRY(auto fd, open_program(own_executable, path));
+  return identify_program(fd.get(), std::move(path));
 }
 
 expected<program_file> program_file::open(std::string path) {
-  auto fd = open_program(path.c_str(), path);
-  if (!fd)
-    return fail(std::move(fd.error()));
+  TROUPE_TRY(auto fd, open_program(path.c_str(), path));
   struct stat status {};
-  if (fstat(fd->get(), &status) != 0)
+  if (fstat(fd.get(), &status) != 0)
     return fail(system_error(path));
   if (!S_ISREG(status.st_mode))
     return fail(errc::invalid_argument, fmt::format("{} is not a regular file: name the program itself", path));
   if ((status.st_mode & 0111) == 0)
     return fail(errc::invalid_argument, fmt::format("{} is not executable: name a program, or chmod +x it", path));
-  auto identity = identify_program(fd->get(), std::move(path));
-  if (!identity)
-    return fail(std::move(identity.error()));
-  return program_file{std::move(*fd), std::move(*identity)};
+  TROUPE_TRY(auto identity, identify_program(fd.get(), std::move(path)));
+  return program_file{std::move(fd), std::move(identity)};
 }
 
 expected<program_file> program_file::own() {
   auto path = own_path();
-  auto fd = open_program(own_executable, path);
-  if (!fd)
-    return fail(std::move(fd.error()));
-  auto identity = identify_program(fd->get(), std::move(path));
-  if (!identity)
-    return fail(std::move(identity.error()));
-  return program_file{std::move(*fd), std::move(*identity)};
+  TROUPE_TRY(auto fd, open_program(own_executable, path));
+  TROUPE_TRY(auto identity, identify_program(fd.get(), std::move(path)));
+  return program_file{std::move(fd), std::move(identity)};
 }
 
 std::vector<loaded_object> loaded_objects() {

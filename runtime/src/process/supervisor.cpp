@@ -118,10 +118,8 @@ expected<void> process_supervisor::impl::open() {
   wake_ = unique_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!wake_ || !add_to_epoll(wake_.get(), {}))
     return fail(system_error(what));
-  auto launcher = child_launcher::make();
-  if (!launcher)
-    return fail(std::move(launcher.error()));
-  launcher_.emplace(std::move(*launcher));
+  TROUPE_TRY(auto launcher, child_launcher::make());
+  launcher_.emplace(std::move(launcher));
   signals_blocked blocked;
   try {
     thread_ = std::thread{[this] { run(); }};
@@ -249,18 +247,16 @@ expected<pid_t> process_supervisor::impl::launch(const process_spec& spec) {
     return fail(errc::invalid_argument,
                 fmt::format("cannot start {}: pass an open program and its name as argv[0]", spec.program));
   auto oom_kills_before = oom_counters_.read();
-  auto made = launcher_->launch(spec);
-  if (!made)
-    return fail(std::move(made.error()));
-  made->oom_kills_before = std::move(oom_kills_before);
-  if (auto watched = watch(*made); !watched) {
-    made->kill_group();
-    made->reap();
+  TROUPE_TRY(auto made, launcher_->launch(spec));
+  made.oom_kills_before = std::move(oom_kills_before);
+  if (auto watched = watch(made); !watched) {
+    made.kill_group();
+    made.reap();
     return fail(std::move(watched.error()));
   }
-  auto pid = made->pid;
+  auto pid = made.pid;
   std::lock_guard guard{mutex_};
-  children_.insert_or_assign(pid, std::move(*made));
+  children_.insert_or_assign(pid, std::move(made));
   return pid;
 }
 
@@ -336,8 +332,7 @@ process_supervisor::~process_supervisor() = default;
 
 expected<process_supervisor> process_supervisor::make(process_callbacks callbacks) {
   auto state = std::make_unique<impl>(std::move(callbacks));
-  if (auto opened = state->open(); !opened)
-    return fail(std::move(opened.error()));
+  TROUPE_TRY(state->open());
   return process_supervisor{std::move(state)};
 }
 

@@ -87,6 +87,25 @@ using expected = tl::expected<T, error>;
   return tl::unexpected<error>{std::move(reason)};
 }
 
+/// Returns from the enclosing function with the error of an `expected`, if it has one; goes on with the value
+/// otherwise:
+///
+///     TROUPE_TRY(file.sync());
+///     TROUPE_TRY(auto file, open(path));
+#define TROUPE_TRY(first, ...) TROUPE_TRY_##__VA_OPT__(VALUE)(first __VA_OPT__(, ) __VA_ARGS__)
+#define TROUPE_TRY_(...)                                                                                               \
+  if (auto troupe_result = (__VA_ARGS__); !troupe_result)                                                              \
+  return ::troupe::fail(std::move(troupe_result).error())
+#define TROUPE_TRY_VALUE(variable, ...)                                                                                \
+  TROUPE_TRY_NAMED(variable, TROUPE_TRY_JOIN(troupe_result_, __LINE__), __VA_ARGS__)
+#define TROUPE_TRY_NAMED(variable, result, ...)                                                                        \
+  auto result = (__VA_ARGS__);                                                                                         \
+  if (!result)                                                                                                         \
+    return ::troupe::fail(std::move(result).error());                                                                  \
+  variable = std::move(*result)
+#define TROUPE_TRY_JOIN(left, right) TROUPE_TRY_PASTE(left, right)
+#define TROUPE_TRY_PASTE(left, right) left##right
+
 /// The error of the last failed system call: "path: No space left on device". Reads `errno` first.
 [[nodiscard]] error system_error(std::string_view what);
 

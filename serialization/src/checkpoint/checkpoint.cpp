@@ -108,8 +108,7 @@ expected<void> read_pieces(const file& source, std::uint64_t first, std::uint64_
                            Consume consume) {
   for (auto done = first; done < last;) {
     auto piece = std::span{buffer}.first(std::min<std::uint64_t>(buffer.size(), last - done));
-    if (auto read = source.read_at(done, piece); !read)
-      return read;
+    TROUPE_TRY(source.read_at(done, piece));
     if (expected<void> good = consume(done, std::span<const std::byte>{piece}); !good)
       return good;
     done += piece.size();
@@ -157,8 +156,7 @@ expected<checkpoint> open_verified(const fs::path& directory, file_system& files
   auto result = checkpoint::open(directory, files);
   if (!result)
     return result;
-  if (auto good = result->verify(); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(result->verify());
   return result;
 }
 
@@ -171,17 +169,14 @@ checkpoint::checkpoint(fs::path directory, manifest content, file_system& files)
 }
 
 expected<checkpoint> checkpoint::open(const fs::path& directory, file_system& files, read_back source) {
-  auto found = files.look_at(directory);
-  if (!found)
-    return fail(std::move(found.error()));
-  if (*found != entry_kind::directory)
+  TROUPE_TRY(auto found, files.look_at(directory));
+  if (found != entry_kind::directory)
     return fail(errc::not_found, fmt::format("there is no checkpoint at {}", directory.string()));
   auto content = read_manifest(directory / manifest_file_name, files, source);
   if (!content)
     return fail(missing_is_damage(std::move(content.error())));
   for (const auto& part : content->parts)
-    if (auto opened = open_part(directory, part, files); !opened)
-      return fail(std::move(opened.error()));
+    TROUPE_TRY(open_part(directory, part, files));
   return checkpoint{directory, std::move(*content), files};
 }
 
@@ -206,12 +201,9 @@ expected<void> checkpoint::check_target(const stored_tensor& tensor, std::span<c
 }
 
 expected<void> checkpoint::read_tensor(std::size_t index, std::span<std::byte> target, unsigned threads) const {
-  auto tensor = tensor_at(index);
-  if (!tensor)
-    return fail(std::move(tensor.error()));
-  if (auto fits = check_target(**tensor, target); !fits)
-    return fits;
-  return read_places(places_of(**tensor, target), threads);
+  TROUPE_TRY(auto tensor, tensor_at(index));
+  TROUPE_TRY(check_target(*tensor, target));
+  return read_places(places_of(*tensor, target), threads);
 }
 
 expected<void> checkpoint::read_tensor(std::string_view name, std::span<std::byte> target, unsigned threads) const {
@@ -226,8 +218,7 @@ expected<void> checkpoint::read_tensors(std::span<const std::span<std::byte>> ta
                                                     directory_.string(), content_.tensors.size(), targets.size()));
   auto places = std::vector<chunk_place>{};
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (auto fits = check_target(content_.tensors[i], targets[i]); !fits)
-      return fits;
+    TROUPE_TRY(check_target(content_.tensors[i], targets[i]));
     std::ranges::copy(places_of(content_.tensors[i], targets[i]), std::back_inserter(places));
   }
   return read_places(places, threads);
@@ -254,14 +245,11 @@ expected<void> checkpoint::read_places(std::span<const chunk_place> places, unsi
 
 expected<void> checkpoint::read_chunks(std::size_t index,
                                        const std::function<void(std::span<const std::byte>)>& consume) const {
-  auto tensor = tensor_at(index);
-  if (!tensor)
-    return fail(std::move(tensor.error()));
+  TROUPE_TRY(auto tensor, tensor_at(index));
   auto buffer = std::vector<std::byte>{};
-  for (std::size_t i = 0; i < (*tensor)->chunks.size(); ++i) {
-    buffer.resize((*tensor)->chunks[i].length_bytes);
-    if (auto read = read_chunk(**tensor, i, buffer); !read)
-      return read;
+  for (std::size_t i = 0; i < tensor->chunks.size(); ++i) {
+    buffer.resize(tensor->chunks[i].length_bytes);
+    TROUPE_TRY(read_chunk(*tensor, i, buffer));
     consume(buffer);
   }
   return {};
@@ -270,52 +258,43 @@ expected<void> checkpoint::read_chunks(std::size_t index,
 expected<void> checkpoint::read_chunk(const stored_tensor& tensor, std::size_t chunk,
                                       std::span<std::byte> target) const {
   const auto& place = tensor.chunks[chunk];
-  auto source = open_part(directory_, content_.parts[place.part], *files_);
-  if (!source)
-    return fail(std::move(source.error()));
+  TROUPE_TRY(auto source, open_part(directory_, content_.parts[place.part], *files_));
   auto checksum = xxh3_stream{};
   for (auto done = std::uint64_t{0}; done < target.size();) {
     auto piece = target.subspan(done, std::min<std::uint64_t>(piece_bytes, target.size() - done));
-    if (auto read = (*source)->read_at(place.offset_bytes + done, piece); !read)
-      return read;
+    TROUPE_TRY(source->read_at(place.offset_bytes + done, piece));
     checksum.update(piece);
     done += piece.size();
   }
   if (checksum.digest() != place.xxh3)
-    return fail(chunk_damage(tensor, chunk, (*source)->path()));
+    return fail(chunk_damage(tensor, chunk, source->path()));
   return {};
 }
 
 expected<void> checkpoint::verify(read_back source, unsigned threads) const {
   auto total = std::uint64_t{0};
   for (const auto& part : content_.parts) {
-    auto opened = open_part(directory_, part, *files_);
-    if (!opened)
-      return fail(std::move(opened.error()));
+    TROUPE_TRY(auto opened, open_part(directory_, part, *files_));
     if (source == read_back::from_device)
-      (*opened)->drop_cached();
+      opened->drop_cached();
     total += part.size_bytes;
   }
   const auto regions = regions_of(content_);
   const auto stretches = stretches_of(regions);
   return for_each_index(stretches.size(), threads_for(threads, total), [&](std::size_t i) -> expected<void> {
-    auto opened = open_part(directory_, content_.parts[stretches[i].front().part], *files_);
-    if (!opened)
-      return fail(std::move(opened.error()));
-    return verify_stretch(**opened, stretches[i]);
+    TROUPE_TRY(auto opened, open_part(directory_, content_.parts[stretches[i].front().part], *files_));
+    return verify_stretch(*opened, stretches[i]);
   });
 }
 
 expected<latest_checkpoint> open_latest(const fs::path& checkpoints_directory, file_system& files) {
   // Includes directories without a manifest, so that a lost manifest is reported.
-  auto candidates = scan_steps(checkpoints_directory, files);
-  if (!candidates)
-    return fail(std::move(candidates.error()));
-  if (candidates->empty())
+  TROUPE_TRY(auto candidates, scan_steps(checkpoints_directory, files));
+  if (candidates.empty())
     return fail(errc::not_found, fmt::format("there is no checkpoint in {}", checkpoints_directory.string()));
   auto passed_over = std::vector<unusable_checkpoint>{};
-  std::ranges::reverse(*candidates);
-  for (const auto& candidate : *candidates) {
+  std::ranges::reverse(candidates);
+  for (const auto& candidate : candidates) {
     auto opened = open_verified(candidate.path, files);
     if (opened)
       return latest_checkpoint{std::move(*opened), std::move(passed_over)};

@@ -85,10 +85,8 @@ error step_exists(const fs::path& path) {
 
 /// Removes a damaged checkpoint at `target`. Fails if there is a valid one.
 expected<void> remove_if_damaged(const fs::path& target, file_system& files) {
-  auto taken = files.look_at(target);
+  TROUPE_TRY(auto taken, files.look_at(target));
   if (!taken)
-    return fail(std::move(taken.error()));
-  if (!*taken)
     return {};
   auto stored = checkpoint::open(target, files);
   auto good = stored ? stored->verify() : tl::unexpected<error>{stored.error()};
@@ -161,13 +159,10 @@ bool is_removed_name(std::string_view name) {
 expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, const fs::path& temporary_directory,
                                      const manifest& content, file_system& files) {
   auto target = checkpoints_directory / checkpoint_name(content.step);
-  if (auto good = check_parts(temporary_directory, content, files); !good)
-    return fail(std::move(good.error()));
-  if (auto freed = remove_if_damaged(target, files); !freed)
-    return fail(std::move(freed.error()));
+  TROUPE_TRY(check_parts(temporary_directory, content, files));
+  TROUPE_TRY(remove_if_damaged(target, files));
   // Also syncs the directory's entries.
-  if (auto written = write_manifest(temporary_directory / manifest_file_name, content, files); !written)
-    return fail(std::move(written.error()));
+  TROUPE_TRY(write_manifest(temporary_directory / manifest_file_name, content, files));
   if (auto renamed = files.rename(temporary_directory, target, if_taken::refuse); !renamed)
     return fail(renamed.error().code == errc::already_exists ? step_exists(target) : std::move(renamed.error()));
   if (auto synced = files.sync_directory(checkpoints_directory); !synced) {
@@ -179,11 +174,9 @@ expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, cons
 }
 
 expected<std::vector<checkpoint_entry>> scan_steps(const fs::path& checkpoints_directory, file_system& files) {
-  auto paths = directories_in(checkpoints_directory, files);
-  if (!paths)
-    return fail(std::move(paths.error()));
+  TROUPE_TRY(auto paths, directories_in(checkpoints_directory, files));
   auto result = std::vector<checkpoint_entry>{};
-  for (auto& path : *paths)
+  for (auto& path : paths)
     if (auto step = parse_checkpoint_name(path.filename().string()))
       result.push_back({*step, std::move(path)});
   std::ranges::sort(result, {}, &checkpoint_entry::step);
@@ -196,10 +189,8 @@ expected<std::vector<checkpoint_entry>> list_checkpoints(const fs::path& checkpo
     return found;
   auto result = std::vector<checkpoint_entry>{};
   for (auto& entry : *found) {
-    auto kind = files.look_at(entry.path / manifest_file_name);
-    if (!kind)
-      return fail(std::move(kind.error()));
-    if (*kind == entry_kind::file)
+    TROUPE_TRY(auto kind, files.look_at(entry.path / manifest_file_name));
+    if (kind == entry_kind::file)
       result.push_back(std::move(entry));
   }
   return result;
@@ -215,8 +206,7 @@ expected<std::vector<fs::path>> remove_abandoned(const fs::path& checkpoints_dir
     return !is_abandoned_name(path.filename().string()) || std::ranges::any_of(in_flight, is_same);
   });
   for (const auto& path : *paths)
-    if (auto removed = remove_tree(path, files); !removed)
-      return fail(std::move(removed.error()));
+    TROUPE_TRY(remove_tree(path, files));
   return paths;
 }
 
@@ -230,8 +220,7 @@ expected<fs::path> set_aside(const fs::path& path, file_system& files) {
     }
     if (!renamed)
       return fail(std::move(renamed.error()));
-    if (auto synced = files.sync_directory(path.parent_path()); !synced)
-      return fail(std::move(synced.error()));
+    TROUPE_TRY(files.sync_directory(path.parent_path()));
     return target;
   }
 }
@@ -239,13 +228,10 @@ expected<fs::path> set_aside(const fs::path& path, file_system& files) {
 expected<void> remove_checkpoint(const fs::path& path, file_system& files) {
   auto hidden = path.parent_path() / fmt::format(".{}{}", path.filename().string(), removed_suffix);
   // An earlier removal of the same step may be unfinished.
-  if (auto removed = remove_tree(hidden, files); !removed)
-    return removed;
-  if (auto renamed = files.rename(path, hidden, if_taken::refuse); !renamed)
-    return renamed;
+  TROUPE_TRY(remove_tree(hidden, files));
+  TROUPE_TRY(files.rename(path, hidden, if_taken::refuse));
   // The rename becomes durable before any file is removed: half a checkpoint never looks complete, even after a crash.
-  if (auto synced = files.sync_directory(path.parent_path()); !synced)
-    return synced;
+  TROUPE_TRY(files.sync_directory(path.parent_path()));
   return remove_tree(hidden, files);
 }
 
@@ -259,10 +245,8 @@ expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_dire
   auto removed = std::vector<fs::path>{};
   if (entries->size() <= policy.num_to_keep)
     return removed;
-  auto candidates = read_candidates(*entries, policy, files);
-  if (!candidates)
-    return fail(std::move(candidates.error()));
-  auto decisions = decide_retention(*candidates, policy);
+  TROUPE_TRY(auto candidates, read_candidates(*entries, policy, files));
+  auto decisions = decide_retention(candidates, policy);
   if (std::ranges::all_of(decisions, &retention_decision::stays))
     return removed;
   auto newest = checkpoint::open(entries->back().path, files, read_back::from_device);
@@ -274,8 +258,7 @@ expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_dire
   for (std::size_t i = 0; i < decisions.size(); ++i) {
     if (decisions[i].stays)
       continue;
-    if (auto done = remove_checkpoint((*entries)[i].path, files); !done)
-      return fail(std::move(done.error()));
+    TROUPE_TRY(remove_checkpoint((*entries)[i].path, files));
     removed.push_back((*entries)[i].path);
   }
   return removed;

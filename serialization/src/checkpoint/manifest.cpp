@@ -82,17 +82,14 @@ expected<std::span<const std::byte>> unframe(std::span<const std::byte> framed, 
 }
 
 expected<std::vector<std::byte>> read_whole(const fs::path& path, file_system& files, read_back from) {
-  auto opened = open_sized(path, files);
-  if (!opened)
-    return fail(std::move(opened.error()));
-  const auto& [source, size] = *opened;
+  TROUPE_TRY(auto opened, open_sized(path, files));
+  const auto& [source, size] = opened;
   if (from == read_back::from_device)
     source->drop_cached();
   if (size > frame_bytes + max_manifest_bytes)
     return damaged(path, fmt::format("it has {} bytes, more than any manifest", size));
   auto result = std::vector<std::byte>(size);
-  if (auto read = source->read_at(0, result); !read)
-    return fail(std::move(read.error()));
+  TROUPE_TRY(source->read_at(0, result));
   return result;
 }
 
@@ -245,17 +242,13 @@ expected<void> write_manifest(const fs::path& path, const manifest& content, fil
 }
 
 expected<manifest> read_manifest(const fs::path& path, file_system& files, read_back source) {
-  auto framed = read_whole(path, files, source);
-  if (!framed)
-    return fail(std::move(framed.error()));
-  return parse_manifest(*framed, path);
+  TROUPE_TRY(auto framed, read_whole(path, files, source));
+  return parse_manifest(framed, path);
 }
 
 expected<manifest> parse_manifest(std::span<const std::byte> bytes, const fs::path& path) {
-  auto message = unframe(bytes, path);
-  if (!message)
-    return fail(std::move(message.error()));
-  auto result = parse(*message, path);
+  TROUPE_TRY(auto message, unframe(bytes, path));
+  auto result = parse(message, path);
   if (!result)
     return result;
   if (auto flaw = find_flaw(*result))

@@ -70,33 +70,25 @@ std::string chunk_file_name(std::uint32_t tensor, std::uint32_t chunk) {
 
 expected<part_report> write_part(const fs::path& directory, std::uint32_t part, const chunk_plan& plan,
                                  std::span<const tensor_view> tensors, file_system& files) {
-  if (auto fits = check_fit(part, plan, tensors); !fits)
-    return fail(std::move(fits.error()));
-  auto writer = part_writer::create(directory, part, plan, files);
-  if (!writer)
-    return fail(std::move(writer.error()));
+  TROUPE_TRY(check_fit(part, plan, tensors));
+  TROUPE_TRY(auto writer, part_writer::create(directory, part, plan, files));
   for (const auto& chunk : plan.chunks_of(part))
-    if (auto written = writer->write({tensors[chunk.tensor].data + chunk.tensor_offset_bytes, chunk.length_bytes});
-        !written)
-      return fail(std::move(written.error()));
-  return writer->finish();
+    TROUPE_TRY(writer.write({tensors[chunk.tensor].data + chunk.tensor_offset_bytes, chunk.length_bytes}));
+  return writer.finish();
 }
 
 expected<void> add_parts(manifest& target, std::span<const tensor_spec> tensors, const chunk_plan& plan,
                          std::span<const part_report> reports) {
-  auto sorted = sort_reports(plan.part_sizes_bytes.size(), reports);
-  if (!sorted)
-    return fail(std::move(sorted.error()));
-  for (const auto* report : *sorted)
-    if (auto good = check_report(*report, plan, tensors.size()); !good)
-      return good;
+  TROUPE_TRY(auto sorted, sort_reports(plan.part_sizes_bytes.size(), reports));
+  for (const auto* report : sorted)
+    TROUPE_TRY(check_report(*report, plan, tensors.size()));
   target.parts.clear();
   target.tensors.clear();
   for (const auto& tensor : tensors)
     target.tensors.push_back({tensor, {}});
-  for (const auto* report : *sorted)
+  for (const auto* report : sorted)
     target.parts.push_back({report->file, report->size_bytes});
-  for (const auto* report : *sorted) {
+  for (const auto* report : sorted) {
     auto planned = plan.chunks_of(report->part);
     auto offset = std::uint64_t{0};
     // Parts continue each other in the plan, so chunks arrive in the tensor's order.

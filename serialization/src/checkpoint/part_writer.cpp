@@ -46,10 +46,8 @@ struct part_writer::state {
 
   expected<void> begin_own_file() {
     const auto& planned = next().planned;
-    auto created = files->create(directory / chunk_file_name(planned.tensor, planned.chunk));
-    if (!created)
-      return fail(std::move(created.error()));
-    own_file = std::move(*created);
+    TROUPE_TRY(auto created, files->create(directory / chunk_file_name(planned.tensor, planned.chunk)));
+    own_file = std::move(created);
     return own_file->reserve(planned.length_bytes);
   }
 
@@ -57,8 +55,7 @@ struct part_writer::state {
     if (next().placed.place == chunk_place::part)
       return target->write_at(next().offset_bytes + written_bytes, piece);
     if (written_bytes == 0)
-      if (auto begun = begin_own_file(); !begun)
-        return begun;
+      TROUPE_TRY(begin_own_file());
     return own_file->write_at(written_bytes, piece);
   }
 
@@ -108,14 +105,10 @@ expected<part_writer> part_writer::create(const fs::path& directory, std::uint32
     next->missing_bytes += placed.place == chunk_place::link ? 0 : planned[i].length_bytes;
   }
   next->report = {part, part_file_name(part), size, {}};
-  if (auto made = create_directories_durably(directory, files); !made)
-    return fail(std::move(made.error()));
-  auto target = files.create(directory / next->report.file);
-  if (!target)
-    return fail(std::move(target.error()));
-  next->target = std::move(*target);
-  if (auto reserved = next->target->reserve(size); !reserved)
-    return fail(std::move(reserved.error()));
+  TROUPE_TRY(create_directories_durably(directory, files));
+  TROUPE_TRY(auto target, files.create(directory / next->report.file));
+  next->target = std::move(target);
+  TROUPE_TRY(next->target->reserve(size));
   next->report_links();
   return part_writer{std::move(next)};
 }
@@ -133,15 +126,13 @@ expected<void> part_writer::write(std::span<const std::byte> bytes) {
     auto length = s.next().planned.length_bytes;
     auto piece = bytes.first(std::min<std::size_t>({bytes.size(), length - s.written_bytes, piece_bytes}));
     s.checksum.update(piece);
-    if (auto written = s.write_piece(piece); !written)
-      return written;
+    TROUPE_TRY(s.write_piece(piece));
     s.written_bytes += piece.size();
     s.missing_bytes -= piece.size();
     bytes = bytes.subspan(piece.size());
     if (s.written_bytes < length)
       continue;
-    if (auto ended = s.end_chunk(); !ended)
-      return ended;
+    TROUPE_TRY(s.end_chunk());
     s.finish_chunk(s.checksum.digest());
     s.checksum = {};
     s.written_bytes = 0;
@@ -155,10 +146,8 @@ expected<part_report> part_writer::finish() {
   if (s.missing_bytes > 0)
     return fail(errc::invalid_argument,
                 fmt::format("{} is incomplete: {} bytes are missing", s.target->path().string(), s.missing_bytes));
-  if (auto synced = s.target->sync(); !synced)
-    return fail(std::move(synced.error()));
-  if (auto synced = s.files->sync_directory(s.directory); !synced)
-    return fail(std::move(synced.error()));
+  TROUPE_TRY(s.target->sync());
+  TROUPE_TRY(s.files->sync_directory(s.directory));
   return s.report;
 }
 

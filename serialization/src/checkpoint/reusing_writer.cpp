@@ -41,20 +41,15 @@ expected<part_report> reusing_writer::write(const fs::path& directory, std::uint
   auto places = std::vector<placed_chunk>{};
   if (!known.empty()) {
     // Links are made before the part's file.
-    if (auto made = create_directories_durably(directory, *files_); !made)
-      return fail(std::move(made.error()));
+    TROUPE_TRY(create_directories_durably(directory, *files_));
     auto rest = bytes;
     for (std::size_t i = 0; i < planned.size(); ++i) {
-      auto placed = place(directory, planned[i], known[i], rest.first(planned[i].length_bytes), stop);
-      if (!placed)
-        return fail(std::move(placed.error()));
-      places.push_back(*placed);
+      TROUPE_TRY(auto placed, place(directory, planned[i], known[i], rest.first(planned[i].length_bytes), stop));
+      places.push_back(placed);
       rest = rest.subspan(planned[i].length_bytes);
     }
   }
-  auto writer = part_writer::create(directory, part, plan, *files_, places);
-  if (!writer)
-    return fail(std::move(writer.error()));
+  TROUPE_TRY(auto writer, part_writer::create(directory, part, plan, *files_, places));
   auto rest = bytes;
   for (std::size_t i = 0; i < planned.size(); ++i) {
     auto chunk = rest.first(planned[i].length_bytes);
@@ -65,12 +60,11 @@ expected<part_report> reusing_writer::write(const fs::path& directory, std::uint
       if (stop.stop_requested())
         return fail(not_needed());
       auto piece = chunk.first(std::min(chunk.size(), piece_bytes));
-      if (auto written = writer->write(piece); !written)
-        return fail(std::move(written.error()));
+      TROUPE_TRY(writer.write(piece));
       chunk = chunk.subspan(piece.size());
     }
   }
-  auto report = writer->finish();
+  auto report = writer.finish();
   if (!report)
     return report;
   auto chunks = std::vector<known_chunk>{};
@@ -103,10 +97,8 @@ expected<placed_chunk> reusing_writer::place(const fs::path& directory, const pl
   if (decided != chunk_place::link)
     return placed_chunk{decided, 0};
   auto name = chunk_file_name(chunk.tensor, chunk.chunk);
-  auto taken = take_over(memory_.directory() / name, directory / name, bytes, stop);
-  if (!taken)
-    return fail(std::move(taken.error()));
-  return *taken ? placed_chunk{chunk_place::link, checksum} : placed_chunk{chunk_place::own_file, 0};
+  TROUPE_TRY(auto taken, take_over(memory_.directory() / name, directory / name, bytes, stop));
+  return taken ? placed_chunk{chunk_place::link, checksum} : placed_chunk{chunk_place::own_file, 0};
 }
 
 /// Links first, then reads: what was compared stays, whatever happens to the older directory meanwhile.
@@ -122,17 +114,14 @@ expected<bool> reusing_writer::take_over(const fs::path& from, const fs::path& t
   if (same.error().code == errc::aborted)
     return fail(std::move(same.error()));
   notices_.push_back(fmt::format("{} cannot be reused, and is written again: {}", from.string(), same.error().message));
-  if (auto removed = files_->remove(to); !removed)
-    return fail(std::move(removed.error()));
+  TROUPE_TRY(files_->remove(to));
   return false;
 }
 
 expected<void> reusing_writer::compare(const fs::path& path, std::span<const std::byte> bytes,
                                        const std::stop_token& stop) const {
-  auto opened = open_sized(path, *files_);
-  if (!opened)
-    return fail(std::move(opened.error()));
-  const auto& [source, size] = *opened;
+  TROUPE_TRY(auto opened, open_sized(path, *files_));
+  const auto& [source, size] = opened;
   if (size != bytes.size())
     return fail(errc::damaged, fmt::format("{} has {} bytes of {}", path.string(), size, bytes.size()));
   source->drop_cached();
@@ -142,8 +131,7 @@ expected<void> reusing_writer::compare(const fs::path& path, std::span<const std
     if (stop.stop_requested())
       return fail(not_needed());
     auto piece = std::span{buffer}.first(std::min(buffer.size(), bytes.size() - done));
-    if (auto read = source->read_at(done, piece); !read)
-      return read;
+    TROUPE_TRY(source->read_at(done, piece));
     // Equal 64-bit checksums do not prove equality.
     if (std::memcmp(piece.data(), bytes.data() + done, piece.size()) != 0)
       return fail(errc::damaged,

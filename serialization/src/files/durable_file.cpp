@@ -14,14 +14,10 @@ namespace fs = std::filesystem;
 namespace {
 
 expected<void> write_new(const fs::path& path, std::string_view text, file_system& files) {
-  auto target = files.create(path);
-  if (!target)
-    return fail(std::move(target.error()));
-  if (auto reserved = (*target)->reserve(text.size()); !reserved)
-    return reserved;
-  if (auto written = (*target)->write_at(0, bytes_of(text)); !written)
-    return written;
-  return (*target)->sync();
+  TROUPE_TRY(auto target, files.create(path));
+  TROUPE_TRY(target->reserve(text.size()));
+  TROUPE_TRY(target->write_at(0, bytes_of(text)));
+  return target->sync();
 }
 
 bool is_directory(const expected<std::optional<entry_kind>>& found) {
@@ -57,8 +53,7 @@ expected<void> create_directories_durably(const fs::path& path, file_system& fil
   // the grandparent, so errors are ignored.
   if (is_directory(files.look_at(above)))
     std::ignore = files.sync_directory(above.parent_path());
-  if (auto made = create_directories_durably(above, files); !made)
-    return made;
+  TROUPE_TRY(create_directories_durably(above, files));
   auto made = files.make_directory(path);
   if (!made && !(made.error().code == errc::already_exists && is_directory(files.look_at(path))))
     return made;

@@ -35,12 +35,9 @@ expected<new_file> new_file::create(const fs::path& path, std::uint64_t size_byt
     return fail(already_exists(path));
   if (!path.has_filename() || fs::is_directory(path, code))
     return fail(errc::invalid_argument, fmt::format("{} is a directory: give the name of a file", path.string()));
-  auto target = local_files().create(hidden_sibling(path, ".tmp"));
-  if (!target)
-    return fail(std::move(target.error()));
-  auto result = new_file{std::move(*target), path, existing};
-  if (auto reserved = result.target_->reserve(size_bytes); !reserved)
-    return fail(std::move(reserved.error()));
+  TROUPE_TRY(auto target, local_files().create(hidden_sibling(path, ".tmp")));
+  auto result = new_file{std::move(target), path, existing};
+  TROUPE_TRY(result.target_->reserve(size_bytes));
   return result;
 }
 
@@ -58,10 +55,8 @@ expected<void> new_file::append(std::span<const std::byte> bytes) {
 }
 
 expected<void> new_file::commit() {
-  if (auto synced = target_->sync(); !synced)
-    return synced;
-  if (auto renamed = rename_to_target(temporary_, path_, existing_); !renamed)
-    return renamed;
+  TROUPE_TRY(target_->sync());
+  TROUPE_TRY(rename_to_target(temporary_, path_, existing_));
   temporary_.clear();
   return local_files().sync_directory(path_.parent_path());
 }

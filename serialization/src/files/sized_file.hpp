@@ -18,13 +18,9 @@ struct sized_file {
 /// Fails as `file_system::open` and `file::size_bytes` do.
 [[nodiscard]] inline expected<sized_file> open_sized(const std::filesystem::path& path,
                                                      file_system& files = local_files()) {
-  auto source = files.open(path);
-  if (!source)
-    return fail(std::move(source.error()));
-  auto size = (*source)->size_bytes();
-  if (!size)
-    return fail(std::move(size.error()));
-  return sized_file{std::move(*source), *size};
+  TROUPE_TRY(auto source, files.open(path));
+  TROUPE_TRY(auto size, source->size_bytes());
+  return sized_file{std::move(source), size};
 }
 
 } // namespace troupe::serialization

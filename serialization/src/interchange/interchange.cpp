@@ -43,8 +43,7 @@ class temporary_directory {
  public:
   [[nodiscard]] static expected<temporary_directory> make(const fs::path& target) {
     auto path = hidden_sibling(target, ".import");
-    if (auto made = local_files().make_directory(path); !made)
-      return fail(std::move(made.error()));
+    TROUPE_TRY(local_files().make_directory(path));
     return temporary_directory{std::move(path)};
   }
 
@@ -86,53 +85,37 @@ expected<fs::path> write_checkpoint(const fs::path& directory, incoming_state& s
   auto reports = std::vector<part_report>{};
   for (std::uint32_t part = 0; part < parts; ++part) {
     for (const auto& chunk : plan.chunks_of(part))
-      if (auto fetched = state.fetch(chunk); !fetched)
-        return fail(std::move(fetched.error()));
-    auto report = write_part(temporary, part, plan, state.tensors);
-    if (!report)
-      return fail(std::move(report.error()));
-    reports.push_back(std::move(*report));
+      TROUPE_TRY(state.fetch(chunk));
+    TROUPE_TRY(auto report, write_part(temporary, part, plan, state.tensors));
+    reports.push_back(std::move(report));
     for (const auto& chunk : plan.chunks_of(part))
       state.release(chunk);
   }
-  if (auto added = add_parts(state.content, specs, plan, reports); !added)
-    return fail(std::move(added.error()));
+  TROUPE_TRY(add_parts(state.content, specs, plan, reports));
   return commit_checkpoint(directory, temporary, state.content);
 }
 
 expected<void> check_written(const fs::path& made, const fs::path& source, const std::string& expected_sha256) {
-  auto stored = checkpoint::open(made);
-  if (!stored)
-    return fail(std::move(stored.error()));
-  if (auto good = stored->verify(read_back::from_device); !good)
-    return good;
+  TROUPE_TRY(auto stored, checkpoint::open(made));
+  TROUPE_TRY(stored.verify(read_back::from_device));
   if (expected_sha256.empty())
     return {};
-  auto sha256 = state_sha256(*stored);
-  if (!sha256)
-    return fail(std::move(sha256.error()));
-  if (*sha256 != expected_sha256)
+  TROUPE_TRY(auto sha256, state_sha256(stored));
+  if (sha256 != expected_sha256)
     return fail(errc::mismatch,
                 fmt::format("{} does not hold the state that was exported (SHA-256 {}, exported {}): it is damaged, or "
                             "was changed since; export it again, or accept the change (--changed)",
-                            source.string(), *sha256, quote_for_log(expected_sha256)));
+                            source.string(), sha256, quote_for_log(expected_sha256)));
   return {};
 }
 
 /// Writes the checkpoint in a temporary directory, verifies it, and renames it to `target`.
 expected<checkpoint> commit_import(const fs::path& source, const fs::path& target, incoming_state state) {
-  auto where = temporary_directory::make(target);
-  if (!where)
-    return fail(std::move(where.error()));
-  auto made = write_checkpoint(where->path(), state);
-  if (!made)
-    return fail(std::move(made.error()));
-  if (auto good = check_written(*made, source, state.expected_sha256); !good)
-    return fail(std::move(good.error()));
-  if (auto renamed = rename_to_target(*made, target, existing_file::keep); !renamed)
-    return fail(std::move(renamed.error()));
-  if (auto synced = local_files().sync_directory(target.parent_path()); !synced)
-    return fail(std::move(synced.error()));
+  TROUPE_TRY(auto where, temporary_directory::make(target));
+  TROUPE_TRY(auto made, write_checkpoint(where.path(), state));
+  TROUPE_TRY(check_written(made, source, state.expected_sha256));
+  TROUPE_TRY(rename_to_target(made, target, existing_file::keep));
+  TROUPE_TRY(local_files().sync_directory(target.parent_path()));
   return checkpoint::open(target);
 }
 
@@ -156,9 +139,7 @@ expected<manifest> manifest_of(const safetensors_file& source, const import_opti
 
 /// The indices of a file's tensors in the order in which the checkpoint lists them.
 expected<std::vector<std::size_t>> import_order(const safetensors_file& source) {
-  auto names = tracked_order(source.metadata());
-  if (!names)
-    return fail(std::move(names.error()));
+  TROUPE_TRY(auto names, tracked_order(source.metadata()));
   auto index_by_name = std::map<std::string_view, std::size_t>{};
   for (std::size_t i = 0; i < source.tensors().size(); ++i)
     index_by_name.emplace(source.tensors()[i].spec.name, i);
@@ -170,7 +151,7 @@ expected<std::vector<std::size_t>> import_order(const safetensors_file& source) 
     }
   };
   // Tensors that were added or removed since are not an error here: the state's digest detects the change.
-  for (const auto& name : *names)
+  for (const auto& name : names)
     take(name);
   for (const auto& entry : source.tensors())
     take(entry.spec.name);
@@ -178,65 +159,58 @@ expected<std::vector<std::size_t>> import_order(const safetensors_file& source) 
 }
 
 expected<checkpoint> import_safetensors(const fs::path& path, const fs::path& target, const import_options& options) {
-  auto source = safetensors_file::open(path);
-  if (!source)
-    return fail(std::move(source.error()));
+  TROUPE_TRY(auto source, safetensors_file::open(path));
   auto state = incoming_state{};
-  auto content = manifest_of(*source, options);
+  auto content = manifest_of(source, options);
   if (!content)
     return fail(of_file(path, std::move(content.error())));
   state.content = std::move(*content);
-  if (auto found = source->metadata().find(exported_state_key.data());
-      found != source->metadata().end() && options.changed == changed_state::refuse)
+  if (auto found = source.metadata().find(exported_state_key.data());
+      found != source.metadata().end() && options.changed == changed_state::refuse)
     state.expected_sha256 = found->second;
-  auto order = import_order(*source);
+  auto order = import_order(source);
   if (!order)
     return fail(of_file(path, std::move(order.error())));
   auto begins = std::vector<std::uint64_t>{};
   auto total = std::uint64_t{0};
   for (auto i : *order) {
     begins.push_back(total);
-    total += round_up_to_page(source->tensors()[i].spec.size_bytes());
+    total += round_up_to_page(source.tensors()[i].spec.size_bytes());
   }
   auto memory = reserved_memory::make(total);
   if (!memory)
     return fail(of_file(path, std::move(memory.error())));
   for (std::size_t i = 0; i < order->size(); ++i)
-    state.tensors.push_back({source->tensors()[(*order)[i]].spec, memory->data() + begins[i]});
+    state.tensors.push_back({source.tensors()[(*order)[i]].spec, memory->data() + begins[i]});
   auto place_of = [&](const planned_chunk& chunk) {
     return memory->data() + begins[chunk.tensor] + chunk.tensor_offset_bytes;
   };
   state.fetch = [&](const planned_chunk& chunk) {
     if (options.progress)
       options.progress(chunk.length_bytes);
-    return source->read((*order)[chunk.tensor], chunk.tensor_offset_bytes, {place_of(chunk), chunk.length_bytes});
+    return source.read((*order)[chunk.tensor], chunk.tensor_offset_bytes, {place_of(chunk), chunk.length_bytes});
   };
   state.release = [&](const planned_chunk& chunk) { memory->drop(place_of(chunk), chunk.length_bytes); };
   return commit_import(path, target, std::move(state));
 }
 
 expected<checkpoint> import_npy(const fs::path& path, const fs::path& target, const import_options& options) {
-  auto array = read_npy(path);
-  if (!array)
-    return fail(std::move(array.error()));
-  array->spec.name = options.tensor.empty() ? path.stem().string() : options.tensor;
+  TROUPE_TRY(auto array, read_npy(path));
+  array.spec.name = options.tensor.empty() ? path.stem().string() : options.tensor;
   if (options.progress)
-    options.progress(array->bytes.size());
+    options.progress(array.bytes.size());
   auto state = incoming_state{};
   state.content = manifest_of_foreign_file(options);
-  state.tensors.push_back({array->spec, array->bytes.data()});
+  state.tensors.push_back({array.spec, array.bytes.data()});
   state.fetch = [](const planned_chunk&) { return expected<void>{}; };
   state.release = [](const planned_chunk&) {};
   return commit_import(path, target, std::move(state));
 }
 
 expected<bool> begins_as_npy(const fs::path& path) {
-  auto opened = open_sized(path);
-  if (!opened)
-    return fail(std::move(opened.error()));
-  auto text = std::string(std::min<std::uint64_t>(opened->size_bytes, 6), '\0');
-  if (auto read = opened->source->read_at(0, std::as_writable_bytes(std::span{text})); !read)
-    return fail(std::move(read.error()));
+  TROUPE_TRY(auto opened, open_sized(path));
+  auto text = std::string(std::min<std::uint64_t>(opened.size_bytes, 6), '\0');
+  TROUPE_TRY(opened.source->read_at(0, std::as_writable_bytes(std::span{text})));
   return text == "\x93NUMPY";
 }
 
@@ -244,11 +218,9 @@ expected<bool> begins_as_npy(const fs::path& path) {
 
 expected<void> export_safetensors(const checkpoint& source, const fs::path& target, existing_file existing,
                                   const byte_counter& progress) {
-  auto sha256 = state_sha256(source);
-  if (!sha256)
-    return fail(std::move(sha256.error()));
+  TROUPE_TRY(auto sha256, state_sha256(source));
   auto metadata = to_metadata(source.content());
-  metadata.emplace(exported_state_key, *sha256);
+  metadata.emplace(exported_state_key, sha256);
   auto specs = std::vector<tensor_spec>{};
   for (const auto& tensor : source.content().tensors)
     specs.push_back(tensor.spec);
@@ -274,10 +246,8 @@ expected<checkpoint> import_checkpoint(const fs::path& source, const fs::path& t
   auto code = std::error_code{};
   if (fs::exists(fs::symlink_status(place, code)))
     return fail(errc::already_exists, fmt::format("{} exists: choose another name, or remove it", place.string()));
-  auto is_npy = begins_as_npy(source);
-  if (!is_npy)
-    return fail(std::move(is_npy.error()));
-  if (*is_npy)
+  TROUPE_TRY(auto is_npy, begins_as_npy(source));
+  if (is_npy)
     return import_npy(source, place, options);
   if (!options.tensor.empty())
     return fail(errc::invalid_argument, fmt::format("{} is not an NPY file, and its tensors have names: leave out the "

@@ -51,20 +51,16 @@ std::vector<std::byte> transposed(std::span<const std::byte> bytes, const tensor
 } // namespace
 
 expected<npy_array> read_npy(const fs::path& path) {
-  auto opened = open_sized(path);
-  if (!opened)
-    return fail(std::move(opened.error()));
-  const auto& [source, size] = *opened;
+  TROUPE_TRY(auto opened, open_sized(path));
+  const auto& [source, size] = opened;
   auto beginning = std::vector<std::byte>(std::min(size, 12 + max_npy_header_bytes));
-  if (auto read = source->read_at(0, beginning); !read)
-    return fail(std::move(read.error()));
+  TROUPE_TRY(source->read_at(0, beginning));
   auto layout = parse_npy_header(beginning, size);
   if (!layout)
     return fail(of_file(path, std::move(layout.error())));
   auto result = npy_array{{"", layout->type, layout->shape}, {}};
   result.bytes.resize(result.spec.size_bytes());
-  if (auto read = source->read_at(layout->offset_bytes, result.bytes); !read)
-    return fail(std::move(read.error()));
+  TROUPE_TRY(source->read_at(layout->offset_bytes, result.bytes));
   if (auto bad = find_invalid_boolean(layout->type, result.bytes))
     return fail(errc::damaged,
                 fmt::format("{}: its elements are bool, and element {} is neither 0 nor 1", path.string(), *bad));
@@ -80,14 +76,10 @@ expected<void> write_npy(const fs::path& path, const tensor_spec& spec,
   auto head = make_npy_head(spec);
   if (!head)
     return fail(of_file(path, std::move(head.error())));
-  auto target = new_file::create(path, head->size() + spec.size_bytes(), existing);
-  if (!target)
-    return fail(std::move(target.error()));
-  if (auto written = target->append(bytes_of(*head)); !written)
-    return written;
-  if (auto written = append_tensor(*target, spec, source); !written)
-    return written;
-  return target->commit();
+  TROUPE_TRY(auto target, new_file::create(path, head->size() + spec.size_bytes(), existing));
+  TROUPE_TRY(target.append(bytes_of(*head)));
+  TROUPE_TRY(append_tensor(target, spec, source));
+  return target.commit();
 }
 
 expected<void> write_npy(const fs::path& path, const tensor_view& tensor, existing_file existing) {

@@ -237,8 +237,7 @@ expected<npy_layout> parse_npy_header(std::span<const std::byte> beginning, std:
   if (!result)
     return result;
   result->offset_bytes = begin + length;
-  if (auto good = check_size(*result, file_bytes); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(check_size(*result, file_bytes));
   return result;
 }
 

@@ -27,8 +27,7 @@ expected<std::uint64_t> read_header_length(const file& source, std::uint64_t fil
   if (file_bytes < 8)
     return refuse(fmt::format("it has {} bytes, fewer than the 8 of the header's length", file_bytes));
   auto bytes = std::array<std::byte, 8>{};
-  if (auto read = source.read_at(0, bytes); !read)
-    return fail(std::move(read.error()));
+  TROUPE_TRY(source.read_at(0, bytes));
   auto result = std::uint64_t{0};
   for (std::size_t i = bytes.size(); i-- > 0;)
     result = result << 8 | static_cast<std::uint64_t>(bytes[i]);
@@ -47,17 +46,12 @@ safetensors_file::safetensors_file(fs::path path, std::shared_ptr<const file> so
     : path_(std::move(path)), source_(std::move(source)), index_(std::move(index)) {}
 
 expected<safetensors_file> safetensors_file::open(const fs::path& path) {
-  auto opened = open_sized(path);
-  if (!opened)
-    return fail(std::move(opened.error()));
-  auto& [source, size] = *opened;
-  auto length = read_header_length(*source, size);
-  if (!length)
-    return fail(std::move(length.error()));
-  auto header = std::string(*length, '\0');
-  if (auto read = source->read_at(8, std::as_writable_bytes(std::span{header})); !read)
-    return fail(std::move(read.error()));
-  auto index = parse_safetensors_header(header, size - 8 - *length);
+  TROUPE_TRY(auto opened, open_sized(path));
+  auto& [source, size] = opened;
+  TROUPE_TRY(auto length, read_header_length(*source, size));
+  auto header = std::string(length, '\0');
+  TROUPE_TRY(source->read_at(8, std::as_writable_bytes(std::span{header})));
+  auto index = parse_safetensors_header(header, size - 8 - length);
   if (!index)
     return fail(of_file(path, std::move(index.error())));
   return safetensors_file{path, std::shared_ptr<const file>{std::move(source)}, std::move(*index)};
@@ -79,8 +73,7 @@ expected<void> safetensors_file::read(std::size_t index, std::uint64_t offset_by
     return fail(errc::invalid_argument,
                 fmt::format("tensor {} of {} has {} bytes; cannot read {} from byte {} on",
                             quote_for_log(entry.spec.name), path_.string(), size, target.size(), offset_bytes));
-  if (auto read = source_->read_at(entry.offset_bytes + offset_bytes, target); !read)
-    return read;
+  TROUPE_TRY(source_->read_at(entry.offset_bytes + offset_bytes, target));
   if (auto bad = find_invalid_boolean(entry.spec.type, target))
     return fail(errc::damaged, fmt::format("{}: tensor {} is bool, and its element {} is neither 0 nor 1",
                                            path_.string(), quote_for_log(entry.spec.name), offset_bytes + *bad));
@@ -96,16 +89,13 @@ expected<void> write_safetensors(const fs::path& path, std::span<const tensor_sp
   auto size = std::uint64_t{head->text.size()};
   for (const auto& spec : tensors)
     size += spec.size_bytes();
-  auto target = new_file::create(path, size, existing);
-  if (!target)
-    return fail(std::move(target.error()));
-  if (auto written = target->append(bytes_of(head->text)); !written)
-    return written;
+  TROUPE_TRY(auto target, new_file::create(path, size, existing));
+  TROUPE_TRY(target.append(bytes_of(head->text)));
   for (auto i : head->order)
-    if (auto written = append_tensor(*target, tensors[i], [&](const byte_sink& sink) { return source(i, sink); });
+    if (auto written = append_tensor(target, tensors[i], [&](const byte_sink& sink) { return source(i, sink); });
         !written)
       return written;
-  return target->commit();
+  return target.commit();
 }
 
 expected<void> write_safetensors(const fs::path& path, std::span<const tensor_view> tensors,

@@ -327,10 +327,8 @@ expected<safetensors_head> make_safetensors_head(std::span<const tensor_spec> te
   });
   auto header = std::string{'{'};
   if (!metadata.empty()) {
-    auto text = metadata_text(metadata);
-    if (!text)
-      return fail(std::move(text.error()));
-    header += fmt::format("{}:{}", json_text(std::string{metadata_key}).value(), *text);
+    TROUPE_TRY(auto text, metadata_text(metadata));
+    header += fmt::format("{}:{}", json_text(std::string{metadata_key}).value(), text);
   }
   auto names = std::unordered_set<std::string_view>{metadata_key};
   auto begin = std::uint64_t{0};
@@ -339,12 +337,10 @@ expected<safetensors_head> make_safetensors_head(std::span<const tensor_spec> te
       return fail(errc::invalid_argument, fmt::format("there are two tensors {}, or the name is reserved by the "
                                                       "format: rename one",
                                                       quote_for_log(tensors[i].name)));
-    auto text = entry_text(tensors[i], begin);
-    if (!text)
-      return fail(std::move(text.error()));
+    TROUPE_TRY(auto text, entry_text(tensors[i], begin));
     if (header.size() > 1)
       header += ',';
-    header += *text;
+    header += text;
     begin += tensors[i].size_bytes();
   }
   header += '}';

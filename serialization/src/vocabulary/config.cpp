@@ -90,10 +90,8 @@ expected<void> validate(const trainer_config& config) {
     return fail(errc::invalid_argument,
                 fmt::format("options must be a JSON object, not {}", config.options.type_name()));
   for (const auto& node : config.cluster.nodes) {
-    auto where = parse_endpoint(node);
-    if (!where)
-      return fail(std::move(where.error()));
-    if (where->port == 0)
+    TROUPE_TRY(auto where, parse_endpoint(node));
+    if (where.port == 0)
       return fail(errc::invalid_argument,
                   fmt::format("node '{}' has port 0: give the port that its caf-node printed", node));
   }

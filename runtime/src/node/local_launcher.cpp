@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 #include <kj/exception.h>
 #include <span>
-#include <utility>
 
 namespace troupe::serialization {
 

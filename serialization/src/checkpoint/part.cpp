@@ -3,7 +3,6 @@
 #include <troupe/serialization/checkpoint/part_writer.hpp>
 
 #include <fmt/format.h>
-#include <utility>
 
 namespace troupe::serialization {
 

@@ -533,11 +533,10 @@ class fake_worker : public worker_actor::base {
     message.run = begin_.run;
     message.generation = place_.generation;
     message.worker = begin_.worker;
-    message.has_state = has_state_;
-    message.between_steps = has_state_ && reason.code == errc::none;
-    message.in_step = has_state_ && reason.code != errc::none;
-    message.committed = {step_};
-    message.commands_agreed = commands_;
+    if (has_state_ && reason.code == errc::none)
+      message.position = worker_position::between_steps{{{step_}, commands_, 0}};
+    else if (has_state_)
+      message.position = worker_position::in_step{{{step_}, commands_, 0}};
     message.reason = std::move(reason);
     request(control_, caf::infinite, message)
         .then(

@@ -13,15 +13,16 @@ worker_record& add_member(worker_table& workers, std::uint32_t id, std::uint32_t
   auto& who = *workers.find({id});
   regroup_report report;
   report.worker = {id};
-  report.has_state = report.between_steps = has_state;
-  report.committed = {5};
+  if (has_state)
+    report.position = worker_position::between_steps{{{5}, 0, 0}};
   who.stands = standing::active{{}, report, {}};
   who.came_after = step_id{0};
   return who;
 }
 
-regroup_report& report_of(worker_record& who) {
-  return *who.as<standing::active>()->report;
+/// It was in the next step.
+void interrupt(worker_record& who) {
+  who.as<standing::active>()->report->position = worker_position::in_step{{{5}, 0, 0}};
 }
 
 } // namespace
@@ -37,7 +38,7 @@ TEST_CASE("reports are complete when all active workers have reported") {
   CHECK(reports->members.size() == 2);
   CHECK(reports->with_state.size() == 1);
   CHECK(reports->point == report_point::boundary);
-  report_of(*workers.find({0})).between_steps = false;
+  interrupt(*workers.find({0}));
   CHECK(collect_reports(workers)->point == report_point::in_step);
   workers.find({1})->as<standing::active>()->report.reset();
   CHECK_FALSE(collect_reports(workers));
@@ -49,10 +50,10 @@ TEST_CASE("a member leaves where somebody stays who has the state, at a boundary
   auto& leaver = add_member(workers, 1, 0);
   leaver.leaves = departure::surplus;
   std::vector<worker_id> released;
-  report_of(leaver).between_steps = false;
+  interrupt(leaver);
   CHECK(choose_staying(*collect_reports(workers), released).size() == 2);
   CHECK(released.empty());
-  report_of(leaver).between_steps = true;
+  leaver.as<standing::active>()->report->position = worker_position::between_steps{{{5}, 0, 0}};
   CHECK(choose_staying(*collect_reports(workers), released).size() == 1);
   CHECK(released == std::vector<worker_id>{{1}});
   CHECK(leaver.is<standing::released>());
@@ -69,7 +70,7 @@ TEST_CASE("if all leave, they stay until others have the state") {
 
 TEST_CASE("a member that did not get the state waits again where it cannot get it now") {
   worker_table workers;
-  report_of(add_member(workers, 0, 0)).between_steps = false;
+  interrupt(add_member(workers, 0, 0));
   auto& joiner = add_member(workers, 1, 0, false);
   joiner.as<standing::active>()->history.stagings = 2;
   std::vector<worker_id> released;
@@ -99,7 +100,7 @@ TEST_CASE("a step that somebody was in is redone unless it counts") {
   worker_table workers;
   auto& who = add_member(workers, 0, 0);
   CHECK_FALSE(describe_interruption(*collect_reports(workers), {5}).interrupted_step);
-  report_of(who).in_step = true;
+  interrupt(who);
   CHECK(describe_interruption(*collect_reports(workers), {5}).steps_redone == 1);
   const auto counts = describe_interruption(*collect_reports(workers), {6});
   CHECK(counts.interrupted_step);

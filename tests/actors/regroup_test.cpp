@@ -12,16 +12,23 @@ namespace {
 
 const auto run = run_id{"r"};
 
-regroup_report report_of(std::uint32_t worker, std::uint64_t committed, bool holds_next = false,
+worker_progress after(std::uint64_t committed, std::uint64_t evaluations = 0) {
+  return {{committed}, committed * 10, evaluations};
+}
+
+regroup_report report_of(std::uint32_t worker, decltype(regroup_report::position) position,
                          std::uint64_t generation = 1) {
-  regroup_report result;
-  result.run = run;
-  result.generation = {generation};
-  result.worker = {worker};
-  result.committed = {committed};
-  result.holds_next = holds_next;
-  result.commands_agreed = committed * 10;
-  return result;
+  return {run, {generation}, {worker}, position, {}};
+}
+
+/// Of a worker that has lost its group, and was in no step.
+regroup_report elsewhere(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation = 1) {
+  return report_of(worker, worker_position::elsewhere{after(committed)}, generation);
+}
+
+/// Of a worker that was in the next step, and has its gradient.
+regroup_report holding(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation = 1) {
+  return report_of(worker, worker_position::in_step{after(committed), true}, generation);
 }
 
 /// The end of one that was let go already: at most, another is tried again for which there was no capacity.
@@ -119,23 +126,17 @@ worker_ready ready_of(std::uint32_t worker) {
 
 /// Of a worker that has come to a boundary because a command said so.
 regroup_report at_boundary(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation = 1) {
-  auto result = report_of(worker, committed, false, generation);
-  result.between_steps = true;
-  return result;
+  return report_of(worker, worker_position::between_steps{after(committed)}, generation);
 }
 
 /// Of a worker that was cut off in the middle of the next step.
 regroup_report in_step(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation = 1) {
-  auto result = report_of(worker, committed, false, generation);
-  result.in_step = true;
-  return result;
+  return report_of(worker, worker_position::in_step{after(committed)}, generation);
 }
 
 /// Of a joiner that asks for a place.
-regroup_report asks_for_place(std::uint32_t worker) {
-  auto result = report_of(worker, 0, false, 0);
-  result.has_state = false;
-  return result;
+regroup_report asks_for_place(std::uint32_t worker, std::uint64_t generation = 0) {
+  return report_of(worker, worker_position::without_state{}, generation);
 }
 
 run_coordinator::settings settings_for(std::uint32_t workers, worker_range range) {
@@ -208,7 +209,7 @@ using ids = std::vector<std::uint32_t>;
 } // namespace
 
 TEST_CASE("if one has committed the step, all apply it") {
-  const auto reports = std::vector{report_of(0, 6, true), report_of(1, 7), report_of(2, 6, true)};
+  const auto reports = std::vector{holding(0, 6), elsewhere(1, 7), holding(2, 6)};
   const auto decision = decide_regroup(reports);
   REQUIRE(decision);
   CHECK(decision->commit_point == step_id{7});
@@ -217,7 +218,7 @@ TEST_CASE("if one has committed the step, all apply it") {
 }
 
 TEST_CASE("if nobody has committed the step, all compute it again, whoever holds its gradient") {
-  const auto decision = decide_regroup(std::vector{report_of(0, 6, true), report_of(1, 6), report_of(2, 6)});
+  const auto decision = decide_regroup(std::vector{holding(0, 6), elsewhere(1, 6), elsewhere(2, 6)});
   REQUIRE(decision);
   CHECK(decision->commit_point == step_id{6});
   CHECK(decision->commands_agreed == 60);
@@ -226,18 +227,16 @@ TEST_CASE("if nobody has committed the step, all compute it again, whoever holds
 
 TEST_CASE("reports that cannot be are not decided about") {
   CHECK_FALSE(decide_regroup({}));
-  CHECK(decide_regroup(std::vector{report_of(0, 7), report_of(1, 6)}).error().code == errc::internal);
-  CHECK(decide_regroup(std::vector{report_of(0, 8), report_of(1, 6, true)}).error().code == errc::internal);
-  auto behind = report_of(1, 7);
-  auto ahead = report_of(0, 7);
-  ahead.evaluations = 2;
-  CHECK(decide_regroup(std::vector{ahead, behind}).error().code == errc::internal);
+  CHECK_FALSE(decide_regroup(std::vector{elsewhere(0, 7), asks_for_place(1)}));
+  CHECK(decide_regroup(std::vector{elsewhere(0, 7), elsewhere(1, 6)}).error().code == errc::internal);
+  CHECK(decide_regroup(std::vector{elsewhere(0, 8), holding(1, 6)}).error().code == errc::internal);
+  const auto ahead = report_of(0, worker_position::elsewhere{after(7, 2)});
+  CHECK(decide_regroup(std::vector{ahead, elsewhere(1, 7)}).error().code == errc::internal);
 }
 
 TEST_CASE("an evaluation that one has finished is not done again") {
-  auto ahead = report_of(2, 7);
-  ahead.evaluations = 1;
-  const auto decision = decide_regroup(std::vector{report_of(0, 7), ahead});
+  const auto ahead = report_of(2, worker_position::elsewhere{after(7, 1)});
+  const auto decision = decide_regroup(std::vector{elsewhere(0, 7), ahead});
   REQUIRE(decision);
   CHECK(decision->evaluations == 1);
   CHECK(decision->evaluation_source == worker_id{2});
@@ -250,10 +249,10 @@ TEST_CASE("who is left when a worker is killed forms a generation once all have 
   REQUIRE(find<abort_generation>(first));
   CHECK(find<abort_generation>(first)->reason.code == errc::aborted);
   CHECK(group.goes_on());
-  CHECK(group.on_report(report_of(0, 3)).empty());
-  CHECK(group.on_report(report_of(3, 3)).empty());
+  CHECK(group.on_report(elsewhere(0, 3)).empty());
+  CHECK(group.on_report(elsewhere(3, 3)).empty());
   CHECK(group.awaited_reports() == "worker 2 (rank 2) on host");
-  const auto last = group.on_report(report_of(2, 3, true));
+  const auto last = group.on_report(holding(2, 3));
   REQUIRE(find<form_generation>(last));
   const auto& places = find<form_generation>(last)->places;
   // Ranks close up; the worker that is alone on its node says so.
@@ -268,7 +267,7 @@ TEST_CASE("who is left when a worker is killed forms a generation once all have 
 TEST_CASE("one that is lost while others report is not waited for, down to one") {
   auto group = training(3);
   CHECK(find<abort_generation>(group.on_ended(killed(0))));
-  CHECK(group.on_report(report_of(1, 3)).empty());
+  CHECK(group.on_report(elsewhere(1, 3)).empty());
   auto formed = group.on_ended(killed(2));
   REQUIRE(find<form_generation>(formed));
   CHECK(find<form_generation>(formed)->places == std::vector<worker_place>{{{1}, {0}, 0, 0, 1}});
@@ -291,22 +290,22 @@ TEST_CASE("when nobody is left and the budget is used up, the run ends") {
 
 TEST_CASE("a worker that finds its group gone before its node tells why begins the regroup") {
   auto group = training(3, {1, 1h});
-  auto told = report_of(0, 3);
+  auto told = elsewhere(0, 3);
   told.reason = {errc::aborted, "lost rank 2"};
   CHECK(find<abort_generation>(group.on_report(told)));
   // The loss behind it is the same failure, and the budget holds.
   CHECK(find<conclude>(group.on_ended(killed(2))) == nullptr);
-  CHECK(find<form_generation>(group.on_report(report_of(1, 3))));
+  CHECK(find<form_generation>(group.on_report(elsewhere(1, 3))));
 }
 
 TEST_CASE("a lost node's workers are lost together") {
   auto group = training(4);
-  CHECK(group.on_report(report_of(0, 3)).size() == 1);
-  CHECK(group.on_report(report_of(2, 3)).empty());
-  CHECK(group.on_report(report_of(3, 3)).empty());
+  CHECK(group.on_report(elsewhere(0, 3)).size() == 1);
+  CHECK(group.on_report(elsewhere(2, 3)).empty());
+  CHECK(group.on_report(elsewhere(3, 3)).empty());
   const auto actions = group.on_node_lost(1, "10.0.0.2:4000");
   CHECK(find<form_generation>(actions) == nullptr);
-  const auto formed = group.on_report(report_of(1, 3));
+  const auto formed = group.on_report(elsewhere(1, 3));
   REQUIRE(find<form_generation>(formed));
   CHECK(find<form_generation>(formed)->places.size() == 2);
   CHECK(group.failures().size() == 2);
@@ -318,7 +317,7 @@ TEST_CASE("a worker that has finished is no loss, and reports nothing") {
   CHECK(group.on_ended(killed(0)).empty());
   CHECK(group.failures().size() == 1);
   CHECK(find<abort_generation>(group.on_ended(killed(1))));
-  CHECK(find<form_generation>(group.on_report(report_of(2, 10))));
+  CHECK(find<form_generation>(group.on_report(elsewhere(2, 10))));
   CHECK(find<release_all>(group.on_finished(finished(2))));
 }
 
@@ -329,7 +328,7 @@ TEST_CASE("failures beyond the budget end the run, and old ones are forgotten") 
     // Never more than two within ten seconds.
     CHECK(find<conclude>(group.on_ended(killed(lost), start + lost * 6s)) == nullptr);
     for (std::uint32_t i = lost + 1; i < 8; ++i)
-      static_cast<void>(group.on_report(report_of(i, 3, false, lost + 1)));
+      static_cast<void>(group.on_report(elsewhere(i, 3, lost + 1)));
     REQUIRE(group.training());
   }
   CHECK(find<abort_generation>(group.on_ended(killed(3), start + 19s)));
@@ -341,8 +340,8 @@ TEST_CASE("failures beyond the budget end the run, and old ones are forgotten") 
 TEST_CASE("contradicting reports end the run") {
   auto group = training(3);
   CHECK(find<abort_generation>(group.on_ended(killed(0))));
-  CHECK(group.on_report(report_of(1, 3)).empty());
-  CHECK(find<abort_all>(group.on_report(report_of(2, 5))));
+  CHECK(group.on_report(elsewhere(1, 3)).empty());
+  CHECK(find<abort_all>(group.on_report(elsewhere(2, 5))));
 }
 
 TEST_CASE("where the training functions do not survive a loss, that loss is the cause") {
@@ -461,7 +460,7 @@ TEST_CASE("a worker that joins before the others have agreed on a plan is compar
   auto group = training(2);
   static_cast<void>(group.on_ended(killed(1)));
   group.on_started({{{2}, {1}, 0, 0, 1}});
-  static_cast<void>(group.on_report(report_of(0, 0)));
+  static_cast<void>(group.on_report(elsewhere(0, 0)));
   REQUIRE(group.training());
   auto joins = ready_of(2);
   joins.build_id.clear();
@@ -1099,7 +1098,7 @@ TEST_CASE("a run of a fixed number of workers, or one at its end, holds for nobo
   auto ending = in_loop(settings_for(3, {3, 4}));
   static_cast<void>(ending.on_finished(finished(0)));
   static_cast<void>(ending.on_ended(killed(1)));
-  CHECK(find<form_generation>(ending.on_report(report_of(2, 10))));
+  CHECK(find<form_generation>(ending.on_report(elsewhere(2, 10))));
 }
 
 // -- nobody is left -------------------------------------------------------------------------------------------------
@@ -1120,7 +1119,7 @@ TEST_CASE("when nobody is left, the run starts again: another attempt, in which 
   CHECK_FALSE(group.knows({0}));
   CHECK(group.on_ready(ready_of(0)).empty());
   CHECK(group.on_ended(killed(0)).empty());
-  CHECK(find<refuse_report>(group.on_report(report_of(0, 7))));
+  CHECK(find<refuse_report>(group.on_report(elsewhere(0, 7))));
   CHECK(group.on_finished(finished(0)).empty());
   begin(group, {2, 3}, 2);
   CHECK(group.failures().size() == 2);
@@ -1269,9 +1268,7 @@ TEST_CASE("nobody is told to have failed who only has no state to go on with") {
   REQUIRE(find<form_generation>(group.on_report(at_boundary(0, 5, 2))));
   // It is lost before the joiner has the state.
   static_cast<void>(group.on_ended(killed(0)));
-  auto without_state = report_of(2, 0, false, 3);
-  without_state.has_state = false;
-  REQUIRE(find<restart_run>(group.on_report(without_state)));
+  REQUIRE(find<restart_run>(group.on_report(asks_for_place(2, 3))));
   REQUIRE(group.failures().size() == 2);
   CHECK(group.failures()[1].worker == worker_id{0});
 }
@@ -1383,13 +1380,13 @@ TEST_CASE("a report of a generation that is over, or of one that was given up, i
     CHECK(group.training());
     return find<refuse_report>(actions)->reason;
   };
-  CHECK(refusal(report_of(0, 4, false, 1)).code == errc::stale_generation);
-  CHECK(says(refusal(report_of(0, 4, false, 1)).message, "generation 1 is over; the last is 2"));
-  CHECK(refusal(report_of(1, 4, false, 2)).code == errc::stale_generation);
-  CHECK(refusal(report_of(9, 4, false, 2)).code == errc::stale_generation);
+  CHECK(refusal(elsewhere(0, 4, 1)).code == errc::stale_generation);
+  CHECK(says(refusal(elsewhere(0, 4, 1)).message, "generation 1 is over; the last is 2"));
+  CHECK(refusal(elsewhere(1, 4, 2)).code == errc::stale_generation);
+  CHECK(refusal(elsewhere(9, 4, 2)).code == errc::stale_generation);
   CHECK(group.furthest() == step_id{4});
   static_cast<void>(group.on_finished(throws(0, 0, "at once")));
-  const auto ending = group.on_report(report_of(2, 4, false, 2));
+  const auto ending = group.on_report(elsewhere(2, 4, 2));
   REQUIRE(find<refuse_report>(ending));
   CHECK(find<refuse_report>(ending)->reason.code == errc::aborted);
 }

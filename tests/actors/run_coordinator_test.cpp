@@ -48,11 +48,7 @@ worker_finished finished_by(std::uint32_t worker, error reason = {}, std::uint64
 }
 
 regroup_report report_of(std::uint32_t worker) {
-  regroup_report result;
-  result.run = run;
-  result.generation = {1};
-  result.worker = {worker};
-  return result;
+  return {run, {1}, {worker}, worker_position::elsewhere{}, {}};
 }
 
 worker_ended ended(std::uint32_t worker, std::string how = "exit code 0") {
@@ -985,12 +981,11 @@ class healing_simulation {
     message.run = run;
     message.generation = {who.generation};
     message.worker = {i};
-    message.has_state = who.has_state;
-    message.between_steps = between_steps;
-    message.in_step = who.has_state && !between_steps;
-    message.committed = {who.committed};
-    message.holds_next = who.holds;
-    message.commands_agreed = who.commands_done;
+    const auto progress = worker_progress{{who.committed}, who.commands_done, 0};
+    if (who.has_state && between_steps)
+      message.position = worker_position::between_steps{progress};
+    else if (who.has_state)
+      message.position = worker_position::in_step{progress, who.holds};
     message.reason = between_steps ? error{} : cut_off;
     who.last_report = message;
     who.outbox.push_back([this, message] { return coordinator_.on_report(message, now()); });
@@ -1187,7 +1182,8 @@ class healing_simulation {
     case 13:
       // What was said of a generation that is over is heard late.
       if (auto i = someone([this](const worker& x) {
-            return x.last_report && x.last_report->has_state && x.last_report->generation < coordinator_.generation();
+            return x.last_report && x.last_report->progress() != nullptr &&
+                   x.last_report->generation < coordinator_.generation();
           })) {
         auto refused = coordinator_.on_report(*workers_[*i].last_report, now());
         REQUIRE(refused.size() == 1);
@@ -1343,7 +1339,7 @@ class healing_simulation {
       with_state += is_new ? 0 : 1;
       // Who has no state gets it, and who leaves may leave, where nobody is in the middle of anything.
       if (!is_new && (!x.joiners.empty() || !x.released.empty()))
-        CHECK(workers_[i].last_report->between_steps);
+        CHECK(workers_[i].last_report->is<worker_position::between_steps>());
       member_place next;
       next.place.generation = {last_generation_};
       next.commit_point = x.decision.commit_point;

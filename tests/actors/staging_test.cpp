@@ -26,29 +26,17 @@ run_plan plan_of(std::uint32_t worker, std::uint64_t generation, std::uint32_t l
 }
 
 regroup_report report_of(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation) {
-  regroup_report result;
-  result.run = run;
-  result.generation = {generation};
-  result.worker = {worker};
-  result.between_steps = true;
-  result.committed = {committed};
-  result.commands_agreed = 1;
-  return result;
+  return {run, {generation}, {worker}, worker_position::between_steps{{{committed}, 1, 0}}, {}};
 }
 
 regroup_report asks_for_place(std::uint32_t worker, std::uint64_t staging = 0) {
-  auto result = report_of(worker, 0, 0);
-  result.has_state = result.between_steps = false;
-  result.staging = staging;
-  return result;
+  return {run, {}, {worker}, worker_position::without_state{staging}, {}};
 }
 
 /// Of a joiner that has followed the others to their boundary.
 regroup_report has_followed(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation,
                             std::uint64_t staging) {
-  auto result = report_of(worker, committed, generation);
-  result.staging = staging;
-  return result;
+  return {run, {generation}, {worker}, worker_position::caught_up{{{committed}, 1, 0}, staging}, {}};
 }
 
 caught_up level(std::uint32_t worker, std::uint64_t generation, std::uint64_t staging, std::uint64_t step) {

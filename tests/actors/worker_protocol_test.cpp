@@ -65,6 +65,8 @@ bool is(const worker_action& action) {
   return std::holds_alternative<Action>(action.what);
 }
 
+using position = decltype(regroup_report::position);
+
 const staging_place group_seven{7, {3}, {2}, 2, 1, "10.0.0.1"};
 
 } // namespace
@@ -90,11 +92,7 @@ TEST_CASE("an abort before the barrier leaves the step open, and the report says
   const auto report = who.report({});
   CHECK(report.generation == generation_id{1});
   CHECK(report.worker == worker_id{7});
-  CHECK(report.has_state);
-  CHECK(report.in_step);
-  CHECK_FALSE(report.between_steps);
-  CHECK(report.committed == step_id{1});
-  CHECK(report.holds_next);
+  CHECK(report.position == position{worker_position::in_step{{{1}, 0, 0}, true}});
 }
 
 TEST_CASE("an abort after the barrier finds the step committed") {
@@ -104,9 +102,7 @@ TEST_CASE("an abort after the barrier finds the step committed") {
   CHECK_FALSE(who.begin_step({2}));
   who.begin_regroup();
   const auto report = who.report({});
-  CHECK_FALSE(report.in_step);
-  CHECK(report.committed == step_id{1});
-  CHECK_FALSE(report.holds_next);
+  CHECK(report.position == position{worker_position::elsewhere{{{1}, 0, 0}}});
 }
 
 TEST_CASE("a member without the barrier applies the step that another has committed") {
@@ -114,7 +110,7 @@ TEST_CASE("a member without the barrier applies the step that another has commit
   REQUIRE(who.begin_step({1}));
   REQUIRE(who.on_reduced({1}));
   who.begin_regroup();
-  CHECK(who.report({}).holds_next);
+  CHECK(who.report({}).position == position{worker_position::in_step{{}, true}});
   CHECK(is<form_group>(who.on_next(next_of(2, 1))));
   CHECK(who.committed() == step_id{1});
   CHECK(who.generation() == generation_id{2});
@@ -155,7 +151,7 @@ TEST_CASE("an abort of a generation that is still to come has this worker report
   CHECK(is<report_again>(action));
   CHECK(action.why.find("worker 4 is lost") != std::string::npos);
   CHECK(who.report({}).generation == generation_id{2});
-  CHECK_FALSE(who.report({}).in_step);
+  CHECK_FALSE(who.report({}).is<worker_position::in_step>());
   CHECK(is<form_group>(who.on_next(next_of(3, 1))));
 }
 
@@ -234,15 +230,15 @@ TEST_CASE("a report at a boundary says that joiners can be let in, however often
   auto who = member();
   do_step(who, 1);
   who.begin_regroup_between_steps();
-  CHECK(who.report({}).between_steps);
+  CHECK(who.report({}).is<worker_position::between_steps>());
   REQUIRE(is<form_group>(who.on_next(next_of(2, 1))));
   CHECK(who.on_abort(abort_of(2)) == abort_effect::ends_group);
   who.begin_regroup_between_steps();
-  CHECK(who.report({}).between_steps);
+  CHECK(who.report({}).is<worker_position::between_steps>());
   REQUIRE(is<form_group>(who.on_next(next_of(3, 1))));
   who.on_formed();
   who.begin_regroup();
-  CHECK_FALSE(who.report({}).between_steps);
+  CHECK(who.report({}).is<worker_position::elsewhere>());
 }
 
 TEST_CASE("a joiner that gets the state with its place has none before") {
@@ -251,9 +247,8 @@ TEST_CASE("a joiner that gets the state with its place has none before") {
   CHECK_FALSE(who.has_state());
   who.begin_regroup();
   auto report = who.report({});
-  CHECK_FALSE(report.has_state);
+  CHECK(report.position == position{worker_position::without_state{0}});
   CHECK(report.generation == generation_id{});
-  CHECK(report.staging == 0);
   REQUIRE(is<form_group>(who.on_next(next_of(3, 9, {{1}}))));
   CHECK_FALSE(who.has_state());
   CHECK(who.step() == step_id{9});
@@ -268,7 +263,7 @@ TEST_CASE("a joiner whose group is lost before it has the state reports without 
   REQUIRE(is<form_group>(who.on_next(next_of(3, 9, {{1}}))));
   CHECK(who.on_abort(abort_of(3)) == abort_effect::ends_group);
   who.begin_regroup();
-  CHECK_FALSE(who.report({}).has_state);
+  CHECK(who.report({}).is<worker_position::without_state>());
   CHECK(who.report({}).generation == generation_id{3});
 }
 
@@ -292,12 +287,8 @@ TEST_CASE("a joiner follows the members, says once when it is close, and is one 
   CHECK(who.has_caught_up());
   who.begin_regroup();
   const auto report = who.report({});
-  CHECK(report.has_state);
-  CHECK(report.between_steps);
+  CHECK(report.position == position{worker_position::caught_up{{{22}, 4, 2}, 7}});
   CHECK(report.generation == generation_id{3});
-  CHECK(report.staging == 7);
-  CHECK(report.committed == step_id{22});
-  CHECK(report.commands_agreed == 4);
   REQUIRE(is<form_group>(who.on_next(next_of(4, 22))));
   CHECK(who.has_state());
   CHECK(who.begin_step({23}));
@@ -311,9 +302,7 @@ TEST_CASE("a joiner that has lost the members reports without state, and in whic
   CHECK(who.staging_abort_reason());
   who.begin_regroup();
   const auto report = who.report({});
-  CHECK_FALSE(report.has_state);
-  CHECK_FALSE(report.between_steps);
-  CHECK(report.staging == 7);
+  CHECK(report.position == position{worker_position::without_state{7}});
 }
 
 TEST_CASE("a joiner skips loops that the members have completed, with what they found there") {
@@ -343,7 +332,7 @@ TEST_CASE("an evaluation that another member finished is not done again") {
   who.on_evaluated(1, {0.25});
   CHECK(who.is_evaluated(1));
   CHECK(who.last_evaluation() == std::vector{0.25});
-  CHECK(who.report({}).evaluations == 1);
+  CHECK(who.report({}).progress()->evaluations == 1);
 }
 
 TEST_CASE("what is compared at the first barrier of a generation is what the driver says") {

@@ -138,14 +138,8 @@ inline regroup_report sample_report() {
   result.run = sample_run;
   result.generation = {7};
   result.worker = {3};
-  result.has_state = false;
-  result.between_steps = true;
-  result.in_step = true;
-  result.committed = {41};
-  result.staging = 9;
-  result.holds_next = true;
-  result.commands_agreed = 5;
-  result.evaluations = 2;
+  // The first alternative of a variant says least of itself.
+  result.position = worker_position::in_step{{{41}, 5, 2}, true};
   result.reason = {errc::aborted, "lost rank 1"};
   return result;
 }
@@ -217,7 +211,12 @@ void for_each_message(Visitor visit) {
                                        {{40}}});
   visit("worker_finished", sample_finished());
   visit("regroup_report", sample_report());
-  // The first alternative of a variant says least of itself.
+  visit("worker_position::without_state", worker_position::without_state{9});
+  visit("worker_position::caught_up", worker_position::caught_up{{{41}, 5, 2}, 9});
+  visit("worker_position::between_steps", worker_position::between_steps{{{41}, 5, 2}});
+  visit("worker_position::in_step", worker_position::in_step{{{41}, 5, 2}, true});
+  visit("worker_position::elsewhere", worker_position::elsewhere{{{41}, 5, 2}});
+  // As above.
   visit("next_generation", next_generation{sample_staging_place()});
   visit("member_place", sample_member_place());
   visit("staging_place", sample_staging_place());

@@ -255,7 +255,7 @@ void driver_model::take(const request<regroup_report>& message) {
   auto report = message.message;
   // Without a place, also one that has followed a generation that is over.
   const auto is_joiner = std::ranges::find(places(), report.worker, &worker_place::worker) == places().end();
-  if (staged_.erase(report.worker) > 0 && !report.has_state)
+  if (staged_.erase(report.worker) > 0 && report.progress() == nullptr)
     world_.count(branch::staging_broken);
   const auto is_stale = is_given_up(report.worker) || (!is_joiner && report.generation != coordinator_.generation());
   if (is_given_up(report.worker))
@@ -265,10 +265,12 @@ void driver_model::take(const request<regroup_report>& message) {
   reports_.insert_or_assign(report.worker, message.number);
   if (world_.defect() == mutation::hears_stale_reports)
     report.generation = coordinator_.generation();
-  if (world_.defect() == mutation::lets_joiners_in_within_a_step)
-    report.between_steps = true;
-  if (world_.defect() == mutation::restarts_beside_survivors)
-    report.has_state = false;
+  if (const auto* progress = report.progress(); progress != nullptr) {
+    if (world_.defect() == mutation::lets_joiners_in_within_a_step && !report.is<worker_position::caught_up>())
+      report.position = worker_position::between_steps{*progress};
+    if (world_.defect() == mutation::restarts_beside_survivors)
+      report.position = worker_position::without_state{};
+  }
   act_on_speaker(is_stale, coordinator_.on_report(report, world_.clock()));
 }
 

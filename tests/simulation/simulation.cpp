@@ -882,9 +882,8 @@ std::optional<regroup_report> simulation::guess_report_of(worker_id worker) {
   result.run = run_;
   result.worker = worker;
   result.generation = who->model.generation();
-  result.committed = who->model.committed();
-  result.holds_next = who->model.reduced().value == who->model.committed().value + 1;
-  result.in_step = true;
+  result.position = worker_position::in_step{{who->model.committed(), 0, 0},
+                                             who->model.reduced().value == who->model.committed().value + 1};
   return result;
 }
 

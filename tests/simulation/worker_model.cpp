@@ -44,6 +44,20 @@ std::string_view to_string(standing x) noexcept {
   return "?";
 }
 
+namespace {
+
+std::string describe(const regroup_report& x) {
+  if (x.progress() == nullptr)
+    return ", without state";
+  const auto* step = std::get_if<worker_position::in_step>(&x.position);
+  return ", committed " + std::to_string(x.progress()->committed.value) +
+         (step != nullptr && step->holds_gradient                  ? ", holds the next"
+          : step == nullptr && !x.is<worker_position::elsewhere>() ? ", between steps"
+                                                                   : "");
+}
+
+} // namespace
+
 // -- the actor --------------------------------------------------------------------------------------------------------
 
 const group_place& worker_model::place() const noexcept {
@@ -81,7 +95,8 @@ void worker_model::abort(const abort_training& message) {
   // The mutant takes down what it has reached, and goes on.
   if (world_.defect() == mutation::passes_after_its_report && message.generation == generation() && has_state()) {
     if (!snapshot_)
-      snapshot_ = protocol_->report({});
+      snapshot_ = worker_position::in_step{*protocol_->report({}).progress(),
+                                           protocol_->reduced().value == protocol_->committed().value + 1};
     cut_off_ = true;
     return;
   }
@@ -474,16 +489,11 @@ void worker_model::report(const error& reason) {
     group_->close(rank(), &world_.random());
   group_.reset();
   auto message = protocol_->report(reason);
-  if (auto before = std::exchange(snapshot_, std::nullopt)) {
-    message.committed = before->committed;
-    message.holds_next = before->holds_next;
-    message.commands_agreed = before->commands_agreed;
-  }
+  if (auto before = std::exchange(snapshot_, std::nullopt))
+    message.position = *before;
   if (world_.is_tracing())
-    world_.note(*this, "reports generation " + std::to_string(message.generation.value) + ", committed " +
-                           std::to_string(message.committed.value) + (message.holds_next ? ", holds the next" : "") +
-                           (message.between_steps ? ", between steps" : "") +
-                           (message.has_state ? "" : ", without state") + ": " + reason.message);
+    world_.note(*this, "reports generation " + std::to_string(message.generation.value) + describe(message) + ": " +
+                           reason.message);
   ask(&surroundings::send_to_driver, std::move(message));
   stand(standing::reporting);
 }

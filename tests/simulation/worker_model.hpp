@@ -175,7 +175,7 @@ class worker_model {
   /// The communicator was aborted.
   bool cut_off_ = false;
   /// What an abort has found; only for the mutant that reports it.
-  std::optional<regroup_report> snapshot_;
+  std::optional<worker_position::in_step> snapshot_;
 
   standing stands_ = standing::starting;
   std::uint64_t requests_ = 0;

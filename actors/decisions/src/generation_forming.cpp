@@ -10,7 +10,7 @@ namespace {
 
 bool has_state(const worker_record& who) {
   const auto* member = who.as<standing::active>();
-  return member != nullptr && member->report && member->report->has_state;
+  return member != nullptr && member->report && member->report->progress() != nullptr;
 }
 
 /// Gives ranks, such that the workers of a node keep neighbouring ones, and who was before another stays before it.
@@ -68,10 +68,10 @@ std::optional<collected_reports> collect_reports(worker_table& workers) {
     if (!member->report)
       return std::nullopt;
     result.members.push_back(&who);
-    if (!member->report->has_state)
+    if (!has_state(who))
       continue;
     result.with_state.push_back(*member->report);
-    if (!member->report->between_steps)
+    if (!member->report->is<worker_position::between_steps>() && !member->report->is<worker_position::caught_up>())
       result.point = report_point::in_step;
   }
   return result.members.empty() ? std::nullopt : std::optional{std::move(result)};
@@ -115,11 +115,12 @@ void seat_members(std::vector<worker_record*> members, step_id commit_point, for
 
 generation_record describe_interruption(const collected_reports& reports, step_id commit_point) {
   generation_record result;
-  for (const auto& report : reports.with_state) {
-    result.interrupted_step = result.interrupted_step || report.in_step;
-    if (report.in_step && report.committed == commit_point)
-      result.steps_redone = 1;
-  }
+  for (const auto& report : reports.with_state)
+    if (const auto* step = std::get_if<worker_position::in_step>(&report.position)) {
+      result.interrupted_step = true;
+      if (step->progress.committed == commit_point)
+        result.steps_redone = 1;
+    }
   return result;
 }
 

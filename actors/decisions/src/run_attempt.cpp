@@ -212,13 +212,16 @@ run_actions run_attempt::on_report_of_joiner(worker_record& who, const regroup_r
 /// It has come to the boundary at which the members stand, or will in a moment, and is one of them from here; or its
 /// group has broken.
 run_actions run_attempt::on_report_of_follower(worker_record& who, const regroup_report& report, run_time now) {
-  if (!staging_.is_current(report.staging))
+  const auto* arrived = std::get_if<worker_position::caught_up>(&report.position);
+  const auto* fell_back = std::get_if<worker_position::without_state>(&report.position);
+  const auto staging = arrived != nullptr ? arrived->staging : fell_back != nullptr ? fell_back->staging : 0;
+  if (!staging_.is_current(staging))
     return staging_.answer_again(who);
   const auto history = history_of(who.stands);
   const auto asked = state_.cause();
-  if (asked && report.has_state && report.generation == generation_ && plans_.is_current(history.loop)) {
+  if (asked && arrived != nullptr && report.generation == generation_ && plans_.is_current(history.loop)) {
     who.stands = standing::active{.plan = {}, .report = report, .history = history};
-    who.note_applied(report.committed);
+    who.note_applied(arrived->progress.committed);
     joiner_budget_.reset();
     if (!is_regrouping())
       state_.begin_regrouping(*asked, regrouping::loss::explained);
@@ -262,11 +265,12 @@ run_actions run_attempt::on_tick(run_time now) {
 
 std::optional<run_actions> run_attempt::on_report_of_member(worker_record& who, const regroup_report& report) {
   who.as<standing::active>()->report = report;
-  note_progress(who, report.committed);
+  if (const auto* progress = report.progress())
+    note_progress(who, progress->committed);
   if (is_regrouping())
     return form_when_all_have_reported();
   const auto asked = state_.cause();
-  if (!asked || !report.between_steps || report.reason.code != errc::none)
+  if (!asked || !report.is<worker_position::between_steps>() || report.reason.code != errc::none)
     return std::nullopt;
   state_.begin_regrouping(*asked, regrouping::loss::explained);
   return form_when_all_have_reported();

@@ -232,20 +232,20 @@ void worker_protocol::begin_regroup_between_steps() {
 }
 
 regroup_report worker_protocol::report(error reason) const {
-  const auto* group = std::get_if<arrived>(&state_);
-  regroup_report result;
-  result.run = run_;
-  result.generation = group != nullptr ? group->group.generation : place_.generation;
-  result.worker = worker_;
-  result.has_state = has_state() || group != nullptr;
-  result.between_steps = position_ == report_position::between_steps;
-  result.in_step = position_ == report_position::in_step && has_state();
-  result.committed = committed_;
-  result.holds_next = reduced_.value == committed_.value + 1;
-  result.commands_agreed = commands_agreed_;
-  result.evaluations = evaluations_.count;
-  result.staging = staging() != nullptr ? staging()->number : 0;
-  result.reason = std::move(reason);
+  const auto progress = worker_progress{committed_, commands_agreed_, evaluations_.count};
+  auto result = regroup_report{run_, place_.generation, worker_, {}, std::move(reason)};
+  if (const auto* group = std::get_if<arrived>(&state_)) {
+    result.generation = group->group.generation;
+    result.position = worker_position::caught_up{progress, group->group.number};
+  } else if (!has_state()) {
+    result.position = worker_position::without_state{staging() != nullptr ? staging()->number : 0};
+  } else if (position_ == report_position::in_step) {
+    result.position = worker_position::in_step{progress, reduced_.value == committed_.value + 1};
+  } else if (position_ == report_position::between_steps) {
+    result.position = worker_position::between_steps{progress};
+  } else {
+    result.position = worker_position::elsewhere{progress};
+  }
   return result;
 }
 

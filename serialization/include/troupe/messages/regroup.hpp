@@ -54,6 +54,75 @@ struct group_place {
 TROUPE_INSPECT(group_place, generation, attempt, reason, rank, world_size, local_rank, local_world_size, node_rank,
                ownership, transport, nodes, data_address, host_address)
 
+/// How far a worker with the run's state is.
+struct worker_progress {
+  /// The last step whose barrier it has committed: that step counts as applied.
+  step_id committed;
+  /// The highest command that the barrier of `committed` has agreed on.
+  std::uint64_t commands_agreed = 0;
+  /// How many evaluations it has finished; it holds the result of the last.
+  std::uint64_t evaluations = 0;
+
+  bool operator==(const worker_progress&) const = default;
+};
+
+TROUPE_INSPECT(worker_progress, committed, commands_agreed, evaluations)
+
+/// Where a worker stands that reports.
+namespace worker_position {
+
+/// A joiner: it has no state until somebody gives it.
+struct without_state {
+  /// The number of the staging group that it was in last; 0 for none.
+  std::uint64_t staging = 0;
+
+  bool operator==(const without_state&) const = default;
+};
+
+TROUPE_INSPECT(without_state, staging)
+
+/// A joiner that has followed the members to a boundary of theirs, and has their state.
+struct caught_up {
+  worker_progress progress;
+  /// The number of its staging group.
+  std::uint64_t staging = 0;
+
+  bool operator==(const caught_up&) const = default;
+};
+
+TROUPE_INSPECT(caught_up, progress, staging)
+
+/// Between two steps, where joiners can be let in.
+struct between_steps {
+  worker_progress progress;
+
+  bool operator==(const between_steps&) const = default;
+};
+
+TROUPE_INSPECT(between_steps, progress)
+
+/// In the step after `progress.committed`.
+struct in_step {
+  worker_progress progress;
+  /// Whether it holds the reduced gradient of that step.
+  bool holds_gradient = false;
+
+  bool operator==(const in_step&) const = default;
+};
+
+TROUPE_INSPECT(in_step, progress, holds_gradient)
+
+/// In no step, and at no boundary where joiners can be let in: it forms a group, compares plans, or saves.
+struct elsewhere {
+  worker_progress progress;
+
+  bool operator==(const elsewhere&) const = default;
+};
+
+TROUPE_INSPECT(elsewhere, progress)
+
+} // namespace worker_position
+
 /// A worker's state once its group has ended and none of its threads accesses memory under that generation any more.
 /// Sent by its training thread when a collective operation was aborted or lost a peer, and on a command. A joiner sends
 /// it to ask for its first place, and once it has caught up. Answered by `next_generation` once all remaining workers
@@ -63,30 +132,32 @@ struct regroup_report {
   /// The generation that has ended; 0 from a joiner that was in none.
   generation_id generation;
   worker_id worker;
-  /// Whether it has the run's state. A joiner has none until it receives it.
-  bool has_state = true;
-  /// Whether it is between two steps, where joiners can enter.
-  bool between_steps = false;
-  /// Whether a step was interrupted.
-  bool in_step = false;
-  /// The last step that this worker has committed. It counts as applied.
-  step_id committed;
-  /// Whether it holds the reduced gradient of the next step.
-  bool holds_next = false;
-  /// The highest command that the barrier of `committed` agreed on.
-  std::uint64_t commands_agreed = 0;
-  /// The number of finished evaluations. It holds the result of the last.
-  std::uint64_t evaluations = 0;
-  /// The number of this joiner's last staging group; 0 for none.
-  std::uint64_t staging = 0;
+  std::variant<worker_position::without_state, worker_position::caught_up, worker_position::between_steps,
+               worker_position::in_step, worker_position::elsewhere>
+      position;
   /// The failure that this worker detected; code `none` if the driver had reported it.
   error reason;
 
   bool operator==(const regroup_report&) const = default;
+
+  template <class Position>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<Position>(position);
+  }
+  /// Null if it has no state.
+  [[nodiscard]] const worker_progress* progress() const noexcept {
+    return std::visit(
+        [](const auto& x) -> const worker_progress* {
+          if constexpr (requires { x.progress; })
+            return &x.progress;
+          else
+            return nullptr;
+        },
+        position);
+  }
 };
 
-TROUPE_INSPECT(regroup_report, run, generation, worker, has_state, between_steps, in_step, committed, holds_next,
-               commands_agreed, evaluations, staging, reason)
+TROUPE_INSPECT(regroup_report, run, generation, worker, position, reason)
 
 /// Which part of the tracked state a rank compares with the others at the first barrier of its generation.
 enum class state_comparison : std::uint8_t {

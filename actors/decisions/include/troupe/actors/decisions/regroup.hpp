@@ -26,7 +26,7 @@ struct regroup_decision {
   bool operator==(const regroup_decision&) const = default;
 };
 
-/// Decides from the reports of all survivors, of which there is at least one. Pure.
+/// Decides from the reports of all survivors that have the state, of which there is at least one. Pure.
 ///
 /// A worker leaves the barrier of a step only after all workers have the step's reduced gradient. If one survivor has
 /// committed step k, the others hold its gradient, and all apply it. If none has, none has applied it, and all compute

@@ -219,6 +219,19 @@ TEST_CASE("a stop comes after its checkpoint, and nothing is staged for joiners 
   CHECK(std::holds_alternative<stop_here>(actions[1].what));
 }
 
+TEST_CASE("a stop ends the loops after the one that it was asked in, too, even if that was over") {
+  for (auto is_last : {false, true}) {
+    auto who = member();
+    REQUIRE(who.enter_loop());
+    who.on_plan_accepted();
+    who.begin_steps();
+    static_cast<void>(who.on_boundary({{{"r"}, 1, stop_command{}}}, is_last));
+    who.end_steps();
+    CHECK(who.is_stopped());
+    CHECK_FALSE(who.enter_loop());
+  }
+}
+
 TEST_CASE("a command to regroup is of no effect in another generation") {
   auto who = member(2);
   const auto actions = who.on_boundary({{{"r"}, 1, regroup_command{{1}}}}, false);

@@ -57,6 +57,8 @@ step_id worker_protocol::step_under_way() const noexcept {
 
 bool worker_protocol::enter_loop() {
   ++loops_;
+  if (is_stopped())
+    return false;
   if (has_state() || loops_ >= evaluations_.of_members.size())
     return true;
   evaluations_.since_loop.clear();
@@ -75,6 +77,11 @@ void worker_protocol::on_plan_accepted() {
   if (loop_ == loop_stage::unplanned)
     loop_ = loop_stage::planned;
   evaluations_.since_loop.clear();
+}
+
+void worker_protocol::end_steps() noexcept {
+  if (loop_ != loop_stage::stopped)
+    loop_ = loop_stage::planned;
 }
 
 evaluation_plan worker_protocol::plan_evaluation() {
@@ -176,6 +183,8 @@ std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<cont
       stages = stage_state{each.sequence, *x};
     commands_done_ = each.sequence;
   }
+  if (stops)
+    loop_ = loop_stage::stopped;
   if (regroups && regroups->generation != place_.generation)
     regroups.reset();
   std::vector<boundary_action> result;

@@ -267,7 +267,8 @@ class train_context {
   [[nodiscard]] random_stream random(std::string_view name) const noexcept;
 
   /// Runs `body` for every step that is still to be done, takes checkpoints between steps, and returns after the last,
-  /// or when a stop was requested. Throws `exception` when the run cannot go on, and whatever `body` throws.
+  /// or when a stop was requested: loops after that one do no step. Throws `exception` when the run cannot go on, and
+  /// whatever `body` throws.
   void for_each_step(const step_plan& plan, const std::function<void(step&)>& body);
 
   /// Evaluates `samples` samples, split over the workers: `function` adds to `sums` what the samples of `indices` give.

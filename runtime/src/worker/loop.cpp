@@ -26,8 +26,10 @@ bool is_loss_of_staging(const error& reason) {
 void train_context::impl::for_each_step(step_plan plan, const std::function<void(step&)>& body) {
   if (plan.steps == 0)
     plan.steps = begin_.settings.steps;
-  if (!members_.locked()->enter_loop())
+  if (!members_.locked()->enter_loop()) {
+    ended_.stopped = protocol().is_stopped();
     return;
+  }
   agree_on(plan);
   members_.locked()->begin_steps();
   auto driver = step_driver{*this, plan};

@@ -142,14 +142,17 @@ class worker_protocol {
 
   // -- loops of the training function
 
-  /// Comes to the next loop. False for a joiner if the members have completed that loop: it is skipped.
+  /// Comes to the next loop. False if it is skipped: by a joiner if the members have completed that loop, and by all
+  /// after a stop.
   [[nodiscard]] bool enter_loop();
+  /// Whether a stop has taken effect.
+  [[nodiscard]] bool is_stopped() const noexcept { return loop_ == loop_stage::stopped; }
   /// The plan of the loop, completed by what the protocol knows.
   void complete(run_plan& plan) const;
   void on_plan_accepted();
   /// The steps of the loop begin; they are over.
   void begin_steps() noexcept { loop_ = loop_stage::in_steps; }
-  void end_steps() noexcept { loop_ = loop_stage::planned; }
+  void end_steps() noexcept;
 
   // -- evaluations
 
@@ -290,7 +293,13 @@ class worker_protocol {
   /// It has state and place, and its group is over.
   struct fenced {};
 
-  enum class loop_stage : std::uint8_t { unplanned, planned, in_steps };
+  enum class loop_stage : std::uint8_t {
+    unplanned,
+    planned,
+    in_steps,
+    /// A stop has taken effect: no further step is done.
+    stopped,
+  };
 
   /// Where the group was lost, for the next report.
   enum class report_position : std::uint8_t {

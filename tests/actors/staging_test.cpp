@@ -299,3 +299,25 @@ TEST_CASE("a joiner that is waited for and goes with its node lets the others go
   CHECK(group.on_report(report_of(1, 42, 1), start).empty());
   CHECK(find<form_generation>(group.on_node_leaving(1, false)));
 }
+
+TEST_CASE("a joiner takes the place of a worker that leaves at the same boundary, however large the state is") {
+  run_coordinator::settings config;
+  config.run = run;
+  config.workers = 2;
+  config.failure.background_transfer_above_bytes = 999;
+  config.places = {{{0}, {0}, 0, 0, 1}, {{1}, {1}, 1, 0, 1}};
+  auto group = run_coordinator{config};
+  for (std::uint32_t i = 0; i < 2; ++i)
+    static_cast<void>(group.on_ready({run, {i}, 100 + i, "host", "", ""}));
+  for (std::uint32_t i = 0; i < 2; ++i)
+    static_cast<void>(group.on_plan(plan_of(i, 1)));
+  REQUIRE(find<start_more>(group.on_node_leaving(1, true)));
+  prepare(group, 2);
+  REQUIRE(asks_for_regroup(group.on_report(asks_for_place(2), start)));
+  CHECK(group.on_report(report_of(0, 42, 1), start).empty());
+  const auto formed = group.on_report(report_of(1, 42, 1), start);
+  REQUIRE(find<form_generation>(formed));
+  CHECK(workers_of(*find<form_generation>(formed)) == ids{0, 2});
+  CHECK(find<form_generation>(formed)->joiners == std::vector<worker_id>{{2}});
+  CHECK(find<form_generation>(formed)->released == std::vector<worker_id>{{1}});
+}

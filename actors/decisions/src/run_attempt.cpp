@@ -356,14 +356,17 @@ run_actions run_attempt::let_all_go(const std::vector<worker_record*>& members) 
 
 run_actions run_attempt::form(const collected_reports& reports, regroup_decision decision) {
   form_generation next;
-  auto members = choose_staying(reports, next.released);
-  // A worker without the state can only join where nobody is in the middle of a step.
+  // A worker without the state can only join where nobody is in the middle of a step. Whether it takes the state there
+  // is asked before anybody leaves: it may be the replacement.
+  std::vector<worker_record*> joining;
   if (reports.point == report_point::boundary)
     for (auto& [id, who] : workers_)
-      if (comes_in(who) && !who.is_leaving()) {
-        members.push_back(&who);
-        joiner_budget_.reset();
-      }
+      if (comes_in(who))
+        joining.push_back(&who);
+  if (!joining.empty())
+    joiner_budget_.reset();
+  auto members = choose_staying(reports, next.released);
+  members.insert(members.end(), joining.begin(), joining.end());
   seat_members(members, decision.commit_point, next);
   ++generation_.value;
   next.record = describe_interruption(reports, decision.commit_point);

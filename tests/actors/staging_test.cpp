@@ -321,3 +321,13 @@ TEST_CASE("a joiner takes the place of a worker that leaves at the same boundary
   CHECK(find<form_generation>(formed)->joiners == std::vector<worker_id>{{2}});
   CHECK(find<form_generation>(formed)->released == std::vector<worker_id>{{1}});
 }
+
+TEST_CASE("a joiner that is told to skip a loop has the whole time to come to the next") {
+  auto group = with_a_follower();
+  static_cast<void>(group.on_plan(plan_of(0, 1, 1)));
+  static_cast<void>(group.on_plan(plan_of(1, 1, 1)));
+  const auto later = start + 11min;
+  REQUIRE(find<skip_loop>(group.on_report(asks_for_place(2, 1), later)));
+  CHECK_FALSE(find<fence_worker>(group.on_tick(later)));
+  CHECK(find<fence_worker>(group.on_tick(later + 11min)));
+}

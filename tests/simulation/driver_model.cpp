@@ -230,7 +230,7 @@ void driver_model::take(const request<run_plan>& message) {
   if (!coordinator_.training() && !(is_joiner && coordinator_.goes_on()))
     return refuse(errc::aborted, "the run is ending");
   plans_.insert_or_assign(plan.worker, message.number);
-  act(coordinator_.on_plan(plan));
+  act(coordinator_.on_plan(plan, world_.clock()));
 }
 
 void driver_model::facts_are_stored(generation_id generation) {

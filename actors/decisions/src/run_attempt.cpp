@@ -85,7 +85,7 @@ run_actions run_attempt::prepare(worker_record& who) {
   return {{begin_joiner{who.place.worker}, name_of(who.place) + " has joined"}};
 }
 
-run_actions run_attempt::accept(const run_plan& plan) {
+run_actions run_attempt::accept(const run_plan& plan, run_time now) {
   workers_.forget_plans();
   const auto is_next_loop = plans_.add(plan);
   run_actions actions{{accept_plans{plan}, "all workers have the same plan"}};
@@ -96,7 +96,7 @@ run_actions run_attempt::accept(const run_plan& plan) {
       append(actions, prepare(who));
     } else if (is_next_loop && waits(who)) {
       // It waits at a loop that the members have completed now. A joiner on its way there is told when it asks.
-      append(actions, wait_for_place(who, history_of(who.stands).since));
+      append(actions, wait_for_place(who, now));
     } else if (auto* follower = who.as<standing::following>(); follower != nullptr && is_next_loop) {
       // Nobody follows the members from one loop into the next: it is told when it reports.
       follower->now = standing::following::distance::behind;
@@ -236,6 +236,7 @@ run_actions run_attempt::on_report_of_follower(worker_record& who, const regroup
 /// A joiner without the state has reported.
 run_actions run_attempt::wait_for_place(worker_record& who, run_time now) {
   auto history = history_of(who.stands);
+  history.since = now;
   if (plans_.is_behind(history.loop)) {
     who.stands = standing::preparing{history};
     auto actions = run_actions{{skip_loop{who.place.worker, plans_.of_loop(history.loop + 1)->evaluations},
@@ -243,7 +244,6 @@ run_actions run_attempt::wait_for_place(worker_record& who, run_time now) {
     append(actions, form_when_all_have_reported());
     return actions;
   }
-  history.since = now;
   who.stands = standing::waiting{history};
   return is_regrouping() ? form_when_all_have_reported() : let_joiners_in(now);
 }

@@ -61,7 +61,7 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
   return actions;
 }
 
-run_actions run_coordinator::on_plan(const run_plan& message) {
+run_actions run_coordinator::on_plan(const run_plan& message, time now) {
   auto* who = attempt_.workers().find(message.worker);
   if (who == nullptr || !goes_on())
     return {};
@@ -78,7 +78,7 @@ run_actions run_coordinator::on_plan(const run_plan& message) {
   if (!wrong && resumed_)
     wrong = compare_with_checkpoint(message, *resumed_);
   if (!wrong)
-    return settle(attempt_.accept(message));
+    return settle(attempt_.accept(message, now));
   run_actions actions{{refuse_plans{*wrong, std::nullopt}, "the plans differ"}};
   append(actions, fail_run(record(*who, std::move(*wrong)), "the plans differ"));
   if (auto* now = std::get_if<failing>(&phase_))

@@ -198,7 +198,7 @@ caf::result<plan_accepted> trainer_state::agree(const run_plan& plan) {
     return to_caf({errc::aborted, "the run is ending"});
   auto promise = make_response_promise<plan_accepted>();
   workers_.plans().add(plan.worker, promise);
-  act(coordinator_->on_plan(plan));
+  act(coordinator_->on_plan(plan, clock::now()));
   return promise;
 }
 

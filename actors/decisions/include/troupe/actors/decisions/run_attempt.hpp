@@ -70,7 +70,7 @@ class run_attempt {
   /// A worker that may join is ready.
   [[nodiscard]] run_actions on_ready(worker_record& who);
   /// All members have this plan.
-  [[nodiscard]] run_actions accept(const run_plan& plan);
+  [[nodiscard]] run_actions accept(const run_plan& plan, run_time now);
   [[nodiscard]] run_actions on_caught_up(const caught_up& message);
   [[nodiscard]] run_actions on_report_of_joiner(worker_record& who, const regroup_report& report, run_time now);
   /// Nothing if this report was not asked for: the worker has lost its group.

@@ -79,7 +79,7 @@ class run_coordinator {
 
   /// A process has joined.
   [[nodiscard]] run_actions on_ready(const worker_ready& message);
-  [[nodiscard]] run_actions on_plan(const run_plan& message);
+  [[nodiscard]] run_actions on_plan(const run_plan& message, time now = {});
   [[nodiscard]] run_actions on_finished(const worker_finished& message, time now = {});
   /// A worker's group is gone, or a joiner asks for a place.
   [[nodiscard]] run_actions on_report(const regroup_report& report, time now = {});

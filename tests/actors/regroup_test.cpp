@@ -648,6 +648,24 @@ TEST_CASE("one that has a place but not the state yet reports without it, and ge
   CHECK(find<form_generation>(with)->joiners == std::vector{worker_id{3}});
 }
 
+TEST_CASE("one that is to leave and has no state yet is let go where it cannot get it") {
+  auto group = in_loop(3);
+  static_cast<void>(group.on_ended(killed(1)));
+  static_cast<void>(gather(group, {0, 2}, 4));
+  prepare(group, 3, 1);
+  static_cast<void>(group.on_report(asks_for_place(3)));
+  REQUIRE(find<form_generation>(gather(group, {0, 2}, 6, 2)));
+  static_cast<void>(group.on_node_leaving(1, false));
+  static_cast<void>(group.on_ended(killed(2)));
+  CHECK(group.on_report(asks_for_place(3, 3)).empty());
+  const auto formed = group.on_report(in_step(0, 6, 3));
+  REQUIRE(find<form_generation>(formed));
+  CHECK(workers_of(*find<form_generation>(formed)) == ids{0});
+  CHECK(find<form_generation>(formed)->released == std::vector<worker_id>{{3}});
+  // Nobody waits whom the next boundary would let in.
+  CHECK_FALSE(find<send_command>(formed));
+}
+
 TEST_CASE("if all who had the state die while a joiner waits for it, the run starts again") {
   auto group = in_loop(2);
   static_cast<void>(group.on_ended(killed(1)));

@@ -84,11 +84,12 @@ std::vector<worker_record*> choose_staying(const collected_reports& reports, std
                          });
   std::vector<worker_record*> result;
   for (auto* who : reports.members) {
-    if (!has_state(*who) && !at_boundary) {
-      who->stands = standing::waiting{history_of(who->stands)};
-    } else if (who->is_leaving() && may_leave) {
+    const auto cannot_stay = !has_state(*who) && !at_boundary;
+    if (who->is_leaving() && (may_leave || cannot_stay)) {
       who->stands = standing::released{};
       released.push_back(who->place.worker);
+    } else if (cannot_stay) {
+      who->stands = standing::waiting{history_of(who->stands)};
     } else {
       result.push_back(who);
     }

@@ -31,8 +31,9 @@ struct collected_reports {
 /// The reports of all active workers; nothing if one of them has not reported, or nobody is active.
 [[nodiscard]] std::optional<collected_reports> collect_reports(worker_table& workers);
 
-/// Decides which members stay. Those that leave are released where they can leave and somebody stays who has the state;
-/// those without the state wait for a place again where they cannot get it now. `released` gets the ids of the former.
+/// Decides which members stay. Those that leave are released where they can leave and somebody stays who has the state.
+/// Those without the state that cannot get it now wait for a place again, or are released if they leave. `released`
+/// gets the ids of all that are released.
 [[nodiscard]] std::vector<worker_record*> choose_staying(const collected_reports& reports,
                                                          std::vector<worker_id>& released);
 

@@ -1017,7 +1017,7 @@ TEST_CASE("a run that is paused holds at the next boundary, until it is resumed"
   CHECK(group.on_pause().empty());
   const auto held = gather(group, {0, 1}, 5);
   REQUIRE(find<hold>(held));
-  CHECK_FALSE(find<hold>(held)->for_workers);
+  CHECK(find<hold>(held)->why == hold::cause::pause);
   CHECK(says(held.front().why, "paused after step 5"));
   CHECK(group.held());
   CHECK(group.awaited_reports().empty());
@@ -1085,7 +1085,7 @@ TEST_CASE("a run with a range holds below its least number, and goes on when eno
   CHECK(find<abort_generation>(group.on_ended(killed(1))));
   const auto held = gather(group, {2}, 5, 2);
   REQUIRE(find<hold>(held));
-  CHECK(find<hold>(held)->for_workers);
+  CHECK(find<hold>(held)->why == hold::cause::too_few_workers);
   CHECK(says(held.front().why, "at least 2 workers, and has 1"));
   CHECK(group.held());
   prepare(group, 3, 0);

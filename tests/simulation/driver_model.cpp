@@ -537,8 +537,9 @@ void driver_model::act(const run_actions& actions) {
                        guess_missing_reports();
                    },
                    [&](const hold& x) {
-                     world_.count(x.for_workers ? branch::held_for_workers : branch::held_by_a_pause);
-                     if (x.for_workers)
+                     const auto needs_workers = x.why == hold::cause::too_few_workers;
+                     world_.count(needs_workers ? branch::held_for_workers : branch::held_by_a_pause);
+                     if (needs_workers)
                        world_.remind(reminder::hold);
                    },
                    [&](const form_generation& x) { form(x); },

@@ -336,10 +336,11 @@ run_actions run_attempt::hold_at(step_id commit_point, std::size_t members) {
   if (!state_.hold())
     return {};
   if (course_.asked == run_course::request::pause)
-    return {{hold{false}, fmt::format("the run is paused after step {}", commit_point)}};
-  return {{hold{true}, fmt::format("the run waits after step {}: it needs at least {}, and has {}. Start more "
-                                   "caf-nodes, or resize the run",
-                                   commit_point, count_workers(config_.workers.min), members)}};
+    return {{hold{hold::cause::pause}, fmt::format("the run is paused after step {}", commit_point)}};
+  return {{hold{hold::cause::too_few_workers},
+           fmt::format("the run waits after step {}: it needs at least {}, and has {}. Start more "
+                       "caf-nodes, or resize the run",
+                       commit_point, count_workers(config_.workers.min), members)}};
 }
 
 /// All leave, and nobody takes over: the run goes on from its checkpoint once there is capacity.

@@ -202,7 +202,7 @@ void trainer_state::carry_out(const abort_generation& x, const std::string& why)
 
 void trainer_state::carry_out(const hold& x, const std::string& why) {
   notify(true, why);
-  if (x.for_workers)
+  if (x.why == hold::cause::too_few_workers)
     after_in_generation(config_.scaling.wait_for_workers, [this] { act(coordinator_->on_hold_timeout()); });
 }
 

@@ -105,8 +105,13 @@ struct abort_generation {
 
 /// All members have reported, but the next generation is not formed yet: tell users.
 struct hold {
-  /// True if there are too few workers, which has a time limit; false if the run is paused, which has none.
-  bool for_workers = false;
+  enum class cause : std::uint8_t {
+    /// Without a time limit.
+    pause,
+    /// This has a time limit: `run_coordinator::on_hold_timeout`.
+    too_few_workers,
+  };
+  cause why = cause::pause;
   bool operator==(const hold&) const = default;
 };
 

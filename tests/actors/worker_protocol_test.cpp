@@ -280,6 +280,17 @@ TEST_CASE("a joiner whose group is lost before it has the state reports without 
   CHECK(who.report({}).generation == generation_id{3});
 }
 
+TEST_CASE("a joiner that has lost its first place tells its next plan as one that has none") {
+  auto who = joiner();
+  REQUIRE(is<form_group>(who.on_next(next_of(3, 9, {{1}}))));
+  CHECK(who.on_abort(abort_of(3)) == abort_effect::ends_group);
+  who.begin_regroup();
+  REQUIRE(is<skip_loop_body>(who.on_next({loop_completed{}})));
+  run_plan plan;
+  who.complete(plan);
+  CHECK(plan.generation == generation_id{});
+}
+
 TEST_CASE("a joiner follows the members, says once when it is close, and is one of them at their boundary") {
   auto who = joiner();
   REQUIRE(is<follow_members>(who.on_next({group_seven})));

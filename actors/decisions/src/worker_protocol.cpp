@@ -68,7 +68,8 @@ bool worker_protocol::enter_loop() {
 void worker_protocol::complete(run_plan& plan) const {
   plan.run = run_;
   plan.worker = worker_;
-  plan.generation = place_.generation;
+  // A joiner may have had a place, and lost it before it got the state.
+  plan.generation = has_state() ? place_.generation : generation_id{};
   plan.loop = loops_ == 0 ? 0 : loops_ - 1;
   plan.evaluations = evaluations_.since_loop;
 }

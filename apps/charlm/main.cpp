@@ -170,7 +170,7 @@ troupe::run_result fit(troupe::trainer& trainer, charlm::run_view& view, const o
   return trainer.fit();
 }
 
-int run(const troupe::app& app, options& o) {
+int run(const troupe::app& app, const troupe::function& train, options& o) {
   auto shape = charlm::model_shape{16, o.embedding, o.hidden};
   if (auto valid = charlm::validate(shape); !valid)
     throw troupe::exception{std::move(valid.error())};
@@ -186,7 +186,7 @@ int run(const troupe::app& app, options& o) {
                 static_cast<unsigned long long>(text.held_out_samples()), shape.parameter_elements());
   std::fflush(stdout);
 
-  auto trainer = troupe::trainer{app, "train", o.trainer};
+  auto trainer = troupe::trainer{app, train, o.trainer};
   auto view = charlm::run_view{o.quiet};
   auto result = fit(trainer, view, o);
   view.finish(result);
@@ -207,7 +207,8 @@ int run(const troupe::app& app, options& o) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", charlm::train, {charlm::make_framework()}}}};
+  auto train = troupe::function{"train", charlm::train, {charlm::make_framework()}};
+  auto app = troupe::app{argc, argv, {train}};
   options o;
   CLI::App cli{"Trains a byte-level language model on text. The number of worker processes does not change the result, "
                "bit for bit.",
@@ -217,7 +218,7 @@ int main(int argc, char** argv) {
     return *code;
   apply_words(o);
   try {
-    return run(app, o);
+    return run(app, train, o);
   } catch (const std::exception& x) {
     std::fprintf(stderr, "charlm: %s\n", x.what());
     return 1;

@@ -6,13 +6,14 @@
 #include <cstdlib>
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", example::train}}};
+  auto train = troupe::function{"train", example::train};
+  auto app = troupe::app{argc, argv, {train}};
   troupe::trainer_config config;
   config.run.name = "callbacks";
   config.run.steps = 1'000'000;
   config.checkpoint.num_to_keep = 1;
   config.scaling.num_workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 2;
-  auto trainer = troupe::trainer{app, "train", config};
+  auto trainer = troupe::trainer{app, train, config};
 
   troupe::run_callbacks on;
   on.started = [](const troupe::run_started& x) {

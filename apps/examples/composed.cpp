@@ -103,10 +103,10 @@ troupe::trainer_config describe_run(const configuration& config) {
 }
 
 /// Trains and prints the outcome. Returns the exit code.
-int host(caf::actor_system& system, troupe::trainer_config config) {
+int host(caf::actor_system& system, const troupe::function& train, troupe::trainer_config config) {
   auto self = caf::scoped_actor{system};
   auto listening = self->spawn<listener>();
-  auto trainer = troupe::spawn_trainer(system, "train", std::move(config));
+  auto trainer = troupe::spawn_trainer(system, train, std::move(config));
   self->monitor(trainer);
   self->send(trainer, troupe::actors::run_observer{listening});
 
@@ -140,7 +140,8 @@ int host(caf::actor_system& system, troupe::trainer_config config) {
 } // namespace composed
 
 int main(int argc, char** argv) {
-  troupe::run_if_worker({{"train", example::train}}); // first: in a worker process this trains and does not return
+  auto train = troupe::function{"train", example::train};
+  troupe::run_if_worker({train}); // first: in a worker process this trains and does not return
   caf::init_global_meta_objects<caf::id_block::composed>();
   troupe::init_meta_objects();
   composed::configuration config;
@@ -154,7 +155,7 @@ int main(int argc, char** argv) {
     auto run = composed::describe_run(config);
     troupe::value_or_throw(troupe::prepare(config, run.cluster)); // before the system is created
     caf::actor_system system{config};
-    return composed::host(system, std::move(run));
+    return composed::host(system, train, std::move(run));
   } catch (const std::exception& x) {
     std::fprintf(stderr, "composed: %s\n", x.what());
     return 1;

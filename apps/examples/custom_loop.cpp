@@ -19,7 +19,7 @@ bool all_stop(troupe::train_context& ctx) {
   return stop != 0;
 }
 
-void train(troupe::train_context& ctx) {
+void descend_in_passes(troupe::train_context& ctx) {
   auto data = example::points{4096};
   auto first = data.size() * ctx.rank() / ctx.world_size();
   auto last = data.size() * (ctx.rank() + 1) / ctx.world_size();
@@ -49,12 +49,13 @@ void train(troupe::train_context& ctx) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", train}}};
+  auto train = troupe::function{"train", descend_in_passes};
+  auto app = troupe::app{argc, argv, {train}};
   troupe::trainer_config config;
   config.run.name = "custom_loop";
   config.scaling.num_workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 2;
   config.run.steps = argc > 2 ? static_cast<std::uint64_t>(std::atoi(argv[2])) : 60;
-  auto trainer = troupe::trainer{app, "train", config};
+  auto trainer = troupe::trainer{app, train, config};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed) {
     std::fprintf(stderr, "custom_loop: %s\n", result.reason.message.c_str());

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
-void train(troupe::train_context& ctx) { // runs in every worker process
+void find_line(troupe::train_context& ctx) { // runs in every worker process
   std::vector<float> x(4096), y(4096);
   auto random = troupe::random_stream{1, "points"};
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -34,10 +34,11 @@ void train(troupe::train_context& ctx) { // runs in every worker process
 }
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", train}}}; // first: a worker process ends in here
+  auto train = troupe::function{"train", find_line};
+  auto app = troupe::app{argc, argv, {train}}; // first: a worker process ends in here
   auto workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 4;
   auto trainer =
-      troupe::trainer{app, "train", {.scaling = {.num_workers = workers}, .run = {.name = "first_run", .steps = 200}}};
+      troupe::trainer{app, train, {.scaling = {.num_workers = workers}, .run = {.name = "first_run", .steps = 200}}};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed)
     std::fprintf(stderr, "first_run: %s\n", result.reason.message.c_str());

@@ -40,7 +40,7 @@ class sine_table : public troupe::framework {
 
 int main(int argc, char** argv) {
   auto sines = std::make_shared<sine_table>(1024);
-  auto train = [sines](troupe::train_context& ctx) { // estimates the strength of the wave
+  auto estimate = [sines](troupe::train_context& ctx) { // estimates the strength of the wave
     std::vector<float> strength(1);
     ctx.state().track("strength", strength);
     troupe::step_plan plan;
@@ -60,8 +60,9 @@ int main(int argc, char** argv) {
       step.report({{"loss", step.mean_loss()}, {"strength", strength[0]}});
     });
   };
-  auto app = troupe::app{argc, argv, {{"train", train, {sines}}}};
-  auto trainer = troupe::trainer{app, "train", {.scaling = {.num_workers = 2}, .run = {.name = "own_framework"}}};
+  auto train = troupe::function{"train", estimate, {sines}};
+  auto app = troupe::app{argc, argv, {train}};
+  auto trainer = troupe::trainer{app, train, {.scaling = {.num_workers = 2}, .run = {.name = "own_framework"}}};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed)
     std::fprintf(stderr, "own_framework: %s\n", result.reason.message.c_str());

@@ -7,11 +7,9 @@
 
 namespace {
 
-troupe::run_result fit(const troupe::app& app, const troupe::trainer_config& config) {
-  auto trainer = troupe::trainer{app, "train", config};
-  auto result = trainer.fit();
-  if (result.status == troupe::run_status::failed)
-    throw troupe::exception{result.reason};
+troupe::run_result fit(const troupe::app& app, const troupe::function& train, const troupe::trainer_config& config) {
+  auto trainer = troupe::trainer{app, train, config};
+  auto result = trainer.fit_or_throw();
   std::printf("%-8s steps %llu to %llu on %zu workers: loss %.6f, state %.16s\n", result.name.c_str(),
               static_cast<unsigned long long>(result.resumed_from_step), static_cast<unsigned long long>(result.steps),
               result.workers.size(), result.metrics["loss"], result.state_sha256.c_str());
@@ -19,22 +17,22 @@ troupe::run_result fit(const troupe::app& app, const troupe::trainer_config& con
 }
 
 /// The name identifies a run. The settings changed below may differ when a run is resumed.
-void resume_and_load(const troupe::app& app) {
+void resume_and_load(const troupe::app& app, const troupe::function& train) {
   troupe::trainer_config config;
   config.run.name = "whole";
   config.run.steps = 100;
   config.run.resume = troupe::resume_mode::never; // an old run of this name is an error
   config.checkpoint.every_steps = 25;
   config.scaling.num_workers = 3;
-  auto whole = fit(app, config);
+  auto whole = fit(app, train, config);
 
   config.run.name = "resumed";
   config.run.steps = 50;
-  fit(app, config);
+  fit(app, train, config);
   config.run.steps = 100;
   config.run.resume = troupe::resume_mode::required; // no checkpoint is an error
   config.scaling.num_workers = 2;
-  auto resumed = fit(app, config);
+  auto resumed = fit(app, train, config);
   std::printf("a run that stopped half-way is %s\n",
               resumed.state_sha256 == whole.state_sha256 ? "identical" : "DIFFERENT");
 
@@ -42,11 +40,9 @@ void resume_and_load(const troupe::app& app) {
   config.run.name = "tuned";
   config.run.resume = troupe::resume_mode::never;
   config.config = {{"rate", 0.01}};
-  auto trainer = troupe::trainer{app, "train", config};
+  auto trainer = troupe::trainer{app, train, config};
   trainer.load_checkpoint(whole.latest_checkpoint);
-  auto tuned = trainer.fit();
-  if (tuned.status == troupe::run_status::failed)
-    throw troupe::exception{tuned.reason};
+  auto tuned = trainer.fit_or_throw();
   std::printf("tuned    from %s: loss %.6f\n", whole.latest_checkpoint.c_str(), tuned.metrics["loss"]);
   if (resumed.state_sha256 != whole.state_sha256)
     throw troupe::exception{troupe::errc::internal,
@@ -56,9 +52,10 @@ void resume_and_load(const troupe::app& app) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", example::train}}};
+  auto train = troupe::function{"train", example::train};
+  auto app = troupe::app{argc, argv, {train}};
   try {
-    resume_and_load(app);
+    resume_and_load(app, train);
     return 0;
   } catch (const std::exception& x) {
     std::fprintf(stderr, "resume_and_load: %s\n", x.what());

@@ -188,7 +188,7 @@ void show_validation(const options& o, const gpt::token_windows& text, const tro
     std::printf(" for this text and configuration, estimated over some batches; here over the whole last tenth)\n");
 }
 
-int run(const troupe::app& program, options& o) {
+int run(const troupe::app& program, const troupe::function& train, options& o) {
   auto heads = o.model["heads"].get<std::uint64_t>();
   if (o.model["embedding"].get<std::uint64_t>() % heads != 0)
     throw troupe::exception{
@@ -204,13 +204,9 @@ int run(const troupe::app& program, options& o) {
   o.trainer.run.storage_path = o.storage;
   o.trainer.config = o.model;
   o.trainer.options = {{"text", std::filesystem::absolute(o.text).string()}, {"evaluate_every", o.evaluate_every}};
-  auto trainer = troupe::trainer{program, "train", o.trainer};
+  auto trainer = troupe::trainer{program, train, o.trainer};
   trainer.set_callbacks(progress(o));
-  auto result = trainer.fit();
-  if (result.status == troupe::run_status::failed) {
-    std::fprintf(stderr, "gpt: %s\n", result.reason.message.c_str());
-    return trainer.exit_code();
-  }
+  auto result = trainer.fit_or_throw();
   if (!o.quiet && o.sample > 0 && !result.latest_checkpoint.empty()) {
     auto sample = generate_text(o, result.latest_checkpoint);
     if (sample)
@@ -228,7 +224,8 @@ int run(const troupe::app& program, options& o) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto program = troupe::app{argc, argv, {{"train", gpt::train, {troupe::libtorch::make_framework()}}}};
+  auto train = troupe::function{"train", gpt::train, {troupe::libtorch::make_framework()}};
+  auto program = troupe::app{argc, argv, {train}};
   options o;
   CLI::App cli{
       "Trains a small character-level transformer on text; the defaults are nanoGPT's small configuration for CPUs. "
@@ -242,7 +239,7 @@ int main(int argc, char** argv) {
     return troupe::apps::exit_usage;
   }
   try {
-    return o.sample_from.empty() ? run(program, o) : write_only(o);
+    return o.sample_from.empty() ? run(program, train, o) : write_only(o);
   } catch (const std::exception& x) {
     std::fprintf(stderr, "gpt: %s\n", x.what());
     return 1;

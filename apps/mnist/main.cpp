@@ -116,13 +116,9 @@ int run(const troupe::app& program, options& o) {
     o.trainer.options["test_images"] = std::filesystem::absolute(o.test_images).string();
     o.trainer.options["test_labels"] = std::filesystem::absolute(o.test_labels).string();
   }
-  auto trainer = troupe::trainer{program, "train", o.trainer};
+  auto trainer = troupe::trainer{program, program.find_function("train"), o.trainer};
   trainer.set_callbacks(progress(o));
-  auto result = trainer.fit();
-  if (result.status == troupe::run_status::failed) {
-    std::fprintf(stderr, "mnist: %s\n", result.reason.message.c_str());
-    return trainer.exit_code();
-  }
+  auto result = trainer.fit_or_throw();
   if (!o.quiet && result.metrics.contains(mnist::confusion_name(0, 0)))
     print_confusion(result.metrics);
   auto accuracy = troupe::apps::metric_text(result.metrics, "held_out_accuracy", 4);

@@ -10,9 +10,10 @@
 
 int main(int argc, char** argv) {
   auto framework = troupe::libtorch::make_framework();
-  auto predicting = troupe::inference::prediction_function("predict", mnist::make_prediction_job);
-  predicting.frameworks = {framework};
-  auto program = troupe::app{argc, argv, {{"train", mnist::train, {framework}}, predicting}};
+  auto train = troupe::function{"train", mnist::train, {framework}};
+  auto predict = troupe::inference::prediction_function("predict", mnist::make_prediction_job);
+  predict.frameworks = {framework};
+  auto program = troupe::app{argc, argv, {train, predict}};
   std::fputs("mnist-worker: this is the worker program of mnist and predict; run one of these\n", stderr);
   return 2;
 }

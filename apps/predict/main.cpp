@@ -63,16 +63,16 @@ std::string name_of_run(const inference::batch_prediction_config& config, const 
   return fmt::format("{}-{:08x}", name.substr(0, 60), serialization::xxh3(std::as_bytes(std::span{all})) & 0xffffffffu);
 }
 
-int run(const app& program, inference::batch_prediction_config config) {
+int run(const app& program, const function& predict_rows, inference::batch_prediction_config config) {
   config.checkpoint = std::filesystem::absolute(checkpoint_in(config.checkpoint));
   auto& name = config.trainer.run.name;
   if (name.empty())
     name = name_of_run(config, config.trainer.options.at("file").get<std::string>());
-  // Workers for mnist need LibTorch, which this program does not link.
+  // Workers for mnist need LibTorch, which this program does not link. Their function has the same name.
   auto is_mnist = check(config) == predict::model_kind::mnist;
   auto with_torch =
       is_mnist ? std::optional{app{program.argc(), program.argv(), worker_program{"mnist-worker"}}} : std::nullopt;
-  auto predictor = inference::batch_predictor{is_mnist ? *with_torch : program, "predict", std::move(config)};
+  auto predictor = inference::batch_predictor{is_mnist ? *with_torch : program, predict_rows, std::move(config)};
   if (::isatty(STDERR_FILENO) == 1)
     predictor.set_progress([](std::uint64_t done, std::uint64_t all) {
       std::fprintf(stderr, "\r%llu of %llu rows%s", static_cast<unsigned long long>(done),
@@ -93,7 +93,8 @@ int run(const app& program, inference::batch_prediction_config config) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto program = app{argc, argv, {inference::prediction_function("predict", make_job)}};
+  auto predict_rows = inference::prediction_function("predict", make_job);
+  auto program = app{argc, argv, {predict_rows}};
   inference::batch_prediction_config config;
   config.trainer.run.name.clear();
   config.trainer.checkpoint.every_steps = 16;
@@ -131,7 +132,7 @@ int main(int argc, char** argv) {
       lightgbm_library = std::filesystem::absolute(lightgbm_library).string();
     config.trainer.options = {{"file", std::filesystem::absolute(file).string()},
                               {"lightgbm_library", lightgbm_library}};
-    return run(program, std::move(config));
+    return run(program, predict_rows, std::move(config));
   } catch (const std::exception& x) {
     std::fprintf(stderr, "predict: %s\n", x.what());
     return 1;

@@ -96,7 +96,7 @@ tables read_tables(const train_context& ctx) {
   return {table, read("validation")};
 }
 
-void train(train_context& ctx) {
+void train_on_table(train_context& ctx) {
   auto [training, held_out] = read_tables(ctx);
   auto classes = training->columns().back().categories->size();
 
@@ -189,7 +189,7 @@ struct options {
   trainer_config trainer;
 };
 
-int run(const app& program, options& o) {
+int run(const app& program, const function& train, options& o) {
   if (o.file.empty()) {
     o.file = (std::filesystem::path{o.trainer.run.storage_path} / (o.trainer.run.name + ".csv")).string();
     std::filesystem::create_directories(o.trainer.run.storage_path);
@@ -203,22 +203,20 @@ int run(const app& program, options& o) {
                        {"skip_lines", o.skip_lines}};
   if (!o.validation.empty())
     o.trainer.options["validation"] = std::filesystem::absolute(o.validation).string();
-  auto trainer = troupe::trainer{program, "train", o.trainer};
-  auto result = trainer.fit();
-  if (result.status == run_status::failed)
-    std::fprintf(stderr, "tabular: %s\n", result.reason.message.c_str());
-  else
-    std::printf("held-out accuracy %s, training loss %s after step %llu\nstate %s\n",
-                apps::metric_text(result.metrics, "held_out_accuracy", 3).c_str(),
-                apps::metric_text(result.metrics, "loss", 3).c_str(), static_cast<unsigned long long>(result.steps),
-                result.state_sha256.c_str());
+  auto trainer = troupe::trainer{program, train, o.trainer};
+  auto result = trainer.fit_or_throw();
+  std::printf("held-out accuracy %s, training loss %s after step %llu\nstate %s\n",
+              apps::metric_text(result.metrics, "held_out_accuracy", 3).c_str(),
+              apps::metric_text(result.metrics, "loss", 3).c_str(), static_cast<unsigned long long>(result.steps),
+              result.state_sha256.c_str());
   return trainer.exit_code();
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-  auto program = troupe::app{argc, argv, {{"train", train}}};
+  auto train = troupe::function{"train", train_on_table};
+  auto program = troupe::app{argc, argv, {train}};
   options o;
   o.trainer.scaling.num_workers = 2;
   o.trainer.run.name = "tabular";
@@ -253,7 +251,7 @@ int main(int argc, char** argv) {
   o.trainer.scaling.num_workers = workers;
   o.trainer.run.storage_path = storage;
   try {
-    return run(program, o);
+    return run(program, train, o);
   } catch (const std::exception& x) {
     std::fprintf(stderr, "tabular: %s\n", x.what());
     return 1;

@@ -32,8 +32,8 @@ struct request {
 /// The functions that the program needs from a library of trees.
 struct library {
   /// One of the app's functions.
-  troupe::named_function function;
-  std::function<troupe::trainer(const troupe::app&, const request&)> make_trainer;
+  troupe::function train;
+  std::function<troupe::trainer(const troupe::app&, const troupe::function&, const request&)> make_trainer;
   std::function<troupe::expected<void>(const troupe::serialization::checkpoint&, const std::filesystem::path&)>
       export_model;
 };

@@ -12,7 +12,7 @@ using namespace troupe;
 
 library lightgbm_library(boosting::make_training_sets make) {
   return {lightgbm::training_function("train-lightgbm", std::move(make)),
-          [](const app& program, const request& asked) {
+          [](const app& program, const function& train, const request& asked) {
             auto config = config_of<lightgbm::training_config>(asked);
             config.library = asked.lightgbm_library;
             // Workers on this host would fail, so report a missing library now.
@@ -20,7 +20,7 @@ library lightgbm_library(boosting::make_training_sets make) {
               if (auto found = lightgbm::find_library(config.library); !found)
                 throw exception{found.error().code,
                                 fmt::format("{}; or use --lightgbm-library PATH", found.error().message)};
-            return lightgbm::make_trainer(program, "train-lightgbm", config);
+            return lightgbm::make_trainer(program, train, config);
           },
           [](const serialization::checkpoint& source, const std::filesystem::path& path) {
             return lightgbm::export_model(source, path);

@@ -118,16 +118,12 @@ int run(const app& program, const trees::library& library, options& o) {
     o.file = (config.run.storage_path / (config.run.name + ".csv")).string();
   config.config = {{"features", o.asked.features}, {"label", o.asked.label}};
   config.options = {{"file", std::filesystem::absolute(o.file).string()}};
-  auto trainer = library.make_trainer(program, o.asked);
+  auto trainer = library.make_trainer(program, library.train, o.asked);
   if (makes_up) {
     std::filesystem::create_directories(config.run.storage_path);
     write_flats(o.file);
   }
-  auto result = trainer.fit();
-  if (result.status == run_status::failed) {
-    std::fprintf(stderr, "trees: %s\n", result.reason.message.c_str());
-    return trainer.exit_code();
-  }
+  auto result = trainer.fit_or_throw();
   print(result);
   if (!o.export_to.empty())
     value_or_throw(
@@ -140,9 +136,9 @@ int run(const app& program, const trees::library& library, options& o) {
 int main(int argc, char** argv) {
   auto xgboost = trees::xgboost_library(read_table);
   auto lightgbm = trees::lightgbm_library(read_table);
-  auto functions = std::vector{lightgbm.function};
+  auto functions = std::vector{lightgbm.train};
   if (xgboost)
-    functions.push_back(xgboost->function);
+    functions.push_back(xgboost->train);
   auto program = app{argc, argv, std::move(functions)};
   options o;
   auto& config = o.asked.trainer;

@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 
 class batch_predictor::impl {
  public:
-  impl(const app& program, std::string function, batch_prediction_config config)
-      : config_(checked(std::move(config))), trainer_(program, std::move(function), trainer_configuration()) {}
+  impl(const app& program, const function& predict, batch_prediction_config config)
+      : config_(checked(std::move(config))), trainer_(program, predict, trainer_configuration()) {}
 
   static batch_prediction_config checked(batch_prediction_config config) {
     if (config.block_rows == 0)
@@ -79,8 +79,8 @@ class batch_predictor::impl {
   std::function<void(std::uint64_t, std::uint64_t)> progress_;
 };
 
-batch_predictor::batch_predictor(const app& program, std::string function, batch_prediction_config config)
-    : impl_(std::make_unique<impl>(program, std::move(function), std::move(config))) {}
+batch_predictor::batch_predictor(const app& program, const function& predict, batch_prediction_config config)
+    : impl_(std::make_unique<impl>(program, predict, std::move(config))) {}
 
 batch_predictor::~batch_predictor() = default;
 

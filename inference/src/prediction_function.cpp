@@ -99,11 +99,8 @@ void predict(train_context& ctx, const std::function<prediction_job(const predic
 
 } // namespace
 
-named_function prediction_function(std::string name, std::function<prediction_job(const prediction_request&)> make) {
-  named_function result;
-  result.name = std::move(name);
-  result.function = [make = std::move(make)](train_context& ctx) { predict(ctx, make); };
-  return result;
+function prediction_function(std::string name, std::function<prediction_job(const prediction_request&)> make) {
+  return function{std::move(name), [make = std::move(make)](train_context& ctx) { predict(ctx, make); }};
 }
 
 } // namespace troupe::inference

@@ -122,7 +122,8 @@ void train(train_context& ctx) {
 
 // data_tabular_run FILE WORKERS STORAGE NAME EPOCH_END KILL STEPS
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", train}}};
+  auto train = troupe::function{"train", ::train};
+  auto app = troupe::app{argc, argv, {train}};
   if (argc != 8)
     return 2;
   troupe::trainer_config config;
@@ -133,10 +134,8 @@ int main(int argc, char** argv) {
   config.run.name = argv[4];
   config.run.steps = static_cast<std::uint64_t>(std::atoi(argv[7]));
   try {
-    auto trainer = troupe::trainer{app, "train", std::move(config)};
-    auto result = trainer.fit();
-    if (result.status == troupe::run_status::failed)
-      std::fprintf(stderr, "data_tabular_run: %s\n", result.reason.message.c_str());
+    auto trainer = troupe::trainer{app, train, std::move(config)};
+    trainer.fit_or_throw();
     return trainer.exit_code();
   } catch (const std::exception& x) {
     std::fprintf(stderr, "data_tabular_run: %s\n", x.what());

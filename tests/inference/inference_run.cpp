@@ -100,8 +100,8 @@ inference::prediction_job make_job(const inference::prediction_request& request)
   return {make_rows(request.config.at("rows"), 0), std::make_unique<own_predictor>(std::move(weights), kill)};
 }
 
-int predict(const app& program, inference::batch_prediction_config config) {
-  auto predictor = inference::batch_predictor{program, "predict", std::move(config)};
+int predict(const app& program, const function& predict_rows, inference::batch_prediction_config config) {
+  auto predictor = inference::batch_predictor{program, predict_rows, std::move(config)};
   std::uint64_t last = 0;
   predictor.set_progress([&last](std::uint64_t done, std::uint64_t all) {
     if (done < last || done > all)
@@ -122,7 +122,9 @@ int predict(const app& program, inference::batch_prediction_config config) {
 
 // inference_run train STORAGE NAME | predict STORAGE NAME CHECKPOINT OUTPUT ROWS WORKERS NODES KILL
 int main(int argc, char** argv) {
-  auto program = troupe::app{argc, argv, {{"train", train}, inference::prediction_function("predict", make_job)}};
+  auto train = function{"train", ::train};
+  auto predict_rows = inference::prediction_function("predict", make_job);
+  auto program = app{argc, argv, {train, predict_rows}};
   auto config = trainer_config{};
   if (argc < 4)
     return 2;
@@ -131,7 +133,7 @@ int main(int argc, char** argv) {
   try {
     if (std::string{argv[1]} == "train") {
       config.run.steps = 5;
-      auto trainer = troupe::trainer{program, "train", config};
+      auto trainer = troupe::trainer{program, train, config};
       auto result = trainer.fit();
       std::printf("%s\n", result.latest_checkpoint.c_str());
       return trainer.exit_code();

@@ -56,7 +56,8 @@ void train(troupe::train_context& ctx) {
 
 // hidden_state here|hidden lives|dies STAGE_ABOVE WORKERS STEPS STORAGE NAME
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", train}}};
+  auto train = troupe::function{"train", ::train};
+  auto app = troupe::app{argc, argv, {train}};
   if (argc != 8)
     return 2;
   troupe::trainer_config config;
@@ -66,7 +67,7 @@ int main(int argc, char** argv) {
   config.run.steps = std::strtoull(argv[5], nullptr, 10);
   config.run.storage_path = argv[6];
   config.run.name = argv[7];
-  auto trainer = troupe::trainer{app, "train", std::move(config)};
+  auto trainer = troupe::trainer{app, train, std::move(config)};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed)
     std::fprintf(stderr, "hidden_state: %s\n", result.reason.message.c_str());

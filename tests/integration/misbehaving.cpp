@@ -128,7 +128,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "this worker has better things to do\n");
     return 7;
   }
-  auto app = troupe::app{argc, argv, {{"train", train}, {"plain", train_plain}, {"epochs", train_epochs}}};
+  auto app = troupe::app{argc,
+                         argv,
+                         {troupe::function{"train", train}, troupe::function{"plain", train_plain},
+                          troupe::function{"epochs", train_epochs}}};
   if (argc < 5)
     return 2;
   troupe::trainer_config config;
@@ -159,15 +162,14 @@ int main(int argc, char** argv) {
   if (std::string{argv[1]} == "end-at-once")
     config.arguments = {"end-at-once"};
   try {
-    auto trainer = troupe::trainer{app, how == "plain" || how == "epochs" ? how : "train", std::move(config)};
+    auto trainer =
+        troupe::trainer{app, app.find_function(how == "plain" || how == "epochs" ? how : "train"), std::move(config)};
     if (heals) {
       troupe::run_callbacks callbacks;
       callbacks.notice = [](const troupe::run_notice& x) { std::fprintf(stderr, "%s\n", x.text.c_str()); };
       trainer.set_callbacks(std::move(callbacks));
     }
-    auto result = trainer.fit();
-    if (result.status == troupe::run_status::failed)
-      std::fprintf(stderr, "misbehaving: %s\n", result.reason.message.c_str());
+    trainer.fit_or_throw();
     return trainer.exit_code();
   } catch (const std::exception& x) {
     std::fprintf(stderr, "misbehaving: %s\n", x.what());

@@ -46,26 +46,26 @@ struct anything {
 TEST_CASE("frameworks begin in their order before the function, and end in the reverse order after it") {
   std::vector<std::string> log;
   anything nothing;
-  auto function = named_function{"train",
-                                 [&](train_context&) { log.push_back("train"); },
-                                 {std::make_shared<recorder>("first", log), std::make_shared<recorder>("second", log)}};
-  runtime::run_with_frameworks(function, nothing.context());
+  auto train = function{"train",
+                        [&](train_context&) { log.push_back("train"); },
+                        {std::make_shared<recorder>("first", log), std::make_shared<recorder>("second", log)}};
+  runtime::run_with_frameworks(train, nothing.context());
   CHECK(log == std::vector<std::string>{"begin first", "begin second", "train", "end second", "end first"});
 }
 
 TEST_CASE("frameworks end when the function throws, and those that have not begun do not") {
   std::vector<std::string> log;
   anything nothing;
-  auto function = named_function{
+  auto train = function{
       "train", [](train_context&) { throw std::runtime_error{"a bug"}; }, {std::make_shared<recorder>("only", log)}};
-  CHECK_THROWS_WITH(runtime::run_with_frameworks(function, nothing.context()), "a bug");
+  CHECK_THROWS_WITH(runtime::run_with_frameworks(train, nothing.context()), "a bug");
   CHECK(log == std::vector<std::string>{"begin only", "end only"});
 
   log.clear();
-  function.function = [&](train_context&) { log.push_back("train"); };
-  function.frameworks = {std::make_shared<recorder>("good", log), std::make_shared<recorder>("bad", log, true),
-                         std::make_shared<recorder>("late", log)};
-  CHECK_THROWS_WITH(runtime::run_with_frameworks(function, nothing.context()), "bad has no device");
+  train.body = [&](train_context&) { log.push_back("train"); };
+  train.frameworks = {std::make_shared<recorder>("good", log), std::make_shared<recorder>("bad", log, true),
+                      std::make_shared<recorder>("late", log)};
+  CHECK_THROWS_WITH(runtime::run_with_frameworks(train, nothing.context()), "bad has no device");
   CHECK(log == std::vector<std::string>{"begin good", "begin bad", "end good"});
 }
 
@@ -73,7 +73,8 @@ TEST_CASE("a framework that several functions share starts once") {
   std::vector<std::string> log;
   auto shared = std::make_shared<recorder>("shared", log);
   auto own = std::make_shared<recorder>("own", log);
-  auto all = runtime::frameworks_of({{"train", {}, {shared}}, {"plain", {}}, {"tune", {}, {own, shared}}});
+  auto all = runtime::frameworks_of(
+      {function{"train", {}, {shared}}, function{"plain", {}}, function{"tune", {}, {own, shared}}});
   REQUIRE(all.size() == 2);
   CHECK(all[0] == shared);
   CHECK(all[1] == own);
@@ -82,6 +83,6 @@ TEST_CASE("a framework that several functions share starts once") {
 TEST_CASE("a framework that is null is refused with the function's name") {
   auto program = std::string{"program"};
   char* argv[] = {program.data(), nullptr};
-  CHECK_THROWS_WITH_AS((app{1, argv, {{"train", [](train_context&) {}, {nullptr}}}}),
+  CHECK_THROWS_WITH_AS((app{1, argv, {function{"train", [](train_context&) {}, {nullptr}}}}),
                        "a framework of the training function 'train' is null", exception);
 }

@@ -214,7 +214,7 @@ struct settings {
   unsigned runs = 5;
 };
 
-troupe::run_result fit(const troupe::app& app, const std::string& function, const settings& s, std::uint32_t workers,
+troupe::run_result fit(const troupe::app& app, const troupe::function& train, const settings& s, std::uint32_t workers,
                        std::uint64_t steps, troupe::reduction_mode mode) {
   auto storage = fs::temp_directory_path() / fmt::format("troupe-bench-{}", ::getpid());
   troupe::trainer_config config;
@@ -223,7 +223,7 @@ troupe::run_result fit(const troupe::app& app, const std::string& function, cons
   config.run.steps = steps;
   config.run.reduction = mode;
   config.options = {{"text", s.text}, {"batch", s.gpu.batch}, {"hidden", s.gpu.hidden}};
-  auto trainer = troupe::trainer{app, function, config};
+  auto trainer = troupe::trainer{app, train, config};
   auto result = trainer.fit();
   fs::remove_all(storage);
   if (result.status != troupe::run_status::completed)
@@ -247,14 +247,14 @@ double spawn_and_exit(unsigned n) {
   return seconds_since(start);
 }
 
-void measure_start(const troupe::app& app, const settings& s) {
+void measure_start(const troupe::app& app, const troupe::function& train, const settings& s) {
   std::printf("From fit() to the first applied step (ms), and starting as many processes that exit at once (ms)\n");
   std::printf("%8s %12s %12s %12s %12s\n", "workers", "median", "best", "spawn", "ratio");
   for (auto workers : {1u, 4u, 8u}) {
     std::vector<double> starts;
     std::vector<double> spawns;
     for (auto i = 0u; i <= s.runs; ++i) {
-      auto result = fit(app, "nothing", s, workers, 1, troupe::reduction_mode::exact);
+      auto result = fit(app, train, s, workers, 1, troupe::reduction_mode::exact);
       auto spawn = spawn_and_exit(workers);
       if (i == 0)
         continue;
@@ -267,7 +267,7 @@ void measure_start(const troupe::app& app, const settings& s) {
   }
 }
 
-void measure_steps(const troupe::app& app, const settings& s) {
+void measure_steps(const troupe::app& app, const troupe::function& train, const settings& s) {
   std::printf(
       "\ncharlm's steps per second (156,096 parameters, batch %llu, %u shards, %llu steps): exact beside fast, and at "
       "one worker beside a plain loop\n",
@@ -279,7 +279,7 @@ void measure_steps(const troupe::app& app, const settings& s) {
     std::vector<double> fast;
     std::vector<double> bare;
     auto timed = [&](troupe::reduction_mode mode) {
-      return fit(app, "language", s, workers, s.steps, mode).metrics.at("seconds");
+      return fit(app, train, s, workers, s.steps, mode).metrics.at("seconds");
     };
     for (auto i = 0u; i < s.runs; ++i) {
       exact.push_back(timed(troupe::reduction_mode::exact));
@@ -296,7 +296,7 @@ void measure_steps(const troupe::app& app, const settings& s) {
   }
 }
 
-void measure_gpu_steps(const troupe::app& app, const settings& s) {
+void measure_gpu_steps(const troupe::app& app, const troupe::function& train, const settings& s) {
   std::printf(
       "charlm's steps per second on a GPU (%zu parameters, batch %llu, %u shards, %llu steps): one worker beside "
       "a plain loop of CUDA\n",
@@ -306,7 +306,7 @@ void measure_gpu_steps(const troupe::app& app, const settings& s) {
   std::vector<double> exact;
   std::vector<double> bare;
   for (auto i = 0u; i < s.runs; ++i) {
-    exact.push_back(fit(app, "language on a GPU", s, 1, s.steps, troupe::reduction_mode::exact).metrics.at("seconds"));
+    exact.push_back(fit(app, train, s, 1, s.steps, troupe::reduction_mode::exact).metrics.at("seconds"));
     bare.push_back(bare_gpu_loop(s.text, s.steps, s.gpu));
   }
   auto rate = [&](const std::vector<double>& seconds) { return static_cast<double>(s.steps - 1) / median(seconds); };
@@ -318,10 +318,10 @@ void measure_gpu_steps(const troupe::app& app, const settings& s) {
 int main(int argc, char** argv) {
   if (argc == 2 && std::string{argv[1]} == "--exit-at-once")
     return 0;
-  auto app = troupe::app{
-      argc,
-      argv,
-      {{"nothing", train_nothing}, {"language", train_language}, {"language on a GPU", train_language_on_gpu}}};
+  auto nothing = troupe::function{"nothing", train_nothing};
+  auto language = troupe::function{"language", train_language};
+  auto language_on_gpu = troupe::function{"language on a GPU", train_language_on_gpu};
+  auto app = troupe::app{argc, argv, {nothing, language, language_on_gpu}};
   settings s;
   CLI::App cli{"Measures the time to the first step and the steps per second on this machine.", "troupe-bench"};
   cli.add_option("--text", s.text, "Text to train on")->capture_default_str();
@@ -339,11 +339,11 @@ int main(int argc, char** argv) {
     return *code;
   try {
     if (s.on_gpu) {
-      measure_gpu_steps(app, s);
+      measure_gpu_steps(app, language_on_gpu, s);
       return 0;
     }
-    measure_start(app, s);
-    measure_steps(app, s);
+    measure_start(app, nothing, s);
+    measure_steps(app, language, s);
     return 0;
   } catch (const std::exception& x) {
     std::fprintf(stderr, "troupe-bench: %s\n", x.what());

@@ -97,7 +97,7 @@ struct load {
   std::uint32_t in_flight = 1;
 };
 
-troupe::run_result fit(const troupe::app& app, const settings& s, const load& what) {
+troupe::run_result fit(const troupe::app& app, const troupe::function& train, const settings& s, const load& what) {
   auto storage = s.storage / fmt::format("troupe-checkpoints-{}", ::getpid());
   constexpr std::uint32_t shards = 4;
   troupe::trainer_config config;
@@ -108,7 +108,7 @@ troupe::run_result fit(const troupe::app& app, const settings& s, const load& wh
   config.checkpoint.max_in_flight = what.in_flight;
   config.config = {{"bytes", what.bytes}, {"step_us", what.step_us}, {"shards", shards}};
   config.options = {{"every", what.every}};
-  auto trainer = troupe::trainer{app, "state", config};
+  auto trainer = troupe::trainer{app, train, config};
   auto result = trainer.fit();
   fs::remove_all(storage);
   if (result.status != troupe::run_status::completed)
@@ -118,7 +118,7 @@ troupe::run_result fit(const troupe::app& app, const settings& s, const load& wh
 
 constexpr double mebibyte = 1024.0 * 1024.0;
 
-void measure_blocking(const troupe::app& app, const settings& s) {
+void measure_blocking(const troupe::app& app, const troupe::function& train, const settings& s) {
   std::printf("How long training pauses for a checkpoint (ms), and copying as many bytes (ms)\n");
   std::printf("%8s %12s %12s %12s %12s\n", "workers", "MiB each", "pause", "memcpy", "ratio");
   for (auto workers : {1u, 2u})
@@ -127,7 +127,7 @@ void measure_blocking(const troupe::app& app, const settings& s) {
       std::vector<double> copies;
       for (auto i = 0u; i < s.runs; ++i) {
         // Enough steps between two checkpoints that none is skipped.
-        auto metrics = fit(app, s, {workers, mib << 20, mib > 256 ? 300'000 : 60'000, 42, 20}).metrics;
+        auto metrics = fit(app, train, s, {workers, mib << 20, mib > 256 ? 300'000 : 60'000, 42, 20}).metrics;
         still.push_back((metrics.at("with_checkpoint") - metrics.at("ordinary")) * 1000);
         copies.push_back(metrics.at("copy") * 1000);
       }
@@ -137,7 +137,7 @@ void measure_blocking(const troupe::app& app, const settings& s) {
     }
 }
 
-void measure_steps(const troupe::app& app, const settings& s) {
+void measure_steps(const troupe::app& app, const troupe::function& train, const settings& s) {
   std::printf("\nThe same steps with checkpoints and without (seconds), and the difference for each step\n");
   std::printf("%8s %8s %8s %8s %9s %10s %10s %8s %8s %10s\n", "workers", "MiB", "step ms", "every", "in flight", "with",
               "without", "cost %", "skipped", "2 % every");
@@ -153,12 +153,12 @@ void measure_steps(const troupe::app& app, const settings& s) {
     std::vector<double> without;
     std::uint64_t skipped = 0;
     for (auto i = 0u; i < s.runs; ++i) {
-      auto result = fit(app, s, what);
+      auto result = fit(app, train, s, what);
       skipped = std::max(skipped, result.checkpoints.skipped);
       with.push_back(result.metrics.at("seconds"));
       auto none = what;
       none.every = 0;
-      without.push_back(fit(app, s, none).metrics.at("seconds"));
+      without.push_back(fit(app, train, s, none).metrics.at("seconds"));
     }
     auto checkpoints = static_cast<double>((what.steps - 1) / what.every);
     auto cost = (median(with) - median(without)) / checkpoints;
@@ -174,7 +174,8 @@ void measure_steps(const troupe::app& app, const settings& s) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"state", train_state}}};
+  auto train = troupe::function{"state", train_state};
+  auto app = troupe::app{argc, argv, {train}};
   settings s;
   CLI::App cli{"Measures what checkpoints cost during training.", "troupe-checkpoints"};
   cli.add_option("--storage", s.storage, "Directory for checkpoints, on the device to measure")->capture_default_str();
@@ -185,8 +186,8 @@ int main(int argc, char** argv) {
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
     return *code;
   try {
-    measure_blocking(app, s);
-    measure_steps(app, s);
+    measure_blocking(app, train, s);
+    measure_steps(app, train, s);
     return 0;
   } catch (const std::exception& x) {
     std::fprintf(stderr, "troupe-checkpoints: %s\n", x.what());

@@ -123,10 +123,10 @@ troupe::trainer_config make_config(std::uint32_t workers, std::uint64_t state_by
 
 /// Runs until `disturb` has returned; returns the generations.
 template <class Disturb>
-std::vector<troupe::generation_record> disturbed_run(const troupe::app& app, const troupe::trainer_config& config,
-                                                     Disturb disturb) {
+std::vector<troupe::generation_record> disturbed_run(const troupe::app& app, const troupe::function& train,
+                                                     const troupe::trainer_config& config, Disturb disturb) {
   run_watch watch;
-  auto trainer = troupe::trainer{app, "train", config};
+  auto trainer = troupe::trainer{app, train, config};
   trainer.set_callbacks(watch.callbacks());
   std::exception_ptr trouble;
   auto hand = std::thread{[&] {
@@ -190,28 +190,28 @@ struct summary {
 };
 
 /// Prints losses (fewer workers than before) and the joining of replacements.
-void measure_hits(const troupe::app& app, const settings& s, const char* what, std::uint32_t workers, int signal,
-                  std::uint64_t state_bytes) {
+void measure_hits(const troupe::app& app, const troupe::function& train, const settings& s, const char* what,
+                  std::uint32_t workers, int signal, std::uint64_t state_bytes) {
   summary losses;
   summary joins;
-  for (const auto& each : disturbed_run(app, make_config(workers, state_bytes), hit(s, workers, signal, false)))
+  for (const auto& each : disturbed_run(app, train, make_config(workers, state_bytes), hit(s, workers, signal, false)))
     (each.workers < workers ? losses : joins).add(each);
   losses.print(what, workers);
   joins.print("  a replacement joins", workers);
 }
 
-void measure_restarts(const troupe::app& app, const settings& s, std::uint32_t workers) {
+void measure_restarts(const troupe::app& app, const troupe::function& train, const settings& s, std::uint32_t workers) {
   auto config = make_config(workers, 1 << 20);
   config.checkpoint.every_steps = 50;
   summary restarts;
-  for (const auto& each : disturbed_run(app, config, hit(s, workers, SIGKILL, true)))
+  for (const auto& each : disturbed_run(app, train, config, hit(s, workers, SIGKILL, true)))
     if (each.attempt > 1)
       restarts.add(each);
   restarts.print("all killed: a restart", workers);
 }
 
 /// Two nodes leave and return in turn.
-void measure_drains(const troupe::app& app, const settings& s, std::uint32_t workers) {
+void measure_drains(const troupe::app& app, const troupe::function& train, const settings& s, std::uint32_t workers) {
   auto options = troupe::runtime::node_options{};
   options.listen = {"127.0.0.1", 0};
   auto make_node = [&](const troupe::endpoint& where) {
@@ -243,7 +243,7 @@ void measure_drains(const troupe::app& app, const settings& s, std::uint32_t wor
     watch.wait_for(workers);
   };
   summary drains;
-  for (const auto& each : disturbed_run(app, config, drain))
+  for (const auto& each : disturbed_run(app, train, config, drain))
     drains.add(each);
   drains.print("a node is drained", workers);
 }
@@ -266,7 +266,8 @@ void print_copy(std::uint64_t bytes) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", train}}};
+  auto train = troupe::function{"train", ::train};
+  auto app = troupe::app{argc, argv, {train}};
   settings s;
   auto only = std::string{"all"};
   CLI::App cli{"Measures how long a run pauses: from the last step before a loss to the first step after it.",
@@ -291,18 +292,18 @@ int main(int argc, char** argv) {
     std::printf("%-28s %8s %7s %9s %9s %9s %9s\n", "", "workers", "events", "p50", "p99", "max", "redone");
     if (wanted("kill"))
       for (auto workers : s.workers)
-        measure_hits(app, s, "one killed", workers, SIGKILL, 1 << 20);
+        measure_hits(app, train, s, "one killed", workers, SIGKILL, 1 << 20);
     if (wanted("freeze"))
       for (auto workers : s.workers)
-        measure_hits(app, s, "one frozen", workers, SIGSTOP, 1 << 20);
+        measure_hits(app, train, s, "one frozen", workers, SIGSTOP, 1 << 20);
     if (wanted("restart"))
-      measure_restarts(app, s, 4);
+      measure_restarts(app, train, s, 4);
     if (wanted("drain"))
       for (auto workers : s.workers)
-        measure_drains(app, s, workers);
+        measure_drains(app, train, s, workers);
     if (wanted("join"))
       for (auto workers : s.workers)
-        measure_hits(app, s, "one killed, large state", workers, SIGKILL, s.state_bytes);
+        measure_hits(app, train, s, "one killed, large state", workers, SIGKILL, s.state_bytes);
     if (wanted("join"))
       print_copy(s.state_bytes);
     return 0;

@@ -98,13 +98,13 @@ read_settings(const tree_library& library, const nlohmann::json& config, const n
   }
 }
 
-trainer make_trainer(const app& program, std::string function, const tree_library& library, settings how,
+trainer make_trainer(const app& program, const function& train, const tree_library& library, settings how,
                      const own_settings& own, std::uint64_t rounds, trainer_config all) {
   how.model_bytes = inference::room_of_latest(all.run, library.model_tensor()).value_or(how.model_bytes);
   all.run.steps = rounds;
   all.config = config_of(library, how, own, all.config);
   all.options = options_of(library, how, own, all.options);
-  return trainer{program, std::move(function), std::move(all)};
+  return trainer{program, train, std::move(all)};
 }
 
 } // namespace troupe::boosting

@@ -47,7 +47,7 @@ class replica::impl {
     if (!at::globalContext().deterministicAlgorithms())
       throw exception{errc::invalid_argument,
                       "LibTorch is not set up for equal bits: register its framework with the training function, as in "
-                      "troupe::app{argc, argv, {{\"train\", train, {troupe::libtorch::make_framework()}}}}"};
+                      "troupe::function{\"train\", train, {troupe::libtorch::make_framework()}}"};
     // Buffers first: backward writes the gradient's end first, where the reduction starts.
     add_buffers(model);
     auto names = add_parameters(model);

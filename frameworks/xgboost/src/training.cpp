@@ -129,18 +129,15 @@ class xgboost_framework final : public framework {
 
 } // namespace
 
-named_function training_function(std::string name, make_training_sets make) {
-  named_function result;
-  result.name = std::move(name);
-  result.frameworks.push_back(std::make_shared<xgboost_framework>());
-  result.function = [make = std::move(make)](train_context& ctx) { train(ctx, make); };
-  return result;
+function training_function(std::string name, make_training_sets make) {
+  return function{std::move(name),
+                  [make = std::move(make)](train_context& ctx) { train(ctx, make); },
+                  {std::make_shared<xgboost_framework>()}};
 }
 
-trainer make_trainer(const app& program, std::string function, const training_config& config) {
+trainer make_trainer(const app& program, const function& train, const training_config& config) {
   auto how = value_or_throw(settings_of(config));
-  return boosting::make_trainer(program, std::move(function), this_library, how, own_settings_of(how), config.rounds,
-                                config.trainer);
+  return boosting::make_trainer(program, train, this_library, how, own_settings_of(how), config.rounds, config.trainer);
 }
 
 } // namespace troupe::xgboost

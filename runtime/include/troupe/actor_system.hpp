@@ -15,12 +15,13 @@
 /// trainer is one of its actors.
 ///
 ///     int main(int argc, char** argv) {
-///       troupe::run_if_worker({{"train", train}});
+///       auto train = troupe::function{"train", body};
+///       troupe::run_if_worker({train});
 ///       troupe::init_meta_objects();                  // beside the host's own
 ///       my_config config;
 ///       troupe::value_or_throw(troupe::prepare(config, cluster));
 ///       caf::actor_system system{config};
-///       auto trainer = troupe::spawn_trainer(system, "train", trainer_config);
+///       auto trainer = troupe::spawn_trainer(system, train, trainer_config);
 namespace troupe {
 
 /// Registers Troupe's messages and actor handles, and those of CAF's modules. Once, before the first actor system.
@@ -30,11 +31,11 @@ void init_meta_objects();
 /// `cluster`. Leaves everything else as the host has it. Fails with `errc::not_authenticated` or `errc::not_found`.
 [[nodiscard]] expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster);
 
-/// Spawns a trainer in a prepared system. `function` is the name of a function that the program gives to
-/// `run_if_worker`. What workers write goes to `show_output`, or to standard error. They are processes of the program
-/// at `worker_path`, or of this one where that is empty. Throws `exception` where the program cannot be opened.
+/// Spawns a trainer in a prepared system. The program gives `train` to `run_if_worker`, too. What workers write goes to
+/// `show_output`, or to standard error. They are processes of the program at `worker_path`, or of this one where that
+/// is empty. Throws `exception` where the program cannot be opened.
 [[nodiscard]] actors::trainer_actor
-spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
+spawn_trainer(caf::actor_system& system, const function& train, trainer_config config,
               std::function<void(rank_id, const std::string& line)> show_output = {},
               const std::filesystem::path& worker_path = {});
 

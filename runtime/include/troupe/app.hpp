@@ -7,24 +7,31 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
 
-/// What a user writes: called in every worker process, on a thread of its own.
-using training_function = std::function<void(train_context&)>;
+/// A training function and its name, by which a worker, another process of the program, finds it:
+///
+///     auto train = troupe::function{"train", [](troupe::train_context& ctx) { ... }};
+///     auto app = troupe::app{argc, argv, {train}};
+///     auto trainer = troupe::trainer{app, train, {.scaling = {.num_workers = 4}}};
+struct function {
+  explicit function(std::string name, std::function<void(train_context&)> body,
+                    std::vector<std::shared_ptr<framework>> frameworks = {})
+      : name(std::move(name)), body(std::move(body)), frameworks(std::move(frameworks)) {}
 
-/// A worker is another process of the same program: functions travel by name.
-struct named_function {
   std::string name;
-  training_function function;
+  /// Called in every worker process, on a thread of its own.
+  std::function<void(train_context&)> body;
   /// The frameworks that it uses.
-  std::vector<std::shared_ptr<framework>> frameworks = {};
+  std::vector<std::shared_ptr<framework>> frameworks;
 };
 
 /// To be called first in a `main` of one's own: a worker process trains in here and never returns. Returns at once
 /// otherwise.
-void run_if_worker(const std::vector<named_function>& functions);
+void run_if_worker(const std::vector<function>& functions);
 
 /// Another program, whose processes are a driver's workers: its `main` begins with `app` or `run_if_worker`, and the
 /// functions. `path` is the same on all hosts; a relative one lies beside the driver's program. A run that goes on
@@ -37,16 +44,18 @@ struct worker_program {
 /// after it runs in the driver only.
 class app {
  public:
-  /// Throws `exception` for two functions of one name, and for a framework that is null.
-  app(int argc, char** argv, std::vector<named_function> functions);
+  /// Throws `exception` for two functions of one name, and for a body or a framework that is null.
+  app(int argc, char** argv, std::vector<function> functions);
 
   /// A driver whose workers are processes of another program, so that it need not load the libraries that training
   /// functions use. Which functions there are is found out by the workers. Throws `exception` where its own path cannot
   /// be told.
   app(int argc, char** argv, worker_program workers);
 
-  [[nodiscard]] const std::vector<named_function>& functions() const noexcept { return functions_; }
-  [[nodiscard]] bool has(const std::string& function) const noexcept;
+  [[nodiscard]] const std::vector<function>& functions() const noexcept { return functions_; }
+  /// The function of a name that comes from a command line or a file. Throws `exception` for a name that no function
+  /// has. With a `worker_program` every name gives a function, without a body: only the workers know theirs.
+  [[nodiscard]] function find_function(const std::string& name) const;
   /// Of the workers; empty: this program.
   [[nodiscard]] const std::filesystem::path& worker_path() const noexcept { return worker_path_; }
   [[nodiscard]] int argc() const noexcept { return argc_; }
@@ -55,7 +64,7 @@ class app {
  private:
   int argc_;
   char** argv_;
-  std::vector<named_function> functions_;
+  std::vector<function> functions_;
   std::filesystem::path worker_path_;
 };
 

@@ -11,7 +11,7 @@ class train_context;
 /// function, such as fixing its number of threads, seeding its generators, opening a device. A function names its
 /// frameworks:
 ///
-///     auto app = troupe::app{argc, argv, {{"train", train, {std::make_shared<my_framework>()}}}};
+///     auto train = troupe::function{"train", body, {std::make_shared<my_framework>()}};
 ///
 /// The object is made in every process of the program, as the list of functions is. Whatever a member throws ends the
 /// worker, or the run, as an exception of the training function would; the text should say what to do.

@@ -32,8 +32,8 @@ struct run_callbacks {
 /// <troupe/actor_system.hpp>.)
 class trainer {
  public:
-  /// `function` is the name of one of the app's. Throws `exception` for another.
-  trainer(const app& program, std::string function, trainer_config config);
+  /// `train` is one of the app's functions. Throws `exception` for another.
+  trainer(const app& program, const function& train, trainer_config config);
   ~trainer();
   trainer(const trainer&) = delete;
   trainer& operator=(const trainer&) = delete;
@@ -47,6 +47,10 @@ class trainer {
   /// Trains, and returns when nothing of the run is left. While it runs, SIGINT and SIGTERM ask for a stop: the first
   /// finishes the step and takes a checkpoint, the second stops at once. Can be called again for another attempt.
   [[nodiscard]] run_result fit();
+
+  /// As `fit`, but throws a failed run's reason as an `exception`. Returns the result of a completed run, and of one
+  /// that was stopped as asked: `run_result::status` tells them apart.
+  run_result fit_or_throw();
 
   /// Asks for the end of the run. From any thread; nothing happens while no `fit` is under way.
   void stop();

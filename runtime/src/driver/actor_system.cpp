@@ -144,7 +144,7 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& c
   return {};
 }
 
-actors::trainer_actor spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,
+actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& train, trainer_config config,
                                     std::function<void(rank_id, const std::string&)> show_output,
                                     const std::filesystem::path& worker_path) {
   actors::trainer_services services;
@@ -166,7 +166,7 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, std::string funct
   services.compare_numerics = compare_numerics;
   services.is_loopback = host_is_loopback;
   services.show_output = show_output ? std::move(show_output) : print_output;
-  return actors::spawn_trainer(system, std::move(function), std::move(config), std::move(services));
+  return actors::spawn_trainer(system, train.name, std::move(config), std::move(services));
 }
 
 } // namespace troupe

@@ -8,19 +8,22 @@
 
 namespace troupe {
 
-void run_if_worker(const std::vector<named_function>& functions) {
+void run_if_worker(const std::vector<function>& functions) {
   if (runtime::is_worker_process())
     runtime::run_worker_process(functions);
 }
 
-app::app(int argc, char** argv, std::vector<named_function> functions)
+app::app(int argc, char** argv, std::vector<function> functions)
     : argc_(argc), argv_(argv), functions_(std::move(functions)) {
   for (auto i = functions_.begin(); i != functions_.end(); ++i)
-    if (std::ranges::find(i + 1, functions_.end(), i->name, &named_function::name) != functions_.end())
+    if (std::ranges::find(i + 1, functions_.end(), i->name, &function::name) != functions_.end())
       throw exception{errc::invalid_argument, "two training functions are named '" + i->name + "'"};
-  for (const auto& each : functions_)
+  for (const auto& each : functions_) {
+    if (!each.body)
+      throw exception{errc::invalid_argument, "the training function '" + each.name + "' has no body"};
     if (std::ranges::find(each.frameworks, nullptr) != each.frameworks.end())
       throw exception{errc::invalid_argument, "a framework of the training function '" + each.name + "' is null"};
+  }
   run_if_worker(functions_);
 }
 
@@ -31,8 +34,13 @@ app::app(int argc, char** argv, worker_program workers) : argc_(argc), argv_(arg
   worker_path_ = own.parent_path() / workers.path;
 }
 
-bool app::has(const std::string& function) const noexcept {
-  return !worker_path_.empty() || std::ranges::find(functions_, function, &named_function::name) != functions_.end();
+function app::find_function(const std::string& name) const {
+  if (!worker_path_.empty())
+    return function{name, nullptr};
+  auto found = std::ranges::find(functions_, name, &function::name);
+  if (found == functions_.end())
+    throw exception{errc::invalid_argument, "the app has no training function '" + name + "'"};
+  return *found;
 }
 
 } // namespace troupe

@@ -60,8 +60,8 @@ run_callbacks with_defaults(run_callbacks callbacks) {
 
 class trainer::impl {
  public:
-  impl(std::string function, trainer_config config, std::filesystem::path worker_path)
-      : function_(std::move(function)), config_(std::move(config)), worker_path_(std::move(worker_path)) {}
+  impl(function train, trainer_config config, std::filesystem::path worker_path)
+      : train_(std::move(train)), config_(std::move(config)), worker_path_(std::move(worker_path)) {}
 
   run_result fit() {
     signal_ = 0;
@@ -80,7 +80,7 @@ class trainer::impl {
       show = [this](rank_id rank, const std::string& line) { callbacks_.output(rank.value, line); };
     auto self = caf::scoped_actor{system};
     auto observer = system.spawn<observer_state, caf::detached>(callbacks_);
-    set_current(spawn_trainer(system, function_, config_, std::move(show), worker_path_));
+    set_current(spawn_trainer(system, train_, config_, std::move(show), worker_path_));
     auto result = failed({errc::internal, "the trainer gave no answer"});
     {
       auto signals = runtime::signal_watch{[this](int signal, int count) { interrupted(signal, count); }};
@@ -103,7 +103,7 @@ class trainer::impl {
       caf::anon_send(whom, request);
   }
 
-  std::string function_;
+  function train_;
   trainer_config config_;
   std::filesystem::path worker_path_;
   run_callbacks callbacks_ = with_defaults({});
@@ -138,11 +138,8 @@ class trainer::impl {
   actors::trainer_actor current_;
 };
 
-trainer::trainer(const app& program, std::string function, trainer_config config) {
-  if (!program.has(function))
-    throw exception{errc::invalid_argument, "the app has no training function '" + function + "'"};
-  impl_ = std::make_unique<impl>(std::move(function), std::move(config), program.worker_path());
-}
+trainer::trainer(const app& program, const function& train, trainer_config config)
+    : impl_(std::make_unique<impl>(program.find_function(train.name), std::move(config), program.worker_path())) {}
 
 trainer::~trainer() = default;
 
@@ -157,6 +154,13 @@ void trainer::load_checkpoint(std::filesystem::path checkpoint, load_options opt
 
 run_result trainer::fit() {
   return impl_->fit();
+}
+
+run_result trainer::fit_or_throw() {
+  auto result = fit();
+  if (result.status == run_status::failed)
+    throw exception{std::move(result.reason)};
+  return result;
 }
 
 void trainer::stop() {

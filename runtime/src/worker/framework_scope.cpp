@@ -35,7 +35,7 @@ class begun_frameworks {
 
 } // namespace
 
-std::vector<std::shared_ptr<framework>> frameworks_of(const std::vector<named_function>& functions) {
+std::vector<std::shared_ptr<framework>> frameworks_of(const std::vector<function>& functions) {
   std::vector<std::shared_ptr<framework>> result;
   for (const auto& function : functions)
     for (const auto& each : function.frameworks)
@@ -44,9 +44,9 @@ std::vector<std::shared_ptr<framework>> frameworks_of(const std::vector<named_fu
   return result;
 }
 
-std::string describe_frameworks(const named_function& function) {
+std::string describe_frameworks(const function& train) {
   std::string result;
-  for (const auto& each : function.frameworks) {
+  for (const auto& each : train.frameworks) {
     std::string text;
     for (const auto& [key, value] : each->numerics())
       text += (text.empty() ? ": " : ", ") + key + " " + value;
@@ -56,11 +56,11 @@ std::string describe_frameworks(const named_function& function) {
   return result;
 }
 
-void run_with_frameworks(const named_function& function, train_context& ctx) {
+void run_with_frameworks(const function& train, train_context& ctx) {
   begun_frameworks begun;
-  for (const auto& each : function.frameworks)
+  for (const auto& each : train.frameworks)
     begun.begin(*each, ctx);
-  function.function(ctx);
+  train.body(ctx);
 }
 
 } // namespace runtime

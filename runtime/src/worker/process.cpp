@@ -164,7 +164,7 @@ class actor_link : public driver_client {
 /// The training thread of a worker process, started by `begin_training`.
 class process_host : public actors::training_host {
  public:
-  process_host(const std::vector<named_function>& functions, driver_client& link, run_id run, worker_id worker)
+  process_host(const std::vector<function>& functions, driver_client& link, run_id run, worker_id worker)
       : functions_(functions), link_(link), run_(std::move(run)), worker_(worker) {}
 
   worker_beat beat() override {
@@ -225,7 +225,7 @@ class process_host : public actors::training_host {
 
   void train(train_context::impl& session, const std::string& name) {
     prepare_arithmetic_thread();
-    auto found = std::ranges::find(functions_, name, &named_function::name);
+    auto found = std::ranges::find(functions_, name, &function::name);
     auto message = session.run([&](train_context& ctx) {
       if (found == functions_.end())
         throw exception{errc::invalid_argument,
@@ -237,7 +237,7 @@ class process_host : public actors::training_host {
     link_.finish(message);
   }
 
-  const std::vector<named_function>& functions_;
+  const std::vector<function>& functions_;
   driver_client& link_;
   run_id run_;
   worker_id worker_;
@@ -323,7 +323,7 @@ void add_gpu(numerics_fingerprint& fingerprint, const collectives::device_info& 
 }
 
 /// What the arithmetic of this process and of the frameworks in it depends on.
-std::string start_frameworks(const std::vector<named_function>& functions, const std::vector<std::string>& gpus) {
+std::string start_frameworks(const std::vector<function>& functions, const std::vector<std::string>& gpus) {
   auto gpu = gpus.empty() ? std::nullopt : std::optional{first_of(gpus)};
   auto all = frameworks_of(functions);
   for (const auto& each : all)
@@ -339,7 +339,7 @@ std::string start_frameworks(const std::vector<named_function>& functions, const
   return to_json(fingerprint);
 }
 
-void live(const std::vector<named_function>& functions) {
+void live(const std::vector<function>& functions) {
   auto text = read_bootstrap(bootstrap_fd);
   watch_lifeline(lifeline_fd);
   if (!text)
@@ -383,7 +383,7 @@ bool is_worker_process() noexcept {
   return std::getenv(worker_variable) != nullptr;
 }
 
-void run_worker_process(const std::vector<named_function>& functions) {
+void run_worker_process(const std::vector<function>& functions) {
   // Programs that the training function starts are no workers.
   ::unsetenv(worker_variable);
   // Output goes into a pipe, where it would be kept back in blocks: late to see, and lost when the process crashes.

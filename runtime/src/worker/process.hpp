@@ -10,6 +10,6 @@ namespace troupe::runtime {
 [[nodiscard]] bool is_worker_process() noexcept;
 
 /// The whole life of a worker process: joins its node, trains, and ends the process.
-[[noreturn]] void run_worker_process(const std::vector<named_function>& functions);
+[[noreturn]] void run_worker_process(const std::vector<function>& functions);
 
 } // namespace troupe::runtime

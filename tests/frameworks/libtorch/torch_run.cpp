@@ -301,7 +301,8 @@ inference::prediction_job make_prediction(const inference::prediction_request& r
 }
 
 /// Predicts for all images with the latest checkpoint of the run `from`, over a run's workers.
-int predict_all(const troupe::app& program, const nlohmann::json& wanted, troupe::trainer_config config) {
+int predict_all(const troupe::app& program, const troupe::function& predict_rows, const nlohmann::json& wanted,
+                troupe::trainer_config config) {
   auto runs = config.run.storage_path;
   inference::batch_prediction_config how;
   how.checkpoint =
@@ -309,7 +310,7 @@ int predict_all(const troupe::app& program, const nlohmann::json& wanted, troupe
   how.output = runs / (config.run.name + ".csv");
   how.block_rows = 40;
   how.trainer = std::move(config);
-  auto predictor = inference::batch_predictor{program, "predict", std::move(how)};
+  auto predictor = inference::batch_predictor{program, predict_rows, std::move(how)};
   auto result = value_or_throw(predictor.run());
   std::fprintf(stderr, "%llu rows\n", static_cast<unsigned long long>(result.rows));
   return predictor.exit_code();
@@ -322,15 +323,13 @@ int main(int argc, char** argv) {
   auto framework = troupe::libtorch::make_framework();
   auto predicting = troupe::inference::prediction_function("predict", make_prediction);
   predicting.frameworks = {framework};
-  auto app =
-      troupe::app{argc,
-                  argv,
-                  {{"train", train, {framework}},
-                   {"without_framework", train},
-                   {"other_framework", train, {troupe::libtorch::make_framework(), std::make_shared<gpu_talker>()}},
-                   {"tied", train_tied, {framework}},
-                   {"use_memory", use_memory_in_steps, {framework}},
-                   predicting}};
+  auto app = troupe::app{
+      argc,
+      argv,
+      {function{"train", train, {framework}}, function{"without_framework", train},
+       function{"other_framework", train, {troupe::libtorch::make_framework(), std::make_shared<gpu_talker>()}},
+       function{"tied", train_tied, {framework}}, function{"use_memory", use_memory_in_steps, {framework}},
+       predicting}};
   if (argc != 2)
     return 2;
   auto wanted = nlohmann::json::parse(argv[1]);
@@ -348,11 +347,9 @@ int main(int argc, char** argv) {
     if (wanted.contains("predict"))
       return predict(wanted);
     if (wanted.contains("from"))
-      return predict_all(app, wanted, std::move(config));
-    auto trainer = troupe::trainer{app, wanted.value("function", "train"), std::move(config)};
-    auto result = trainer.fit();
-    if (result.status == troupe::run_status::failed)
-      std::fprintf(stderr, "torch_run: %s\n", result.reason.message.c_str());
+      return predict_all(app, predicting, wanted, std::move(config));
+    auto trainer = troupe::trainer{app, app.find_function(wanted.value("function", "train")), std::move(config)};
+    trainer.fit_or_throw();
     return trainer.exit_code();
   } catch (const std::exception& x) {
     std::fprintf(stderr, "torch_run: %s\n", x.what());

@@ -5,7 +5,8 @@
 using namespace troupe;
 
 int main(int argc, char** argv) {
-  auto program = app{argc, argv, {lightgbm::training_function("train", testing::make_sets)}};
+  auto train = lightgbm::training_function("train", testing::make_sets);
+  auto program = app{argc, argv, {train}};
   return testing::run_boosting(argc, argv, lightgbm::training_config{},
-                               [&](const auto& config) { return lightgbm::make_trainer(program, "train", config); });
+                               [&](const auto& config) { return lightgbm::make_trainer(program, train, config); });
 }

@@ -5,9 +5,10 @@
 using namespace troupe;
 
 int main(int argc, char** argv) {
-  auto program = app{argc, argv, {xgboost::training_function("train", testing::make_sets)}};
+  auto train = xgboost::training_function("train", testing::make_sets);
+  auto program = app{argc, argv, {train}};
   xgboost::training_config config;
   config.deadline = std::chrono::seconds{60};
   return testing::run_boosting(argc, argv, config,
-                               [&](const auto& all) { return xgboost::make_trainer(program, "train", all); });
+                               [&](const auto& all) { return xgboost::make_trainer(program, train, all); });
 }

@@ -16,10 +16,11 @@ troupe::lightgbm::training_sets read_rows(const troupe::train_context&) {
 
 // lightgbm_program LIBRARY
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {troupe::lightgbm::training_function("train", read_rows)}};
+  auto train = troupe::lightgbm::training_function("train", read_rows);
+  auto app = troupe::app{argc, argv, {train}};
   try {
     auto library = troupe::value_or_throw(troupe::lightgbm::find_library(argc > 1 ? argv[1] : ""));
-    auto trainer = troupe::lightgbm::make_trainer(app, "train", {.features = {"x"}, .label = "y", .library = library});
+    auto trainer = troupe::lightgbm::make_trainer(app, train, {.features = {"x"}, .label = "y", .library = library});
     auto result = trainer.fit();
     std::printf("%llu rounds\n", static_cast<unsigned long long>(result.steps));
     return trainer.exit_code();

@@ -26,11 +26,11 @@ void train(troupe::train_context& ctx) {
 
 // trainer_program WORKERS
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", train}}};
+  auto train = troupe::function{"train", ::train};
+  auto app = troupe::app{argc, argv, {train}};
   auto workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 1;
   auto name = "mean-" + std::to_string(workers);
-  auto trainer =
-      troupe::trainer{app, "train", {.scaling = {.num_workers = workers}, .run = {.name = name, .steps = 20}}};
+  auto trainer = troupe::trainer{app, train, {.scaling = {.num_workers = workers}, .run = {.name = name, .steps = 20}}};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed)
     std::fprintf(stderr, "%s\n", result.reason.message.c_str());

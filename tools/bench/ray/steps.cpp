@@ -49,7 +49,8 @@ void train(troupe::train_context& ctx) {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto app = troupe::app{argc, argv, {{"train", train}}};
+  auto train = troupe::function{"train", ::train};
+  auto app = troupe::app{argc, argv, {train}};
   std::uint32_t workers = 2;
   std::uint64_t steps = 100;
   std::uint64_t elements = 156'096;
@@ -78,7 +79,7 @@ int main(int argc, char** argv) {
   config.checkpoint.every_steps = checkpoint_every;
   config.options = {
       {"step_ms", step_ms}, {"elements", elements}, {"report_every", report_every}, {"directory", directory}};
-  auto trainer = troupe::trainer{app, "train", config};
+  auto trainer = troupe::trainer{app, train, config};
   std::ofstream{directory + "/fit"} << std::fixed << unix_time();
   const auto result = trainer.fit();
   if (result.status == troupe::run_status::failed)

@@ -28,7 +28,7 @@ using boosting::user_config;
 using boosting::user_options;
 
 /// A training function that trains with XGBoost.
-[[nodiscard]] named_function training_function(std::string name, make_training_sets make);
+[[nodiscard]] function training_function(std::string name, make_training_sets make);
 
 struct training_config {
   /// XGBoost's own, by name: {"objective": "binary:logistic", "max_depth": 4}. Part of the run's identity. Defaults:
@@ -54,9 +54,9 @@ struct training_config {
   trainer_config trainer = {};
 };
 
-/// A trainer for a function made by `training_function`. Each round is a step; evaluation metrics are reported by name.
-/// Throws `exception` for an invalid configuration.
-[[nodiscard]] trainer make_trainer(const app& program, std::string function, const training_config& config);
+/// A trainer for `train`, which `training_function` made. Each round is a step; evaluation metrics are reported by
+/// name. Throws `exception` for an invalid configuration.
+[[nodiscard]] trainer make_trainer(const app& program, const function& train, const training_config& config);
 
 /// A predictor with the model of a checkpoint. It takes the columns on which it was trained, and returns what XGBoost's
 /// `predict` does: one output, "prediction", or one per class, "prediction_0" and so on. Fails with `errc::not_found`

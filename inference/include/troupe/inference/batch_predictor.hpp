@@ -34,8 +34,8 @@ struct prediction_job {
 
 /// A training function that predicts: `make` is called once in every worker process. It throws `exception` for input
 /// that cannot be read.
-[[nodiscard]] named_function prediction_function(std::string name,
-                                                 std::function<prediction_job(const prediction_request&)> make);
+[[nodiscard]] function prediction_function(std::string name,
+                                           std::function<prediction_job(const prediction_request&)> make);
 
 struct batch_prediction_config {
   /// Every worker reads it: it must exist under this path on each host.
@@ -64,9 +64,9 @@ struct prediction_result {
 /// whatever fails on the way, and the same bytes for any number of workers.
 class batch_predictor {
  public:
-  /// `function` is the name of a `prediction_function`. Throws `exception` for a name that the app does not have, for
-  /// an output that has an unknown format or already exists, and for a checkpoint that cannot be read.
-  batch_predictor(const app& program, std::string function, batch_prediction_config config);
+  /// `predict` is a `prediction_function` of the app's. Throws `exception` for one that the app does not have, for an
+  /// output that has an unknown format or already exists, and for a checkpoint that cannot be read.
+  batch_predictor(const app& program, const function& predict, batch_prediction_config config);
   ~batch_predictor();
   batch_predictor(const batch_predictor&) = delete;
   batch_predictor& operator=(const batch_predictor&) = delete;

@@ -82,7 +82,7 @@ read_settings(const tree_library& library, const nlohmann::json& config, const n
               const std::function<void(const nlohmann::json& config, const nlohmann::json& options)>& read_own);
 
 /// A trainer for this number of rounds. A resumed run keeps its initial memory for the model.
-[[nodiscard]] trainer make_trainer(const app& program, std::string function, const tree_library& library, settings how,
+[[nodiscard]] trainer make_trainer(const app& program, const function& train, const tree_library& library, settings how,
                                    const own_settings& own, std::uint64_t rounds, trainer_config all);
 
 } // namespace troupe::boosting

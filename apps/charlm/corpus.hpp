@@ -33,9 +33,6 @@ class corpus {
   [[nodiscard]] std::uint64_t training_position(std::uint64_t index) const { return training().position(index); }
   [[nodiscard]] std::uint64_t held_out_position(std::uint64_t index) const { return held_out().position(index); }
 
-  /// Equal fingerprints mean equal samples.
-  [[nodiscard]] std::string fingerprint() const { return training().fingerprint(); }
-
  private:
   troupe::data::split_text text_;
 };

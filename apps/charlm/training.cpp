@@ -40,7 +40,7 @@ struct language {
 
   [[nodiscard]] troupe::step_plan plan(const troupe::train_context& ctx) const {
     troupe::step_plan result;
-    result.data = {text.training_samples(), text.fingerprint()};
+    result.data = text.training();
     result.batch_samples = ctx.config().at("batch");
     result.gradient_elements = shape.parameter_elements();
     return result;

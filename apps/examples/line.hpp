@@ -3,6 +3,7 @@
 #include <troupe/troupe.hpp>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 /// The examples' model and data: a line through synthetic points. first_run.cpp contains the same in one file.
@@ -29,7 +30,7 @@ class points {
   [[nodiscard]] std::uint64_t size() const noexcept { return x_.size(); }
 
   /// Synthetic data has no bytes to hash, so the number of points and the way they are made identify it.
-  [[nodiscard]] troupe::data_description description() const { return {size(), "points, first version"}; }
+  [[nodiscard]] std::string fingerprint() const { return "points, first version"; }
 
  private:
   std::vector<float> x_;
@@ -47,7 +48,7 @@ inline void train(troupe::train_context& ctx) {
   std::vector<float> line(2);
   ctx.state().track("line", line);
   auto rate = ctx.config().value("rate", 0.1f);
-  auto plan = troupe::step_plan{.data = data.description(), .batch_samples = 256, .gradient_elements = line.size()};
+  auto plan = troupe::step_plan{.data = data, .batch_samples = 256, .gradient_elements = line.size()};
   ctx.for_each_step(plan, [&](troupe::step& step) {
     for (auto& shard : step.shards())
       for (auto i : shard.samples())

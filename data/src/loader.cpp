@@ -249,8 +249,8 @@ std::uint64_t loader::epoch_samples() const noexcept {
 
 step_plan loader::plan(std::uint64_t gradient_elements) const {
   step_plan result;
+  result.data = impl_->set();
   result.data.samples = epoch_samples();
-  result.data.fingerprint = impl_->set().fingerprint();
   if (impl_->options().at_epoch_end != epoch_end::run_on)
     result.data.fingerprint += impl_->options().at_epoch_end == epoch_end::drop ? " drop" : " repeat";
   result.batch_samples = impl_->options().batch_samples;

@@ -43,7 +43,7 @@ class block_predictions {
   void run() {
     auto rows = job_.rows->size();
     step_plan plan;
-    plan.data = {rows, job_.rows->fingerprint()};
+    plan.data = *job_.rows;
     // Each number comes from one shard, and the others add zero. With a batch of one sample the mean divides by one.
     plan.batch_samples = 1;
     plan.steps = block_count(rows, settings_.block_rows);

@@ -14,6 +14,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 using namespace troupe;
@@ -231,6 +232,17 @@ TEST_CASE("drop leaves out samples that do not fill a batch, repeat fills it up;
     }
     CHECK(epochs[0] != epochs[1]);
   }
+}
+
+TEST_CASE("a plan takes a data set, or its description by hand") {
+  auto set = numbers{50};
+  auto from_set = step_plan{.data = set, .batch_samples = 8};
+  CHECK(from_set.data.samples == 50);
+  CHECK(from_set.data.fingerprint == "numbers");
+  auto by_hand = step_plan{.data = {50, "numbers"}, .batch_samples = 8};
+  CHECK(by_hand.data.samples == 50);
+  CHECK(by_hand.data.fingerprint == "numbers");
+  static_assert(!std::is_convertible_v<std::vector<float>, data_description>, "it has no fingerprint");
 }
 
 TEST_CASE("the plan identifies the data, including the epoch end") {

@@ -39,18 +39,17 @@ void train(train_context& ctx) {
   scaler->track(ctx.state(), "inputs");
   std::vector<float> weights(3);
   ctx.state().track("weights", weights);
-  ctx.for_each_step({.data = {rows->size(), rows->fingerprint()}, .batch_samples = 50, .gradient_elements = 3},
-                    [&](step& step) {
-                      for (auto& shard : step.shards())
-                        for (auto i : shard.samples()) {
-                          shard.gradient()[0] += static_cast<float>(i % 7);
-                          shard.gradient()[1] -= static_cast<float>(i % 5);
-                          shard.gradient()[2] += 1;
-                        }
-                      auto gradient = step.all_reduce();
-                      for (std::size_t i = 0; i < 3; ++i)
-                        weights[i] += gradient[i];
-                    });
+  ctx.for_each_step({.data = *rows, .batch_samples = 50, .gradient_elements = 3}, [&](step& step) {
+    for (auto& shard : step.shards())
+      for (auto i : shard.samples()) {
+        shard.gradient()[0] += static_cast<float>(i % 7);
+        shard.gradient()[1] -= static_cast<float>(i % 5);
+        shard.gradient()[2] += 1;
+      }
+    auto gradient = step.all_reduce();
+    for (std::size_t i = 0; i < 3; ++i)
+      weights[i] += gradient[i];
+  });
 }
 
 /// Predicts a number and its square root for each row; NaN for a negative number.

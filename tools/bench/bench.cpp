@@ -78,7 +78,7 @@ constexpr std::uint32_t shards = 8;
 void train_language(troupe::train_context& ctx) {
   auto model = language_model{ctx.options().at("text")};
   clock_type::time_point start;
-  ctx.for_each_step({.data = {model.text.training_samples(), "bench"},
+  ctx.for_each_step({.data = model.text.training(),
                      .batch_samples = batch,
                      .steps = ctx.steps(),
                      .gradient_elements = model.network.parameters().size()},
@@ -144,7 +144,7 @@ void train_language_on_gpu(troupe::train_context& ctx) {
     return clock_type::now();
   };
   troupe::step_plan plan;
-  plan.data = {model.text.training_samples(), "bench"};
+  plan.data = model.text.training();
   plan.batch_samples = load.batch;
   plan.steps = ctx.steps();
   plan.gradient_elements = model.shape.parameter_elements();

@@ -7,6 +7,7 @@
 #include <troupe/tracked_state.hpp>
 #include <troupe/types.hpp>
 
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -24,8 +25,21 @@ namespace troupe {
 /// How an operation combines the ranks' values.
 enum class reduction : std::uint8_t { sum, mean, min, max, product };
 
-/// What the training function trains on, as far as the runtime has to know it.
+/// A data set of data/, or anything else that knows its number of samples and a hash over all of them.
+template <class T>
+concept fingerprinted_data = requires(const T& data) {
+  { data.size() } -> std::convertible_to<std::uint64_t>;
+  { data.fingerprint() } -> std::convertible_to<std::string>;
+};
+
+/// What the training function trains on, as far as the runtime has to know it. Derived from a data set, or written by
+/// hand: `{points.size(), "points, first version"}`.
 struct data_description {
+  data_description() = default;
+  data_description(std::uint64_t samples, std::string fingerprint)
+      : samples(samples), fingerprint(std::move(fingerprint)) {}
+  data_description(const fingerprinted_data auto& set) : samples(set.size()), fingerprint(set.fingerprint()) {}
+
   std::uint64_t samples = 0;
   /// Equal for equal data, different for any other: a hash over all of it.
   std::string fingerprint;
@@ -33,6 +47,7 @@ struct data_description {
 
 /// What `for_each_step` is to do. All workers must say the same.
 struct step_plan {
+  /// A data set, or its description.
   data_description data;
   /// B, the samples of every step's global batch.
   std::uint64_t batch_samples = 0;

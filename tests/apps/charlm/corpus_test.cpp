@@ -220,12 +220,12 @@ TEST_CASE("equal texts and splits have equal fingerprints, different ones do not
   const auto text = drawn(5000, 1, bytes_of("abc"));
   auto changed = text;
   changed[4321] ^= 1U;
-  const auto print = corpus_of(text).fingerprint();
+  const auto print = corpus_of(text).training().fingerprint();
   CHECK(print.size() == 32);
   CHECK(print.find_first_not_of("0123456789abcdef") == std::string::npos);
-  CHECK(corpus_of(text).fingerprint() == print);
-  CHECK(corpus_of(changed).fingerprint() != print);
-  CHECK(corpus_of(text, 8).fingerprint() != print);
+  CHECK(corpus_of(text).training().fingerprint() == print);
+  CHECK(corpus_of(changed).training().fingerprint() != print);
+  CHECK(corpus_of(text, 8).training().fingerprint() != print);
 }
 
 TEST_CASE("four equally likely bytes have log 4 nats, with or without the previous byte") {

@@ -79,7 +79,7 @@ class gpu_maths : public device_maths {
       check(cublas_.set_stream(handle_, static_cast<cudaStream_t>(stream_)), "cublasSetStream");
       // After setting the stream, which resets the workspace. With workspaces that cuBLAS chooses, its bits depend on
       // the activity of other streams.
-      check(cublas_.set_workspace(handle_, workspace_.data(), workspace_bytes), "cublasSetWorkspace");
+      check(cublas_.set_workspace(handle_, workspace_.address(), workspace_bytes), "cublasSetWorkspace");
       check(cublas_.set_math_mode(handle_, CUBLAS_PEDANTIC_MATH), "cublasSetMathMode");
       check(cublas_.set_atomics_mode(handle_, CUBLAS_ATOMICS_NOT_ALLOWED), "cublasSetAtomicsMode");
     } catch (...) {

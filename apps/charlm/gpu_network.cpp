@@ -37,18 +37,18 @@ gpu_network::gpu_network(std::shared_ptr<troupe::collectives::device> where,
       evaluated_(value_or_throw(device_memory::make(where_, sizeof(double)))),
       host_positions_(value_or_throw(pinned_memory::make(where_, capacity_ * sizeof(std::uint64_t)))),
       maths_(value_or_throw(open_gpu_maths(where_, stream.handle()))),
-      model_(shape, *maths_, workspace_.data(), capacity_) {
+      model_(shape, *maths_, workspace_.address(), capacity_) {
   auto part = [&](std::size_t index) {
-    auto* begin = state_.data() + index * rounded(shape.parameter_elements() * sizeof(float));
-    return std::span{reinterpret_cast<float*>(begin), shape.parameter_elements()};
+    const auto offset = index * rounded(shape.parameter_elements() * sizeof(float));
+    return state_.bytes().subspan(offset).as<float>().first(shape.parameter_elements());
   };
   parameters_ = part(0);
   moments_ = part(1);
   squares_ = part(2);
-  model_.set_corpus(reinterpret_cast<const std::uint8_t*>(bytes_.data()));
+  model_.set_corpus(bytes_.bytes().as<const std::uint8_t>().address());
   auto host = std::as_bytes(text.bytes());
-  value_or_throw(where_->copy(bytes_.data(), host.data(), host.size(), stream_.handle()));
-  value_or_throw(where_->clear(state_.data(), state_.size_bytes(), stream_.handle()));
+  value_or_throw(where_->copy(bytes_.address(), host.data(), host.size(), stream_.handle()));
+  value_or_throw(where_->clear(state_.address(), state_.size_bytes(), stream_.handle()));
   value_or_throw(where_->synchronize_stream(stream_.handle()));
 }
 
@@ -58,20 +58,19 @@ gpu_network::~gpu_network() {
 
 void gpu_network::initialise(const model& from) {
   auto host = std::as_bytes(from.parameters());
-  value_or_throw(where_->clear(state_.data(), state_.size_bytes(), stream_.handle()));
-  value_or_throw(
-      where_->copy(reinterpret_cast<std::byte*>(parameters_.data()), host.data(), host.size(), stream_.handle()));
+  value_or_throw(where_->clear(state_.address(), state_.size_bytes(), stream_.handle()));
+  value_or_throw(where_->copy(parameters_.as<std::byte>().address(), host.data(), host.size(), stream_.handle()));
   value_or_throw(where_->synchronize_stream(stream_.handle()));
 }
 
-const std::uint64_t* gpu_network::upload(std::size_t first, std::size_t count) {
-  constexpr auto size = sizeof(std::uint64_t);
-  value_or_throw(where_->copy(device_positions_.data() + first * size, host_positions_.data() + first * size,
-                              count * size, stream_.handle()));
-  return reinterpret_cast<const std::uint64_t*>(device_positions_.data()) + first;
+troupe::device_span<const std::uint64_t> gpu_network::upload(std::size_t first, std::size_t count) {
+  const auto target = device_positions_.bytes().as<std::uint64_t>().subspan(first, count);
+  value_or_throw(where_->copy(target.as<std::byte>().address(), host_positions_.data() + first * sizeof(std::uint64_t),
+                              target.size_bytes(), stream_.handle()));
+  return target;
 }
 
-const std::uint64_t* gpu_network::take_positions(std::span<const std::uint64_t> samples) {
+troupe::device_span<const std::uint64_t> gpu_network::take_positions(std::span<const std::uint64_t> samples) {
   if (samples.size() > capacity_ - used_)
     throw troupe::exception{troupe::errc::internal, "charlm: the step has more samples than its batch"};
   auto* host = reinterpret_cast<std::uint64_t*>(host_positions_.data()) + used_;
@@ -80,26 +79,26 @@ const std::uint64_t* gpu_network::take_positions(std::span<const std::uint64_t> 
   return upload(std::exchange(used_, used_ + samples.size()), samples.size());
 }
 
-void gpu_network::update(troupe::step_id step, const float* mean_gradient) {
-  maths_->adam(factors_of(step), parameters_.data(), moments_.data(), squares_.data(), mean_gradient,
+void gpu_network::update(troupe::step_id step, troupe::device_span<const float> mean_gradient) {
+  maths_->adam(factors_of(step), parameters_.address(), moments_.address(), squares_.address(), mean_gradient.address(),
                parameters_.size());
 }
 
 double gpu_network::held_out_loss(std::span<const std::uint64_t> samples) {
-  auto* sum = reinterpret_cast<double*>(evaluated_.data());
+  auto* sum = evaluated_.bytes().as<double>().address();
   auto* host = reinterpret_cast<std::uint64_t*>(host_positions_.data());
-  value_or_throw(where_->clear(evaluated_.data(), sizeof(double), stream_.handle()));
+  value_or_throw(where_->clear(evaluated_.address(), sizeof(double), stream_.handle()));
   while (!samples.empty()) {
     auto part = samples.first(std::min(samples.size(), evaluation_samples));
     samples = samples.subspan(part.size());
     // Wait until the previous positions have been read.
     value_or_throw(where_->synchronize_stream(stream_.handle()));
     std::ranges::transform(part, host, [this](std::uint64_t i) { return text_.held_out_position(i); });
-    model_.loss(parameters_.data(), upload(0, part.size()), part.size(), sum);
+    model_.loss(parameters_.address(), upload(0, part.size()).address(), part.size(), sum);
   }
   double result = 0.0;
   value_or_throw(
-      where_->copy(reinterpret_cast<std::byte*>(&result), evaluated_.data(), sizeof(result), stream_.handle()));
+      where_->copy(reinterpret_cast<std::byte*>(&result), evaluated_.address(), sizeof(result), stream_.handle()));
   value_or_throw(where_->synchronize_stream(stream_.handle()));
   return result;
 }

@@ -5,6 +5,7 @@
 #include <charlm/model.hpp>
 
 #include <troupe/collectives/device.hpp>
+#include <troupe/device_span.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
@@ -29,30 +30,32 @@ class gpu_network {
   /// Copies the parameters and clears the moments. Waits for both.
   void initialise(const model& from);
 
-  /// Device addresses, with the layout of `model`.
-  [[nodiscard]] std::span<float> parameters() const noexcept { return parameters_; }
-  [[nodiscard]] std::span<float> moments() const noexcept { return moments_; }
-  [[nodiscard]] std::span<float> squares() const noexcept { return squares_; }
+  /// With the layout of `model`.
+  [[nodiscard]] troupe::device_span<float> parameters() const noexcept { return parameters_; }
+  [[nodiscard]] troupe::device_span<float> moments() const noexcept { return moments_; }
+  [[nodiscard]] troupe::device_span<float> squares() const noexcept { return squares_; }
 
   /// Call it when earlier operations are complete: the memory of their samples' positions is reused.
   void begin_step() noexcept { used_ = 0; }
 
   /// `device_model::forward_backward` over training samples, given by index.
   template <class Completed>
-  void forward_backward(std::span<const std::uint64_t> samples, float* gradient, double* loss, Completed completed) {
-    const auto* positions = take_positions(samples);
-    model_.forward_backward(parameters_.data(), positions, samples.size(), gradient, loss, std::move(completed));
+  void forward_backward(std::span<const std::uint64_t> samples, troupe::device_span<float> gradient,
+                        troupe::device_span<double> loss, Completed completed) {
+    const auto positions = take_positions(samples);
+    model_.forward_backward(parameters_.address(), positions.address(), positions.size(), gradient.address(),
+                            loss.address(), std::move(completed));
   }
 
   /// One update of Adam by the mean gradient.
-  void update(troupe::step_id step, const float* mean_gradient);
+  void update(troupe::step_id step, troupe::device_span<const float> mean_gradient);
 
   /// Returns the summed loss over held-out samples, given by index. Waits for the result.
   [[nodiscard]] double held_out_loss(std::span<const std::uint64_t> samples);
 
  private:
-  [[nodiscard]] const std::uint64_t* take_positions(std::span<const std::uint64_t> samples);
-  [[nodiscard]] const std::uint64_t* upload(std::size_t first, std::size_t count);
+  [[nodiscard]] troupe::device_span<const std::uint64_t> take_positions(std::span<const std::uint64_t> samples);
+  [[nodiscard]] troupe::device_span<const std::uint64_t> upload(std::size_t first, std::size_t count);
 
   std::shared_ptr<troupe::collectives::device> where_;
   const troupe::collectives::device_stream& stream_;
@@ -65,9 +68,9 @@ class gpu_network {
   troupe::collectives::device_memory evaluated_;
   /// Where each sample of a step starts in the text.
   troupe::collectives::pinned_memory host_positions_;
-  std::span<float> parameters_;
-  std::span<float> moments_;
-  std::span<float> squares_;
+  troupe::device_span<float> parameters_;
+  troupe::device_span<float> moments_;
+  troupe::device_span<float> squares_;
   std::unique_ptr<device_maths> maths_;
   device_model model_;
   std::size_t used_ = 0;

@@ -211,14 +211,14 @@ troupe::expected<void> validate(const model_shape& shape) {
   return {};
 }
 
-std::vector<named_tensor> tensors_of(const model_shape& shape, std::span<float> flat, std::string_view prefix) {
-  std::vector<named_tensor> result;
+std::vector<tensor_place> places_of(const model_shape& shape, std::string_view prefix) {
+  std::vector<tensor_place> result;
   std::size_t offset = 0;
   auto add = [&](const char* name, std::vector<std::uint64_t> dimensions) {
     std::size_t elements = 1;
     for (auto n : dimensions)
       elements *= n;
-    result.push_back({std::string{prefix} + name, std::move(dimensions), flat.subspan(offset, elements)});
+    result.push_back({std::string{prefix} + name, std::move(dimensions), offset, elements});
     offset += elements;
   };
   add("embedding", {byte_values, shape.embedding});

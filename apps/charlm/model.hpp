@@ -39,18 +39,35 @@ struct model_shape {
 [[nodiscard]] troupe::expected<void> validate(const model_shape& shape);
 
 /// A tensor inside a flat buffer; the last dimension is the fastest.
-struct named_tensor {
+struct tensor_place {
   std::string name;
   std::vector<std::uint64_t> shape;
-  std::span<float> values;
+  std::size_t first = 0;
+  std::size_t elements = 0;
 };
 
 /// The tensors of a flat buffer with the layout of the parameters (also a gradient, or a moment of Adam): "embedding"
 /// (256 x embedding), "hidden.weight" (hidden x inputs), "hidden.bias", "output.weight" (256 x hidden), "output.bias".
 /// They fill the buffer without gaps. Weights are stored as outputs x inputs, as in PyTorch's `Linear`. `prefix` is
 /// prepended to every name.
-[[nodiscard]] std::vector<named_tensor> tensors_of(const model_shape& shape, std::span<float> flat,
-                                                   std::string_view prefix = "");
+[[nodiscard]] std::vector<tensor_place> places_of(const model_shape& shape, std::string_view prefix = "");
+
+/// Such a tensor with its values, in host memory or on a GPU.
+template <class Values>
+struct named_tensor {
+  std::string name;
+  std::vector<std::uint64_t> shape;
+  Values values;
+};
+
+template <class Values>
+[[nodiscard]] std::vector<named_tensor<Values>> tensors_of(const model_shape& shape, Values flat,
+                                                           std::string_view prefix = "") {
+  std::vector<named_tensor<Values>> result;
+  for (auto& place : places_of(shape, prefix))
+    result.push_back({std::move(place.name), std::move(place.shape), flat.subspan(place.first, place.elements)});
+  return result;
+}
 
 /// Sets Eigen to fixed cache sizes and one thread. By default Eigen splits matrix products by the machine's cache
 /// sizes, and the split determines the last bits. Every `model` calls it. A program that uses Eigen elsewhere must call
@@ -85,8 +102,8 @@ class model {
   [[nodiscard]] std::span<const float> parameters() const noexcept { return parameters_; }
 
   /// The parameters, tensor by tensor.
-  [[nodiscard]] std::vector<named_tensor> tensors(std::string_view prefix = "") {
-    return tensors_of(shape_, parameters_, prefix);
+  [[nodiscard]] std::vector<named_tensor<std::span<float>>> tensors(std::string_view prefix = "") {
+    return tensors_of(shape_, parameters(), prefix);
   }
 
   /// Returns the sum (not the mean) over `positions` of the cross-entropy in nats, where position p predicts `corpus[p

@@ -58,7 +58,7 @@ struct language {
 
   /// Reports a step's metrics.
   template <class F>
-  void report(troupe::train_context& ctx, troupe::step& step, F loss_of) const {
+  void report(troupe::train_context& ctx, troupe::basic_step& step, F loss_of) const {
     troupe::metric_map metrics{{"loss", step.mean_loss()}};
     auto evaluate_every = ctx.options().at("evaluate_every").get<std::uint64_t>();
     if (step.last() || step.number() % evaluate_every == 0)
@@ -81,9 +81,8 @@ void train_on_cpu(troupe::train_context& ctx) {
     ctx.state().track(tensor.name, tensor.values, tensor.shape);
 
   std::vector<troupe::gradient_tensor> parts;
-  for (const auto& tensor : network.tensors())
-    parts.push_back({tensor.name, static_cast<std::uint64_t>(tensor.values.data() - network.parameters().data()),
-                     tensor.values.size()});
+  for (const auto& place : places_of(all.shape))
+    parts.push_back({place.name, place.first, place.elements});
   ctx.name_gradient(std::move(parts));
 
   std::vector<std::uint64_t> positions;
@@ -109,7 +108,6 @@ void train_on_cpu(troupe::train_context& ctx) {
 void train_on_gpu(troupe::train_context& ctx) {
   language all{ctx};
   auto plan = all.plan(ctx);
-  plan.on_gpu = true;
   // Small buckets let the reduction of the output layer overlap with the rest of the backward pass.
   plan.bucket_bytes = std::max<std::uint64_t>(plan.gradient_elements * sizeof(float) / 4, 1 << 16);
   gpu_network network{ctx.gpu(), ctx.gpu_stream(), all.shape, all.text, plan.batch_samples};
@@ -121,12 +119,12 @@ void train_on_gpu(troupe::train_context& ctx) {
   for (auto& tensor : tensors_of(all.shape, network.squares(), "adam.v."))
     ctx.track_on_gpu(tensor.name, tensor.values, tensor.shape);
   auto loss_of = [&](std::span<const std::uint64_t> indices) { return network.held_out_loss(indices); };
-  ctx.for_each_step(plan, [&](troupe::step& step) {
+  ctx.for_each_step(troupe::device_plan{plan}, [&](troupe::device_step& step) {
     network.begin_step();
     for (auto& shard : step.shards())
-      network.forward_backward(shard.samples(), shard.gpu_gradient().data(), shard.gpu_metric("loss"),
+      network.forward_backward(shard.samples(), shard.gradient(), shard.metric("loss"),
                                [&](std::size_t first, std::size_t count) { shard.mark_ready(first, count); });
-    network.update(step.id(), step.all_reduce_on_gpu().data());
+    network.update(step.id(), step.all_reduce());
     all.report(ctx, step, loss_of);
   });
 }

@@ -258,7 +258,7 @@ step_plan loader::plan(std::uint64_t gradient_elements) const {
   return result;
 }
 
-const batch& loader::operator()(const step& step, const shard& shard) {
+const batch& loader::operator()(const basic_step& step, const basic_shard& shard) {
   return *value_or_throw(fetch(step.id(), shard.id(), shard.samples()));
 }
 

@@ -27,10 +27,10 @@ struct device_case {
   int steps = 2;
 };
 
-inline std::vector<std::byte> download(const std::shared_ptr<device>& where, std::span<const std::byte> from) {
+inline std::vector<std::byte> download(const std::shared_ptr<device>& where, device_span<const std::byte> from) {
   auto stream = value_or_throw(device_stream::make(where));
   auto pinned = value_or_throw(pinned_memory::make(where, std::max<std::size_t>(from.size(), 1)));
-  value_or_throw(stream.copy(pinned.data(), from.data(), from.size()));
+  value_or_throw(stream.copy(pinned.data(), from.address(), from.size()));
   value_or_throw(stream.synchronize());
   return {pinned.data(), pinned.data() + from.size()};
 }
@@ -56,7 +56,7 @@ inline std::vector<std::byte> reduce_on_device(device_group& group, const device
       std::fill_n(contribution, size_bytes, std::byte{0});
       add_shard(x.layout, shard, {contribution, size_bytes});
       auto bucket = value_or_throw(sums.next(shard_id{shard}, stream));
-      value_or_throw(stream.copy(bucket.data(), contribution, size_bytes));
+      value_or_throw(stream.copy(bucket.address(), contribution, size_bytes));
     }
     value_or_throw(sums.close(stream));
     for (std::size_t part = 0; part < result->parts().size(); ++part) {
@@ -98,10 +98,10 @@ inline std::vector<std::byte> reduce_fast_on_device(device_group& group, const b
   auto contribution = value_or_throw(group.allocate(std::max<std::uint64_t>(size_bytes, 64)));
   std::fill_n(host.data(), size_bytes, std::byte{0});
   add_small_numbers(layout, group.rank().value, {host.data(), size_bytes});
-  value_or_throw(stream.copy(contribution.data(), host.data(), size_bytes));
+  value_or_throw(stream.copy(contribution.address(), host.data(), size_bytes));
   value_or_throw(ready.record(stream));
   for (std::size_t part = 0; part < result->parts().size(); ++part)
-    value_or_throw(group.all_reduce_fast(layout, contribution.data(), *result, ready, 2, part));
+    value_or_throw(group.all_reduce_fast(layout, contribution.bytes().first(size_bytes), *result, ready, 2, part));
   value_or_throw(group.finish());
   return download(where, result->bytes());
 }

@@ -69,7 +69,7 @@ class scene {
     auto memory = value_or_throw(device_memory::make(where, std::max<std::size_t>(bytes.size(), 16)));
     auto pinned = value_or_throw(pinned_memory::make(where, std::max<std::size_t>(bytes.size(), 1)));
     std::ranges::copy(bytes, pinned.data());
-    value_or_throw(stream.copy(memory.data(), pinned.data(), bytes.size()));
+    value_or_throw(stream.copy(memory.address(), pinned.data(), bytes.size()));
     value_or_throw(stream.synchronize());
     return memory;
   }
@@ -96,7 +96,7 @@ void check_pass(scene& on, dtype type, reduce_op op, std::size_t count, std::uin
   for (std::size_t k = 0; k < count; ++k) {
     operands.push_back(special_bytes((bytes + 7) / 8 * 8, static_cast<std::uint32_t>(k + 1)));
     memory.push_back(on.upload(operands.back()));
-    pointers.push_back(memory.back().data());
+    pointers.push_back(memory.back().address());
   }
   auto out = value_or_throw(device_memory::make(on.where, bytes + 16));
   device_reduction pass;
@@ -104,7 +104,7 @@ void check_pass(scene& on, dtype type, reduce_op op, std::size_t count, std::uin
   pass.op = op;
   pass.elements = elements;
   pass.operands = pointers;
-  pass.out = out.data();
+  pass.out = out.address();
   pass.is_final = is_final;
   pass.divisor = divisor;
   value_or_throw(on.where->reduce(pass, on.stream.handle()));
@@ -209,7 +209,7 @@ TEST_CASE("kernels widen every 16-bit float, and round f32 back, as the host doe
     widen(type, wanted.data(), halves.data(), 65536);
     auto in = on.upload(halves);
     auto out = value_or_throw(device_memory::make(where, wanted.size()));
-    value_or_throw(where->widen(type, out.data(), in.data(), 65536, on.stream.handle()));
+    value_or_throw(where->widen(type, out.address(), in.address(), 65536, on.stream.handle()));
     CHECK(on.result(out, wanted.size()) == wanted);
     check_pass(on, type, reduce_op::sum, 1, 500'000, true, 1);
   }
@@ -282,10 +282,10 @@ TEST_CASE("a stream waits for another's event") {
   auto host = value_or_throw(pinned_memory::make(where, size_bytes));
   std::fill_n(host.data(), size_bytes, std::byte{7});
   for (int i = 0; i < 8; ++i)
-    value_or_throw(on.stream.copy(a.data(), host.data(), size_bytes));
+    value_or_throw(on.stream.copy(a.address(), host.data(), size_bytes));
   value_or_throw(event.record(on.stream));
   value_or_throw(event.hold(other));
-  value_or_throw(other.copy(b.data(), a.data(), size_bytes));
+  value_or_throw(other.copy(b.address(), a.address(), size_bytes));
   value_or_throw(other.synchronize());
   CHECK(value_or_throw(event.has_completed()));
   CHECK(on.result(b, 4096) == std::vector<std::byte>(4096, std::byte{7}));

@@ -70,14 +70,13 @@ TEST_CASE("after an abort every call returns its reason, and inconsistent argume
         errc::invalid_argument);
   CHECK(group->reduce_leaves(layout, 2, std::vector<shard_range>{{0, 1}, {1, 2}}, {}, *bucket, ready).error().code ==
         errc::invalid_argument);
-  CHECK(group->all_reduce_fast(layout, bucket->bytes().data(), *bucket, ready, 0).error().code ==
-        errc::invalid_argument);
+  CHECK(group->all_reduce_fast(layout, bucket->bytes(), *bucket, ready, 0).error().code == errc::invalid_argument);
   CHECK(group->finish());
   CHECK(reduce_on_device(*group, {layout, 2, {{0, 2}}}) == reference_root(layout, 2));
   group->abort({errc::stale_generation, "over"});
   group->abort({errc::timed_out, "later"});
   CHECK(group->finish().error() == error{errc::stale_generation, "over"});
-  CHECK(group->all_reduce_fast(layout, bucket->bytes().data(), *bucket, ready).error().message == "over");
+  CHECK(group->all_reduce_fast(layout, bucket->bytes(), *bucket, ready).error().message == "over");
 }
 
 TEST_CASE("a device that hangs ends the process, unless it continues while the permit is awaited") {

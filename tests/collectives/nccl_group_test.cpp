@@ -102,7 +102,7 @@ std::vector<error> reduce_without(nccl_ranks& ranks, std::uint32_t lost, const e
     auto ready = value_or_throw(device_event::make(group.where()));
     auto bucket = value_or_throw(group.make_bucket(layout));
     auto memory = value_or_throw(group.allocate(layout.size_bytes()));
-    value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+    value_or_throw(group.all_reduce_fast(layout, memory.bytes(), *bucket, ready));
     std::thread control{[&] { group.abort(reason); }};
     if (auto done = group.finish(); !done)
       result[rank] = done.error();
@@ -157,10 +157,10 @@ TEST_CASE("buffers are registered once per communicator, and outlive it") {
     if (!buckets[rank]) {
       memory[rank] = value_or_throw(group.allocate(layout.size_bytes()));
       buckets[rank] = value_or_throw(group.make_bucket(layout));
-      std::fill_n(memory[rank].data(), layout.size_bytes(), std::byte{0});
+      std::fill_n(memory[rank].address(), layout.size_bytes(), std::byte{0});
     }
     for (int step = 0; step < 3; ++step) {
-      value_or_throw(group.all_reduce_fast(layout, memory[rank].data(), *buckets[rank], ready));
+      value_or_throw(group.all_reduce_fast(layout, memory[rank].bytes(), *buckets[rank], ready));
       value_or_throw(group.finish());
     }
   };
@@ -327,7 +327,7 @@ TEST_CASE("an error names the failed NCCL call") {
   auto bucket = value_or_throw(group.make_bucket(layout));
   auto memory = value_or_throw(group.allocate(layout.size_bytes()));
   fake_nccl::all_reduce_result = nccl::invalid_usage;
-  value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+  value_or_throw(group.all_reduce_fast(layout, memory.bytes(), *bucket, ready));
   const auto done = group.finish();
   fake_nccl::all_reduce_result = nccl::success;
   REQUIRE(!done);
@@ -411,7 +411,7 @@ TEST_CASE("an expired deadline names call, rank and device") {
   auto ready = value_or_throw(device_event::make(group.where()));
   auto bucket = value_or_throw(group.make_bucket(layout));
   auto memory = value_or_throw(group.allocate(layout.size_bytes()));
-  value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+  value_or_throw(group.all_reduce_fast(layout, memory.bytes(), *bucket, ready));
   const auto done = group.finish();
   REQUIRE(!done);
   INFO(done.error().message);

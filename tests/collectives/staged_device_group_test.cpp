@@ -92,7 +92,7 @@ TEST_CASE("an abort ends the waits for a missing rank, and the host's group with
   auto ready = value_or_throw(device_event::make(where));
   auto bucket = value_or_throw(group->make_bucket(layout));
   auto memory = value_or_throw(group->allocate(layout.size_bytes()));
-  value_or_throw(group->all_reduce_fast(layout, memory.data(), *bucket, ready));
+  value_or_throw(group->all_reduce_fast(layout, memory.bytes(), *bucket, ready));
   group->abort({errc::aborted, "worker 1 is lost"});
   const auto done = group->finish();
   REQUIRE(!done);
@@ -122,7 +122,7 @@ TEST_CASE("an error of the host's group names call and rank of the device group"
   auto ready = value_or_throw(device_event::make(where));
   auto bucket = value_or_throw(group->make_bucket(layout));
   auto memory = value_or_throw(group->allocate(layout.size_bytes()));
-  value_or_throw(group->all_reduce_fast(layout, memory.data(), *bucket, ready));
+  value_or_throw(group->all_reduce_fast(layout, memory.bytes(), *bucket, ready));
   hosts.leave(1);
   const auto done = group->finish();
   REQUIRE(!done);

@@ -47,12 +47,12 @@ void check_door(const std::shared_ptr<device>& where) {
   auto first = pattern(half, 1);
   std::ranges::copy(first, source.bytes().begin());
   for (int i = 0; i < 20; ++i) {
-    REQUIRE(stream.copy(memory.data(), source.data(), half));
+    REQUIRE(stream.copy(memory.address(), source.data(), half));
     std::vector<std::byte> got(half);
     REQUIRE(tensor->read(0, got));
     CHECK(got == first);
     auto second = pattern(half, 2);
-    REQUIRE(stream.copy(memory.data(), source.data(), half));
+    REQUIRE(stream.copy(memory.address(), source.data(), half));
     REQUIRE(tensor->write(0, second));
     REQUIRE(tensor->read(0, got));
     CHECK(got == second);

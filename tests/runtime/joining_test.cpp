@@ -82,6 +82,7 @@ step_plan plan_of(std::uint64_t steps) {
 }
 
 using collectives::testing::fake_device;
+using collectives::testing::on_host;
 
 expected<std::shared_ptr<collectives::device>> fake_gpu(std::uint32_t seed) {
   fake_device::options options;
@@ -100,15 +101,16 @@ class placed_weights {
     }
     gpu_ = value_or_throw(collectives::device_memory::make(ctx.gpu(), elements * sizeof(float)));
     std::ranges::fill(values(), 0.0f);
-    ctx.track_on_gpu("weights", values());
+    ctx.track_on_gpu("weights", gpu_.bytes().as<float>());
   }
 
   void run(std::function<void()> work) {
     on_gpu_ ? value_or_throw(fake_device::run_on(ctx_.gpu_stream().handle(), std::move(work))) : work();
   }
 
-  void add(step& step) {
-    auto gradient = on_gpu_ ? step.all_reduce_on_gpu() : step.all_reduce();
+  template <class Step>
+  void add(Step& step) {
+    auto gradient = on_host(step.all_reduce());
     run([weights = values(), gradient] {
       for (std::size_t i = 0; i < gradient.size(); ++i)
         weights[i] += gradient[i];
@@ -124,16 +126,22 @@ class placed_weights {
   }
 
  private:
-  std::span<float> values() {
-    return on_gpu_ ? std::span{reinterpret_cast<float*>(gpu_.data()), gpu_.size_bytes() / sizeof(float)}
-                   : std::span{host_};
-  }
+  std::span<float> values() { return on_gpu_ ? on_host(gpu_.bytes().as<float>()) : std::span{host_}; }
 
   train_context& ctx_;
   bool on_gpu_;
   std::vector<float> host_;
   collectives::device_memory gpu_;
 };
+
+/// The same body for a plan in host memory and for one on a GPU.
+template <class Body>
+void for_each_step(train_context& ctx, const step_plan& plan, bool on_gpu, Body body) {
+  if (on_gpu)
+    ctx.for_each_step(device_plan{plan}, [&](device_step& step) { body(step); });
+  else
+    ctx.for_each_step(plan, [&](step& step) { body(step); });
+}
 
 /// A driver of two workers that both live: every regroup is of the same two, as `decide_regroup` decides.
 class two_survivors {
@@ -240,11 +248,9 @@ std::vector<ended> lose_once(const std::filesystem::path& directory, std::chrono
     threads.emplace_back([&, rank] {
       results[rank].result = sessions[rank]->run([&](train_context& ctx) {
         placed_weights weights{ctx, elements, on_gpu};
-        auto plan = plan_of(steps);
-        plan.on_gpu = on_gpu;
-        ctx.for_each_step(plan, [&](step& step) {
+        for_each_step(ctx, plan_of(steps), on_gpu, [&](auto& step) {
           for (auto& shard : step.shards())
-            weights.run([gradient = on_gpu ? shard.gpu_gradient() : shard.gradient()] { gradient[0] += 1; });
+            weights.run([gradient = on_host(shard.gradient())] { gradient[0] += 1; });
           ++bodies;
           weights.add(step);
         });
@@ -392,7 +398,7 @@ struct joiner {
   std::vector<std::uint64_t> applied;
   std::vector<double> evaluated;
 
-  worker_finished follow(joiners_link& link, const std::function<void(step&)>& before = {}, bool on_gpu = false) {
+  worker_finished follow(joiners_link& link, const std::function<void(basic_step&)>& before = {}, bool on_gpu = false) {
     auto begin = begin_at(scratch.path(), 1);
     begin.device.gpus = on_gpu ? 1 : 0;
     begin.place.rank = {1};
@@ -403,13 +409,11 @@ struct joiner {
     train_context::impl session{begin, link, std::move(factories)};
     return session.run([&](train_context& ctx) {
       placed_weights placed{ctx, weights.size(), on_gpu};
-      auto plan = plan_of(100);
-      plan.on_gpu = on_gpu;
-      ctx.for_each_step(plan, [&](step& step) {
+      for_each_step(ctx, plan_of(100), on_gpu, [&](auto& step) {
         if (before)
           before(step);
         for (auto& shard : step.shards())
-          placed.run([gradient = on_gpu ? shard.gpu_gradient() : shard.gradient()] { gradient[0] += 1; });
+          placed.run([gradient = on_host(shard.gradient())] { gradient[0] += 1; });
         placed.add(step);
         applied.push_back(step.number());
         weights = placed.copy();
@@ -458,7 +462,7 @@ TEST_CASE("a joiner whose sources are gone asks again, without a state") {
   auto other = std::make_unique<incumbent>(addresses, 6);
   other->reduce(8);
   joiner joins;
-  auto end = joins.follow(link, [&](step& step) {
+  auto end = joins.follow(link, [&](basic_step& step) {
     if (step.number() == 8)
       other.reset();
   });

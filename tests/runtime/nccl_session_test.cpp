@@ -34,6 +34,7 @@ using namespace troupe;
 using namespace std::chrono_literals;
 using collectives::testing::fake_device;
 using collectives::testing::fake_nccl;
+using collectives::testing::on_host;
 
 /// Sessions whose workers have a GPU each, so that their gradients go over NCCL: driver, GPUs and NCCL are fake.
 namespace {
@@ -134,7 +135,7 @@ class fake_run {
 
   /// A worker's process ends in its step 5, before its part of the reduction is done.
   void lose_in_step_5(worker_id worker, const std::function<void()>& before = {}) {
-    while_reducing = [this, worker, before](train_context&, step& step, std::uint32_t mine) {
+    while_reducing = [this, worker, before](train_context&, device_step& step, std::uint32_t mine) {
       if (mine != worker.value || step.number() != 5)
         return;
       if (before)
@@ -200,7 +201,7 @@ class fake_run {
   /// Why a worker has no group in this generation, if it is not to have one.
   std::function<std::optional<error>(std::uint32_t worker, generation_id)> refuse;
   /// Done in a body whose reduction is under way.
-  std::function<void(train_context&, step&, std::uint32_t worker)> while_reducing;
+  std::function<void(train_context&, device_step&, std::uint32_t worker)> while_reducing;
   std::vector<exit_request> asked;
   std::vector<exit_withdrawn> withdrawn;
   /// What is said to who asks for leave; without it, all hangs come back by then.
@@ -213,9 +214,9 @@ class fake_run {
  private:
   void run_steps(train_context& ctx, std::uint32_t worker, std::uint64_t steps) {
     auto memory = value_or_throw(collectives::device_memory::make(ctx.gpu(), elements * sizeof(float)));
-    auto values = std::span{reinterpret_cast<float*>(memory.data()), elements};
+    auto values = on_host(memory.bytes().as<float>());
     std::ranges::fill(values, 0.0f);
-    ctx.track_on_gpu("weights", values);
+    ctx.track_on_gpu("weights", memory.bytes().as<float>());
     const auto on_stream = [&](std::function<void()> work) {
       value_or_throw(fake_device::run_on(ctx.gpu_stream().handle(), std::move(work)));
     };
@@ -225,15 +226,14 @@ class fake_run {
     plan.gradient_elements = elements;
     plan.bucket_bytes = elements * sizeof(float) / 2;
     plan.steps = steps;
-    plan.on_gpu = true;
-    ctx.for_each_step(plan, [&](step& step) {
+    ctx.for_each_step(device_plan{plan}, [&](device_step& step) {
       for (auto& shard : step.shards()) {
-        on_stream([gradient = shard.gpu_gradient()] { gradient[0] += 1; });
+        on_stream([gradient = on_host(shard.gradient())] { gradient[0] += 1; });
         shard.mark_ready(0, elements);
       }
       if (while_reducing)
         while_reducing(ctx, step, worker);
-      auto sum = step.all_reduce_on_gpu();
+      auto sum = on_host(step.all_reduce());
       on_stream([values, sum] {
         for (std::size_t i = 0; i < sum.size(); ++i)
           values[i] += sum[i];
@@ -523,7 +523,7 @@ TEST_CASE("a last copy that cannot be saved is told, with the reason") {
 
 TEST_CASE("a training function that leaves a step while its GPUs reduce ends with its own error") {
   fake_run run{2};
-  run.while_reducing = [](train_context&, step& step, std::uint32_t worker) {
+  run.while_reducing = [](train_context&, device_step& step, std::uint32_t worker) {
     if (worker == 0 && step.number() == 3)
       throw std::runtime_error{"enough"};
   };
@@ -536,7 +536,7 @@ TEST_CASE("a training function that leaves a step while its GPUs reduce ends wit
 
 TEST_CASE("a worker that loses its place while its GPUs reduce ends in words") {
   fake_run run{2};
-  run.while_reducing = [&](train_context& ctx, step& step, std::uint32_t worker) {
+  run.while_reducing = [&](train_context& ctx, device_step& step, std::uint32_t worker) {
     if (worker != 0 || step.number() != 3)
       return;
     run.lose(worker_id{0});

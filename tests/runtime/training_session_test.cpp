@@ -1306,6 +1306,24 @@ TEST_CASE("a body that writes memory that no pointer leads to before all_reduce 
 }
 
 using collectives::testing::fake_device;
+using collectives::testing::on_host;
+
+template <class Plan, class Body>
+concept runs_steps = requires(train_context& ctx, const Plan& plan, const Body& body) {
+  ctx.for_each_step(plan, body);
+};
+template <class Shard>
+concept adds_metrics = requires(Shard& x) {
+  x.add("loss", 1.0);
+};
+template <class Shard>
+concept contributes = requires(Shard& x, std::span<const float> gradient) {
+  x.contribute(gradient);
+};
+template <class Gradient>
+concept reads_elements = requires(const Gradient& x) {
+  x[0];
+};
 
 /// The same training with everything in memory of a GPU: the same arithmetic, as work on the context's stream.
 outcome train_on_gpus(session_group& group, const settings& config, std::uint64_t batch) {
@@ -1313,23 +1331,21 @@ outcome train_on_gpus(session_group& group, const settings& config, std::uint64_
   result.models.assign(config.workers, model{0});
   result.finished = group.run([&](train_context& ctx) {
     auto memory = value_or_throw(collectives::device_memory::make(ctx.gpu(), sizeof(model)));
-    auto& mine = *new (memory.data()) model{ctx.seed()};
-    ctx.track_on_gpu("weights", std::span<float>{mine.weights});
-    ctx.track_on_gpu("momentum", std::span<float>{mine.momentum});
+    auto& mine = *new (memory.address()) model{ctx.seed()};
+    ctx.track_on_gpu("weights", device_span{std::data(mine.weights), std::size(mine.weights)});
+    ctx.track_on_gpu("momentum", device_span{std::data(mine.momentum), std::size(mine.momentum)});
     auto* stream = ctx.gpu_stream().handle();
-    auto plan = plan_with(batch);
-    plan.on_gpu = true;
-    ctx.for_each_step(plan, [&](step& step) {
+    ctx.for_each_step(device_plan{plan_with(batch)}, [&](device_step& step) {
       for (auto& shard : step.shards()) {
         auto work = [&mine, samples = std::vector(shard.samples().begin(), shard.samples().end()),
-                     random = shard.random(), gradient = shard.gpu_gradient(),
-                     loss = shard.gpu_metric("loss")]() mutable {
+                     random = shard.random(), gradient = on_host(shard.gradient()),
+                     loss = shard.metric("loss").address()]() mutable {
           for (auto index : samples)
             *loss += mine.add_gradient(data()[index], static_cast<float>(random.uniform()), gradient);
         };
         value_or_throw(fake_device::run_on(stream, work));
       }
-      auto gradient = step.all_reduce_on_gpu();
+      auto gradient = on_host(step.all_reduce());
       value_or_throw(
           fake_device::run_on(stream, [&mine, gradient, number = step.number()] { mine.apply(gradient, number); }));
       step.report({{"loss", step.mean_loss()}});
@@ -1384,19 +1400,19 @@ TEST_CASE("a gradient on a GPU that is reduced in parts while it is computed has
       std::vector<float> host(elements);
       auto memory = on_gpu ? value_or_throw(collectives::device_memory::make(ctx.gpu(), elements * sizeof(float)))
                            : collectives::device_memory{};
-      auto weights = on_gpu ? std::span{reinterpret_cast<float*>(memory.data()), elements} : std::span{host};
+      auto on_device = memory.bytes().as<float>();
+      auto weights = on_gpu ? on_host(on_device) : std::span{host};
       std::ranges::fill(weights, 1.0f);
-      on_gpu ? ctx.track_on_gpu("weights", weights) : ctx.state().track("weights", weights);
+      on_gpu ? ctx.track_on_gpu("weights", on_device) : ctx.state().track("weights", weights);
       auto run = [&](std::function<void()> work) {
         on_gpu ? value_or_throw(fake_device::run_on(ctx.gpu_stream().handle(), std::move(work))) : work();
       };
       auto plan = plan_with(24);
       plan.gradient_elements = elements;
       plan.bucket_bytes = bucket_bytes;
-      plan.on_gpu = on_gpu;
-      ctx.for_each_step(plan, [&](step& step) {
+      auto body = [&](auto& step) {
         for (auto& shard : step.shards()) {
-          auto gradient = on_gpu ? shard.gpu_gradient() : shard.gradient();
+          auto gradient = on_host(shard.gradient());
           for (auto first : {3000u, 700u, 0u}) {
             auto last = first == 3000 ? 5000u : first == 700 ? 3000u : 700u;
             run([=, v = shard.id().value] {
@@ -1406,14 +1422,16 @@ TEST_CASE("a gradient on a GPU that is reduced in parts while it is computed has
             shard.mark_ready(first, last - first);
           }
         }
-        auto mean = on_gpu ? step.all_reduce_on_gpu() : step.all_reduce();
+        auto mean = on_host(step.all_reduce());
         run([=] {
           for (std::size_t i = 0; i < elements; ++i)
             weights[i] -= mean[i];
         });
-      });
-      if (on_gpu)
-        value_or_throw(ctx.gpu()->synchronize());
+      };
+      if (!on_gpu)
+        return ctx.for_each_step(plan, [&](step& step) { body(step); });
+      ctx.for_each_step(device_plan{plan}, [&](device_step& step) { body(step); });
+      value_or_throw(ctx.gpu()->synchronize());
     });
     CHECK(finished[0].reason == error{});
     return finished[0].state_sha256;
@@ -1424,41 +1442,30 @@ TEST_CASE("a gradient on a GPU that is reduced in parts while it is computed has
     CHECK(train_with(true, bucket_bytes) == wanted);
 }
 
-TEST_CASE("a plan on a GPU and one on the CPU are not mixed up, and a worker without a GPU has none") {
+TEST_CASE("what belongs to a plan on a GPU does not compile with one on the CPU, nor the other way round") {
+  constexpr auto host_body = [](step&) {};
+  constexpr auto device_body = [](device_step&) {};
+  static_assert(runs_steps<step_plan, decltype(host_body)> && runs_steps<device_plan, decltype(device_body)>);
+  static_assert(!runs_steps<step_plan, decltype(device_body)> && !runs_steps<device_plan, decltype(host_body)>);
+  static_assert(!std::is_convertible_v<step_plan, device_plan> && !std::is_convertible_v<device_plan, step_plan>);
+  static_assert(adds_metrics<shard> && !adds_metrics<device_shard>);
+  static_assert(contributes<shard> && !contributes<device_shard>);
+  static_assert(reads_elements<decltype(std::declval<step&>().all_reduce())>);
+  static_assert(!reads_elements<decltype(std::declval<device_step&>().all_reduce())>);
+}
+
+TEST_CASE("a metric on a GPU has a name of the plan's, and a worker without a GPU has none") {
   settings config;
-  auto on_gpu = [&](bool is, const std::function<void(step&)>& body) {
-    config.has_gpus = true;
-    return reason_of(
-        [&](train_context& ctx) {
-          auto plan = plan_with(24);
-          plan.on_gpu = is;
-          ctx.for_each_step(plan, body);
-        },
-        config);
-  };
-  auto all_shards = [](step& step, const std::function<void(shard&)>& f) {
-    for (auto& shard : step.shards())
-      f(shard);
-  };
-  auto wrong = on_gpu(true, [&](step& step) {
-    all_shards(step, [](shard& x) { CHECK(x.gradient().empty()); });
-    std::ignore = step.all_reduce();
-  });
-  CHECK(contains(wrong.message, "all_reduce_on_gpu"));
-  wrong = on_gpu(false, [&](step& step) {
-    all_shards(step, [](shard& x) { CHECK(x.gpu_gradient().empty()); });
-    std::ignore = step.all_reduce_on_gpu();
-  });
-  CHECK(contains(wrong.message, "step_plan.on_gpu"));
-  CHECK(contains(on_gpu(true, [&](step& step) { all_shards(step, [](shard& x) { x.add("loss", 1); }); }).message,
-                 "shard.gpu_metric()"));
-  CHECK(contains(
-      on_gpu(false, [&](step& step) { all_shards(step, [](shard& x) { std::ignore = x.gpu_metric("loss"); }); })
-          .message,
-      "shard.add()"));
-  CHECK(contains(
-      on_gpu(true, [&](step& step) { all_shards(step, [](shard& x) { std::ignore = x.gpu_metric("gain"); }); }).message,
-      "gain"));
+  config.has_gpus = true;
+  auto wrong = reason_of(
+      [](train_context& ctx) {
+        ctx.for_each_step(device_plan{plan_with(24)}, [](device_step& step) {
+          for (auto& shard : step.shards())
+            std::ignore = shard.metric("gain");
+        });
+      },
+      config);
+  CHECK(contains(wrong.message, "gain"));
   auto none = reason_of([](train_context& ctx) { std::ignore = ctx.gpu(); });
   CHECK(none.code == errc::invalid_argument);
   CHECK(contains(none.message, "scaling.use_gpu"));

@@ -23,6 +23,16 @@
 
 namespace troupe::collectives::testing {
 
+/// The memory of a fake device is the host's.
+template <class T>
+std::span<T> on_host(device_span<T> values) {
+  return {values.address(), values.size()};
+}
+template <class T>
+std::span<T> on_host(std::span<T> values) {
+  return values;
+}
+
 /// Stands in for a GPU: device memory is host memory, kernels are loops on the host, and each stream is a thread with
 /// random pauses. Code that forgets to wait for an event, or reuses memory too early, usually fails with it. It tests
 /// nothing about CUDA; tests labelled `gpu` do.

@@ -148,14 +148,13 @@ void train_language_on_gpu(troupe::train_context& ctx) {
   plan.batch_samples = load.batch;
   plan.steps = ctx.steps();
   plan.gradient_elements = model.shape.parameter_elements();
-  plan.on_gpu = true;
   clock_type::time_point start;
-  ctx.for_each_step(plan, [&](troupe::step& step) {
+  ctx.for_each_step(troupe::device_plan{plan}, [&](troupe::device_step& step) {
     network.begin_step();
     for (auto& shard : step.shards())
-      network.forward_backward(shard.samples(), shard.gpu_gradient().data(), shard.gpu_metric("loss"),
+      network.forward_backward(shard.samples(), shard.gradient(), shard.metric("loss"),
                                [&](std::size_t first, std::size_t count) { shard.mark_ready(first, count); });
-    network.update(step.id(), step.all_reduce_on_gpu().data());
+    network.update(step.id(), step.all_reduce());
     if (step.number() == 1)
       start = now();
     if (step.last())
@@ -177,28 +176,27 @@ double bare_gpu_loop(const std::string& text, std::uint64_t steps, const gpu_loa
   auto gradient = troupe::value_or_throw(device_memory::make(gpu, elements * sizeof(float)));
   auto loss = troupe::value_or_throw(device_memory::make(gpu, sizeof(double)));
   auto loss_here = troupe::value_or_throw(pinned_memory::make(gpu, sizeof(double)));
-  auto* values = reinterpret_cast<float*>(gradient.data());
-  const std::array<const std::byte*, 1> operand{gradient.data()};
+  const auto values = gradient.bytes().as<float>();
+  const std::array<const std::byte*, 1> operand{gradient.address()};
   device_reduction mean;
   mean.elements = elements;
   mean.operands = operand;
-  mean.out = gradient.data();
+  mean.out = gradient.address();
   mean.is_final = true;
   mean.divisor = load.batch;
   std::vector<std::uint64_t> samples;
   clock_type::time_point start;
   for (std::uint64_t k = 1; k <= steps; ++k) {
     network.begin_step();
-    troupe::value_or_throw(stream.clear(gradient.data(), gradient.size_bytes()));
-    troupe::value_or_throw(stream.clear(loss.data(), loss.size_bytes()));
+    troupe::value_or_throw(stream.clear(gradient.address(), gradient.size_bytes()));
+    troupe::value_or_throw(stream.clear(loss.address(), loss.size_bytes()));
     for (std::uint32_t v = 0; v < shards; ++v) {
       order.samples_of(troupe::step_id{k}, troupe::shard_id{v}, samples);
-      network.forward_backward(samples, values, reinterpret_cast<double*>(loss.data()),
-                               [](std::size_t, std::size_t) {});
+      network.forward_backward(samples, values, loss.bytes().as<double>(), [](std::size_t, std::size_t) {});
     }
     troupe::value_or_throw(gpu->reduce(mean, stream.handle()));
     network.update(troupe::step_id{k}, values);
-    troupe::value_or_throw(stream.copy(loss_here.data(), loss.data(), sizeof(double)));
+    troupe::value_or_throw(stream.copy(loss_here.data(), loss.address(), sizeof(double)));
     troupe::value_or_throw(stream.synchronize());
     if (k == 1)
       start = clock_type::now();

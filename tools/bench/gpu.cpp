@@ -58,23 +58,23 @@ void measure_kernels(const std::shared_ptr<device>& where, const options& x) {
   std::vector<device_memory> operands;
   for (int i = 0; i < 8; ++i) {
     operands.push_back(value_or_throw(device_memory::make(where, size_bytes)));
-    value_or_throw(stream.clear(operands.back().data(), size_bytes));
+    value_or_throw(stream.clear(operands.back().address(), size_bytes));
   }
   auto out = value_or_throw(device_memory::make(where, size_bytes));
   const auto copy = [&] {
     for (int i = 0; i < repetitions; ++i)
-      value_or_throw(stream.copy(out.data(), operands[0].data(), size_bytes));
+      value_or_throw(stream.copy(out.address(), operands[0].address(), size_bytes));
     value_or_throw(stream.synchronize());
   };
   const auto sum = [&](dtype type, std::size_t count, bool is_final) {
     std::vector<const std::byte*> pointers;
     for (std::size_t i = 0; i < count; ++i)
-      pointers.push_back(operands[i].data());
+      pointers.push_back(operands[i].address());
     device_reduction pass;
     pass.type = type;
     pass.elements = size_bytes / size_of(sum_type(type));
     pass.operands = pointers;
-    pass.out = out.data();
+    pass.out = out.address();
     pass.is_final = is_final;
     pass.divisor = is_final ? 7 : 1;
     for (int i = 0; i < repetitions; ++i)
@@ -186,14 +186,14 @@ void measure_staging(const std::shared_ptr<device>& where, const options& x, std
     mine.sum_on_host = value_or_throw(mine.host->make_bucket(layout, cut_bucket(layout, 4 << 20)));
     mine.stream = value_or_throw(device_stream::make(where));
     mine.ready = value_or_throw(device_event::make(where));
-    value_or_throw(mine.stream.clear(mine.partial.data(), layout.size_bytes()));
+    value_or_throw(mine.stream.clear(mine.partial.address(), layout.size_bytes()));
     value_or_throw(mine.ready.record(mine.stream));
   });
   const auto staged = [&] {
     in_threads(n, [&](std::uint32_t rank) {
       auto& mine = ranks[rank];
       const auto nodes = maximal_nodes(n, ownership[rank]);
-      const leaf_partial partial{nodes[0], mine.partial.data()};
+      const leaf_partial partial{nodes[0], mine.partial.address()};
       for (std::size_t part = 0; part < mine.result->parts().size(); ++part)
         value_or_throw(
             mine.group->reduce_leaves(layout, n, ownership, {&partial, 1}, *mine.result, mine.ready, 1, part));
@@ -206,8 +206,8 @@ void measure_staging(const std::shared_ptr<device>& where, const options& x, std
   auto to = value_or_throw(pinned_memory::make(where, size_bytes));
   const auto bare = [&] {
     for (std::uint32_t i = 0; i < n; ++i) {
-      value_or_throw(down.copy(to.data(), ranks[i].partial.data(), size_bytes));
-      value_or_throw(up.copy(ranks[n - 1 - i].partial.data(), from.data(), size_bytes));
+      value_or_throw(down.copy(to.data(), ranks[i].partial.address(), size_bytes));
+      value_or_throw(up.copy(ranks[n - 1 - i].partial.address(), from.data(), size_bytes));
     }
     value_or_throw(down.synchronize());
     value_or_throw(up.synchronize());
@@ -253,10 +253,10 @@ void measure_nccl(const std::shared_ptr<device>& where, const options& x) {
   auto partial = value_or_throw(group->allocate(size_bytes));
   auto result = value_or_throw(group->make_bucket(layout, cut_bucket(layout, 64 << 20)));
   auto copy = value_or_throw(device_memory::make(where, size_bytes));
-  value_or_throw(stream.clear(partial.data(), size_bytes));
+  value_or_throw(stream.clear(partial.address(), size_bytes));
   value_or_throw(ready.record(stream));
   const std::vector<shard_range> ownership = {{0, 1}};
-  const leaf_partial mine{maximal_nodes(1, {0, 1})[0], partial.data()};
+  const leaf_partial mine{maximal_nodes(1, {0, 1})[0], partial.address()};
   const auto times = medians(
       x.runs, {[&] {
                  for (int i = 0; i < repetitions; ++i)
@@ -266,7 +266,7 @@ void measure_nccl(const std::shared_ptr<device>& where, const options& x) {
                },
                [&] {
                  for (int i = 0; i < repetitions; ++i)
-                   value_or_throw(stream.copy(copy.data(), partial.data(), size_bytes));
+                   value_or_throw(stream.copy(copy.address(), partial.address(), size_bytes));
                  value_or_throw(stream.synchronize());
                }});
   const auto bytes = 2.0 * static_cast<double>(size_bytes) * repetitions;

@@ -77,15 +77,15 @@ expected<void> basic_device_group::reduce_leaves(const bucket_layout& layout, st
   return begin(std::move(what), ready, &basic_device_group::reduce_exactly);
 }
 
-expected<void> basic_device_group::all_reduce_fast(const bucket_layout& layout, const std::byte* contribution,
-                                                   device_bucket& result, const device_event& ready,
-                                                   std::uint64_t divisor, std::size_t part) {
-  TROUPE_TRY(check_contribution(layout, {contribution, layout.size_bytes()}, divisor));
+expected<void> basic_device_group::all_reduce_fast(const bucket_layout& layout,
+                                                   device_span<const std::byte> contribution, device_bucket& result,
+                                                   const device_event& ready, std::uint64_t divisor, std::size_t part) {
+  TROUPE_TRY(check_contribution(layout, {contribution.address(), contribution.size()}, divisor));
   TROUPE_TRY(check_made_here<own_device_bucket>(result, layout, part));
   reduction what;
   what.call = fmt::format("all_reduce_fast #{} (part {})", ++sequence_, part);
   what.layout = layout;
-  what.operands = {{tree_node{}, contribution}};
+  what.operands = {{tree_node{}, contribution.address()}};
   what.result = static_cast<own_device_bucket*>(&result);
   what.divisor = divisor;
   what.part = part;

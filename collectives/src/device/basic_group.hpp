@@ -25,9 +25,9 @@ class own_device_bucket : public device_bucket {
   own_device_bucket(device_memory memory, std::uint64_t size_bytes, std::vector<byte_range> parts)
       : memory_(std::move(memory)), size_bytes_(size_bytes), parts_(std::move(parts)) {}
 
-  std::span<const std::byte> bytes() const noexcept override { return {memory_.data(), size_bytes_}; }
+  device_span<const std::byte> bytes() const noexcept override { return memory_.bytes().first(size_bytes_); }
   std::span<const byte_range> parts() const noexcept override { return parts_; }
-  [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
+  [[nodiscard]] std::byte* data() const noexcept { return memory_.address(); }
 
  private:
   device_memory memory_;
@@ -55,8 +55,9 @@ class basic_device_group : public device_group {
                                std::span<const shard_range> ownership, std::span<const leaf_partial> partials,
                                device_bucket& result, const device_event& ready, std::uint64_t divisor,
                                std::size_t part) override;
-  expected<void> all_reduce_fast(const bucket_layout& layout, const std::byte* contribution, device_bucket& result,
-                                 const device_event& ready, std::uint64_t divisor, std::size_t part) override;
+  expected<void> all_reduce_fast(const bucket_layout& layout, device_span<const std::byte> contribution,
+                                 device_bucket& result, const device_event& ready, std::uint64_t divisor,
+                                 std::size_t part) override;
   expected<void> finish() override;
   void abort(error reason) noexcept override;
   bool awaits_own_gpu() const noexcept override { return progress_.awaits_own_gpu(); }

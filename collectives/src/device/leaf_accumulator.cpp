@@ -45,14 +45,14 @@ struct device_leaf_accumulator::state {
 
   expected<void> run(const accumulation_plan::operation& x, byte_range part, byte_range part_in_sums,
                      const device_stream& stream) {
-    auto* target = buffers[x.target].data() + part_in_sums.first;
+    auto* target = buffers[x.target].address() + part_in_sums.first;
     switch (x.what) {
     case accumulation_plan::operation::kind::widen:
-      return arithmetic.widen(layout, contribution.data() + part.first, part, target, stream.handle());
+      return arithmetic.widen(layout, contribution.address() + part.first, part, target, stream.handle());
     case accumulation_plan::operation::kind::clear:
       return where->clear(target, part_in_sums.size_bytes(), stream.handle());
     case accumulation_plan::operation::kind::add: {
-      const std::byte* operands[] = {target, buffers[x.source].data() + part_in_sums.first};
+      const std::byte* operands[] = {target, buffers[x.source].address() + part_in_sums.first};
       return arithmetic.add(sums, operands, part_in_sums, target, stream.handle());
     }
     }
@@ -86,7 +86,7 @@ void device_leaf_accumulator::begin(shard_range range) {
   state_->partials.clear();
 }
 
-expected<std::span<std::byte>> device_leaf_accumulator::next(shard_id shard, const device_stream& stream) {
+expected<device_span<std::byte>> device_leaf_accumulator::next(shard_id shard, const device_stream& stream) {
   auto& x = *state_;
   x.plan.advance_to(shard);
   TROUPE_TRY(x.make_buffers());
@@ -98,9 +98,9 @@ expected<std::span<std::byte>> device_leaf_accumulator::next(shard_id shard, con
     TROUPE_TRY(auto made, device_memory::make(x.where, size_bytes));
     x.contribution = std::move(made);
   }
-  auto* data = x.is_narrow() ? x.contribution.data() : x.buffers[leaf].data();
+  auto* data = x.is_narrow() ? x.contribution.address() : x.buffers[leaf].address();
   TROUPE_TRY(x.where->clear(data, size_bytes, stream.handle()));
-  return std::span{data, size_bytes};
+  return device_span{data, size_bytes};
 }
 
 expected<void> device_leaf_accumulator::close(const device_stream&) {
@@ -108,7 +108,7 @@ expected<void> device_leaf_accumulator::close(const device_stream&) {
   x.plan.close();
   TROUPE_TRY(x.make_buffers());
   for (const auto& entry : x.plan.sums())
-    x.partials.push_back({entry.node, x.buffers[entry.buffer].data()});
+    x.partials.push_back({entry.node, x.buffers[entry.buffer].address()});
   return {};
 }
 

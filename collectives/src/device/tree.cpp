@@ -9,7 +9,7 @@ expected<std::byte*> device_scratch::reserve(std::uint64_t size_bytes) {
     TROUPE_TRY(auto grown, device_memory::make(where_, std::max<std::uint64_t>(size_bytes, alignment_bytes)));
     blocks_.push_back(std::move(grown));
   }
-  return blocks_.back().data();
+  return blocks_.back().address();
 }
 
 /// `pieces` is the slice as a layout of its own.

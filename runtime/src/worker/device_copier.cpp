@@ -12,21 +12,21 @@ constexpr std::size_t half_bytes = std::size_t{4} << 20;
 /// Some of a GPU's memory, behind the copier.
 class gpu_tensor : public tensor_memory {
  public:
-  gpu_tensor(std::shared_ptr<device_copier> copier, std::span<std::byte> memory)
+  gpu_tensor(std::shared_ptr<device_copier> copier, device_span<std::byte> memory)
       : copier_(std::move(copier)), memory_(memory) {}
 
   std::uint64_t size_bytes() const noexcept override { return memory_.size(); }
   expected<void> read(std::uint64_t offset_bytes, std::span<std::byte> target) override {
-    return copier_->read(memory_.data() + offset_bytes, target);
+    return copier_->read(memory_.subspan(offset_bytes), target);
   }
   expected<void> write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
-    return copier_->write(memory_.data() + offset_bytes, source);
+    return copier_->write(memory_.subspan(offset_bytes), source);
   }
   std::shared_ptr<const void> prepare(std::span<std::byte> memory) override { return copier_->prepare(memory); }
 
  private:
   std::shared_ptr<device_copier> copier_;
-  std::span<std::byte> memory_;
+  device_span<std::byte> memory_;
 };
 
 } // namespace
@@ -49,7 +49,7 @@ expected<std::shared_ptr<device_copier>> device_copier::open(std::shared_ptr<col
   return result;
 }
 
-std::shared_ptr<tensor_memory> device_copier::tensor(std::span<std::byte> memory) {
+std::shared_ptr<tensor_memory> device_copier::tensor(device_span<std::byte> memory) {
   return std::make_shared<gpu_tensor>(shared_from_this(), memory);
 }
 
@@ -68,13 +68,13 @@ bool device_copier::is_prepared(std::span<const std::byte> memory) {
   return memory.data() + memory.size() <= begin + size;
 }
 
-expected<void> device_copier::read(const std::byte* from, std::span<std::byte> target) {
+expected<void> device_copier::read(device_span<const std::byte> from, std::span<std::byte> target) {
   if (target.empty())
     return {};
   if (auto done = follow(); !done)
     return done;
   if (is_prepared(target)) {
-    if (auto done = stream_.copy(target.data(), from, target.size()); !done)
+    if (auto done = stream_.copy(target.data(), from.address(), target.size()); !done)
       return done;
     return stream_.synchronize();
   }
@@ -82,7 +82,7 @@ expected<void> device_copier::read(const std::byte* from, std::span<std::byte> t
     auto& half = halves_[piece % 2];
     auto first = piece * half_bytes;
     auto size = std::min(target.size() - first, half_bytes);
-    if (auto done = stream_.copy(half.memory.data(), from + first, size); !done)
+    if (auto done = stream_.copy(half.memory.data(), from.subspan(first).address(), size); !done)
       return done;
     return half.done.record(stream_);
   };
@@ -104,7 +104,7 @@ expected<void> device_copier::read(const std::byte* from, std::span<std::byte> t
   return {};
 }
 
-expected<void> device_copier::write(std::byte* to, std::span<const std::byte> source) {
+expected<void> device_copier::write(device_span<std::byte> to, std::span<const std::byte> source) {
   if (source.empty())
     return {};
   if (auto done = follow(); !done)
@@ -117,7 +117,7 @@ expected<void> device_copier::write(std::byte* to, std::span<const std::byte> so
     if (auto done = half.done.synchronize(); !done)
       return done;
     std::ranges::copy(part, half.memory.bytes().begin());
-    if (auto begun = stream_.copy(to + piece * half_bytes, half.memory.data(), part.size()); !begun)
+    if (auto begun = stream_.copy(to.subspan(piece * half_bytes).address(), half.memory.data(), part.size()); !begun)
       return begun;
     if (auto done = half.done.record(stream_); !done)
       return done;

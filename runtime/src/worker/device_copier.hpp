@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/collectives/device.hpp>
+#include <troupe/device_span.hpp>
 #include <troupe/error.hpp>
 #include <troupe/tensor_memory.hpp>
 
@@ -23,12 +24,12 @@ class device_copier : public std::enable_shared_from_this<device_copier> {
                                                                      collectives::stream_handle written_on);
 
   /// The way to these addresses of the GPU, for `tracked_state`. The memory is the caller's.
-  [[nodiscard]] std::shared_ptr<tensor_memory> tensor(std::span<std::byte> memory);
+  [[nodiscard]] std::shared_ptr<tensor_memory> tensor(device_span<std::byte> memory);
 
-  /// Returns once `target` holds the bytes.
-  [[nodiscard]] expected<void> read(const std::byte* from, std::span<std::byte> target);
+  /// Returns once `target` holds the first bytes of `from`, as many as fit.
+  [[nodiscard]] expected<void> read(device_span<const std::byte> from, std::span<std::byte> target);
   /// Returns once the GPU has the bytes.
-  [[nodiscard]] expected<void> write(std::byte* to, std::span<const std::byte> source);
+  [[nodiscard]] expected<void> write(device_span<std::byte> to, std::span<const std::byte> source);
   /// Pins host memory for as long as the result lives; null where the driver will not.
   [[nodiscard]] std::shared_ptr<const void> prepare(std::span<std::byte> memory);
 

@@ -18,7 +18,7 @@ class device_exchange final : public gradient_exchange {
                    {bucket.parts().begin(), bucket.parts().end()}) {}
 
   void begin(shard_range range) override { reduction_.begin(range); }
-  std::span<std::byte> next(shard_id shard) override { return reduction_.next(shard); }
+  bucket_memory next(shard_id shard) override { return reduction_.next(shard); }
 
   void start(std::size_t part) override {
     reduction_.start(part, {terms_.shards, terms_.ownership, terms_.divisor, terms_.is_fast});
@@ -31,21 +31,23 @@ class device_exchange final : public gradient_exchange {
       start(bucket_.part_at(started()));
     reduction_.finish();
     metrics_.resize(bucket_.layout().segments()[1].elements);
-    read(reduction_.result().subspan(bucket_.metrics_offset()), std::as_writable_bytes(std::span{metrics_}));
+    fetch(reduction_.result().subspan(bucket_.metrics_offset()), std::as_writable_bytes(std::span{metrics_}));
   }
 
   void settle() noexcept override { reduction_.settle(); }
 
   bool is_under_way() const override { return !reduction_.is_settled() && group_.is_device_group(reduction_.group()); }
 
-  std::span<const std::byte> result() const noexcept override { return reduction_.result(); }
+  reduced_memory result() const noexcept override { return reduction_.result(); }
   std::span<const double> metrics() const noexcept override { return metrics_; }
 
-  void read(std::span<const std::byte> from, std::span<std::byte> to) override {
-    value_or_throw(group_.gpu().copier->read(from.data(), to));
-  }
+  void read(bucket_memory from, std::span<std::byte> to) override { fetch(std::get<device_span<std::byte>>(from), to); }
 
  private:
+  void fetch(device_span<const std::byte> from, std::span<std::byte> to) {
+    value_or_throw(group_.gpu().copier->read(from, to));
+  }
+
   worker_group& group_;
   const step_bucket& bucket_;
   exchange_terms terms_;

@@ -27,7 +27,7 @@ void gpu_reduction::begin(shard_range range) {
   sums_.begin(range);
 }
 
-std::span<std::byte> gpu_reduction::next(shard_id shard) {
+device_span<std::byte> gpu_reduction::next(shard_id shard) {
   return value_or_throw(sums_.next(shard, stream_));
 }
 
@@ -38,7 +38,7 @@ void gpu_reduction::start(std::size_t part, const reduction_terms& terms) {
   value_or_throw(sums_.finish(range, stream_));
   auto& ready = ready_[part];
   if (terms.is_fast) {
-    const auto* mine = add_up_partials(range);
+    const auto mine = add_up_partials(range);
     value_or_throw(ready.record(stream_));
     is_settled_ = false;
     value_or_throw(group_.all_reduce_fast(sums_.layout(), mine, *result_, ready, terms.divisor, part));
@@ -61,15 +61,15 @@ void gpu_reduction::settle() noexcept {
     static_cast<void>(group_.finish());
 }
 
-const std::byte* gpu_reduction::add_up_partials(collectives::byte_range part) {
+device_span<const std::byte> gpu_reduction::add_up_partials(collectives::byte_range part) {
   auto partials = sums_.partials();
-  if (partials.size() == 1)
-    return partials[0].data;
   const auto& layout = sums_.layout();
+  if (partials.size() == 1)
+    return {partials[0].data, layout.size_bytes()};
   if (added_.size_bytes() < layout.size_bytes())
     added_ = value_or_throw(group_.allocate(layout.size_bytes()));
   auto& device = *group_.where();
-  value_or_throw(device.clear(added_.data() + part.first, part.size_bytes(), stream_.handle()));
+  value_or_throw(device.clear(added_.address() + part.first, part.size_bytes(), stream_.handle()));
   for (std::size_t i = 0; i < layout.segments().size(); ++i) {
     const auto& segment = layout.segments()[i];
     const auto first = std::max<std::uint64_t>(layout.offset_bytes(i), part.first);
@@ -78,16 +78,16 @@ const std::byte* gpu_reduction::add_up_partials(collectives::byte_range part) {
     if (first >= last)
       continue;
     for (const auto& partial : partials) {
-      const auto operands = std::array<const std::byte*, 2>{added_.data() + first, partial.data + first};
+      const auto operands = std::array<const std::byte*, 2>{added_.address() + first, partial.data + first};
       collectives::device_reduction pass;
       pass.type = segment.type;
       pass.elements = (last - first) / size_of(segment.type);
       pass.operands = operands;
-      pass.out = added_.data() + first;
+      pass.out = added_.address() + first;
       value_or_throw(device.reduce(pass, stream_.handle()));
     }
   }
-  return added_.data();
+  return added_.bytes();
 }
 
 } // namespace troupe::runtime

@@ -3,6 +3,7 @@
 #include <troupe/collectives/bucket_layout.hpp>
 #include <troupe/collectives/device.hpp>
 #include <troupe/collectives/device_group.hpp>
+#include <troupe/device_span.hpp>
 #include <troupe/error.hpp>
 #include <troupe/types.hpp>
 
@@ -46,7 +47,7 @@ class gpu_reduction {
 
   void begin(shard_range range);
   /// The bucket for this shard's contribution; zero, once the stream comes there.
-  [[nodiscard]] std::span<std::byte> next(shard_id shard);
+  [[nodiscard]] device_span<std::byte> next(shard_id shard);
 
   /// Begins the reduction of a part: its contributions are what stands on the stream. All ranks begin all parts of a
   /// step, in the same order. Returns at once.
@@ -61,11 +62,11 @@ class gpu_reduction {
   /// Whether nothing is under way.
   [[nodiscard]] bool is_settled() const noexcept { return is_settled_; }
 
-  /// The reduced bucket, in device memory; until the next step's first part is begun.
-  [[nodiscard]] std::span<const std::byte> result() const noexcept { return result_->bytes(); }
+  /// The reduced bucket; until the next step's first part is begun.
+  [[nodiscard]] device_span<const std::byte> result() const noexcept { return result_->bytes(); }
 
  private:
-  [[nodiscard]] const std::byte* add_up_partials(collectives::byte_range part);
+  [[nodiscard]] device_span<const std::byte> add_up_partials(collectives::byte_range part);
 
   collectives::device_group& group_;
   const collectives::device_stream& stream_;

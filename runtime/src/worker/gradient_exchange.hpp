@@ -3,13 +3,14 @@
 #include "worker/step_bucket.hpp"
 
 #include <troupe/collectives/communicator.hpp>
-#include <troupe/collectives/device.hpp>
+#include <troupe/device_span.hpp>
 #include <troupe/types.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <variant>
 #include <vector>
 
 namespace troupe::runtime {
@@ -27,6 +28,10 @@ struct exchange_terms {
   bool is_fast = false;
 };
 
+/// A bucket where the plan computes: in host memory, or in the memory of the worker's GPU.
+using bucket_memory = std::variant<std::span<std::byte>, device_span<std::byte>>;
+using reduced_memory = std::variant<std::span<const std::byte>, device_span<const std::byte>>;
+
 /// The contributions of a worker's shards, and their sum over all ranks, step after step in one generation: in host
 /// memory or in the memory of the worker's GPU. Throws `exception` with what the group fails with. All calls come from
 /// the training thread.
@@ -39,8 +44,8 @@ class gradient_exchange {
 
   /// A step begins, of which this worker computes `range`.
   virtual void begin(shard_range range) = 0;
-  /// The zeroed bucket for the contribution of the next shard, where the plan computes: host or device memory.
-  [[nodiscard]] virtual std::span<std::byte> next(shard_id shard) = 0;
+  /// The zeroed bucket for the contribution of the next shard.
+  [[nodiscard]] virtual bucket_memory next(shard_id shard) = 0;
 
   /// Begins the reduction of a part whose contributions are complete. All ranks start all parts in the same order.
   virtual void start(std::size_t part) = 0;
@@ -53,13 +58,13 @@ class gradient_exchange {
   /// Whether something was started in a group that lives, and is under way.
   [[nodiscard]] virtual bool is_under_way() const = 0;
 
-  /// The reduced bucket, in host or device memory: until the next step's first part is started.
-  [[nodiscard]] virtual std::span<const std::byte> result() const noexcept = 0;
+  /// The reduced bucket: until the next step's first part is started.
+  [[nodiscard]] virtual reduced_memory result() const noexcept = 0;
   /// The sums of the metrics, in host memory.
   [[nodiscard]] virtual std::span<const double> metrics() const noexcept = 0;
 
-  /// Copies a bucket, or a piece of one, from where the plan computes to host memory.
-  virtual void read(std::span<const std::byte> from, std::span<std::byte> to) = 0;
+  /// Copies a bucket of this exchange's kind to host memory.
+  virtual void read(bucket_memory from, std::span<std::byte> to) = 0;
 };
 
 [[nodiscard]] std::unique_ptr<gradient_exchange> make_host_exchange(collectives::communicator& group,

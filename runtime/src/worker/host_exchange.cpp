@@ -31,7 +31,7 @@ class host_exchange final : public gradient_exchange {
     sums_.begin(range);
   }
 
-  std::span<std::byte> next(shard_id shard) override { return sums_.next(shard); }
+  bucket_memory next(shard_id shard) override { return sums_.next(shard); }
 
   /// The part of the last shard's contribution joins the sums of the others, and then those of the other ranks.
   void start(std::size_t part) override {
@@ -65,14 +65,16 @@ class host_exchange final : public gradient_exchange {
 
   bool is_under_way() const override { return !std::ranges::all_of(started_, &collectives::pending_call::is_done); }
 
-  std::span<const std::byte> result() const noexcept override { return result_->bytes(); }
+  reduced_memory result() const noexcept override { return result_->bytes(); }
 
   std::span<const double> metrics() const noexcept override {
     const auto bytes = result_->bytes().subspan(bucket_.metrics_offset());
     return {reinterpret_cast<const double*>(bytes.data()), bucket_.layout().segments()[1].elements};
   }
 
-  void read(std::span<const std::byte> from, std::span<std::byte> to) override { std::ranges::copy(from, to.begin()); }
+  void read(bucket_memory from, std::span<std::byte> to) override {
+    std::ranges::copy(std::get<std::span<std::byte>>(from), to.begin());
+  }
 
  private:
   /// In the training thread or the group's.

@@ -23,7 +23,7 @@ bool is_loss_of_staging(const error& reason) {
 
 } // namespace
 
-void train_context::impl::for_each_step(step_plan plan, const std::function<void(step&)>& body) {
+void train_context::impl::for_each_step(runtime::loop_plan plan, const step_body& body) {
   if (plan.steps == 0)
     plan.steps = begin_.settings.steps;
   if (!members_.locked()->enter_loop()) {
@@ -124,7 +124,7 @@ void train_context::impl::stage(step_id step, const actors::stage_state& what) {
 
 // -- a joiner ---------------------------------------------------------------------------------------------------------
 
-bool train_context::impl::join(step_driver& driver, const std::function<void(step&)>& body) {
+bool train_context::impl::join(step_driver& driver, const step_body& body) {
   for (;;) {
     regroup({});
     if (has_state())
@@ -137,7 +137,7 @@ bool train_context::impl::join(step_driver& driver, const std::function<void(ste
 
 /// Takes the state as it was at a boundary of the members, and repeats their steps until they name one where the joiner
 /// becomes one of them, or they are lost.
-void train_context::impl::follow(step_driver& driver, const std::function<void(step&)>& body) {
+void train_context::impl::follow(step_driver& driver, const step_body& body) {
   if (auto taken = take_staged_state(); !taken) {
     members_.catch_up().close();
     if (!is_loss_of_staging(taken.error()))

@@ -20,8 +20,8 @@ void redundant_checker::begin(step_id step, std::uint32_t shards, std::span<cons
                               rank_id mine) {
   step_ = step;
   mine_ = mine;
-  open_ = {};
-  second_bucket_ = {};
+  open_.reset();
+  second_bucket_.reset();
   check_ = choose_redundant_check(step, every_, shards, ownership);
 }
 
@@ -29,33 +29,34 @@ std::optional<shard_id> redundant_checker::again() const noexcept {
   return check_ && check_->other == mine_ ? std::optional{check_->shard} : std::nullopt;
 }
 
-void redundant_checker::on_open(shard_id shard, std::span<std::byte> bucket) {
+void redundant_checker::on_open(shard_id shard, bucket_memory bucket) {
   if (check_ && check_->shard == shard)
     open_ = bucket;
 }
 
 void redundant_checker::keep_first(gradient_exchange& exchange) {
-  if (open_.data() == nullptr)
+  if (!open_)
     return;
-  const auto bucket = std::exchange(open_, {});
-  first_.reserve(bucket.size());
-  exchange.read(bucket, first_.bytes().first(bucket.size()));
+  const auto size = bucket_.size_bytes();
+  first_.reserve(size);
+  exchange.read(*std::exchange(open_, std::nullopt), first_.bytes().first(size));
 }
 
-std::span<std::byte> redundant_checker::open_again() {
+bucket_memory redundant_checker::open_again() {
   const auto size = bucket_.size_bytes();
   if (plan_.on_gpu) {
     auto& gpu = group_.gpu();
     if (second_on_device_.size_bytes() < size)
       second_on_device_ = value_or_throw(collectives::device_memory::make(gpu.device, size));
-    value_or_throw(gpu.device->clear(second_on_device_.data(), size, gpu.stream.handle()));
+    value_or_throw(gpu.device->clear(second_on_device_.address(), size, gpu.stream.handle()));
     second_bucket_ = second_on_device_.bytes().first(size);
   } else {
     second_.reserve(size);
-    second_bucket_ = second_.bytes().first(size);
-    std::ranges::fill(second_bucket_, std::byte{0});
+    const auto bucket = second_.bytes().first(size);
+    std::ranges::fill(bucket, std::byte{0});
+    second_bucket_ = bucket;
   }
-  return second_bucket_;
+  return *second_bucket_;
 }
 
 /// Of the named parts of the gradient, or the sums of the metrics behind them.
@@ -93,8 +94,8 @@ void redundant_checker::compare(gradient_exchange& exchange, const std::vector<g
   if (!check_)
     return;
   if (plan_.on_gpu && again()) {
-    second_.reserve(second_bucket_.size());
-    exchange.read(second_bucket_, second_.bytes().first(second_bucket_.size()));
+    second_.reserve(bucket_.size_bytes());
+    exchange.read(*second_bucket_, second_.bytes().first(bucket_.size_bytes()));
   }
   pieces_ = parts_of_gradient(names, plan_.gradient_elements);
   // The metrics are the last piece.

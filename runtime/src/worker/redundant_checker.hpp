@@ -21,7 +21,7 @@ namespace troupe::runtime {
 class redundant_checker {
  public:
   /// `every` 0: never. The references outlive this object.
-  redundant_checker(std::uint64_t every, const step_plan& plan, const step_bucket& bucket, worker_group& group)
+  redundant_checker(std::uint64_t every, const loop_plan& plan, const step_bucket& bucket, worker_group& group)
       : every_(every), plan_(plan), bucket_(bucket), group_(group) {}
 
   /// A try of a step begins.
@@ -33,14 +33,14 @@ class redundant_checker {
   /// The shard that this rank computes only to be compared, after its own.
   [[nodiscard]] std::optional<shard_id> again() const noexcept;
   /// Whether it has.
-  [[nodiscard]] bool has_computed_again() const noexcept { return !second_bucket_.empty(); }
+  [[nodiscard]] bool has_computed_again() const noexcept { return second_bucket_.has_value(); }
 
   /// The bucket of this shard's contribution is open.
-  void on_open(shard_id shard, std::span<std::byte> bucket);
+  void on_open(shard_id shard, bucket_memory bucket);
   /// Before any other contribution is added to the last one: keeps the owner's result.
   void keep_first(gradient_exchange& exchange);
-  /// A zeroed bucket for the second result, where the plan computes.
-  [[nodiscard]] std::span<std::byte> open_again();
+  /// A zeroed bucket for the second result.
+  [[nodiscard]] bucket_memory open_again();
 
   /// Every rank compares what the two found. Throws `errc::mismatch`, naming the tensors that differ. `names` are the
   /// gradient's tensors; `frameworks` says what their arithmetic depends on.
@@ -62,17 +62,17 @@ class redundant_checker {
                                       const std::string& frameworks);
 
   std::uint64_t every_;
-  const step_plan& plan_;
+  const loop_plan& plan_;
   const step_bucket& bucket_;
   worker_group& group_;
   std::optional<redundant_check> check_;
   rank_id mine_;
   step_id step_;
   /// The owner's contribution while it is written, and then as a copy.
-  std::span<const std::byte> open_;
+  std::optional<bucket_memory> open_;
   collectives::aligned_buffer first_{*std::pmr::new_delete_resource()};
   /// Where the second result is written: in `second_`, or in `second_on_device_` and copied at the end.
-  std::span<std::byte> second_bucket_;
+  std::optional<bucket_memory> second_bucket_;
   collectives::aligned_buffer second_{*std::pmr::new_delete_resource()};
   collectives::device_memory second_on_device_;
   std::vector<gradient_tensor> pieces_;

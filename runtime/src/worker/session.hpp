@@ -8,6 +8,7 @@
 #include "worker/membership.hpp"
 #include "worker/metrics_pusher.hpp"
 #include "worker/step_barrier.hpp"
+#include "worker/step_bucket.hpp"
 
 #include <troupe/messages/begin.hpp>
 #include <troupe/messages/commands.hpp>
@@ -25,6 +26,9 @@
 namespace troupe {
 
 class step_driver;
+
+/// Runs the user's body with the step of its kind.
+using step_body = std::function<void(step_driver&)>;
 
 /// One worker's training, from `begin_training` to the end of the training function: what stands behind a
 /// `train_context`. It puts the parts of a worker together, each of which owns one concern:
@@ -56,7 +60,7 @@ class train_context::impl {
 
   // -- for train_context
 
-  void for_each_step(step_plan plan, const std::function<void(step&)>& body);
+  void for_each_step(runtime::loop_plan plan, const step_body& body);
   [[nodiscard]] std::vector<double> evaluate(std::uint64_t samples, std::size_t number_of_sums,
                                              const runtime::evaluator::evaluation& function);
   /// A report of a custom loop.
@@ -124,8 +128,8 @@ class train_context::impl {
   [[noreturn]] void lose_custom_group(error reason);
   // -- loops of steps (loop.cpp)
   /// False: the joiner has come too late for this loop.
-  [[nodiscard]] bool join(step_driver& driver, const std::function<void(step&)>& body);
-  void follow(step_driver& driver, const std::function<void(step&)>& body);
+  [[nodiscard]] bool join(step_driver& driver, const step_body& body);
+  void follow(step_driver& driver, const step_body& body);
   [[nodiscard]] expected<void> take_staged_state();
   [[nodiscard]] expected<runtime::staged_frame*> look_at_frame();
   /// False where the run stops.

@@ -1,13 +1,18 @@
 #pragma once
 
 #include <troupe/collectives/bucket_layout.hpp>
-#include <troupe/train_context.hpp>
+#include <troupe/step.hpp>
 
 #include <cstddef>
 #include <span>
 #include <vector>
 
 namespace troupe::runtime {
+
+/// A plan, and where its gradient lies.
+struct loop_plan : step_plan {
+  bool on_gpu = false;
+};
 
 /// What the bucket of a step is made of: the gradient (f32), behind it the sums of the metrics (f64). A long gradient
 /// is cut into parts that are reduced one by one; the metrics are a part of their own then, complete last.

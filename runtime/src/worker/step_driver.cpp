@@ -6,23 +6,21 @@
 
 namespace troupe {
 
-step_driver::step_driver(train_context::impl& session, const step_plan& plan)
+step_driver::step_driver(train_context::impl& session, const runtime::loop_plan& plan)
     : session_(session),
       plan_(plan),
       bucket_(plan),
       order_(plan.data.samples, plan.batch_samples, session.settings().shards, session.settings().seed),
       checker_(session.settings().verify_determinism, plan, bucket_, session.group()),
       // A joiner's body was checked by the members.
-      checks_body_(session.has_state() || session.settings().check_every_step),
-      step_(*this) {}
+      checks_body_(session.has_state() || session.settings().check_every_step) {}
 
 step_driver::~step_driver() {
   if (!exchange_ || !exchange_->is_under_way())
     return;
   // What was started uses this object's memory, and may wait for ranks that do not come any more.
   session_.group().give_up(
-      {errc::aborted,
-       fmt::format("the training function left step {} while its gradient was being reduced", step_.id_)});
+      {errc::aborted, fmt::format("the training function left step {} while its gradient was being reduced", id_)});
   exchange_->settle();
 }
 
@@ -31,13 +29,13 @@ std::uint64_t step_driver::seed() const noexcept {
 }
 
 void step_driver::report(metric_map values) {
-  session_.report_step(step_.id_, std::move(values));
+  session_.report_step(id_, std::move(values));
 }
 
 // -- a step of a member -----------------------------------------------------------------------------------------------
 
-void step_driver::run(step_id id, const std::function<void(step&)>& body) {
-  step_.id_ = id;
+void step_driver::run(step_id id, const step_body& body) {
+  id_ = id;
   mode_ = mode::member;
   do {
     while (!session_.begin_step(id))
@@ -80,12 +78,9 @@ void step_driver::form_exchange() {
                            : runtime::make_host_exchange(session_.group().communicator(), bucket_, std::move(terms));
 }
 
-void step_driver::try_body(const std::function<void(step&)>& body) {
+void step_driver::try_body(const step_body& body) {
   const auto& place = session_.protocol().place();
-  checker_.begin(step_.id_, session_.settings().shards, place.ownership, place.rank);
-  step_.shards_.owner_ = &step_;
-  step_.shards_.range_ = range_;
-  step_.shards_.again_ = checker_.again();
+  checker_.begin(id_, session_.settings().shards, place.ownership, place.rank);
   next_shard_ = range_.first;
   samples_digest_ = 0;
   state_ = try_state::computing;
@@ -95,25 +90,23 @@ void step_driver::try_body(const std::function<void(step&)>& body) {
   run_body(body);
 }
 
-void step_driver::run_body(const std::function<void(step&)>& body) {
+void step_driver::run_body(const step_body& body) {
   try {
-    body(step_);
+    body(*this);
   } catch (const step_interrupted&) {
     return;
   }
   if (state_ == try_state::computing && !session_.has_lost_members())
     throw exception{errc::user_error, fmt::format("the body of step {} returned without calling step.all_reduce(): "
                                                   "every rank has to, or the others wait for it",
-                                                  step_.id_)};
+                                                  id_)};
 }
 
 // -- a step that a joiner repeats -------------------------------------------------------------------------------------
 
-bool step_driver::repeat(step_id id, const std::function<void(step&)>& body) {
-  step_.id_ = id;
-  step_.shards_.owner_ = &step_;
-  step_.shards_.range_ = range_ = {};
-  step_.shards_.again_.reset();
+bool step_driver::repeat(step_id id, const step_body& body) {
+  id_ = id;
+  range_ = {};
   checker_.begin_without_check();
   next_shard_ = 0;
   state_ = try_state::computing;
@@ -125,7 +118,7 @@ bool step_driver::repeat(step_id id, const std::function<void(step&)>& body) {
 }
 
 void step_driver::take_from_members() {
-  auto bytes = session_.gradient_of_members(step_.id_);
+  auto bytes = session_.gradient_of_members(id_);
   if (!bytes) {
     state_ = try_state::interrupted;
     throw step_interrupted{};
@@ -134,14 +127,14 @@ void step_driver::take_from_members() {
   if (bytes->size() != size)
     throw exception{errc::mismatch,
                     fmt::format("the others have reduced {} bytes in step {}, this worker's plan has {}", bytes->size(),
-                                step_.id_, size)};
+                                id_, size)};
   repeated_.reserve(size);
   std::ranges::copy(*bytes, repeated_.bytes().begin());
   if (plan_.on_gpu) {
     auto& gpu = session_.group().gpu();
     if (repeated_on_gpu_.size_bytes() < size)
       repeated_on_gpu_ = value_or_throw(collectives::device_memory::make(gpu.device, size));
-    value_or_throw(gpu.copier->write(repeated_on_gpu_.data(), repeated_.bytes().first(size)));
+    value_or_throw(gpu.copier->write(repeated_on_gpu_.bytes(), repeated_.bytes().first(size)));
   }
   state_ = try_state::reduced;
 }
@@ -157,56 +150,69 @@ void step_driver::leave_if_regrouped() {
   throw step_interrupted{};
 }
 
-void step_driver::open_shard(shard& target, shard_id id) {
-  leave_if_regrouped();
+runtime::bucket_memory step_driver::open_own(shard_id id) {
   if (state_ == try_state::reduced)
     throw exception{
         errc::user_error,
-        fmt::format("the body of step {} computes a shard after all_reduce: contributions come before it", step_.id_)};
+        fmt::format("the body of step {} computes a shard after all_reduce: contributions come before it", id_)};
   if (id.value != next_shard_)
     throw exception{
         errc::user_error,
-        fmt::format("the body of step {} takes shard {} when shard {} is due: go through step.shards() once", step_.id_,
-                    id, next_shard_)};
+        fmt::format("the body of step {} takes shard {} when shard {} is due: go through step.shards() once", id_, id,
+                    next_shard_)};
   ++next_shard_;
   checker_.keep_first(*exchange_);
   auto bucket = exchange_->next(id);
   checker_.on_open(id, bucket);
-  fill(target, id, bucket);
-  if (session_.settings().keep_ledger)
-    samples_digest_ = digest_of_samples(samples_digest_, samples_);
+  return bucket;
 }
 
-void step_driver::open_shard_again(shard& target) {
-  leave_if_regrouped();
+/// The shard that this rank computes only to be compared.
+runtime::bucket_memory step_driver::open_again() {
   if (state_ == try_state::reduced || checker_.has_computed_again() || next_shard_ != range_.last)
     throw exception{
         errc::user_error,
-        fmt::format("the body of step {} goes through step.shards() out of order: once, before all_reduce", step_.id_)};
+        fmt::format("the body of step {} goes through step.shards() out of order: once, before all_reduce", id_)};
   checker_.keep_first(*exchange_);
-  fill(target, *checker_.again(), checker_.open_again());
+  return checker_.open_again();
 }
 
-void step_driver::fill(shard& target, shard_id id, std::span<std::byte> bucket) {
+runtime::bucket_memory step_driver::open(basic_shard& target, std::uint32_t place) {
+  leave_if_regrouped();
+  const auto is_own = place < range_.size();
+  const auto id = is_own ? shard_id{range_.first + place} : *checker_.again();
+  auto bucket = is_own ? open_own(id) : open_again();
   session_.touch();
-  order_.samples_of(step_.id_, id, samples_);
-  target.owner_ = &step_;
+  order_.samples_of(id_, id, samples_);
+  if (is_own && session_.settings().keep_ledger)
+    samples_digest_ = digest_of_samples(samples_digest_, samples_);
+  target.driver_ = this;
   target.id_ = id;
   target.samples_ = samples_;
-  auto gradient = std::span{reinterpret_cast<float*>(bucket.data()), plan_.gradient_elements};
-  (plan_.on_gpu ? target.gpu_gradient_ : target.gradient_) = gradient;
+  return bucket;
+}
+
+void step_driver::open_shard(shard& target, std::uint32_t place) {
+  const auto bucket = std::get<std::span<std::byte>>(open(target, place));
+  target.gradient_ = {reinterpret_cast<float*>(bucket.data()), plan_.gradient_elements};
   target.metrics_ = {reinterpret_cast<double*>(bucket.data() + bucket_.metrics_offset()), plan_.metrics.size()};
 }
 
-void step_driver::mark_ready(const shard& which, std::uint64_t first, std::uint64_t count) {
+void step_driver::open_shard(device_shard& target, std::uint32_t place) {
+  const auto bucket = std::get<device_span<std::byte>>(open(target, place));
+  target.gradient_ = bucket.as<float>().first(plan_.gradient_elements);
+  target.metrics_ = bucket.subspan(bucket_.metrics_offset()).as<double>().first(plan_.metrics.size());
+}
+
+void step_driver::mark_ready(shard_id which, std::uint64_t first, std::uint64_t count) {
   leave_if_regrouped();
   const auto end = first + count;
   if (end < first || end > plan_.gradient_elements || state_ == try_state::reduced)
     throw exception{errc::user_error, fmt::format("shard.mark_ready({}, {}) in step {}: the gradient has {} elements, "
                                                   "and is complete before all_reduce",
-                                                  first, count, step_.id_, plan_.gradient_elements)};
+                                                  first, count, id_, plan_.gradient_elements)};
   const auto parts = bucket_.parts();
-  const auto is_last_shard = which.id_.value + 1 == range_.last;
+  const auto is_last_shard = which.value + 1 == range_.last;
   // What is computed twice is compared before anything is reduced.
   if (!is_last_shard || parts.size() == 1 || checker_.is_due())
     return;
@@ -245,16 +251,10 @@ void step_driver::check_untouched() const {
       throw exception{errc::user_error,
                       fmt::format("the body of step {} wrote tracked state before all_reduce ({}): an interrupted try "
                                   "could not be repeated. Write contributions first, and apply after all_reduce",
-                                  step_.id_, state.name_of_part(part))};
+                                  id_, state.name_of_part(part))};
 }
 
 // -- the reduction ----------------------------------------------------------------------------------------------------
-
-std::span<const std::byte> step_driver::result() const {
-  if (mode_ == mode::joiner)
-    return repeated_.bytes();
-  return exchange_->result();
-}
 
 double step_driver::metric(std::size_t index, std::string_view name) const {
   if (state_ != try_state::reduced)
@@ -262,39 +262,38 @@ double step_driver::metric(std::size_t index, std::string_view name) const {
   // The root has divided it.
   if (mode_ == mode::member)
     return exchange_->metrics()[index];
-  return reinterpret_cast<const double*>(result().data() + bucket_.metrics_offset())[index];
+  return reinterpret_cast<const double*>(repeated_.bytes().data() + bucket_.metrics_offset())[index];
 }
 
 std::span<const float> step_driver::all_reduce() {
-  if (plan_.on_gpu)
-    throw exception{errc::user_error, "step.all_reduce() of a plan that is on_gpu: call step.all_reduce_on_gpu()"};
   settle_step();
-  return {reinterpret_cast<const float*>(result().data()), plan_.gradient_elements};
+  const auto bucket = mode_ == mode::joiner ? std::span<const std::byte>{repeated_.bytes()}
+                                            : std::get<std::span<const std::byte>>(exchange_->result());
+  return {reinterpret_cast<const float*>(bucket.data()), plan_.gradient_elements};
 }
 
-std::span<const float> step_driver::all_reduce_on_gpu() {
-  if (!plan_.on_gpu)
-    throw exception{errc::user_error, "step.all_reduce_on_gpu() of a plan that is not: set step_plan.on_gpu"};
+device_span<const float> step_driver::all_reduce_on_gpu() {
   settle_step();
-  const auto* data = mode_ == mode::joiner ? repeated_on_gpu_.data() : exchange_->result().data();
-  return {reinterpret_cast<const float*>(data), plan_.gradient_elements};
+  const auto bucket = mode_ == mode::joiner ? device_span<const std::byte>{repeated_on_gpu_.bytes()}
+                                            : std::get<device_span<const std::byte>>(exchange_->result());
+  return bucket.as<const float>().first(plan_.gradient_elements);
 }
 
 /// Throws unless the body may reduce now. Returns once the step counts.
 void step_driver::settle_step() {
   leave_if_regrouped();
   if (state_ == try_state::reduced)
-    throw exception{errc::user_error, fmt::format("step.all_reduce() was called twice in step {}", step_.id_)};
+    throw exception{errc::user_error, fmt::format("step.all_reduce() was called twice in step {}", id_)};
   if (next_shard_ != range_.last)
     throw exception{errc::user_error, fmt::format("the body of step {} computed {} of its {} shards before all_reduce: "
                                                   "go through all of step.shards()",
-                                                  step_.id_, next_shard_ - range_.first, range_.size())};
+                                                  id_, next_shard_ - range_.first, range_.size())};
   if (mode_ == mode::joiner)
     return take_from_members();
   if (checker_.again() && !checker_.has_computed_again())
     throw exception{errc::user_error, fmt::format("the body of step {} did not compute shard {} again before "
                                                   "all_reduce: go through all of step.shards()",
-                                                  step_.id_, *checker_.again())};
+                                                  id_, *checker_.again())};
   checker_.keep_first(*exchange_);
   check_untouched();
   try {
@@ -315,7 +314,7 @@ void step_driver::lose_group(error reason) {
     exchange_->settle();
   }
   session_.regroup(std::move(reason));
-  if (session_.protocol().committed() < step_.id_) {
+  if (session_.protocol().committed() < id_) {
     state_ = try_state::interrupted;
     throw step_interrupted{};
   }
@@ -333,20 +332,21 @@ void step_driver::reduce() {
   } else {
     exchange_->finish();
   }
-  session_.commit(step_.id_);
+  session_.commit(id_);
   hand_to_joiners();
 }
 
 void step_driver::hand_to_joiners() {
-  if (!plan_.on_gpu)
-    return session_.stager().push_gradient(step_.id_, exchange_->result());
+  const auto reduced = exchange_->result();
+  if (const auto* on_host = std::get_if<std::span<const std::byte>>(&reduced))
+    return session_.stager().push_gradient(id_, *on_host);
   if (!session_.stager().is_active() || session_.protocol().rank() != rank_id{})
     return;
-  const auto reduced = exchange_->result();
-  repeated_.reserve(reduced.size());
-  const auto copy = repeated_.bytes().first(reduced.size());
-  exchange_->read(reduced, copy);
-  session_.stager().push_gradient(step_.id_, copy);
+  const auto& on_gpu = std::get<device_span<const std::byte>>(reduced);
+  repeated_.reserve(on_gpu.size());
+  const auto copy = repeated_.bytes().first(on_gpu.size());
+  value_or_throw(session_.group().gpu().copier->read(on_gpu, copy));
+  session_.stager().push_gradient(id_, copy);
 }
 
 } // namespace troupe

@@ -25,30 +25,32 @@ struct step_interrupted {};
 /// training thread.
 class step_driver {
  public:
-  step_driver(train_context::impl& session, const step_plan& plan);
+  step_driver(train_context::impl& session, const runtime::loop_plan& plan);
   ~step_driver();
   step_driver(const step_driver&) = delete;
   step_driver& operator=(const step_driver&) = delete;
 
-  void run(step_id id, const std::function<void(step&)>& body);
+  void run(step_id id, const step_body& body);
 
   /// On a joiner: runs the body of a step that the members have committed, without shards, so that it applies what they
   /// reduced. False if the members are lost: the step is as if it had not begun, but for the tracked state.
-  [[nodiscard]] bool repeat(step_id id, const std::function<void(step&)>& body);
+  [[nodiscard]] bool repeat(step_id id, const step_body& body);
 
   /// Shards that were computed twice.
   [[nodiscard]] const runtime::redundant_checker& checker() const noexcept { return checker_; }
 
-  // What `step`, `shard_list` and `shard` stand for.
+  // What steps, lists of shards and shards stand for.
   [[nodiscard]] const step_plan& plan() const noexcept { return plan_; }
+  [[nodiscard]] step_id id() const noexcept { return id_; }
   [[nodiscard]] const data_order& order() const noexcept { return order_; }
   [[nodiscard]] std::uint64_t seed() const noexcept;
-  void open_shard(shard& target, shard_id id);
-  /// The shard that this rank computes only to be compared.
-  void open_shard_again(shard& target);
-  void mark_ready(const shard& which, std::uint64_t first, std::uint64_t count);
+  /// With the one that this rank computes only to be compared, which is the last.
+  [[nodiscard]] std::uint32_t shards() const noexcept { return range_.size() + (checker_.again() ? 1 : 0); }
+  void open_shard(shard& target, std::uint32_t place);
+  void open_shard(device_shard& target, std::uint32_t place);
+  void mark_ready(shard_id which, std::uint64_t first, std::uint64_t count);
   std::span<const float> all_reduce();
-  std::span<const float> all_reduce_on_gpu();
+  device_span<const float> all_reduce_on_gpu();
   /// Throws before `all_reduce`.
   [[nodiscard]] double metric(std::size_t index, std::string_view name) const;
   void report(metric_map values);
@@ -68,8 +70,8 @@ class step_driver {
 
   [[nodiscard]] bool adopt_generation();
   void form_exchange();
-  void try_body(const std::function<void(step&)>& body);
-  void run_body(const std::function<void(step&)>& body);
+  void try_body(const step_body& body);
+  void run_body(const step_body& body);
   void settle_step();
   void take_from_members();
   void hand_to_joiners();
@@ -77,17 +79,19 @@ class step_driver {
   void lose_group(error reason);
   void reduce();
   void start_complete_parts();
-  void fill(shard& target, shard_id id, std::span<std::byte> bucket);
+  [[nodiscard]] runtime::bucket_memory open(basic_shard& target, std::uint32_t place);
+  [[nodiscard]] runtime::bucket_memory open_own(shard_id id);
+  [[nodiscard]] runtime::bucket_memory open_again();
   void check_untouched() const;
-  [[nodiscard]] std::span<const std::byte> result() const;
 
   train_context::impl& session_;
-  const step_plan& plan_;
+  const runtime::loop_plan& plan_;
   runtime::step_bucket bucket_;
   data_order order_;
   runtime::redundant_checker checker_;
   /// Of `generation_`; none at first.
   std::unique_ptr<runtime::gradient_exchange> exchange_;
+  step_id id_;
   generation_id generation_;
   shard_range range_;
   std::uint32_t next_shard_ = 0;
@@ -104,7 +108,6 @@ class step_driver {
   /// What the members reduced, while their steps are repeated; and on the GPU, where the plan is.
   collectives::aligned_buffer repeated_{*std::pmr::new_delete_resource()};
   collectives::device_memory repeated_on_gpu_;
-  step step_;
 };
 
 } // namespace troupe

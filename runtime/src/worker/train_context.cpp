@@ -37,13 +37,15 @@ std::size_t index_of(const std::vector<std::string>& names, std::string_view nam
 
 // -- shard and step ---------------------------------------------------------------------------------------------------
 
-random_stream shard::random(std::uint32_t index) const noexcept {
-  return random_stream{owner_->driver_->seed(), owner_->id_, id_, index};
+random_stream basic_shard::random(std::uint32_t index) const noexcept {
+  return random_stream{driver_->seed(), driver_->id(), id_, index};
+}
+
+void basic_shard::mark_ready(std::uint64_t first, std::uint64_t count) {
+  driver_->mark_ready(id_, first, count);
 }
 
 void shard::contribute(std::span<const float> gradient) {
-  if (owner_->driver_->plan().on_gpu)
-    throw exception{errc::user_error, "shard.contribute() of a plan that is on_gpu: write to shard.gpu_gradient()"};
   if (gradient.size() != gradient_.size())
     throw exception{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size()) +
                                                 " elements to a gradient of " + std::to_string(gradient_.size()) +
@@ -52,58 +54,57 @@ void shard::contribute(std::span<const float> gradient) {
     gradient_[i] += gradient[i];
 }
 
-void shard::mark_ready(std::uint64_t first, std::uint64_t count) {
-  owner_->driver_->mark_ready(*this, first, count);
-}
-
-double* shard::gpu_metric(std::string_view metric) const {
-  const auto& plan = owner_->driver_->plan();
-  if (!plan.on_gpu)
-    throw exception{errc::user_error,
-                    "shard.gpu_metric() of a plan that is not on_gpu: shard.add() adds to its metrics"};
-  return metrics_.data() + index_of(plan.metrics, metric);
-}
-
 void shard::add(std::string_view metric, double sum) {
-  if (owner_->driver_->plan().on_gpu)
-    throw exception{errc::user_error,
-                    "shard.add() of a plan that is on_gpu: its metrics are added to where shard.gpu_metric() says"};
-  metrics_[index_of(owner_->driver_->plan().metrics, metric)] += sum;
+  metrics_[index_of(driver_->plan().metrics, metric)] += sum;
 }
 
-shard& shard_list::take(std::uint32_t place) {
-  if (place < range_.size())
-    owner_->driver_->open_shard(current_, shard_id{range_.first + place});
-  else
-    owner_->driver_->open_shard_again(current_);
+device_span<double> device_shard::metric(std::string_view name) const {
+  return metrics_.subspan(index_of(driver_->plan().metrics, name), 1);
+}
+
+template <class Shard>
+std::uint32_t basic_shard_list<Shard>::size() const noexcept {
+  return driver_->shards();
+}
+
+template <class Shard>
+Shard& basic_shard_list<Shard>::take(std::uint32_t place) {
+  driver_->open_shard(current_, place);
   return current_;
 }
 
-std::uint64_t step::batch_samples() const noexcept {
+template class basic_shard_list<shard>;
+template class basic_shard_list<device_shard>;
+
+step_id basic_step::id() const noexcept {
+  return driver_->id();
+}
+
+std::uint64_t basic_step::batch_samples() const noexcept {
   return driver_->plan().batch_samples;
 }
 
-std::uint64_t step::epoch() const noexcept {
-  return driver_->order().epoch_of(id_);
+std::uint64_t basic_step::epoch() const noexcept {
+  return driver_->order().epoch_of(id());
 }
 
-bool step::last() const noexcept {
-  return id_.value == driver_->plan().steps;
+bool basic_step::last() const noexcept {
+  return number() == driver_->plan().steps;
 }
 
 std::span<const float> step::all_reduce() {
   return driver_->all_reduce();
 }
 
-std::span<const float> step::all_reduce_on_gpu() {
+device_span<const float> device_step::all_reduce() {
   return driver_->all_reduce_on_gpu();
 }
 
-double step::mean(std::string_view metric) const {
+double basic_step::mean(std::string_view metric) const {
   return driver_->metric(index_of(driver_->plan().metrics, metric), metric);
 }
 
-void step::report(metric_map values) {
+void basic_step::report(metric_map values) {
   driver_->report(std::move(values));
 }
 
@@ -202,7 +203,7 @@ const collectives::device_stream& train_context::gpu_stream() {
 }
 
 void train_context::track_on_gpu(std::string name, dtype type, std::vector<std::uint64_t> shape,
-                                 std::span<std::byte> memory) {
+                                 device_span<std::byte> memory) {
   impl_->state().track(std::move(name), type, std::move(shape), impl_->group().gpu().copier->tensor(memory));
 }
 
@@ -211,7 +212,17 @@ random_stream train_context::random(std::string_view name) const noexcept {
 }
 
 void train_context::for_each_step(const step_plan& plan, const std::function<void(step&)>& body) {
-  impl_->for_each_step(plan, body);
+  impl_->for_each_step({plan, false}, [&body](step_driver& driver) {
+    auto now = step{driver};
+    body(now);
+  });
+}
+
+void train_context::for_each_step(const device_plan& plan, const std::function<void(device_step&)>& body) {
+  impl_->for_each_step({plan.plan(), true}, [&body](step_driver& driver) {
+    auto now = device_step{driver};
+    body(now);
+  });
 }
 
 std::vector<double>

@@ -54,24 +54,24 @@ struct on_gpu {
   device_memory loss = value_or_throw(device_memory::make(where, sizeof(double)));
 
   template <class T>
-  std::vector<T> fetch(const void* from, std::size_t count) {
-    std::vector<T> result(count);
-    value_or_throw(stream.copy(reinterpret_cast<std::byte*>(result.data()), static_cast<const std::byte*>(from),
-                               count * sizeof(T)));
+  std::vector<T> fetch(troupe::device_span<T> from) {
+    std::vector<T> result(from.size());
+    value_or_throw(stream.copy(reinterpret_cast<std::byte*>(result.data()), from.template as<std::byte>().address(),
+                               from.size_bytes()));
     value_or_throw(stream.synchronize());
     return result;
   }
 
   double compute(const std::vector<std::uint64_t>& samples) {
-    value_or_throw(stream.clear(gradient.data(), gradient.size_bytes()));
-    value_or_throw(stream.clear(loss.data(), sizeof(double)));
+    value_or_throw(stream.clear(gradient.address(), gradient.size_bytes()));
+    value_or_throw(stream.clear(loss.address(), sizeof(double)));
     network.begin_step();
-    network.forward_backward(samples, reinterpret_cast<float*>(gradient.data()), reinterpret_cast<double*>(loss.data()),
+    network.forward_backward(samples, gradient.bytes().as<float>(), loss.bytes().as<double>(),
                              [](std::size_t, std::size_t) {});
-    return fetch<double>(loss.data(), 1)[0];
+    return fetch(loss.bytes().as<double>())[0];
   }
 
-  std::vector<float> gradient_now() { return fetch<float>(gradient.data(), shape.parameter_elements()); }
+  std::vector<float> gradient_now() { return fetch(gradient.bytes().as<float>()); }
 };
 
 model random_model(const model_shape& shape) {
@@ -121,8 +121,8 @@ TEST_CASE("a GPU's update of Adam has the bits of the host's, and its held-out l
     there.compute(some_samples(200, there.text.training_samples()));
     auto gradient = there.gradient_now();
     charlm::adam_update(host.parameters(), moments.parameters(), squares.parameters(), gradient, troupe::step_id{step});
-    there.network.update(troupe::step_id{step}, reinterpret_cast<const float*>(there.gradient.data()));
-    auto parameters = there.fetch<float>(there.network.parameters().data(), gradient.size());
+    there.network.update(troupe::step_id{step}, there.gradient.bytes().as<float>());
+    auto parameters = there.fetch(there.network.parameters());
     CHECK(std::memcmp(parameters.data(), host.parameters().data(), parameters.size() * sizeof(float)) == 0);
   }
   auto samples = some_samples(1000, there.text.held_out_samples());

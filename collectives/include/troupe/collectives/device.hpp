@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/collectives/reduction.hpp>
+#include <troupe/device_span.hpp>
 #include <troupe/dtype.hpp>
 #include <troupe/error.hpp>
 
@@ -139,10 +140,10 @@ class device_memory {
   device_memory(std::byte* data, std::uint64_t size_bytes, release_function release)
       : size_bytes_(size_bytes), data_(data, std::move(release)) {}
 
-  /// Device addresses: only kernels and device copies may dereference them.
-  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  /// For a kernel call or a copy. Not to be dereferenced here.
+  [[nodiscard]] std::byte* address() const noexcept { return data_.get(); }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size_bytes_}; }
+  [[nodiscard]] device_span<std::byte> bytes() const noexcept { return {address(), size_bytes_}; }
 
  private:
   std::uint64_t size_bytes_ = 0;

@@ -28,9 +28,9 @@ class device_bucket {
   device_bucket& operator=(const device_bucket&) = delete;
   virtual ~device_bucket() = default;
 
-  /// The sum, in device memory: a bucket of the layout, on a 256-byte boundary. Complete for all streams once
+  /// The sum: a bucket of the layout, on a 256-byte boundary. Complete for all streams once
   /// `device_group::finish` has returned; valid until the next call that reduces into this object.
-  [[nodiscard]] virtual std::span<const std::byte> bytes() const noexcept = 0;
+  [[nodiscard]] virtual device_span<const std::byte> bytes() const noexcept = 0;
 
   /// The pieces of the bucket, in order. Each call reduces one.
   [[nodiscard]] virtual std::span<const byte_range> parts() const noexcept = 0;
@@ -90,11 +90,12 @@ class device_group {
                                                      const device_event& ready, std::uint64_t divisor = 1,
                                                      std::size_t part = 0) = 0;
 
-  /// Starts `communicator::all_reduce_fast`; `contribution` is a bucket of `layout` in device memory. The
+  /// Starts `communicator::all_reduce_fast`; `contribution` is a bucket of `layout`. The
   /// implementation chooses the order of additions and the type in which 16-bit floats are summed.
-  [[nodiscard]] virtual expected<void> all_reduce_fast(const bucket_layout& layout, const std::byte* contribution,
-                                                       device_bucket& result, const device_event& ready,
-                                                       std::uint64_t divisor = 1, std::size_t part = 0) = 0;
+  [[nodiscard]] virtual expected<void> all_reduce_fast(const bucket_layout& layout,
+                                                       device_span<const std::byte> contribution, device_bucket& result,
+                                                       const device_event& ready, std::uint64_t divisor = 1,
+                                                       std::size_t part = 0) = 0;
 
   /// Waits for all started reductions. Success means that all their events have completed.
   [[nodiscard]] virtual expected<void> finish() = 0;
@@ -133,7 +134,7 @@ class device_leaf_accumulator {
   void begin(shard_range range);
 
   /// The bucket for this shard's contribution. It is zeroed on `stream`; write it on the same stream.
-  [[nodiscard]] expected<std::span<std::byte>> next(shard_id shard, const device_stream& stream);
+  [[nodiscard]] expected<device_span<std::byte>> next(shard_id shard, const device_stream& stream);
 
   /// `close`: no shard follows; `partials()` are known. `finish`: work already on the stream writes this part of the
   /// last contribution; completes that part of the partial sums. `end`: both, for everything that is left.

@@ -62,7 +62,7 @@ class loader {
 
   /// The samples of this shard. Valid until the next call. Throws `exception` if fetching fails, also if it failed
   /// ahead.
-  [[nodiscard]] const batch& operator()(const step& step, const shard& shard);
+  [[nodiscard]] const batch& operator()(const basic_step& step, const basic_shard& shard);
 
   /// The same by numbers. `samples` are the shard's samples in the plan's data order.
   [[nodiscard]] expected<const batch*> fetch(step_id step, shard_id shard, std::span<const std::uint64_t> samples);

@@ -18,8 +18,12 @@ struct collective {
     connect,
     /// `sum` is added up.
     reduce,
+    /// The shards of an evaluation are added up as `sum`.
+    evaluate,
     /// Each of `words` becomes its maximum.
     barrier,
+    /// One rank gives the result of the last evaluation, as the first of `words`.
+    settle,
     /// Who has the state sends it as `words`; who sends waits for nobody.
     transfer,
   };

@@ -19,6 +19,11 @@ struct overloaded : Ts... {
 template <class... Ts>
 overloaded(Ts...) -> overloaded<Ts...>;
 
+template <class Action>
+bool is(const run_action& action) {
+  return std::holds_alternative<Action>(action.what);
+}
+
 /// Other hosts do not matter here.
 std::vector<std::string> addresses_of(std::size_t nodes) {
   return std::vector<std::string>(nodes);
@@ -128,6 +133,7 @@ driver_model::driver_model(stage& world, run_coordinator::settings settings, std
 void driver_model::begin() {
   start(layout_.places());
   world_.remind(reminder::tick);
+  world_.remind(reminder::start);
 }
 
 bool driver_model::is_given_up(worker_id worker) const {
@@ -143,6 +149,7 @@ void driver_model::start(const std::vector<worker_place>& places) {
     known_ = std::max(known_, place.worker.value + 1);
     given_up_.resize(known_, false);
     sent_away_.resize(known_, false);
+    was_member_.resize(known_, false);
     where_[place.worker] = place.node;
     world_.send_to_node(place.node, start_process{place});
   }
@@ -184,7 +191,7 @@ void driver_model::take(const worker_ready& message) {
 }
 
 begin_work driver_model::begin_message() const {
-  return {{}, restored_.value_or(number_chain{})};
+  return {{}, restored_.value_or(number_chain{}), {}};
 }
 
 group_place driver_model::place_of(const worker_place& who) const {
@@ -203,6 +210,7 @@ void driver_model::begin_all_workers() {
   for (const auto& place : layout_.places()) {
     auto message = begin_message();
     message.place = place_of(place);
+    was_member_[place.worker.value] = true;
     world_.send_to_actor(place.worker, std::move(message));
   }
 }
@@ -210,6 +218,9 @@ void driver_model::begin_all_workers() {
 void driver_model::begin_joiner_of(worker_id worker) {
   auto message = begin_message();
   message.place.attempt = coordinator_.attempt();
+  if (world_.defect() != mutation::tells_joiners_no_evaluations)
+    for (const auto& plan : coordinator_.accepted())
+      message.earlier_evaluations.push_back(plan.evaluations);
   world_.send_to_actor(worker, std::move(message));
   if (world_.defect() == mutation::joiners_miss_commands)
     return;
@@ -218,7 +229,9 @@ void driver_model::begin_joiner_of(worker_id worker) {
 }
 
 void driver_model::take(const request<run_plan>& message) {
-  const auto& plan = message.message;
+  auto plan = message.message;
+  if (world_.defect() == mutation::compares_no_plans)
+    plan.data_fingerprint = "data";
   auto refuse = [&](errc code, const char* why) {
     world_.send_to_thread(plan.worker, answer<plan_accepted>{message.number, fail(code, why)});
   };
@@ -253,6 +266,7 @@ void driver_model::answer_plan(worker_id worker, const expected<plan_accepted>& 
 
 void driver_model::take(const request<regroup_report>& message) {
   auto report = message.message;
+  last_reports_.insert_or_assign(report.worker, report);
   // Without a place, also one that has followed a generation that is over.
   const auto is_joiner = std::ranges::find(places(), report.worker, &worker_place::worker) == places().end();
   if (staged_.erase(report.worker) > 0 && report.progress() == nullptr)
@@ -318,9 +332,16 @@ void driver_model::form(const form_generation& next) {
   member_place message;
   message.commit_point = next.decision.commit_point;
   message.commands_agreed = next.decision.commands_agreed;
-  for (const auto& place : layout_.places())
+  message.evaluations = next.decision.evaluations;
+  for (const auto& place : layout_.places()) {
+    was_member_[place.worker.value] = true;
+    if (place.worker == next.decision.evaluation_source) {
+      world_.count(branch::evaluation_settled);
+      message.evaluation_source = place.rank;
+    }
     if (std::ranges::find(next.joiners, place.worker) != next.joiners.end())
       message.joiners.push_back(place.rank);
+  }
   for (const auto& place : layout_.places()) {
     message.place = place_of(place);
     if (world_.defect() == mutation::keeps_the_old_ownership) {
@@ -350,14 +371,22 @@ void driver_model::take(const worker_finished& message) {
   if (message.generation > coordinator_.generation())
     return;
   const auto is_stale = is_given_up(message.worker);
-  act_on_speaker(is_stale, coordinator_.on_finished(message, world_.clock()));
+  if (!is_stale && !concluded_ && message.reason.code == errc::none)
+    returned_.insert(message.worker);
+  act_on_speaker(is_stale, coordinator_.on_finished(message, time_of_failure()));
 }
 
 void driver_model::take(const worker_ended& message) {
   std::erase(workers_, message.worker);
   given_up_[message.worker.value] = true;
   answer_report(message.worker, fail(errc::worker_lost, "its process has ended"));
-  act(coordinator_.on_ended(message, world_.clock()));
+  act(coordinator_.on_ended(message, time_of_failure()));
+}
+
+run_coordinator::time driver_model::time_of_failure() {
+  if (world_.defect() == mutation::forgets_failures)
+    return world_.clock() + ++failures_ * std::chrono::hours{2};
+  return world_.clock();
 }
 
 // -- nodes ------------------------------------------------------------------------------------------------------------
@@ -366,7 +395,7 @@ void driver_model::lose_node(std::uint32_t node, const std::string& why) {
   for (const auto& place : coordinator_.occupied())
     if (place.node == node)
       given_up_[place.worker.value] = true;
-  act(coordinator_.on_node_lost(node, why, world_.clock()));
+  act(coordinator_.on_node_lost(node, why, time_of_failure()));
 }
 
 void driver_model::fence(std::uint32_t node) {
@@ -418,6 +447,7 @@ void driver_model::restart() {
     world_.send_to_node(where_[worker], kill_process{worker});
   commands_.clear();
   owed_.clear();
+  returned_.clear();
   collectives_.begin({world_.run(), coordinator_.generation(), 0});
   store_.begin(coordinator_.generation());
   world_.send_to_driver_itself(attempt_closed{coordinator_.attempt()});
@@ -433,6 +463,8 @@ void driver_model::attempt_is_closed(std::uint32_t attempt) {
 }
 
 void driver_model::place_again() {
+  if (concluded_)
+    return;
   std::vector<worker_place> places;
   for (std::uint32_t i = 0; i < first_size_; ++i)
     if (auto node = emptiest_node(places))
@@ -449,41 +481,59 @@ void driver_model::place_again() {
   lay_out(places);
   coordinator_.on_restarted(places, std::nullopt, restored_ ? restored_->step : step_id{});
   start(places);
+  world_.remind(reminder::start);
 }
 
 // -- users, and the clock ---------------------------------------------------------------------------------------------
 
 void driver_model::ask(run_actions (run_coordinator::*what)()) {
-  if (!concluded_)
-    act((coordinator_.*what)());
+  act((coordinator_.*what)());
 }
 
 void driver_model::resize(std::uint32_t workers) {
   first_size_ = workers;
-  if (!concluded_)
-    act(coordinator_.on_resize(workers));
+  act(coordinator_.on_resize(workers));
 }
 
-void driver_model::stop() {
-  if (!concluded_)
+void driver_model::stop(stop_request what) {
+  const auto releases = released_all_;
+  if (world_.defect() == mutation::stops_in_its_own_time)
     act(coordinator_.on_stop({}));
+  else
+    act(coordinator_.on_stop(what));
+  if (what.immediately && !concluded_ && !releases)
+    world_.violate("a run goes on after it was stopped at once");
+}
+
+void driver_model::group_hangs() {
+  const auto actions = coordinator_.on_group_hang("no rank moves", time_of_failure());
+  if (!actions.empty())
+    world_.count(branch::hang_found);
+  act(actions);
 }
 
 void driver_model::reached(reminder what) {
-  if (concluded_)
-    return;
   switch (what) {
   case reminder::tick:
-    world_.remind(reminder::tick);
+    if (!concluded_)
+      world_.remind(reminder::tick);
     for (auto worker : workers_)
-      if (auto committed = world_.beat_of(worker))
-        coordinator_.on_applied(worker, *committed);
+      if (auto beat = world_.beat_of(worker)) {
+        coordinator_.on_applied(worker, beat->committed);
+        coordinator_.on_sign_of_life(worker, beat->progress, world_.clock());
+      }
     return act(coordinator_.on_tick(world_.clock()));
+  case reminder::start:
+    if (coordinator_.starting() && !coordinator_.occupied().empty())
+      world_.count(branch::started_late);
+    return act(coordinator_.on_start_timeout(world_.clock()));
   case reminder::drain:
     return ask(&run_coordinator::on_drain_timeout);
   case reminder::hold:
     return ask(&run_coordinator::on_hold_timeout);
   case reminder::grace:
+    if (coordinator_.in_grace())
+      world_.count(branch::failing_in_grace);
     return ask(&run_coordinator::on_grace_timeout);
   }
 }
@@ -498,28 +548,107 @@ void driver_model::act_on_speaker(bool is_stale, const run_actions& actions) {
   act(actions);
 }
 
+/// A run ends once, and what is done for it fits together.
+void driver_model::check(const run_action& action) {
+  if (action.why.empty())
+    world_.violate("something is done without a reason");
+  if (concluded_ && !is<refuse_report>(action))
+    world_.violate("something is done after the end: " + action.why);
+  if (aborted_all_ &&
+      (is<start_more>(action) || is<form_generation>(action) || is<restart_run>(action) || is<release_all>(action)))
+    world_.violate("a failing run goes on: " + action.why);
+  if (is<start_more>(action) &&
+      std::ranges::any_of(commands_, [](const auto& x) { return std::holds_alternative<stop_command>(x.what); }))
+    world_.violate("workers are started for a run that stops");
+  if (const auto* next = std::get_if<form_generation>(&action.what))
+    check(*next);
+}
+
+/// Joiners come in, and members leave, where nobody is in the middle of anything.
+void driver_model::check(const form_generation& next) {
+  if (next.record.generation != coordinator_.generation() || next.record.generation <= last_formed_)
+    world_.violate("generations are not numbered in order");
+  last_formed_ = next.record.generation;
+  if (next.places.empty() || next.record.workers != next.places.size())
+    world_.violate("a generation is not of as many workers as it says");
+  auto with_state = 0;
+  auto in_between = false;
+  for (std::uint32_t rank = 0; rank < next.places.size(); ++rank) {
+    const auto& place = next.places[rank];
+    if (place.rank.value != rank)
+      world_.violate("the ranks of a generation are not numbered in order");
+    if (std::ranges::find(next.joiners, place.worker) != next.joiners.end())
+      continue;
+    ++with_state;
+    const auto said = last_reports_.find(place.worker);
+    in_between = in_between || said == last_reports_.end() ||
+                 (!said->second.is<worker_position::between_steps>() && !said->second.is<worker_position::caught_up>());
+  }
+  auto had_state = [this](worker_id x) {
+    const auto said = last_reports_.find(x);
+    return said != last_reports_.end() && said->second.progress() != nullptr;
+  };
+  if (with_state == 0)
+    world_.violate("nobody in a generation has the state");
+  if (in_between && (!next.joiners.empty() || std::ranges::any_of(next.released, had_state)))
+    world_.violate("joiners come in or members leave although a member is in the middle of something");
+}
+
+void driver_model::send(const send_command& what) {
+  if (what.command.sequence != commands_.size() + 1)
+    world_.violate("commands are not numbered in order");
+  commands_.push_back(what.command);
+  for (auto worker : workers_)
+    world_.send_to_actor(worker, what.command);
+}
+
+void driver_model::abort_everybody(const error& reason) {
+  if (std::exchange(aborted_all_, true) || released_all_ || reason.code != errc::aborted)
+    world_.violate("the end of a run is told twice");
+  abort_workers(reason);
+  fail_pending(reason);
+}
+
+void driver_model::release_everybody() {
+  if (std::exchange(released_all_, true))
+    world_.violate("the workers of a run are released twice");
+  fail_pending({errc::aborted, "the run is over"});
+  for (auto worker : workers_)
+    world_.send_to_actor(worker, release_worker{world_.run()});
+}
+
+void driver_model::warn_of(const std::string& why) {
+  if (why.find("no more are started") != std::string::npos)
+    world_.count(branch::joiners_given_up);
+}
+
 void driver_model::act(const run_actions& actions) {
   for (const auto& action : actions) {
+    check(action);
     if (world_.is_tracing())
       world_.note("driver, generation " + std::to_string(coordinator_.generation().value) + ": " + action.why);
     std::visit(overloaded{
-                   [&](const begin_all&) { begin_all_workers(); },
+                   [&](const begin_all&) {
+                     if (std::exchange(last_begun_, coordinator_.attempt()) == coordinator_.attempt())
+                       world_.violate("an attempt begins twice");
+                     begin_all_workers();
+                   },
                    [&](const begin_joiner& x) { begin_joiner_of(x.worker); },
                    [&](const accept_plans&) { world_.send_to_driver_itself(facts_stored{coordinator_.generation()}); },
                    [&](const accept_plan_of& x) { answer_plan(x.worker, plan_accepted{coordinator_.generation()}); },
-                   [&](const refuse_plans& x) { world_.violate("plans are refused: " + x.reason.message); },
+                   [&](const refuse_plans& x) {
+                     world_.count(branch::plans_refused);
+                     const auto why = fail(x.reason.code, x.reason.message);
+                     x.worker ? answer_plan(*x.worker, why) : answer_plans(why);
+                   },
                    [&](const refuse_report& x) {
                      if (x.reason.code == errc::stale_generation)
                        world_.count(branch::stale_report_refused);
                      answer_report(x.worker, fail(x.reason.code, x.reason.message));
                    },
-                   [&](const send_command& x) {
-                     commands_.push_back(x.command);
-                     for (auto worker : workers_)
-                       world_.send_to_actor(worker, x.command);
-                   },
+                   [&](const send_command& x) { send(x); },
                    [&](const stage_joiners& x) { stage_state(x); },
-                   [&](const skip_loop&) { world_.violate("there is one loop only"); },
+                   [&](const skip_loop& x) { answer_report(x.worker, next_generation{loop_completed{x.evaluations}}); },
                    [&](const end_staging& x) {
                      world_.count(branch::staging_given_up);
                      collectives_.end({world_.run(), coordinator_.generation(), x.number});
@@ -544,24 +673,26 @@ void driver_model::act(const run_actions& actions) {
                    },
                    [&](const form_generation& x) { form(x); },
                    [&](const start_more& x) { start_additional(x.count); },
-                   [&](const fence_worker& x) { world_.send_to_node(where_[x.worker], kill_process{x.worker}); },
+                   [&](const fence_worker& x) {
+                     if (x.reason.ends_with("in time"))
+                       world_.count(branch::joiner_overdue);
+                     if (action.why.find("another build") != std::string::npos ||
+                         action.why.find("fingerprints differ") != std::string::npos)
+                       world_.count(branch::process_refused);
+                     world_.send_to_node(where_[x.worker], kill_process{x.worker});
+                   },
                    [&](const restart_run&) { restart(); },
                    [&](const release_one& x) {
                      sent_away_[x.worker.value] = true;
                      world_.send_to_actor(x.worker, release_worker{world_.run()});
                    },
-                   [&](const abort_all& x) {
-                     abort_workers(x.reason);
-                     fail_pending(x.reason);
-                   },
-                   [&](const release_all&) {
-                     fail_pending({errc::aborted, "the run is over"});
-                     for (auto worker : workers_)
-                       world_.send_to_actor(worker, release_worker{world_.run()});
-                   },
-                   [&](const warn&) {},
+                   [&](const abort_all& x) { abort_everybody(x.reason); },
+                   [&](const release_all&) { release_everybody(); },
+                   [&](const warn&) { warn_of(action.why); },
                    [&](const conclude& x) {
                      concluded_ = true;
+                     if (aborted_all_ && x.status != run_status::failed)
+                       world_.violate("a run that has failed ends well");
                      world_.concludes(x, action.why);
                    },
                },

@@ -19,7 +19,7 @@
 namespace troupe::simulation {
 
 /// What the driver asks to be reminded of.
-enum class reminder : std::uint8_t { tick, drain, hold, grace };
+enum class reminder : std::uint8_t { tick, start, drain, hold, grace };
 
 /// What the driver's process needs of the world.
 class stage {
@@ -37,7 +37,7 @@ class stage {
   virtual void send_to_driver_itself(packet what) = 0;
   virtual void remind(reminder what) = 0;
   /// What a worker's last beat has told, if it still sends any.
-  virtual std::optional<step_id> beat_of(worker_id worker) = 0;
+  virtual std::optional<worker_beat> beat_of(worker_id worker) = 0;
 
   // For the checker.
   virtual void count(branch what) = 0;
@@ -124,7 +124,9 @@ class driver_model {
   // -- from users, and the clock --------------------------------------------------------------------------------------
   void ask(actors::run_actions (actors::run_coordinator::*what)());
   void resize(std::uint32_t workers);
-  void stop();
+  void stop(stop_request what);
+  /// No rank has moved for long.
+  void group_hangs();
   void reached(reminder what);
   void facts_are_stored(generation_id generation);
   void attempt_is_closed(std::uint32_t attempt);
@@ -140,6 +142,10 @@ class driver_model {
   [[nodiscard]] bool is_told_lost(worker_id worker) const { return given_up_[worker.value]; }
   /// Whether it was released although it has not finished.
   [[nodiscard]] bool is_sent_away(worker_id worker) const { return sent_away_[worker.value]; }
+  /// Whether it has ever been a member.
+  [[nodiscard]] bool was_member(worker_id worker) const { return was_member_[worker.value]; }
+  /// Whose training function has returned in this attempt.
+  [[nodiscard]] const std::set<worker_id>& returned() const noexcept { return returned_; }
   [[nodiscard]] const store_model& store() const noexcept { return store_; }
   [[nodiscard]] const std::vector<actors::worker_place>& places() const noexcept { return layout_.places(); }
 
@@ -147,6 +153,12 @@ class driver_model {
   enum class node_state : std::uint8_t { open, leaving, away, fenced };
 
   void act(const actors::run_actions& actions);
+  void check(const actors::run_action& action);
+  void check(const actors::form_generation& next);
+  void send(const actors::send_command& what);
+  void abort_everybody(const error& reason);
+  void release_everybody();
+  void warn_of(const std::string& why);
   /// As `act`; nothing but a refusal may come of what a stale member says.
   void act_on_speaker(bool is_stale, const actors::run_actions& actions);
   void lay_out(std::vector<actors::worker_place> places);
@@ -170,6 +182,7 @@ class driver_model {
   void lose_node(std::uint32_t node, const std::string& why);
   [[nodiscard]] std::optional<std::uint32_t> emptiest_node(const std::vector<actors::worker_place>& more) const;
   void guess_missing_reports();
+  [[nodiscard]] actors::run_coordinator::time time_of_failure();
 
   stage& world_;
   actors::run_coordinator coordinator_;
@@ -184,6 +197,7 @@ class driver_model {
   std::map<worker_id, std::uint32_t> where_;
   std::vector<bool> given_up_;
   std::vector<bool> sent_away_;
+  std::vector<bool> was_member_;
   std::vector<control_command> commands_;
   std::map<worker_id, std::uint64_t> plans_;
   std::map<worker_id, std::uint64_t> reports_;
@@ -192,9 +206,20 @@ class driver_model {
   /// Who follows the others.
   std::set<worker_id> staged_;
   std::optional<number_chain> restored_;
+  /// Only for the mutant that forgets them.
+  int failures_ = 0;
   bool awaiting_room_ = false;
   bool grace_running_ = false;
   bool concluded_ = false;
+
+  // For the checker.
+  /// The last that each worker has said, as it was said.
+  std::map<worker_id, regroup_report> last_reports_;
+  std::set<worker_id> returned_;
+  generation_id last_formed_;
+  std::uint32_t last_begun_ = 0;
+  bool aborted_all_ = false;
+  bool released_all_ = false;
 };
 
 } // namespace troupe::simulation

@@ -32,6 +32,30 @@ std::string_view to_string(mutation x) noexcept {
     return "joiners are given what is reduced after a loss";
   case mutation::takes_a_lost_source_for_the_end:
     return "a joiner takes a lost source for the end";
+  case mutation::takes_an_exception_for_a_loss:
+    return "an exception is taken for a loss";
+  case mutation::forgets_failures:
+    return "failures are forgotten";
+  case mutation::compares_no_plans:
+    return "plans are not compared";
+  case mutation::reports_the_drivers_build:
+    return "a worker reports the build of the driver";
+  case mutation::reports_the_state_of_others:
+    return "a worker reports the final state of others";
+  case mutation::ignores_settled_evaluations:
+    return "settled evaluations are ignored";
+  case mutation::tells_joiners_no_evaluations:
+    return "joiners are not told of evaluations";
+  case mutation::stays_in_a_completed_loop:
+    return "a joiner stays in a completed loop";
+  case mutation::stops_in_its_own_time:
+    return "an immediate stop takes its time";
+  case mutation::sets_no_start_deadline:
+    return "there is no deadline for the start";
+  case mutation::sets_no_grace_period:
+    return "there is no grace period";
+  case mutation::sets_no_hold_deadline:
+    return "there is no deadline for too few workers";
   }
   return "?";
 }

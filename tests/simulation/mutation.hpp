@@ -36,6 +36,30 @@ enum class mutation : std::uint8_t {
   goes_on_giving_after_a_loss,
   /// A joiner that is not told any more what the others do takes itself for one of them.
   takes_a_lost_source_for_the_end,
+  /// What the training function throws is told as the loss of its group.
+  takes_an_exception_for_a_loss,
+  /// The clock runs so fast that no two failures are within one window.
+  forgets_failures,
+  /// All plans are passed on with the data of the same fingerprint.
+  compares_no_plans,
+  /// A process says that it is of the build that it is asked for.
+  reports_the_drivers_build,
+  /// A process reports the final state that others have.
+  reports_the_state_of_others,
+  /// A rank does not take the result of an evaluation that it has missed.
+  ignores_settled_evaluations,
+  /// Joiners are not told what was evaluated before they came.
+  tells_joiners_no_evaluations,
+  /// A joiner that is told to skip a loop asks for a place in it again.
+  stays_in_a_completed_loop,
+  /// An immediate stop is taken for an ordinary one.
+  stops_in_its_own_time,
+  /// Nobody reminds the driver that not all have joined.
+  sets_no_start_deadline,
+  /// Nobody reminds the driver of what is left of a failing run.
+  sets_no_grace_period,
+  /// Nobody reminds the driver that there have been too few workers for long.
+  sets_no_hold_deadline,
 };
 
 inline constexpr std::array mutations{
@@ -52,6 +76,18 @@ inline constexpr std::array mutations{
     mutation::restarts_beside_survivors,
     mutation::goes_on_giving_after_a_loss,
     mutation::takes_a_lost_source_for_the_end,
+    mutation::takes_an_exception_for_a_loss,
+    mutation::forgets_failures,
+    mutation::compares_no_plans,
+    mutation::reports_the_drivers_build,
+    mutation::reports_the_state_of_others,
+    mutation::ignores_settled_evaluations,
+    mutation::tells_joiners_no_evaluations,
+    mutation::stays_in_a_completed_loop,
+    mutation::stops_in_its_own_time,
+    mutation::sets_no_start_deadline,
+    mutation::sets_no_grace_period,
+    mutation::sets_no_hold_deadline,
 };
 
 std::string_view to_string(mutation x) noexcept;

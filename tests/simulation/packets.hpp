@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <variant>
+#include <vector>
 
 namespace troupe::simulation {
 
@@ -29,6 +30,7 @@ struct answer {
 struct begin_work {
   group_place place;
   number_chain restored;
+  std::vector<std::vector<std::vector<double>>> earlier_evaluations;
 };
 
 /// `checkpoint_part`, with the replica's state instead of tensors.

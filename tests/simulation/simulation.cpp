@@ -14,6 +14,15 @@ namespace {
 /// No schedule takes so many turns.
 constexpr std::uint64_t most_turns = 60'000;
 
+/// More failures than there are in any schedule.
+constexpr std::uint32_t plenty = 1'000'000;
+
+constexpr auto turn_length = std::chrono::milliseconds{10};
+
+/// How long a joiner may take, and the processes of an attempt together.
+constexpr auto joiner_limit = std::chrono::milliseconds{4'000};
+constexpr auto start_limit = std::chrono::milliseconds{15'000};
+
 /// Nobody has anything to do for so many ticks: nobody ever will.
 constexpr std::uint32_t most_idle_ticks = 200;
 
@@ -27,8 +36,8 @@ std::string name_of(const worker_model& x) {
 
 } // namespace
 
-simulation::process::process(surroundings& world, worker_id id, std::uint32_t node)
-    : model(world, id, node),
+simulation::process::process(surroundings& world, worker_id id, std::uint32_t node, flaw has)
+    : model(world, id, node, has),
       to_actor{end::actor, id.value},
       to_thread_from_driver{end::thread, id.value},
       to_thread_from_others{end::thread, id.value},
@@ -46,6 +55,7 @@ simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::
   const auto nodes = random_.between(2, 3);
   for (std::uint32_t i = 0; i < nodes; ++i)
     nodes_.push_back({route{end::node, i}, route{end::driver_from_node, i}});
+  write_program();
   plan_incidents();
   // The store may be busy with something else when it is asked.
   driver_itself_.slowness = random_.one_in(3) ? 7 : 0;
@@ -53,12 +63,17 @@ simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::
   run_coordinator::settings settings;
   settings.run = run_;
   settings.build_id = "build";
-  settings.failure.max_failures = 1'000'000;
+  settings.compare_numerics = [](const std::string& ours, const std::string& theirs) {
+    return ours == theirs ? std::vector<std::string>{} : std::vector{ours + " / " + theirs};
+  };
+  settings.failure.max_failures = most_failures_ = random_.one_in(10) ? random_.below(4) : plenty;
+  settings.failure.replace_after = joiner_limit;
+  settings.start_timeout = joiner_limit;
   settings.failure.replace_lost = !random_.one_in(4);
   // Joiners get the state while the others train on, or wait.
   settings.failure.background_transfer_above_bytes = random_.one_in(2) ? 0 : 1;
-  // Without replacements a run that has too few waits for ever, as it should.
-  const auto least = settings.failure.replace_lost ? random_.between(1, 3) : 1;
+  // Without replacements a run that has too few ends by that.
+  const auto least = settings.failure.replace_lost || random_.one_in(8) ? random_.between(1, 3) : 1;
   settings.workers = is_elastic_ ? worker_range{least, first_size_} : worker_range{first_size_};
   for (std::uint32_t i = 0; i < first_size_; ++i)
     settings.places.push_back({{i}, {i}, i * nodes / first_size_, 0, 1});
@@ -66,6 +81,37 @@ simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::
 }
 
 simulation::~simulation() = default;
+
+/// Loops, evaluations, and what is to go wrong in them.
+void simulation::write_program() {
+  const auto loops = random_.one_in(2) ? 1 : random_.between(2, 3);
+  for (std::uint32_t i = 1; i <= loops; ++i)
+    program_.loops.push_back({steps_ * i / loops, random_.one_in(2) ? 0 : random_.between(1, 2)});
+  program_.evaluates_every = random_.one_in(2) ? 0 : random_.between(1, 4);
+  if (random_.one_in(8))
+    flaw_ = static_cast<flaw>(random_.between(1, 4));
+  if (random_.one_in(8))
+    program_.throws = program::exception{
+        {random_.between(1, static_cast<std::uint32_t>(steps_))},
+        random_.one_in(2) ? program::exception::place::before_reduction : program::exception::place::behind_barrier,
+        random_.one_in(3) ? program::exception::recurrence::always : program::exception::recurrence::once};
+}
+
+flaw simulation::flaw_for(worker_id worker) {
+  // Most that are there at the start are as they should be: the others end the run at once.
+  return flaw_ != flaw::none && random_.one_in(worker.value < first_size_ ? 24 : 3) ? flaw_ : flaw::none;
+}
+
+bool simulation::throws(const worker_model& who, step_id step, program::exception::place where) {
+  const auto& x = program_.throws;
+  if (!x || x->step != step || x->where != where || (x->how == program::exception::recurrence::once && has_thrown_))
+    return false;
+  members_threw_ += who.has_state() ? 1 : 0;
+  throws_again_ = std::exchange(has_thrown_, true) || step.value <= who.restored().value + 1;
+  if (trace_ != nullptr)
+    note(who, "throws in step " + text(step.value));
+  return true;
+}
 
 /// At least two faults that cannot fail to come: after one of the steps before the last.
 void simulation::plan_incidents() {
@@ -100,6 +146,25 @@ void simulation::plan_incidents() {
                           random_.below(static_cast<std::uint32_t>(steps_) - 1), random_.below(80)});
   if (random_.one_in(16))
     incidents_.push_back({incident::stop, 4 + random_.below(6), random_.below(80)});
+  plan_trouble();
+}
+
+/// What a run may end by.
+void simulation::plan_trouble() {
+  if (random_.one_in(32))
+    incidents_.push_back({random_.one_in(2) ? incident::stop : incident::stop_at_once,
+                          random_.below(static_cast<std::uint32_t>(steps_)), random_.below(200)});
+  if (random_.one_in(16))
+    for (auto more = random_.between(1, 3); more > 0; --more)
+      incidents_.push_back({incident::exit_worker, random_.below(8), 0,
+                            random_.one_in(2) ? standing::starting : standing::reporting, random_.below(6)});
+  if (random_.one_in(24))
+    for (auto more = random_.between(1, 2); more > 0; --more)
+      incidents_.push_back({incident::hang_worker, 0, 0, standing::starting, random_.below(10)});
+  if (random_.one_in(24))
+    for (auto more = random_.between(1, 2); more > 0; --more)
+      incidents_.push_back(
+          {incident::group_hang, random_.below(static_cast<std::uint32_t>(steps_) - 1), random_.below(80)});
 }
 
 // -- the loop ---------------------------------------------------------------------------------------------------------
@@ -109,8 +174,10 @@ std::optional<std::string> simulation::play() {
     driver_->begin();
     while (!conclusion_ && !violation_)
       turn();
-    if (!violation_ && faults_ < 2)
+    if (!violation_ && faults_ < 2 && conclusion_->status == run_status::completed)
       violate("there were fewer than two faults");
+    if (!violation_)
+      outlive_the_end();
   } catch (const std::exception& x) {
     violate(x.what());
   }
@@ -220,9 +287,13 @@ bool simulation::is_open(const route& x) const {
 
 void simulation::deliver(route& from) {
   auto what = std::move(from.packets.front());
-  // Asking twice is harmless, where the sender takes the first answer.
-  if (std::holds_alternative<request<regroup_report>>(what) && random_.one_in(12)) {
-    counts_.count(branch::report_repeated);
+  // Asking twice is harmless, where the sender takes the first answer; and so is telling twice.
+  const auto asks = std::holds_alternative<request<regroup_report>>(what);
+  const auto tells = std::holds_alternative<worker_ready>(what) || std::holds_alternative<worker_finished>(what) ||
+                     std::holds_alternative<worker_ended>(what) || std::holds_alternative<caught_up>(what);
+  if ((asks || tells) && random_.one_in(12)) {
+    if (asks)
+      counts_.count(branch::report_repeated);
     from.packets.front() = what;
   } else {
     from.packets.pop_front();
@@ -288,7 +359,7 @@ void simulation::at_node(std::uint32_t index, packet what) {
     const auto id = start->place.worker;
     if (processes_.size() <= id.value)
       processes_.resize(id.value + 1);
-    processes_[id.value] = std::make_unique<process>(*this, id, index);
+    processes_[id.value] = std::make_unique<process>(*this, id, index, flaw_for(id));
     living_.push_back(id.value);
     if (random_.one_in(6))
       processes_[id.value]->slowness = random_.between(3, 7);
@@ -345,7 +416,7 @@ void simulation::send_to_driver_itself(packet what) {
 
 run_coordinator::time simulation::clock() const {
   // A tick is 200 ms.
-  return run_coordinator::time{} + std::chrono::milliseconds{10} * now_;
+  return run_coordinator::time{} + turn_length * now_;
 }
 
 void simulation::plan(std::uint32_t delay, event what, std::uint32_t who, std::uint32_t epoch) {
@@ -356,27 +427,45 @@ void simulation::remind(reminder what) {
   switch (what) {
   case reminder::tick:
     return plan(tick_length, event::remind_tick);
+  case reminder::start:
+    if (defect_ != mutation::sets_no_start_deadline)
+      plan(static_cast<std::uint32_t>(start_limit / turn_length), event::remind_start,
+           driver_ ? driver_->coordinator().attempt() : 1);
+    return;
   case reminder::drain:
     return plan(300, event::remind_drain);
   case reminder::hold:
-    // Nobody is to run out of patience: nodes come back.
-    return plan(3000, event::remind_hold);
+    // Nobody is to run out of patience where nodes come back.
+    was_held_ = true;
+    if (defect_ != mutation::sets_no_hold_deadline)
+      plan(3000, event::remind_hold);
+    return;
   case reminder::grace:
-    return plan(400, event::remind_grace);
+    if (defect_ != mutation::sets_no_grace_period)
+      plan(400, event::remind_grace);
+    return;
   }
 }
 
-std::optional<step_id> simulation::beat_of(worker_id worker) {
+std::optional<worker_beat> simulation::beat_of(worker_id worker) {
   auto* who = find(worker);
   if (who == nullptr || who->model.is_frozen() || who->is_cut_off)
     return std::nullopt;
-  return who->model.committed();
+  worker_beat beat;
+  beat.committed = who->model.committed();
+  beat.progress = who->model.progress();
+  return beat;
 }
 
 void simulation::fire(const planned_event& x) {
   switch (x.what) {
   case event::remind_tick:
     return driver_->reached(reminder::tick);
+  case event::remind_start:
+    // Another attempt has its own.
+    if (driver_->coordinator().attempt() == x.who)
+      driver_->reached(reminder::start);
+    return;
   case event::remind_drain:
     return driver_->reached(reminder::drain);
   case event::remind_hold:
@@ -510,7 +599,8 @@ void simulation::kill(process& x, std::int32_t status) {
   clear(x.to_thread_from_others);
   // Its node waits for its end.
   if (nodes_[x.model.node()].lives)
-    push(nodes_[x.model.node()].to_driver, worker_ended{run_, x.model.id(), status, "killed", {}});
+    push(nodes_[x.model.node()].to_driver,
+         worker_ended{run_, x.model.id(), status, status == 1 ? "exit code 1" : "killed", {}});
 }
 
 void simulation::process_ends(worker_model& who) {
@@ -599,7 +689,7 @@ void simulation::cause_what_is_due() {
     // What is to come after a step comes before the run is over.
     auto is_due = !x.where && furthest_ >= x.step &&
                   (now_ >= passed_at_[x.step] + x.turns || furthest_ + 1 >= steps_) &&
-                  (x.what != incident::stop || faults_ >= 2) && (x.what > incident::cut_connection || pick_process());
+                  (x.what > incident::cut_connection || pick_process());
     if (!is_due) {
       ++i;
       continue;
@@ -662,6 +752,23 @@ void simulation::cause(const planned_incident& x) {
       who->model.group()->cut(who->model.rank(), {other}, &random_);
     }
     return;
+  case incident::exit_worker:
+    if (who != nullptr) {
+      has_exited_ = true;
+      kill(*who, 1);
+    }
+    return;
+  case incident::hang_worker:
+    // Nobody notices one that hangs before it has joined, but for the time that it takes.
+    if (auto* starts = x.who ? find(*x.who) : nullptr;
+        starts != nullptr && starts->model.stands() == standing::starting) {
+      has_hung_ = true;
+      starts->model.freeze(true);
+    }
+    return;
+  case incident::group_hang:
+    ++group_hangs_;
+    return driver_->group_hangs();
   case incident::node_leaves:
     if (node) {
       nodes_[*node].leaves = true;
@@ -677,8 +784,14 @@ void simulation::cause(const planned_incident& x) {
   case incident::resize:
     return driver_->resize(random_.between(1, 6));
   case incident::stop:
+  case incident::stop_at_once:
+    if (driver_->coordinator().starting())
+      counts_.count(branch::stopped_before_the_start);
+    else if (what == incident::stop_at_once)
+      counts_.count(branch::stopped_at_once);
     stop_asked_ = true;
-    return driver_->stop();
+    stop_asked_after_ = furthest_;
+    return driver_->stop({what == incident::stop_at_once});
   case incident::none:
     return;
   }
@@ -723,7 +836,23 @@ void simulation::stands(worker_model& who, standing where) {
   }
 }
 
+void simulation::skips_loop(worker_model& who) {
+  counts_.count(branch::loop_skipped);
+  if (++skipped_[who.id()] >= program_.loops.size())
+    violate(name_of(who) + " is told to skip more loops than the others can have completed");
+}
+
 void simulation::has_applied(worker_model& who, const number_chain& before, const number_chain& after) {
+  if (who.has() == flaw::other_build)
+    violate(name_of(who) + " is of another build, and trains");
+  // One of another host may be alone.
+  auto& hosts = hosts_[who.attempt()];
+  hosts |= who.has() == flaw::other_numerics ? 2 : 1;
+  if (hosts == 3)
+    violate(name_of(who) + " trains beside one of another host");
+  if (who.has() == flaw::other_plan && !driver_->coordinator().accepted().empty() &&
+      driver_->coordinator().accepted().back().data_fingerprint == "data")
+    violate(name_of(who) + " has another plan than the others, and trains");
   if (after != undisturbed_chain()[after.step.value])
     violate(name_of(who) + " has another state after step " + text(after.step.value) + " than the undisturbed run, " +
             (before == undisturbed_chain()[before.step.value] ? "and had the same before" : "and before, too"));
@@ -822,7 +951,8 @@ void simulation::restarts() {
   settled_ = {};
   for (auto id : living_) {
     const auto& who = processes_[id]->model;
-    if (!who.has_state() || who.attempt() + 1 != driver_->coordinator().attempt() || driver_->is_told_lost(who.id()))
+    if (!who.has_state() || who.has_failed() || who.attempt() + 1 != driver_->coordinator().attempt() ||
+        driver_->is_told_lost(who.id()))
       continue;
     if (!driver_->is_sent_away(who.id()))
       violate("the run goes back to a checkpoint, and " + name_of(who) + " lives and has the state");
@@ -837,41 +967,140 @@ void simulation::restarts() {
   }
 }
 
-void simulation::concludes(const conclude& x, const std::string& why) {
+void simulation::concludes(const conclude& x, const std::string&) {
+  if (conclusion_)
+    return violate("the run ends twice");
   conclusion_ = x;
   const auto& run = driver_->coordinator();
-  // A run whose workers die again and again before they have done a step is given up, as it should be.
-  if (x.status == run_status::failed && why.find("in which no step was done") != std::string::npos && faults_ >= 5)
-    return;
+  if ((x.status == run_status::failed) != (x.reason.code != errc::none && x.reason.code != errc::stopped))
+    violate("the run ends for a reason that is none: " + x.reason.message);
   if (x.status == run_status::failed)
-    return violate("the run fails: " + x.reason.message);
+    return check_cause(x);
   if (x.status == run_status::stopped && !stop_asked_)
     return violate("the run stops, and nobody has asked for it");
-  if (x.status == run_status::stopped && run.state_sha256().empty())
-    return counts_.count(branch::stopped);
   if (x.status == run_status::stopped)
     counts_.count(branch::stopped);
+  if (x.status == run_status::completed && stop_asked_after_ && *stop_asked_after_ + 6 < steps_)
+    violate("the run does all its steps although it was to stop after step " + text(*stop_asked_after_));
+  if (x.status == run_status::stopped && run.state_sha256().empty())
+    return;
   check_failures();
-  const auto& expected = undisturbed_chain()[run.final_step().value];
-  if (x.status == run_status::completed && run.final_step().value != steps_)
-    violate("the run is complete after step " + text(run.final_step().value) + " of " + text(steps_));
-  if (run.state_sha256() != text(expected.value))
+  check_results();
+}
+
+/// The cause that is named is one, and there was one.
+void simulation::check_cause(const conclude& x) {
+  const auto& all = driver_->coordinator().failures();
+  auto is_cause = [](const failure_record& each) { return each.reason.code != errc::aborted; };
+  const auto named =
+      std::ranges::find_if(all, [&](const auto& each) { return each.reason == x.reason && !each.consequence; });
+  if (named == all.end())
+    return violate("the run ends by what is no failure: " + x.reason.message);
+  if (!is_cause(*named) && std::any_of(named, all.end(), is_cause))
+    violate("the run ends by a consequence: " + x.reason.message);
+  if (std::any_of(named + 1, all.end(), [&](const auto& each) { return !is_cause(each) && !each.consequence; }))
+    violate("a consequence is told as a cause");
+  if (!is_ground(x.reason))
+    violate("the run fails: " + x.reason.message);
+}
+
+/// Whether anything has happened that a run may end by for this reason.
+bool simulation::is_ground(const error& reason) const {
+  const auto says = [&](const char* what) { return reason.message.find(what) != std::string::npos; };
+  const auto few_are_allowed = most_failures_ < plenty;
+  if (says("failure.max_failures"))
+    counts_.count(branch::too_many_failures);
+  if (throws_again_ && reason.code == errc::user_error)
+    counts_.count(branch::ended_by_exception);
+  if (says("scaling.wait_for_workers"))
+    counts_.count(branch::held_too_long);
+  if (says("ends at step"))
+    counts_.count(branch::results_differ);
+  if (reason.code == errc::user_error)
+    return throws_again_ || (has_thrown_ && few_are_allowed);
+  if (reason.code == errc::program_mismatch)
+    return flaw_ == flaw::other_build && says("runs build another");
+  if (reason.code == errc::mismatch)
+    return (flaw_ == flaw::other_numerics && says("computes differently")) ||
+           (flaw_ == flaw::other_plan && says("data fingerprint")) ||
+           (flaw_ == flaw::other_result && says("ends at step"));
+  if (reason.code == errc::worker_lost)
+    return few_are_allowed || has_exited_;
+  if (reason.code == errc::timed_out)
+    return few_are_allowed || (was_held_ && says("scaling.wait_for_workers")) ||
+           (has_hung_ && says("did not join in time")) || (group_hangs_ > 1 && says("no rank moves"));
+  return (reason.code == errc::node_lost || reason.code == errc::aborted) && few_are_allowed;
+}
+
+/// What is told of failures is what has happened, once, and no more of it than is allowed.
+void simulation::check_failures() {
+  auto survived = std::uint32_t{0};
+  std::vector<worker_id> lost;
+  for (const auto& each : driver_->coordinator().failures()) {
+    const auto code = each.reason.code;
+    const auto* who = each.worker.value < processes_.size() ? processes_[each.worker.value].get() : nullptr;
+    const auto is_loss = code == errc::worker_lost || code == errc::node_lost;
+    const auto is_refusal = (code == errc::program_mismatch || code == errc::mismatch) && flaw_ != flaw::none;
+    if (!is_loss && !is_refusal && code != errc::timed_out && (code != errc::user_error || !has_thrown_))
+      violate("a failure is told that was none: " + each.reason.message);
+    if (is_loss && std::ranges::find(lost, each.worker) != lost.end())
+      violate("worker " + text(each.worker.value) + " is told to be lost twice");
+    if (is_loss)
+      lost.push_back(each.worker);
+    if (who != nullptr && who->model.lives() && code == errc::worker_lost)
+      violate(name_of(who->model) + " lives, and is told to have failed: " + each.reason.message);
+    const auto had_returned = is_loss && who != nullptr && who->model.stands() == standing::finished;
+    if ((code == errc::worker_lost || code == errc::user_error) && driver_->was_member(each.worker) && !had_returned)
+      ++survived;
+  }
+  if (survived > most_failures_)
+    violate("the run survives " + text(survived) + " failures, and " + text(most_failures_) + " are allowed");
+}
+
+/// A run that ends well ends with the undisturbed state.
+void simulation::check_results() {
+  const auto& run = driver_->coordinator();
+  const auto step = run.final_step();
+  const auto& last = program_.loops.back();
+  if (conclusion_->status == run_status::completed && step.value != last.end)
+    violate("the run is complete after step " + text(step.value) + " of " + text(last.end));
+  if (conclusion_->status == run_status::stopped && program_.loops.size() > 1 &&
+      step.value <= program_.loops[program_.loops.size() - 2].end)
+    counts_.count(branch::stopped_before_a_later_loop);
+  if (conclusion_->status == run_status::completed && has_thrown_) {
+    counts_.count(branch::exception_survived);
+    if (program_.throws->how == program::exception::recurrence::always && throws_again_ && members_threw_ > 1)
+      violate("the run is complete although each member throws");
+  }
+  const auto others = std::ranges::count_if(
+      driver_->returned(), [this](worker_id x) { return processes_[x.value]->model.has() == flaw::other_result; });
+  if (others > 0 && static_cast<std::size_t>(others) < driver_->returned().size())
+    violate("replicas differ at the end, and the run ends well");
+  const auto& expected = undisturbed_chain()[step.value];
+  if (run.state_sha256() != result_of(expected, flaw::none) &&
+      (flaw_ != flaw::other_result || run.state_sha256() != result_of(expected, flaw_)))
     violate("the run ends with another state than the undisturbed one");
 }
 
-/// What is told of failures is what has happened, once.
-void simulation::check_failures() {
-  std::vector<worker_id> told;
-  for (const auto& each : driver_->coordinator().failures()) {
-    if (each.reason.code != errc::worker_lost && each.reason.code != errc::node_lost)
-      violate("a failure is told that was none: " + each.reason.message);
-    if (std::ranges::find(told, each.worker) != told.end())
-      violate("worker " + text(each.worker.value) + " is told to have failed twice");
-    told.push_back(each.worker);
-    auto* who = find(each.worker);
-    if (who != nullptr && each.reason.code == errc::worker_lost)
-      violate(name_of(who->model) + " lives, and is told to have failed: " + each.reason.message);
-  }
+/// Whatever is still said, or wanted, has no effect any more.
+void simulation::outlive_the_end() {
+  if (!active_.empty())
+    counts_.count(branch::spoken_after_the_end);
+  for (int i = 0; i < 40 && take_random_turn(); ++i)
+    ++now_;
+  for (auto id : std::vector{living_})
+    kill(*processes_[id], 128 + 9);
+  for (int i = 0; i < 40 && take_random_turn(); ++i)
+    ++now_;
+  for (auto wish : {&run_coordinator::on_capacity, &run_coordinator::on_checkpoint_request, &run_coordinator::on_pause,
+                    &run_coordinator::on_resume})
+    driver_->ask(wish);
+  for (auto each : {reminder::tick, reminder::start, reminder::drain, reminder::hold, reminder::grace})
+    driver_->reached(each);
+  driver_->resize(2);
+  driver_->group_hangs();
+  driver_->stop({false});
+  driver_->stop({true});
 }
 
 std::optional<regroup_report> simulation::guess_report_of(worker_id worker) {

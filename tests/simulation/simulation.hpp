@@ -30,8 +30,8 @@
 ///
 /// Network: between each pair of actors messages keep their order, as CAF has it; between different pairs they overtake
 /// each other at will. A worker's process has two actors (its own, and its training thread's), so that an abort and an
-/// answer overtake each other, too. Reports are repeated at random: they say that this is harmless. Nothing else is
-/// doubled, and nothing is lost but with a connection, whose node is lost then: CAF does neither.
+/// answer overtake each other, too. Some messages are repeated at random: they say that this is harmless. Nothing is
+/// lost but with a connection, whose node is lost then.
 ///
 /// Faults: a worker is killed, or frozen and revived, or frozen until its node kills it; a node is killed, or frozen
 /// with or without its workers, or cut off, until the driver gives it up, and comes back, early or late, with its
@@ -39,16 +39,21 @@
 /// by itself. Some faults come after a step, at any distance; some as soon as a worker stands in a certain place:
 /// reports, connects, transfers state, saves. Beside them users ask for checkpoints, pauses, other sizes, a stop.
 ///
+/// In some schedules one more thing goes wrong, which the run may end by: the training function throws, once or always,
+/// in a step of members or of joiners; processes are of another build or host, have another plan, end with another
+/// state, end by themselves, or hang before they join; few failures are allowed; no rank moves. Users stop a run, at
+/// once or after the step, at any time from its start.
+///
 /// Checked in every schedule: each state that any process ever reaches, given up or not, is the one of the undisturbed
-/// run, so that no step is lost, doubled or summed over wrong shards, and no two survivors differ; no survivor has
-/// committed more than what a regroup settles; the run ends, within bounds, and well; what a member of an old
+/// run, so that no step is lost, doubled or summed over wrong shards, and no two survivors differ; the same of every
+/// evaluation, each of which is done once; no survivor has committed more than what a regroup settles; the run ends,
+/// within bounds, once, and well, or for a reason that there was and that it names; nothing is done after the end; what
+/// a process does that differs from the others changes nothing; what a member of an old
 /// generation or a lost one says has no effect but a refusal; no checkpoint of an old generation is written; a
 /// checkpoint is gone back to only when nobody who has the state is left.
 ///
 /// Not modelled: bytes (one number stands for the state, modular sums for the canonical tree, which has its own tests),
-/// evaluations and several loops in one training function, gradients reduced in several parts, a custom loop, the
-/// exchange of descriptors, exceptions of the training function, plans that differ, limits on failures, full disks, the
-/// driver's own end.
+/// gradients reduced in several parts, a custom loop, the exchange of descriptors, full disks, the driver's own end.
 namespace troupe::simulation {
 
 /// The distance between two reminders of the driver's clock, which goes on by one with every turn of anybody.
@@ -70,7 +75,8 @@ class simulation final : public surroundings, public stage {
   random_source& random() override { return random_; }
   mutation defect() const override { return defect_; }
   const run_id& run() const override { return run_; }
-  std::uint64_t steps() const override { return steps_; }
+  const program& training_function() const override { return program_; }
+  bool throws(const worker_model& who, step_id step, program::exception::place where) override;
   std::uint64_t checkpoint_every() const override { return checkpoint_every_; }
   bool peers_are_noticed() const override { return peers_are_noticed_; }
   void send_to_driver(worker_model& from, packet what) override;
@@ -84,6 +90,8 @@ class simulation final : public surroundings, public stage {
   void stands(worker_model& who, standing where) override;
   void has_applied(worker_model& who, const number_chain& before, const number_chain& after) override;
   void process_ends(worker_model& who) override;
+  void skips_loop(worker_model& who) override;
+  void knows_evaluation() override { counts_.count(branch::evaluation_known); }
   void note(const worker_model& who, const std::string& what) override;
   bool is_tracing() const override { return trace_ != nullptr; }
 
@@ -94,7 +102,7 @@ class simulation final : public surroundings, public stage {
   void send_to_node(std::uint32_t node, packet what) override;
   void send_to_driver_itself(packet what) override;
   void remind(reminder what) override;
-  std::optional<step_id> beat_of(worker_id worker) override;
+  std::optional<worker_beat> beat_of(worker_id worker) override;
   void count(branch what) override { counts_.count(what); }
   void violate(const std::string& what) override;
   void note(const std::string& what) override;
@@ -119,7 +127,7 @@ class simulation final : public surroundings, public stage {
   };
 
   struct process {
-    process(surroundings& world, worker_id id, std::uint32_t node);
+    process(surroundings& world, worker_id id, std::uint32_t node, flaw has);
 
     worker_model model;
     route to_actor;
@@ -145,6 +153,7 @@ class simulation final : public surroundings, public stage {
 
   enum class event : std::uint8_t {
     remind_tick,
+    remind_start,
     remind_drain,
     remind_hold,
     remind_grace,
@@ -176,12 +185,16 @@ class simulation final : public surroundings, public stage {
     kill_several,
     kill_all,
     cut_connection,
-    // From here on, no faults.
+    // From here on, no faults, or such as end the run.
+    exit_worker,
+    hang_worker,
+    group_hang,
     node_leaves,
     checkpoint,
     pause,
     resize,
     stop,
+    stop_at_once,
     none,
   };
 
@@ -195,6 +208,9 @@ class simulation final : public surroundings, public stage {
     std::optional<worker_id> who = {};
   };
 
+  void write_program();
+  void allow_few_failures(actors::run_coordinator::settings& settings);
+  void plan_trouble();
   void plan_incidents();
   void start_run();
   void turn();
@@ -217,6 +233,11 @@ class simulation final : public surroundings, public stage {
   void kill(process& x, std::int32_t status);
   void count_loss(standing where);
   void check_failures();
+  void check_cause(const actors::conclude& end);
+  [[nodiscard]] bool is_ground(const error& reason) const;
+  void check_results();
+  void outlive_the_end();
+  [[nodiscard]] flaw flaw_for(worker_id worker);
   void freeze(process& x);
   void kill_node(std::uint32_t index);
   void freeze_node(std::uint32_t index);
@@ -233,6 +254,10 @@ class simulation final : public surroundings, public stage {
   bool peers_are_noticed_ = true;
   bool is_elastic_ = false;
   std::uint32_t first_size_ = 3;
+  program program_;
+  /// What some of the processes have.
+  flaw flaw_ = flaw::none;
+  std::uint32_t most_failures_ = 0;
 
   std::optional<driver_model> driver_;
   std::deque<node> nodes_;
@@ -256,9 +281,21 @@ class simulation final : public surroundings, public stage {
   std::uint64_t furthest_ = 0;
   std::uint32_t faults_ = 0;
   bool stop_asked_ = false;
+  std::optional<std::uint64_t> stop_asked_after_;
+  bool has_thrown_ = false;
+  bool throws_again_ = false;
+  std::uint32_t members_threw_ = 0;
+  bool has_exited_ = false;
+  bool has_hung_ = false;
+  bool was_held_ = false;
+  std::uint32_t group_hangs_ = 0;
 
   // -- the checker's memory -------------------------------------------------------------------------------------------
   step_id settled_;
+  /// By attempt: whether workers of this host, or of another, have trained.
+  std::map<std::uint32_t, std::uint32_t> hosts_;
+  /// How many loops each joiner was told to skip.
+  std::map<worker_id, std::uint32_t> skipped_;
   std::optional<actors::conclude> conclusion_;
   std::optional<std::string> violation_;
 };

@@ -66,6 +66,44 @@ std::string_view to_string(branch x) noexcept {
     return "a node that was given up came back";
   case branch::stopped:
     return "stopped on request";
+  case branch::exception_survived:
+    return "an exception survived";
+  case branch::ended_by_exception:
+    return "a run ended by an exception that came again";
+  case branch::process_refused:
+    return "a process of another build or host refused";
+  case branch::plans_refused:
+    return "plans refused";
+  case branch::too_many_failures:
+    return "a run ended by one failure too many";
+  case branch::joiners_given_up:
+    return "no more joiners started, because too many ended";
+  case branch::joiner_overdue:
+    return "a joiner given up, because it took too long";
+  case branch::started_late:
+    return "a start that took too long";
+  case branch::held_too_long:
+    return "a run ended for want of workers";
+  case branch::hang_found:
+    return "a generation ended because no rank moved";
+  case branch::evaluation_settled:
+    return "the result of an evaluation given to those that missed it";
+  case branch::evaluation_known:
+    return "an evaluation told to a joiner";
+  case branch::loop_skipped:
+    return "a loop skipped by a joiner";
+  case branch::results_differ:
+    return "replicas that differ at the end";
+  case branch::stopped_at_once:
+    return "stopped at once";
+  case branch::stopped_before_the_start:
+    return "stopped before training began";
+  case branch::stopped_before_a_later_loop:
+    return "stopped in a loop that was not the last";
+  case branch::failing_in_grace:
+    return "the end of a failing run not waited for";
+  case branch::spoken_after_the_end:
+    return "something said after the end";
   case branch::end:
     break;
   }

@@ -1,6 +1,7 @@
 #include "worker_model.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <utility>
 
@@ -18,6 +19,8 @@ std::string_view to_string(standing x) noexcept {
     return "connects";
   case standing::agreeing:
     return "tells its plan";
+  case standing::evaluating:
+    return "evaluates";
   case standing::between_steps:
     return "is between steps";
   case standing::reducing:
@@ -34,6 +37,8 @@ std::string_view to_string(standing x) noexcept {
     return "saves";
   case standing::reporting:
     return "reports";
+  case standing::settling:
+    return "takes the result of an evaluation";
   case standing::transferring:
     return "transfers state";
   case standing::following:
@@ -72,16 +77,13 @@ void worker_model::begin(const begin_work& message) {
   begin.run = world_.run();
   begin.worker = id_;
   begin.place = message.place;
-  begin.resume.step = message.restored.step;
-  // There is one loop.
-  begin.earlier_evaluations = {{}};
+  begin.resume.step = restored_ = message.restored.step;
+  begin.earlier_evaluations = message.earlier_evaluations;
   protocol_.emplace(begin);
   if (early_abort_)
     abort(*early_abort_);
-  if (!protocol_->enter_loop())
-    return world_.violates(*this, "skips the only loop");
   if (!has_state())
-    return agree();
+    return go_to_next_loop();
   state_ = message.restored;
   // An abort may have come first, and is found when the group is formed.
   form_communicator();
@@ -135,8 +137,10 @@ bool worker_model::can_run() const {
   case standing::behind_barrier:
     return true;
   case standing::connecting:
+  case standing::evaluating:
   case standing::reducing:
   case standing::in_barrier:
+  case standing::settling:
   case standing::transferring: {
     if (cut_off_)
       return true;
@@ -165,6 +169,8 @@ void worker_model::run() {
     return join_process();
   case standing::connecting:
     return leave_connect();
+  case standing::evaluating:
+    return leave_evaluation();
   case standing::between_steps:
     return begin_step();
   case standing::reducing:
@@ -177,6 +183,8 @@ void worker_model::run() {
     return commit();
   case standing::waiting_for_commands:
     return end_step();
+  case standing::settling:
+    return leave_settling();
   case standing::transferring:
     return leave_transfer();
   case standing::following:
@@ -193,6 +201,7 @@ void worker_model::run() {
 
 void worker_model::stand(standing where) {
   stands_ = where;
+  ++progress_;
   world_.stands(*this, where);
 }
 
@@ -210,7 +219,10 @@ bool worker_model::is_awaited(std::uint64_t number) {
 }
 
 void worker_model::join_process() {
-  world_.send_to_driver(*this, worker_ready{world_.run(), id_, id_.value + 1, "host", "build", {}});
+  const auto reports_own_build = flaw_ == flaw::other_build && world_.defect() != mutation::reports_the_drivers_build;
+  world_.send_to_driver(*this,
+                        worker_ready{world_.run(), id_, id_.value + 1, "host", reports_own_build ? "another" : "build",
+                                     flaw_ == flaw::other_numerics ? "other" : "same"});
   stand(standing::waiting_to_begin);
 }
 
@@ -240,7 +252,7 @@ void worker_model::take(const answer<exchange_result>& message) {
   }
   if (!message.value)
     return lose(interrupted_, message.value.error());
-  group_ = world_.group_of(place(), joiners_, *message.value);
+  group_ = world_.group_of(place(), next_.joiners, *message.value);
   cut_off_ = protocol_->abort_reason().has_value();
   if (group_)
     enter(collective::kind::connect, {});
@@ -254,8 +266,12 @@ void worker_model::enter(collective::kind what, collective mine) {
     return stand(standing::connecting);
   case collective::kind::reduce:
     return stand(standing::reducing);
+  case collective::kind::evaluate:
+    return stand(standing::evaluating);
   case collective::kind::barrier:
     return stand(standing::in_barrier);
+  case collective::kind::settle:
+    return stand(standing::settling);
   case collective::kind::transfer:
     return stand(standing::transferring);
   }
@@ -281,14 +297,90 @@ void worker_model::leave_connect() {
   if (!*done)
     return regroup(interrupted_, {errc::aborted, "a peer is gone while connecting"});
   if (regrouping_)
-    return exchange_state();
+    return settle_evaluations();
   go_on();
+}
+
+// -- loops and evaluations --------------------------------------------------------------------------------------------
+
+/// What the training function does up to its next loop.
+void worker_model::go_to_next_loop() {
+  for (const auto& loops = world_.training_function().loops; loop_ < loops.size(); ++loop_) {
+    if (evaluations_before_ < loops[loop_].evaluations_before)
+      return begin_evaluation();
+    evaluations_before_ = 0;
+    if (protocol_->enter_loop())
+      return agree();
+    stop_ = stop_ || protocol_->is_stopped();
+  }
+  finish({}, false);
+}
+
+void worker_model::leave_loop() {
+  protocol_->end_steps();
+  stop_giving();
+  ++loop_;
+  go_to_next_loop();
+}
+
+void worker_model::begin_evaluation() {
+  const auto plan = protocol_->plan_evaluation();
+  if (const auto* known = std::get_if<actors::evaluation_known>(&plan)) {
+    const auto before = loop_ == 0 ? 0 : world_.training_function().loops[loop_ - 1].end;
+    check_evaluation(known->values, {std::max(restored_.value, before)});
+    world_.knows_evaluation();
+    ++evaluations_before_;
+    return go_to_next_loop();
+  }
+  evaluation_ = std::get<actors::evaluate_now>(plan).number;
+  collective mine;
+  mine.sum = evaluated_shards(state_, protocol_->shards());
+  enter(collective::kind::evaluate, mine);
+}
+
+void worker_model::leave_evaluation() {
+  auto done = leave();
+  if (!done)
+    return;
+  if (!*done)
+    return regroup(interrupted::evaluating, {errc::aborted, "the evaluation was cut off"});
+  protocol_->on_evaluated(evaluation_, evaluation_from(group_->result(rank()).sum));
+  end_evaluation();
+}
+
+void worker_model::end_evaluation() {
+  protocol_->on_evaluation_returned();
+  check_evaluation(protocol_->last_evaluation(), state_.step);
+  // Each is done once, whoever was lost meanwhile.
+  const auto& function = world_.training_function();
+  auto due = protocol_->is_in_steps() ? std::uint64_t{0} : evaluations_before_ + std::uint64_t{1};
+  for (std::size_t i = 0; i < loop_ + (protocol_->is_in_steps() ? 1 : 0); ++i)
+    due += function.loops[i].evaluations_before;
+  for (auto step = restored_.value + 1; step <= state_.step.value; ++step)
+    due += function.evaluates_in({step}) ? 1 : 0;
+  if (protocol_->evaluations() != due)
+    world_.violates(*this,
+                    "has done " + std::to_string(protocol_->evaluations()) + " evaluations of " + std::to_string(due));
+  if (!protocol_->is_in_steps()) {
+    ++evaluations_before_;
+    return go_to_next_loop();
+  }
+  if (given_ && rank() == rank_id{0})
+    given_->frames.push_back(staging_stream::evaluation{protocol_->last_evaluation()});
+  protocol_->on_applied(state_.step);
+  end_step();
+}
+
+void worker_model::check_evaluation(const std::vector<double>& values, step_id step) {
+  if (values != undisturbed_evaluation(step))
+    world_.violates(*this, "gets another result of an evaluation than the undisturbed run");
 }
 
 void worker_model::agree() {
   run_plan plan;
-  plan.steps = world_.steps();
+  plan.steps = world_.training_function().loops[loop_].end;
   plan.batch_samples = 1;
+  plan.data_fingerprint = flaw_ == flaw::other_plan ? "other data" : "data";
   plan.state_bytes = 1;
   protocol_->complete(plan);
   ask(&surroundings::send_to_driver, std::move(plan));
@@ -309,10 +401,21 @@ void worker_model::take(const answer<plan_accepted>& message) {
 
 // -- a step -----------------------------------------------------------------------------------------------------------
 
+void worker_model::fail(program::exception::place where, step_id step) {
+  const auto* what = where == program::exception::place::before_reduction ? "out of range before reduction "
+                                                                          : "out of range behind reduction ";
+  // The mutant makes a loss of its group of it.
+  finish({errc::user_error, what + std::to_string(step.value)},
+         world_.defect() == mutation::takes_an_exception_for_a_loss);
+}
+
 void worker_model::begin_step() {
+  using place = program::exception::place;
   const auto step = step_id{state_.step.value + 1};
   if (!protocol_->begin_step(step))
     return regroup(interrupted::beginning, {});
+  if (world_.throws(*this, step, place::before_reduction))
+    return fail(place::before_reduction, step);
   collective mine;
   mine.sum = state_.contributions(step, protocol_->shards());
   enter(collective::kind::reduce, mine);
@@ -365,16 +468,25 @@ void worker_model::commit() {
   case actors::barrier_outcome::steps_differ:
     return finish({errc::mismatch, "the ranks are at different steps"}, false);
   }
-  if (given_ && rank() == rank_id{0})
-    given_->frames.push_back({true, committed(), gradient_});
+  if (given_ && rank() == rank_id{0}) {
+    given_->latest = committed();
+    given_->frames.push_back(staging_stream::gradient{committed(), gradient_});
+  }
   apply();
 }
 
+/// What the body does with the gradient.
 void worker_model::apply() {
+  using place = program::exception::place;
+  const auto step = step_id{state_.step.value + 1};
+  if (world_.throws(*this, step, place::behind_barrier))
+    return fail(place::behind_barrier, step);
   const auto before = state_;
-  state_.apply({state_.step.value + 1}, gradient_);
-  protocol_->on_applied(state_.step);
+  state_.apply(step, gradient_);
   world_.has_applied(*this, before, state_);
+  if (world_.training_function().evaluates_in(step))
+    return begin_evaluation();
+  protocol_->on_applied(step);
   end_step();
 }
 
@@ -388,7 +500,8 @@ void worker_model::end_step() {
   std::vector<control_command> commands;
   if (const auto due = protocol_->due_commands())
     commands = commands_.take(due->after, due->up_to, std::chrono::milliseconds{0});
-  boundary_ = protocol_->on_boundary(commands, state_.step.value == world_.steps());
+  stop_ = false;
+  boundary_ = protocol_->on_boundary(commands, state_.step.value == world_.training_function().loops[loop_].end);
   act_at_boundary();
 }
 
@@ -404,7 +517,8 @@ void worker_model::act_at_boundary() {
     if (const auto* x = std::get_if<actors::regroup_here>(&action.what);
         x != nullptr && x->generation == generation()) {
       if (given_ && rank() == rank_id{0})
-        given_->frames.push_back({false, state_.step, protocol_->commands_agreed()});
+        given_->frames.push_back(
+            staging_stream::end{state_.step, protocol_->commands_agreed(), protocol_->evaluations()});
       given_.reset();
       return regroup(interrupted::boundary, {});
     }
@@ -427,7 +541,7 @@ void worker_model::take(const answer<checkpoint_outcome>& message) {
 }
 
 void worker_model::stage(const actors::stage_state& what) {
-  if (what.command.generation != generation())
+  if (what.command.generation != generation() || !protocol_->is_present_loop(what.command.loop))
     return;
   stop_giving();
   given_ = world_.stream_of(generation(), what.number, place().world_size);
@@ -446,8 +560,8 @@ void worker_model::stop_giving() {
 }
 
 void worker_model::go_on_to_next_step() {
-  if (stop_ || state_.step.value >= world_.steps())
-    return finish({}, false);
+  if (stop_ || state_.step.value >= world_.training_function().loops[loop_].end)
+    return leave_loop();
   stand(standing::between_steps);
 }
 
@@ -455,16 +569,21 @@ void worker_model::finish(error reason, bool needs_restart) {
   if (world_.is_tracing())
     world_.note(*this, "finishes at step " + std::to_string(state_.step.value) + ": " + reason.message);
   stop_giving();
+  if (followed_)
+    followed_->is_broken = true;
+  followed_.reset();
   worker_finished message;
   message.run = world_.run();
   message.generation = generation();
   message.worker = id_;
-  message.step = state_.step;
+  message.step = protocol_->step();
   if (reason.code == errc::none)
-    message.state_sha256 = std::to_string(state_.value);
+    message.state_sha256 =
+        result_of(state_, world_.defect() == mutation::reports_the_state_of_others ? flaw::none : flaw_);
   message.reason = std::move(reason);
-  message.stopped = stop_ && state_.step.value < world_.steps();
+  message.stopped = stop_;
   message.needs_restart = needs_restart;
+  has_failed_ = message.reason.code != errc::none;
   stand(standing::finished);
   world_.send_to_driver(*this, std::move(message));
 }
@@ -512,10 +631,15 @@ void worker_model::take(const answer<next_generation>& message) {
   auto action = protocol_->on_next(std::move(next));
   if (std::holds_alternative<actors::leave_run>(action.what))
     return finish({errc::stopped, "not needed any more"}, false);
-  if (std::holds_alternative<actors::skip_loop_body>(action.what))
-    return world_.violates(*this, "is told to skip the only loop");
+  if (std::holds_alternative<actors::skip_loop_body>(action.what)) {
+    world_.skips_loop(*this);
+    if (world_.defect() == mutation::stays_in_a_completed_loop)
+      return report({});
+    regrouping_ = false;
+    return leave_loop();
+  }
   if (const auto* group = std::get_if<actors::follow_members>(&action.what)) {
-    has_snapshot_ = false;
+    has_snapshot_ = awaits_evaluation_ = false;
     position_ = 0;
     cut_off_ = protocol_->staging_abort_reason().has_value();
     ask(&surroundings::send_to_collectives,
@@ -530,7 +654,7 @@ void worker_model::take(const answer<next_generation>& message) {
   }
   snapshot_.reset();
   if (const auto* form = std::get_if<actors::form_group>(&action.what)) {
-    joiners_ = form->place.joiners;
+    next_ = form->place;
     return form_communicator();
   }
   report({});
@@ -553,19 +677,39 @@ void worker_model::follow() {
     return;
   }
   const auto next = stream.frames[position_++];
-  if (!next.is_gradient) {
-    if (auto there = protocol_->on_end_of_staging(next.step, next.value, 0); !there)
+  if (std::holds_alternative<staging_stream::evaluation>(next) != awaits_evaluation_)
+    return world_.violates(*this, "is given something else than what its body asks for");
+  if (const auto* end = std::get_if<staging_stream::end>(&next)) {
+    if (auto there = protocol_->on_end_of_staging(end->step, end->commands_agreed, end->evaluations); !there)
       world_.violates(*this, "is to be one of the others at another step than it is at");
     return leave_stream(false);
   }
+  if (const auto* evaluation = std::get_if<staging_stream::evaluation>(&next)) {
+    check_evaluation(evaluation->values, state_.step);
+    world_.knows_evaluation();
+    protocol_->on_evaluated(protocol_->evaluations(), evaluation->values);
+    awaits_evaluation_ = false;
+    return protocol_->on_repeated(state_.step);
+  }
+  repeat(std::get<staging_stream::gradient>(next), stream.latest);
+}
+
+void worker_model::repeat(const staging_stream::gradient& next, step_id latest) {
+  using place = program::exception::place;
   if (next.step.value != state_.step.value + 1)
     return world_.violates(*this, "is given the gradient of another step");
-  if (auto told = protocol_->judge_progress(next.step, stream.frames.back().step, std::nullopt))
+  if (world_.throws(*this, next.step, place::before_reduction))
+    return fail(place::before_reduction, next.step);
+  if (auto told = protocol_->judge_progress(next.step, latest, std::nullopt))
     world_.send_to_driver(*this, *told);
+  if (world_.throws(*this, next.step, place::behind_barrier))
+    return fail(place::behind_barrier, next.step);
   const auto before = state_;
   state_.apply(next.step, next.value);
-  protocol_->on_repeated(next.step);
   world_.has_applied(*this, before, state_);
+  awaits_evaluation_ = world_.training_function().evaluates_in(next.step);
+  if (!awaits_evaluation_)
+    protocol_->on_repeated(next.step);
 }
 
 void worker_model::leave_stream(bool is_lost) {
@@ -579,8 +723,28 @@ void worker_model::leave_stream(bool is_lost) {
   report({});
 }
 
+void worker_model::settle_evaluations() {
+  // The mutant keeps its own count.
+  if (!next_.evaluation_source || world_.defect() == mutation::ignores_settled_evaluations)
+    return exchange_state();
+  collective mine;
+  if (rank() == *next_.evaluation_source)
+    mine.words[0] = std::bit_cast<std::uint64_t>(protocol_->last_evaluation().front());
+  enter(collective::kind::settle, mine);
+}
+
+void worker_model::leave_settling() {
+  auto done = leave();
+  if (!done)
+    return;
+  if (!*done)
+    return regroup(interrupted_, {errc::aborted, "the result of the evaluation was cut off"});
+  protocol_->on_evaluated(next_.evaluations, {std::bit_cast<double>(group_->result(rank()).words[0])});
+  exchange_state();
+}
+
 void worker_model::exchange_state() {
-  if (joiners_.empty())
+  if (next_.joiners.empty())
     return go_on();
   collective mine;
   mine.words = {state_.value, ~state_.value, state_.step.value, ~state_.step.value, 0};
@@ -610,8 +774,11 @@ void worker_model::go_on() {
   protocol_->on_formed();
   switch (interrupted_) {
   case interrupted::joining:
+    return go_to_next_loop();
   case interrupted::agreeing:
     return agree();
+  case interrupted::evaluating:
+    return protocol_->is_evaluated(evaluation_) ? end_evaluation() : begin_evaluation();
   case interrupted::beginning:
   case interrupted::entering:
     return go_on_to_next_step();

@@ -4,6 +4,7 @@
 #include "mutation.hpp"
 #include "number_chain.hpp"
 #include "packets.hpp"
+#include "program.hpp"
 #include "staging_stream.hpp"
 
 #include <troupe/actors/decisions/worker_protocol.hpp>
@@ -29,6 +30,7 @@ enum class standing : std::uint8_t {
   exchanging,
   connecting,
   agreeing,
+  evaluating,
   between_steps,
   reducing,
   /// Has left the reduction with the gradient.
@@ -39,6 +41,8 @@ enum class standing : std::uint8_t {
   waiting_for_commands,
   saving,
   reporting,
+  /// Takes the result of an evaluation that some have missed.
+  settling,
   transferring,
   /// A joiner that is given the state while the others train on.
   following,
@@ -55,7 +59,9 @@ class surroundings {
   virtual random_source& random() = 0;
   virtual mutation defect() const = 0;
   virtual const run_id& run() const = 0;
-  virtual std::uint64_t steps() const = 0;
+  virtual const program& training_function() const = 0;
+  /// Whether the training function throws here, now.
+  virtual bool throws(const worker_model& who, step_id step, program::exception::place where) = 0;
   virtual std::uint64_t checkpoint_every() const = 0;
   /// Whether a rank finds out by itself that a peer's connection is gone.
   virtual bool peers_are_noticed() const = 0;
@@ -72,6 +78,9 @@ class surroundings {
   virtual void stands(worker_model& who, standing where) = 0;
   virtual void has_applied(worker_model& who, const number_chain& before, const number_chain& after) = 0;
   virtual void process_ends(worker_model& who) = 0;
+  virtual void skips_loop(worker_model& who) = 0;
+  /// A joiner is told what an evaluation of the others has found.
+  virtual void knows_evaluation() = 0;
   virtual void violates(const worker_model& who, const std::string& what) = 0;
   virtual void note(const worker_model& who, const std::string& what) = 0;
   virtual bool is_tracing() const = 0;
@@ -83,7 +92,8 @@ class surroundings {
 /// two turns, others cannot tell apart from a single instant.
 class worker_model {
  public:
-  worker_model(surroundings& world, worker_id id, std::uint32_t node) : world_(world), id_(id), node_(node) {}
+  worker_model(surroundings& world, worker_id id, std::uint32_t node, flaw has)
+      : world_(world), id_(id), node_(node), flaw_(has) {}
 
   // -- the actor ------------------------------------------------------------------------------------------------------
   void begin(const begin_work& message);
@@ -108,6 +118,9 @@ class worker_model {
   [[nodiscard]] bool lives() const noexcept { return lives_; }
   void freeze(bool frozen) noexcept { frozen_ = frozen; }
   [[nodiscard]] bool is_frozen() const noexcept { return frozen_; }
+  [[nodiscard]] flaw has() const noexcept { return flaw_; }
+  /// Changes whenever the thread does anything.
+  [[nodiscard]] std::uint64_t progress() const noexcept { return progress_; }
 
   // -- for the checker ------------------------------------------------------------------------------------------------
   [[nodiscard]] standing stands() const noexcept { return stands_; }
@@ -120,10 +133,14 @@ class worker_model {
   [[nodiscard]] std::uint32_t attempt() const noexcept { return place().attempt; }
   [[nodiscard]] const std::shared_ptr<data_plane>& group() const noexcept { return group_; }
   [[nodiscard]] rank_id rank() const noexcept { return place().rank; }
+  /// The step that its attempt began after.
+  [[nodiscard]] step_id restored() const noexcept { return restored_; }
+  /// Its training function has ended with an error.
+  [[nodiscard]] bool has_failed() const noexcept { return has_failed_; }
 
  private:
   /// What the thread was doing when its group was lost, and goes on with.
-  enum class interrupted : std::uint8_t { joining, agreeing, entering, beginning, step, saving, boundary };
+  enum class interrupted : std::uint8_t { joining, agreeing, evaluating, entering, beginning, step, saving, boundary };
 
   template <class Message>
   void ask(void (surroundings::*send)(worker_model&, packet), Message message);
@@ -134,7 +151,14 @@ class worker_model {
   void stand(standing where);
   void join_process();
   void form_communicator();
+  void go_to_next_loop();
+  void leave_loop();
   void agree();
+  void begin_evaluation();
+  void leave_evaluation();
+  void end_evaluation();
+  void check_evaluation(const std::vector<double>& values, step_id step);
+  void fail(program::exception::place where, step_id step);
   void begin_step();
   void enter(collective::kind what, collective mine);
   /// Nothing as long as the operation is under way; then whether it has a result.
@@ -151,11 +175,14 @@ class worker_model {
   void stage(const actors::stage_state& what);
   void stop_giving();
   void follow();
+  void repeat(const staging_stream::gradient& next, step_id latest);
   void leave_stream(bool is_lost);
   void go_on_to_next_step();
   void regroup(interrupted what, const error& reason);
   void report(const error& reason);
   void adopt(const member_place& next);
+  void settle_evaluations();
+  void leave_settling();
   void exchange_state();
   void leave_transfer();
   void go_on();
@@ -165,6 +192,7 @@ class worker_model {
   surroundings& world_;
   worker_id id_;
   std::uint32_t node_;
+  flaw flaw_;
   bool lives_ = true;
   bool frozen_ = false;
   std::optional<abort_training> early_abort_;
@@ -178,12 +206,21 @@ class worker_model {
   std::optional<worker_position::in_step> snapshot_;
 
   standing stands_ = standing::starting;
+  std::uint64_t progress_ = 0;
+  bool has_failed_ = false;
   std::uint64_t requests_ = 0;
   std::uint64_t awaited_ = 0;
   interrupted interrupted_ = interrupted::joining;
   bool regrouping_ = false;
-  /// Of the generation that is formed.
-  std::vector<rank_id> joiners_;
+  /// The generation that is formed.
+  member_place next_;
+  /// The step that the attempt began after.
+  step_id restored_;
+  /// The loop that comes next, or is under way, and the evaluations done before it.
+  std::size_t loop_ = 0;
+  std::uint32_t evaluations_before_ = 0;
+  /// The evaluation that is under way.
+  std::uint64_t evaluation_ = 0;
   std::uint64_t gradient_ = 0;
   actors::barrier_words words_;
   /// What is left to do at this boundary, in order.
@@ -195,6 +232,8 @@ class worker_model {
   std::shared_ptr<staging_stream> followed_;
   std::size_t position_ = 0;
   bool has_snapshot_ = false;
+  /// The body of the step that it repeats evaluates.
+  bool awaits_evaluation_ = false;
   number_chain state_;
 };
 

@@ -1111,7 +1111,7 @@ std::optional<regroup_report> simulation::guess_report_of(worker_id worker) {
   result.run = run_;
   result.worker = worker;
   result.generation = who->model.generation();
-  result.position = worker_position::in_step{{who->model.committed(), 0, 0},
+  result.position = worker_position::in_step{{who->model.committed(), 0, who->model.evaluations()},
                                              who->model.reduced().value == who->model.committed().value + 1};
   return result;
 }

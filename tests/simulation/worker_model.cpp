@@ -715,7 +715,7 @@ void worker_model::repeat(const staging_stream::gradient& next, step_id latest) 
 void worker_model::leave_stream(bool is_lost) {
   // The mutant takes itself for one of the members.
   if (is_lost && world_.defect() == mutation::takes_a_lost_source_for_the_end && has_snapshot_)
-    is_lost = !protocol_->on_end_of_staging(state_.step, protocol_->commands_agreed(), 0);
+    is_lost = !protocol_->on_end_of_staging(state_.step, protocol_->commands_agreed(), protocol_->evaluations());
   // The others find that one of the group is gone.
   if (is_lost && followed_)
     followed_->is_broken = true;

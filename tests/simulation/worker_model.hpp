@@ -127,6 +127,7 @@ class worker_model {
   [[nodiscard]] bool has_state() const noexcept { return protocol_ && protocol_->has_state(); }
   [[nodiscard]] bool is_caught_up() const noexcept { return protocol_ && protocol_->has_caught_up(); }
   [[nodiscard]] step_id committed() const noexcept { return protocol_ ? protocol_->committed() : step_id{}; }
+  [[nodiscard]] std::uint64_t evaluations() const noexcept { return protocol_ ? protocol_->evaluations() : 0; }
   [[nodiscard]] step_id reduced() const noexcept { return protocol_ ? protocol_->reduced() : step_id{}; }
   [[nodiscard]] const number_chain& state() const noexcept { return state_; }
   [[nodiscard]] generation_id generation() const noexcept { return place().generation; }

@@ -206,7 +206,7 @@ TEST_CASE("strictly spread workers have nodes of their own, or nothing") {
 
 TEST_CASE("a range takes the CPUs that there are, at most its greatest number and at least its least") {
   for (auto strategy : {packed, spreaded}) {
-    CAPTURE(to_string(strategy));
+    CAPTURE(static_cast<int>(strategy));
     CHECK(placed(ask({2, 8}, strategy), {offer(2), offer(1)}) == counts{2, 1});
     CHECK(placed(ask({2, 3}, strategy), {offer(8)}) == counts{3});
     // Only the least share.

@@ -80,7 +80,7 @@ inline void check_hanging_device(const std::shared_ptr<device>& where, begins_on
     value_or_throw(fake_device::run_on(stream.handle(), [&goes_on] { goes_on.wait(); }));
     value_or_throw(ready.record(stream));
     const auto free = value_or_throw(where->free_bytes());
-    value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+    value_or_throw(group.all_reduce_fast(layout, memory.bytes(), *bucket, ready));
     while (begins == begins_on::own_thread && value_or_throw(where->free_bytes()) == free)
       std::this_thread::yield();
     group.abort({errc::aborted, "worker 1 is lost"});
@@ -137,7 +137,7 @@ inline void check_who_is_waited_for(device_group& group) {
   value_or_throw(fake_device::run_on(stream.handle(), [&] { may_end.wait(false); }));
   value_or_throw(ready.record(stream));
   CHECK_FALSE(group.awaits_own_gpu());
-  value_or_throw(group.all_reduce_fast(layout, memory.data(), *bucket, ready));
+  value_or_throw(group.all_reduce_fast(layout, memory.bytes(), *bucket, ready));
   std::thread late{[&] {
     while (!group.awaits_own_gpu())
       std::this_thread::yield();

@@ -147,11 +147,12 @@ int main(int argc, char** argv) {
     auto nodes = std::istringstream{argv[8]};
     for (std::string node; std::getline(nodes, node, ',');)
       config.cluster.nodes.push_back(node);
-    return predict(program, {.checkpoint = argv[4],
-                             .preprocessor = "inputs",
-                             .output = argv[5],
-                             .block_rows = 4096,
-                             .trainer = std::move(config)});
+    return predict(program, predict_rows,
+                   {.checkpoint = argv[4],
+                    .preprocessor = "inputs",
+                    .output = argv[5],
+                    .block_rows = 4096,
+                    .trainer = std::move(config)});
   } catch (const std::exception& x) {
     std::fprintf(stderr, "%s\n", x.what());
     return 1;

@@ -357,13 +357,13 @@ next_generation failing_place() {
   return {result};
 }
 
-/// What one incumbent gives, from the state after step 7.
-struct incumbent {
+/// What one member gives, from the state after step 7.
+struct member {
   std::vector<float> weights = std::vector<float>(4, 1.0f);
   tracked_state state;
   runtime::state_stager stager;
 
-  incumbent(collectives::testing::rendezvous<std::string>& addresses, std::uint64_t generation) {
+  member(collectives::testing::rendezvous<std::string>& addresses, std::uint64_t generation) {
     state.track("weights", weights);
     runtime::staging_settings settings;
     settings.rank = {0};
@@ -436,7 +436,7 @@ TEST_CASE("a joiner repeats what the others have reduced, and comes to the bound
     if (fails_first)
       answers.insert(answers.begin(), failing_place());
     joiners_link link{answers, addresses};
-    incumbent other{addresses, 6};
+    member other{addresses, 6};
     other.reduce(8);
     other.reduce(9);
     other.stager.push_evaluation(std::vector{0.25});
@@ -459,7 +459,7 @@ TEST_CASE("a joiner repeats what the others have reduced, and comes to the bound
 TEST_CASE("a joiner whose sources are gone asks again, without a state") {
   collectives::testing::rendezvous<std::string> addresses{2};
   joiners_link link{{staged_in(6)}, addresses};
-  auto other = std::make_unique<incumbent>(addresses, 6);
+  auto other = std::make_unique<member>(addresses, 6);
   other->reduce(8);
   joiner joins;
   auto end = joins.follow(link, [&](basic_step& step) {
@@ -474,10 +474,10 @@ TEST_CASE("a joiner whose sources are gone asks again, without a state") {
 TEST_CASE("what the user's code throws in a repeated step is the user's") {
   collectives::testing::rendezvous<std::string> addresses{2};
   joiners_link link{{staged_in(6)}, addresses};
-  incumbent other{addresses, 6};
+  member other{addresses, 6};
   other.reduce(8);
   joiner joins;
-  auto end = joins.follow(link, [](step&) { throw exception{errc::io_error, "the data set cannot be read"}; });
+  auto end = joins.follow(link, [](basic_step&) { throw exception{errc::io_error, "the data set cannot be read"}; });
   CHECK(end.reason.code == errc::io_error);
   CHECK(end.reason.message.find("the data set cannot be read") != std::string::npos);
   CHECK(link.reports.size() == 1);

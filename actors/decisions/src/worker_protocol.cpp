@@ -173,31 +173,28 @@ std::optional<command_range> worker_protocol::due_commands() const noexcept {
 std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<control_command>& commands, bool is_last) {
   auto stops = false;
   auto asked = false;
-  std::optional<regroup_here> regroups;
+  auto regroups = false;
   std::optional<stage_state> stages;
   for (const auto& each : commands) {
     stops = stops || std::holds_alternative<stop_command>(each.what);
     asked = asked || std::holds_alternative<checkpoint_command>(each.what);
     if (const auto* x = std::get_if<regroup_command>(&each.what))
-      regroups = regroup_here{x->generation};
+      regroups = x->generation == place_.generation;
     if (const auto* x = std::get_if<stage_command>(&each.what))
       stages = stage_state{each.sequence, *x};
     commands_done_ = each.sequence;
   }
   if (stops)
     loop_ = loop_stage::stopped;
-  if (regroups && regroups->generation != place_.generation)
-    regroups.reset();
   std::vector<boundary_action> result;
-  result.push_back(
-      {consider_checkpoint{is_last || stops, asked, regroups.has_value()}, stops     ? "the run stops"
-                                                                           : is_last ? "it was the last step"
-                                                                           : asked   ? "a checkpoint was asked for"
-                                                                                     : "the step is complete"});
+  result.push_back({consider_checkpoint{is_last || stops, asked, regroups}, stops     ? "the run stops"
+                                                                            : is_last ? "it was the last step"
+                                                                            : asked   ? "a checkpoint was asked for"
+                                                                                      : "the step is complete"});
   if (stages && !stops && !is_last)
     result.push_back({*stages, "joiners need the state"});
   if (regroups && !stops)
-    result.push_back({*regroups, "members join or leave"});
+    result.push_back({regroup_here{place_.generation}, "members join or leave"});
   if (stops && !is_last)
     result.push_back({stop_here{}, "a stop was asked for"});
   return result;

@@ -81,12 +81,9 @@ expected<run_directory> run_directory::open(const run_config& config) {
   if (auto made = serialization::create_directories_durably(result.root_ / "checkpoints"); !made)
     return fail(errc::io_error,
                 made.error().message + "; choose another storage path, or make capacity and rights there");
-  if (auto made = serialization::create_directories_durably(result.root_ / "logs"); !made)
-    return fail(std::move(made.error()));
-  auto lock = lock_directory(result.root_);
-  if (!lock)
-    return fail(std::move(lock.error()));
-  result.lock_ = *lock;
+  TROUPE_TRY(serialization::create_directories_durably(result.root_ / "logs"));
+  TROUPE_TRY(auto lock, lock_directory(result.root_));
+  result.lock_ = lock;
   return result;
 }
 
@@ -118,8 +115,7 @@ expected<void> run_directory::rewind(step_id step) {
   metrics_ = {};
   ledger_ = {};
   for (const auto* name : {"metrics.jsonl", "ledger.jsonl"})
-    if (auto done = keep_lines_until(root_ / name, step); !done)
-      return done;
+    TROUPE_TRY(keep_lines_until(root_ / name, step));
   metrics_.open(root_ / "metrics.jsonl", std::ios::app);
   return {};
 }

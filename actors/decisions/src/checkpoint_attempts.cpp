@@ -61,8 +61,7 @@ checkpoint_attempts::add(const checkpoint_part& part, std::chrono::sys_time<std:
   complete_checkpoint result{serialization::temporary_name(first.step, first.generation, first.attempt),
                              describe(facts_, first, now)};
   auto plan = serialization::plan_chunks(first.tensors, first.world_size);
-  if (auto added = serialization::add_parts(result.content, first.tensors, plan, reports); !added)
-    return fail(std::move(added.error()));
+  TROUPE_TRY(serialization::add_parts(result.content, first.tensors, plan, reports));
   return result;
 }
 

@@ -94,8 +94,7 @@ class run_files_state : public run_files::base {
   [[nodiscard]] expected<starting_state> begin_from(run_directory& directory) const {
     auto found = find_starting_state(directory, what_.config, identity());
     if (found)
-      if (auto done = directory.rewind(found->step); !done)
-        return fail(std::move(done.error()));
+      TROUPE_TRY(directory.rewind(found->step));
     return found;
   }
 

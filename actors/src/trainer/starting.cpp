@@ -80,11 +80,9 @@ void trainer_state::begin_from(starting_state state) {
 
 expected<void> trainer_state::lay_out(std::vector<worker_place> places) {
   const auto otherwise = has_begun() ? run_layout::fallback::yes : run_layout::fallback::no;
-  auto notice = layout_.lay_out(std::move(places), nodes_->roster().data_addresses(), otherwise);
-  if (!notice)
-    return fail(std::move(notice.error()));
-  if (!notice->empty())
-    notify(false, std::move(*notice));
+  TROUPE_TRY(auto notice, layout_.lay_out(std::move(places), nodes_->roster().data_addresses(), otherwise));
+  if (!notice.empty())
+    notify(false, std::move(notice));
   return nodes_->roster().check_data_plane(layout_.places());
 }
 

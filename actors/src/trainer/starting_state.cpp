@@ -16,8 +16,7 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
   auto latest = serialization::open_latest(directory.checkpoints());
   if (latest) {
     const auto& content = latest->found.content();
-    if (auto same = compare_with_checkpoint(identity, content); !same)
-      return fail(std::move(same.error()));
+    TROUPE_TRY(compare_with_checkpoint(identity, content));
     result.restore_from = latest->found.directory().string();
     result.restore_step = true;
     result.step = content.step;
@@ -41,11 +40,8 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
                                      " holds no checkpoint: check name and storage path, or use resume 'auto'");
   if (config.load_checkpoint.empty())
     return result;
-  auto other = serialization::checkpoint::open(config.load_checkpoint);
-  if (!other)
-    return fail(std::move(other.error()));
-  if (auto good = other->verify(); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(auto other, serialization::checkpoint::open(config.load_checkpoint));
+  TROUPE_TRY(other.verify());
   result.restore_from = std::filesystem::absolute(config.load_checkpoint).string();
   return result;
 }

@@ -30,13 +30,10 @@ class model_predictor final : public inference::predictor {
 
   expected<void> predict(data::batch& rows, std::span<float> out) override {
     if (inputs_.preprocessor)
-      if (auto done = inputs_.preprocessor->transform(rows); !done)
-        return done;
-    auto values = data::feature_rows(rows, inputs_.columns, inputs_.categories);
-    if (!values)
-      return fail(std::move(values.error()));
+      TROUPE_TRY(inputs_.preprocessor->transform(rows));
+    TROUPE_TRY(auto values, data::feature_rows(rows, inputs_.columns, inputs_.categories));
     try {
-      auto found = model_.predict(*values, rows.size());
+      auto found = model_.predict(values, rows.size());
       if (found.size() != out.size())
         return fail(errc::mismatch,
                     fmt::format("the model returned {} numbers for {} rows", found.size(), rows.size()));
@@ -112,10 +109,8 @@ data::category_texts category_texts_of(const nlohmann::json& json) {
 }
 
 expected<model_inputs> inputs_of(const tree_library& library, const serialization::checkpoint& source) {
-  auto columns = feature_names(library, source);
-  if (!columns)
-    return fail(std::move(columns.error()));
-  auto result = model_inputs{std::move(*columns)};
+  TROUPE_TRY(auto columns, feature_names(library, source));
+  auto result = model_inputs{std::move(columns)};
   try {
     auto kept = nlohmann::json::parse(source.content().values_json).at(library.key);
     if (auto found = kept.find("categories"); found != kept.end())
@@ -126,10 +121,8 @@ expected<model_inputs> inputs_of(const tree_library& library, const serializatio
     return fail(errc::damaged,
                 fmt::format("{}: the categories cannot be read: {}", source.directory().string(), x.what()));
   }
-  auto preprocessor = data::load_preprocessor(source, library.key);
-  if (!preprocessor)
-    return fail(std::move(preprocessor.error()));
-  result.preprocessor = std::move(*preprocessor);
+  TROUPE_TRY(auto preprocessor, data::load_preprocessor(source, library.key));
+  result.preprocessor = std::move(preprocessor);
   return result;
 }
 
@@ -140,14 +133,10 @@ inference::predictor_ptr make_predictor(model_inputs inputs, loaded_model model)
 expected<inference::predictor_ptr>
 load_predictor(const tree_library& library, const serialization::checkpoint& source,
                const std::function<loaded_model(std::span<const std::byte> model)>& load) {
-  auto model = inference::read_model(source, library.model_tensor());
-  if (!model)
-    return fail(std::move(model.error()));
-  auto inputs = inputs_of(library, source);
-  if (!inputs)
-    return fail(std::move(inputs.error()));
+  TROUPE_TRY(auto model, inference::read_model(source, library.model_tensor()));
+  TROUPE_TRY(auto inputs, inputs_of(library, source));
   try {
-    return make_predictor(std::move(*inputs), load(*model));
+    return make_predictor(std::move(inputs), load(model));
   } catch (const exception& x) {
     return fail(of_model(source, x));
   }
@@ -159,11 +148,9 @@ expected<void> export_model(const tree_library& library, const serialization::ch
   if (existing == serialization::existing_file::keep && std::filesystem::exists(path))
     return fail(errc::already_exists,
                 fmt::format("{} already exists: choose another name, or allow replacing it", path.string()));
-  auto model = inference::read_model(source, library.model_tensor());
-  if (!model)
-    return fail(std::move(model.error()));
+  TROUPE_TRY(auto model, inference::read_model(source, library.model_tensor()));
   try {
-    auto bytes = convert(std::move(*model));
+    auto bytes = convert(std::move(model));
     return serialization::write_file_durably(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   } catch (const exception& x) {
     return fail(of_model(source, x));

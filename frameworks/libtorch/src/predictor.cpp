@@ -64,8 +64,7 @@ class module_loader {
     for (const auto& each : found_) {
       auto values = at::empty(each.tensor.sizes(), at::TensorOptions{each.tensor.scalar_type()});
       auto bytes = std::span{static_cast<std::byte*>(values.data_ptr()), values.nbytes()};
-      if (auto read = source_.read_tensor(each.index, bytes); !read)
-        return read;
+      TROUPE_TRY(source_.read_tensor(each.index, bytes));
       each.tensor.copy_(values);
     }
     return {};
@@ -133,8 +132,7 @@ expected<inference::predictor_ptr> load_predictor(const serialization::checkpoin
                                                   std::shared_ptr<torch::nn::Module> model,
                                                   std::vector<std::string> outputs,
                                                   std::function<at::Tensor(const data::batch& rows)> forward) {
-  if (auto loaded = load_module(source, *model); !loaded)
-    return fail(std::move(loaded.error()));
+  TROUPE_TRY(load_module(source, *model));
   model->eval();
   return std::make_unique<module_predictor>(std::move(model), std::move(outputs), std::move(forward));
 }

@@ -103,14 +103,12 @@ std::optional<std::uint64_t> most_model_bytes(const nlohmann::json& parameters, 
 }
 
 expected<settings> settings_of(const training_config& config) {
-  if (auto good = check_parameters(config.parameters); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(check_parameters(config.parameters));
   if (config.bin_rows == 0)
     return boosting::refuse("bin_rows is 0: give the number of rows in which bins are found");
   auto result = settings{boosting::shared_settings(config), config.bin_rows, config.library.string()};
   auto most = most_model_bytes(config.parameters, config.rounds);
-  if (auto good = boosting::complete(result, config.rounds, most, "rounds and num_leaves"); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(boosting::complete(result, config.rounds, most, "rounds and num_leaves"));
   return result;
 }
 
@@ -124,8 +122,7 @@ expected<settings> read_settings(const nlohmann::json& config, const nlohmann::j
     decides.at("bin_rows").get_to(result.bin_rows);
     more.at("library").get_to(result.library);
   };
-  if (auto read = boosting::read_settings(this_library, config, options, result, read_own); !read)
-    return fail(std::move(read.error()));
+  TROUPE_TRY(boosting::read_settings(this_library, config, options, result, read_own));
   return result;
 }
 

@@ -139,10 +139,8 @@ std::string rabit_tracker::task_id(std::uint32_t rank, const std::string& secret
 expected<std::unique_ptr<rabit_tracker>> rabit_tracker::start(const std::string& host, std::uint32_t world_size,
                                                               std::string secret, std::chrono::milliseconds deadline) {
   auto result = std::unique_ptr<rabit_tracker>{new rabit_tracker};
-  auto listener = listen_at(host, result->port_);
-  if (!listener)
-    return fail(std::move(listener.error()));
-  result->listener_ = std::move(*listener);
+  TROUPE_TRY(auto listener, listen_at(host, result->port_));
+  result->listener_ = std::move(listener);
   result->wake_ = unique_fd{::eventfd(0, EFD_CLOEXEC)};
   if (result->wake_.get() < 0)
     return fail(system_error("XGBoost's tracker"));
@@ -190,11 +188,9 @@ void rabit_tracker::run(const std::stop_token& stop, time deadline) {
 }
 
 expected<void> rabit_tracker::bring_together(const std::stop_token& stop, time deadline) {
-  if (auto gathered = gather(stop, deadline); !gathered)
-    return gathered;
+  TROUPE_TRY(gather(stop, deadline));
   for (std::size_t rank = 0; rank < peers_.size(); ++rank)
-    if (auto placed = place(static_cast<std::int32_t>(rank), deadline); !placed)
-      return placed;
+    TROUPE_TRY(place(static_cast<std::int32_t>(rank), deadline));
   return {};
 }
 

@@ -52,14 +52,12 @@ std::optional<std::uint64_t> most_model_bytes(const nlohmann::json& parameters, 
 }
 
 expected<settings> settings_of(const training_config& config) {
-  if (auto good = check_parameters(config.parameters); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(check_parameters(config.parameters));
   if (config.deadline < std::chrono::seconds{1})
     return boosting::refuse("deadline is shorter than a second");
   auto result = settings{boosting::shared_settings(config), config.deadline};
   auto most = most_model_bytes(config.parameters, config.rounds);
-  if (auto good = boosting::complete(result, config.rounds, most, "max_depth and max_leaves"); !good)
-    return fail(std::move(good.error()));
+  TROUPE_TRY(boosting::complete(result, config.rounds, most, "max_depth and max_leaves"));
   return result;
 }
 
@@ -72,8 +70,7 @@ expected<settings> read_settings(const nlohmann::json& config, const nlohmann::j
   auto read_own = [&result](const nlohmann::json&, const nlohmann::json& more) {
     result.deadline = std::chrono::seconds{more.at("deadline").get<std::int64_t>()};
   };
-  if (auto read = boosting::read_settings(this_library, config, options, result, read_own); !read)
-    return fail(std::move(read.error()));
+  TROUPE_TRY(boosting::read_settings(this_library, config, options, result, read_own));
   return result;
 }
 

@@ -85,13 +85,9 @@ expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system
                 "it is made, or set cluster.insecure");
   if (address.empty())
     return embedded_node::start(system);
-  auto where = parse_endpoint(address);
-  if (!where)
-    return fail(std::move(where.error()));
-  auto node = runtime::connect(system, *where, cluster.connect_timeout);
-  if (!node)
-    return fail(std::move(node.error()));
-  return std::make_unique<remote_node>(std::move(*node), *where);
+  TROUPE_TRY(auto where, parse_endpoint(address));
+  TROUPE_TRY(auto node, runtime::connect(system, where, cluster.connect_timeout));
+  return std::make_unique<remote_node>(std::move(node), where);
 }
 
 std::vector<std::string> compare_numerics(const std::string& ours, const std::string& theirs) {
@@ -137,10 +133,8 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& c
     runtime::secure(config, std::nullopt);
     return {};
   }
-  auto keys = find_keys(cluster);
-  if (!keys)
-    return fail(std::move(keys.error()));
-  runtime::secure(config, *keys);
+  TROUPE_TRY(auto keys, find_keys(cluster));
+  runtime::secure(config, keys);
   return {};
 }
 

@@ -56,8 +56,7 @@ class attempt {
         break;
       }
       auto is_full = outcome == send_outcome::full;
-      if (auto ready = wait(is_full ? POLLOUT : 0, is_full ? clock::duration::max() : congestion_pause); !ready)
-        return ready;
+      TROUPE_TRY(wait(is_full ? POLLOUT : 0, is_full ? clock::duration::max() : congestion_pause));
     }
   }
 
@@ -68,8 +67,7 @@ class attempt {
       auto packet = receive_packet(socket_);
       switch (packet.what) {
       case received_packet::outcome::none:
-        if (auto ready = wait(POLLIN, clock::duration::max()); !ready)
-          return fail(std::move(ready.error()));
+        TROUPE_TRY(wait(POLLIN, clock::duration::max()));
         continue;
       case received_packet::outcome::closed:
         return fail(errc::node_lost, where() + ": the node has closed this worker's socket");
@@ -175,8 +173,7 @@ descriptor_link::exchange(generation_id generation, std::uint32_t local_rank, st
                           }};
   offer_packet offer{{generation, local_rank, local_world_size}, static_cast<std::uint32_t>(mine.size())};
   attempt self{socket_.get(), wake_up.get(), offer, limit, cancelled};
-  if (auto sent = self.send(mine); !sent)
-    return fail(std::move(sent.error()));
+  TROUPE_TRY(self.send(mine));
   return self.receive();
 }
 

@@ -54,8 +54,7 @@ std::shared_ptr<tensor_memory> device_copier::tensor(device_span<std::byte> memo
 }
 
 expected<void> device_copier::follow() {
-  if (auto done = written_.record(written_on_); !done)
-    return done;
+  TROUPE_TRY(written_.record(written_on_));
   return written_.hold(stream_);
 }
 
@@ -71,32 +70,26 @@ bool device_copier::is_prepared(std::span<const std::byte> memory) {
 expected<void> device_copier::read(device_span<const std::byte> from, std::span<std::byte> target) {
   if (target.empty())
     return {};
-  if (auto done = follow(); !done)
-    return done;
+  TROUPE_TRY(follow());
   if (is_prepared(target)) {
-    if (auto done = stream_.copy(target.data(), from.address(), target.size()); !done)
-      return done;
+    TROUPE_TRY(stream_.copy(target.data(), from.address(), target.size()));
     return stream_.synchronize();
   }
   auto begin = [&](std::size_t piece) -> expected<void> {
     auto& half = halves_[piece % 2];
     auto first = piece * half_bytes;
     auto size = std::min(target.size() - first, half_bytes);
-    if (auto done = stream_.copy(half.memory.data(), from.subspan(first).address(), size); !done)
-      return done;
+    TROUPE_TRY(stream_.copy(half.memory.data(), from.subspan(first).address(), size));
     return half.done.record(stream_);
   };
   const auto pieces = (target.size() + half_bytes - 1) / half_bytes;
-  if (auto begun = begin(0); !begun)
-    return begun;
+  TROUPE_TRY(begin(0));
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     // The other half is empty: it was copied on the turn before.
     if (piece + 1 < pieces)
-      if (auto begun = begin(piece + 1); !begun)
-        return begun;
+      TROUPE_TRY(begin(piece + 1));
     auto& half = halves_[piece % 2];
-    if (auto done = half.done.synchronize(); !done)
-      return done;
+    TROUPE_TRY(half.done.synchronize());
     auto part = target.subspan(piece * half_bytes);
     part = part.first(std::min(part.size(), half_bytes));
     std::ranges::copy(half.memory.bytes().first(part.size()), part.begin());
@@ -107,20 +100,16 @@ expected<void> device_copier::read(device_span<const std::byte> from, std::span<
 expected<void> device_copier::write(device_span<std::byte> to, std::span<const std::byte> source) {
   if (source.empty())
     return {};
-  if (auto done = follow(); !done)
-    return done;
+  TROUPE_TRY(follow());
   for (std::size_t piece = 0; piece * half_bytes < source.size(); ++piece) {
     auto& half = halves_[piece % 2];
     auto part = source.subspan(piece * half_bytes);
     part = part.first(std::min(part.size(), half_bytes));
     // What was in it two turns ago is with the GPU; an event that was never recorded has completed.
-    if (auto done = half.done.synchronize(); !done)
-      return done;
+    TROUPE_TRY(half.done.synchronize());
     std::ranges::copy(part, half.memory.bytes().begin());
-    if (auto begun = stream_.copy(to.subspan(piece * half_bytes).address(), half.memory.data(), part.size()); !begun)
-      return begun;
-    if (auto done = half.done.record(stream_); !done)
-      return done;
+    TROUPE_TRY(stream_.copy(to.subspan(piece * half_bytes).address(), half.memory.data(), part.size()));
+    TROUPE_TRY(half.done.record(stream_));
   }
   return stream_.synchronize();
 }

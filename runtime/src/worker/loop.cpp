@@ -164,10 +164,8 @@ expected<void> train_context::impl::take_staged_state() {
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
   auto facts = runtime::transferred_facts{};
   const auto place = *members_.locked()->staging();
-  auto step = members_.catch_up().receive(place, state_, facts);
-  if (!step)
-    return fail(std::move(step.error()));
-  members_.locked()->on_staged_state(*step);
+  TROUPE_TRY(auto step, members_.catch_up().receive(place, state_, facts));
+  members_.locked()->on_staged_state(step);
   checkpoints_.set_metrics(std::move(facts.last_metrics));
   return {};
 }
@@ -185,10 +183,8 @@ expected<runtime::staged_frame*> train_context::impl::look_at_frame() {
 }
 
 expected<std::span<const std::byte>> train_context::impl::gradient_of_members(step_id step) {
-  auto frame = look_at_frame();
-  if (!frame)
-    return fail(std::move(frame.error()));
-  const auto* gradient = std::get_if<runtime::gradient_frame>(*frame);
+  TROUPE_TRY(auto frame, look_at_frame());
+  const auto* gradient = std::get_if<runtime::gradient_frame>(frame);
   if (gradient == nullptr || gradient->step != step)
     throw exception{errc::mismatch,
                     fmt::format("this joining worker repeats step {} and finds that the others did something else: the "

@@ -60,18 +60,16 @@ expected<std::string> interface_of(const std::string& address) {
 expected<void> set_nccl_interface(const std::string& address, std::optional<std::string>& set) {
   if (!set && std::getenv(interface_variable) != nullptr)
     return {};
-  auto found = find_interface(address);
-  if (!found)
-    return fail(std::move(found.error()));
-  if (set && *set != found->name)
+  TROUPE_TRY(auto found, find_interface(address));
+  if (set && *set != found.name)
     return fail(errc::unsatisfiable, "it listens on " + *set +
                                          " since it was first opened in this process, and the "
                                          "group is to talk over " +
-                                         found->name);
-  set = found->name;
+                                         found.name);
+  set = found.name;
   // "=" takes the name as a whole, and not as a prefix.
-  ::setenv(interface_variable, ("=" + found->name).c_str(), 0);
-  if (found->family == AF_INET6)
+  ::setenv(interface_variable, ("=" + found.name).c_str(), 0);
+  if (found.family == AF_INET6)
     ::setenv(family_variable, "AF_INET6", 0);
   return {};
 }

@@ -113,10 +113,8 @@ class actor_link : public driver_client {
   }
 
   expected<std::shared_ptr<part_stream>> open_part_stream(const std::string& address) override {
-    auto where = parse_endpoint(address);
-    if (!where)
-      return fail(std::move(where.error()));
-    return std::make_shared<part_stream>(secret_, worker_, std::move(*where));
+    TROUPE_TRY(auto where, parse_endpoint(address));
+    return std::make_shared<part_stream>(secret_, worker_, std::move(where));
   }
 
   expected<exit_granted> request_exit(const exit_request& message) override {

@@ -37,8 +37,7 @@ void staging_memory::release() noexcept {
 
 expected<void> staging_memory::reserve(std::size_t size_bytes, const std::shared_ptr<tensor_memory>& from) {
   if (size_bytes > bytes_.size())
-    if (auto got = map(size_bytes); !got)
-      return got;
+    TROUPE_TRY(map(size_bytes));
   if (from != from_) {
     prepared_.reset();
     prepared_ = from ? from->prepare(bytes_) : nullptr;

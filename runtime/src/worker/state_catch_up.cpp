@@ -31,11 +31,9 @@ form_staging_group(const run_id& run, const staging_place& place, std::stop_toke
   options.cancelled = std::move(cancelled);
   auto formed = collectives::make_gloo_communicator(
       std::move(options), [&](std::string mine) -> expected<std::vector<std::string>> {
-        auto all =
-            ask({run, place.generation, place.number, place.rank, std::move(mine), place.sources + place.joiners});
-        if (!all)
-          return fail(std::move(all.error()));
-        return std::move(all->blobs);
+        TROUPE_TRY(auto all, ask({run, place.generation, place.number, place.rank, std::move(mine),
+                                  place.sources + place.joiners}));
+        return std::move(all.blobs);
       });
   if (formed)
     (*formed)->set_deadline(staging_deadline);

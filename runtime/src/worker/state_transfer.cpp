@@ -19,32 +19,26 @@ expected<void> give(collectives::communicator& group, rank_id joiner, std::size_
                     tracked_state& state, const std::vector<std::uint8_t>& text) {
   if (mine == 0) {
     auto size = std::uint64_t{text.size()};
-    if (auto sent = group.send(joiner, std::as_bytes(std::span{&size, 1})); !sent)
-      return sent;
-    if (auto sent = group.send(joiner, std::as_bytes(std::span{text})); !sent)
-      return sent;
+    TROUPE_TRY(group.send(joiner, std::as_bytes(std::span{&size, 1})));
+    TROUPE_TRY(group.send(joiner, std::as_bytes(std::span{text})));
   }
   auto carrier = chunk_carrier{state};
   auto chunks = chunks_of(state);
   for (auto i = mine; i < chunks.size(); i += sources)
-    if (auto sent = carrier.send(group, joiner, chunks[i]); !sent)
-      return sent;
+    TROUPE_TRY(carrier.send(group, joiner, chunks[i]));
   return {};
 }
 
 expected<void> take(collectives::communicator& group, const std::vector<rank_id>& sources, tracked_state& state,
                     transferred_facts& facts) {
   std::uint64_t size = 0;
-  if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{&size, 1})); !got)
-    return got;
+  TROUPE_TRY(group.receive(sources[0], std::as_writable_bytes(std::span{&size, 1})));
   std::vector<std::uint8_t> text(size);
-  if (auto got = group.receive(sources[0], std::as_writable_bytes(std::span{text})); !got)
-    return got;
+  TROUPE_TRY(group.receive(sources[0], std::as_writable_bytes(std::span{text})));
   auto carrier = chunk_carrier{state};
   auto chunks = chunks_of(state);
   for (std::size_t i = 0; i < chunks.size(); ++i)
-    if (auto got = carrier.receive(group, sources[i % sources.size()], chunks[i]); !got)
-      return got;
+    TROUPE_TRY(carrier.receive(group, sources[i % sources.size()], chunks[i]));
   auto beside = nlohmann::json::from_cbor(text, true, false);
   if (beside.is_discarded())
     return fail(errc::internal, "the state that was sent cannot be read: an invariant of Troupe is broken");
@@ -66,9 +60,7 @@ expected<void> transfer_state(collectives::communicator& group, std::span<const 
     return take(group, sources, state, facts);
   auto text = describe(state, facts);
   for (auto joiner : joiners)
-    if (auto given = give(group, joiner, static_cast<std::size_t>(mine - sources.begin()), sources.size(), state, text);
-        !given)
-      return given;
+    TROUPE_TRY(give(group, joiner, static_cast<std::size_t>(mine - sources.begin()), sources.size(), state, text));
   return {};
 }
 

@@ -115,10 +115,8 @@ std::unique_ptr<collectives::communicator> worker_group::make_communicator() {
 }
 
 expected<std::vector<std::string>> worker_group::exchange(std::uint64_t number, std::string mine) {
-  auto all = link_.exchange({how_.run, place_.generation, number, place_.rank, std::move(mine)});
-  if (!all)
-    return fail(std::move(all.error()));
-  return std::move(all->blobs);
+  TROUPE_TRY(auto all, link_.exchange({how_.run, place_.generation, number, place_.rank, std::move(mine)}));
+  return std::move(all.blobs);
 }
 
 // -- devices ----------------------------------------------------------------------------------------------------------
@@ -158,10 +156,9 @@ bool worker_group::is_device_group(const collectives::device_group& group) {
 collectives::hang_policy worker_group::on_hang() {
   collectives::hang_policy result;
   result.request_exit = [this, generation = place_.generation]() -> expected<collectives::hang_policy::permit> {
-    auto granted = link_.request_exit({how_.run, generation, how_.worker, "the GPU does not let go of its group"});
-    if (!granted)
-      return fail(std::move(granted.error()));
-    return collectives::hang_policy::permit{granted->is_last_holder};
+    TROUPE_TRY(auto granted,
+               link_.request_exit({how_.run, generation, how_.worker, "the GPU does not let go of its group"}));
+    return collectives::hang_policy::permit{granted.is_last_holder};
   };
   result.withdraw_exit = [this] { link_.withdraw({how_.run, how_.worker}); };
   result.copy_out = how_.save_last_copy;

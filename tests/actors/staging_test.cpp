@@ -48,11 +48,11 @@ worker_ended killed(std::uint32_t worker) {
 }
 
 /// Two workers on a node, in their loop, with a state that is worth while.
-run_coordinator two_in_loop(worker_range range = 2, std::uint64_t stage_above = 999) {
+run_coordinator two_in_loop(worker_range range = 2, std::uint64_t transfer_above = 999) {
   run_coordinator::settings config;
   config.run = run;
   config.workers = range;
-  config.failure.background_transfer_above_bytes = stage_above;
+  config.failure.background_transfer_above_bytes = transfer_above;
   for (std::uint32_t i = 0; i < 2; ++i)
     config.places.push_back({{i}, {i}, 0, i, 2});
   auto result = run_coordinator{config};

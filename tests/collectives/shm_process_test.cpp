@@ -177,7 +177,7 @@ TEST_CASE(
   auto longest = 0ns;
   auto kills = 0;
   // Rank 0 of the first generation survives all of them.
-  std::vector<look> of_veteran;
+  std::vector<look> of_first_member;
   for (int round = 0; round < 3; ++round) {
     for (std::size_t kind = 0; kind < all_kinds().size(); ++kind) {
       INFO(all_kinds()[kind].name, ", round ", round);
@@ -208,22 +208,22 @@ TEST_CASE(
       expect_fine(members, "leave");
       members.push_back(std::make_unique<rank_process>());
     }
-    of_veteran.push_back(look_at(*members[0]));
+    of_first_member.push_back(look_at(*members[0]));
   }
   CHECK(kills >= 30);
   // It has its own pool, and nothing from earlier generations.
-  for (const auto& x : of_veteran) {
+  for (const auto& x : of_first_member) {
     CHECK(x.shared_mappings == 1);
-    CHECK(x.descriptors == of_veteran[0].descriptors);
-    CHECK(x.shared_bytes == of_veteran[0].shared_bytes);
+    CHECK(x.descriptors == of_first_member[0].descriptors);
+    CHECK(x.shared_bytes == of_first_member[0].shared_bytes);
     // The allocator's own mappings vary.
-    CHECK(x.mappings < of_veteran[0].mappings + 10);
+    CHECK(x.mappings < of_first_member[0].mappings + 10);
   }
-  CHECK(of_veteran[0].shared_bytes < 64u << 20);
+  CHECK(of_first_member[0].shared_bytes < 64u << 20);
   std::cout << kills << " kills; from the kill to the last survivor's error at most "
             << std::chrono::duration_cast<std::chrono::microseconds>(longest).count() << " us; a survivor holds "
-            << of_veteran.back().descriptors << " descriptors, " << of_veteran.back().mappings << " mappings, "
-            << of_veteran.back().shared_bytes << " shared bytes\n";
+            << of_first_member.back().descriptors << " descriptors, " << of_first_member.back().mappings
+            << " mappings, " << of_first_member.back().shared_bytes << " shared bytes\n";
 }
 
 TEST_CASE("a frozen rank is named when the deadline expires, and changes no byte of the survivors when it resumes") {

@@ -53,11 +53,11 @@ TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers t
   CHECK(run(here, "two", 2, steps)["state_sha256"] == wanted);
   CHECK(run(here, "four", 4, steps)["state_sha256"] == wanted);
   // Small states are sent while the others wait, large ones while they train.
-  for (const std::string stage_above : {"1000000000", "0"}) {
-    CAPTURE(stage_above);
-    auto name = "killed-" + stage_above;
+  for (const std::string transfer_above : {"1000000000", "0"}) {
+    CAPTURE(transfer_above);
+    auto name = "killed-" + transfer_above;
     auto more = steps;
-    more.insert(more.end(), {"--background-transfer-above", stage_above});
+    more.insert(more.end(), {"--background-transfer-above", transfer_above});
     auto driver = here.start(on_gpu(here, name, 4, more));
     here.await_step(driver, name, 20);
     const auto victim = here.worker_of_rank(2);

@@ -11,9 +11,9 @@ namespace {
 
 /// Runs the program and returns its result, after comparing the state's digest with the stored state's.
 nlohmann::json run(scratch_runs& there, const std::string& name, const std::string& where, const std::string& fate,
-                   const std::string& stage_above, const std::string& workers, const std::string& steps) {
+                   const std::string& transfer_above, const std::string& workers, const std::string& steps) {
   auto done =
-      there.run({TROUPE_HIDDEN_STATE, where, fate, stage_above, workers, steps, there.path("runs").string(), name});
+      there.run({TROUPE_HIDDEN_STATE, where, fate, transfer_above, workers, steps, there.path("runs").string(), name});
   CAPTURE(done.err);
   CHECK(done.status.code == 0);
   auto result = there.result(name);
@@ -28,9 +28,9 @@ TEST_CASE("a state in memory without an address is healed, staged, stored and re
   const auto wanted = run(there, "plain", "here", "lives", "0", "1", "60")["state_sha256"];
   CHECK(run(there, "two", "hidden", "lives", "0", "2", "60")["state_sha256"] == wanted);
   // The state is smaller than 16 MiB, so the others wait; with 0 they train meanwhile.
-  for (const std::string stage_above : {"16777216", "0"}) {
-    CAPTURE(stage_above);
-    auto result = run(there, "healed-" + stage_above, "hidden", "dies", stage_above, "3", "60");
+  for (const std::string transfer_above : {"16777216", "0"}) {
+    CAPTURE(transfer_above);
+    auto result = run(there, "healed-" + transfer_above, "hidden", "dies", transfer_above, "3", "60");
     CHECK(result["state_sha256"] == wanted);
     REQUIRE_FALSE(result["generations"].empty());
     CHECK(result["generations"].back()["workers"] == 3);

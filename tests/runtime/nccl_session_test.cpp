@@ -204,7 +204,7 @@ class fake_run {
   std::function<void(train_context&, device_step&, std::uint32_t worker)> while_reducing;
   std::vector<exit_request> asked;
   std::vector<exit_withdrawn> withdrawn;
-  /// What is said to who asks for leave; without it, all hangs come back by then.
+  /// The answer to a request for exit; without one, all hanging calls have returned by then.
   std::function<expected<exit_granted>(const exit_request&)> answer_exit;
   /// Where the last copies lie.
   std::vector<std::string> committed;
@@ -479,7 +479,7 @@ TEST_CASE("a peer that is never reached ends the run, with what NCCL says") {
   CHECK(tries == 5);
 }
 
-TEST_CASE("a worker whose NCCL hangs asks for leave, and goes on if it comes back meanwhile") {
+TEST_CASE("a worker whose NCCL hangs requests its exit, and goes on if it comes back meanwhile") {
   fake_run run{3};
   run.adjust = [](std::uint32_t, collectives::nccl_options& options) { options.on_hang.abort_deadline = 20ms; };
   run.lose_in_step_5(worker_id{2}, [] { fake_nccl::hangs = true; });

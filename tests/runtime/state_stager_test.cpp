@@ -149,24 +149,24 @@ joined join(staging_group& group, std::uint32_t which, const std::vector<std::si
   }
 }
 
-/// `sources` incumbents and `joiners` go through one group; the state changes as soon as it was staged.
+/// `sources` members and `joiners` go through one group; the state changes as soon as it was staged.
 void check_staging(std::list<state_stager>& stagers, std::uint32_t joiners, const std::vector<std::size_t>& sizes,
                    std::uint32_t seed, residence from = residence::here, residence to = residence::here) {
   auto sources = static_cast<std::uint32_t>(stagers.size());
   CAPTURE(sources);
   CAPTURE(joiners);
   auto group = staging_group{sources, joiners};
-  auto incumbent = replica{sizes, from};
-  incumbent.fill(seed);
-  auto sha256 = incumbent.state.sha256();
-  auto values = incumbent.state.values();
-  auto metrics = incumbent.facts.last_metrics;
+  auto member = replica{sizes, from};
+  member.fill(seed);
+  auto sha256 = member.state.sha256();
+  auto values = member.state.values();
+  auto metrics = member.facts.last_metrics;
   auto results = std::vector<std::future<joined>>{};
   for (std::uint32_t i = 0; i < joiners; ++i)
     results.push_back(std::async(std::launch::async, [&, i] { return join(group, i, sizes, to); }));
   for (std::uint32_t rank = 0; auto& stager : stagers)
-    stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
-  incumbent.fill(seed + 1);
+    stager.begin(group.settings_of(rank++), member.state, member.facts);
+  member.fill(seed + 1);
   for (auto& stager : stagers) {
     stager.push_gradient(step_id{8}, bytes_of(std::vector<float>(1000)));
     stager.push_gradient(step_id{9}, bytes_of(std::vector<float>(1000)));
@@ -207,10 +207,10 @@ TEST_CASE("a state that no pointer leads to is staged, and comes to joiners, lik
 
 TEST_CASE("a state whose copy fails is not staged, and training goes on") {
   auto group = staging_group{1, 1};
-  auto incumbent = replica{{100}, residence::hidden};
-  incumbent.hidden[0]->trouble = {errc::io_error, "GPU 0: no such luck"};
+  auto member = replica{{100}, residence::hidden};
+  member.hidden[0]->trouble = {errc::io_error, "GPU 0: no such luck"};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  stager.begin(group.settings_of(0), member.state, member.facts);
   CHECK_FALSE(stager.is_active());
   CHECK(stager.last_error().message.find("GPU 0: no such luck") != std::string::npos);
 }
@@ -236,7 +236,7 @@ TEST_CASE("a state is transferred from and to memory that no pointer leads to") 
     }
 }
 
-TEST_CASE("incumbents without a share leave at once and disturb nobody") {
+TEST_CASE("members without a share leave at once and disturb nobody") {
   for (std::uint32_t seed = 0; seed < 10; ++seed) {
     auto stagers = std::list<state_stager>(3);
     check_staging(stagers, 2, {}, seed);
@@ -253,24 +253,24 @@ TEST_CASE("a stager serves one group after the other, with states of other sizes
 
 TEST_CASE("metrics and values that are no numbers reach the joiner") {
   auto group = staging_group{1, 1};
-  auto incumbent = replica{{3}};
-  incumbent.state.values() = {{"best", std::numeric_limits<double>::infinity()}, {"whole", 2.0}};
-  incumbent.facts.last_metrics = {{"loss", std::nan("")}};
+  auto member = replica{{3}};
+  member.state.values() = {{"best", std::numeric_limits<double>::infinity()}, {"whole", 2.0}};
+  member.facts.last_metrics = {{"loss", std::nan("")}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  stager.begin(group.settings_of(0), member.state, member.facts);
   auto mine = replica{{3}};
   auto joiner = group.joiner();
   REQUIRE(joiner.receive(mine.state, mine.facts));
   CHECK(std::isnan(mine.facts.last_metrics.at("loss")));
-  CHECK(mine.state.values() == incumbent.state.values());
-  CHECK(mine.state.sha256() == incumbent.state.sha256());
+  CHECK(mine.state.values() == member.state.values());
+  CHECK(mine.state.sha256() == member.state.sha256());
 }
 
 TEST_CASE("gradients, evaluations and the end come in their order, with their bytes") {
   auto group = staging_group{1, 1};
-  auto incumbent = replica{{100}};
+  auto member = replica{{100}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  stager.begin(group.settings_of(0), member.state, member.facts);
   auto large = std::vector<std::uint32_t>((std::size_t{9} << 18) + 1);
   for (std::uint32_t i = 0; auto& x : large)
     x = 2654435761u * i++;
@@ -282,7 +282,7 @@ TEST_CASE("gradients, evaluations and the end come in their order, with their by
   stager.push_evaluation({});
   stager.push_gradient(step_id{9}, bytes_of(std::vector<std::uint32_t>{1, 2, 3}));
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+  REQUIRE(joiner.receive(member.state, member.facts));
   {
     auto first = next<gradient_frame>(joiner);
     CHECK(first.step == step_id{8});
@@ -317,14 +317,14 @@ TEST_CASE("gradients, evaluations and the end come in their order, with their by
 
 TEST_CASE("a joiner learns what was committed while it computed a step") {
   auto group = staging_group{1, 1};
-  auto incumbent = replica{{}};
+  auto member = replica{{}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  stager.begin(group.settings_of(0), member.state, member.facts);
   auto gradient = std::vector<float>(10);
   stager.push_gradient(step_id{8}, bytes_of(gradient));
   stager.push_gradient(step_id{9}, bytes_of(gradient));
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+  REQUIRE(joiner.receive(member.state, member.facts));
   CHECK(next<gradient_frame>(joiner).latest == step_id{9});
   // The next is on its way already.
   stager.push_gradient(step_id{10}, bytes_of(gradient));
@@ -345,7 +345,7 @@ TEST_CASE("what is pushed without a group under way is dropped") {
 }
 
 TEST_CASE("staging is aborted while its group forms") {
-  auto incumbent = replica{{10}};
+  auto member = replica{{10}};
   auto mutex = std::mutex{};
   auto changed = std::condition_variable_any{};
   auto is_forming = std::promise<void>{};
@@ -357,7 +357,7 @@ TEST_CASE("staging is aborted while its group forms") {
     return fail(errc::aborted, "cancelled");
   };
   auto stager = state_stager{};
-  stager.begin(settings, incumbent.state, incumbent.facts);
+  stager.begin(settings, member.state, member.facts);
   is_forming.get_future().wait();
   CHECK(stager.is_active());
   stager.push_gradient(boundary, bytes_of(std::vector<float>(10)));
@@ -369,7 +369,7 @@ TEST_CASE("staging is aborted while its group forms") {
 
 TEST_CASE("a group that was formed in spite of an abort is not used") {
   auto group = staging_group{1, 1};
-  auto incumbent = replica{{10}};
+  auto member = replica{{10}};
   auto go_on = std::promise<void>{};
   auto settings = group.settings_of(0);
   settings.form = [&](const std::stop_token&) {
@@ -378,11 +378,11 @@ TEST_CASE("a group that was formed in spite of an abort is not used") {
     return formed;
   };
   auto stager = state_stager{};
-  stager.begin(settings, incumbent.state, incumbent.facts);
+  stager.begin(settings, member.state, member.facts);
   auto joiner = group.joiner();
   stager.abort({errc::aborted, "too late"});
   go_on.set_value();
-  CHECK(!joiner.receive(incumbent.state, incumbent.facts));
+  CHECK(!joiner.receive(member.state, member.facts));
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{errc::aborted, "too late"});
 }
@@ -391,13 +391,13 @@ TEST_CASE("staging is aborted while it sends to a joiner that takes nothing, and
   for (auto has_state : {false, true}) {
     CAPTURE(has_state);
     auto group = staging_group{2, 1};
-    auto incumbent = replica{odd_sizes};
+    auto member = replica{odd_sizes};
     auto stagers = std::list<state_stager>(2);
     for (std::uint32_t rank = 0; auto& stager : stagers)
-      stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
+      stager.begin(group.settings_of(rank++), member.state, member.facts);
     auto joiner = group.joiner();
     if (has_state) {
-      REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+      REQUIRE(joiner.receive(member.state, member.facts));
       stagers.front().push_gradient(step_id{8}, bytes_of(std::vector<float>(std::size_t{3} << 20)));
       stagers.front().push_end(step_id{8}, 0, 0);
     }
@@ -407,7 +407,7 @@ TEST_CASE("staging is aborted while it sends to a joiner that takes nothing, and
     if (has_state) {
       CHECK(error_of(joiner.next()).code == errc::aborted);
     } else {
-      auto got = joiner.receive(incumbent.state, incumbent.facts);
+      auto got = joiner.receive(member.state, member.facts);
       REQUIRE(!got);
       CHECK(got.error().code == errc::aborted);
     }
@@ -416,15 +416,15 @@ TEST_CASE("staging is aborted while it sends to a joiner that takes nothing, and
 
 TEST_CASE("a stager whose joiners are too slow for its memory gives up, and starts anew with the next") {
   auto gradient = std::vector<std::uint8_t>(1000);
-  auto incumbent = replica{{10}};
+  auto member = replica{{10}};
   auto stager = state_stager{};
   auto group = staging_group{1, 1};
   auto settings = group.settings_of(0);
   settings.queue_limit_bytes = 3000;
   settings.queue_limit_gradients = 0;
-  stager.begin(settings, incumbent.state, incumbent.facts);
+  stager.begin(settings, member.state, member.facts);
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+  REQUIRE(joiner.receive(member.state, member.facts));
   // What was sent counts no more.
   for (std::uint64_t step = 8; step < 18; ++step) {
     stager.push_gradient(step_id{step}, bytes_of(gradient));
@@ -441,10 +441,10 @@ TEST_CASE("a stager whose joiners are too slow for its memory gives up, and star
   auto again = staging_group{1, 1};
   settings = again.settings_of(0);
   settings.queue_limit_bytes = 3000;
-  stager.begin(settings, incumbent.state, incumbent.facts);
+  stager.begin(settings, member.state, member.facts);
   CHECK(stager.last_error() == error{});
   auto second = again.joiner();
-  REQUIRE(second.receive(incumbent.state, incumbent.facts));
+  REQUIRE(second.receive(member.state, member.facts));
   stager.push_end(boundary, 0, 0);
   // Training goes on, and the end is still to be heard.
   for (std::uint64_t step = 8; step < 12; ++step)
@@ -455,12 +455,12 @@ TEST_CASE("a stager whose joiners are too slow for its memory gives up, and star
 }
 
 TEST_CASE("a joiner that dies ends its group only") {
-  auto incumbent = replica{odd_sizes};
+  auto member = replica{odd_sizes};
   auto stagers = std::list<state_stager>(2);
   {
     auto group = staging_group{2, 2};
     for (std::uint32_t rank = 0; auto& stager : stagers)
-      stager.begin(group.settings_of(rank++), incumbent.state, incumbent.facts);
+      stager.begin(group.settings_of(rank++), member.state, member.facts);
     auto survivor = std::async(std::launch::async, [&] {
       auto mine = replica{odd_sizes};
       auto joiner = group.joiner(1);
@@ -479,9 +479,9 @@ TEST_CASE("a joiner that dies ends its group only") {
 
 TEST_CASE("a source that dies ends the transfer") {
   auto group = staging_group{2, 1};
-  auto incumbent = replica{odd_sizes};
+  auto member = replica{odd_sizes};
   auto first = state_stager{};
-  first.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  first.begin(group.settings_of(0), member.state, member.facts);
   auto second = std::async(std::launch::async, [&] {
     auto formed = value_or_throw(group.form(1));
     return formed->barrier().has_value();
@@ -495,24 +495,24 @@ TEST_CASE("a source that dies ends the transfer") {
 }
 
 TEST_CASE("joiners that come while others are served take their place") {
-  auto incumbent = replica{odd_sizes};
+  auto member = replica{odd_sizes};
   auto stagers = std::list<state_stager>(1);
   auto group = staging_group{1, 1};
-  stagers.front().begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  stagers.front().begin(group.settings_of(0), member.state, member.facts);
   auto joiner = group.joiner();
   check_staging(stagers, 1, odd_sizes, 6);
-  auto got = joiner.receive(incumbent.state, incumbent.facts);
+  auto got = joiner.receive(member.state, member.facts);
   REQUIRE(!got);
   CHECK(got.error().code == errc::aborted);
 }
 
 TEST_CASE("a stager that goes away takes its group along") {
   auto group = staging_group{1, 1};
-  auto incumbent = replica{{10}};
+  auto member = replica{{10}};
   auto stager = std::make_unique<state_stager>();
-  stager->begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  stager->begin(group.settings_of(0), member.state, member.facts);
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+  REQUIRE(joiner.receive(member.state, member.facts));
   auto waiting = std::async(std::launch::async, [&] { return error_of(joiner.next()).code; });
   stager.reset();
   CHECK(waiting.get() == errc::aborted);
@@ -520,11 +520,11 @@ TEST_CASE("a stager that goes away takes its group along") {
 
 TEST_CASE("a joiner that waits is told to stop from another thread") {
   auto group = staging_group{1, 1};
-  auto incumbent = replica{{10}};
+  auto member = replica{{10}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  stager.begin(group.settings_of(0), member.state, member.facts);
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(incumbent.state, incumbent.facts));
+  REQUIRE(joiner.receive(member.state, member.facts));
   auto waiting = std::async(std::launch::async, [&] { return error_of(joiner.next()); });
   joiner.abort({errc::stale_generation, "released"});
   CHECK(waiting.get() == error{errc::stale_generation, "released"});
@@ -535,41 +535,41 @@ TEST_CASE("a joiner that waits is told to stop from another thread") {
 }
 
 TEST_CASE("a group that cannot be formed is noted, and training goes on") {
-  auto incumbent = replica{{10}};
+  auto member = replica{{10}};
   auto stager = state_stager{};
   auto settings = staging_settings{};
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
     return fail(errc::unreachable, "no such host");
   };
-  stager.begin(settings, incumbent.state, incumbent.facts);
+  stager.begin(settings, member.state, member.facts);
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{errc::unreachable, "no such host"});
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
     throw exception{errc::timed_out, "no answer"};
   };
-  stager.begin(settings, incumbent.state, incumbent.facts);
+  stager.begin(settings, member.state, member.facts);
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{errc::timed_out, "no answer"});
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
     throw std::runtime_error{"out of luck"};
   };
-  stager.begin(settings, incumbent.state, incumbent.facts);
+  stager.begin(settings, member.state, member.facts);
   wait_until_idle(stager);
   CHECK(stager.last_error().message.find("out of luck") != std::string::npos);
   // A group of another size.
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
     return collectives::make_self_communicator(generation_id{1});
   };
-  stager.begin(settings, incumbent.state, incumbent.facts);
+  stager.begin(settings, member.state, member.facts);
   wait_until_idle(stager);
   CHECK(stager.last_error().code == errc::internal);
 }
 
 TEST_CASE("a joiner with tensors of other sizes is told so") {
   auto group = staging_group{1, 1};
-  auto incumbent = replica{{10, 20}};
+  auto member = replica{{10, 20}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), incumbent.state, incumbent.facts);
+  stager.begin(group.settings_of(0), member.state, member.facts);
   auto other = replica{{10, 21}};
   auto joiner = group.joiner();
   auto got = joiner.receive(other.state, other.facts);

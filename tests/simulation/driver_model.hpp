@@ -133,7 +133,7 @@ class driver_model {
 
   [[nodiscard]] const actors::run_coordinator& coordinator() const noexcept { return coordinator_; }
   [[nodiscard]] bool has_concluded() const noexcept { return concluded_; }
-  [[nodiscard]] bool is_condemned(std::uint32_t node) const { return nodes_[node] == node_state::fenced; }
+  [[nodiscard]] bool is_fenced(std::uint32_t node) const { return nodes_[node] == node_state::fenced; }
   [[nodiscard]] bool is_away(std::uint32_t node) const { return nodes_[node] == node_state::away; }
   /// Whether the coordinator was told that this worker is lost, or has sent it away, or it is of an attempt that is
   /// over.

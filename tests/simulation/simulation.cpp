@@ -492,7 +492,7 @@ void simulation::fire(const planned_event& x) {
     return;
   case event::fence_node:
     // Its epoch would tell that it speaks again.
-    if (nodes_[x.who].epoch == x.epoch && !driver_->is_condemned(x.who) && !driver_->is_away(x.who))
+    if (nodes_[x.who].epoch == x.epoch && !driver_->is_fenced(x.who) && !driver_->is_away(x.who))
       driver_->fence(x.who);
     return;
   case event::revive_node: {

@@ -106,7 +106,7 @@ decision wait(abort_escalation& escalation, report& shared, const escalation_cal
 } // namespace
 
 abort_escalation::deadlines limits_of(const hang_policy& policy) {
-  return {policy.abort_deadline, policy.leave_deadline, policy.copy_deadline};
+  return {policy.abort_deadline, policy.exit_permit_deadline, policy.copy_deadline};
 }
 
 escalation_end escalate(abort_escalation& escalation, decision first, const hang_policy& policy, const std::string& who,

@@ -35,8 +35,7 @@ template <class Byte, class F>
 expected<void> for_each_chunk(std::span<Byte> bytes, F f) {
   while (!bytes.empty()) {
     auto size = std::min<std::size_t>(bytes.size(), state_chunk_bytes);
-    if (auto done = f(bytes.first(size)); !done)
-      return done;
+    TROUPE_TRY(f(bytes.first(size)));
     bytes = bytes.subspan(size);
   }
   return {};
@@ -63,7 +62,7 @@ error broken(const std::string& what) {
 
 } // namespace
 
-// -- an incumbent's side ---------------------------------------------------------------------------------------------
+// A member's side.
 
 state_stager::~state_stager() {
   abort({errc::aborted, "the worker ends"});
@@ -191,7 +190,7 @@ error state_stager::last_error() const {
   return last_error_;
 }
 
-// -- an incumbent's thread -------------------------------------------------------------------------------------------
+// A member's thread.
 
 void state_stager::run() {
   auto group = std::unique_ptr<collectives::communicator>{};
@@ -229,8 +228,7 @@ void state_stager::adopt(collectives::communicator& group) {
 
 expected<void> state_stager::give_share(collectives::communicator& group) {
   for (auto chunk : staged_chunks_)
-    if (auto given = give_to_all(group, chunk); !given)
-      return given;
+    TROUPE_TRY(give_to_all(group, chunk));
   return {};
 }
 
@@ -238,8 +236,7 @@ expected<void> state_stager::give_frames(collectives::communicator& group) {
   for (auto is_last = false; !is_last;) {
     auto next = take_frame();
     is_last = next.kind == staging_kind::end;
-    if (auto given = give(group, next); !given)
-      return given;
+    TROUPE_TRY(give(group, next));
     release(std::move(next));
   }
   return {};
@@ -247,8 +244,7 @@ expected<void> state_stager::give_frames(collectives::communicator& group) {
 
 expected<void> state_stager::give(collectives::communicator& group, const frame& what) {
   auto header = frame_header{what.kind, what.step.value, what.bytes.size()};
-  if (auto given = give_to_all(group, bytes_of(header)); !given)
-    return given;
+  TROUPE_TRY(give_to_all(group, bytes_of(header)));
   if (auto given = for_each_chunk(std::span{what.bytes}, [&](auto chunk) { return give_to_all(group, chunk); }); !given)
     return given;
   auto latest = [this] {
@@ -260,8 +256,7 @@ expected<void> state_stager::give(collectives::communicator& group, const frame&
 
 expected<void> state_stager::give_to_all(collectives::communicator& group, std::span<const std::byte> bytes) {
   for (std::uint32_t i = 0; i < settings_.joiners; ++i)
-    if (auto sent = group.send(rank_id{settings_.sources + i}, bytes); !sent)
-      return sent;
+    TROUPE_TRY(group.send(rank_id{settings_.sources + i}, bytes));
   return {};
 }
 
@@ -308,15 +303,12 @@ staged_state::staged_state(std::unique_ptr<collectives::communicator> group, std
     : group_(std::move(group)), sources_(sources) {}
 
 expected<step_id> staged_state::receive(tracked_state& state, transferred_facts& facts) {
-  if (auto here = group_->barrier(); !here)
-    return fail(std::move(here.error()));
-  auto snapshot = take_frame();
-  if (!snapshot)
-    return fail(std::move(snapshot.error()));
+  TROUPE_TRY(group_->barrier());
+  TROUPE_TRY(auto snapshot, take_frame());
   auto beside = nlohmann::json::from_cbor(
-      reinterpret_cast<const std::uint8_t*>(snapshot->bytes.data()),
-      reinterpret_cast<const std::uint8_t*>(snapshot->bytes.data()) + snapshot->bytes.size(), true, false);
-  if (snapshot->kind != staging_kind::snapshot || beside.is_discarded())
+      reinterpret_cast<const std::uint8_t*>(snapshot.bytes.data()),
+      reinterpret_cast<const std::uint8_t*>(snapshot.bytes.data()) + snapshot.bytes.size(), true, false);
+  if (snapshot.kind != staging_kind::snapshot || beside.is_discarded())
     return fail(broken("what stands beside the tensors cannot be read"));
   auto theirs = beside.at("state_bytes").get<std::uint64_t>();
   if (auto mine = size_bytes_of(state); mine != theirs)
@@ -327,49 +319,43 @@ expected<step_id> staged_state::receive(tracked_state& state, transferred_facts&
   auto carrier = chunk_carrier{state};
   auto chunks = chunks_of(state);
   for (std::size_t i = 0; i < chunks.size(); ++i)
-    if (auto got = carrier.receive(*group_, rank_id{static_cast<std::uint32_t>(i % sources_)}, chunks[i]); !got)
-      return fail(std::move(got.error()));
+    TROUPE_TRY(carrier.receive(*group_, rank_id{static_cast<std::uint32_t>(i % sources_)}, chunks[i]));
   state.values() = std::move(beside.at("values"));
   facts.last_metrics = beside.at("metrics").get<metric_map>();
-  return snapshot->step;
+  return snapshot.step;
 }
 
 expected<staged_frame> staged_state::next() {
-  auto got = take_frame();
-  if (!got)
-    return fail(std::move(got.error()));
-  switch (got->kind) {
+  TROUPE_TRY(auto got, take_frame());
+  switch (got.kind) {
   case staging_kind::gradient:
-    return gradient_frame{got->step, got->latest, got->bytes};
+    return gradient_frame{got.step, got.latest, got.bytes};
   case staging_kind::evaluation: {
-    auto values = std::vector<double>(got->bytes.size() / sizeof(double));
-    std::ranges::copy(got->bytes, std::as_writable_bytes(std::span{values}).begin());
+    auto values = std::vector<double>(got.bytes.size() / sizeof(double));
+    std::ranges::copy(got.bytes, std::as_writable_bytes(std::span{values}).begin());
     return evaluation_frame{std::move(values)};
   }
   case staging_kind::end: {
     auto facts = std::array<std::uint64_t, 2>{};
-    if (got->bytes.size() != sizeof facts)
-      return fail(broken(fmt::format("an end of {} bytes", got->bytes.size())));
-    std::ranges::copy(got->bytes, writable_bytes_of(facts).begin());
-    return end_frame{got->step, facts[0], facts[1]};
+    if (got.bytes.size() != sizeof facts)
+      return fail(broken(fmt::format("an end of {} bytes", got.bytes.size())));
+    std::ranges::copy(got.bytes, writable_bytes_of(facts).begin());
+    return end_frame{got.step, facts[0], facts[1]};
   }
   case staging_kind::snapshot:
     break;
   }
-  return fail(broken(fmt::format("frame of kind {}", static_cast<std::uint64_t>(got->kind))));
+  return fail(broken(fmt::format("frame of kind {}", static_cast<std::uint64_t>(got.kind))));
 }
 
 expected<staged_state::arrived> staged_state::take_frame() {
   auto header = frame_header{};
-  if (auto got = take_from_first(writable_bytes_of(header)); !got)
-    return fail(std::move(got.error()));
+  TROUPE_TRY(take_from_first(writable_bytes_of(header)));
   buffer_.reserve(header.size_bytes);
   auto bytes = buffer_.bytes().first(header.size_bytes);
-  if (auto got = take_from_first(bytes); !got)
-    return fail(std::move(got.error()));
+  TROUPE_TRY(take_from_first(bytes));
   auto latest = std::uint64_t{0};
-  if (auto got = take_from_first(writable_bytes_of(latest)); !got)
-    return fail(std::move(got.error()));
+  TROUPE_TRY(take_from_first(writable_bytes_of(latest)));
   return arrived{header.kind, step_id{header.step}, step_id{latest}, bytes};
 }
 

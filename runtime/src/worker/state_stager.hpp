@@ -23,19 +23,19 @@
 #include <variant>
 #include <vector>
 
-/// The state for joiners while training goes on. A *staging group* is a communicator of its own: the incumbents of a
-/// generation, who have the state, are its ranks 0 to N - 1, and the joiners follow. Each incumbent copies a share of
+/// The state for joiners while training goes on. A *staging group* is a communicator of its own: the members of a
+/// generation, who have the state, are its ranks 0 to N - 1, and the joiners follow. Each member copies a share of
 /// the state between two steps and sends it behind the back of its training; rank 0 then sends what the joiners need
 /// to come after: the reduced gradients of the steps since, and the results of evaluations.
 namespace troupe::runtime {
 
 enum class staging_kind : std::uint64_t { snapshot = 1, gradient = 2, evaluation = 3, end = 4 };
 
-/// A place in a staging group, as an incumbent has it.
+/// A place in a staging group, as a member has it.
 struct staging_settings {
   /// In the staging group; less than `sources`.
   rank_id rank;
-  /// The incumbents.
+  /// The members.
   std::uint32_t sources = 1;
   std::uint32_t joiners = 1;
   /// The step after which the state is as it is now.
@@ -53,7 +53,7 @@ struct staging_settings {
   std::function<expected<std::unique_ptr<collectives::communicator>>(std::stop_token)> form = {};
 };
 
-/// An incumbent's side, through any number of groups, one at a time. `begin` and the pushes are called by the training
+/// A member's side, through any number of groups, one at a time. `begin` and the pushes are called by the training
 /// thread, the rest from any thread. Whatever fails ends the staging and nothing else: the joiners find their group
 /// gone, and ask again.
 class state_stager {
@@ -64,7 +64,7 @@ class state_stager {
   /// Aborts what is under way.
   ~state_stager();
 
-  /// Copies this incumbent's share of the state, and has it sent. Called by all incumbents between the same two steps.
+  /// Copies this member's share of the state, and has it sent. Called by all members between the same two steps.
   /// Returns after the copy; `state` and `facts` may change then. A group that is still under way is aborted first.
   void begin(staging_settings settings, const tracked_state& state, const transferred_facts& facts);
 
@@ -162,7 +162,7 @@ using staged_frame = std::variant<gradient_frame, evaluation_frame, end_frame>;
 /// `abort`. Errors are those of the communicator, and final; `errc::aborted` where a source has given up.
 class staged_state {
  public:
-  /// `sources` incumbents are the first ranks of `group`.
+  /// `sources` members are the first ranks of `group`.
   staged_state(std::unique_ptr<collectives::communicator> group, std::uint32_t sources);
 
   /// Fills the tensors in place, and the values. Returns the step after which the state is so. `errc::mismatch`: the

@@ -30,7 +30,7 @@ struct hang_policy {
   /// the copy.
   std::chrono::milliseconds abort_deadline = std::chrono::seconds{5};
   std::chrono::milliseconds settle_deadline = std::chrono::seconds{5};
-  std::chrono::milliseconds leave_deadline = std::chrono::seconds{30};
+  std::chrono::milliseconds exit_permit_deadline = std::chrono::seconds{30};
   std::chrono::milliseconds copy_deadline = std::chrono::seconds{60};
 };
 

@@ -106,19 +106,20 @@ TEST_CASE("where gradients may not leave a host, workers stay where the others a
   CHECK(capacities[1].usable);
   CHECK_FALSE(capacities[2].usable);
 
-  CHECK(nodes.check_data_plane(first));
+  CHECK(nodes.check_data_plane(first, node_roster::spread::places));
   auto both = std::vector{on_node(0, 0), on_node(1, 1)};
-  auto refused = nodes.check_data_plane(both);
+  auto refused = nodes.check_data_plane(both, node_roster::spread::places);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::invalid_argument);
   CHECK(refused.error().message.find("10.0.0.2") != std::string::npos);
   CHECK(refused.error().message.find("--trusted-network") != std::string::npos);
 }
 
-TEST_CASE("workers of an elastic run may come to every node that has made an offer") {
+TEST_CASE("at its start, workers of an elastic run may come to every node that has made an offer") {
   auto nodes = roster_of(2, {1, 4});
   auto places = std::vector{on_node(0, 0)};
-  CHECK_FALSE(nodes.check_data_plane(places));
+  CHECK_FALSE(nodes.check_data_plane(places, node_roster::spread::offers));
+  CHECK(nodes.check_data_plane(places, node_roster::spread::places));
   nodes[1].offer = {};
-  CHECK(nodes.check_data_plane(places));
+  CHECK(nodes.check_data_plane(places, node_roster::spread::offers));
 }

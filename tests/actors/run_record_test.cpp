@@ -51,7 +51,8 @@ TEST_CASE("a worker has the next id, and the host that it reports itself") {
 TEST_CASE("the first step counts from the call of fit, and only steps after the one that was restored") {
   auto record = record_of(2);
   record.begin_from({5}, "step-5", {});
-  record.on_begin();
+  CHECK(record.on_begin() == run_record::begin::first);
+  CHECK(record.on_begin() == run_record::begin::again);
   std::ignore = record.on_metrics(report_of(1, 5), {1}, start + 1s);
   CHECK(record.result().seconds_to_first_step == 0);
   std::ignore = record.on_metrics(report_of(1, 6), {1}, start + 2s);

@@ -761,6 +761,34 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run that starts again does so on the GPU t
     CHECK(each.devices == std::vector<std::string>{"0"});
 }
 
+TEST_CASE_FIXTURE(trainer_fixture, "a run on GPUs starts again on a node that was lost and has come back") {
+  open(part::trains);
+  nodes.pop_back();
+  config.cluster.nodes.pop_back();
+  capacity = {4, 1};
+  config.scaling.use_gpu = true;
+  config.scaling.num_workers = 1;
+  std::ignore = fit();
+  config.run.steps = 10;
+  cast(0, part::waits_for_others);
+  auto result = fit_and([&](const trainer_actor&) { caf::anon_send_exit(nodes[0]->node(), caf::exit_reason::kill); });
+  CHECK(result.status == run_status::completed);
+  CHECK(result.steps == 10);
+  CHECK(result.restarts == 1);
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a run that cannot start on one of its nodes ends once, and does not start again") {
+  open(part::silent);
+  config.scaling.placement = placement_strategy::spread;
+  nodes[1]->start_error = {errc::io_error, "no more processes"};
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(says(result.reason.message, "no more processes"));
+  CHECK(result.restarts == 0);
+  CHECK(nodes[0]->started.all().size() == 1);
+  CHECK(stored_result().at("restarts") == 0);
+}
+
 TEST_CASE_FIXTURE(trainer_fixture,
                   "more GPUs than there are fail at once, with what is asked for and what is offered") {
   open(part::trains);

@@ -55,11 +55,11 @@ std::vector<node_capacity> node_roster::capacities(std::span<const worker_place>
   return result;
 }
 
-expected<void> node_roster::check_data_plane(std::span<const worker_place> places) const {
+expected<void> node_roster::check_data_plane(std::span<const worker_place> places, spread over) const {
   std::set<std::uint32_t> used;
   for (const auto& place : places)
     used.insert(place.node);
-  if (how_.scaling.num_workers.is_elastic())
+  if (over == spread::offers && how_.scaling.num_workers.is_elastic())
     for (std::uint32_t i = 0; i < size(); ++i)
       if (!nodes_[i].offer.address.empty())
         used.insert(i);

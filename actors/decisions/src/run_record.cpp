@@ -42,8 +42,9 @@ void run_record::on_joined(const worker_ready& message) {
   info.host = message.host;
 }
 
-void run_record::on_begin() {
+run_record::begin run_record::on_begin() {
   meter_.begin(result_.run, started_, first_step_.value);
+  return begun_++ == 0 ? begin::first : begin::again;
 }
 
 std::optional<run_progress> run_record::on_metrics(const metrics_batch& batch, generation_id generation,

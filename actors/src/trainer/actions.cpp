@@ -40,11 +40,10 @@ void trainer_state::begin_all_workers() {
   }
   leave_nodes_that_go_away();
   record_.note_exactness(coordinator_->exact_hosts());
-  record_.on_begin();
   const auto& run = record_.result();
-  if (coordinator_->attempt() == 1)
+  if (record_.on_begin() == run_record::begin::first)
     publish(run_started{run.run, run.name, run.path, run.workers, run.resumed_from_step});
-  else
+  if (coordinator_->attempt() > 1)
     add(record_.restarted_generation(coordinator_->generation(), coordinator_->attempt(), layout_.world_size()));
 }
 
@@ -127,7 +126,7 @@ void trainer_state::accept(const run_plan& plan) {
   // Parts reach the store by another way: it must know the metadata before any worker goes on. If the group is lost
   // meanwhile, the plans are sent again.
   auto generation = coordinator_->generation();
-  request(store_, node_timeout, metadata_)
+  request(store_, caf::infinite, metadata_)
       .then(
           [this, generation] {
             if (generation == coordinator_->generation())
@@ -145,8 +144,12 @@ void trainer_state::end_store_after_its_parts() {
 }
 
 void trainer_state::act(const actors::run_actions& actions) {
-  for (const auto& action : actions)
+  for (const auto& action : actions) {
+    // One action may conclude the run; events of a run that is ending lead to none.
+    if (is_concluding())
+      return;
     std::visit([&](const auto& what) { carry_out(what, action.why); }, action.what);
+  }
 }
 
 void trainer_state::carry_out(const begin_all&, const std::string&) {

@@ -24,10 +24,13 @@ void node_links::dial(std::uint32_t index, const std::string& address) const {
       [trainer = caf::actor_cast<caf::weak_actor_ptr>(self_->ctrl()), connect = connect_, index, address] {
         node_dialled message;
         message.node = index;
-        if (auto connection = connect(address))
-          message.connection = std::move(*connection);
-        else
-          message.reason = std::move(connection.error());
+        try {
+          message.connection = value_or_throw(connect(address));
+        } catch (const exception& x) {
+          message.reason = x.reason();
+        } catch (const std::exception& x) {
+          message.reason = {errc::unreachable, x.what()};
+        }
         send_if_alive(trainer, std::move(message));
       });
 }
@@ -46,7 +49,7 @@ bool node_links::is_current(const node_down& message) const {
 
 void node_links::disconnect(std::uint32_t index) {
   self_->system().spawn<caf::detached>(
-      [connection = std::exchange(links_[index].connection, nullptr)]() mutable { connection.reset(); });
+      [connection = std::exchange(links_[index], {}).connection]() mutable { connection.reset(); });
 }
 
 std::optional<std::uint32_t> node_links::find(const caf::strong_actor_ptr& actor) const {

@@ -12,8 +12,8 @@
 
 namespace troupe::actors {
 
-/// The trainer's connections to its nodes, by index into the roster. Connecting and disconnecting take threads of their
-/// own. Used in the trainer's thread.
+/// The trainer's connections to its nodes, by index into the roster. Connecting, and disconnecting one of them, takes a
+/// thread of its own. Used in the trainer's thread.
 class node_links {
  public:
   using connect_function = std::function<expected<std::unique_ptr<connected_node>>(const std::string& address)>;
@@ -33,8 +33,10 @@ class node_links {
   /// Whether the message is about the node's present connection.
   [[nodiscard]] bool is_current(const node_down& message) const;
 
+  /// Tells the node's present connection from earlier ones; 0 without one.
+  [[nodiscard]] std::uint64_t number_of(std::uint32_t index) const { return links_[index].number; }
+
   void disconnect(std::uint32_t index);
-  void disconnect_all() { links_.clear(); }
 
   /// Null without a connection.
   [[nodiscard]] const connected_node* operator[](std::uint32_t index) const { return links_[index].connection.get(); }

@@ -48,10 +48,8 @@ class run_files_state : public run_files::base {
   }
 
   void on_exit() override {
-    // Before the store, which removes what was not completed.
-    parts_.reset();
+    end_writers();
     directory_.reset();
-    send_exit(store_, caf::exit_reason::user_shutdown);
   }
 
   const char* name() const override { return "troupe.run_files"; }
@@ -149,11 +147,23 @@ class run_files_state : public run_files::base {
   [[nodiscard]] finished_run finish(run_result result) {
     if (result.status != run_status::failed && result.reason.code == errc::none && result.state_sha256.empty())
       result.state_sha256 = state_in(result.latest_checkpoint);
-    if (directory_)
-      result.path = directory_->root().string();
-    auto written = directory_ ? directory_->write_result(result) : expected<void>{};
+    // A run that was stopped while it claimed the directory has not begun: an earlier result stays.
+    const auto has_begun = directory_ && !result.path.empty();
+    auto written = has_begun ? directory_->write_result(result) : expected<void>{};
+    end_writers();
     directory_.reset();
     return {std::move(result), written ? error{} : std::move(written.error())};
+  }
+
+  /// Returns once nobody writes checkpoints into the directory any more.
+  void end_writers() {
+    // Before the store, which removes what was not completed.
+    parts_.reset();
+    if (auto store = std::exchange(store_, nullptr)) {
+      auto waiter = caf::scoped_actor{system()};
+      waiter->send_exit(store, caf::exit_reason::user_shutdown);
+      waiter->wait_for(store);
+    }
   }
 
   run_files_config what_;

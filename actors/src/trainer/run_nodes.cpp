@@ -29,7 +29,6 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
                      const trainer_services& services, run_id run)
     : self_(&self),
       events_(&events),
-      config_(&config),
       run_(std::move(run)),
       links_(self, [connect = services.connect_node,
                     cluster = config.cluster](const std::string& address) { return connect(cluster, address); }),
@@ -75,12 +74,14 @@ void run_nodes::ask_for_offer(std::uint32_t node) {
   roster_[node].state = node_state::asked;
   self_->request(links_[node]->handle(), node_timeout, offer_request{run_})
       .then(
-          [this, node](node_offer& offer) {
+          [this, node, link = links_.number_of(node)](node_offer& offer) {
+            if (link != links_.number_of(node) || roster_[node].state != node_state::asked)
+              return;
             roster_[node].offer = std::move(offer);
             roster_[node].state = node_state::offered;
             opening_ ? open_on(node) : events_->on_node_answered();
           },
-          [this, node](const caf::error& reason) { fail(node, reason); });
+          [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
 }
 
 void run_nodes::open(opening what) {
@@ -109,18 +110,20 @@ void run_nodes::request_open(std::uint32_t node) {
       ->request(links_[node]->handle(), node_timeout, opening_->request, opening_->control, opening_->collectives,
                 opening_->store)
       .then(
-          [this, node](const run_opened&) {
-            if (roster_[node].state != node_state::opening)
+          [this, node, link = links_.number_of(node)](const run_opened&) {
+            if (link != links_.number_of(node) || roster_[node].state != node_state::opening)
               return;
             roster_[node].state = node_state::open;
             monitor_.add(node, clock::now());
             events_->on_node_open(node);
           },
-          [this, node](const caf::error& reason) { fail(node, reason); });
+          [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
 }
 
-/// A node did not do what it was asked for.
-void run_nodes::fail(std::uint32_t node, const caf::error& reason) {
+/// A node did not do what it was asked for over this link.
+void run_nodes::fail(std::uint32_t node, std::uint64_t link, const caf::error& reason) {
+  if (link != links_.number_of(node))
+    return;
   auto ours = from_caf(reason);
   auto text = fmt::format("node {}: {}", name_of(node), ours.message);
   const auto is_late = ours.code == errc::timed_out;
@@ -151,14 +154,22 @@ void run_nodes::readmit(std::uint32_t node) {
   events_->notify(true, fmt::format("node {} answers again: its workers end, and it takes new ones", name_of(node)));
   roster_[node].state = node_state::asked;
   self_->request(links_[node]->handle(), node_timeout, troupe::end_run{run_})
-      .then([this, node] { ask_for_offer(node); }, [this, node](const caf::error& reason) { fail(node, reason); });
+      .then(
+          [this, node, link = links_.number_of(node)] {
+            if (link == links_.number_of(node))
+              ask_for_offer(node);
+          },
+          [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
 }
 
 void run_nodes::on_tick(clock::time_point now) {
-  for (const auto& [node, silent_for] : monitor_.silent(now))
-    lose(node, node_state::fenced,
-         fmt::format("node {} has said nothing for {} ms: it is frozen, or the network is cut", name_of(node),
-                     std::chrono::duration_cast<std::chrono::milliseconds>(silent_for).count()));
+  for (const auto& [node, silent_for] : monitor_.silent(now)) {
+    auto text = fmt::format("node {} has said nothing for {} ms: it is frozen, or the network is cut", name_of(node),
+                            std::chrono::duration_cast<std::chrono::milliseconds>(silent_for).count());
+    if (events_->needs_node(node, true))
+      return events_->on_node_missing({errc::node_lost, std::move(text)});
+    lose(node, node_state::fenced, text);
+  }
   for (auto i : roster_.to_try(now))
     if (links_[i] != nullptr)
       ask_for_offer(i);

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,7 +80,6 @@ class run_nodes {
   /// Ends the run on all nodes that answer, and calls `done` once nothing of it is left there or the grace period is
   /// over.
   void end_run(std::function<void()> done);
-  void disconnect_all() { links_.disconnect_all(); }
 
   [[nodiscard]] std::optional<std::uint32_t> find(const caf::strong_actor_ptr& sender) const {
     return links_.find(sender);
@@ -99,12 +97,11 @@ class run_nodes {
   void open_on(std::uint32_t node);
   void request_open(std::uint32_t node);
   void readmit(std::uint32_t node);
-  void fail(std::uint32_t node, const caf::error& reason);
+  void fail(std::uint32_t node, std::uint64_t link, const caf::error& reason);
   void lose(std::uint32_t node, node_state next, const std::string& why);
 
   trainer_base* self_;
   node_events* events_;
-  const trainer_config* config_;
   run_id run_;
   node_links links_;
   node_roster roster_;

@@ -20,6 +20,10 @@ void run_workers::on_ended(worker_id worker) {
   reports_.refuse(worker, {errc::worker_lost, "its process has ended"});
 }
 
+void run_workers::on_node_gone(std::uint32_t node) {
+  std::erase_if(living_, [&](worker_id worker) { return nodes_.at(worker) == node; });
+}
+
 std::optional<std::uint32_t> run_workers::node_of(worker_id worker) const {
   auto i = nodes_.find(worker);
   return i == nodes_.end() ? std::nullopt : std::optional{i->second};

@@ -25,6 +25,8 @@ class run_workers {
   void on_started(worker_id worker, std::uint32_t node);
   void on_joined(worker_id worker, const worker_actor& actor) { actors_[worker] = actor; }
   void on_ended(worker_id worker);
+  /// The node's connection is gone: nobody will report the ends of its workers.
+  void on_node_gone(std::uint32_t node);
 
   /// The node of any process that was ever started.
   [[nodiscard]] std::optional<std::uint32_t> node_of(worker_id worker) const;

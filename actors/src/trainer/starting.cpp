@@ -19,13 +19,12 @@ void trainer_state::place_first() {
   const auto all_are_there = nodes_->roster().in_state(node_state::away).empty();
   const auto waited = record_.age(clock::now());
   if (!decision) {
-    if (!config_.scaling.num_workers.is_elastic() || all_are_there || waited > config_.scaling.wait_for_workers)
+    if (!wanted_workers_.is_elastic() || all_are_there || waited > config_.scaling.wait_for_workers)
       return conclude_run(run_status::failed, std::move(decision.error()));
     return announce(waiting->announced, "waits for nodes: " + decision.error().message);
   }
   // There may be capacity for more in a moment.
-  if (decision->places.size() < config_.scaling.num_workers.max && waited < config_.scaling.scale_up_wait &&
-      !all_are_there)
+  if (decision->places.size() < wanted_workers_.max && waited < config_.scaling.scale_up_wait && !all_are_there)
     return;
   if (!decision->warning.empty())
     notify(true, decision->warning);
@@ -54,10 +53,9 @@ void trainer_state::begin_in(claimed_directory& claimed) {
     notify(true, std::move(claimed.warning));
   begin_from(std::move(*claimed.state));
   collectives_ = spawn_collectives(system());
-  coordinator_.emplace(run_coordinator::settings{record_.run(), services_.build_id, layout_.places(),
-                                                 config_.run.allow_mixed_hosts, state_.resumed,
-                                                 services_.compare_numerics, config_.failure,
-                                                 config_.scaling.num_workers, state_.step, config_.run.start_timeout});
+  coordinator_.emplace(run_coordinator::settings{
+      record_.run(), services_.build_id, layout_.places(), config_.run.allow_mixed_hosts, state_.resumed,
+      services_.compare_numerics, config_.failure, wanted_workers_, state_.step, config_.run.start_timeout});
   phase_ = trainer_phase::opening{};
   auto timeout = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
   nodes_->open({{record_.run(), config_.run.name, services_.program_path, services_.build_id, secret_, timeout},
@@ -83,7 +81,9 @@ expected<void> trainer_state::lay_out(std::vector<worker_place> places) {
   TROUPE_TRY(auto notice, layout_.lay_out(std::move(places), nodes_->roster().data_addresses(), otherwise));
   if (!notice.empty())
     notify(false, std::move(notice));
-  return nodes_->roster().check_data_plane(layout_.places());
+  // Later, a node that others may not talk to has no capacity.
+  return nodes_->roster().check_data_plane(layout_.places(),
+                                           has_begun() ? node_roster::spread::places : node_roster::spread::offers);
 }
 
 void trainer_state::start(const std::vector<worker_place>& places) {
@@ -123,6 +123,9 @@ void trainer_state::on_node_open(std::uint32_t node) {
 }
 
 void trainer_state::on_node_lost(std::uint32_t node, const std::string& why) {
+  // One that is only silent reports its workers' ends when it answers again.
+  if (nodes_->roster()[node].state == node_state::away)
+    workers_.on_node_gone(node);
   if (coordinator_)
     act(coordinator_->on_node_lost(node, why, clock::now()));
 }
@@ -132,7 +135,7 @@ bool trainer_state::needs_node(std::uint32_t node, bool is_late) const {
     return false;
   if (nodes_->roster()[node].address.empty() || layout_.uses_node(node))
     return true;
-  return is<trainer_phase::gathering>() && !(is_late && config_.scaling.num_workers.is_elastic());
+  return is<trainer_phase::gathering>() && !(is_late && wanted_workers_.is_elastic());
 }
 
 void trainer_state::node_leaves(const node_leaving& message) {

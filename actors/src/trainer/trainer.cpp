@@ -31,6 +31,7 @@ trainer_state::trainer_state(caf::actor_config& cfg, std::string function, train
       function_(std::move(function)),
       config_(std::move(config)),
       services_(std::move(services)),
+      wanted_workers_(config_.scaling.num_workers),
       secret_(serialization::random_hex(32)),
       hangs_(hang_settings_of(config_)) {}
 
@@ -92,6 +93,7 @@ caf::result<run_result> trainer_state::fit() {
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
   layout_ = {config_.scaling, config_.run.transport};
   nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run());
+  nodes_->roster().resize_run(wanted_workers_);
   files_ = spawn_run_files(system(), {record_.run(), function_, config_, services_, secret_, checkpoint_reporter()});
   phase_ = trainer_phase::gathering{};
   if (auto valid = validate(config_); !valid) {
@@ -276,11 +278,11 @@ caf::result<void> trainer_state::resize(const resize_request& request) {
     return to_caf({errc::invalid_argument, std::move(text)});
   }
   // Later placements are for the new size.
-  auto& range = config_.scaling.num_workers;
-  range = range.is_elastic() ? worker_range{std::min(range.min, request.workers), request.workers}
-                             : worker_range{request.workers};
+  const auto& configured = config_.scaling.num_workers;
+  wanted_workers_ = configured.is_elastic() ? worker_range{std::min(configured.min, request.workers), request.workers}
+                                            : worker_range{request.workers};
   if (nodes_)
-    nodes_->roster().resize_run(range);
+    nodes_->roster().resize_run(wanted_workers_);
   if (!coordinator_ || is_concluding())
     return caf::unit;
   auto granted = do_or_refuse(coordinator_->on_resize(request.workers));

@@ -67,7 +67,8 @@ struct concluding {};
 
 /// The trainer's actor: carries messages between users, nodes, workers and files on one side and the decisions on the
 /// other. The decisions are the `run_coordinator`'s; the conversations with nodes are in `run_nodes`, those with
-/// workers in `run_workers`. No handler waits for anything. Its functions are in trainer.cpp (messages from outside),
+/// workers in `run_workers`. No handler waits for anything; `on_exit`
+/// waits for the run's files. Its functions are in trainer.cpp (messages from outside),
 /// starting.cpp (on which nodes the run starts, first and again) and actions.cpp (what the coordinator wants done).
 class trainer_state : public trainer_base, private node_events {
  public:
@@ -225,6 +226,8 @@ class trainer_state : public trainer_base, private node_events {
   std::string function_;
   trainer_config config_;
   trainer_services services_;
+  /// As configured, or as the last resize wants it.
+  worker_range wanted_workers_;
   /// Workers prove that they know it.
   std::string secret_;
   std::variant<trainer_phase::idle, trainer_phase::gathering, trainer_phase::claiming, trainer_phase::opening,

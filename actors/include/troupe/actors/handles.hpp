@@ -76,7 +76,8 @@ using collectives_actor = caf::typed_actor<
     // A worker is gone. From the trainer. Idempotent.
     caf::result<void>(worker_gone)>;
 
-/// Commits the checkpoints of a run, and decides which stay. Owned by the trainer; runs on a thread of its own.
+/// Commits the checkpoints of a run, and decides which stay. Ends with the run, before its directory is given up; runs
+/// on a thread of its own.
 using checkpoint_store = caf::typed_actor<
     // What all manifests say alike. To be sent before the first part. Idempotent.
     caf::result<void>(checkpoint_metadata),

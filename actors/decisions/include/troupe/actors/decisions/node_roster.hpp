@@ -52,7 +52,7 @@ struct known_node {
 };
 
 /// The nodes of a run: which of them can take workers, which to dial again, between which gradients may travel. A plain
-/// class; the connections are the trainer's.
+/// class; the connections are in `node_links`.
 class node_roster {
  public:
   struct settings {
@@ -91,9 +91,13 @@ class node_roster {
   /// node that already has workers has capacity.
   [[nodiscard]] std::vector<node_capacity> capacities(std::span<const worker_place> occupied) const;
 
-  /// Whether workers in these places may talk to each other: `errc::invalid_argument`, naming the node and what to say
-  /// in the configuration, if not. Workers of an elastic run may come to all nodes that have made an offer.
-  [[nodiscard]] expected<void> check_data_plane(std::span<const worker_place> places) const;
+  /// Which nodes may have workers: those in the places, or also, as at the start of an elastic run, all that have made
+  /// an offer.
+  enum class spread : std::uint8_t { places, offers };
+
+  /// Whether these nodes may send each other gradients: `errc::invalid_argument`, naming the node and what to say in
+  /// the configuration, if not.
+  [[nodiscard]] expected<void> check_data_plane(std::span<const worker_place> places, spread over) const;
 
   /// Where each node can be reached by the others.
   [[nodiscard]] std::vector<std::string> data_addresses() const;

@@ -46,8 +46,10 @@ class run_record {
 
   // Progress.
 
-  /// All workers of an attempt begin to train.
-  void on_begin();
+  enum class begin : std::uint8_t { first, again };
+
+  /// All workers of an attempt begin to train: of the first that comes so far, or of a later one.
+  begin on_begin();
   void on_plan(const run_plan& plan, clock::time_point now) { meter_.set_plan(plan, now); }
   /// Takes a worker's reports in. `generation`: the current one. Returns an event if one is due.
   std::optional<run_progress> on_metrics(const metrics_batch& batch, generation_id generation, clock::time_point now);
@@ -88,6 +90,8 @@ class run_record {
   /// Of rank 0, before the checkpoint that the run resumed from.
   metric_map earlier_metrics_;
   progress_meter meter_;
+  /// How many attempts have begun to train.
+  std::uint32_t begun_ = 0;
   std::string restart_reason_;
   /// Until the first step after a restart is applied.
   std::optional<clock::time_point> restart_began_;

@@ -31,7 +31,7 @@ struct node_down {
   std::uint64_t connection = 0;
 };
 
-/// A node was dialled. From the trainer to itself.
+/// A node was dialled. From the dialling thread to the trainer.
 struct node_dialled {
   /// An index into the roster.
   std::uint32_t node = 0;

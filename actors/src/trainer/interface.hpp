@@ -8,7 +8,7 @@
 namespace troupe::actors {
 
 /// All that the trainer's actor handles: the requests of its owner, the messages of workers and nodes (`run_control`),
-/// and what it sends itself.
+/// and those of its own parts.
 using trainer_interface = trainer_actor::extend<
     caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
     caf::result<next_generation>(regroup_report), caf::result<void>(caught_up), caf::result<void>(metrics_batch),

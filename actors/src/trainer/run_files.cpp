@@ -1,5 +1,7 @@
 #include "trainer/run_files.hpp"
 
+#include "trainer/interface.hpp"
+
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/run_directory.hpp>
@@ -58,7 +60,7 @@ class run_files_state : public run_files::base {
   caf::result<claimed_directory> claim() {
     auto directory = run_directory::open(what_.config.run);
     if (!directory)
-      return to_caf(std::move(directory.error()));
+      return to_caf(directory.error());
     claimed_directory result;
     result.path = directory->root().string();
     result.state = begin_from(*directory);
@@ -70,9 +72,13 @@ class run_files_state : public run_files::base {
     }
     directory_ = std::move(*directory);
     const auto& checkpoints = what_.config.checkpoint;
+    auto report = [trainer = what_.trainer](const checkpoint_outcome& outcome) {
+      if (auto strong = trainer.lock())
+        caf::anon_send(caf::actor_cast<trainer_interface>(strong), outcome);
+    };
     store_ =
         spawn_checkpoint_store(system(), {what_.run, directory_->checkpoints(), checkpoints.num_to_keep,
-                                          what_.on_checkpoint, checkpoints.score_attribute, checkpoints.score_order});
+                                          std::move(report), checkpoints.score_attribute, checkpoints.score_order});
     result.store = store_;
     result.warning = receive_parts();
     lend(*result.state);
@@ -84,7 +90,7 @@ class run_files_state : public run_files::base {
       return to_caf({errc::not_found, "the run's directory is not claimed"});
     auto found = begin_from(*directory_);
     if (!found)
-      return to_caf(std::move(found.error()));
+      return to_caf(found.error());
     lend(*found);
     return std::move(*found);
   }

@@ -4,10 +4,10 @@
 #include <troupe/actors/trainer.hpp>
 #include <troupe/config.hpp>
 
+#include <caf/actor_control_block.hpp>
 #include <caf/fwd.hpp>
 #include <caf/typed_actor.hpp>
 
-#include <functional>
 #include <string>
 
 namespace troupe::actors {
@@ -29,8 +29,8 @@ struct run_files_config {
   trainer_services services;
   /// Workers that stream parts prove that they know it.
   std::string secret;
-  /// Hears of every checkpoint, in the store's thread.
-  std::function<void(const checkpoint_outcome&)> on_checkpoint;
+  /// Gets a `checkpoint_outcome` for every checkpoint.
+  caf::weak_actor_ptr trainer;
 };
 
 /// Spawns it on a thread of its own.

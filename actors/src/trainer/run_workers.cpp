@@ -57,7 +57,7 @@ void run_workers::forget_attempt() {
 
 void run_workers::ask_activity(trainer_base& self, const run_id& run, const std::vector<worker_place>& places,
                                std::optional<worker_id> only,
-                               std::function<void(rank_id, const std::string&)> on_answer) const {
+                               const std::function<void(rank_id, const std::string&)>& on_answer) const {
   for (const auto& place : places)
     if (auto i = actors_.find(place.worker); i != actors_.end() && (!only || *only == place.worker))
       self.request(i->second, answer_patience, activity_question{run})

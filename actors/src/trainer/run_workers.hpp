@@ -53,7 +53,8 @@ class run_workers {
 
   /// Asks a worker, or all in these places, what they do. Those that do not answer soon are left out.
   void ask_activity(trainer_base& self, const run_id& run, const std::vector<worker_place>& places,
-                    std::optional<worker_id> only, std::function<void(rank_id, const std::string&)> on_answer) const;
+                    std::optional<worker_id> only,
+                    const std::function<void(rank_id, const std::string&)>& on_answer) const;
 
  private:
   template <class Message>

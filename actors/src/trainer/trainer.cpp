@@ -94,7 +94,8 @@ caf::result<run_result> trainer_state::fit() {
   layout_ = {config_.scaling, config_.run.transport};
   nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run());
   nodes_->roster().resize_run(wanted_workers_);
-  files_ = spawn_run_files(system(), {record_.run(), function_, config_, services_, secret_, checkpoint_reporter()});
+  files_ = spawn_run_files(
+      system(), {record_.run(), function_, config_, services_, secret_, caf::actor_cast<caf::weak_actor_ptr>(ctrl())});
   phase_ = trainer_phase::gathering{};
   if (auto valid = validate(config_); !valid) {
     conclude_run(run_status::failed, std::move(valid.error()));
@@ -103,13 +104,6 @@ caf::result<run_result> trainer_state::fit() {
   nodes_->dial_all();
   tick();
   return answer_;
-}
-
-std::function<void(const checkpoint_outcome&)> trainer_state::checkpoint_reporter() {
-  return [self = caf::actor_cast<caf::weak_actor_ptr>(ctrl())](const checkpoint_outcome& outcome) {
-    if (auto strong = self.lock())
-      caf::anon_send(caf::actor_cast<trainer_interface>(strong), outcome);
-  };
 }
 
 void trainer_state::announce(std::string& last, std::string text) {

@@ -16,7 +16,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -129,7 +128,6 @@ class trainer_state : public trainer_base, private node_events {
 
   // trainer.cpp
   caf::result<run_result> fit();
-  [[nodiscard]] std::function<void(const checkpoint_outcome&)> checkpoint_reporter();
   void stop(const stop_request& request);
   caf::result<void> resize(const resize_request& request);
   caf::result<void> grant(actors::run_actions (run_coordinator::*decide)());

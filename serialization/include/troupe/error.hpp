@@ -93,7 +93,7 @@ using expected = tl::expected<T, error>;
 ///     TROUPE_TRY(file.sync());
 ///     TROUPE_TRY(auto file, open(path));
 #define TROUPE_TRY(first, ...) TROUPE_TRY_##__VA_OPT__(VALUE)(first __VA_OPT__(, ) __VA_ARGS__)
-#define TROUPE_TRY_(...)                                                                                               \
+#define TROUPE_TRY_(...) /* NOLINT(readability-identifier-naming): VALUE is pasted to it. */                           \
   if (auto troupe_result = (__VA_ARGS__); !troupe_result)                                                              \
   return ::troupe::fail(std::move(troupe_result).error())
 #define TROUPE_TRY_VALUE(variable, ...)                                                                                \

@@ -32,9 +32,9 @@ struct device_factories {
   std::function<expected<std::string>()> find_nccl = [] { return collectives::find_nccl(); };
   std::function<expected<std::unique_ptr<collectives::device_group>>(
       std::shared_ptr<collectives::device>, collectives::nccl_options, const collectives::address_exchange&)>
-      make_nccl_group = [](std::shared_ptr<collectives::device> where, collectives::nccl_options options,
+      make_nccl_group = [](const std::shared_ptr<collectives::device>& where, collectives::nccl_options options,
                            const collectives::address_exchange& exchange) {
-        return collectives::make_nccl_group(std::move(where), std::move(options), exchange);
+        return collectives::make_nccl_group(where, std::move(options), exchange);
       };
 };
 

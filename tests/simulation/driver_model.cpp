@@ -127,6 +127,9 @@ driver_model::driver_model(stage& world, run_coordinator::settings settings, std
       collectives_(world),
       nodes_(nodes, node_state::open),
       first_size_(static_cast<std::uint32_t>(settings.places.size())) {
+  scaling_config scaling;
+  scaling.shards = shards;
+  layout_ = {scaling, transport_mode::gloo};
   lay_out(settings.places);
 }
 
@@ -141,7 +144,8 @@ bool driver_model::is_given_up(worker_id worker) const {
 }
 
 void driver_model::lay_out(std::vector<worker_place> places) {
-  layout_ = group_layout{std::move(places), addresses_of(nodes_.size()), shards, transport_kind::gloo};
+  if (auto done = layout_.lay_out(std::move(places), addresses_of(nodes_.size()), run_layout::fallback::yes); !done)
+    world_.violate("the places cannot be laid out: " + done.error().message);
 }
 
 void driver_model::start(const std::vector<worker_place>& places) {
@@ -194,13 +198,6 @@ begin_work driver_model::begin_message() const {
   return {{}, restored_.value_or(number_chain{}), {}};
 }
 
-group_place driver_model::place_of(const worker_place& who) const {
-  auto place = layout_.place_of(who);
-  place.generation = coordinator_.generation();
-  place.attempt = coordinator_.attempt();
-  return place;
-}
-
 generation_started driver_model::generation_now() const {
   return {world_.run(), coordinator_.generation(), layout_.world_size()};
 }
@@ -209,7 +206,7 @@ void driver_model::begin_all_workers() {
   collectives_.begin(generation_now());
   for (const auto& place : layout_.places()) {
     auto message = begin_message();
-    message.place = place_of(place);
+    message.place = layout_.place_of(place, coordinator_.generation(), coordinator_.attempt(), {});
     was_member_[place.worker.value] = true;
     world_.send_to_actor(place.worker, std::move(message));
   }
@@ -329,28 +326,17 @@ void driver_model::form(const form_generation& next) {
   lay_out(next.places);
   collectives_.begin(generation_now());
   store_.begin(coordinator_.generation());
-  member_place message;
-  message.commit_point = next.decision.commit_point;
-  message.commands_agreed = next.decision.commands_agreed;
-  message.evaluations = next.decision.evaluations;
-  for (const auto& place : layout_.places()) {
-    was_member_[place.worker.value] = true;
-    if (place.worker == next.decision.evaluation_source) {
+  for (auto& [worker, message] : layout_.member_places(next, coordinator_.generation(), coordinator_.attempt())) {
+    was_member_[worker.value] = true;
+    if (worker == next.decision.evaluation_source)
       world_.count(branch::evaluation_settled);
-      message.evaluation_source = place.rank;
-    }
-    if (std::ranges::find(next.joiners, place.worker) != next.joiners.end())
-      message.joiners.push_back(place.rank);
-  }
-  for (const auto& place : layout_.places()) {
-    message.place = place_of(place);
     if (world_.defect() == mutation::keeps_the_old_ownership) {
       message.place.ownership = collectives::even_ownership(shards, old_size);
       message.place.ownership.resize(layout_.world_size());
     }
-    if (world_.defect() == mutation::decides_before_all_have_reported && !reports_.contains(place.worker))
-      owed_[place.worker] = next_generation{message};
-    answer_report(place.worker, next_generation{message});
+    if (world_.defect() == mutation::decides_before_all_have_reported && !reports_.contains(worker))
+      owed_[worker] = next_generation{message};
+    answer_report(worker, next_generation{message});
   }
   for (auto worker : next.released) {
     given_up_[worker.value] = true;

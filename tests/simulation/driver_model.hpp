@@ -7,7 +7,7 @@
 #include <troupe/actors/decisions/exchange_table.hpp>
 #include <troupe/actors/decisions/run_coordinator.hpp>
 
-#include <troupe/actors/decisions/group_layout.hpp>
+#include <troupe/actors/decisions/run_layout.hpp>
 
 #include <cstdint>
 #include <map>
@@ -166,7 +166,6 @@ class driver_model {
   void begin_all_workers();
   void begin_joiner_of(worker_id worker);
   [[nodiscard]] begin_work begin_message() const;
-  [[nodiscard]] group_place place_of(const actors::worker_place& who) const;
   [[nodiscard]] generation_started generation_now() const;
   void answer_plans(const expected<plan_accepted>& what);
   void answer_plan(worker_id worker, const expected<plan_accepted>& what);
@@ -188,7 +187,7 @@ class driver_model {
   actors::run_coordinator coordinator_;
   store_model store_;
   collectives_model collectives_;
-  actors::group_layout layout_;
+  actors::run_layout layout_;
   std::vector<node_state> nodes_;
   std::uint32_t first_size_;
   std::uint32_t known_ = 0;

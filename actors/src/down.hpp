@@ -2,7 +2,10 @@
 
 #include <caf/abstract_actor.hpp>
 #include <caf/actor_cast.hpp>
+#include <caf/actor_system.hpp>
 #include <caf/error.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/scoped_actor.hpp>
 
 #include <utility>
 
@@ -14,6 +17,17 @@ template <class Handle, class Reaction>
 void when_down(const Handle& whom, Reaction react) {
   caf::actor_cast<caf::abstract_actor*>(whom)->attach_functor(
       [react = std::move(react)](const caf::error&) mutable { react(); });
+}
+
+/// Ends an actor that the caller owns, and returns once it has ended: what it owned is free then. Waits, so it is for
+/// the end of an actor with a thread of its own. Nothing happens for an empty handle.
+template <class Handle>
+void end_and_await(caf::actor_system& system, const Handle& whom) {
+  if (!whom)
+    return;
+  auto waiter = caf::scoped_actor{system};
+  waiter->send_exit(whom, caf::exit_reason::user_shutdown);
+  waiter->wait_for(whom);
 }
 
 } // namespace troupe::actors

@@ -10,9 +10,12 @@ gpu_gradients gradients_by(transport_mode mode) {
     return gpu_gradients::automatic;
   case transport_mode::nccl:
     return gpu_gradients::by_nccl;
-  default:
+  case transport_mode::shm:
+  case transport_mode::gloo:
+  case transport_mode::hierarchical:
     return gpu_gradients::by_host;
   }
+  return gpu_gradients::by_host;
 }
 
 } // namespace

@@ -1,5 +1,6 @@
 #include "trainer/run_files.hpp"
 
+#include "down.hpp"
 #include "trainer/interface.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
@@ -165,11 +166,7 @@ class run_files_state : public run_files::base {
   void end_writers() {
     // Before the store, which removes what was not completed.
     parts_.reset();
-    if (auto store = std::exchange(store_, nullptr)) {
-      auto waiter = caf::scoped_actor{system()};
-      waiter->send_exit(store, caf::exit_reason::user_shutdown);
-      waiter->wait_for(store);
-    }
+    end_and_await(system(), std::exchange(store_, nullptr));
   }
 
   run_files_config what_;

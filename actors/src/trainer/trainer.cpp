@@ -1,5 +1,7 @@
 #include "trainer/trainer_state.hpp"
 
+#include "down.hpp"
+
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
@@ -79,11 +81,7 @@ void trainer_state::on_exit() {
   workers_ = {};
   send_exit(collectives_, caf::exit_reason::user_shutdown);
   // Whoever sees that the trainer has ended may take the run's directory.
-  if (files_) {
-    auto waiter = caf::scoped_actor{system()};
-    waiter->send_exit(files_, caf::exit_reason::user_shutdown);
-    waiter->wait_for(files_);
-  }
+  end_and_await(system(), files_);
 }
 
 caf::result<run_result> trainer_state::fit() {

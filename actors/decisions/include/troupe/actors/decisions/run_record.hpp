@@ -34,8 +34,6 @@ class run_record {
   /// holds it (empty if none does), and the metrics reported before it was taken.
   void begin_from(step_id step, std::string checkpoint, metric_map metrics);
 
-  // Workers.
-
   /// The id of the next worker that is started.
   [[nodiscard]] worker_id next_worker() const { return worker_id{static_cast<std::uint32_t>(result_.workers.size())}; }
   void on_started(const worker_place& place, const std::string& host, const std::string& node);
@@ -44,11 +42,9 @@ class run_record {
   [[nodiscard]] bool knows(worker_id worker) const noexcept { return worker.value < result_.workers.size(); }
   [[nodiscard]] const worker_info& operator[](worker_id worker) const { return result_.workers[worker.value]; }
 
-  // Progress.
-
   enum class begin : std::uint8_t { first, again };
 
-  /// All workers of an attempt begin to train: of the first that comes so far, or of a later one.
+  /// All workers of an attempt begin to train. Returns whether it is the first attempt that does.
   begin on_begin();
   void on_plan(const run_plan& plan, clock::time_point now) { meter_.set_plan(plan, now); }
   /// Takes a worker's reports in. `generation`: the current one. Returns an event if one is due.
@@ -59,9 +55,6 @@ class run_record {
   /// Returns how often a checkpoint was skipped, this one included.
   std::uint64_t on_skipped_checkpoint() { return ++result_.checkpoints.skipped; }
 
-  // Generations.
-
-  /// Adds a generation whose members are these places.
   void add(generation_record record) { result_.generations.push_back(std::move(record)); }
   /// The run restarts. `furthest`: the last step that any worker had applied.
   void on_restart(std::string why, step_id furthest, clock::time_point now);
@@ -70,8 +63,6 @@ class run_record {
                                                        std::uint32_t workers) const;
   /// Why it restarted last; empty if it did not.
   [[nodiscard]] const std::string& restart_reason() const noexcept { return restart_reason_; }
-
-  // The end.
 
   /// Hosts of different types make the result inexact for good.
   void note_exactness(bool exact) noexcept { result_.exact = result_.exact && exact; }

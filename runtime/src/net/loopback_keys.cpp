@@ -58,7 +58,7 @@ expected<void> make_loopback_keys(const fs::path& parent, const fs::path& direct
   TROUPE_TRY(write_loopback_keys(staging.path()));
   if (present == validity::expired)
     return staging.replace(directory);
-  TROUPE_TRY(auto moved, staging.move_to(directory));
+  TROUPE_TRY(staging.move_to(directory));
   return {};
 }
 

@@ -73,19 +73,19 @@ inline const std::vector<kind_of_call>& all_kinds() {
        }},
       {"reduce_scatter", "reduce_scatter",
        [](communicator& group) {
-         return [&group, in = std::vector<float>(50'000 * group.world_size()),
+         return [&group, in = std::vector<float>(std::size_t{50'000} * group.world_size()),
                  out = std::vector<float>(50'000)]() mutable { return group.reduce_scatter<float>(in, out); };
        }},
       {"all_gather", "all_gather",
        [](communicator& group) {
          return [&group, in = std::vector<float>(50'000),
-                 out = std::vector<float>(50'000 * group.world_size())]() mutable {
+                 out = std::vector<float>(std::size_t{50'000} * group.world_size())]() mutable {
            return group.all_gather<float>(in, out);
          };
        }},
       {"all_gather_bytes", "all_gather_bytes",
        [](communicator& group) {
-         return [&group, mine = std::vector<std::byte>(100'000 * group.rank().value)]() -> expected<void> {
+         return [&group, mine = std::vector<std::byte>(std::size_t{100'000} * group.rank().value)]() -> expected<void> {
            auto all = group.all_gather_bytes(mine);
            return all ? expected<void>{} : fail(all.error());
          };

@@ -85,7 +85,8 @@ inference::prediction_job make_job(const inference::prediction_request& request)
   std::vector<float> weights(3);
   value_or_throw(request.model.read_tensor("weights", std::as_writable_bytes(std::span{weights})));
   auto kill = request.options.at("kill").get<std::string>();
-  const auto rank = std::string{std::getenv("RANK") == nullptr ? "" : std::getenv("RANK")};
+  const auto* given = std::getenv("RANK");
+  const auto rank = std::string{given == nullptr ? "" : given};
   if (kill == "one" && rank != "1")
     kill = "nobody";
   if (kill != "nobody") {

@@ -120,7 +120,7 @@ void collectives_model::end(const exchange_ended& message) {
 
 // -- the driver -------------------------------------------------------------------------------------------------------
 
-driver_model::driver_model(stage& world, run_coordinator::settings settings, std::uint32_t nodes)
+driver_model::driver_model(stage& world, const run_coordinator::settings& settings, std::uint32_t nodes)
     : world_(world),
       coordinator_(settings),
       store_(world),

@@ -98,7 +98,7 @@ class collectives_model {
 class driver_model {
  public:
   /// `nodes` that are open.
-  driver_model(stage& world, actors::run_coordinator::settings settings, std::uint32_t nodes);
+  driver_model(stage& world, const actors::run_coordinator::settings& settings, std::uint32_t nodes);
 
   /// Starts the processes of the first attempt.
   void begin();

@@ -82,7 +82,8 @@ check_scripts() {
 }
 
 # lint_units PRESET: of the files on standard input, the sources that clang-tidy is to read, in the same order: a source that
-# build/PRESET compiles, and for a header, unless one of them includes it, a source that does. Needs a finished build.
+# build/PRESET compiles, and for a header, unless one of them includes it, a source that does. Needs a finished build. Without the sources
+# that include LibTorch, whose headers clang 19 cannot compile.
 lint_units() {
   local dir="$troupe_root/build/$1"
   awk -v root="$troupe_root/" '
@@ -106,12 +107,17 @@ lint_units() {
       file = name($1)
       if (source == "")
         source = file
-      else if (file in changed && source in compiled) {
-        if (!(file in includer) || source in changed)
-          includer[file] = source
-      }
+      else if (file ~ /\/ATen\//)
+        delete compiled[source]
+      else if (file in changed)
+        included[source, file]
     }
     END {
+      for (pair in included) {
+        split(pair, names, SUBSEP)
+        if (names[1] in compiled && (!(names[2] in includer) || names[1] in changed))
+          includer[names[2]] = names[1]
+      }
       for (i = 1; i <= count; i++) {
         unit = asked[i] ~ /\.hpp$/ ? includer[asked[i]] : asked[i]
         if (unit in compiled && !printed[unit]++)

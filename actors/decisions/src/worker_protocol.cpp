@@ -313,7 +313,7 @@ void worker_protocol::on_formed() {
   position_ = report_position::elsewhere;
 }
 
-error worker_protocol::why_it_ends(error otherwise) const {
+error worker_protocol::why_it_ends(const error& otherwise) const {
   return aborted_ && otherwise.code == errc::aborted ? aborted_->reason : otherwise;
 }
 

@@ -232,6 +232,7 @@ void rabit_tracker::admit(unique_fd socket, std::string host, time deadline) {
     if (task == task_id(static_cast<std::uint32_t>(rank), secret_) && peers_[rank].socket.get() < 0) {
       peers_[rank].socket = std::move(socket);
       peers_[rank].host = std::move(host);
+      return;
     }
 }
 

@@ -31,7 +31,7 @@ class gpu_tensor : public tensor_memory {
 
 } // namespace
 
-expected<std::shared_ptr<device_copier>> device_copier::open(std::shared_ptr<collectives::device> where,
+expected<std::shared_ptr<device_copier>> device_copier::open(const std::shared_ptr<collectives::device>& where,
                                                              collectives::stream_handle written_on) {
   auto result = std::shared_ptr<device_copier>{new device_copier};
   result->where_ = where;

@@ -20,7 +20,7 @@ namespace troupe::runtime {
 class device_copier : public std::enable_shared_from_this<device_copier> {
  public:
   /// What stands on `written_on` comes before every copy; that stream outlives the copier's last copy.
-  [[nodiscard]] static expected<std::shared_ptr<device_copier>> open(std::shared_ptr<collectives::device> where,
+  [[nodiscard]] static expected<std::shared_ptr<device_copier>> open(const std::shared_ptr<collectives::device>& where,
                                                                      collectives::stream_handle written_on);
 
   /// The way to these addresses of the GPU, for `tracked_state`. The memory is the caller's.

@@ -115,7 +115,7 @@ next_generation membership::report(error reason) {
   auto next = link_.regroup(message);
   // What the driver said before it stopped to answer tells more.
   if (!next)
-    throw exception{protocol_.lock()->why_it_ends(std::move(next.error()))};
+    throw exception{protocol_.lock()->why_it_ends(next.error())};
   return std::move(*next);
 }
 

@@ -211,7 +211,7 @@ class worker_protocol {
   /// The next generation is complete.
   void on_formed();
   /// What the driver said when it aborted the group, if that tells more than `otherwise`.
-  [[nodiscard]] error why_it_ends(error otherwise) const;
+  [[nodiscard]] error why_it_ends(const error& otherwise) const;
 
   // -- a joiner that follows the members
 

@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
     return trainer.exit_code();
   }
   std::printf("y = %.3f x + %.3f after passes %llu to %llu\ncheckpoint %s\n", result.metrics["slope"],
-              result.metrics["intercept"], static_cast<unsigned long long>(result.resumed_from_step + 1),
+              result.metrics["intercept"], static_cast<unsigned long long>(result.resumed_from_step) + 1,
               static_cast<unsigned long long>(result.steps), result.latest_checkpoint.c_str());
   return trainer.exit_code();
 }

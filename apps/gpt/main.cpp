@@ -53,7 +53,7 @@ struct options {
 void describe_model(CLI::App& cli, options& o) {
   auto* group = cli.add_option_group("Model", "These options affect the result");
   auto whole = [&](const char* option, const char* key, const char* text,
-                   CLI::Validator valid = troupe::apps::positive_number()) {
+                   const CLI::Validator& valid = troupe::apps::positive_number()) {
     group
         ->add_option_function<std::uint64_t>(
             option, [&o, key](const std::uint64_t& value) { o.model[key] = value; }, text)

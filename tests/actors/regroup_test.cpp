@@ -162,11 +162,11 @@ void begin(run_coordinator& group, const std::vector<std::uint32_t>& workers, st
   REQUIRE(group.accepted().size() == 1);
 }
 
-run_coordinator in_loop(run_coordinator::settings config) {
+run_coordinator in_loop(const run_coordinator::settings& config) {
   std::vector<std::uint32_t> workers;
   for (const auto& place : config.places)
     workers.push_back(place.worker.value);
-  auto result = run_coordinator{std::move(config)};
+  auto result = run_coordinator{config};
   begin(result, workers);
   return result;
 }

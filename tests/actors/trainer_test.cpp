@@ -964,6 +964,18 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused goes on when it is resu
   CHECK(result.generations.size() == 1);
 }
 
+TEST_CASE_FIXTURE(trainer_fixture, "before a run has begun it cannot be paused, and whoever asks is told") {
+  open(part::trains);
+  auto trainer = spawn();
+  auto refused = ask<void>(trainer, pause_request{});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message == "cannot pause: the run has not begun");
+  CHECK(is_said("cannot pause: the run has not begun"));
+  CHECK_FALSE(ask<void>(trainer, checkpoint_request{}));
+  caf::anon_send_exit(trainer, caf::exit_reason::user_shutdown);
+  CHECK(has_ended(trainer));
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused can be stopped") {
   open(part::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {

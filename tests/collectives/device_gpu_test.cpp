@@ -200,12 +200,12 @@ TEST_CASE("kernels widen every 16-bit float, and round f32 back, as the host doe
     return;
   scene on{where};
   for (auto type : {dtype::f16, dtype::bf16}) {
-    std::vector<std::byte> halves(65536 * 2);
+    std::vector<std::byte> halves(std::size_t{65536} * 2);
     for (std::uint32_t x = 0; x < 65536; ++x) {
       const auto half = static_cast<std::uint16_t>(x);
-      std::memcpy(halves.data() + 2 * x, &half, 2);
+      std::memcpy(halves.data() + std::size_t{2} * x, &half, 2);
     }
-    std::vector<std::byte> wanted(65536 * 4);
+    std::vector<std::byte> wanted(std::size_t{65536} * 4);
     widen(type, wanted.data(), halves.data(), 65536);
     auto in = on.upload(halves);
     auto out = value_or_throw(device_memory::make(where, wanted.size()));

@@ -214,7 +214,7 @@ TEST_CASE("without drop or repeat batches continue across epochs, and each epoch
 TEST_CASE("drop leaves out samples that do not fill a batch, repeat fills it up; different samples in each epoch") {
   for (auto end : {epoch_end::drop, epoch_end::repeat}) {
     auto w = worker{std::make_shared<numbers>(50), {.batch_samples = 16, .at_epoch_end = end, .last_step = 0}};
-    auto steps = end == epoch_end::drop ? 3u : 4u;
+    const auto steps = std::uint64_t{end == epoch_end::drop ? 3u : 4u};
     CHECK(w.batches.epoch_samples() == steps * 16);
     std::vector<std::map<std::uint64_t, int>> epochs;
     for (std::uint64_t step = 1; step <= 5 * steps; ++step) {

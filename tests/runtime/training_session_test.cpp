@@ -65,7 +65,7 @@ struct settings {
   bool restore_step = true;
 };
 
-constexpr auto this_run = run_id{};
+const auto this_run = run_id{};
 constexpr auto this_generation = generation_id{3};
 
 /// Trainer, collectives actor and checkpoint store of a run whose workers are threads of this process.
@@ -807,7 +807,7 @@ TEST_CASE("the reduction of a part begins when its last contribution is in, and 
   auto group = session_group{settings{}};
   const auto& finished = group.run([&](train_context& ctx) {
     auto plan = plan_with(24);
-    plan.gradient_elements = 3 * 1024;
+    plan.gradient_elements = 3072;
     plan.bucket_bytes = 4096;
     ctx.for_each_step(plan, [&](step& step) {
       for (auto& shard : step.shards()) {
@@ -2055,7 +2055,7 @@ TEST_CASE("code with a loop of its own has the rank collectives") {
          mine.product[0] = static_cast<float>(rank + 2);
          ctx.all_reduce(std::span{mine.product}, reduction::product);
          std::vector<std::int32_t> own{rank, rank * 100};
-         mine.all.resize(2 * workers);
+         mine.all.resize(std::size_t{2} * workers);
          ctx.all_gather(std::span<const std::int32_t>{own}, std::span{mine.all});
          std::vector<float> blocks{1, 2, 3};
          mine.part.resize(1);

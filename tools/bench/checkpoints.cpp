@@ -160,8 +160,8 @@ void measure_steps(const troupe::app& app, const troupe::function& train, const 
       none.every = 0;
       without.push_back(fit(app, train, s, none).metrics.at("seconds"));
     }
-    auto checkpoints = static_cast<double>((what.steps - 1) / what.every);
-    auto cost = (median(with) - median(without)) / checkpoints;
+    const auto checkpoints = (what.steps - 1) / what.every;
+    auto cost = (median(with) - median(without)) / static_cast<double>(checkpoints);
     auto step = median(without) / static_cast<double>(what.steps - 1);
     std::printf("%8u %8.1f %8.1f %8llu %9u %10.3f %10.3f %8.1f %8llu %10.0f\n", what.workers,
                 static_cast<double>(what.bytes) / mebibyte, step * 1000, static_cast<unsigned long long>(what.every),

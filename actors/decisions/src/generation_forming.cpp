@@ -97,7 +97,7 @@ std::vector<worker_record*> choose_staying(const collected_reports& reports, std
   return result;
 }
 
-void seat_members(std::vector<worker_record*> members, step_id commit_point, form_generation& next) {
+void seat_members(const std::vector<worker_record*>& members, step_id commit_point, form_generation& next) {
   next.places = give_places(members);
   for (auto* who : members)
     if (!who->came_after || !has_state(*who))

@@ -42,10 +42,10 @@ trainer_state::behavior_type trainer_state::make_behavior() {
       [this](const fit_request&) { return fit(); },
       [this](const run_observer& observer) { observers_.push_back(observer); },
       [this](const stop_request& request) { stop(request); },
-      [this](const checkpoint_request&) { return grant(&run_coordinator::on_checkpoint_request); },
+      [this](const checkpoint_request&) { return grant(&run_coordinator::on_checkpoint_request, "save a checkpoint"); },
       [this](const resize_request& request) { return resize(request); },
-      [this](const pause_request&) { return grant(&run_coordinator::on_pause); },
-      [this](const resume_request&) { return grant(&run_coordinator::on_resume); },
+      [this](const pause_request&) { return grant(&run_coordinator::on_pause, "pause"); },
+      [this](const resume_request&) { return grant(&run_coordinator::on_resume, "resume"); },
       [this](const worker_ready& message, const worker_actor& worker) { return ready(message, worker); },
       [this](const run_plan& plan) { return agree(plan); },
       [this](const regroup_report& message) { return report(message); },
@@ -282,9 +282,12 @@ caf::result<void> trainer_state::resize(const resize_request& request) {
   return granted;
 }
 
-caf::result<void> trainer_state::grant(actors::run_actions (run_coordinator::*decide)()) {
-  if (!coordinator_ || is_concluding())
-    return caf::unit;
+caf::result<void> trainer_state::grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what) {
+  if (!coordinator_ || is_concluding()) {
+    auto text = fmt::format("cannot {}: {}", what, coordinator_ ? "the run is ending" : "the run has not begun");
+    notify(true, text);
+    return to_caf({errc::invalid_argument, std::move(text)});
+  }
   return do_or_refuse(((*coordinator_).*decide)());
 }
 

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -130,7 +131,7 @@ class trainer_state : public trainer_base, private node_events {
   caf::result<run_result> fit();
   void stop(const stop_request& request);
   caf::result<void> resize(const resize_request& request);
-  caf::result<void> grant(actors::run_actions (run_coordinator::*decide)());
+  caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
   /// Whoever asked gets what the coordinator only warns of as an error, too.
   caf::result<void> do_or_refuse(const actors::run_actions& actions);
   caf::result<void> ready(const worker_ready& message, const worker_actor& worker);

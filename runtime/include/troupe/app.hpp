@@ -50,7 +50,7 @@ class app {
   /// A driver whose workers are processes of another program, so that it need not load the libraries that training
   /// functions use. Which functions there are is found out by the workers. Throws `exception` where its own path cannot
   /// be told.
-  app(int argc, char** argv, worker_program workers);
+  app(int argc, char** argv, const worker_program& workers);
 
   [[nodiscard]] const std::vector<function>& functions() const noexcept { return functions_; }
   /// The function of a name that comes from a command line or a file. Throws `exception` for a name that no function

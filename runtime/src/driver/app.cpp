@@ -27,7 +27,7 @@ app::app(int argc, char** argv, std::vector<function> functions)
   run_if_worker(functions_);
 }
 
-app::app(int argc, char** argv, worker_program workers) : argc_(argc), argv_(argv) {
+app::app(int argc, char** argv, const worker_program& workers) : argc_(argc), argv_(argv) {
   if (workers.path.empty())
     throw exception{errc::invalid_argument, "worker_program.path is empty: name the program that the workers run"};
   auto own = std::filesystem::path{value_or_throw(runtime::own_program()).path};

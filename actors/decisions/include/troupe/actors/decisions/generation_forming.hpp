@@ -39,7 +39,7 @@ struct collected_reports {
 
 /// Makes these workers, members and joiners, active members of the next generation, and gives them their places.
 /// Completes `next` but for its record.
-void seat_members(std::vector<worker_record*> members, step_id commit_point, form_generation& next);
+void seat_members(const std::vector<worker_record*>& members, step_id commit_point, form_generation& next);
 
 /// What the reports say about the step that was under way, for the record of the generation.
 [[nodiscard]] generation_record describe_interruption(const collected_reports& reports, step_id commit_point);

@@ -1,3 +1,4 @@
+#include "memory_file_system.hpp"
 #include "scratch_runs.hpp"
 
 #include <csignal>
@@ -8,7 +9,6 @@
 #include <filesystem>
 #include <random>
 #include <set>
-#include <sys/mount.h>
 #include <thread>
 #include <vector>
 
@@ -42,29 +42,8 @@ struct trial {
       if (!entry.path().filename().string().starts_with("step-"))
         others.push_back(entry.path().filename().string());
     CHECK(others == std::vector<std::string>{});
-    CHECK(stored_state(result["latest_checkpoint"].get<std::string>()) == result["state_sha256"]);
+    CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
   }
-};
-
-/// A file system in memory, mounted on a directory during this object's lifetime. Inactive without permission to mount.
-class mounted {
- public:
-  mounted(fs::path path, const std::string& options) : path_(std::move(path)) {
-    fs::create_directories(path_);
-    there_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options.c_str()) == 0;
-  }
-  mounted(const mounted&) = delete;
-  mounted& operator=(const mounted&) = delete;
-  ~mounted() {
-    if (there_)
-      ::umount2(path_.c_str(), MNT_DETACH);
-  }
-
-  explicit operator bool() const noexcept { return there_; }
-
- private:
-  fs::path path_;
-  bool there_ = false;
 };
 
 } // namespace
@@ -185,8 +164,8 @@ TEST_CASE("workers without access to the driver's directory stream automatically
 TEST_CASE("a full disk costs checkpoints, but neither the old one nor the training") {
   trial t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
-  auto disk = mounted{t.here.path("small"), "size=8m"};
-  if (!disk) {
+  auto disk = memory_file_system{t.here.path("small"), "size=8m"};
+  if (!disk.mounted()) {
     std::puts("SKIP: no right to mount a small disk");
     return;
   }
@@ -218,7 +197,7 @@ TEST_CASE("a full disk costs checkpoints, but neither the old one nor the traini
   auto result = nlohmann::json::parse(read_file(t.here.path("small") / "full" / "result.json"));
   CHECK(result["state_sha256"] == wanted);
   CHECK(result["checkpoints"]["failed"].get<int>() > 0);
-  CHECK(stored_state(result["latest_checkpoint"].get<std::string>()) == wanted);
+  CHECK(wanted == stored_state(result["latest_checkpoint"].get<std::string>()));
 }
 
 #ifdef TROUPE_SLOW_DISK
@@ -253,8 +232,8 @@ TEST_CASE("a disk that becomes read-only costs checkpoints, and is used again wh
   };
   auto checkpoints = t.here.run_directory("frozen") / "checkpoints";
   fs::create_directories(checkpoints);
-  auto disk = mounted{checkpoints, "size=64m"};
-  if (!disk) {
+  auto disk = memory_file_system{checkpoints, "size=64m"};
+  if (!disk.mounted()) {
     std::puts("SKIP: no right to mount a disk");
     return;
   }
@@ -279,5 +258,5 @@ TEST_CASE("a disk that becomes read-only costs checkpoints, and is used again wh
   REQUIRE(t.here.run(arguments("undisturbed", "1")).status == exit_status{0, {}});
   CHECK(result["state_sha256"] == t.here.result("undisturbed")["state_sha256"]);
   CHECK(result["checkpoints"]["failed"].get<int>() > 0);
-  CHECK(stored_state(result["latest_checkpoint"].get<std::string>()) == result["state_sha256"]);
+  CHECK(result["state_sha256"] == stored_state(result["latest_checkpoint"].get<std::string>()));
 }

@@ -1,3 +1,4 @@
+#include "memory_file_system.hpp"
 #include "scratch_runs.hpp"
 
 #include <troupe/collectives/device.hpp>
@@ -8,7 +9,6 @@
 #include <cstdio>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
-#include <sys/mount.h>
 #include <sys/socket.h>
 
 using namespace troupe::testing;
@@ -48,30 +48,6 @@ class closed_port {
  private:
   int fd_;
   std::string address_;
-};
-
-/// A small file system for the test, if mounting is permitted.
-class tiny_file_system {
- public:
-  tiny_file_system(std::filesystem::path where, const std::string& options) : where_(std::move(where)) {
-    std::filesystem::create_directories(where_);
-    mounted_ = ::mount("tmpfs", where_.c_str(), "tmpfs", 0, options.c_str()) == 0;
-  }
-  tiny_file_system(const tiny_file_system&) = delete;
-  tiny_file_system& operator=(const tiny_file_system&) = delete;
-  ~tiny_file_system() {
-    if (mounted_)
-      ::umount2(where_.c_str(), MNT_DETACH);
-  }
-
-  [[nodiscard]] bool mounted() const noexcept { return mounted_; }
-  [[nodiscard]] bool make_read_only() const {
-    return ::mount("tmpfs", where_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr) == 0;
-  }
-
- private:
-  std::filesystem::path where_;
-  bool mounted_ = false;
 };
 
 std::string bytes_of_hex(const std::string& hex) {
@@ -117,7 +93,7 @@ TEST_CASE("a storage path without write permission is rejected") {
     refused(here, here.charlm("run", {"--storage", here.path("a-file").string()}), {"a-file", "storage"});
   }
   SUBCASE("read-only") {
-    tiny_file_system files{here.path("read-only"), "size=64k"};
+    memory_file_system files{here.path("read-only"), "size=64k"};
     if (!files.mounted() || !files.make_read_only()) {
       std::puts("SKIP: no right to mount a file system here (read-only storage)");
       return;
@@ -126,7 +102,7 @@ TEST_CASE("a storage path without write permission is rejected") {
             {"read-only", "Read-only file system", "storage"});
   }
   SUBCASE("full") {
-    tiny_file_system files{here.path("full"), "size=64k"};
+    memory_file_system files{here.path("full"), "size=64k"};
     if (!files.mounted()) {
       std::puts("SKIP: no right to mount a file system here (full storage)");
       return;
@@ -137,10 +113,12 @@ TEST_CASE("a storage path without write permission is rejected") {
   }
 }
 
-TEST_CASE("a storage that becomes full during a run costs checkpoints, not the training") {
+TEST_CASE(
+    "a storage that becomes full during a run does not stop the training, but without its last checkpoint the run "
+    "has failed") {
   scratch_runs here;
   // Room for logs and metrics, but not for the state of this model.
-  tiny_file_system files{here.path("small"), "size=256k"};
+  memory_file_system files{here.path("small"), "size=256k"};
   if (!files.mounted()) {
     std::puts("SKIP: no right to mount a file system here (storage that fills up)");
     return;
@@ -148,11 +126,13 @@ TEST_CASE("a storage that becomes full during a run costs checkpoints, not the t
   auto ran = here.run(here.charlm("run", {"--storage", here.path("small").string(), "--hidden", "128", "--workers", "2",
                                           "--checkpoint-every", "5"}));
   INFO(ran.err);
-  CHECK(ran.status == exit_status{0, {}});
+  CHECK(ran.status == exit_status{1, {}});
   CHECK(contains(ran.err, "checkpoint of step 5"));
   CHECK(contains(ran.err, "No space left on device"));
   auto result = nlohmann::json::parse(read_file(here.path("small") / "run" / "result.json"));
-  CHECK(result["status"] == "completed");
+  CHECK(result["status"] == "failed");
+  CHECK(result["error"]["code"] == "io_error");
+  CHECK(contains(result["error"]["message"], "the last checkpoint, of step 12, could not be taken"));
   CHECK(result["steps"] == 12);
   CHECK(result["latest_checkpoint"] == "");
   CHECK(result["state_sha256"].get<std::string>().size() == 64);

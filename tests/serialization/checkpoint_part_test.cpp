@@ -1,6 +1,7 @@
 #include <troupe/serialization/checkpoint/part.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
+#include "memory_file_system.hpp"
 #include "scratch.hpp"
 
 #include <doctest/doctest.h>
@@ -8,7 +9,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <thread>
 
@@ -27,28 +27,6 @@ std::vector<part_report> write_all_parts(const std::filesystem::path& directory,
   }
   return result;
 }
-
-/// A file system of `size_bytes` bytes for one test. Not available without the right to mount.
-class small_disk {
- public:
-  explicit small_disk(std::filesystem::path path, const std::string& options) : path_(std::move(path)) {
-    std::filesystem::create_directory(path_);
-    mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options.c_str()) == 0;
-  }
-  small_disk(const small_disk&) = delete;
-  small_disk& operator=(const small_disk&) = delete;
-  ~small_disk() {
-    if (mounted_)
-      ::umount2(path_.c_str(), MNT_DETACH);
-  }
-
-  [[nodiscard]] bool mounted() const noexcept { return mounted_; }
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
- private:
-  std::filesystem::path path_;
-  bool mounted_ = false;
-};
 
 } // namespace
 
@@ -147,7 +125,7 @@ TEST_CASE("part names sort as their numbers do") {
 
 TEST_CASE("a full disk is an error that says what to do, before anything is written") {
   auto scratch = scratch_directory{};
-  auto disk = small_disk{scratch.path() / "disk", "size=64k"};
+  auto disk = testing::memory_file_system{scratch.path() / "disk", "size=64k"};
   if (!disk.mounted()) {
     std::puts("SKIP: no right to mount a small file system");
     return;
@@ -162,7 +140,7 @@ TEST_CASE("a full disk is an error that says what to do, before anything is writ
 
 TEST_CASE("a disk that fills up during a commit leaves the checkpoint uncommitted") {
   auto scratch = scratch_directory{};
-  auto disk = small_disk{scratch.path() / "disk", "size=64k"};
+  auto disk = testing::memory_file_system{scratch.path() / "disk", "size=64k"};
   if (!disk.mounted()) {
     std::puts("SKIP: no right to mount a small file system");
     return;

@@ -1,5 +1,7 @@
 #include <troupe/actors/checkpoint_store.hpp>
 
+#include "orderly_end.hpp"
+
 #include <troupe/actors/decisions/checkpoint_attempts.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
@@ -12,6 +14,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -48,10 +51,10 @@ void remove_probes(const std::filesystem::path& directory) {
     std::filesystem::remove(each, code);
 }
 
-class checkpoint_store_state : public checkpoint_store::base {
+class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
  public:
   checkpoint_store_state(caf::actor_config& cfg, checkpoint_store_config config)
-      : checkpoint_store::base(cfg), config_(std::move(config)) {
+      : orderly_end(cfg), config_(std::move(config)) {
     remove_probes(config_.directory);
   }
 
@@ -64,7 +67,10 @@ class checkpoint_store_state : public checkpoint_store::base {
     };
   }
 
-  void on_exit() override {
+  const char* name() const override { return "troupe.checkpoint_store"; }
+
+ private:
+  void let_go() override {
     // Whoever holds a handle keeps this object, and with it the promises: they are not broken by themselves.
     for (auto& [key, waiting] : std::exchange(waiting_, {}))
       for (auto& each : waiting)
@@ -73,9 +79,6 @@ class checkpoint_store_state : public checkpoint_store::base {
     remove_probes(config_.directory);
   }
 
-  const char* name() const override { return "troupe.checkpoint_store"; }
-
- private:
   using promise = caf::typed_response_promise<checkpoint_outcome>;
 
   /// Parts of older generations will not all come.
@@ -129,10 +132,13 @@ class checkpoint_store_state : public checkpoint_store::base {
     if (part.run != config_.run)
       return to_caf({errc::stale_generation,
                      "a part of a checkpoint of run " + part.run.value + " came to run " + config_.run.value});
+    const auto key = attempt_key{part.generation, part.step, part.attempt};
+    // Also of an older generation: the others may have been told that it is written.
+    if (auto known = std::ranges::find(outcomes_, key, &known_outcome::key); known != outcomes_.end())
+      return known->outcome;
     const auto is_last_copy = part.attempt >= serialization::first_last_copy;
     if (part.generation < generation_ && !is_last_copy)
       return stale();
-    auto key = std::tuple{part.generation, part.step, part.attempt};
     waiting_[key].push_back(make_response_promise<checkpoint_outcome>());
     auto answer = waiting_[key].back();
     auto now = std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
@@ -152,6 +158,9 @@ class checkpoint_store_state : public checkpoint_store::base {
     auto waiting = waiting_.extract(key);
     for (auto& each : waiting.mapped())
       each.deliver(outcome);
+    outcomes_.push_back({key, std::move(outcome)});
+    if (outcomes_.size() > most_outcomes)
+      outcomes_.pop_front();
     return answer;
   }
 
@@ -169,6 +178,16 @@ class checkpoint_store_state : public checkpoint_store::base {
     return {step, path->string(), {}};
   }
 
+  using attempt_key = std::tuple<generation_id, step_id, std::uint32_t>;
+
+  struct known_outcome {
+    attempt_key key;
+    checkpoint_outcome outcome;
+  };
+
+  /// More than a run has in flight.
+  static constexpr std::size_t most_outcomes = 256;
+
   checkpoint_store_config config_;
   checkpoint_attempts attempts_;
   /// The last that has begun, as far as anything has come of it.
@@ -177,7 +196,9 @@ class checkpoint_store_state : public checkpoint_store::base {
   std::string nonce_;
   /// Of that generation, the last step whose parts have all come.
   step_id over_;
-  std::map<std::tuple<generation_id, step_id, std::uint32_t>, std::vector<promise>> waiting_;
+  std::map<attempt_key, std::vector<promise>> waiting_;
+  /// The last ones: a part that is sent again over another connection gets the same answer.
+  std::deque<known_outcome> outcomes_;
 };
 
 } // namespace

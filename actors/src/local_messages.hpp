@@ -1,7 +1,9 @@
 #pragma once
 
+#include "down.hpp"
 #include "trainer/starting_state.hpp"
 #include <troupe/actors/handles.hpp>
+#include <troupe/actors/process_launcher.hpp>
 #include <troupe/actors/trainer.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
@@ -20,6 +22,14 @@ namespace troupe::actors {
 
 /// The driver of a run is gone. From a node to itself.
 struct driver_down {
+  run_id run;
+  /// Which of the connections to it: there may be another by now.
+  std::uint64_t connection = 0;
+  down_cause why = down_cause::ended;
+};
+
+/// There are lines of a run's workers. From a thread of the launcher's to its node.
+struct output_waiting {
   run_id run;
 };
 
@@ -64,16 +74,23 @@ struct part_address_request {
   std::string host;
 };
 
+/// Answered when they are in the file, or wait for a disk that does not take them.
 struct append_metrics {
   metrics_batch batch;
   /// The process of the worker that sent it.
   std::uint32_t pid = 0;
 };
 
-/// Writes a worker's lines to its log, and shows them.
+/// Writes a worker's lines to its log, and shows them. Answered when they are in the log.
 struct append_output {
   worker_output output;
   rank_id rank;
+};
+
+/// What users are to know of the files.
+struct file_notice {
+  bool warning = true;
+  std::string text;
 };
 
 /// Completes and writes the result, and gives the directory up. Answered by `finished_run`, also if no directory was
@@ -104,6 +121,9 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::append_metrics))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::append_output))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::finish_run))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::finished_run))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::launch_outcome))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::file_notice))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::output_waiting))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -119,3 +139,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::append_metrics)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::append_output)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::finish_run)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::finished_run)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::launch_outcome)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::file_notice)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::output_waiting)

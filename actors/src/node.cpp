@@ -2,10 +2,13 @@
 
 #include "down.hpp"
 #include "local_messages.hpp"
+#include "orderly_end.hpp"
+#include "outbox.hpp"
 
 #include <troupe/actors/decisions/device_ledger.hpp>
 #include <troupe/actors/decisions/heartbeat_monitor.hpp>
 #include <troupe/actors/decisions/join_handshake.hpp>
+#include <troupe/actors/decisions/output_buffer.hpp>
 #include <troupe/actors/decisions/silence.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/serialization/files/digest.hpp>
@@ -17,6 +20,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <unistd.h>
@@ -28,8 +32,41 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using node_interface = node_actor::extend<caf::result<void>(worker_ended), caf::result<void>(worker_output),
-                                          caf::result<void>(driver_down)>;
+using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(worker_ended),
+                                          caf::result<void>(output_waiting), caf::result<void>(driver_down)>;
+
+/// How long a run that has ended is kept for the sake of its last lines.
+constexpr auto last_lines_patience = 1s;
+
+/// The lines of all runs' workers. The launcher's thread puts them in, the node takes them out: they do not pass
+/// through its mailbox, where heartbeats would wait behind them.
+class shared_output {
+ public:
+  /// Returns whether the node has to be told.
+  bool add(worker_output output) {
+    auto lock = std::lock_guard{mutex_};
+    const auto run = output.run;
+    return runs_[run].add(std::move(output));
+  }
+  [[nodiscard]] std::optional<worker_output> take(const run_id& run) {
+    auto lock = std::lock_guard{mutex_};
+    auto i = runs_.find(run);
+    return i == runs_.end() ? std::nullopt : i->second.take();
+  }
+  [[nodiscard]] bool empty(const run_id& run) {
+    auto lock = std::lock_guard{mutex_};
+    auto i = runs_.find(run);
+    return i == runs_.end() || i->second.empty();
+  }
+  void forget(const run_id& run) {
+    auto lock = std::lock_guard{mutex_};
+    runs_.erase(run);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<run_id, output_buffer> runs_;
+};
 
 /// How often a node reports to the drivers, and looks for silent workers.
 constexpr auto beat_interval = 200ms;
@@ -37,24 +74,55 @@ constexpr auto beat_interval = 200ms;
 /// What is left is killed so long before a node's grace period ends: the drivers can still be told.
 constexpr auto last_moment = 500ms;
 
+/// A `start_workers` whose processes are being started.
+struct start_order {
+  /// More than one if the order was repeated.
+  std::vector<caf::typed_response_promise<workers_started>> answers;
+  std::vector<launch_request> launches;
+  /// Of those that execute the program.
+  std::map<worker_id, std::uint32_t> pids = {};
+  /// Those whose outcome is not known.
+  std::size_t left = 0;
+  /// Why the first of them that failed did.
+  error reason = {};
+};
+
 /// A run, as far as it concerns one node.
 struct hosted_run {
   open_run what;
   std::string program_path;
-  run_control control;
-  collectives_actor collectives;
-  checkpoint_store store;
   join_handshake handshake;
   /// Watches the workers that have joined.
   heartbeat_monitor<worker_id> monitor;
   std::set<worker_id> started = {};
+  /// Those whose processes are being started.
+  std::map<worker_id, std::shared_ptr<start_order>> starting = {};
+  /// Those, and the ones whose processes have not ended.
   std::set<worker_id> living = {};
   /// The last of each worker since the driver was told.
   std::map<worker_id, worker_beat> beats = {};
-  /// The processes of overdue workers, as they were when they became overdue.
-  std::map<worker_id, process_sample> first_samples = {};
+  /// The processes of overdue workers and of the node, as they were when these became overdue.
+  struct first_look {
+    process_sample worker;
+    process_sample node;
+  };
+  std::map<worker_id, first_look> first_looks = {};
   /// The workers that this node has killed, and why.
   std::map<worker_id, std::string> fenced = {};
+  /// As they were last known.
+  driver_handles driver = {};
+  /// Counts the connections to the driver.
+  std::uint64_t connection = 0;
+  /// Since when there is none.
+  std::optional<clock::time_point> alone_since = {};
+  /// What the driver has to be told, connected or not.
+  outbox<node_interface::base, run_control> news = {};
+  /// Whether lines were sent to it that it has not taken in.
+  bool sends_output = false;
+  /// Those who have to know its handles, too.
+  std::map<worker_id, driver_follower> followers = {};
+  /// When the last of its processes ended, until others are started.
+  std::optional<clock::time_point> ended_at = {};
   /// Set once the run is to end here: the requests that are answered when nothing of it is left.
   std::optional<std::vector<caf::typed_response_promise<void>>> ending = {};
 };
@@ -66,16 +134,21 @@ struct draining {
   std::vector<caf::typed_response_promise<void>> waiting = {};
 };
 
-class node_state : public node_interface::base {
+class node_state : public orderly_end<node_interface::base> {
  public:
   node_state(caf::actor_config& cfg, node_config config, const launcher_factory& make_launcher)
-      : node_interface::base(cfg), config_(std::move(config)), devices_(devices_of(config_)) {
+      : orderly_end(cfg), config_(std::move(config)), devices_(devices_of(config_)) {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     auto tell = [self](auto event) {
       if (auto strong = self.lock())
         caf::anon_send(caf::actor_cast<node_interface>(strong), std::move(event));
     };
-    launcher_ = make_launcher({[tell](worker_output event) { tell(std::move(event)); },
+    launcher_ = make_launcher({[tell](launch_outcome event) { tell(std::move(event)); },
+                               [tell, output = output_](worker_output event) {
+                                 auto run = event.run;
+                                 if (output->add(std::move(event)))
+                                   tell(output_waiting{std::move(run)});
+                               },
                                [tell](worker_ended event) { tell(std::move(event)); }});
   }
 
@@ -84,30 +157,37 @@ class node_state : public node_interface::base {
     return {
         [this](const offer_request& request) { return offer(request); },
         [this](const open_run& request, const run_control& control, const collectives_actor& collectives,
-               const checkpoint_store& store) { return open(request, control, collectives, store); },
+               const checkpoint_store& store) {
+          return open(request, {control, collectives, store});
+        },
+        [this](const adopt_run& request, const run_control& control, const collectives_actor& collectives,
+               const checkpoint_store& store) {
+          return adopt(request, {control, collectives, store});
+        },
         [this](const start_workers& request) { return start(request); },
         [this](const kill_worker& request) { kill(request); },
         [this](const worker_beat& beat) { take_beat(beat); },
         [this](const drain_request& request) { return drain(request); },
         [this](const end_run& request) { return end(request); },
         [this](const join_request& request) { return challenge(request); },
-        [this](const join_proof& proof) { return admit(proof); },
+        [this](const join_proof& proof, const driver_follower& worker) { return admit(proof, worker); },
+        [this](const launch_outcome& event) { note_start(event); },
         [this](worker_ended& event) { worker_has_ended(std::move(event)); },
-        [this](worker_output& event) { pass_on(std::move(event)); },
-        [this](const driver_down& event) { driver_is_gone(event.run); },
+        [this](const output_waiting& event) { send_output(event.run); },
+        [this](const driver_down& event) { driver_is_gone(event); },
     };
   }
 
-  void on_exit() override {
+  const char* name() const override { return "troupe.node"; }
+
+ private:
+  void let_go() override {
     // Kills and reaps whatever is left.
     launcher_.reset();
     runs_.clear();
     answer_drain_requests();
   }
 
-  const char* name() const override { return "troupe.node"; }
-
- private:
   static std::vector<std::string> devices_of(const node_config& config) {
     auto result = config.devices;
     while (result.size() < config.capacity.gpus)
@@ -136,31 +216,86 @@ class node_state : public node_interface::base {
                      fmt::format("this caf-node speaks version {} of the protocol, the driver version {}: install the "
                                  "same Troupe on all hosts",
                                  protocol_version, request.protocol)});
-    auto free = resources{config_.capacity.cpus, static_cast<double>(devices_.open_to(request.run))};
+    const auto* before = find_orphan(request.directory);
+    const auto& run = before == nullptr ? request.run : before->what.run;
+    auto free = resources{config_.capacity.cpus, static_cast<double>(devices_.open_to(run))};
     return node_offer{config_.host, config_.address, static_cast<std::uint32_t>(::getpid()), free};
   }
 
-  caf::result<run_opened> open(const open_run& request, const run_control& control,
-                               const collectives_actor& collectives, const checkpoint_store& store) {
-    if (auto* known = find(request.run))
+  caf::result<run_opened> open(const open_run& request, const driver_handles& driver) {
+    // The driver may have lost the answer, and have other handles since.
+    if (auto* known = find(request.run)) {
+      if (known->alone_since || known->driver.control != driver.control)
+        connect(*known, driver);
       return run_opened{request.run, known->program_path};
+    }
     if (runs_.contains(request.run))
       return to_caf({errc::timed_out, "what this node had of the run is still ending"});
-    auto path = launcher_->open(request);
-    if (!path)
-      return to_caf(path.error());
-    runs_.emplace(request.run,
-                  hosted_run{request, *path, control, collectives, store, join_handshake{request.secret},
-                             heartbeat_monitor<worker_id>{std::chrono::milliseconds{request.heartbeat_timeout_ms}}});
-    if (draining_)
-      send(control, node_leaving{request.run, grace_left()});
-    auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
-    when_down(control, [self, run = request.run] {
+    auto promise = make_response_promise<run_opened>();
+    auto begin = [this, promise, request, driver]() mutable {
+      if (auto opened = open_now(request, driver))
+        promise.deliver(std::move(*opened));
+      else
+        promise.deliver(to_caf(opened.error()));
+    };
+    if (const auto* before = find_orphan(request.directory)) {
+      log("the driver of run " + before->what.run_name + " was started anew: the workers of the one before end");
+      this->request(node_actor{caf::actor_cast<node_actor>(this)}, caf::infinite, end_run{before->what.run})
+          .then(begin, [promise](const caf::error& reason) mutable { promise.deliver(reason); });
+    } else {
+      begin();
+    }
+    return promise;
+  }
+
+  /// A run in this directory whose driver is gone.
+  [[nodiscard]] const hosted_run* find_orphan(const std::string& directory) const {
+    for (const auto& [id, run] : runs_)
+      if (run.alone_since && !run.ending && !directory.empty() && run.what.directory == directory)
+        return &run;
+    return nullptr;
+  }
+
+  expected<run_opened> open_now(const open_run& request, const driver_handles& driver) {
+    TROUPE_TRY(auto path, launcher_->open(request));
+    auto& run =
+        runs_
+            .emplace(request.run,
+                     hosted_run{request, path, join_handshake{request.secret},
+                                heartbeat_monitor<worker_id>{std::chrono::milliseconds{request.heartbeat_timeout_ms}}})
+            .first->second;
+    connect(run, driver);
+    log("run " + request.run_name + " (" + request.run.value + ") begins with " + path);
+    return run_opened{request.run, std::move(path)};
+  }
+
+  /// The driver of a run has these handles from now on.
+  void connect(hosted_run& run, const driver_handles& driver) {
+    run.driver = driver;
+    run.alone_since.reset();
+    when_down(driver.control, [self = caf::actor_cast<caf::weak_actor_ptr>(ctrl()), run = run.what.run,
+                               connection = ++run.connection](down_cause why) {
       if (auto strong = self.lock())
-        caf::anon_send(caf::actor_cast<node_interface>(strong), driver_down{run});
+        caf::anon_send(caf::actor_cast<node_interface>(strong), driver_down{run, connection, why});
     });
-    log("run " + request.run_name + " (" + request.run.value + ") begins with " + *path);
-    return run_opened{request.run, std::move(*path)};
+    run.news.connect(driver.control);
+    for (const auto& [worker, follower] : run.followers)
+      send(follower, driver.control, driver.collectives, driver.store);
+    if (draining_)
+      send(driver.control, node_leaving{run.what.run, grace_left()});
+  }
+
+  caf::result<run_opened> adopt(const adopt_run& request, const driver_handles& driver) {
+    auto* run = find(request.run);
+    if (run == nullptr)
+      return unknown_run(request.run);
+    if (request.secret != run->what.secret)
+      return to_caf({errc::wrong_secret, "somebody else than its driver claims run " + request.run.value});
+    const auto gap = run->alone_since ? clock::now() - *run->alone_since : clock::duration{0};
+    log(fmt::format("the driver of run {} is connected again after {:.1f} s", run->what.run_name,
+                    std::chrono::duration<double>(gap).count()));
+    connect(*run, driver);
+    return run_opened{request.run, run->program_path};
   }
 
   static std::string on_devices(const std::vector<std::string>& devices) {
@@ -174,24 +309,75 @@ class node_state : public node_interface::base {
     auto* run = find(request.run);
     if (run == nullptr)
       return unknown_run(request.run);
-    workers_started result{request.run, {}};
+    // The driver may ask again after a lost connection.
+    const auto is_starting = [&](const worker_launch& x) { return run->starting.contains(x.worker); };
+    if (const auto known = std::ranges::find_if(request.workers, is_starting); known != request.workers.end())
+      return run->starting[known->worker]->answers.emplace_back(make_response_promise<workers_started>());
+    // An id is used once: the outcome of its start is awaited under it.
+    std::set<worker_id> ids;
+    for (const auto& each : request.workers)
+      if (run->started.contains(each.worker) || !ids.insert(each.worker).second)
+        return to_caf({errc::already_exists, fmt::format("worker {} has been started before", each.worker)});
+    std::vector<launch_request> launches;
     for (const auto& each : request.workers) {
       auto devices = devices_.take(request.run, each.worker, each.gpus);
-      if (!devices)
+      if (!devices) {
+        for (const auto& taken : launches)
+          devices_.give_back(request.run, taken.worker);
         return to_caf(devices.error());
-      auto pid =
-          launcher_->start({request.run, each.worker, run->what.secret, request.arguments, each.environment, *devices});
-      if (!pid) {
-        devices_.give_back(request.run, each.worker);
-        return to_caf(pid.error());
       }
+      launches.push_back({request.run, each.worker, run->what.secret, request.arguments, each.environment, *devices});
+    }
+    if (launches.empty())
+      return workers_started{request.run, {}};
+    auto order = std::make_shared<start_order>(start_order{
+        .answers = {make_response_promise<workers_started>()}, .launches = launches, .left = launches.size()});
+    // A process may come to ask for entry before its start is reported.
+    run->ended_at.reset();
+    for (const auto& each : launches) {
       run->started.insert(each.worker);
       run->living.insert(each.worker);
-      result.pids.push_back(*pid);
-      log(fmt::format("worker {} of run {} is process {}{}", each.worker, run->what.run_name, *pid,
-                      on_devices(*devices)));
+      run->starting.emplace(each.worker, order);
+      launcher_->start(each);
     }
-    return result;
+    return order->answers.front();
+  }
+
+  void note_start(const launch_outcome& event) {
+    auto i = runs_.find(event.run);
+    if (i == runs_.end())
+      return;
+    auto& run = i->second;
+    auto order = std::move(run.starting.extract(event.worker).mapped());
+    if (event.pid) {
+      const auto what = std::ranges::find(order->launches, event.worker, &launch_request::worker);
+      order->pids.emplace(event.worker, *event.pid);
+      log(fmt::format("worker {} of run {} is process {}{}", event.worker, run.what.run_name, *event.pid,
+                      on_devices(what->devices)));
+      if (run.ending || run.fenced.contains(event.worker))
+        launcher_->kill(event.run, event.worker);
+    } else {
+      if (order->reason.code == errc::none)
+        order->reason = event.pid.error();
+      run.started.erase(event.worker);
+      remove_living(run, event.worker);
+      devices_.give_back(event.run, event.worker);
+    }
+    if (--order->left == 0)
+      answer(*order, event.run);
+    forget_if_ended(event.run);
+  }
+
+  static void answer(start_order& order, const run_id& run) {
+    workers_started result{run, {}};
+    for (const auto& each : order.launches)
+      if (auto pid = order.pids.find(each.worker); pid != order.pids.end())
+        result.pids.push_back(pid->second);
+    for (auto& answer : order.answers)
+      if (order.reason.code != errc::none)
+        answer.deliver(to_caf(order.reason));
+      else
+        answer.deliver(result);
   }
 
   caf::result<void> end(const end_run& request) {
@@ -202,12 +388,9 @@ class node_state : public node_interface::base {
     if (!run.ending)
       run.ending.emplace();
     launcher_->kill(request.run);
-    if (run.living.empty()) {
-      forget(request.run);
-      return caf::unit;
-    }
     auto promise = make_response_promise<void>();
     run.ending->push_back(promise);
+    forget_if_ended(request.run);
     return promise;
   }
 
@@ -220,7 +403,8 @@ class node_state : public node_interface::base {
     return run->handshake.challenge(request, serialization::random_hex(16));
   }
 
-  caf::result<run_control, collectives_actor, checkpoint_store> admit(const join_proof& proof) {
+  caf::result<run_control, collectives_actor, checkpoint_store> admit(const join_proof& proof,
+                                                                      const driver_follower& worker) {
     auto* run = find(proof.run);
     if (run == nullptr)
       return unknown_run(proof.run);
@@ -229,7 +413,8 @@ class node_state : public node_interface::base {
       return to_caf(known.error());
     }
     run->monitor.add(proof.worker, clock::now());
-    return {run->control, run->collectives, run->store};
+    run->followers[proof.worker] = worker;
+    return {run->driver.control, run->driver.collectives, run->driver.store};
   }
 
   void await_beat() {
@@ -241,7 +426,7 @@ class node_state : public node_interface::base {
     if (run == nullptr || !run->living.contains(beat.worker))
       return;
     run->monitor.heard(beat.worker, clock::now());
-    run->first_samples.erase(beat.worker);
+    run->first_looks.erase(beat.worker);
     run->beats.insert_or_assign(beat.worker, beat);
   }
 
@@ -251,10 +436,13 @@ class node_state : public node_interface::base {
       if (run.ending)
         continue;
       judge_silent_workers(run);
+      // The last of each worker is kept until there is somebody to tell.
+      if (run.alone_since)
+        continue;
       node_beat message{id, {}};
       for (auto& [worker, each] : std::exchange(run.beats, {}))
         message.workers.push_back(std::move(each));
-      send(run.control, std::move(message));
+      send(run.driver.control, std::move(message));
     }
     await_beat();
   }
@@ -263,22 +451,28 @@ class node_state : public node_interface::base {
     const auto now = clock::now();
     const auto timeout = std::chrono::milliseconds{run.what.heartbeat_timeout_ms};
     for (const auto& [worker, silent_for] : run.monitor.silent(now)) {
-      auto sample = launcher_->sample(run.what.run, worker);
-      if (!sample) {
-        log(fmt::format("worker {} is silent, and its process cannot be sampled: {}", worker, sample.error().message));
+      auto look = look_at(run, worker);
+      if (!look) {
+        log(fmt::format("worker {} is silent, and its process cannot be sampled: {}", worker, look.error().message));
         run.monitor.spare(worker);
         continue;
       }
-      auto before = run.first_samples.contains(worker) ? run.first_samples[worker] : *sample;
-      auto verdict = judge_silence(before, *sample, silent_for, timeout);
+      const auto& before = run.first_looks.emplace(worker, *look).first->second;
+      auto verdict = judge_silence({before.worker, look->worker}, {before.node, look->node}, silent_for, timeout);
       if (verdict.fenced)
         kill({run.what.run, worker, "its process " + verdict.reason});
       else
         run.monitor.spare(worker);
     }
     for (const auto& [worker, silent_for] : run.monitor.overdue(now))
-      if (auto sample = launcher_->sample(run.what.run, worker))
-        run.first_samples.insert_or_assign(worker, *sample);
+      if (auto look = look_at(run, worker))
+        run.first_looks.insert_or_assign(worker, *look);
+  }
+
+  expected<hosted_run::first_look> look_at(const hosted_run& run, worker_id worker) {
+    TROUPE_TRY(auto process, launcher_->sample(run.what.run, worker));
+    TROUPE_TRY(auto node, launcher_->sample_node());
+    return hosted_run::first_look{process, node};
   }
 
   void kill(const kill_worker& request) {
@@ -300,7 +494,7 @@ class node_state : public node_interface::base {
       const auto grace = std::chrono::milliseconds{request.grace_ms};
       draining_ = draining{clock::now() + grace};
       for (auto& [id, run] : runs_)
-        send(run.control, node_leaving{id, request.grace_ms});
+        send(run.driver.control, node_leaving{id, request.grace_ms});
       run_delayed(std::max<clock::duration>(grace - last_moment, 0ms), [this] { answer_drain_requests(); });
     }
     auto promise = make_response_promise<void>();
@@ -310,7 +504,7 @@ class node_state : public node_interface::base {
   }
 
   void answer_if_drained() {
-    if (std::ranges::all_of(runs_, [](const auto& x) { return x.second.living.empty(); }))
+    if (std::ranges::all_of(runs_, [this](const auto& x) { return x.second.living.empty() && has_told(x.second); }))
       answer_drain_requests();
   }
 
@@ -326,33 +520,88 @@ class node_state : public node_interface::base {
     if (i == runs_.end())
       return;
     auto& run = i->second;
-    run.living.erase(event.worker);
+    remove_living(run, event.worker);
     run.monitor.remove(event.worker);
     run.beats.erase(event.worker);
+    run.followers.erase(event.worker);
     if (auto why = run.fenced.find(event.worker); why != run.fenced.end())
       event.description = why->second + "; " + event.description;
     log(fmt::format("worker {} of run {} ended: {}", event.worker, run.what.run_name, event.description));
-    send(run.control, std::move(event));
-    if (run.ending && run.living.empty())
-      forget(i->first);
+    run.news.send(*this, std::move(event));
+    forget_if_ended(i->first);
+  }
+
+  /// One batch at a time is under way: what the driver does not take in waits here, or is dropped.
+  void send_output(const run_id& id) {
+    auto i = runs_.find(id);
+    if (i == runs_.end())
+      return output_->forget(id);
+    if (i->second.sends_output)
+      return;
+    auto batch = output_->take(id);
+    if (!batch)
+      return forget_if_ended(id);
+    i->second.sends_output = true;
+    auto go_on = [this, id] {
+      if (auto i = runs_.find(id); i != runs_.end()) {
+        i->second.sends_output = false;
+        send_output(id);
+      }
+    };
+    i->second.news.request<void>(
+        *this, go_on, [go_on](const caf::error&) { go_on(); }, std::move(*batch));
+  }
+
+  void driver_is_gone(const driver_down& event) {
+    auto i = runs_.find(event.run);
+    if (i == runs_.end() || i->second.connection != event.connection)
+      return;
+    auto& run = i->second;
+    const auto grace = std::chrono::milliseconds{run.what.driver_grace_ms};
+    if (event.why == down_cause::ended || grace == 0ms || run.ending)
+      return end_without_driver(run);
+    run.alone_since = clock::now();
+    log(fmt::format("the connection to the driver of run {} is lost: its workers go on, and end if it is not back in "
+                    "{:.1f} s",
+                    run.what.run_name, std::chrono::duration<double>(grace).count()));
+    run_delayed(grace, [this, event] {
+      auto i = runs_.find(event.run);
+      if (i != runs_.end() && i->second.connection == event.connection && i->second.alone_since)
+        end_without_driver(i->second);
+    });
+  }
+
+  void end_without_driver(hosted_run& run) {
+    const auto id = run.what.run;
+    if (!run.alone_since)
+      run.alone_since = clock::now();
+    log("the driver of run " + run.what.run_name + " is gone: its workers end");
+    if (!run.ending)
+      run.ending.emplace();
+    launcher_->kill(id);
+    forget_if_ended(id);
+  }
+
+  void forget_if_ended(const run_id& id) {
+    if (auto i = runs_.find(id); i != runs_.end() && has_ended(i->second) && has_told(i->second))
+      forget(id);
     answer_if_drained();
   }
 
-  void pass_on(worker_output event) {
-    if (auto i = runs_.find(event.run); i != runs_.end())
-      send(i->second.control, std::move(event));
+  static bool has_ended(const hosted_run& run) { return run.ending && run.living.empty(); }
+
+  void remove_living(hosted_run& run, worker_id worker) {
+    run.living.erase(worker);
+    if (!run.living.empty())
+      return;
+    run.ended_at = clock::now();
+    run_delayed(last_lines_patience, [this, id = run.what.run] { forget_if_ended(id); });
   }
 
-  void driver_is_gone(const run_id& id) {
-    auto i = runs_.find(id);
-    if (i == runs_.end())
-      return;
-    log("the driver of run " + i->second.what.run_name + " is gone: its workers end");
-    if (!i->second.ending)
-      i->second.ending.emplace();
-    launcher_->kill(id);
-    if (i->second.living.empty())
-      forget(id);
+  /// Whether its last lines are with the driver, or will not be.
+  [[nodiscard]] bool has_told(const hosted_run& run) const {
+    return run.alone_since || (!run.sends_output && output_->empty(run.what.run)) ||
+           (run.ended_at && clock::now() - *run.ended_at >= last_lines_patience);
   }
 
   void forget(run_id id) {
@@ -360,6 +609,7 @@ class node_state : public node_interface::base {
     if (run.empty())
       return;
     launcher_->close(id);
+    output_->forget(id);
     for (auto& promise : run.mapped().ending.value_or(std::vector<caf::typed_response_promise<void>>{}))
       promise.deliver();
     log(fmt::format("run {} ({}) has ended here", run.mapped().what.run_name, id));
@@ -367,6 +617,7 @@ class node_state : public node_interface::base {
 
   node_config config_;
   device_ledger devices_;
+  std::shared_ptr<shared_output> output_ = std::make_shared<shared_output>();
   std::unique_ptr<process_launcher> launcher_;
   std::map<run_id, hosted_run> runs_;
   std::optional<draining> draining_;

@@ -7,7 +7,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
+#include <sstream>
 #include <sys/file.h>
+#include <tuple>
 #include <unistd.h>
 #include <utility>
 
@@ -48,19 +51,25 @@ expected<int> lock_directory(const fs::path& root) {
   return fd;
 }
 
-/// Copies the lines whose "step" is at most `step`; a torn last line goes, too.
-expected<void> keep_lines_until(const fs::path& path, step_id step) {
-  if (!fs::exists(path))
+/// Leaves the lines whose "step" is at most `step`, of the file and of those that are to be appended to it; a torn last
+/// line goes, too.
+expected<void> keep_lines_until(const fs::path& path, const std::string& more, step_id step) {
+  if (!fs::exists(path) && more.empty())
     return {};
   auto kept = std::string{};
-  if (step.value > 0) {
-    auto in = std::ifstream{path};
+  const auto keep_from = [&](std::istream& in) {
     for (std::string line; std::getline(in, line);) {
       auto row = nlohmann::json::parse(line, nullptr, false);
       if (row.is_object() && row.contains("step") && row["step"].is_number_unsigned() &&
           row["step"].get<std::uint64_t>() <= step.value)
         kept += line + "\n";
     }
+  };
+  if (step.value > 0) {
+    auto in = std::ifstream{path};
+    keep_from(in);
+    auto waiting = std::istringstream{more};
+    keep_from(waiting);
   }
   return serialization::write_file_durably(path, kept);
 }
@@ -91,15 +100,13 @@ run_directory::run_directory(run_directory&& other) noexcept
     : root_(std::move(other.root_)),
       lock_(std::exchange(other.lock_, -1)),
       metrics_(std::move(other.metrics_)),
-      ledger_(std::move(other.ledger_)),
-      logs_(std::move(other.logs_)) {}
+      ledger_(std::move(other.ledger_)) {}
 
 run_directory& run_directory::operator=(run_directory&& other) noexcept {
   std::swap(root_, other.root_);
   std::swap(lock_, other.lock_);
   std::swap(metrics_, other.metrics_);
   std::swap(ledger_, other.ledger_);
-  std::swap(logs_, other.logs_);
   return *this;
 }
 
@@ -112,11 +119,18 @@ run_directory::~run_directory() {
 }
 
 expected<void> run_directory::rewind(step_id step) {
-  metrics_ = {};
-  ledger_ = {};
-  for (const auto* name : {"metrics.jsonl", "ledger.jsonl"})
-    TROUPE_TRY(keep_lines_until(root_ / name, step));
-  metrics_.open(root_ / "metrics.jsonl", std::ios::app);
+  for (auto [file, name] : {std::pair{&metrics_, "metrics.jsonl"}, std::pair{&ledger_, "ledger.jsonl"}}) {
+    const auto path = root_ / name;
+    auto waiting = file->take_waiting();
+    if (auto done = keep_lines_until(path, waiting, step); !done) {
+      // Another attempt finds them.
+      std::ignore = file->append(waiting);
+      return done;
+    }
+    *file = serialization::line_file{path};
+  }
+  // For those who look before the first report.
+  [[maybe_unused]] const auto metrics = std::ofstream{root_ / "metrics.jsonl", std::ios::app};
   return {};
 }
 
@@ -128,44 +142,43 @@ expected<void> run_directory::write_result(const run_result& result) const {
   return serialization::write_file_durably(root_ / "result.json", to_json(result));
 }
 
-void run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
-  // A disk that was full may not be any more.
-  metrics_.clear();
-  ledger_.clear();
+expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
+  std::string metrics;
   for (const auto& row : batch.rows) {
     nlohmann::ordered_json line{
         {"step", row.step.value}, {"rank", batch.rank.value}, {"seconds", static_cast<double>(row.time_us) / 1e6}};
     // A user's metric may have the name of one of ours.
     for (const auto& [name, value] : row.values)
       line[line.contains(name) ? "metric." + name : name] = value;
-    metrics_ << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+    metrics += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
   }
-  metrics_.flush();
-  if (batch.ledger.empty())
-    return;
-  if (!ledger_.is_open())
-    ledger_.open(root_ / "ledger.jsonl", std::ios::app);
+  std::string ledger;
   for (const auto& row : batch.ledger)
-    ledger_ << nlohmann::ordered_json{{"step", row.step.value},
-                                      {"generation", row.generation.value},
-                                      {"rank", batch.rank.value},
-                                      {"pid", pid},
-                                      {"first_shard", row.shards.first},
-                                      {"last_shard", row.shards.last},
-                                      {"samples_digest", row.samples_digest}}
-                   .dump()
-            << '\n';
-  ledger_.flush();
+    ledger += nlohmann::ordered_json{{"step", row.step.value},
+                                     {"generation", row.generation.value},
+                                     {"rank", batch.rank.value},
+                                     {"pid", pid},
+                                     {"first_shard", row.shards.first},
+                                     {"last_shard", row.shards.last},
+                                     {"samples_digest", row.samples_digest}}
+                  .dump() +
+              '\n';
+  auto first = metrics_.append(metrics);
+  auto second = ledger_.append(ledger);
+  return first ? second : first;
 }
 
-void run_directory::append_output(const worker_output& output) {
-  auto& log = logs_[output.worker];
-  if (!log.is_open())
-    log.open(root_ / "logs" / fmt::format("worker-{}.log", output.worker), std::ios::app);
-  log.clear();
+expected<void> run_directory::append_output(const worker_output& output) const {
+  std::string text;
   for (const auto& line : output.lines)
-    log << line << '\n';
-  log.flush();
+    text += line + '\n';
+  // Opened each time: a run of many workers, one after the other, keeps none of their logs open.
+  auto log = serialization::line_file{root_ / "logs" / fmt::format("worker-{}.log", output.worker)};
+  return log.append(text);
+}
+
+std::uint64_t run_directory::take_dropped() noexcept {
+  return metrics_.take_dropped() + ledger_.take_dropped();
 }
 
 expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then) {

@@ -10,6 +10,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -88,6 +91,13 @@ void describe(CLI::App& app, options& o) {
   run->add_option("--max-failures", t.failure.max_failures,
                   "Lost workers per hour that the run tolerates; 0: it ends at the first")
       ->capture_default_str();
+  run->add_option_function<double>(
+         "--driver-grace",
+         [&t](double seconds) {
+           t.failure.driver_grace = std::chrono::milliseconds{std::llround(std::clamp(seconds, 0.0, 1e9) * 1000)};
+         },
+         "Seconds that workers live on when their node has lost the driver")
+      ->default_str("10");
   run->add_flag("!--no-replace", t.failure.replace_lost, "Continue with fewer workers instead of replacing lost ones");
   run->add_option("--background-transfer-above", t.failure.background_transfer_above_bytes,
                   "A state of more bytes is sent to new workers in the background while the others train")

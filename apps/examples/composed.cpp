@@ -98,7 +98,8 @@ troupe::trainer_config describe_run(const configuration& config) {
   result.run.name = config.name;
   result.run.steps = 100;
   result.checkpoint.every_steps = 50;
-  result.cluster.nodes = config.remainder;
+  auto [count, words] = config.c_args_remainder();
+  result.cluster.nodes.assign(words + 1, words + count);
   return result;
 }
 
@@ -149,7 +150,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "composed: %s\n", caf::to_string(reason).c_str());
     return 2;
   }
-  if (config.cli_helptext_printed)
+  if (caf::get_or(config.content, "help", false))
     return 0;
   try {
     auto run = composed::describe_run(config);

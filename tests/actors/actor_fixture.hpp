@@ -13,6 +13,7 @@
 #include <caf/all.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -208,6 +209,16 @@ class stage : public std::enable_shared_from_this<stage> {
     return result;
   }
 
+  [[nodiscard]] process_sample sample_node() {
+    process_sample result;
+    result.when = std::chrono::steady_clock::now();
+    result.state = 'S';
+    // As if its threads had waited for a processor all the time.
+    if (is_node_starved)
+      result.run_delay = result.when.time_since_epoch();
+    return result;
+  }
+
   /// The node's actor stands still until it is thawed, as one does whose process is stopped.
   void freeze() {
     node_actor node;
@@ -274,6 +285,7 @@ class stage : public std::enable_shared_from_this<stage> {
   /// What opening and starting fail with.
   error open_error;
   error start_error;
+  std::atomic<bool> is_node_starved = false;
   /// How many steps a run has.
   std::uint64_t steps = 5;
   /// How many workers those want to be that wait for help.
@@ -313,12 +325,7 @@ class fake_launcher : public process_launcher {
     return "/there" + request.program_path;
   }
 
-  expected<std::uint32_t> start(const launch_request& request) override {
-    if (stage_->start_error.code != errc::none)
-      return fail(stage_->start_error);
-    stage_->start(request);
-    return 1000 + request.worker.value;
-  }
+  void start(const launch_request& request) override { stage_->start(request); }
 
   void kill(const run_id& run) override {
     stage_->killed.add(run);
@@ -331,6 +338,7 @@ class fake_launcher : public process_launcher {
   }
 
   expected<process_sample> sample(const run_id&, worker_id worker) override { return stage_->sample(worker); }
+  expected<process_sample> sample_node() override { return stage_->sample_node(); }
 
   void close(const run_id& run) override { stage_->closed.add(run); }
 
@@ -345,11 +353,13 @@ inline launcher_factory stage::factory() {
   };
 }
 
+using fake_worker_interface = worker_actor::extend<caf::result<void>(run_control, collectives_actor, checkpoint_store)>;
+
 /// A worker process, as far as the other actors see it.
-class fake_worker : public worker_actor::base {
+class fake_worker : public fake_worker_interface::base {
  public:
   fake_worker(caf::actor_config& cfg, std::shared_ptr<stage> where, launch_request request)
-      : worker_actor::base(cfg), stage_(std::move(where)), request_(std::move(request)) {}
+      : fake_worker_interface::base(cfg), stage_(std::move(where)), request_(std::move(request)) {}
 
   behavior_type make_behavior() override {
     join();
@@ -363,6 +373,10 @@ class fake_worker : public worker_actor::base {
         },
         [this](const release_worker&) { stage_->end(request_.worker, 0, "exit code 0"); },
         [](const activity_question&) { return activity_answer{"plays"}; },
+        [this](const run_control& control, const collectives_actor&, const checkpoint_store& store) {
+          control_ = control;
+          store_ = store;
+        },
     };
   }
 
@@ -379,7 +393,8 @@ class fake_worker : public worker_actor::base {
               if (role() != part::impostor && !verify_node(secret, hello, challenge))
                 return leave("the node does not know the secret");
               auto proof = make_proof(secret, join_role::worker, hello.run, hello.worker, challenge.nonce);
-              request(node, patience, join_proof{hello.run, hello.worker, proof})
+              request(node, patience, join_proof{hello.run, hello.worker, proof},
+                      caf::actor_cast<driver_follower>(this))
                   .then(
                       [this](const run_control& control, const collectives_actor&, const checkpoint_store& store) {
                         control_ = control;
@@ -401,7 +416,7 @@ class fake_worker : public worker_actor::base {
     ready.host = "host of " + std::to_string(request_.worker.value);
     ready.build_id = role() == part::other_build ? "decaf" : "c0ffee";
     ready.numerics = R"({"cpu":"v3"})";
-    request(control_, patience, ready, worker_actor{this})
+    request(control_, patience, ready, caf::actor_cast<worker_actor>(this))
         .then([this] { beat(); }, [this](const caf::error& reason) { leave(from_caf(reason).message); });
   }
 
@@ -418,7 +433,7 @@ class fake_worker : public worker_actor::base {
     step_ = message.resume.step.value;
     // A joiner has no place yet, and gets the state of the others with it.
     has_state_ = place_.generation != generation_id{};
-    stage_->write({request_.run, request_.worker, {"hello from rank " + std::to_string(place_.rank.value)}});
+    stage_->write({request_.run, request_.worker, 0, {"hello from rank " + std::to_string(place_.rank.value)}});
     propose();
   }
 
@@ -486,6 +501,7 @@ class fake_worker : public worker_actor::base {
     metrics_batch batch;
     batch.run = begin_.run;
     batch.worker = begin_.worker;
+    batch.number = ++batches_;
     batch.rank = place_.rank;
     auto third = std::min(steps(), begin_.resume.step.value + 3);
     for (auto last = stands() ? third : steps(); step_ < last;) {
@@ -533,6 +549,7 @@ class fake_worker : public worker_actor::base {
     message.run = begin_.run;
     message.generation = place_.generation;
     message.worker = begin_.worker;
+    message.number = ++reports_;
     if (has_state_ && reason.code == errc::none)
       message.position = worker_position::between_steps{{{step_}, commands_, 0}};
     else if (has_state_)
@@ -622,6 +639,8 @@ class fake_worker : public worker_actor::base {
   std::uint64_t commands_ = 0;
   std::uint64_t step_ = 0;
   std::uint64_t beats_ = 0;
+  std::uint64_t batches_ = 0;
+  std::uint64_t reports_ = 0;
   bool has_state_ = false;
   bool agreed_ = false;
   bool stop_asked_ = false;
@@ -632,10 +651,16 @@ class fake_worker : public worker_actor::base {
 
 inline void stage::start(const launch_request& request) {
   auto role = role_of(request.worker);
+  launcher_events events;
   {
     auto lock = std::lock_guard{mutex_};
-    living_[request.worker] = {request.run, nullptr};
+    events = events_;
+    if (start_error.code == errc::none)
+      living_[request.worker] = {request.run, nullptr};
   }
+  if (start_error.code != errc::none)
+    return events.started({request.run, request.worker, fail(start_error)});
+  events.started({request.run, request.worker, 1000 + request.worker.value});
   started.add(request);
   if (role == part::stillborn)
     return end(request.worker, 127, "exit code 127", {"libfoo.so: not found"});

@@ -35,12 +35,41 @@ TEST_CASE("three joiners that end by themselves spend the budget, or thirty that
   CHECK_FALSE(budget.is_spent());
   budget.add(ended_by::itself);
   CHECK(budget.is_spent());
-  CHECK(budget.in_row(ended_by::itself) == 3);
+  CHECK(budget.in_row() == 3);
   budget.reset();
   for (auto i = 0; i < 29; ++i)
     budget.add(ended_by::outside);
   CHECK_FALSE(budget.is_spent());
   budget.add(ended_by::outside);
   CHECK(budget.is_spent());
-  CHECK(budget.in_row(ended_by::outside) == 30);
+  CHECK(budget.in_row() == 30);
+}
+
+TEST_CASE("joiners are tried again after a pause, which doubles with every failure") {
+  auto budget = joiner_budget{};
+  const auto start = run_time{} + 1h;
+  CHECK_FALSE(budget.end_pause(start));
+  for (auto i = 0; i < 3; ++i)
+    budget.add(ended_by::itself);
+  CHECK(budget.pause() == 5s);
+  CHECK_FALSE(budget.end_pause(start));
+  CHECK_FALSE(budget.end_pause(start + 4999ms));
+  CHECK(budget.is_spent());
+  CHECK(budget.end_pause(start + 5s));
+  CHECK_FALSE(budget.is_spent());
+  CHECK_FALSE(budget.end_pause(start + 20s));
+  budget.add(ended_by::outside);
+  CHECK(budget.is_spent());
+  CHECK(budget.pause() == 10s);
+  auto now = start + 20s;
+  for (auto i = 0; i < 10; ++i) {
+    CHECK_FALSE(budget.end_pause(now));
+    now += budget.pause();
+    CHECK(budget.end_pause(now));
+    budget.add(ended_by::itself);
+  }
+  CHECK(budget.pause() == 300s);
+  budget.reset();
+  CHECK(budget.pause() == 5s);
+  CHECK(budget.in_row() == 0);
 }

@@ -134,3 +134,23 @@ TEST_CASE("a beat read late does not take back a later one") {
   CHECK(ask(watch, 700ms, 2200ms).empty());
   CHECK(watch.silent(start + 2201ms) == silences{{1, 1501ms}});
 }
+
+TEST_CASE("who may be silent, too, but has not been told so, is quiet") {
+  auto watch = watching_two();
+  watch.heard(2, start + 500ms);
+  CHECK_FALSE(watch.anyone_quiet(start + 750ms));
+  REQUIRE(ask(watch, 0ms, 1600ms) == silences{{1, 1600ms}});
+  // 1 was told; 2 is overdue.
+  CHECK(watch.anyone_quiet(start + 1600ms));
+  watch.heard(2, start + 1600ms);
+  CHECK_FALSE(watch.anyone_quiet(start + 1600ms));
+}
+
+TEST_CASE("a beat says whether its sender was told as silent") {
+  auto watch = watching_two();
+  CHECK_FALSE(watch.heard(1, start + 100ms));
+  REQUIRE(ask(watch, 0ms, 1700ms).size() == 2);
+  CHECK(watch.heard(1, start + 1700ms));
+  CHECK_FALSE(watch.heard(1, start + 1800ms));
+  CHECK_FALSE(watch.heard(7, start + 1800ms));
+}

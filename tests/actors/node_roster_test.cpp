@@ -13,7 +13,8 @@ node_roster roster_of(std::uint32_t nodes, worker_range workers = {2, 2}) {
   auto scaling = scaling_config{};
   scaling.num_workers = workers;
   scaling.resources_per_worker.cpus = 1;
-  auto result = node_roster{{scaling, [](const std::string& address) { return address.starts_with("127."); }, 1s}};
+  auto result =
+      node_roster{{scaling, [](const std::string& address) { return address.starts_with("127."); }, 1s, 200ms}};
   for (std::uint32_t i = 0; i < nodes; ++i) {
     result.add("host-" + std::to_string(i) + ":5150");
     result[i].offer = {
@@ -30,18 +31,19 @@ const auto start = known_node::clock::time_point{} + 1h;
 
 } // namespace
 
-TEST_CASE("a node that is away is tried again, but not too often, and not one that was given up") {
-  auto nodes = roster_of(4);
+TEST_CASE("a node that is away, cut off or given up is tried again, but not too often") {
+  auto nodes = roster_of(5);
   nodes[1].state = node_state::open;
   nodes[2].state = node_state::fenced;
   nodes[3].state = node_state::dialling;
-  CHECK(nodes.to_try(start) == std::vector<std::uint32_t>{0});
-  nodes[0].tried = start;
-  CHECK(nodes.to_try(start + 1s).empty());
-  CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0});
-  nodes[2].state = node_state::away;
-  nodes[3].state = node_state::away;
-  CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0, 2, 3});
+  nodes[4].state = node_state::cut;
+  CHECK(nodes.to_try(start) == std::vector<std::uint32_t>{0, 2, 4});
+  for (auto i : {0, 2, 4})
+    nodes[static_cast<std::uint32_t>(i)].tried = start;
+  CHECK(nodes.to_try(start + 200ms).empty());
+  CHECK(nodes.to_try(start + 201ms) == std::vector<std::uint32_t>{4});
+  CHECK(nodes.to_try(start + 1s) == std::vector<std::uint32_t>{4});
+  CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0, 2, 4});
 }
 
 TEST_CASE("answers are awaited of nodes that were asked or are being dialled") {

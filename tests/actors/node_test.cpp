@@ -66,8 +66,9 @@ class host : public actor_fixture {
   }
 
   expected<run_opened> open(const run_id& id = run) {
-    return ask<run_opened>(node, open_run{id, "digits", "/opt/train", "c0ffee", secret, timeout_ms}, driver,
-                           collectives, store);
+    return ask<run_opened>(node,
+                           open_run{id, "digits", "/opt/train", "c0ffee", secret, timeout_ms, grace_ms, directory},
+                           driver, collectives, store);
   }
 
   expected<workers_started> start(std::initializer_list<std::uint32_t> workers, const run_id& id = run) {
@@ -91,7 +92,7 @@ class host : public actor_fixture {
   errc prove(const join_proof& proof) {
     auto result = errc::none;
     self()
-        ->request(node, patience, proof)
+        ->request(node, patience, proof, follower)
         .receive(
             [&](const run_control& a, const collectives_actor& b, const checkpoint_store& c) {
               CHECK(a == driver);
@@ -100,6 +101,21 @@ class host : public actor_fixture {
             },
             [&](const caf::error& reason) { result = from_caf(reason).code; });
     return result;
+  }
+
+  /// What a node sees when the driver's network is gone.
+  void lose_connection() {
+    caf::anon_send_exit(driver, caf::exit_reason::remote_link_unreachable);
+    CHECK(has_ended(driver));
+  }
+
+  void connect_another_driver() {
+    heard = std::make_shared<fake_driver::heard>();
+    driver = system().spawn<fake_driver>(heard);
+  }
+
+  expected<run_opened> adopt(const std::string& with) {
+    return ask<run_opened>(node, adopt_run{run, with}, driver, collectives, store);
   }
 
   [[nodiscard]] bool lives(std::uint32_t worker) {
@@ -111,6 +127,11 @@ class host : public actor_fixture {
   std::shared_ptr<fake_driver::heard> heard;
   /// How long a worker may say nothing.
   std::uint64_t timeout_ms = 600'000;
+  std::string directory = "host-a:/runs/digits";
+  /// How long the run lives on without its driver.
+  std::uint64_t grace_ms = 600'000;
+  /// The part of a worker that has to know the driver.
+  driver_follower follower;
   node_actor node;
   run_control driver;
   collectives_actor collectives;
@@ -132,7 +153,7 @@ TEST_CASE_FIXTURE(host, "a driver that speaks another version of the protocol is
   auto offer = ask<node_offer>(node, offer_request{run, protocol_version + 1});
   REQUIRE_FALSE(offer);
   CHECK(offer.error().code == errc::unsupported_version);
-  CHECK(offer.error().message.find("version 2 of the protocol, the driver version 3") != std::string::npos);
+  CHECK(offer.error().message.find("version 3 of the protocol, the driver version 4") != std::string::npos);
 }
 
 TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered those that no other has") {
@@ -189,6 +210,15 @@ TEST_CASE_FIXTURE(host, "processes are started with what was said of them") {
   CHECK(started[1].environment == std::map<std::string, std::string>{{"RANK", "5"}});
 }
 
+TEST_CASE_FIXTURE(host, "a worker is started once") {
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  CHECK(start({0}).error().code == errc::already_exists);
+  CHECK(start({1, 1}).error().code == errc::already_exists);
+  CHECK(start({1}));
+  CHECK(processes->started.all().size() == 2);
+}
+
 TEST_CASE_FIXTURE(host, "a process that cannot be started is told") {
   REQUIRE(open());
   processes->start_error = {errc::io_error, "too many processes"};
@@ -214,8 +244,9 @@ TEST_CASE_FIXTURE(host, "who knows the secret gets the handles, and nobody else"
 TEST_CASE_FIXTURE(host, "output and ends are passed on to the driver") {
   REQUIRE(open());
   REQUIRE(start({0, 1}));
-  auto output = worker_output{run, {1}, {"a line"}};
+  auto output = worker_output{run, {1}, 0, {"a line"}};
   processes->write(output);
+  output.number = 1;
   CHECK(heard->output.wait_for(1) == std::vector{output});
   processes->end({1}, 3, "exit code 3", {"last"});
   CHECK(heard->ended.wait_for(1) == std::vector{worker_ended{run, {1}, 3, "exit code 3", {"last"}}});
@@ -233,6 +264,24 @@ TEST_CASE_FIXTURE(host, "the end of a run is answered when nothing is left of it
   CHECK(processes->closed.all().size() == 1);
   CHECK(start({2}).error().code == errc::stale_generation);
   CHECK(join(0, secret) == errc::stale_generation);
+}
+
+TEST_CASE_FIXTURE(host, "the end of a run is answered after its last lines, also if all its workers had ended before") {
+  REQUIRE(open());
+  // More than one message takes.
+  const auto lines = worker_output{run, {1}, 0, std::vector<std::string>(100, std::string(4096, '.'))};
+  REQUIRE(start({0}));
+  processes->write(lines);
+  processes->end({0}, 0, "exit code 0", {});
+  CHECK(heard->ended.wait_for(1).size() == 1);
+  REQUIRE(start({1}));
+  processes->write(lines);
+  CHECK(end());
+  std::size_t count = 0;
+  for (const auto& each : heard->output.all())
+    count += each.lines.size();
+  CHECK(count == 200);
+  CHECK(heard->output.all().size() > 4);
 }
 
 TEST_CASE_FIXTURE(host, "the end of one run leaves the others alone") {
@@ -253,6 +302,93 @@ TEST_CASE_FIXTURE(host, "when the driver is gone its workers are killed and the 
   CHECK(processes->killed.all() == std::vector{run});
   CHECK(processes->living().empty());
   CHECK(start({2}).error().code == errc::stale_generation);
+}
+
+// -- a lost connection --------------------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(host, "workers live on without a connection to the driver, and are told of it when it is back") {
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  auto told = std::make_shared<record<run_control>>();
+  follower = system().spawn([told](driver_follower::pointer) -> driver_follower::behavior_type {
+    return {
+        [told](const run_control& control, const collectives_actor&, const checkpoint_store&) { told->add(control); }};
+  });
+  REQUIRE(join(1, secret) == errc::none);
+  lose_connection();
+  // Nobody hears of this one yet.
+  processes->end({0}, 3, "exit code 3", {"last"});
+  auto beat = worker_beat{run, {1}, {7}, {41}, 5, activity_kind::collective};
+  CHECK(ask<void>(node, beat));
+  connect_another_driver();
+  CHECK(adopt(std::string(64, 'x')).error().code == errc::wrong_secret);
+  CHECK(told->all().empty());
+  CHECK(adopt(secret)->program_path == "/there/opt/train");
+  CHECK(told->wait_for(1) == std::vector{driver});
+  CHECK(heard->ended.wait_for(1) == std::vector{worker_ended{run, {0}, 3, "exit code 3", {"last"}}});
+  CHECK(heard->beats.wait_until_any([&](const node_beat& x) { return x.workers == std::vector{beat}; }));
+  CHECK(lives(1));
+  // A worker that joins later hears of the right one.
+  REQUIRE(start({2}));
+  CHECK(join(2, secret) == errc::none);
+  CHECK(end());
+}
+
+TEST_CASE_FIXTURE(host, "a driver can connect again before its node has noticed anything") {
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  auto before = driver;
+  connect_another_driver();
+  REQUIRE(adopt(secret));
+  // The end of the connection before is no news.
+  caf::anon_send_exit(before, caf::exit_reason::remote_link_unreachable);
+  CHECK(has_ended(before));
+  CHECK(heard->beats.wait_for(heard->beats.all().size() + 2).size() >= 2);
+  CHECK(lives(0));
+}
+
+TEST_CASE_FIXTURE(host, "workers whose driver does not come back end after the grace period") {
+  grace_ms = 300;
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  lose_connection();
+  CHECK(lives(0));
+  CHECK(processes->closed.wait_for(1) == std::vector{run});
+  CHECK_FALSE(lives(0));
+  connect_another_driver();
+  CHECK(adopt(secret).error().code == errc::stale_generation);
+}
+
+TEST_CASE_FIXTURE(host, "a driver that is started anew in the directory of one that is gone finds its workers ended") {
+  const auto next = run_id{"4567"};
+  REQUIRE(open());
+  REQUIRE(ask<workers_started>(node, start_workers{run, {}, {{{0}, {}, 2}}}));
+  lose_connection();
+  const auto offered = [&](const std::string& where) {
+    return ask<node_offer>(node, offer_request{next, protocol_version, where})->free.gpus;
+  };
+  CHECK(offered("host-b:/runs/digits") == 0);
+  CHECK(offered("") == 0);
+  CHECK(offered(directory) == 2);
+  CHECK(lives(0));
+  connect_another_driver();
+  directory = "host-b:/runs/digits";
+  CHECK(open(run_id{"89ab"}));
+  CHECK(lives(0));
+  directory = "host-a:/runs/digits";
+  CHECK(open(next));
+  CHECK_FALSE(lives(0));
+  CHECK(processes->closed.all() == std::vector{run});
+  CHECK(ask<workers_started>(node, start_workers{next, {}, {{{0}, {}, 2}}}));
+}
+
+TEST_CASE_FIXTURE(host, "without a grace period workers end with the connection to their driver") {
+  grace_ms = 0;
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  lose_connection();
+  CHECK(processes->closed.wait_for(1) == std::vector{run});
+  CHECK_FALSE(lives(0));
 }
 
 TEST_CASE_FIXTURE(host, "a driver that is gone before its run is opened leaves nothing behind") {
@@ -344,6 +480,18 @@ TEST_CASE_FIXTURE(host, "a worker that gets no processor is spared, and sampled 
   CHECK(lives(0));
   CHECK(processes->killed_one.all().empty());
   processes->show({0}, 'T');
+  CHECK(heard->ended.wait_for(1).size() == 1);
+}
+
+TEST_CASE_FIXTURE(host, "a silent worker is spared while the node itself gets no processor") {
+  timeout_ms = 600;
+  processes->is_node_starved = true;
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  REQUIRE(join(0, secret) == errc::none);
+  CHECK(processes->sampled.wait_for(4).size() >= 4);
+  CHECK(lives(0));
+  processes->is_node_starved = false;
   CHECK(heard->ended.wait_for(1).size() == 1);
 }
 

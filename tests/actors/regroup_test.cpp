@@ -18,7 +18,7 @@ worker_progress after(std::uint64_t committed, std::uint64_t evaluations = 0) {
 
 regroup_report report_of(std::uint32_t worker, decltype(regroup_report::position) position,
                          std::uint64_t generation = 1) {
-  return {run, {generation}, {worker}, position, {}};
+  return {run, {generation}, {worker}, 0, position, {}};
 }
 
 /// Of a worker that has lost its group, and was in no step.
@@ -536,7 +536,7 @@ TEST_CASE("a joiner of another kind of host is taken in where that is allowed, a
   CHECK_FALSE(group.exact_hosts());
 }
 
-TEST_CASE("joiners that end by themselves, three in a row, are no more replaced until there is new capacity") {
+TEST_CASE("joiners that end by themselves, three in a row, are tried again later, or when there is new capacity") {
   auto group = in_loop(3);
   CHECK(asked_for(group.on_ended(killed(1))) == 1);
   static_cast<void>(gather(group, {0, 2}, 4));
@@ -555,6 +555,10 @@ TEST_CASE("joiners that end by themselves, three in a row, are no more replaced 
   // The next loss of a member is put up with, and does not begin it anew.
   CHECK(asked_for(group.on_ended(killed(2))) == 0);
   static_cast<void>(gather(group, {0}, 5, 2));
+  CHECK(asked_for(group.on_tick(run_time{} + 1h)) == 0);
+  CHECK(asked_for(group.on_tick(run_time{} + 1h + 4s)) == 0);
+  CHECK(asked_for(group.on_tick(run_time{} + 1h + 5s)) == 2);
+  CHECK(asked_for(crashes(7)) == 0);
   CHECK(asked_for(group.on_capacity()) == 2);
   CHECK(asked_for(crashes(6)) == 2);
 }

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 using namespace troupe;
 using namespace troupe::actors;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -44,7 +46,7 @@ worker_finished finished_by(std::uint32_t worker, error reason = {}, std::uint64
 }
 
 regroup_report report_of(std::uint32_t worker) {
-  return {run, {1}, {worker}, worker_position::elsewhere{}, {}};
+  return {run, {1}, {worker}, 0, worker_position::elsewhere{}, {}};
 }
 
 worker_ended ended(std::uint32_t worker, std::string how = "exit code 0") {
@@ -56,10 +58,10 @@ const auto user_bug = error{errc::user_error, "rank 1 after step 3: out of range
 
 /// What a list of actions says, by the kinds' names.
 std::vector<std::string> kinds(const run_actions& actions) {
-  static const char* names[] = {"begin",   "begin joiner", "accept",      "accept joiner", "refuse",  "refuse one",
-                                "command", "stage",        "end staging", "skip loop",     "abort",   "abort group",
-                                "hold",    "form",         "start",       "fence",         "restart", "release one",
-                                "release", "warn",         "conclude"};
+  static const char* names[] = {"begin",       "begin joiner", "accept",      "accept joiner", "refuse",  "refuse one",
+                                "command",     "stage",        "end staging", "skip loop",     "abort",   "abort group",
+                                "hold",        "form",         "start",       "fence",         "give up", "restart",
+                                "release one", "release",      "warn",        "conclude"};
   std::vector<std::string> result;
   for (const auto& each : actions) {
     result.emplace_back(names[each.what.index()]);
@@ -96,6 +98,18 @@ run_coordinator training(std::uint32_t workers) {
   join_all(result, workers);
   for (std::uint32_t i = 0; i < workers; ++i)
     REQUIRE(kinds(result.on_plan(plan_of(i))) == (i + 1 == workers ? list{"accept"} : list{}));
+  REQUIRE(result.training());
+  return result;
+}
+
+/// One that survives failures, in training.
+run_coordinator survivor(std::uint32_t workers, std::uint32_t per_node = 2) {
+  auto settings = settings_for(workers, per_node);
+  settings.failure = {};
+  auto result = run_coordinator{settings};
+  join_all(result, workers);
+  for (std::uint32_t i = 0; i < workers; ++i)
+    std::ignore = result.on_plan(plan_of(i));
   REQUIRE(result.training());
   return result;
 }
@@ -418,6 +432,102 @@ TEST_CASE("losing all nodes ends the run") {
   CHECK(kinds(run.on_node_lost(0, "n")) == list{"abort"});
   CHECK(kinds(run.on_node_lost(1, "m")) == list{"conclude"});
   CHECK(run.failures().size() == 4);
+}
+
+const auto start = run_coordinator::time{};
+
+TEST_CASE("a lost host is one failure, however many workers it had") {
+  auto settings = settings_for(8, 4);
+  settings.failure.max_failures = 1;
+  settings.failure.replace_lost = false;
+  auto run = run_coordinator{settings};
+  join_all(run, 8);
+  for (std::uint32_t i = 0; i < 8; ++i)
+    std::ignore = run.on_plan(plan_of(i));
+  CHECK(kinds(run.on_node_lost(1, "m", start)) == list{"abort group"});
+  CHECK(run.failures().size() == 4);
+  CHECK(run.goes_on());
+  CHECK(kinds(run.on_ended(ended(0, "killed"), start)) == list{"abort"});
+}
+
+TEST_CASE("a silent node is given up if others have the state, and one failure for each of its workers is reported") {
+  auto run = survivor(4);
+  CHECK(kinds(run.on_nodes_silent({{1, "node m is silent"}}, start + 1s)) == list{"give up", "abort group", "start"});
+  REQUIRE(run.failures().size() == 2);
+  CHECK(run.failures()[0].reason.code == errc::node_lost);
+  CHECK(says(run.failures()[1].reason, "node m is silent, and with it worker 3"));
+  CHECK_FALSE(run.awaits_nodes());
+  CHECK(run.on_node_answers(1, start + 2s).empty());
+}
+
+TEST_CASE("nothing happens to silent workers that alone have the state, and they go on when they answer") {
+  auto run = survivor(2);
+  auto actions = run.on_nodes_silent({{0, "node n is silent"}}, start + 1s);
+  REQUIRE(kinds(actions) == list{"hold"});
+  CHECK(std::get<hold>(actions[0].what).why == hold::cause::unreachable);
+  CHECK(actions[0].why.find("300 s (failure.unreachable_after)") != std::string::npos);
+  CHECK(run.awaits_nodes());
+  CHECK(run.on_tick(start + 300s).empty());
+  CHECK(kinds(run.on_node_answers(0, start + 300s)) == list{"warn"});
+  CHECK(run.on_node_answers(0, start + 300s).empty());
+  CHECK(run.training());
+  CHECK(run.failures().empty());
+  CHECK(run.on_tick(start + 1000s).empty());
+}
+
+TEST_CASE("a run starts again when those who alone have the state do not answer for long, but not before") {
+  auto run = survivor(4);
+  CHECK(kinds(run.on_nodes_silent({{0, "node n is silent"}}, start)) == list{"give up", "abort group", "start"});
+  CHECK(kinds(run.on_nodes_silent({{1, "node m is silent"}}, start + 1s)) == list{"hold"});
+  CHECK(run.on_tick(start + 300s).empty());
+  CHECK(kinds(run.on_tick(start + 301s)) == list{"give up", "restart"});
+}
+
+TEST_CASE("nodes that fall silent together are waited for together, and the first that answers goes on alone") {
+  auto run = survivor(4);
+  const auto silent = run.on_nodes_silent({{0, "node n is silent"}, {1, "node m is silent"}}, start);
+  CHECK(kinds(silent) == list{"hold", "hold"});
+  CHECK(kinds(run.on_node_answers(0, start + 5s)) == list{"warn"});
+  // The other is about to answer, too, or not.
+  CHECK(run.on_tick(start + 6s).empty());
+  CHECK(kinds(run.on_tick(start + 7s)) == list{"give up", "abort group", "start"});
+  CHECK(run.goes_on());
+}
+
+TEST_CASE("joiners that have not applied a step yet are not known to have the state") {
+  auto run = survivor(2, 1);
+  CHECK(kinds(run.on_ended(ended(1, "killed"), start)) == list{"abort group", "start"});
+  run.on_started({{{2}, {1}, 1, 0, 1}}, start);
+  CHECK(kinds(run.on_ready(ready_of(2))) == list{"begin joiner"});
+  auto report = report_of(0);
+  report.position = worker_position::between_steps{{{5}, 0, {}}};
+  CHECK(kinds(run.on_report(report, start)) == list{"form"});
+  auto joiner = regroup_report{::run, {}, {2}, 0, worker_position::without_state{}, {}};
+  CHECK(kinds(run.on_report(joiner, start)) == list{"command"});
+  report.generation = {2};
+  REQUIRE(kinds(run.on_report(report, start + 1s)) == list{"form"});
+  // Worker 0 sends it the state, and falls silent.
+  CHECK(kinds(run.on_nodes_silent({{0, "node n is silent"}}, start + 2s)) == list{"hold"});
+  CHECK(run.on_tick(start + 3s).empty());
+  // It has come through.
+  run.on_applied({2}, {6});
+  CHECK(kinds(run.on_tick(start + 4s)) == list{"give up", "abort group", "start"});
+}
+
+TEST_CASE("a silent node at the start is waited for, as a slow one is") {
+  auto run = run_coordinator{settings_for(2)};
+  CHECK(kinds(run.on_nodes_silent({{0, "node n is silent"}}, start)) == list{"warn"});
+  CHECK(kinds(run.on_node_answers(0, start + 5s)) == list{"warn"});
+  join_all(run, 2);
+}
+
+TEST_CASE("nobody waits for a silent node whose workers have returned, or whose results are known") {
+  auto run = survivor(4);
+  CHECK(run.on_finished(finished_by(0), start).empty());
+  CHECK(kinds(run.on_nodes_silent({{1, "node m is silent"}}, start)) == list{"give up", "abort group"});
+  auto late = releasing(4);
+  CHECK(late.on_nodes_silent({{0, "node n is silent"}}, start).empty());
+  CHECK(late.on_tick(start + 1000s).empty());
 }
 
 TEST_CASE("a stop in training is a command, sent once, and the run ends as stopped") {

@@ -1,12 +1,12 @@
 #include <troupe/actors/run_directory.hpp>
 
+#include "memory_file_system.hpp"
 #include "scratch.hpp"
 
 #include <doctest/doctest.h>
 
 #include <csignal>
 #include <cstdio>
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,29 +30,6 @@ run_config config_in(const fs::path& storage, resume_mode resume = resume_mode::
 bool says(const error& reason, const std::string& part) {
   return reason.message.find(part) != std::string::npos;
 }
-
-/// A file system of 16 KiB, where this may be mounted.
-class small_file_system {
- public:
-  explicit small_file_system(fs::path path) : path_(std::move(path)) {
-    mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=16k") == 0;
-  }
-  ~small_file_system() {
-    if (mounted_)
-      ::umount2(path_.c_str(), MNT_DETACH);
-  }
-  small_file_system(const small_file_system&) = delete;
-  small_file_system& operator=(const small_file_system&) = delete;
-
-  [[nodiscard]] bool mounted() const noexcept { return mounted_; }
-  [[nodiscard]] bool make_read_only() const {
-    return ::mount("tmpfs", path_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr) == 0;
-  }
-
- private:
-  fs::path path_;
-  bool mounted_ = false;
-};
 
 metrics_batch batch_of(std::uint32_t rank, std::initializer_list<std::uint64_t> steps) {
   metrics_batch result;
@@ -169,7 +146,7 @@ TEST_CASE("a storage path that is a file is refused with the path and what to do
 
 TEST_CASE("a read-only storage path is refused with what to do") {
   auto scratch = scratch_directory{};
-  auto small = small_file_system{scratch.path()};
+  auto small = testing::memory_file_system{scratch.path(), "size=16k"};
   if (!small.mounted() || !small.make_read_only()) {
     std::puts("SKIP: file systems may not be mounted here");
     return;
@@ -183,7 +160,7 @@ TEST_CASE("a read-only storage path is refused with what to do") {
 
 TEST_CASE("a full storage path is refused with what to do, and losing lines to it ends nothing") {
   auto scratch = scratch_directory{};
-  auto small = small_file_system{scratch.path()};
+  auto small = testing::memory_file_system{scratch.path(), "size=16k"};
   if (!small.mounted()) {
     std::puts("SKIP: file systems may not be mounted here");
     return;
@@ -192,12 +169,21 @@ TEST_CASE("a full storage path is refused with what to do, and losing lines to i
     auto directory = run_directory::open(config_in(scratch.path()));
     REQUIRE(directory);
     REQUIRE(directory->rewind({0}));
+    auto failed = 0;
     for (std::uint64_t step = 1; step < 500; ++step)
-      directory->append(batch_of(0, {step}), 1);
+      failed += directory->append(batch_of(0, {step}), 1) ? 0 : 1;
+    CHECK(failed > 100);
+    CHECK(directory->take_dropped() == 0);
+    // Whole lines, from the first on, without a gap.
+    const auto there = steps_in(directory->root() / "metrics.jsonl");
+    REQUIRE(there.size() > 10);
+    for (std::uint64_t i = 0; i < there.size(); ++i)
+      CHECK(there[i] == i + 1);
     auto written = directory->write_result({});
     REQUIRE_FALSE(written);
     CHECK(written.error().code == errc::io_error);
   }
+  overwrite_file(scratch.path() / "filler", std::string(65536, '.'));
   auto again = run_directory::open(config_in(scratch.path()));
   REQUIRE_FALSE(again);
   CHECK(again.error().code == errc::io_error);
@@ -205,12 +191,40 @@ TEST_CASE("a full storage path is refused with what to do, and losing lines to i
   CHECK(says(again.error(), "make capacity"));
 }
 
+TEST_CASE("rewinding that fails can be tried again, and loses nothing") {
+  auto scratch = scratch_directory{};
+  auto disk = testing::memory_file_system{scratch.path(), "size=1m"};
+  if (!disk.mounted()) {
+    std::puts("SKIP: file systems may not be mounted here");
+    return;
+  }
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->rewind({0}));
+  CHECK(directory->append(batch_of(0, {1, 2}), 1));
+  {
+    const auto filler = scratch.path() / "filler";
+    overwrite_file(filler, std::string(std::size_t{2} << 20, '.'));
+    for (std::uint64_t step = 3; step < 200; ++step)
+      std::ignore = directory->append(batch_of(0, {step}), 1);
+    const auto failed = directory->rewind({150});
+    REQUIRE_FALSE(failed);
+    CHECK(failed.error().code == errc::io_error);
+    fs::remove(filler);
+  }
+  REQUIRE(directory->rewind({150}));
+  const auto there = steps_in(directory->root() / "metrics.jsonl");
+  REQUIRE(there.size() == 150);
+  for (std::uint64_t i = 0; i < there.size(); ++i)
+    CHECK(there[i] == i + 1);
+}
+
 TEST_CASE("metrics and ledger are one line for each report") {
   auto scratch = scratch_directory{};
   auto directory = run_directory::open(config_in(scratch.path()));
   REQUIRE(directory);
   REQUIRE(directory->rewind({0}));
-  directory->append(batch_of(1, {4, 5}), 4711);
+  CHECK(directory->append(batch_of(1, {4, 5}), 4711));
   auto metrics = read_file(directory->root() / "metrics.jsonl");
   CHECK(
       metrics ==
@@ -227,7 +241,7 @@ TEST_CASE("a run without a ledger has no file of it") {
   REQUIRE(directory->rewind({0}));
   auto batch = batch_of(0, {1});
   batch.ledger.clear();
-  directory->append(batch, 1);
+  CHECK(directory->append(batch, 1));
   CHECK_FALSE(fs::exists(directory->root() / "ledger.jsonl"));
 }
 
@@ -239,8 +253,8 @@ TEST_CASE(
     auto directory = run_directory::open(config_in(scratch.path()));
     REQUIRE(directory);
     REQUIRE(directory->rewind({0}));
-    directory->append(batch_of(0, {1, 2, 3, 4}), 1);
-    directory->append(batch_of(1, {1, 2, 3}), 1);
+    CHECK(directory->append(batch_of(0, {1, 2, 3, 4}), 1));
+    CHECK(directory->append(batch_of(1, {1, 2, 3}), 1));
   }
   auto text = read_file(root / "metrics.jsonl");
   overwrite_file(root / "metrics.jsonl", text + "17\n\n\"text\"\n{\"step\":\"one\"}\n{\"rank\":0}\n{\"step\":2,\"ra");
@@ -249,7 +263,7 @@ TEST_CASE(
   REQUIRE(directory->rewind({2}));
   CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 1, 2});
   CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 1, 2});
-  directory->append(batch_of(0, {3}), 1);
+  CHECK(directory->append(batch_of(0, {3}), 1));
   CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 1, 2, 3});
   CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 1, 2, 3});
 }
@@ -267,9 +281,9 @@ TEST_CASE("what the workers wrote is kept, one file for each") {
   auto scratch = scratch_directory{};
   auto directory = run_directory::open(config_in(scratch.path()));
   REQUIRE(directory);
-  directory->append_output({{}, {1}, {"one", "\xff"}});
-  directory->append_output({{}, {0}, {"zero"}});
-  directory->append_output({{}, {1}, {"two"}});
+  CHECK(directory->append_output({{}, {1}, 0, {"one", "\xff"}}));
+  CHECK(directory->append_output({{}, {0}, 0, {"zero"}}));
+  CHECK(directory->append_output({{}, {1}, 0, {"two"}}));
   CHECK(read_file(directory->root() / "logs" / "worker-1.log") == "one\n\xff\ntwo\n");
   CHECK(read_file(directory->root() / "logs" / "worker-0.log") == "zero\n");
 }

@@ -147,3 +147,27 @@ TEST_CASE("checkpoints are counted by their outcome; a failed one leaves the lat
   CHECK(record.result().checkpoints == checkpoint_counts{1, 2, 1});
   CHECK(record.result().latest_checkpoint == "step-2");
 }
+
+TEST_CASE("a run whose last checkpoint failed has failed, unless only an earlier one did") {
+  checkpoint_outcome bad;
+  bad.step = {3};
+  bad.reason = {errc::io_error, "full"};
+  const auto ends_after = [&](std::uint64_t last_step) {
+    auto record = record_of(1);
+    record.on_checkpoint(bad);
+    record.conclude(run_status::completed, {});
+    record.set_final_state({}, "abc", {last_step});
+    return record.finish(start);
+  };
+  CHECK(ends_after(3).status == run_status::failed);
+  CHECK(ends_after(3).reason == error{errc::io_error, "the last checkpoint, of step 3, could not be taken: full"});
+  CHECK(ends_after(4).status == run_status::completed);
+  auto record = record_of(1);
+  record.on_checkpoint(bad);
+  auto good = bad;
+  good.reason = {};
+  record.on_checkpoint(good);
+  record.conclude(run_status::stopped, {errc::stopped, "as asked"});
+  record.set_final_state({}, "abc", {3});
+  CHECK(record.finish(start).status == run_status::stopped);
+}

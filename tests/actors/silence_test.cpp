@@ -20,7 +20,7 @@ process_sample later(char state, std::chrono::milliseconds cpu, std::chrono::mil
 }
 
 silence_verdict judge(const process_sample& now, std::chrono::milliseconds silent_for = 1600ms) {
-  return judge_silence(before, now, silent_for, timeout);
+  return judge_silence({before, now}, {before, later('S', 10ms, 0ms)}, silent_for, timeout);
 }
 
 } // namespace
@@ -98,16 +98,16 @@ TEST_CASE("where the kernel does not count waits, the state alone shows starvati
     return x;
   };
   for (const auto& first : {before, no_waits(before)}) {
-    CHECK(judge_silence(first, no_waits(later('R', 0ms, 0ms)), 1600ms, timeout).cause ==
+    CHECK(judge_silence({first, no_waits(later('R', 0ms, 0ms))}, {}, 1600ms, timeout).cause ==
           silence_cause::alive_but_starved);
-    CHECK(judge_silence(first, no_waits(later('S', 0ms, 0ms)), 1600ms, timeout).cause == silence_cause::hung);
+    CHECK(judge_silence({first, no_waits(later('S', 0ms, 0ms))}, {}, 1600ms, timeout).cause == silence_cause::hung);
   }
 }
 
 TEST_CASE("waits that one look alone has are not compared") {
   auto first = before;
   first.run_delay.reset();
-  CHECK(judge_silence(first, later('S', 0ms, 0ms), 1600ms, timeout).cause == silence_cause::hung);
+  CHECK(judge_silence({first, later('S', 0ms, 0ms)}, {}, 1600ms, timeout).cause == silence_cause::hung);
 }
 
 TEST_CASE("threads that have ended take their waits with them, which is no sign of anything") {
@@ -116,7 +116,21 @@ TEST_CASE("threads that have ended take their waits with them, which is no sign 
 
 TEST_CASE("without a first look, who is ready to run gets another one") {
   auto now = process_sample{start, 'R', 10s, 5s};
-  CHECK_FALSE(judge_silence(now, now, 1600ms, timeout).fenced);
+  CHECK_FALSE(judge_silence({now, now}, {}, 1600ms, timeout).fenced);
   now.state = 'S';
-  CHECK(judge_silence(now, now, 1600ms, timeout).fenced);
+  CHECK(judge_silence({now, now}, {}, 1600ms, timeout).fenced);
+}
+
+TEST_CASE("a process is spared while its node gets no processor, and may not have heard it") {
+  const auto silent = later('S', 0ms, 0ms);
+  const auto busy = sample_pair{before, later('R', 20ms, 1200ms)};
+  auto verdict = judge_silence({before, silent}, busy, 1600ms, timeout);
+  CHECK(verdict.cause == silence_cause::alive_but_starved);
+  CHECK_FALSE(verdict.fenced);
+  CHECK(verdict.reason == "sleeps and does not answer, but its node has waited for a processor for 1.2 of 1.4 s");
+  CHECK(judge_silence({before, silent}, busy, spared_timeouts * timeout, timeout).fenced);
+  CHECK(judge_silence({before, later('T', 0ms, 0ms)}, busy, 1600ms, timeout).cause == silence_cause::stopped);
+  // It runs while it looks at itself.
+  const auto idle = sample_pair{before, later('R', 20ms, 100ms)};
+  CHECK(judge_silence({before, silent}, idle, 1600ms, timeout).cause == silence_cause::hung);
 }

@@ -26,17 +26,17 @@ run_plan plan_of(std::uint32_t worker, std::uint64_t generation, std::uint32_t l
 }
 
 regroup_report report_of(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation) {
-  return {run, {generation}, {worker}, worker_position::between_steps{{{committed}, 1, 0}}, {}};
+  return {run, {generation}, {worker}, 0, worker_position::between_steps{{{committed}, 1, 0}}, {}};
 }
 
 regroup_report asks_for_place(std::uint32_t worker, std::uint64_t staging = 0) {
-  return {run, {}, {worker}, worker_position::without_state{staging}, {}};
+  return {run, {}, {worker}, 0, worker_position::without_state{staging}, {}};
 }
 
 /// Of a joiner that has followed the others to their boundary.
 regroup_report has_followed(std::uint32_t worker, std::uint64_t committed, std::uint64_t generation,
                             std::uint64_t staging) {
-  return {run, {generation}, {worker}, worker_position::caught_up{{{committed}, 1, 0}, staging}, {}};
+  return {run, {generation}, {worker}, 0, worker_position::caught_up{{{committed}, 1, 0}, staging}, {}};
 }
 
 caught_up level(std::uint32_t worker, std::uint64_t generation, std::uint64_t staging, std::uint64_t step) {

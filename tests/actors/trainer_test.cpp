@@ -834,6 +834,41 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its
   CHECK(result.workers[2].node == "10.0.0.0:4000");
 }
 
+TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the state is waited for, and they go on") {
+  open(part::until_stopped);
+  config.scaling.placement = placement_strategy::strict_pack;
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    nodes[0]->freeze();
+    CHECK(is_said("node 10.0.0.0:4000 has said nothing for"));
+    CHECK(is_said("the run waits for it"));
+    nodes[0]->thaw();
+    CHECK(is_said("a node answers again"));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.restarts == 0);
+  CHECK(result.failures.empty());
+  CHECK(result.generations.empty());
+  CHECK(nodes[0]->killed_one.all().empty());
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the state is given up in the end") {
+  open(part::trains);
+  cast(0, part::until_stopped);
+  cast(1, part::until_stopped);
+  config.failure.unreachable_after = std::chrono::milliseconds{500};
+  config.scaling.placement = placement_strategy::strict_pack;
+  auto result = fit_and([&](const trainer_actor&) {
+    nodes[0]->freeze();
+    CHECK(is_said("the run waits for it"));
+    CHECK(is_said("the run starts again from its latest checkpoint"));
+    nodes[0]->thaw();
+  });
+  CHECK(result.status == run_status::completed);
+  CHECK(result.restarts == 1);
+  CHECK(result.workers.size() == 4);
+}
+
 TEST_CASE_FIXTURE(trainer_fixture,
                   "a node that was given up and speaks again ends what it has, and takes new workers") {
   open(part::waits_for_help);

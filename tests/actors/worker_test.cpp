@@ -42,13 +42,16 @@ class fake_node_of_workers : public node_actor::base {
         [](const open_run&, const run_control&, const collectives_actor&, const checkpoint_store&) {
           return run_opened{};
         },
+        [](const adopt_run&, const run_control&, const collectives_actor&, const checkpoint_store&) {
+          return run_opened{};
+        },
         [](const start_workers&) { return workers_started{}; },
         [](const kill_worker&) {},
         [this](const worker_beat& beat) { beats_->add(beat); },
         [](const drain_request&) {},
         [](const end_run&) {},
         [](const join_request&) { return join_challenge{}; },
-        [](const join_proof&) -> caf::result<run_control, collectives_actor, checkpoint_store> {
+        [](const join_proof&, const driver_follower&) -> caf::result<run_control, collectives_actor, checkpoint_store> {
           return to_caf({errc::wrong_secret, "nobody joins here"});
         },
     };

@@ -16,6 +16,7 @@
 #define openssl_passphrase not_in_caf_1_1_passphrase
 #define openssl_capath not_in_caf_1_1_capath
 #define openssl_cafile not_in_caf_1_1_cafile
+#define cli_helptext_printed not_in_caf_1_1_helptext_printed
 
 #include <caf/all.hpp>
 #include <caf/io/all.hpp>
@@ -26,4 +27,5 @@
 #undef openssl_passphrase
 #undef openssl_capath
 #undef openssl_cafile
+#undef cli_helptext_printed
 #undef TROUPE_READING_CAF

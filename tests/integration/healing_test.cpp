@@ -213,6 +213,36 @@ TEST_CASE("a frozen node is given up, and used again when it answers") {
   CHECK(t.here.result("twin")["state_sha256"] == result["state_sha256"]);
 }
 
+TEST_CASE("a run whose only node is frozen goes on with the same workers when it answers") {
+  trial t;
+  const auto wanted = t.undisturbed();
+  auto node = t.here.start_node();
+  // Its workers train on, and wait only for the driver; or they stop, too.
+  for (const auto freezes_workers : {false, true}) {
+    CAPTURE(freezes_workers);
+    const auto name = std::string{freezes_workers ? "frozen" : "silent"};
+    auto driver = t.here.start(t.arguments(name, {"--workers", "2", "--nodes", node.address}));
+    t.here.await_step(driver, name);
+    const auto workers = freezes_workers ? t.here.workers() : std::vector<pid_t>{};
+    node.process.signal(SIGSTOP);
+    for (auto pid : workers)
+      ::kill(pid, SIGSTOP);
+    t.here.await(driver, [&] { return contains(driver.err(), "the run waits for it"); });
+    for (auto pid : workers)
+      ::kill(pid, SIGCONT);
+    node.process.signal(SIGCONT);
+    auto status = driver.wait();
+    INFO(driver.err());
+    REQUIRE(status == exit_status{0, {}});
+    CHECK(contains(driver.err(), "answers again"));
+    auto result = t.here.result(name);
+    CHECK(result["state_sha256"] == wanted);
+    CHECK(result["restarts"] == 0);
+    CHECK(result["failures"].empty());
+    CHECK(result["generations"].empty());
+  }
+}
+
 TEST_CASE("a node that receives SIGTERM hands over its workers, and no step is computed twice") {
   trial t;
   const auto wanted = t.undisturbed();

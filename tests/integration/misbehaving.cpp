@@ -27,7 +27,16 @@ void dawdle(troupe::train_context& ctx) {
   }
 }
 
+/// Prints 100 MB as fast as it can.
+void flood() {
+  const auto line = std::string(99, '.') + "\n";
+  for (int i = 0; i < 1'000'000; ++i)
+    std::fputs(line.c_str(), stdout);
+}
+
 void misbehave(troupe::train_context& ctx, const std::string& how) {
+  if (how == "flood")
+    flood();
   if (how == "dawdle")
     dawdle(ctx);
   // Longer than a collective operation may take, but shorter than a rank may compute.

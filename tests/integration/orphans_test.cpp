@@ -56,9 +56,9 @@ struct two_nodes {
 
 } // namespace
 
-TEST_CASE("a killed driver takes its workers with it, and its nodes serve the next run") {
+TEST_CASE("a killed driver without a grace period takes its workers with it, and its nodes serve the next run") {
   two_nodes trial;
-  auto driver = trial.start("killed");
+  auto driver = trial.start("killed", {"--driver-grace", "0"});
   auto workers = watch_all(trial.here.workers());
   driver.signal(SIGKILL);
   CHECK(driver.wait() == exit_status{{}, SIGKILL});
@@ -67,6 +67,37 @@ TEST_CASE("a killed driver takes its workers with it, and its nodes serve the ne
   CHECK(trial.one.process.running());
   CHECK(trial.two.process.running());
   trial.check_service(trial.one.address + "," + trial.two.address);
+}
+
+TEST_CASE("the workers of a killed driver live on for the grace period, and then end") {
+  two_nodes trial;
+  auto driver = trial.start("killed", {"--driver-grace", "2"});
+  const auto workers = watch_all(trial.here.workers());
+  driver.signal(SIGKILL);
+  driver.wait();
+  trial.here.await(trial.one.process, [&] { return contains(trial.one.process.err(), "its workers go on"); });
+  CHECK(trial.here.workers().size() == 4);
+  CHECK(all_end(workers, std::chrono::milliseconds{10'000}));
+  CHECK(trial.here.workers_vanish());
+  trial.check_service(trial.one.address + "," + trial.two.address);
+}
+
+TEST_CASE("a driver that is killed and started again at once ends the workers of the one before, and resumes") {
+  two_nodes trial;
+  auto driver = trial.start("again", {"--checkpoint-every", "20", "--driver-grace", "600"});
+  trial.here.await(driver, [&] { return !trial.here.checkpoints("again").empty(); });
+  const auto orphans = watch_all(trial.here.workers());
+  driver.signal(SIGKILL);
+  driver.wait();
+  auto next = trial.here.start(trial.arguments("again", for_long("4", {"--checkpoint-every", "20"})));
+  trial.here.await(next, [&] { return trial.here.workers().size() == 4 && trial.here.last_step("again") > 40; });
+  CHECK(all_end(orphans, std::chrono::milliseconds{10'000}));
+  next.signal(SIGTERM);
+  CHECK(next.wait() == exit_status{143, {}});
+  const auto result = trial.here.result("again");
+  CHECK(result["resumed_from_step"] >= 20);
+  CHECK(result["checkpoints"]["failed"] == 0);
+  CHECK(trial.here.workers_vanish());
 }
 
 TEST_CASE("a killed node without allowed failures ends its workers and the run, whose result names the node") {
@@ -176,7 +207,9 @@ TEST_CASE("two runs share a node, and the end of one does not affect the other")
   scratch_runs here;
   auto node = here.start_node();
   auto arguments = for_long("2", {"--nodes", node.address});
-  auto first = here.start(here.charlm("first", arguments));
+  auto alone = arguments;
+  alone.insert(alone.end(), {"--driver-grace", "0"});
+  auto first = here.start(here.charlm("first", alone));
   auto second = here.start(here.charlm("second", arguments));
   here.await_step(first, "first");
   here.await_step(second, "second");

@@ -110,10 +110,11 @@ class system_host {
 class idle_launcher : public actors::process_launcher {
  public:
   expected<std::string> open(const open_run&) override { return "/none"; }
-  expected<std::uint32_t> start(const actors::launch_request&) override { return 0u; }
+  void start(const actors::launch_request&) override {}
   void kill(const run_id&) override {}
   void kill(const run_id&, worker_id) override {}
   expected<actors::process_sample> sample(const run_id&, worker_id) override { return actors::process_sample{}; }
+  expected<actors::process_sample> sample_node() override { return actors::process_sample{}; }
   void close(const run_id&) override {}
 };
 
@@ -121,7 +122,7 @@ class idle_launcher : public actors::process_launcher {
 class listening_node {
  public:
   explicit listening_node(const std::optional<tls_files>& keys, const std::string& host = "here")
-      : host_(keys), node_(actors::spawn_node(host_.get(), {host, "127.0.0.1", {4, 0}, {}}, [](auto) {
+      : host_(keys), node_(actors::spawn_node(host_.get(), {host, "127.0.0.1", {4, 0}, {}}, [](const auto&) {
           return std::make_unique<idle_launcher>();
         })) {
     auto port = publish(node_, {"127.0.0.1", 0});
@@ -148,6 +149,8 @@ actors::node_actor::behavior_type echoing_node() {
       },
       [=](const open_run&, const actors::run_control&, const actors::collectives_actor&,
           const actors::checkpoint_store&) -> caf::result<run_opened> { return nothing(); },
+      [=](const adopt_run&, const actors::run_control&, const actors::collectives_actor&,
+          const actors::checkpoint_store&) -> caf::result<run_opened> { return nothing(); },
       [=](const start_workers&) -> caf::result<workers_started> { return nothing(); },
       [=](const kill_worker&) -> caf::result<void> { return nothing(); },
       [=](const worker_beat&) -> caf::result<void> { return nothing(); },
@@ -156,7 +159,8 @@ actors::node_actor::behavior_type echoing_node() {
       [](const join_request& request) {
         return join_challenge{request.nonce, ""};
       },
-      [=](const join_proof&) -> caf::result<actors::run_control, actors::collectives_actor, actors::checkpoint_store> {
+      [=](const join_proof&, const actors::driver_follower&)
+          -> caf::result<actors::run_control, actors::collectives_actor, actors::checkpoint_store> {
         return nothing();
       },
   };
@@ -380,7 +384,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
     system_host here{files.keys()};
     auto node = connect(here.get(), nobody, hang_limit);
     REQUIRE(!node);
-    CHECK(node.error().code == errc::unreachable);
+    CHECK(node.error().code == errc::connection_refused);
     CHECK(mentions(node.error(), "refused"));
     CHECK(mentions(node.error(), "is caf-node running there"));
   }
@@ -603,7 +607,7 @@ TEST_CASE("unpublishing a port closes it and all pending connections") {
   system_host here{keys};
   auto node = connect(here.get(), {"127.0.0.1", *port}, hang_limit);
   REQUIRE(!node);
-  CHECK(node.error().code == errc::unreachable);
+  CHECK(node.error().code == errc::connection_refused);
   caf::anon_send_exit(echo, caf::exit_reason::user_shutdown);
 }
 

@@ -648,22 +648,35 @@ namespace {
 struct launch_journal {
   std::mutex mutex;
   std::condition_variable changed;
+  std::map<worker_id, expected<std::uint32_t>> pids;
   std::map<worker_id, std::vector<std::string>> lines;
   std::map<worker_id, std::string> ends;
 
   actors::launcher_events events() {
-    return {.output =
-                [this](worker_output event) {
+    return {.started =
+                [this](actors::launch_outcome event) {
+                  auto lock = std::lock_guard{mutex};
+                  pids.emplace(event.worker, std::move(event.pid));
+                  changed.notify_all();
+                },
+            .output =
+                [this](const worker_output& event) {
                   auto lock = std::lock_guard{mutex};
                   auto& known = lines[event.worker];
                   known.insert(known.end(), event.lines.begin(), event.lines.end());
                 },
             .ended =
-                [this](worker_ended event) {
+                [this](const worker_ended& event) {
                   auto lock = std::lock_guard{mutex};
                   ends[event.worker] = event.description;
                   changed.notify_all();
                 }};
+  }
+
+  expected<std::uint32_t> wait_for_pid(worker_id worker) {
+    auto lock = std::unique_lock{mutex};
+    REQUIRE(changed.wait_for(lock, hang_limit, [&] { return pids.contains(worker); }));
+    return pids.at(worker);
   }
 
   void wait_for_ends(std::size_t count) {
@@ -693,7 +706,8 @@ struct launch {
   }
 
   void start(std::uint32_t worker, std::vector<std::string> arguments) {
-    auto pid = launcher->start({some_run, {worker}, "", std::move(arguments), {}, {}});
+    launcher->start({some_run, {worker}, "", std::move(arguments), {}, {}});
+    const auto pid = journal.wait_for_pid({worker});
     REQUIRE_MESSAGE(pid.has_value(), pid.error().message);
   }
 };

@@ -166,6 +166,32 @@ TEST_CASE("a ledger entry alone is flushed") {
   CHECK(sum_of(driver.batches()).ledger == up_to(1));
 }
 
+TEST_CASE("another rank waits for a moment only, and what was reported before keeps its own") {
+  gated_driver driver;
+  driver.open(false);
+  metrics_pusher pusher{driver, head()};
+  pusher.report(row(1));
+  driver.wait_for_begun(1);
+  pusher.report(row(2));
+  pusher.applied(step_id{2});
+  pusher.set_rank(rank_id{5});
+  pusher.set_rank(rank_id{6});
+  pusher.report(row(3));
+  pusher.applied(step_id{3});
+  driver.open();
+  pusher.flush();
+  const auto batches = driver.batches();
+  REQUIRE(batches.size() == 3);
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    CHECK(batches[i].number == i + 1);
+    CHECK(batches[i].rows == std::vector{row(i + 1)});
+  }
+  CHECK(batches[1].rank == rank_id{2});
+  CHECK(batches[1].applied == step_id{2});
+  CHECK(batches[2].rank == rank_id{6});
+  CHECK(batches[2].applied == step_id{3});
+}
+
 TEST_CASE("a driver that does not answer makes nobody wait; what is too much is given up and counted") {
   gated_driver driver;
   driver.open(false);

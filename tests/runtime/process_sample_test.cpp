@@ -144,7 +144,7 @@ process_sample look_until_state(pid_t pid, char state) {
 }
 
 silence_cause cause(const process_sample& before, const process_sample& now) {
-  return judge_silence(before, now, 2s, 1500ms).cause;
+  return actors::judge_silence({before, now}, {}, 2s, 1500ms).cause;
 }
 
 } // namespace
@@ -283,7 +283,7 @@ TEST_CASE("a process whose processor is used by others is judged starved") {
   auto now = look_until(starved.pid(), [&](const process_sample& x) {
     return x.when >= before.when + 300ms && cause(before, x) == silence_cause::alive_but_starved;
   });
-  MESSAGE("the process " << judge_silence(before, now, 2s, 1500ms).reason);
+  MESSAGE("the process " << actors::judge_silence({before, now}, {}, 2s, 1500ms).reason);
   starved.stop();
   CHECK(cause(before, look(starved.pid())) == silence_cause::stopped);
 }

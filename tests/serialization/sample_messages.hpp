@@ -138,6 +138,7 @@ inline regroup_report sample_report() {
   result.run = sample_run;
   result.generation = {7};
   result.worker = {3};
+  result.number = 6;
   // The first alternative of a variant says least of itself.
   result.position = worker_position::in_step{{{41}, 5, 2}, true};
   result.reason = {errc::aborted, "lost rank 1"};
@@ -183,9 +184,11 @@ template <class Visitor>
 void for_each_message(Visitor visit) {
   auto reason = error{errc::damaged, "what, where, and what to do"};
   visit("error", reason);
-  visit("offer_request", offer_request{sample_run, 9});
+  visit("offer_request", offer_request{sample_run, 9, "host-a:/runs/digits"});
   visit("node_offer", node_offer{"host-a", "10.0.0.7:4000", 4711, {16, 2}});
-  visit("open_run", open_run{sample_run, "digits", "/opt/train", "c0ffee", std::string(64, '5'), 1'200});
+  visit("open_run", open_run{sample_run, "digits", "/opt/train", "c0ffee", std::string(64, '5'), 1'200, 60'000,
+                             "host-a:/runs/digits"});
+  visit("adopt_run", adopt_run{sample_run, std::string(64, '5')});
   visit("run_opened", run_opened{sample_run, "/opt/train"});
   visit("start_workers",
         start_workers{sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}}});
@@ -195,7 +198,7 @@ void for_each_message(Visitor visit) {
   visit("join_challenge", join_challenge{"bb", "cc"});
   visit("join_proof", join_proof{sample_run, {3}, "dd"});
   visit("worker_ended", worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}, true});
-  visit("worker_output", worker_output{sample_run, {3}, {"a line", "\xff\x01"}});
+  visit("worker_output", worker_output{sample_run, {3}, 8, {"a line", "\xff\x01"}});
   visit("worker_ready", worker_ready{sample_run, {3}, 4711, "host-a", "c0ffee", R"({"cpu":"x86-64-v3"})"});
   visit("run_plan",
         run_plan{sample_run, {7}, {3}, 1000, 64, 1797, "digits 1797", "w f32 [3, 4]", 2, {{0.5, -2.0}, {0.25}}, 4096});
@@ -203,6 +206,7 @@ void for_each_message(Visitor visit) {
   visit("metrics_batch", metrics_batch{sample_run,
                                        {3},
                                        {2},
+                                       8,
                                        {41},
                                        9,
                                        {{{40}, 1'000'000, {{"loss", 0.5}}}, {{41}, 2'000'000, {{"loss", 0.25}}}},

@@ -49,12 +49,15 @@ void store_model::begin(generation_id generation) {
 
 void store_model::add(worker_id from, const request<state_part>& message) {
   const auto& part = message.message;
+  auto key = std::pair{part.generation, part.state.step};
+  if (written_.contains(key))
+    return world_.send_to_thread(
+        from, answer<checkpoint_outcome>{message.number, checkpoint_outcome{part.state.step, "path", {}}});
   if (part.generation < generation_) {
     world_.count(branch::stale_part_refused);
     return world_.send_to_thread(
         from, answer<checkpoint_outcome>{message.number, fail(errc::stale_generation, "a generation began")});
   }
-  auto key = std::pair{part.generation, part.state.step};
   auto& pending = pending_[key];
   pending.parts.insert_or_assign(part.rank, part);
   pending.waiting.emplace_back(from, message.number);
@@ -62,6 +65,7 @@ void store_model::add(worker_id from, const request<state_part>& message) {
     return;
   auto whole = std::move(pending_.extract(key).mapped());
   commit(part.generation, whole);
+  written_.insert(key);
   for (auto [worker, number] : whole.waiting)
     world_.send_to_thread(worker, answer<checkpoint_outcome>{number, checkpoint_outcome{part.state.step, "path", {}}});
 }
@@ -168,7 +172,7 @@ std::optional<std::uint32_t> driver_model::emptiest_node(const std::vector<worke
     ++load[place.node];
   std::optional<std::uint32_t> best;
   for (std::uint32_t node = 0; node < nodes_.size(); ++node)
-    if (nodes_[node] == node_state::open && (!best || load[node] < load[*best]))
+    if (nodes_[node] == node_state::open && !silent_.contains(node) && (!best || load[node] < load[*best]))
       best = node;
   return best;
 }
@@ -225,12 +229,29 @@ void driver_model::begin_joiner_of(worker_id worker) {
     world_.send_to_actor(worker, command);
 }
 
+template <class Reply>
+void driver_model::give(std::map<worker_id, answer<Reply>>& memory, worker_id worker, answer<Reply> what) {
+  memory.insert_or_assign(worker, what);
+  world_.send_to_thread(worker, std::move(what));
+}
+
+template <class Request, class Reply>
+bool driver_model::answers_again(const std::map<worker_id, answer<Reply>>& memory, const request<Request>& message) {
+  const auto known = memory.find(message.message.worker);
+  if (known == memory.end() || known->second.number != message.number || world_.defect() == mutation::forgets_answers)
+    return false;
+  world_.send_to_thread(message.message.worker, known->second);
+  return true;
+}
+
 void driver_model::take(const request<run_plan>& message) {
+  if (answers_again(answered_plans_, message))
+    return;
   auto plan = message.message;
   if (world_.defect() == mutation::compares_no_plans)
     plan.data_fingerprint = "data";
   auto refuse = [&](errc code, const char* why) {
-    world_.send_to_thread(plan.worker, answer<plan_accepted>{message.number, fail(code, why)});
+    give(answered_plans_, plan.worker, answer<plan_accepted>{message.number, fail(code, why)});
   };
   if (coordinator_.over())
     return refuse(errc::stale_generation, "this run has ended");
@@ -251,17 +272,19 @@ void driver_model::facts_are_stored(generation_id generation) {
 
 void driver_model::answer_plans(const expected<plan_accepted>& what) {
   for (auto [worker, number] : std::exchange(plans_, {}))
-    world_.send_to_thread(worker, answer<plan_accepted>{number, what});
+    give(answered_plans_, worker, answer<plan_accepted>{number, what});
 }
 
 void driver_model::answer_plan(worker_id worker, const expected<plan_accepted>& what) {
   if (auto waiting = plans_.extract(worker); !waiting.empty())
-    world_.send_to_thread(worker, answer<plan_accepted>{waiting.mapped(), what});
+    give(answered_plans_, worker, answer<plan_accepted>{waiting.mapped(), what});
 }
 
 // -- when members come and go -----------------------------------------------------------------------------------------
 
 void driver_model::take(const request<regroup_report>& message) {
+  if (answers_again(answered_reports_, message))
+    return world_.count(branch::report_answered_again);
   auto report = message.message;
   last_reports_.insert_or_assign(report.worker, report);
   // Without a place, also one that has followed a generation that is over.
@@ -272,7 +295,7 @@ void driver_model::take(const request<regroup_report>& message) {
   if (is_given_up(report.worker))
     world_.count(branch::fenced_worker_spoke);
   if (auto owed = owed_.extract(report.worker); !owed.empty())
-    return world_.send_to_thread(report.worker, answer<next_generation>{message.number, owed.mapped()});
+    return give(answered_reports_, report.worker, answer<next_generation>{message.number, owed.mapped()});
   reports_.insert_or_assign(report.worker, message.number);
   if (world_.defect() == mutation::hears_stale_reports)
     report.generation = coordinator_.generation();
@@ -305,7 +328,7 @@ void driver_model::stage_state(const stage_joiners& group) {
 
 void driver_model::answer_report(worker_id worker, const expected<next_generation>& what) {
   if (auto waiting = reports_.extract(worker); !waiting.empty())
-    world_.send_to_thread(worker, answer<next_generation>{waiting.mapped(), what});
+    give(answered_reports_, worker, answer<next_generation>{waiting.mapped(), what});
 }
 
 void driver_model::abort_workers(const error& reason) {
@@ -317,11 +340,15 @@ void driver_model::abort_workers(const error& reason) {
 void driver_model::fail_pending(const error& reason) {
   answer_plans(fail(reason.code, reason.message));
   for (auto [worker, number] : std::exchange(reports_, {}))
-    world_.send_to_thread(worker, answer<next_generation>{number, fail(reason.code, reason.message)});
+    give(answered_reports_, worker, answer<next_generation>{number, fail(reason.code, reason.message)});
 }
 
 void driver_model::form(const form_generation& next) {
   const auto old_size = layout_.world_size();
+  // Joiners that did not get the state wait for a place again.
+  for (const auto& place : places())
+    if (!is_given_up(place.worker))
+      was_member_[place.worker.value] = false;
   world_.forms(next);
   lay_out(next.places);
   collectives_.begin(generation_now());
@@ -384,17 +411,35 @@ void driver_model::lose_node(std::uint32_t node, const std::string& why) {
   act(coordinator_.on_node_lost(node, why, time_of_failure()));
 }
 
-void driver_model::fence(std::uint32_t node) {
+void driver_model::node_is_silent(std::uint32_t node) {
+  const auto why = "node " + std::to_string(node) + " is silent";
+  silent_.emplace(node, world_.clock());
+  if (world_.defect() != mutation::takes_silence_for_death)
+    return act(coordinator_.on_nodes_silent({{node, why}}, time_of_failure()));
+  give_up(node);
+  lose_node(node, why);
+}
+
+void driver_model::give_up(std::uint32_t node) {
+  world_.gives_up(node, last_begun_, world_.clock() - silent_.extract(node).mapped());
   nodes_[node] = node_state::fenced;
-  lose_node(node, "node " + std::to_string(node) + " is silent");
+  for (auto [worker, where] : where_)
+    if (where == node)
+      given_up_[worker.value] = true;
 }
 
 void driver_model::connection_lost(std::uint32_t node) {
+  silent_.erase(node);
   nodes_[node] = node_state::away;
   lose_node(node, "node " + std::to_string(node) + " is gone");
 }
 
 void driver_model::node_speaks(std::uint32_t node) {
+  if (silent_.erase(node) > 0) {
+    world_.count(branch::silent_node_answered);
+    act(coordinator_.on_node_answers(node, world_.clock()));
+    return has_capacity();
+  }
   if (nodes_[node] != node_state::fenced)
     return;
   world_.count(branch::fenced_node_readmitted);
@@ -604,7 +649,7 @@ void driver_model::release_everybody() {
 }
 
 void driver_model::warn_of(const std::string& why) {
-  if (why.find("no more are started") != std::string::npos)
+  if (why.find("so the next is started in") != std::string::npos)
     world_.count(branch::joiners_given_up);
 }
 
@@ -652,6 +697,8 @@ void driver_model::act(const run_actions& actions) {
                        guess_missing_reports();
                    },
                    [&](const hold& x) {
+                     if (x.why == hold::cause::unreachable)
+                       return world_.count(branch::held_for_silent_nodes);
                      const auto needs_workers = x.why == hold::cause::too_few_workers;
                      world_.count(needs_workers ? branch::held_for_workers : branch::held_by_a_pause);
                      if (needs_workers)
@@ -667,6 +714,7 @@ void driver_model::act(const run_actions& actions) {
                        world_.count(branch::process_refused);
                      world_.send_to_node(where_[x.worker], kill_process{x.worker});
                    },
+                   [&](const give_up_node& x) { give_up(x.node); },
                    [&](const restart_run&) { restart(); },
                    [&](const release_one& x) {
                      sent_away_[x.worker.value] = true;

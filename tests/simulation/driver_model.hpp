@@ -46,6 +46,8 @@ class stage {
   virtual bool is_tracing() const = 0;
   virtual void forms(const actors::form_generation& next) = 0;
   virtual void restarts() = 0;
+  /// The driver goes on, in the attempt that has begun last, without a node that has said nothing for so long.
+  virtual void gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) = 0;
   virtual void concludes(const actors::conclude& end, const std::string& why) = 0;
   /// What a worker's process would report now, to one that does not wait for its report.
   virtual std::optional<regroup_report> guess_report_of(worker_id worker) = 0;
@@ -74,6 +76,7 @@ class store_model {
   /// The last that was begun, whatever the store makes of it.
   generation_id truly_begun_;
   std::map<std::pair<generation_id, step_id>, attempt> pending_;
+  std::set<std::pair<generation_id, step_id>> written_;
   std::optional<number_chain> latest_;
 };
 
@@ -119,7 +122,7 @@ class driver_model {
   void node_opens(std::uint32_t node);
   void connection_lost(std::uint32_t node);
   /// It has said nothing for too long.
-  void fence(std::uint32_t node);
+  void node_is_silent(std::uint32_t node);
 
   // -- from users, and the clock --------------------------------------------------------------------------------------
   void ask(actors::run_actions (actors::run_coordinator::*what)());
@@ -134,6 +137,7 @@ class driver_model {
   [[nodiscard]] const actors::run_coordinator& coordinator() const noexcept { return coordinator_; }
   [[nodiscard]] bool has_concluded() const noexcept { return concluded_; }
   [[nodiscard]] bool is_fenced(std::uint32_t node) const { return nodes_[node] == node_state::fenced; }
+  [[nodiscard]] bool is_silent(std::uint32_t node) const { return silent_.contains(node); }
   [[nodiscard]] bool is_away(std::uint32_t node) const { return nodes_[node] == node_state::away; }
   /// Whether the coordinator was told that this worker is lost, or has sent it away, or it is of an attempt that is
   /// over.
@@ -142,7 +146,7 @@ class driver_model {
   [[nodiscard]] bool is_told_lost(worker_id worker) const { return given_up_[worker.value]; }
   /// Whether it was released although it has not finished.
   [[nodiscard]] bool is_sent_away(worker_id worker) const { return sent_away_[worker.value]; }
-  /// Whether it has ever been a member.
+  /// Whether it is a member, or was one when it was lost or released.
   [[nodiscard]] bool was_member(worker_id worker) const { return was_member_[worker.value]; }
   /// Whose training function has returned in this attempt.
   [[nodiscard]] const std::set<worker_id>& returned() const noexcept { return returned_; }
@@ -170,6 +174,11 @@ class driver_model {
   void answer_plans(const expected<plan_accepted>& what);
   void answer_plan(worker_id worker, const expected<plan_accepted>& what);
   void answer_report(worker_id worker, const expected<next_generation>& what);
+  template <class Reply>
+  void give(std::map<worker_id, answer<Reply>>& memory, worker_id worker, answer<Reply> what);
+  /// Whether it was answered before, and is again.
+  template <class Request, class Reply>
+  bool answers_again(const std::map<worker_id, answer<Reply>>& memory, const request<Request>& message);
   void abort_workers(const error& reason);
   void fail_pending(const error& reason);
   void form(const actors::form_generation& next);
@@ -178,6 +187,7 @@ class driver_model {
   void restart();
   void place_again();
   void has_capacity();
+  void give_up(std::uint32_t node);
   void lose_node(std::uint32_t node, const std::string& why);
   [[nodiscard]] std::optional<std::uint32_t> emptiest_node(const std::vector<actors::worker_place>& more) const;
   void guess_missing_reports();
@@ -189,6 +199,8 @@ class driver_model {
   collectives_model collectives_;
   actors::run_layout layout_;
   std::vector<node_state> nodes_;
+  /// Since when each says nothing that has not been given up.
+  std::map<std::uint32_t, actors::run_coordinator::time> silent_;
   std::uint32_t first_size_;
   std::uint32_t known_ = 0;
   /// Whom messages reach.
@@ -200,6 +212,9 @@ class driver_model {
   std::vector<control_command> commands_;
   std::map<worker_id, std::uint64_t> plans_;
   std::map<worker_id, std::uint64_t> reports_;
+  /// The last answers. Who asks again gets the same.
+  std::map<worker_id, answer<plan_accepted>> answered_plans_;
+  std::map<worker_id, answer<next_generation>> answered_reports_;
   /// Only for the mutant that does not wait for reports.
   std::map<worker_id, next_generation> owed_;
   /// Who follows the others.

@@ -56,6 +56,10 @@ std::string_view to_string(mutation x) noexcept {
     return "there is no grace period";
   case mutation::sets_no_hold_deadline:
     return "there is no deadline for too few workers";
+  case mutation::takes_silence_for_death:
+    return "a silent node counts as dead at once";
+  case mutation::forgets_answers:
+    return "an answer that was lost is not given again";
   }
   return "?";
 }

@@ -60,6 +60,10 @@ enum class mutation : std::uint8_t {
   sets_no_grace_period,
   /// Nobody reminds the driver that there have been too few workers for long.
   sets_no_hold_deadline,
+  /// A silent node's workers count as lost at once, whoever else has the state.
+  takes_silence_for_death,
+  /// What was answered over a lost connection is refused when it is asked again.
+  forgets_answers,
 };
 
 inline constexpr std::array mutations{
@@ -88,6 +92,8 @@ inline constexpr std::array mutations{
     mutation::sets_no_start_deadline,
     mutation::sets_no_grace_period,
     mutation::sets_no_hold_deadline,
+    mutation::takes_silence_for_death,
+    mutation::forgets_answers,
 };
 
 std::string_view to_string(mutation x) noexcept;

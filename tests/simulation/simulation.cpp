@@ -70,6 +70,9 @@ simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::
   settings.failure.replace_after = joiner_limit;
   settings.start_timeout = joiner_limit;
   settings.failure.replace_lost = !random_.one_in(4);
+  if (random_.one_in(4))
+    unreachable_after_ = std::chrono::milliseconds{random_.between(500, 3'000)};
+  settings.failure.unreachable_after = unreachable_after_;
   // Joiners get the state while the others train on, or wait.
   settings.failure.background_transfer_above_bytes = random_.one_in(2) ? 0 : 1;
   // Without replacements a run that has too few ends by that.
@@ -121,7 +124,9 @@ void simulation::plan_incidents() {
                                           incident::freeze_worker, incident::kill_worker,   incident::freeze_worker,
                                           incident::kill_node,     incident::freeze_node,   incident::cut_node_off,
                                           incident::kill_several,  incident::cut_connection};
-    return random_.one_in(24) ? incident::kill_all : faults[random_.below(std::size(faults))];
+    if (random_.one_in(24))
+      return random_.one_in(2) ? incident::kill_all : incident::silence_all_nodes;
+    return faults[random_.below(std::size(faults))];
   };
   const auto certain = random_.between(2, 3);
   for (std::uint32_t i = 0; i < certain; ++i)
@@ -243,6 +248,23 @@ bool simulation::take_random_turn() {
 
 // -- the network ------------------------------------------------------------------------------------------------------
 
+namespace {
+
+/// The number of a question, or of an answer.
+template <template <class> class Kind>
+std::optional<std::uint64_t> number_of(const packet& what) {
+  return std::visit(
+      []<class T>(const T& x) -> std::optional<std::uint64_t> {
+        if constexpr (requires { []<class Message>(const Kind<Message>&) {}(x); })
+          return x.number;
+        else
+          return std::nullopt;
+      },
+      what);
+}
+
+} // namespace
+
 void simulation::set_active(route& x, bool active) {
   if (x.is_active == active)
     return;
@@ -309,6 +331,8 @@ void simulation::handle(const route& from, packet what) {
   auto* there = from.to == end::actor || from.to == end::thread ? processes_[from.who].get() : nullptr;
   if (there != nullptr && !there->model.lives())
     return;
+  if (auto number = number_of<answer>(what))
+    std::erase_if(there->unanswered, [&](const auto& x) { return number_of<request>(x.second) == number; });
   std::visit(
       [&](auto& x) {
         using message = std::decay_t<decltype(x)>;
@@ -377,16 +401,23 @@ void simulation::at_node(std::uint32_t index, packet what) {
   }
 }
 
+void simulation::send(worker_model& from, route process::*where, packet what) {
+  auto& self = *processes_[from.id().value];
+  if (number_of<request>(what))
+    self.unanswered.emplace_back(&(self.*where), what);
+  push(self.*where, std::move(what));
+}
+
 void simulation::send_to_driver(worker_model& from, packet what) {
-  push(processes_[from.id().value]->to_driver, std::move(what));
+  send(from, &process::to_driver, std::move(what));
 }
 
 void simulation::send_to_store(worker_model& from, packet what) {
-  push(processes_[from.id().value]->to_store, std::move(what));
+  send(from, &process::to_store, std::move(what));
 }
 
 void simulation::send_to_collectives(worker_model& from, packet what) {
-  push(processes_[from.id().value]->to_collectives, std::move(what));
+  send(from, &process::to_collectives, std::move(what));
 }
 
 void simulation::send_to_actor(worker_id worker, packet what) {
@@ -490,10 +521,11 @@ void simulation::fire(const planned_event& x) {
     if (nodes_[x.who].leaves)
       kill_node(x.who);
     return;
-  case event::fence_node:
+  case event::report_silence:
     // Its epoch would tell that it speaks again.
-    if (nodes_[x.who].epoch == x.epoch && !driver_->is_fenced(x.who) && !driver_->is_away(x.who))
-      driver_->fence(x.who);
+    if (nodes_[x.who].epoch == x.epoch && !driver_->is_fenced(x.who) && !driver_->is_silent(x.who) &&
+        !driver_->is_away(x.who))
+      driver_->node_is_silent(x.who);
     return;
   case event::revive_node: {
     auto& self = nodes_[x.who];
@@ -517,10 +549,14 @@ void simulation::fire(const planned_event& x) {
         processes_[id]->is_cut_off = false;
     return push(self.to_driver, node_speaks{});
   }
-  case event::lose_connection:
-    // Both ends give it up: the node ends what it has of the run.
+  case event::reset_link:
     if (nodes_[x.who].epoch == x.epoch)
-      kill_node(x.who);
+      reset(x.who);
+    return;
+  case event::notice_end_of_node:
+    if (nodes_[x.who].epoch == x.epoch && !driver_->is_fenced(x.who) && !driver_->is_silent(x.who) &&
+        !driver_->is_away(x.who))
+      driver_->node_is_silent(x.who);
     return;
   case event::bring_node_back: {
     auto& self = nodes_[x.who];
@@ -528,6 +564,8 @@ void simulation::fire(const planned_event& x) {
       return;
     ++self.epoch;
     self.lives = true;
+    // It knows nothing of the run.
+    push(self.to_driver, connection_lost{});
     return push(self.to_driver, node_opens{});
   }
   }
@@ -631,7 +669,8 @@ void simulation::kill_node(std::uint32_t index) {
     clear(self.to_driver);
   clear(self.from_driver);
   self.lives = false;
-  self.frozen = self.cut = self.leaves = false;
+  const auto was_leaving = std::exchange(self.leaves, false);
+  self.frozen = self.cut = false;
   for (auto id : std::vector{living_})
     if (processes_[id]->model.node() == index) {
       auto& each = *processes_[id];
@@ -643,7 +682,9 @@ void simulation::kill_node(std::uint32_t index) {
       each.is_cut_off = false;
       kill(each, 128 + 9);
     }
-  push(self.to_driver, connection_lost{});
+  if (was_leaving)
+    push(self.to_driver, connection_lost{});
+  plan(random_.between(1, 10), event::notice_end_of_node, index, self.epoch);
   plan(random_.between(40, 400), event::bring_node_back, index, self.epoch);
 }
 
@@ -657,7 +698,7 @@ void simulation::freeze_node(std::uint32_t index) {
     for (auto id : living_)
       if (processes_[id]->model.node() == index)
         processes_[id]->model.freeze(true);
-  plan(random_.between(100, 140), event::fence_node, index, self.epoch);
+  plan(random_.between(100, 140), event::report_silence, index, self.epoch);
   plan(random_.between(60, 500), event::revive_node, index, self.epoch);
 }
 
@@ -679,8 +720,34 @@ void simulation::cut_off(std::uint32_t index) {
         if (auto* other = find(each.model.group()->members()[rank]); other != nullptr && other->model.node() != index)
           each.model.group()->cut(each.model.rank(), {rank}, &random_);
   }
-  plan(random_.between(100, 140), event::fence_node, index, self.epoch);
-  plan(random_.between(60, 500), random_.one_in(3) ? event::lose_connection : event::mend_link, index, self.epoch);
+  plan(random_.between(100, 140), event::report_silence, index, self.epoch);
+  plan(random_.between(60, 500), random_.one_in(3) ? event::reset_link : event::mend_link, index, self.epoch);
+}
+
+/// The connection between the driver and a node that was cut off is gone, and there is another.
+void simulation::reset(std::uint32_t index) {
+  auto& self = nodes_[index];
+  if (trace_ != nullptr)
+    note("node " + text(index) + " is connected again");
+  counts_.count(branch::connected_again);
+  ++self.epoch;
+  self.cut = false;
+  push(self.to_driver, node_speaks{});
+  for (auto id : living_) {
+    auto& each = *processes_[id];
+    if (each.model.node() != index)
+      continue;
+    each.is_cut_off = false;
+    clear(each.to_thread_from_driver);
+    clear(each.to_thread_from_others);
+    for (auto& [where, what] : each.unanswered) {
+      const auto is_same = [number = number_of<request>(what)](const packet& x) {
+        return number_of<request>(x) == number;
+      };
+      if (std::ranges::none_of(where->packets, is_same))
+        push(*where, what);
+    }
+  }
 }
 
 void simulation::cause_what_is_due() {
@@ -689,7 +756,7 @@ void simulation::cause_what_is_due() {
     // What is to come after a step comes before the run is over.
     auto is_due = !x.where && furthest_ >= x.step &&
                   (now_ >= passed_at_[x.step] + x.turns || furthest_ + 1 >= steps_) &&
-                  (x.what > incident::cut_connection || pick_process());
+                  (x.what > incident::silence_all_nodes || pick_process());
     if (!is_due) {
       ++i;
       continue;
@@ -711,7 +778,7 @@ void simulation::cause(const planned_incident& x) {
     what = incident::kill_worker;
   if (what == incident::cut_connection && (who == nullptr || !who->model.group() || who->model.group()->size() < 2))
     what = incident::kill_worker;
-  if (what <= incident::cut_connection) {
+  if (what <= incident::silence_all_nodes) {
     ++faults_;
     counts_.count(branch::fault);
   }
@@ -751,6 +818,11 @@ void simulation::cause(const planned_incident& x) {
       peers_are_noticed_ = true;
       who->model.group()->cut(who->model.rank(), {other}, &random_);
     }
+    return;
+  case incident::silence_all_nodes:
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+      if (nodes_[i].lives && !nodes_[i].frozen && !nodes_[i].cut)
+        random_.one_in(2) ? freeze_node(i) : cut_off(i);
     return;
   case incident::exit_worker:
     if (who != nullptr) {
@@ -965,6 +1037,27 @@ void simulation::restarts() {
     if (!saved || saved->step < who.state().step)
       violate("all workers are sent away, and step " + text(who.state().step.value) + " is in no checkpoint");
   }
+}
+
+void simulation::gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) {
+  const auto counts = [&](const worker_model& who) {
+    return who.attempt() == attempt && !driver_->is_told_lost(who.id()) &&
+           (who.has_state() || who.is_caught_up() || who.stands() == standing::finished);
+  };
+  // Also those that have ended, and whose end the driver has yet to hear of.
+  const auto goes_on = !driver_->returned().empty() || std::ranges::any_of(processes_, [&](const auto& each) {
+    return each != nullptr && each->model.node() != node && !driver_->is_silent(each->model.node()) &&
+           counts(each->model);
+  });
+  // Before the first step nothing can be lost: a member that has yet to hear of the beginning is as good.
+  const auto has_state = std::ranges::any_of(living_, [&](auto id) {
+    const auto& who = processes_[id]->model;
+    return who.node() == node && counts(who) && who.committed() > who.restored();
+  });
+  if (has_state && !goes_on && silent_for < unreachable_after_)
+    violate("node " + text(node) + " is given up, and its workers alone have the state");
+  if (has_state && !goes_on)
+    counts_.count(branch::silent_for_too_long);
 }
 
 void simulation::concludes(const conclude& x, const std::string&) {

@@ -31,13 +31,15 @@
 /// Network: between each pair of actors messages keep their order, as CAF has it; between different pairs they overtake
 /// each other at will. A worker's process has two actors (its own, and its training thread's), so that an abort and an
 /// answer overtake each other, too. Some messages are repeated at random: they say that this is harmless. Nothing is
-/// lost but with a connection, whose node is lost then.
+/// lost but with a connection. What was on its way, or was received and not yet answered, comes once more when there is
+/// another; the store, the collectives actor and the driver take it for one.
 ///
 /// Faults: a worker is killed, or frozen and revived, or frozen until its node kills it; a node is killed, or frozen
-/// with or without its workers, or cut off, until the driver gives it up, and comes back, early or late, with its
-/// workers still at work in an old generation; all workers are killed; two workers lose their connection; a node leaves
-/// by itself. Some faults come after a step, at any distance; some as soon as a worker stands in a certain place:
-/// reports, connects, transfers state, saves. Beside them users ask for checkpoints, pauses, other sizes, a stop.
+/// with or without its workers, or cut off, and comes back, early or late, with its workers still at work, in an old
+/// generation if the others went on without it; all nodes are silent at the same time; all workers are killed; two
+/// workers lose their connection; a node leaves by itself. Some faults come after a step, at any distance; some as soon
+/// as a worker stands in a certain place: reports, connects, transfers state, saves. Beside them users ask for
+/// checkpoints, pauses, other sizes, a stop.
 ///
 /// In some schedules one more thing goes wrong, which the run may end by: the training function throws, once or always,
 /// in a step of members or of joiners; processes are of another build or host, have another plan, end with another
@@ -50,7 +52,8 @@
 /// within bounds, once, and well, or for a reason that there was and that it names; nothing is done after the end; what
 /// a process does that differs from the others changes nothing; what a member of an old
 /// generation or a lost one says has no effect but a refusal; no checkpoint of an old generation is written; a
-/// checkpoint is gone back to only when nobody who has the state is left.
+/// checkpoint is gone back to only when nobody who has the state is left; a silent node is given up only if somebody
+/// else has the state, or in the end.
 ///
 /// Not modelled: bytes (one number stands for the state, modular sums for the canonical tree, which has its own tests),
 /// gradients reduced in several parts, a custom loop, the exchange of descriptors, full disks, the driver's own end.
@@ -108,6 +111,7 @@ class simulation final : public surroundings, public stage {
   void note(const std::string& what) override;
   void forms(const actors::form_generation& next) override;
   void restarts() override;
+  void gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
   void concludes(const actors::conclude& end, const std::string& why) override;
   std::optional<regroup_report> guess_report_of(worker_id worker) override;
 
@@ -138,6 +142,8 @@ class simulation final : public surroundings, public stage {
     route to_collectives;
     std::uint32_t slowness = 0;
     bool is_cut_off = false;
+    /// What its threads have asked and have no answer to, and the way there.
+    std::vector<std::pair<route*, packet>> unanswered = {};
   };
 
   struct node {
@@ -160,10 +166,11 @@ class simulation final : public surroundings, public stage {
     resume_run,
     kill_frozen_worker,
     revive_worker,
-    fence_node,
+    report_silence,
     revive_node,
     mend_link,
-    lose_connection,
+    reset_link,
+    notice_end_of_node,
     bring_node_back,
     end_leaving_node,
   };
@@ -185,6 +192,7 @@ class simulation final : public surroundings, public stage {
     kill_several,
     kill_all,
     cut_connection,
+    silence_all_nodes,
     // From here on, no faults, or such as end the run.
     exit_worker,
     hang_worker,
@@ -242,6 +250,8 @@ class simulation final : public surroundings, public stage {
   void kill_node(std::uint32_t index);
   void freeze_node(std::uint32_t index);
   void cut_off(std::uint32_t index);
+  void reset(std::uint32_t index);
+  void send(worker_model& from, route process::*where, packet what);
   void clear(route& x);
 
   random_source random_;
@@ -258,6 +268,8 @@ class simulation final : public surroundings, public stage {
   /// What some of the processes have.
   flaw flaw_ = flaw::none;
   std::uint32_t most_failures_ = 0;
+  /// How long the run waits for nodes that alone have its state.
+  std::chrono::milliseconds unreachable_after_{600'000};
 
   std::optional<driver_model> driver_;
   std::deque<node> nodes_;

@@ -32,6 +32,16 @@ std::string_view to_string(branch x) noexcept {
     return "held for want of workers";
   case branch::held_by_a_pause:
     return "held by a pause";
+  case branch::held_for_silent_nodes:
+    return "held because nobody who has the state could be reached";
+  case branch::silent_node_answered:
+    return "a silent node answered in time";
+  case branch::connected_again:
+    return "a node's connection was made again";
+  case branch::report_answered_again:
+    return "a report that was answered was sent again";
+  case branch::silent_for_too_long:
+    return "nodes that alone had the state were given up in the end";
   case branch::restart_from_checkpoint:
     return "started again from a checkpoint";
   case branch::restart_without_checkpoint:

@@ -22,8 +22,14 @@ bool node_roster::awaits_answers() const {
 }
 
 std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now) const {
-  auto result = in_state(node_state::away);
-  std::erase_if(result, [&](std::uint32_t i) { return now - nodes_[i].tried <= how_.try_every; });
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    const auto& [address, offer, state, tried] = nodes_[i];
+    const auto is_cut = state == node_state::cut;
+    if (now - tried > (is_cut ? how_.reconnect_every : how_.try_every) &&
+        (is_cut || state == node_state::away || state == node_state::fenced))
+      result.push_back(i);
+  }
   return result;
 }
 

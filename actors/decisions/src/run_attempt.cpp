@@ -114,9 +114,9 @@ run_actions run_attempt::drop_joiner(const worker_record& who, const worker_stan
   joiner_budget_.add(cause);
   if (joiner_budget_.is_spent())
     actions.push_back(
-        {warn{}, fmt::format("{} in a row ended before they had joined, so no more are started until there is "
-                             "new capacity or the run is resized; the last one: {}",
-                             count_workers(joiner_budget_.in_row(cause)), reason.message)});
+        {warn{}, fmt::format("{} in a row ended before they had joined, so the next is started in {} s, or "
+                             "when there is new capacity; the last one: {}",
+                             count_workers(joiner_budget_.in_row()), joiner_budget_.pause().count(), reason.message)});
   return actions;
 }
 
@@ -259,6 +259,8 @@ run_actions run_attempt::stop_waiting_for_followers(run_time now) {
 
 run_actions run_attempt::on_tick(run_time now) {
   auto actions = stop_waiting_for_followers(now);
+  if (joiner_budget_.end_pause(now))
+    append(actions, replace_missing());
   append(actions, let_joiners_in(now));
   return actions;
 }

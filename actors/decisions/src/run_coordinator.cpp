@@ -4,9 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 namespace troupe::actors {
+
+using namespace std::chrono_literals;
 
 using namespace run_phase;
 
@@ -115,8 +118,8 @@ run_actions run_coordinator::on_start_timeout(time now) {
 }
 
 /// Counts a failure that happens now. Whether it is not one too many.
-bool run_coordinator::within_budget(time now) {
-  if (!attempt_.explain_loss())
+bool run_coordinator::within_budget(time now, counts how) {
+  if (how == counts::as_failure && !attempt_.explain_loss())
     budget_.add(now);
   return budget_.holds(now);
 }
@@ -146,18 +149,80 @@ run_actions run_coordinator::on_ended(const worker_ended& message, time now) {
   return with_replacement(lose(before, std::move(what), why, now));
 }
 
-run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& why, time now) {
+run_actions run_coordinator::on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes, time now) {
   if (over())
     return {};
-  std::vector<std::pair<worker_standing, failure_record>> losses;
-  for (auto& [who, before] : attempt_.workers().end_all_on(node))
-    if (!is_let_go(before) && !(is<failing>() && is_done(before))) {
-      auto what = record(*who, {errc::node_lost, fmt::format("{}, and with it {}", why, name_of(who->place))});
-      losses.emplace_back(std::move(before), std::move(what));
-    }
+  for (const auto& [node, why] : nodes)
+    unreachable_.add(node, why, now);
+  auto actions = judge_unreachable(now);
+  for (const auto& [node, why] : nodes)
+    if (unreachable_.contains(node) && starting())
+      actions.push_back({warn{}, why + "; the run waits for it, at most for run.start_timeout"});
+    else if (unreachable_.contains(node) && goes_on())
+      actions.push_back(
+          {hold{hold::cause::unreachable},
+           fmt::format("{}. No other worker has the run's state, so the run waits for it, and starts again from the "
+                       "latest checkpoint if it does not answer within {} s (failure.unreachable_after)",
+                       why, std::chrono::duration_cast<std::chrono::seconds>(unreachable_after()).count())});
+  return actions;
+}
+
+run_actions run_coordinator::on_node_answers(std::uint32_t node, time now) {
+  const auto before = unreachable_.on_answer(node, now);
+  if (!before || over())
+    return {};
+  attempt_.workers().restart_deadlines(node, now);
+  return {{warn{}, fmt::format("a node answers again after {:.1f} s, and its workers go on",
+                               std::chrono::duration<double>(now - before->since).count())}};
+}
+
+/// Nodes that do not answer are given up as soon as the run can go on without them, or after a time limit.
+run_actions run_coordinator::judge_unreachable(time now) {
+  if (!goes_on())
+    return {};
+  const auto can_go_on = [this](const worker_record& x) {
+    return x.surely_has_state(attempt_.began_at()) && !unreachable_.contains(x.place.node);
+  };
+  const auto can_do_without = somebody_has_finished() || (attempt_.workers().any(can_go_on) &&
+                                                          !unreachable_.answered_within(heartbeat_timeout(), now));
+  const auto limit = can_do_without ? 0ms : unreachable_after();
+  run_actions actions;
+  std::map<std::uint32_t, std::string> given_up;
+  for (auto node : unreachable_.silent_for(limit, now)) {
+    given_up[node] = unreachable_.remove(node)->why;
+    actions.push_back({give_up_node{node}, given_up[node]});
+  }
+  append(actions, lose_nodes(given_up, now));
+  return actions;
+}
+
+run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& why, time now) {
+  unreachable_.remove(node);
+  return lose_nodes({{node, why}}, now);
+}
+
+/// The workers on these nodes are lost, all at once.
+run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::string>& nodes, time now) {
+  if (over() || nodes.empty())
+    return {};
+  struct loss {
+    worker_standing before;
+    failure_record what;
+    std::string why;
+    std::uint32_t node = 0;
+  };
+  std::vector<loss> losses;
+  for (const auto& [node, why] : nodes)
+    for (auto& [who, before] : attempt_.workers().end_all_on(node))
+      if (!is_let_go(before) && !(is<failing>() && is_done(before)))
+        losses.push_back({std::move(before),
+                          record(*who, {errc::node_lost, fmt::format("{}, and with it {}", why, name_of(who->place))}),
+                          why, node});
   run_actions actions;
   const auto attempt = attempt_.number();
-  for (auto& [before, what] : losses) {
+  // However many workers a host has, its loss is one failure.
+  std::set<std::uint32_t> counted;
+  for (auto& [before, what, why, node] : losses) {
     auto* who = attempt_.workers().find(what.worker);
     if (is<releasing>())
       continue;
@@ -169,7 +234,8 @@ run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string&
     else if (is_joining(before) && goes_on())
       append(actions, lose_joiner(*who, before, std::move(what), ended_by::outside));
     else
-      append(actions, lose(before, std::move(what), why, now));
+      append(actions, lose(before, std::move(what), why, now,
+                           counted.insert(node).second ? counts::as_failure : counts::with_another));
   }
   actions = with_replacement(std::move(actions));
   if (is<releasing>() && attempt_.workers().all_members_have_ended())
@@ -178,8 +244,8 @@ run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string&
 }
 
 /// A member has ended, which stood here before. The others go on without it if the budget allows that.
-run_actions run_coordinator::lose(const worker_standing& before, failure_record what, const std::string& why,
-                                  time now) {
+run_actions run_coordinator::lose(const worker_standing& before, failure_record what, const std::string& why, time now,
+                                  counts how) {
   if (!goes_on())
     return fail_run(std::move(what), why);
   // What it has finished, it has reported: the others need no more of it.
@@ -187,7 +253,7 @@ run_actions run_coordinator::lose(const worker_standing& before, failure_record 
     failures_.add(std::move(what));
     return {};
   }
-  if (!within_budget(now)) {
+  if (!within_budget(now, how)) {
     what.reason.message = fmt::format("{}: {}", budget_.describe_excess(), what.reason.message);
     return fail_run(std::move(what), why);
   }
@@ -313,18 +379,22 @@ void run_coordinator::on_sign_of_life(worker_id worker, std::uint64_t progress, 
 }
 
 run_actions run_coordinator::on_tick(time now) {
-  run_actions actions;
-  if (!goes_on())
+  auto actions = judge_unreachable(now);
+  if (!goes_on() || awaits_nodes())
     return actions;
+  append(actions, give_up_overdue_joiners(now));
+  append(actions, attempt_.on_tick(now));
+  return settle(std::move(actions));
+}
+
+run_actions run_coordinator::give_up_overdue_joiners(time now) {
+  run_actions actions;
   for (auto& late : find_overdue(attempt_.workers(), attempt_.config().failure, attempt_.config().start_timeout, now)) {
     auto* who = attempt_.workers().find(late.worker);
     actions.push_back({fence_worker{late.worker, std::move(late.what)}, late.reason.message});
     append(actions, give_up_joiner(*who, record(*who, std::move(late.reason))));
   }
-  if (!actions.empty())
-    append(actions, attempt_.replace_missing());
-  append(actions, attempt_.on_tick(now));
-  return settle(std::move(actions));
+  return actions.empty() ? actions : with_replacement(std::move(actions));
 }
 
 run_actions run_coordinator::on_capacity() {

@@ -67,8 +67,12 @@ std::optional<run_progress> run_record::latest_progress() const {
 void run_record::on_checkpoint(const checkpoint_outcome& outcome) {
   if (outcome.reason.code != errc::none) {
     ++result_.checkpoints.failed;
+    // What exists is saved.
+    if (outcome.reason.code != errc::already_exists)
+      unsaved_ = outcome;
     return;
   }
+  unsaved_.reset();
   ++result_.checkpoints.taken;
   result_.latest_checkpoint = outcome.path;
 }
@@ -118,6 +122,9 @@ void run_record::set_final_state(std::vector<failure_record> failures, std::stri
 
 run_result run_record::finish(clock::time_point now) {
   result_.seconds_total = seconds_of(now - started_);
+  if (unsaved_ && unsaved_->step.value >= result_.steps)
+    result_.fail({unsaved_->reason.code, fmt::format("the last checkpoint, of step {}, could not be taken: {}",
+                                                     unsaved_->step, unsaved_->reason.message)});
   return result_;
 }
 

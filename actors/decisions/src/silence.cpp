@@ -23,11 +23,11 @@ struct span_between {
   /// Threads that have ended took their waits with them: never less than zero.
   nanoseconds waited;
 
-  span_between(const process_sample& before, const process_sample& now)
-      : window(now.when - before.when),
-        cpu(now.cpu - before.cpu),
-        waited(before.run_delay && now.run_delay ? std::max(*now.run_delay - *before.run_delay, nanoseconds{0})
-                                                 : nanoseconds{0}) {}
+  explicit span_between(const sample_pair& x)
+      : window(x.now.when - x.before.when),
+        cpu(x.now.cpu - x.before.cpu),
+        waited(x.before.run_delay && x.now.run_delay ? std::max(*x.now.run_delay - *x.before.run_delay, nanoseconds{0})
+                                                     : nanoseconds{0}) {}
 };
 
 /// Why it looks starved; empty if it does not.
@@ -56,9 +56,10 @@ std::string signs_of_hanging(const span_between& span, char state) {
 
 } // namespace
 
-silence_verdict judge_silence(const process_sample& before, const process_sample& now, nanoseconds silent_for,
+silence_verdict judge_silence(const sample_pair& process, const sample_pair& node, nanoseconds silent_for,
                               nanoseconds timeout) {
-  switch (now.state) {
+  const auto state = process.now.state;
+  switch (state) {
   case 'X':
     return {silence_cause::dead, true, "is gone"};
   case 'Z':
@@ -70,16 +71,22 @@ silence_verdict judge_silence(const process_sample& before, const process_sample
   default:
     break;
   }
-  auto span = span_between{before, now};
+  auto span = span_between{process};
   auto limit = spared_timeouts * timeout;
-  if (auto reason = signs_of_starvation(span, now.state); !reason.empty()) {
+  auto reason = signs_of_starvation(span, state);
+  if (reason.empty()) {
+    // The node runs while it takes samples of itself: that it is ready to run says nothing.
+    if (auto busy = signs_of_starvation(span_between{node}, 'S'); !busy.empty())
+      reason = fmt::format("{}, but its node {}", signs_of_hanging(span, state), busy);
+  }
+  if (!reason.empty()) {
     if (silent_for < limit)
       return {silence_cause::alive_but_starved, false, std::move(reason)};
     return {silence_cause::alive_but_starved, true,
             fmt::format("{}, silent for {} s: longer than the {} s that a starved process is given", reason,
                         seconds(silent_for), seconds(limit))};
   }
-  return {silence_cause::hung, true, signs_of_hanging(span, now.state)};
+  return {silence_cause::hung, true, signs_of_hanging(span, state)};
 }
 
 } // namespace troupe::actors

@@ -29,6 +29,15 @@ bool worker_record::is_awaited() const noexcept {
   return member != nullptr && !member->report;
 }
 
+bool worker_record::surely_has_state(step_id first_step) const noexcept {
+  const auto* member = as<standing::active>();
+  if (member == nullptr)
+    return false;
+  if (member->report)
+    return member->report->progress() != nullptr;
+  return came_after && (*came_after <= first_step || applied > *came_after);
+}
+
 void worker_record::note_sign_of_life(std::uint64_t progress, run_time now) {
   auto* joiner = as<standing::preparing>();
   if (joiner != nullptr && std::exchange(joiner->history.progress, progress) != progress)
@@ -120,6 +129,19 @@ std::string worker_table::awaited_reports() const {
     if (who.is_awaited())
       result += (result.empty() ? "" : ", ") + name_of(who.place) + (who.host.empty() ? "" : " on " + who.host);
   return result;
+}
+
+void worker_table::restart_deadlines(std::uint32_t node, run_time now) {
+  for (auto& [id, who] : workers_)
+    if (who.place.node == node)
+      std::visit(
+          [now](auto& stands) {
+            if constexpr (requires { stands.since; })
+              stands.since = now;
+            else if constexpr (requires { stands.history; })
+              stands.history.since = now;
+          },
+          who.stands);
 }
 
 std::vector<worker_table::loss> worker_table::end_all_on(std::uint32_t node) {

@@ -36,7 +36,7 @@ void trainer_state::begin_all_workers() {
     auto message = begin_message_for(place.worker);
     message.place =
         layout_.place_of(place, coordinator_->generation(), coordinator_->attempt(), record_.restart_reason());
-    workers_.begin(place.worker, message);
+    workers_.begin(*this, place.worker, message);
   }
   leave_nodes_that_go_away();
   record_.note_exactness(coordinator_->exact_hosts());
@@ -66,7 +66,7 @@ void trainer_state::begin_joiner_of(worker_id worker) {
   message.place.local_world_size = 1;
   for (const auto& plan : coordinator_->accepted())
     message.earlier_evaluations.push_back(plan.evaluations);
-  workers_.begin_joiner(worker, message);
+  workers_.begin_joiner(*this, worker, message);
 }
 
 void trainer_state::add(generation_record record) {
@@ -83,7 +83,7 @@ generation_started trainer_state::generation_now() const {
 }
 
 void trainer_state::abort_workers(const error& reason) {
-  workers_.abort_all({record_.run(), coordinator_->generation(), reason});
+  workers_.abort_all(*this, {record_.run(), coordinator_->generation(), reason});
 }
 
 void trainer_state::form(const form_generation& next) {
@@ -98,7 +98,7 @@ void trainer_state::form(const form_generation& next) {
   }
   for (auto worker : next.released) {
     workers_.reports().answer(worker, next_generation{released{}});
-    workers_.release(worker, record_.run());
+    workers_.release(*this, worker, record_.run());
   }
   hangs_.clear();
   add(next.record);
@@ -177,7 +177,7 @@ void trainer_state::carry_out(const refuse_report& x, const std::string&) {
 }
 
 void trainer_state::carry_out(const send_command& x, const std::string&) {
-  workers_.command_all(x.command);
+  workers_.command_all(*this, x.command);
 }
 
 void trainer_state::carry_out(const stage_joiners& x, const std::string& why) {
@@ -221,12 +221,18 @@ void trainer_state::carry_out(const fence_worker& x, const std::string&) {
   fence(x.worker, x.reason);
 }
 
+void trainer_state::carry_out(const give_up_node& x, const std::string&) {
+  nodes_->give_up(x.node);
+  // It ends its workers when it answers, and has nobody to tell of it.
+  workers_.on_node_gone(x.node);
+}
+
 void trainer_state::carry_out(const restart_run&, const std::string& why) {
   restart(why);
 }
 
 void trainer_state::carry_out(const release_one& x, const std::string&) {
-  workers_.release(x.worker, record_.run());
+  workers_.release(*this, x.worker, record_.run());
 }
 
 void trainer_state::carry_out(const abort_all& x, const std::string& why) {
@@ -240,7 +246,7 @@ void trainer_state::carry_out(const abort_all& x, const std::string& why) {
 
 void trainer_state::carry_out(const release_all&, const std::string&) {
   workers_.fail_pending({errc::aborted, "the run is over"});
-  workers_.release_all(record_.run());
+  workers_.release_all(*this, record_.run());
   await_end_of_grace();
 }
 

@@ -19,13 +19,15 @@ void send_if_alive(const caf::weak_actor_ptr& whom, Message message) {
 
 } // namespace
 
-void node_links::dial(std::uint32_t index, const std::string& address) const {
+void node_links::dial(std::uint32_t index, const std::string& address, std::chrono::milliseconds limit) {
+  if (std::exchange(links_[index].is_dialled, true))
+    return;
   self_->system().spawn<caf::detached>(
-      [trainer = caf::actor_cast<caf::weak_actor_ptr>(self_->ctrl()), connect = connect_, index, address] {
+      [trainer = caf::actor_cast<caf::weak_actor_ptr>(self_->ctrl()), connect = connect_, index, address, limit] {
         node_dialled message;
         message.node = index;
         try {
-          message.connection = value_or_throw(connect(address));
+          message.connection = value_or_throw(connect(address, limit));
         } catch (const exception& x) {
           message.reason = x.reason();
         } catch (const std::exception& x) {
@@ -36,11 +38,11 @@ void node_links::dial(std::uint32_t index, const std::string& address) const {
 }
 
 void node_links::accept(std::uint32_t index, std::shared_ptr<connected_node> connection) {
-  links_[index] = {std::move(connection), ++connections_};
+  links_[index].connection = std::move(connection);
+  links_[index].number = ++connections_;
   when_down(links_[index].connection->handle(),
-            [trainer = caf::actor_cast<caf::weak_actor_ptr>(self_->ctrl()), down = node_down{index, connections_}] {
-              send_if_alive(trainer, down);
-            });
+            [trainer = caf::actor_cast<caf::weak_actor_ptr>(self_->ctrl()),
+             down = node_down{index, connections_}](down_cause) { send_if_alive(trainer, down); });
 }
 
 bool node_links::is_current(const node_down& message) const {
@@ -48,8 +50,9 @@ bool node_links::is_current(const node_down& message) const {
 }
 
 void node_links::disconnect(std::uint32_t index) {
+  links_[index].number = 0;
   self_->system().spawn<caf::detached>(
-      [connection = std::exchange(links_[index], {}).connection]() mutable { connection.reset(); });
+      [connection = std::exchange(links_[index].connection, {})]() mutable { connection.reset(); });
 }
 
 std::optional<std::uint32_t> node_links::find(const caf::strong_actor_ptr& actor) const {

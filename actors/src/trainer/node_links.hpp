@@ -3,6 +3,7 @@
 #include "trainer/interface.hpp"
 #include <troupe/actors/trainer.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,7 +17,8 @@ namespace troupe::actors {
 /// thread of its own. Used in the trainer's thread.
 class node_links {
  public:
-  using connect_function = std::function<expected<std::unique_ptr<connected_node>>(const std::string& address)>;
+  using connect_function = std::function<expected<std::unique_ptr<connected_node>>(const std::string& address,
+                                                                                   std::chrono::milliseconds limit)>;
 
   /// Sends `node_dialled` and `node_down` to `self`.
   node_links(trainer_base& self, connect_function connect) : self_(&self), connect_(std::move(connect)) {}
@@ -24,8 +26,11 @@ class node_links {
   /// Adds a node without a connection.
   void add() { links_.emplace_back(); }
 
-  /// Connects to the node; `node_dialled` has the outcome.
-  void dial(std::uint32_t index, const std::string& address) const;
+  /// Connects to the node; `node_dialled` has the outcome. Nothing happens while it is being dialled.
+  void dial(std::uint32_t index, const std::string& address, std::chrono::milliseconds limit);
+
+  /// To be called with each outcome.
+  void on_dialled(std::uint32_t index) { links_[index].is_dialled = false; }
 
   /// Takes a new connection in. From now on its end is reported by `node_down`.
   void accept(std::uint32_t index, std::shared_ptr<connected_node> connection);
@@ -49,6 +54,8 @@ class node_links {
     std::shared_ptr<connected_node> connection;
     /// Counts the connections of the run.
     std::uint64_t number = 0;
+    /// Whether a thread is connecting to it.
+    bool is_dialled = false;
   };
 
   trainer_base* self_;

@@ -7,39 +7,69 @@
 #include <caf/typed_response_promise.hpp>
 
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace troupe::actors {
 
-/// The workers whose requests of one kind are not answered yet. A later request of a worker replaces its earlier one.
-template <class Reply>
+/// The last request of one kind from each worker, and its answer once there is one: a request that is sent again, over
+/// another connection, gets the same.
+template <class Request, class Reply>
 class pending_replies {
  public:
   using promise = caf::typed_response_promise<Reply>;
 
-  void add(worker_id worker, promise request) { waiting_.insert_or_assign(worker, std::move(request)); }
+  /// Returns whether the request is new. Otherwise it has its answer, or waits for it.
+  [[nodiscard]] bool add(worker_id worker, const Request& request, promise where) {
+    auto known = last_.find(worker);
+    if (known == last_.end() || known->second.request != request) {
+      last_.insert_or_assign(worker, entry{request, std::move(where), std::nullopt});
+      return true;
+    }
+    known->second.where = std::move(where);
+    if (known->second.answer)
+      deliver(known->second);
+    return false;
+  }
 
   /// Nothing happens if the worker does not wait.
-  void answer(worker_id worker, const Reply& reply) {
-    if (auto found = waiting_.extract(worker); !found.empty())
-      found.mapped().deliver(reply);
-  }
-  void refuse(worker_id worker, const error& reason) {
-    if (auto found = waiting_.extract(worker); !found.empty())
-      found.mapped().deliver(to_caf(reason));
-  }
+  void answer(worker_id worker, const Reply& reply) { settle(worker, reply); }
+  void refuse(worker_id worker, const error& reason) { settle(worker, fail(reason)); }
 
-  void answer_all(const Reply& reply) {
-    for (auto& [worker, request] : std::exchange(waiting_, {}))
-      request.deliver(reply);
-  }
-  void refuse_all(const error& reason) {
-    for (auto& [worker, request] : std::exchange(waiting_, {}))
-      request.deliver(to_caf(reason));
-  }
+  void answer_all(const Reply& reply) { settle_all(reply); }
+  void refuse_all(const error& reason) { settle_all(fail(reason)); }
+
+  /// Nobody will ask for its answer again.
+  void forget(worker_id worker) { last_.erase(worker); }
 
  private:
-  std::map<worker_id, promise> waiting_;
+  struct entry {
+    Request request;
+    promise where;
+    std::optional<expected<Reply>> answer;
+  };
+
+  static void deliver(entry& which) {
+    if (*which.answer)
+      which.where.deliver(**which.answer);
+    else
+      which.where.deliver(to_caf(which.answer->error()));
+  }
+
+  void settle(worker_id worker, expected<Reply> with) {
+    auto known = last_.find(worker);
+    if (known == last_.end() || known->second.answer)
+      return;
+    known->second.answer = std::move(with);
+    deliver(known->second);
+  }
+
+  void settle_all(const expected<Reply>& with) {
+    for (auto& [worker, each] : last_)
+      settle(worker, with);
+  }
+
+  std::map<worker_id, entry> last_;
 };
 
 } // namespace troupe::actors

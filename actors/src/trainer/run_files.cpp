@@ -1,7 +1,9 @@
 #include "trainer/run_files.hpp"
 
 #include "down.hpp"
+#include "orderly_end.hpp"
 #include "trainer/interface.hpp"
+#include "trainer/output_display.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/error_conversion.hpp>
@@ -12,6 +14,7 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
+#include <fmt/format.h>
 
 #include <memory>
 #include <optional>
@@ -30,9 +33,9 @@ std::string state_in(const std::string& checkpoint) {
   return stored ? serialization::state_sha256(*stored).value_or(std::string{}) : std::string{};
 }
 
-class run_files_state : public run_files::base {
+class run_files_state : public orderly_end<run_files::base> {
  public:
-  run_files_state(caf::actor_config& cfg, run_files_config config) : run_files::base(cfg), what_(std::move(config)) {}
+  run_files_state(caf::actor_config& cfg, run_files_config config) : orderly_end(cfg), what_(std::move(config)) {}
 
   behavior_type make_behavior() override {
     return {
@@ -43,21 +46,22 @@ class run_files_state : public run_files::base {
         },
         [this](const append_metrics& message) {
           if (directory_)
-            directory_->append(message.batch, message.pid);
+            note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
         },
         [this](const append_output& message) { append(message); },
         [this](finish_run& message) { return finish(std::move(message.result)); },
     };
   }
 
-  void on_exit() override {
-    end_writers();
-    directory_.reset();
-  }
-
   const char* name() const override { return "troupe.run_files"; }
 
  private:
+  void let_go() override {
+    end_writers();
+    directory_.reset();
+    display_.reset();
+  }
+
   caf::result<claimed_directory> claim() {
     auto directory = run_directory::open(what_.config.run);
     if (!directory)
@@ -145,10 +149,34 @@ class run_files_state : public run_files::base {
   void append(const append_output& message) {
     if (!directory_)
       return;
-    directory_->append_output(message.output);
-    if (what_.services.show_output)
-      for (const auto& line : message.output.lines)
-        what_.services.show_output(message.rank, line);
+    note(log_problem_, directory_->append_output(message.output), "lines are missing in the workers' logs");
+    if (!display_ && what_.services.show_output)
+      display_.emplace(system(), what_.services.show_output);
+    if (display_)
+      display_->show(message);
+  }
+
+  /// Tells users when a kind of file cannot be written any more, and when it can again.
+  void note(std::string& problem, const expected<void>& outcome, const std::string& effect) {
+    dropped_ += directory_->take_dropped();
+    if (!outcome && problem.empty()) {
+      problem = outcome.error().message;
+      tell({true, problem + ": " + effect + ", and training goes on"});
+    } else if (outcome && !problem.empty()) {
+      tell({false, "files can be written again (" + std::exchange(problem, {}) + ")"});
+      tell_dropped();
+    }
+  }
+
+  void tell_dropped() {
+    if (const auto count = std::exchange(dropped_, 0); count > 0)
+      tell({true, fmt::format("{} lines of metrics.jsonl and ledger.jsonl are lost, because the disk did not take them",
+                              count)});
+  }
+
+  void tell(file_notice notice) const {
+    if (auto strong = what_.trainer.lock())
+      caf::anon_send(caf::actor_cast<trainer_interface>(strong), std::move(notice));
   }
 
   [[nodiscard]] finished_run finish(run_result result) {
@@ -156,9 +184,17 @@ class run_files_state : public run_files::base {
       result.state_sha256 = state_in(result.latest_checkpoint);
     // A run that was stopped while it claimed the directory has not begun: an earlier result stays.
     const auto has_begun = directory_ && !result.path.empty();
+    if (has_begun) {
+      // What has waited for the disk has one more chance.
+      if (auto done = directory_->append({}, 0); !done)
+        tell({true, "the last lines of metrics.jsonl or ledger.jsonl are lost: " + done.error().message});
+      dropped_ += directory_->take_dropped();
+      tell_dropped();
+    }
     auto written = has_begun ? directory_->write_result(result) : expected<void>{};
     end_writers();
     directory_.reset();
+    display_.reset();
     return {std::move(result), written ? error{} : std::move(written.error())};
   }
 
@@ -173,6 +209,12 @@ class run_files_state : public run_files::base {
   std::optional<run_directory> directory_;
   std::unique_ptr<part_receiver> parts_;
   checkpoint_store store_;
+  std::optional<output_display> display_;
+  /// Why files of these kinds could not be written last; empty if they could.
+  std::string metrics_problem_;
+  std::string log_problem_;
+  /// Lines that users have not been told of.
+  std::uint64_t dropped_ = 0;
 };
 
 } // namespace

@@ -6,21 +6,35 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 namespace troupe::actors {
 
 namespace {
 
+using namespace std::chrono_literals;
+
 /// How often a node that is away is dialled.
-constexpr auto dial_interval = std::chrono::seconds{1};
+constexpr auto dial_interval = 1s;
+
+/// How often a node is dialled that had workers of this run a moment ago, and how long each attempt may take: what was
+/// sent while a network was cut is sent again after ever longer pauses, what is sent anew arrives.
+constexpr auto reconnect_interval = 200ms;
+constexpr auto reconnect_limit = 2s;
 
 /// Gloo sends clear text.
 auto may_carry_gradients(const cluster_config& cluster, const trainer_services& services) {
   return [trusted = cluster.trusted_network, is_loopback = services.is_loopback](const std::string& address) {
     return trusted || is_loopback == nullptr || is_loopback(address);
   };
+}
+
+std::string directory_of(const run_config& run, const std::string& host) {
+  auto code = std::error_code{};
+  return host + ":" + (std::filesystem::absolute(run.storage_path, code) / run.name).lexically_normal().string();
 }
 
 } // namespace
@@ -30,9 +44,15 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
     : self_(&self),
       events_(&events),
       run_(std::move(run)),
-      links_(self, [connect = services.connect_node,
-                    cluster = config.cluster](const std::string& address) { return connect(cluster, address); }),
-      roster_({config.scaling, may_carry_gradients(config.cluster, services), dial_interval}),
+      directory_(directory_of(config.run, services.host)),
+      links_(self,
+             [connect = services.connect_node, cluster = config.cluster](const std::string& address,
+                                                                         std::chrono::milliseconds limit) {
+               auto limited = cluster;
+               limited.connect_timeout = std::min(limited.connect_timeout, limit);
+               return connect(limited, address);
+             }),
+      roster_({config.scaling, may_carry_gradients(config.cluster, services), dial_interval, reconnect_interval}),
       monitor_(config.failure.heartbeat_timeout) {
   auto addresses = config.cluster.nodes;
   if (addresses.empty())
@@ -41,6 +61,7 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
     roster_.add(std::move(address));
     links_.add();
     part_addresses_.emplace_back();
+    mail_.emplace_back();
   }
 }
 
@@ -50,18 +71,36 @@ void run_nodes::dial_all() {
 }
 
 void run_nodes::dial(std::uint32_t node) {
-  roster_[node].state = node_state::dialling;
-  links_.dial(node, roster_[node].address);
+  auto& state = roster_[node].state;
+  const auto was_open = state == node_state::cut || state == node_state::fenced;
+  if (!was_open)
+    state = node_state::dialling;
+  links_.dial(node, roster_[node].address, was_open ? reconnect_limit : std::chrono::milliseconds::max());
 }
 
 void run_nodes::on_dialled(node_dialled& message) {
+  links_.on_dialled(message.node);
   auto& node = roster_[message.node];
-  const auto is_first = std::exchange(node.tried, clock::now()) == clock::time_point{};
+  const auto now = clock::now();
+  const auto is_first = std::exchange(node.tried, now) == clock::time_point{};
   if (message.connection) {
     links_.accept(message.node, std::move(message.connection));
+    if (node.state == node_state::cut)
+      return adopt(message.node);
+    if (node.state == node_state::fenced)
+      return readmit(message.node);
     node.offer = {};
     return ask_for_offer(message.node);
   }
+  if (node.state == node_state::cut) {
+    broken_.on_dialled(message.node,
+                       message.reason.code == errc::connection_refused ? broken_links::dial_result::refused
+                                                                       : broken_links::dial_result::failed,
+                       now);
+    return report_broken(now);
+  }
+  if (node.state == node_state::fenced)
+    return;
   node.state = node_state::away;
   if (events_->needs_node(message.node, true))
     return events_->on_node_missing(std::move(message.reason));
@@ -72,7 +111,7 @@ void run_nodes::on_dialled(node_dialled& message) {
 
 void run_nodes::ask_for_offer(std::uint32_t node) {
   roster_[node].state = node_state::asked;
-  self_->request(links_[node]->handle(), node_timeout, offer_request{run_})
+  self_->request(links_[node]->handle(), node_timeout, offer_request{run_, protocol_version, directory_})
       .then(
           [this, node, link = links_.number_of(node)](node_offer& offer) {
             if (link != links_.number_of(node) || roster_[node].state != node_state::asked)
@@ -86,6 +125,7 @@ void run_nodes::ask_for_offer(std::uint32_t node) {
 
 void run_nodes::open(opening what) {
   opening_ = std::move(what);
+  opening_->request.directory = directory_;
   for (auto i : roster_.in_state(node_state::offered))
     open_on(i);
 }
@@ -114,7 +154,12 @@ void run_nodes::request_open(std::uint32_t node) {
             if (link != links_.number_of(node) || roster_[node].state != node_state::opening)
               return;
             roster_[node].state = node_state::open;
-            monitor_.add(node, clock::now());
+            // One that is hosted here is alive as long as this process is: what keeps its threads from running keeps
+            // the workers' from running, too.
+            if (!roster_[node].address.empty())
+              monitor_.add(node, clock::now());
+            mail_[node] = {};
+            mail_[node].connect(links_[node]->handle());
             events_->on_node_open(node);
           },
           [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
@@ -145,36 +190,122 @@ std::optional<std::uint32_t> run_nodes::on_beat(const caf::strong_actor_ptr& sen
     readmit(*node);
     return std::nullopt;
   }
-  monitor_.heard(*node, now);
+  if (monitor_.heard(*node, now)) {
+    if (roster_[*node].state == node_state::silent)
+      roster_[*node].state = node_state::open;
+    events_->on_node_answers(*node);
+  }
   return node;
+}
+
+/// A node that may have workers of this run is connected again. They go on, and what was under way is sent again.
+void run_nodes::adopt(std::uint32_t node) {
+  if (!opening_)
+    return;
+  self_
+      ->request(links_[node]->handle(), node_timeout, adopt_run{run_, opening_->request.secret}, opening_->control,
+                opening_->collectives, opening_->store)
+      .then(
+          [this, node, link = links_.number_of(node)](const run_opened&) {
+            if (!opening_ || link != links_.number_of(node))
+              return;
+            auto& state = roster_[node].state;
+            if (state == node_state::fenced)
+              return readmit(node);
+            // It may have said before that it goes away.
+            if (state != node_state::leaving)
+              state = node_state::open;
+            broken_.remove(node);
+            monitor_.add(node, clock::now());
+            mail_[node].connect(links_[node]->handle());
+            events_->on_node_answers(node);
+          },
+          [this, node, link = links_.number_of(node)](const caf::error& reason) {
+            if (!opening_ || link != links_.number_of(node))
+              return;
+            if (!is_refusal(reason))
+              return links_.disconnect(node);
+            if (roster_[node].state == node_state::fenced)
+              return readmit(node);
+            lose(node, node_state::asked, "node " + name_of(node) + " was started anew, or has ended its workers");
+            ask_for_offer(node);
+          });
+}
+
+void run_nodes::lose(std::uint32_t node, node_state from_now_on, const std::string& why) {
+  broken_.remove(node);
+  monitor_.remove(node);
+  mail_[node] = {};
+  roster_[node].state = from_now_on;
+  roster_[node].tried = clock::now();
+  events_->on_node_lost(node, why);
+}
+
+void run_nodes::report_broken(clock::time_point now) {
+  if (auto nodes = broken_.take_unreachable(now); !nodes.empty())
+    events_->on_nodes_silent(nodes);
+  for (auto node : broken_.dead(now))
+    // Should it live after all, its workers have to end first.
+    lose(node, node_state::fenced,
+         fmt::format("nobody listens at {} any more: look at that host and at its caf-node's output", name_of(node)));
+}
+
+void run_nodes::give_up(std::uint32_t node) {
+  monitor_.remove(node);
+  broken_.remove(node);
+  mail_[node] = {};
+  roster_[node].state = node_state::fenced;
 }
 
 /// A node that was given up answers again. Its workers of this run are of no use any more, but it has capacity.
 void run_nodes::readmit(std::uint32_t node) {
-  events_->notify(true, fmt::format("node {} answers again: its workers end, and it takes new ones", name_of(node)));
-  roster_[node].state = node_state::asked;
-  self_->request(links_[node]->handle(), node_timeout, troupe::end_run{run_})
+  if (!readmitted_.insert(node).second)
+    return;
+  // Processes may take long to end.
+  self_->request(links_[node]->handle(), caf::infinite, troupe::end_run{run_})
       .then(
           [this, node, link = links_.number_of(node)] {
-            if (link == links_.number_of(node))
-              ask_for_offer(node);
+            readmitted_.erase(node);
+            if (!opening_ || link != links_.number_of(node) || roster_[node].state != node_state::fenced)
+              return;
+            events_->notify(true, fmt::format("node {} answers again: its workers have ended, and it takes new ones",
+                                              name_of(node)));
+            ask_for_offer(node);
           },
-          [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
+          // Without a connection. It is tried again with the next.
+          [this, node](const caf::error&) { readmitted_.erase(node); });
+}
+
+void run_nodes::report_silent(clock::time_point now) {
+  const auto silent = monitor_.silent(now);
+  // What cuts one off may have cut off another a moment later: which of them the run can do without is decided when
+  // both are known.
+  if (monitor_.anyone_quiet(now)) {
+    for (const auto& [node, silent_for] : silent)
+      monitor_.spare(node);
+    return;
+  }
+  std::map<std::uint32_t, std::string> nodes;
+  for (const auto& [node, silent_for] : silent) {
+    if (roster_[node].state == node_state::open)
+      roster_[node].state = node_state::silent;
+    nodes[node] = fmt::format("node {} has said nothing for {} ms: it is frozen, or the network is cut", name_of(node),
+                              std::chrono::duration_cast<std::chrono::milliseconds>(silent_for).count());
+  }
+  if (!nodes.empty())
+    events_->on_nodes_silent(nodes);
 }
 
 void run_nodes::on_tick(clock::time_point now) {
-  for (const auto& [node, silent_for] : monitor_.silent(now)) {
-    auto text = fmt::format("node {} has said nothing for {} ms: it is frozen, or the network is cut", name_of(node),
-                            std::chrono::duration_cast<std::chrono::milliseconds>(silent_for).count());
-    if (events_->needs_node(node, true))
-      return events_->on_node_missing({errc::node_lost, std::move(text)});
-    lose(node, node_state::fenced, text);
-  }
+  report_silent(now);
+  report_broken(now);
   for (auto i : roster_.to_try(now))
-    if (links_[i] != nullptr)
-      ask_for_offer(i);
-    else if (!roster_[i].address.empty())
+    if (links_[i] == nullptr && !roster_[i].address.empty())
       dial(i);
+    else if (links_[i] != nullptr && roster_[i].state == node_state::away)
+      ask_for_offer(i);
+    else if (links_[i] != nullptr && roster_[i].state == node_state::fenced)
+      readmit(i);
 }
 
 void run_nodes::on_down(const node_down& message) {
@@ -184,28 +315,39 @@ void run_nodes::on_down(const node_down& message) {
   auto text = fmt::format("the connection to node {} is gone", name_of(node));
   if (events_->needs_node(node, true))
     return events_->on_node_missing({errc::node_lost, std::move(text)});
-  if (roster_[node].state != node_state::leaving)
+  auto& state = roster_[node].state;
+  if (state != node_state::leaving)
     text += ": look at that host and at its caf-node's output";
-  roster_[node].tried = clock::now();
-  lose(node, node_state::away, text);
   links_.disconnect(node);
-}
-
-void run_nodes::lose(std::uint32_t node, node_state next, const std::string& why) {
+  const auto is_hosted_here = roster_[node].address.empty();
+  // Whatever it has started of this run ends when it answers.
+  if (state == node_state::fenced)
+    return;
+  if (is_hosted_here || (state != node_state::open && state != node_state::silent && state != node_state::cut &&
+                         state != node_state::leaving))
+    return lose(node, node_state::away, text);
+  const auto now = clock::now();
   monitor_.remove(node);
-  roster_[node].state = next;
-  events_->on_node_lost(node, why);
+  // One that was silent has been told of, and may be waited for.
+  state = node_state::cut;
+  broken_.add(node, std::move(text), now);
+  dial(node);
 }
 
 void run_nodes::start(std::uint32_t node, start_workers message, std::function<void(error)> on_failure) {
-  self_->request(links_[node]->handle(), node_timeout, std::move(message))
-      .then([](const workers_started&) {},
-            [on_failure = std::move(on_failure)](const caf::error& reason) { on_failure(from_caf(reason)); });
+  // Many processes take long to start on a busy host. Who waits for them has a time limit of its own.
+  mail_[node].request<workers_started>(
+      *self_, [](const workers_started&) {},
+      [on_failure = std::move(on_failure)](const caf::error& reason) {
+        // It may have been received before a connection was lost.
+        if (auto ours = from_caf(reason); ours.code != errc::already_exists)
+          on_failure(ours);
+      },
+      std::move(message));
 }
 
 void run_nodes::kill(std::uint32_t node, worker_id worker, const std::string& why) {
-  if (links_[node] != nullptr)
-    caf::anon_send(links_[node]->handle(), kill_worker{run_, worker, why});
+  mail_[node].send(*self_, kill_worker{run_, worker, why});
 }
 
 void run_nodes::end_run(std::function<void()> done) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include "outbox.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/node_links.hpp"
 #include "trainer/run_files.hpp"
+#include <troupe/actors/decisions/broken_links.hpp>
 #include <troupe/actors/decisions/heartbeat_monitor.hpp>
 #include <troupe/actors/decisions/node_roster.hpp>
 #include <troupe/config.hpp>
@@ -11,7 +13,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +30,10 @@ class node_events {
   virtual void on_node_answered() = 0;
   /// A node has opened the program, and can take workers.
   virtual void on_node_open(std::uint32_t node) = 0;
+  /// Nodes that were open cannot be reached, for these reasons. Their workers may live.
+  virtual void on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes) = 0;
+  /// It says something again.
+  virtual void on_node_answers(std::uint32_t node) = 0;
   /// A node is lost, and its workers with it.
   virtual void on_node_lost(std::uint32_t node, const std::string& why) = 0;
   /// The run cannot begin: a node that it needs has failed.
@@ -43,6 +51,7 @@ class run_nodes {
 
   /// What a node gets to open a run.
   struct opening {
+    /// Without the directory.
     open_run request;
     run_control control;
     collectives_actor collectives;
@@ -64,8 +73,11 @@ class run_nodes {
   /// its workers of this run and starts anew.
   [[nodiscard]] std::optional<std::uint32_t> on_beat(const caf::strong_actor_ptr& sender, clock::time_point now);
 
-  /// Gives up nodes that are silent, and dials those that are away. Several times a second.
+  /// Reports nodes that are silent, and dials those that are away. Several times a second.
   void on_tick(clock::time_point now);
+
+  /// The run goes on without this node. If it answers again, its workers of this run are ended.
+  void give_up(std::uint32_t node);
 
   /// Has the nodes that have made an offer open the program, and later ones when they make theirs.
   void open(opening what);
@@ -93,19 +105,30 @@ class run_nodes {
 
  private:
   void dial(std::uint32_t node);
+  void adopt(std::uint32_t node);
+  /// Its workers have ended.
+  void lose(std::uint32_t node, node_state from_now_on, const std::string& why);
+  void report_broken(clock::time_point now);
   void ask_for_offer(std::uint32_t node);
   void open_on(std::uint32_t node);
   void request_open(std::uint32_t node);
   void readmit(std::uint32_t node);
+  void report_silent(clock::time_point now);
   void fail(std::uint32_t node, std::uint64_t link, const caf::error& reason);
-  void lose(std::uint32_t node, node_state next, const std::string& why);
 
   trainer_base* self_;
   node_events* events_;
   run_id run_;
+  /// As in `open_run`.
+  std::string directory_;
   node_links links_;
   node_roster roster_;
   heartbeat_monitor<std::uint32_t> monitor_;
+  broken_links broken_;
+  /// Those that are ending their workers before they can be used again.
+  std::set<std::uint32_t> readmitted_;
+  /// To the nodes, by index.
+  std::vector<outbox<trainer_base, node_actor>> mail_;
   std::optional<opening> opening_;
   std::vector<std::string> part_addresses_;
 };

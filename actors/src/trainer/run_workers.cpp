@@ -15,13 +15,17 @@ void run_workers::on_started(worker_id worker, std::uint32_t node) {
 }
 
 void run_workers::on_ended(worker_id worker) {
-  actors_.erase(worker);
+  mail_.erase(worker);
   living_.erase(worker);
   reports_.refuse(worker, {errc::worker_lost, "its process has ended"});
+  reports_.forget(worker);
+  plans_.forget(worker);
 }
 
 void run_workers::on_node_gone(std::uint32_t node) {
-  std::erase_if(living_, [&](worker_id worker) { return nodes_.at(worker) == node; });
+  for (auto [worker, its_node] : nodes_)
+    if (its_node == node && living_.contains(worker))
+      on_ended(worker);
 }
 
 std::optional<std::uint32_t> run_workers::node_of(worker_id worker) const {
@@ -34,24 +38,24 @@ void run_workers::fail_pending(const error& reason) {
   reports_.refuse_all(reason);
 }
 
-void run_workers::begin_joiner(worker_id worker, const begin_training& message) const {
-  send(worker, message);
+void run_workers::begin_joiner(trainer_base& self, worker_id worker, const begin_training& message) {
+  send(self, worker, message);
   for (const auto& command : commands_)
-    send(worker, command);
+    send(self, worker, command);
 }
 
-void run_workers::command_all(const control_command& command) {
+void run_workers::command_all(trainer_base& self, const control_command& command) {
   commands_.push_back(command);
-  send_all(command);
+  send_all(self, command);
 }
 
-void run_workers::abort_all(const abort_training& message) {
-  send_all(message);
+void run_workers::abort_all(trainer_base& self, const abort_training& message) {
+  send_all(self, message);
   plans_.refuse_all(message.reason);
 }
 
 void run_workers::forget_attempt() {
-  actors_.clear();
+  mail_.clear();
   commands_.clear();
 }
 
@@ -59,8 +63,8 @@ void run_workers::ask_activity(trainer_base& self, const run_id& run, const std:
                                std::optional<worker_id> only,
                                const std::function<void(rank_id, const std::string&)>& on_answer) const {
   for (const auto& place : places)
-    if (auto i = actors_.find(place.worker); i != actors_.end() && (!only || *only == place.worker))
-      self.request(i->second, answer_patience, activity_question{run})
+    if (auto i = mail_.find(place.worker); i != mail_.end() && (!only || *only == place.worker))
+      self.request(i->second.receiver(), answer_patience, activity_question{run})
           .then([on_answer, rank = place.rank](const activity_answer& answer) { on_answer(rank, answer.text); },
                 // Then there is less to report.
                 [](const caf::error&) {});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "outbox.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/pending_replies.hpp"
 #include <troupe/actors/decisions/placement.hpp>
@@ -7,6 +8,7 @@
 
 #include <caf/all.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -23,9 +25,10 @@ namespace troupe::actors {
 class run_workers {
  public:
   void on_started(worker_id worker, std::uint32_t node);
-  void on_joined(worker_id worker, const worker_actor& actor) { actors_[worker] = actor; }
+  /// It has joined, or has another handle after a lost connection: what it has not received is sent again.
+  void on_joined(worker_id worker, const worker_actor& actor) { mail_[worker].connect(actor); }
   void on_ended(worker_id worker);
-  /// The node's connection is gone: nobody will report the ends of its workers.
+  /// The node is lost or given up: nobody will report the ends of its workers.
   void on_node_gone(std::uint32_t node);
 
   /// The node of any process that was ever started.
@@ -33,20 +36,24 @@ class run_workers {
   [[nodiscard]] const std::set<worker_id>& living() const noexcept { return living_; }
 
   /// The requests that wait for the coordinator's decisions.
-  [[nodiscard]] pending_replies<plan_accepted>& plans() noexcept { return plans_; }
-  [[nodiscard]] pending_replies<next_generation>& reports() noexcept { return reports_; }
+  [[nodiscard]] pending_replies<run_plan, plan_accepted>& plans() noexcept { return plans_; }
+  [[nodiscard]] pending_replies<regroup_report, next_generation>& reports() noexcept { return reports_; }
+
+  /// Whether the batch is to be taken in: it may be sent again over another connection.
+  [[nodiscard]] bool take(const metrics_batch& batch) { return is_new(batches_[batch.worker], batch.number); }
+  [[nodiscard]] bool take(const worker_output& output) { return is_new(outputs_[output.worker], output.number); }
 
   /// Nobody is left waiting for an answer that does not come.
   void fail_pending(const error& reason);
 
   /// Nothing happens for a worker that has not joined.
-  void begin(worker_id worker, const begin_training& message) const { send(worker, message); }
+  void begin(trainer_base& self, worker_id worker, const begin_training& message) { send(self, worker, message); }
   /// As above, and repeats the commands that it missed.
-  void begin_joiner(worker_id worker, const begin_training& message) const;
-  void command_all(const control_command& command);
-  void abort_all(const abort_training& message);
-  void release(worker_id worker, const run_id& run) const { send(worker, release_worker{run}); }
-  void release_all(const run_id& run) const { send_all(release_worker{run}); }
+  void begin_joiner(trainer_base& self, worker_id worker, const begin_training& message);
+  void command_all(trainer_base& self, const control_command& command);
+  void abort_all(trainer_base& self, const abort_training& message);
+  void release(trainer_base& self, worker_id worker, const run_id& run) { send(self, worker, release_worker{run}); }
+  void release_all(trainer_base& self, const run_id& run) { send_all(self, release_worker{run}); }
 
   /// The run restarts: nothing is sent to the workers of this attempt any more.
   void forget_attempt();
@@ -58,21 +65,29 @@ class run_workers {
 
  private:
   template <class Message>
-  void send(worker_id worker, const Message& message) const {
-    if (auto i = actors_.find(worker); i != actors_.end())
-      caf::anon_send(i->second, message);
+  void send(trainer_base& self, worker_id worker, const Message& message) {
+    if (auto i = mail_.find(worker); i != mail_.end())
+      i->second.send(self, message);
   }
   template <class Message>
-  void send_all(const Message& message) const {
-    for (const auto& [worker, actor] : actors_)
-      caf::anon_send(actor, message);
+  void send_all(trainer_base& self, const Message& message) {
+    for (auto& [worker, box] : mail_)
+      box.send(self, message);
   }
 
-  std::map<worker_id, worker_actor> actors_;
+  static bool is_new(std::uint64_t& last, std::uint64_t number) {
+    return number > std::exchange(last, std::max(last, number));
+  }
+
+  /// To those that have joined.
+  std::map<worker_id, outbox<trainer_base, worker_actor>> mail_;
   std::map<worker_id, std::uint32_t> nodes_;
   std::set<worker_id> living_;
-  pending_replies<plan_accepted> plans_;
-  pending_replies<next_generation> reports_;
+  /// The numbers of the last of each.
+  std::map<worker_id, std::uint64_t> batches_;
+  std::map<worker_id, std::uint64_t> outputs_;
+  pending_replies<run_plan, plan_accepted> plans_;
+  pending_replies<regroup_report, next_generation> reports_;
   /// All commands of this attempt.
   std::vector<control_command> commands_;
 };

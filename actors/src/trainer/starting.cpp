@@ -58,11 +58,13 @@ void trainer_state::begin_in(claimed_directory& claimed) {
       services_.compare_numerics, config_.failure, wanted_workers_, state_.step, config_.run.start_timeout});
   phase_ = trainer_phase::opening{};
   auto timeout = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
-  nodes_->open({{record_.run(), config_.run.name, services_.program_path, services_.build_id, secret_, timeout},
-                caf::actor_cast<run_control>(caf::actor_cast<trainer_interface>(ctrl())),
-                collectives_,
-                store_,
-                files_});
+  auto grace = static_cast<std::uint64_t>(config_.failure.driver_grace.count());
+  nodes_->open(
+      {{record_.run(), config_.run.name, services_.program_path, services_.build_id, secret_, timeout, grace, {}},
+       caf::actor_cast<run_control>(caf::actor_cast<trainer_interface>(ctrl())),
+       collectives_,
+       store_,
+       files_});
 }
 
 void trainer_state::begin_from(starting_state state) {
@@ -113,7 +115,7 @@ void trainer_state::on_node_open(std::uint32_t node) {
     return;
   if (has_begun()) {
     notify(false, fmt::format("node {} has joined", nodes_->name_of(node)));
-    return is<trainer_phase::running>() ? act(coordinator_->on_capacity()) : place_again();
+    return use_capacity();
   }
   const auto is_open = [this](const worker_place& x) { return nodes_->roster()[x.node].state == node_state::open; };
   if (!std::ranges::all_of(layout_.places(), is_open))
@@ -122,10 +124,30 @@ void trainer_state::on_node_open(std::uint32_t node) {
   start(layout_.places());
 }
 
+void trainer_state::on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes) {
+  if (coordinator_ && has_begun())
+    return act(coordinator_->on_nodes_silent(nodes, clock::now()));
+  // Before processes are started, the nodes' answers have deadlines of their own.
+  for (const auto& [node, why] : nodes)
+    notify(true, why);
+}
+
+void trainer_state::on_node_answers(std::uint32_t node) {
+  // What the workers did meanwhile is unknown: nobody is said to hang because of it.
+  hangs_.clear();
+  if (coordinator_)
+    act(coordinator_->on_node_answers(node, clock::now()));
+  if (has_begun())
+    use_capacity();
+}
+
+/// Where workers can be started there may be some missing.
+void trainer_state::use_capacity() {
+  is<trainer_phase::running>() ? act(coordinator_->on_capacity()) : place_again();
+}
+
 void trainer_state::on_node_lost(std::uint32_t node, const std::string& why) {
-  // One that is only silent reports its workers' ends when it answers again.
-  if (nodes_->roster()[node].state == node_state::away)
-    workers_.on_node_gone(node);
+  workers_.on_node_gone(node);
   if (coordinator_)
     act(coordinator_->on_node_lost(node, why, clock::now()));
 }
@@ -188,7 +210,15 @@ void trainer_state::find_state_again() {
             after_in_attempt(config_.scaling.wait_for_workers, [this] { give_up_waiting_for_capacity(); });
             place_again();
           },
-          [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
+          [this](const caf::error& reason) { retry_finding_state(from_caf(reason)); });
+}
+
+void trainer_state::retry_finding_state(const error& reason) {
+  auto* finding = std::get_if<trainer_phase::finding_state>(&phase_);
+  if (finding == nullptr || reason.code != errc::io_error)
+    return conclude_run(run_status::failed, reason);
+  announce(finding->announced, reason.message + ": it is tried again every second");
+  after_in_attempt(std::chrono::seconds{1}, [this] { find_state_again(); });
 }
 
 void trainer_state::give_up_waiting_for_capacity() {

@@ -29,7 +29,7 @@ hang_settings hang_settings_of(const trainer_config& config) {
 
 trainer_state::trainer_state(caf::actor_config& cfg, std::string function, trainer_config config,
                              trainer_services services)
-    : trainer_base(cfg),
+    : orderly_end(cfg),
       function_(std::move(function)),
       config_(std::move(config)),
       services_(std::move(services)),
@@ -53,10 +53,10 @@ trainer_state::behavior_type trainer_state::make_behavior() {
         if (is_of_run(message.run))
           act(coordinator_->on_caught_up(message));
       },
-      [this](const metrics_batch& batch) { take_metrics(batch); },
+      [this](const metrics_batch& batch) { return take_metrics(batch); },
       [this](const worker_finished& message) { finished(message); },
       [this](const worker_ended& message) { ended(message); },
-      [this](worker_output& output) { show(std::move(output)); },
+      [this](worker_output& output) { return show(std::move(output)); },
       [this](const node_beat& beat) { take_beat(beat); },
       [this](const node_leaving& message) { node_leaves(message); },
       [this](const checkpoint_outcome& outcome) { checkpointed(outcome); },
@@ -68,10 +68,11 @@ trainer_state::behavior_type trainer_state::make_behavior() {
         if (!is_concluding())
           nodes_->on_dialled(message);
       },
+      [this](const file_notice& notice) { notify(notice.warning, notice.text); },
   };
 }
 
-void trainer_state::on_exit() {
+void trainer_state::let_go() {
   // Whoever holds a handle keeps this object: promises are not broken, nor files let go, by themselves.
   workers_.fail_pending({errc::aborted, "the run is ending"});
   if (answer_.pending())
@@ -136,7 +137,7 @@ void trainer_state::tick() {
     return;
   act(coordinator_->on_tick(now));
   // Workers that wait in a regroup wait for the driver, and are not to blame.
-  if (!is_concluding() && coordinator_->goes_on() && !coordinator_->held())
+  if (!is_concluding() && coordinator_->goes_on() && !coordinator_->held() && !coordinator_->awaits_nodes())
     for (const auto& finding : hangs_.check())
       deal_with(finding);
 }
@@ -161,10 +162,12 @@ caf::result<void> trainer_state::ready(const worker_ready& message, const worker
   if (message.run != record_.run() || !coordinator_ || !record_.knows(message.worker))
     return to_caf(
         {errc::stale_generation, fmt::format("this is the driver of run {}, not of {}", record_.run(), message.run)});
-  if (!coordinator_->expects(message.worker))
+  if (!coordinator_->expects(message.worker) && !coordinator_->has_joined(message.worker))
     return to_caf({errc::stale_generation,
                    fmt::format("worker {} has been given up: the run goes on without it", message.worker)});
   workers_.on_joined(message.worker, worker);
+  if (coordinator_->has_joined(message.worker))
+    return caf::unit;
   record_.on_joined(message);
   if (metadata_.numerics.empty())
     metadata_.numerics = message.numerics;
@@ -176,30 +179,33 @@ caf::result<next_generation> trainer_state::report(const regroup_report& message
   if (!is_of_run(message.run))
     return to_caf({errc::aborted, "the run is ending"});
   auto promise = make_response_promise<next_generation>();
-  workers_.reports().add(message.worker, promise);
-  act(coordinator_->on_report(message, clock::now()));
+  if (workers_.reports().add(message.worker, message, promise))
+    act(coordinator_->on_report(message, clock::now()));
   return promise;
 }
 
 caf::result<plan_accepted> trainer_state::agree(const run_plan& plan) {
   if (plan.run != record_.run() || !coordinator_ || coordinator_->over())
     return to_caf({errc::stale_generation, "this run has ended"});
+  auto promise = make_response_promise<plan_accepted>();
+  if (!workers_.plans().add(plan.worker, plan, promise))
+    return promise;
   auto is_joiner = plan.generation == generation_id{};
   if (!is_joiner && plan.generation != coordinator_->generation())
-    return to_caf({errc::stale_generation, "this generation is over"});
+    workers_.plans().refuse(plan.worker, {errc::stale_generation, "this generation is over"});
   // Nobody would answer a plan that comes after a failure, and its worker would wait for the end of the grace period.
-  if (!coordinator_->training() && !(is_joiner && coordinator_->goes_on()))
-    return to_caf({errc::aborted, "the run is ending"});
-  auto promise = make_response_promise<plan_accepted>();
-  workers_.plans().add(plan.worker, promise);
-  act(coordinator_->on_plan(plan, clock::now()));
+  else if (!coordinator_->training() && !(is_joiner && coordinator_->goes_on()))
+    workers_.plans().refuse(plan.worker, {errc::aborted, "the run is ending"});
+  else
+    act(coordinator_->on_plan(plan, clock::now()));
   return promise;
 }
 
-void trainer_state::take_metrics(const metrics_batch& batch) {
-  if (batch.run != record_.run() || !coordinator_ || !record_.knows(batch.worker) || !coordinator_->knows(batch.worker))
-    return;
-  anon_send(files_, append_metrics{batch, record_[batch.worker].pid});
+caf::result<void> trainer_state::take_metrics(const metrics_batch& batch) {
+  if (batch.run != record_.run() || !coordinator_ || !record_.knows(batch.worker) ||
+      !coordinator_->has_joined(batch.worker) || !workers_.take(batch))
+    return caf::unit;
+  auto answer = hand_to_files(append_metrics{batch, record_[batch.worker].pid});
   if (batch.dropped > 0)
     notify(true, fmt::format("rank {} reported faster than could be taken in: {} reports are lost", batch.rank,
                              batch.dropped));
@@ -209,6 +215,17 @@ void trainer_state::take_metrics(const metrics_batch& batch) {
     skipped(step);
   if (progress)
     publish(*progress);
+  return answer;
+}
+
+template <class Message>
+caf::result<void> trainer_state::hand_to_files(Message message) {
+  auto promise = make_response_promise<void>();
+  request(files_, caf::infinite, std::move(message))
+      .then([promise]() mutable { promise.deliver(); },
+            // Then the run is over.
+            [promise](const caf::error&) mutable { promise.deliver(); });
+  return promise;
 }
 
 void trainer_state::finished(const worker_finished& message) {
@@ -229,11 +246,11 @@ void trainer_state::ended(const worker_ended& message) {
   place_again();
 }
 
-void trainer_state::show(worker_output output) {
-  if (output.run != record_.run() || !record_.knows(output.worker))
-    return;
+caf::result<void> trainer_state::show(worker_output output) {
+  if (output.run != record_.run() || !record_.knows(output.worker) || !workers_.take(output))
+    return caf::unit;
   auto rank = record_[output.worker].rank;
-  anon_send(files_, append_output{std::move(output), rank});
+  return hand_to_files(append_output{std::move(output), rank});
 }
 
 void trainer_state::checkpointed(const checkpoint_outcome& outcome) {
@@ -313,7 +330,7 @@ void trainer_state::conclude_run(run_status status, error reason) {
         .then(
             [this](finished_run& x) {
               if (x.write_error.code != errc::none)
-                notify(true, "the result could not be written: " + x.write_error.message);
+                x.result.fail({x.write_error.code, "the result could not be written: " + x.write_error.message});
               deliver(x.result);
             },
             [this](const caf::error&) { deliver(record_.result()); });
@@ -324,7 +341,7 @@ void trainer_state::deliver(const run_result& result) {
   if (auto progress = record_.latest_progress())
     publish(*progress);
   answer_.deliver(result);
-  quit();
+  end_and_quit();
 }
 
 trainer_actor spawn_trainer(caf::actor_system& system, std::string function, trainer_config config,

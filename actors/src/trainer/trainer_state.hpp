@@ -1,5 +1,6 @@
 #pragma once
 
+#include "orderly_end.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/run_files.hpp"
 #include "trainer/run_nodes.hpp"
@@ -16,6 +17,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -52,7 +54,10 @@ struct running {
 };
 
 /// Nobody was left. The latest checkpoint is looked for.
-struct finding_state {};
+struct finding_state {
+  /// The last notice about what is in the way.
+  std::string announced;
+};
 
 /// The run restarts as soon as there is capacity.
 struct awaiting_capacity {
@@ -67,18 +72,19 @@ struct concluding {};
 
 /// The trainer's actor: carries messages between users, nodes, workers and files on one side and the decisions on the
 /// other. The decisions are the `run_coordinator`'s; the conversations with nodes are in `run_nodes`, those with
-/// workers in `run_workers`. No handler waits for anything; `on_exit`
+/// workers in `run_workers`. No handler waits for anything; `let_go`
 /// waits for the run's files. Its functions are in trainer.cpp (messages from outside),
 /// starting.cpp (on which nodes the run starts, first and again) and actions.cpp (what the coordinator wants done).
-class trainer_state : public trainer_base, private node_events {
+class trainer_state : public orderly_end<trainer_base>, private node_events {
  public:
   trainer_state(caf::actor_config& cfg, std::string function, trainer_config config, trainer_services services);
 
   behavior_type make_behavior() override;
-  void on_exit() override;
   const char* name() const override { return "troupe.trainer"; }
 
  private:
+  void let_go() override;
+
   template <class Phase>
   [[nodiscard]] bool is() const noexcept {
     return std::holds_alternative<Phase>(phase_);
@@ -137,10 +143,13 @@ class trainer_state : public trainer_base, private node_events {
   caf::result<void> ready(const worker_ready& message, const worker_actor& worker);
   caf::result<plan_accepted> agree(const run_plan& plan);
   caf::result<next_generation> report(const regroup_report& message);
-  void take_metrics(const metrics_batch& batch);
+  caf::result<void> take_metrics(const metrics_batch& batch);
   void finished(const worker_finished& message);
   void ended(const worker_ended& message);
-  void show(worker_output output);
+  caf::result<void> show(worker_output output);
+  /// Whoever sent it is answered when it is written: that is the back pressure.
+  template <class Message>
+  caf::result<void> hand_to_files(Message message);
   void checkpointed(const checkpoint_outcome& outcome);
   void skipped(step_id step);
   void take_beat(const node_beat& beat);
@@ -154,7 +163,10 @@ class trainer_state : public trainer_base, private node_events {
   // starting.cpp
   void on_node_answered() override { place_first(); }
   void on_node_open(std::uint32_t node) override;
+  void on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes) override;
+  void on_node_answers(std::uint32_t node) override;
   void on_node_lost(std::uint32_t node, const std::string& why) override;
+  void use_capacity();
   void on_node_missing(error reason) override { conclude_run(run_status::failed, std::move(reason)); }
   [[nodiscard]] bool needs_node(std::uint32_t node, bool is_late) const override;
   void node_leaves(const node_leaving& message);
@@ -175,6 +187,8 @@ class trainer_state : public trainer_base, private node_events {
   /// Restarts from the latest checkpoint, once nothing of this attempt can add to it.
   void restart(const std::string& why);
   void find_state_again();
+  /// The disk may be full for a while. Nothing is lost by waiting.
+  void retry_finding_state(const error& reason);
   void give_up_waiting_for_capacity();
   /// Until a process has ended, its GPU is not free for another.
   [[nodiscard]] bool awaits_gpus() const;
@@ -197,6 +211,7 @@ class trainer_state : public trainer_base, private node_events {
   void carry_out(const form_generation& x, const std::string&);
   void carry_out(const start_more& x, const std::string&);
   void carry_out(const fence_worker& x, const std::string&);
+  void carry_out(const give_up_node& x, const std::string&);
   void carry_out(const restart_run&, const std::string& why);
   void carry_out(const release_one& x, const std::string&);
   void carry_out(const abort_all& x, const std::string& why);

@@ -155,6 +155,7 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   };
   auto program = worker_path.empty() ? value_or_throw(runtime::own_program())
                                      : value_or_throw(runtime::program_file::open(worker_path.string())).identity();
+  services.host = runtime::local_host_name();
   services.program_path = program.path;
   services.build_id = program.build_id;
   services.compare_numerics = compare_numerics;

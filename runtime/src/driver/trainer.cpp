@@ -120,8 +120,9 @@ class trainer::impl {
 
   void interrupted(int signal, int count) {
     signal_ = signal;
-    callbacks_.notice({{}, true, count == 1 ? "stopping after this step (once more: at once)" : "stopping at once"});
     tell(stop_request{count > 1});
+    // It may wait for a terminal that does not read.
+    callbacks_.notice({{}, true, count == 1 ? "stopping after this step (once more: at once)" : "stopping at once"});
   }
 
   actors::trainer_actor current() const {

@@ -40,10 +40,9 @@ std::string setting(const caf::actor_system& system, std::string_view name) {
   return caf::get_or(system.config(), name, std::string{});
 }
 
-tl::unexpected<error> unreachable(const endpoint& where, std::string_view why) {
-  return fail(errc::unreachable,
-              fmt::format("cannot reach {}: {}; is caf-node running there, and is that the address it printed?",
-                          to_string(where), why));
+tl::unexpected<error> unreachable(const endpoint& where, std::string_view why, errc code = errc::unreachable) {
+  return fail(code, fmt::format("cannot reach {}: {}; is caf-node running there, and is that the address it printed?",
+                                to_string(where), why));
 }
 
 /// Waits until the socket is ready for `events`. False after `deadline`.
@@ -89,7 +88,7 @@ expected<unique_fd> dial(const endpoint& where, clock::time_point deadline) {
     if (code == 0)
       return fd;
   }
-  return unreachable(where, std::strerror(code));
+  return unreachable(where, std::strerror(code), code == ECONNREFUSED ? errc::connection_refused : errc::unreachable);
 }
 
 /// Repeats a step of the session until it is done, has failed, or `deadline` has passed.
@@ -193,6 +192,16 @@ expected<actors::node_actor> introduce(caf::actor_system& system, const endpoint
   return result;
 }
 
+expected<actors::node_actor> introduce_over(caf::actor_system& system, const endpoint& where, unique_fd socket,
+                                            clock::time_point deadline) {
+  auto& multiplexer = multiplexer_of(system);
+  auto keys = keys_of(system);
+  if (!keys)
+    return introduce(system, where, multiplexer.new_scribe(socket.release()), deadline);
+  TROUPE_TRY(auto session, authenticate(where, *keys, socket.get(), deadline));
+  return introduce(system, where, make_tls_scribe(multiplexer, socket.release(), std::move(session)), deadline);
+}
+
 } // namespace
 
 void secure(caf::actor_system_config& config, const std::optional<tls_files>& keys) {
@@ -244,12 +253,12 @@ expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& 
                                      std::chrono::milliseconds limit) {
   auto deadline = clock::now() + limit;
   TROUPE_TRY(auto socket, dial(where, deadline));
-  auto& multiplexer = multiplexer_of(system);
-  auto keys = keys_of(system);
-  if (!keys)
-    return introduce(system, where, multiplexer.new_scribe(socket.release()), deadline);
-  TROUPE_TRY(auto session, authenticate(where, *keys, socket.get(), deadline));
-  return introduce(system, where, make_tls_scribe(multiplexer, socket.release(), std::move(session)), deadline);
+  const auto guard = unique_fd{::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)};
+  auto result = introduce_over(system, where, std::move(socket), deadline);
+  // A node that takes the connection for one too many never answers over it, and CAF would keep it for its own.
+  if (!result && guard)
+    ::shutdown(guard.get(), SHUT_RDWR);
+  return result;
 }
 
 } // namespace troupe::runtime

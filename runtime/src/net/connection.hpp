@@ -33,8 +33,9 @@ void secure(caf::actor_system_config& config, const std::optional<tls_files>& ke
 void unpublish(const actors::node_actor& node, std::uint16_t port);
 
 /// Connects to the node at `where`. Blocks, for at most `limit` after the host's name is resolved, so do not call it
-/// from an actor. Fails with `errc::unreachable` if no node answers, `errc::not_authenticated` if either end rejects
-/// the other's certificate or has none, and `errc::program_mismatch` for a node of another version.
+/// from an actor. Fails with `errc::connection_refused` or `errc::unreachable` if no node answers,
+/// `errc::not_authenticated` if either end rejects the other's certificate or has none, and `errc::program_mismatch`
+/// for a node of another version.
 [[nodiscard]] expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& where,
                                                    std::chrono::milliseconds limit);
 

@@ -10,9 +10,11 @@
 #include <array>
 #include <csignal>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
+#include <utility>
 
 extern char** environ;
 
@@ -62,8 +64,7 @@ worker_ended describe_end(const run_id& run, worker_id worker, const exit_report
   return result;
 }
 
-/// The worker processes of one node. The supervisor's callbacks run on their own thread, and may report the end of a
-/// process before `start` has returned.
+/// The worker processes of one node. The supervisor's callbacks run on their own thread.
 class local_launcher : public actors::process_launcher {
  public:
   local_launcher(program_source source, std::shared_ptr<const worker_entry> entry, actors::launcher_events events)
@@ -100,34 +101,40 @@ class local_launcher : public actors::process_launcher {
                               program->identity().path, local_host_name(), program->identity().build_id,
                               request.build_id));
     auto result = program->identity().path;
-    programs_.insert_or_assign(request.run, std::move(*program));
+    programs_.insert_or_assign(request.run, std::make_shared<const program_file>(std::move(*program)));
     return result;
   }
 
-  expected<std::uint32_t> start(const actors::launch_request& request) override {
-    const auto& program = programs_.at(request.run);
+  void start(const actors::launch_request& request) override {
+    // Stays open until the process executes it, also if the run is closed before.
+    auto program = programs_.at(request.run);
     process_spec spec;
-    spec.program_fd = program.fd();
-    spec.program = program.identity().path;
-    spec.argv = {program.identity().path};
+    spec.program_fd = program->fd();
+    spec.program = program->identity().path;
+    spec.argv = {program->identity().path};
     spec.argv.insert(spec.argv.end(), request.arguments.begin(), request.arguments.end());
     spec.env = make_environment(request.environment, request.devices);
     spec.bootstrap =
         to_text({request.run, request.worker, request.secret, entry_->node(), entry_->keys(), request.devices});
-    TROUPE_TRY(auto socket, descriptors_->add(request.run, request.worker));
-    spec.descriptor_socket = socket.get();
-    auto pid = supervisor_->start(spec);
-    if (!pid) {
-      descriptors_->remove(request.run, request.worker);
-      return fail(std::move(pid.error()));
-    }
-    settle(*pid, {request.run, request.worker});
-    return static_cast<std::uint32_t>(*pid);
+    auto who = owner{request.run, request.worker};
+    auto made = descriptors_->add(request.run, request.worker);
+    if (!made)
+      return events_.started({who.run, who.worker, fail(std::move(made.error()))});
+    auto socket = std::make_shared<const collectives::unique_fd>(std::move(*made));
+    spec.descriptor_socket = socket->get();
+    supervisor_->start_soon(std::move(spec), [this, who, program, socket](const expected<pid_t>& pid) {
+      if (pid)
+        add(*pid, who);
+      else
+        descriptors_->remove(who.run, who.worker);
+      events_.started(
+          {who.run, who.worker, pid ? expected<std::uint32_t>{static_cast<std::uint32_t>(*pid)} : fail(pid.error())});
+    });
   }
 
   void kill(const run_id& run) override {
     descriptors_->end_run(run);
-    for (auto [pid, owner] : snapshot())
+    for (const auto& [pid, owner] : snapshot())
       if (owner.run == run)
         supervisor_->kill(pid, SIGKILL);
   }
@@ -142,6 +149,8 @@ class local_launcher : public actors::process_launcher {
     return pid ? sample_process(*pid) : process_sample{};
   }
 
+  expected<process_sample> sample_node() override { return sample_process(::getpid()); }
+
   void close(const run_id& run) override {
     descriptors_->end_run(run);
     programs_.erase(run);
@@ -151,12 +160,6 @@ class local_launcher : public actors::process_launcher {
   struct owner {
     run_id run;
     worker_id worker;
-  };
-
-  /// Output and end of a process that were reported before its owner was known.
-  struct early_news {
-    std::vector<std::string> lines;
-    std::optional<exit_report> end;
   };
 
   std::optional<pid_t> find(const run_id& run, worker_id worker) {
@@ -171,40 +174,29 @@ class local_launcher : public actors::process_launcher {
     return owners_;
   }
 
-  void settle(pid_t pid, owner who) {
+  void add(pid_t pid, const owner& who) {
     auto lock = std::lock_guard{mutex_};
-    auto news = early_.extract(pid);
-    if (!news.empty() && !news.mapped().lines.empty())
-      events_.output({who.run, who.worker, news.mapped().lines});
-    if (!news.empty() && news.mapped().end)
-      events_.ended(describe_end(who.run, who.worker, *news.mapped().end));
-    else
-      owners_.emplace(pid, std::move(who));
+    owners_.emplace(pid, who);
   }
 
   void output(pid_t pid, std::string_view line) {
     auto lock = std::lock_guard{mutex_};
     if (auto found = owners_.find(pid); found != owners_.end())
-      events_.output({found->second.run, found->second.worker, {std::string{line}}});
-    else
-      early_[pid].lines.emplace_back(line);
+      events_.output({found->second.run, found->second.worker, 0, {std::string{line}}});
   }
 
   void ended(const exit_report& report) {
     auto lock = std::lock_guard{mutex_};
     if (auto found = owners_.extract(report.pid); !found.empty())
       events_.ended(describe_end(found.mapped().run, found.mapped().worker, report));
-    else
-      early_[report.pid].end = report;
   }
 
   program_source source_;
   std::shared_ptr<const worker_entry> entry_;
   actors::launcher_events events_;
-  std::map<run_id, program_file> programs_;
+  std::map<run_id, std::shared_ptr<const program_file>> programs_;
   std::mutex mutex_;
   std::map<pid_t, owner> owners_;
-  std::map<pid_t, early_news> early_;
   std::optional<descriptor_broker> descriptors_;
   /// Last, so that its thread ends before anything it uses is destroyed.
   std::optional<process_supervisor> supervisor_;
@@ -248,7 +240,8 @@ expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
 }
 
 actors::launcher_factory make_local_launcher(program_source source, std::shared_ptr<const worker_entry> entry) {
-  return [source, entry](actors::launcher_events events) -> std::unique_ptr<actors::process_launcher> {
+  return [source = std::move(source),
+          entry = std::move(entry)](actors::launcher_events events) -> std::unique_ptr<actors::process_launcher> {
     auto result = std::make_unique<local_launcher>(source, entry, std::move(events));
     value_or_throw(result->init());
     return result;

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <deque>
 #include <future>
 #include <map>
 #include <mutex>
@@ -59,12 +60,13 @@ class process_supervisor::impl {
 
   [[nodiscard]] expected<void> open();
   [[nodiscard]] expected<pid_t> start(const process_spec& spec);
+  void start_soon(process_spec spec, std::function<void(expected<pid_t>)> done);
   bool kill(pid_t pid, int signal);
 
  private:
   struct start_request {
-    const process_spec& spec;
-    std::promise<expected<pid_t>> answer;
+    process_spec spec;
+    std::function<void(expected<pid_t>)> done;
   };
 
   // All functions below run on the supervisor's thread.
@@ -73,7 +75,7 @@ class process_supervisor::impl {
   void kill_all();
   [[nodiscard]] int wait_milliseconds() const;
   void handle(event_source source);
-  void serve_requests();
+  void serve_request();
   void finish_due();
 
   [[nodiscard]] expected<pid_t> launch(const process_spec& spec);
@@ -97,7 +99,7 @@ class process_supervisor::impl {
   /// Guards the members below. Only the supervisor's thread changes the map, so that thread reads it without locking.
   mutable std::mutex mutex_;
   std::map<pid_t, child> children_;
-  std::vector<start_request*> requests_;
+  std::deque<start_request> requests_;
 
   std::thread thread_;
 };
@@ -133,14 +135,17 @@ expected<void> process_supervisor::impl::open() {
 expected<pid_t> process_supervisor::impl::start(const process_spec& spec) {
   if (std::this_thread::get_id() == thread_.get_id())
     return launch(spec);
-  start_request request{spec, {}};
-  auto answer = request.answer.get_future();
+  std::promise<expected<pid_t>> promise;
+  start_soon(spec, [&promise](expected<pid_t> pid) { promise.set_value(std::move(pid)); });
+  return promise.get_future().get();
+}
+
+void process_supervisor::impl::start_soon(process_spec spec, std::function<void(expected<pid_t>)> done) {
   {
     std::lock_guard guard{mutex_};
-    requests_.push_back(&request);
+    requests_.push_back({std::move(spec), std::move(done)});
   }
   wake();
-  return answer.get();
 }
 
 bool process_supervisor::impl::kill(pid_t pid, int signal) {
@@ -172,7 +177,7 @@ void process_supervisor::impl::run() {
     auto n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_milliseconds());
     for (const auto& event : std::span{events}.first(static_cast<std::size_t>(std::max(n, 0))))
       handle(event_source::unpacked(event.data.u64));
-    serve_requests();
+    serve_request();
     finish_due();
   }
 }
@@ -220,14 +225,19 @@ void process_supervisor::impl::handle(event_source source) {
   }
 }
 
-void process_supervisor::impl::serve_requests() {
-  std::vector<start_request*> requests;
+/// One at a time: on a busy host each takes many milliseconds, and the output and the ends of others come in between.
+void process_supervisor::impl::serve_request() {
+  std::optional<start_request> next;
   {
     std::lock_guard guard{mutex_};
-    requests.swap(requests_);
+    if (requests_.empty())
+      return;
+    next = std::move(requests_.front());
+    requests_.pop_front();
+    if (!requests_.empty())
+      wake();
   }
-  for (auto* request : requests)
-    request->answer.set_value(launch(request->spec));
+  next->done(launch(next->spec));
 }
 
 void process_supervisor::impl::finish_due() {
@@ -338,6 +348,10 @@ expected<process_supervisor> process_supervisor::make(process_callbacks callback
 
 expected<pid_t> process_supervisor::start(const process_spec& spec) {
   return impl_->start(spec);
+}
+
+void process_supervisor::start_soon(process_spec spec, std::function<void(expected<pid_t>)> done) {
+  impl_->start_soon(std::move(spec), std::move(done));
 }
 
 bool process_supervisor::kill(pid_t pid, int signal) {

@@ -1,6 +1,7 @@
 #include "worker/metrics_pusher.hpp"
 
 #include <chrono>
+#include <tuple>
 
 namespace troupe::runtime {
 
@@ -20,8 +21,12 @@ metrics_pusher::~metrics_pusher() {
 }
 
 bool metrics_pusher::dirty() const noexcept {
+  return !sealed_.empty() || has_pending();
+}
+
+bool metrics_pusher::has_pending() const noexcept {
   return !pending_.rows.empty() || !pending_.ledger.empty() || !pending_.pauses.empty() || !pending_.skipped.empty() ||
-         pending_.applied != pushed_ || pending_.dropped > 0;
+         pending_.applied != (sealed_.empty() ? pushed_ : sealed_.back().content.applied) || pending_.dropped > 0;
 }
 
 void metrics_pusher::wake() {
@@ -69,20 +74,54 @@ void metrics_pusher::applied(step_id step) {
 }
 
 void metrics_pusher::flush() {
+  while (!flush_within(std::chrono::hours{1}))
+    continue;
+}
+
+bool metrics_pusher::flush_within(std::chrono::milliseconds limit) {
   auto lock = std::unique_lock{mutex_};
   ++flushing_;
   wake();
   changed_.notify_all();
   // Others may go on reporting meanwhile.
-  changed_.wait(lock, [this, wanted = changes_] { return stop_ || (!busy_ && !dirty()) || pushed_changes_ >= wanted; });
+  const auto done = changed_.wait_for(
+      lock, limit, [this, wanted = changes_] { return stop_ || (!busy_ && !dirty()) || pushed_changes_ >= wanted; });
   --flushing_;
+  return done;
 }
 
 void metrics_pusher::set_rank(rank_id rank) {
-  flush();
+  std::ignore = flush_within(std::chrono::milliseconds{100});
   auto lock = std::lock_guard{mutex_};
+  if (has_pending()) {
+    auto rest = head_;
+    rest.applied = pending_.applied;
+    sealed_.push_back({std::exchange(pending_, std::move(rest)), changes_});
+    if (sealed_.size() > limit_sealed) {
+      auto& lost = sealed_.front().content;
+      pending_.dropped += lost.rows.size() + lost.ledger.size() + lost.dropped;
+      pending_.pauses.insert(pending_.pauses.begin(), lost.pauses.begin(), lost.pauses.end());
+      pending_.skipped.insert(pending_.skipped.begin(), lost.skipped.begin(), lost.skipped.end());
+      sealed_.pop_front();
+    }
+    wake();
+  }
   head_.rank = rank;
   pending_.rank = rank;
+}
+
+metrics_pusher::sealed_batch metrics_pusher::take() {
+  sealed_batch result;
+  if (!sealed_.empty()) {
+    result = std::move(sealed_.front());
+    sealed_.pop_front();
+    pushed_ = result.content.applied;
+  } else {
+    result = {std::exchange(pending_, head_), changes_};
+    pending_.applied = pushed_ = result.content.applied;
+  }
+  result.content.number = ++batches_;
+  return result;
 }
 
 void metrics_pusher::loop() {
@@ -94,20 +133,16 @@ void metrics_pusher::loop() {
     idle_ = false;
     if (stop_)
       return;
-    auto batch = std::exchange(pending_, head_);
-    pending_.applied = pushed_ = batch.applied;
-    auto changes = changes_;
+    const auto next = take();
     busy_ = true;
     lock.unlock();
-    auto pushed = link_.push(batch);
+    auto pushed = link_.push(next.content);
     lock.lock();
     busy_ = false;
-    pushed_changes_ = changes;
-    if (!pushed && pushed.error().code == errc::timed_out) {
-      // Nobody knows whether it has them. What has come since is not lost with them.
-      pending_.dropped += batch.rows.size() + batch.dropped;
-    } else if (!pushed) {
+    pushed_changes_ = next.changes;
+    if (!pushed) {
       // The driver is gone or does not want them: nobody is left to tell.
+      sealed_.clear();
       pending_ = head_;
       pending_.applied = pushed_;
     }

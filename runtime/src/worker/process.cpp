@@ -8,6 +8,7 @@
 
 #include <troupe/actor_system.hpp>
 #include <troupe/actors/decisions/join_handshake.hpp>
+#include <troupe/actors/driver_relay.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/worker.hpp>
 #include <troupe/collectives/device.hpp>
@@ -52,37 +53,30 @@ constexpr auto join_limit = 10s;
   end_process(1);
 }
 
-/// The handles of a run's actors, which the node gave.
-struct run_handles {
-  actors::run_control control;
-  actors::collectives_actor collectives;
-  actors::checkpoint_store store;
-};
-
 /// `driver_client` over CAF. Each calling thread has an actor of its own to wait with.
 class actor_link : public driver_client {
  public:
-  actor_link(caf::actor_system& system, run_handles handles, worker_id worker, part_stream_secret secret)
+  actor_link(caf::actor_system& system, actors::driver_relay driver, worker_id worker, part_stream_secret secret)
       : training_(system),
         staging_(system),
         metrics_(system),
         snapshots_(system),
         leaving_(system),
         last_copy_(system),
-        handles_(std::move(handles)),
+        driver_(std::move(driver)),
         descriptors_(collectives::unique_fd{descriptor_fd}),
         worker_(worker),
         secret_(std::move(secret)) {}
 
   expected<exchange_result> exchange(const exchange_request& message) override {
-    return ask<exchange_result>(training_, handles_.collectives, message);
+    return ask<exchange_result>(training_, message);
   }
 
   expected<exchange_result> exchange_staging(const exchange_request& message) override {
-    return ask<exchange_result>(staging_, handles_.collectives, message);
+    return ask<exchange_result>(staging_, message);
   }
 
-  void end(const exchange_ended& message) override { caf::anon_send(handles_.collectives, message); }
+  void end(const exchange_ended& message) override { caf::anon_send(driver_, message); }
 
   expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request& request,
                                                                                   std::span<const int> mine) override {
@@ -90,27 +84,23 @@ class actor_link : public driver_client {
                                  descriptor_limit, request.cancelled);
   }
 
-  expected<plan_accepted> agree(const run_plan& plan) override {
-    return ask<plan_accepted>(training_, handles_.control, plan);
-  }
+  expected<plan_accepted> agree(const run_plan& plan) override { return ask<plan_accepted>(training_, plan); }
 
   expected<next_generation> regroup(const regroup_report& report) override {
-    return ask<next_generation>(training_, handles_.control, report);
+    return ask<next_generation>(training_, report);
   }
 
-  void tell(const caught_up& message) override { training_->send(handles_.control, message); }
+  void tell(const caught_up& message) override { training_->send(driver_, message); }
 
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override {
-    return ask<checkpoint_outcome>(snapshots_, handles_.store, part);
+    return ask<checkpoint_outcome>(snapshots_, part);
   }
 
   expected<checkpoint_outcome> deliver_last(const checkpoint_part& part) override {
-    return ask<checkpoint_outcome>(last_copy_, handles_.store, part);
+    return ask<checkpoint_outcome>(last_copy_, part);
   }
 
-  expected<storage_view> probe(const storage_probe& message) override {
-    return ask<storage_view>(training_, handles_.store, message);
-  }
+  expected<storage_view> probe(const storage_probe& message) override { return ask<storage_view>(training_, message); }
 
   expected<std::shared_ptr<part_stream>> open_part_stream(const std::string& address) override {
     TROUPE_TRY(auto where, parse_endpoint(address));
@@ -118,30 +108,29 @@ class actor_link : public driver_client {
   }
 
   expected<exit_granted> request_exit(const exit_request& message) override {
-    return ask<exit_granted>(leaving_, handles_.collectives, message);
+    return ask<exit_granted>(leaving_, message);
   }
 
-  void withdraw(const exit_withdrawn& message) override { caf::anon_send(handles_.collectives, message); }
+  void withdraw(const exit_withdrawn& message) override { caf::anon_send(driver_, message); }
 
   expected<void> push(const metrics_batch& batch) override {
     expected<void> result;
-    metrics_->request(handles_.control, push_limit, batch)
+    metrics_->request(driver_, caf::infinite, batch)
         .receive([] {}, [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
     return result;
   }
 
-  void finish(const worker_finished& message) override { training_->send(handles_.control, message); }
+  void finish(const worker_finished& message) override { training_->send(driver_, message); }
 
  private:
-  /// Waiting for other ranks has no limit of its own: a plan waits for the slowest to load its data, and a lost driver
-  /// or node ends this process.
-  static constexpr auto push_limit = 30s;
+  /// Waiting for other ranks or the driver has no limit of its own: a plan waits for the slowest to load its data, and
+  /// a lost node, or a driver that is not back in time, ends this process.
   static constexpr auto descriptor_limit = 60s;
 
-  template <class Result, class Handle, class Message>
-  expected<Result> ask(caf::scoped_actor& self, const Handle& whom, const Message& message) {
+  template <class Result, class Message>
+  expected<Result> ask(caf::scoped_actor& self, const Message& message) {
     expected<Result> result = fail(errc::internal, "no answer");
-    self->request(whom, caf::infinite, message)
+    self->request(driver_, caf::infinite, message)
         .receive([&](Result& value) { result = std::move(value); },
                  [&](const caf::error& reason) { result = fail(actors::from_caf(reason)); });
     return result;
@@ -153,7 +142,7 @@ class actor_link : public driver_client {
   caf::scoped_actor snapshots_;
   caf::scoped_actor leaving_;
   caf::scoped_actor last_copy_;
-  run_handles handles_;
+  actors::driver_relay driver_;
   descriptor_link descriptors_;
   worker_id worker_;
   part_stream_secret secret_;
@@ -266,8 +255,10 @@ void answer_questions(std::shared_ptr<process_host> host) {
   }}.detach();
 }
 
-/// Shows the node that this process knows the run's secret, and has the node show the same.
-run_handles join(caf::scoped_actor& self, const actors::node_actor& node, const worker_bootstrap& bootstrap) {
+/// Shows the node that this process knows the run's secret, and has the node show the same. `relay` knows the driver
+/// then.
+void join(caf::scoped_actor& self, const actors::node_actor& node, const worker_bootstrap& bootstrap,
+          const actors::driver_relay& relay) {
   auto request = join_request{bootstrap.run, bootstrap.worker, serialization::random_hex(16)};
   join_challenge challenge;
   self->request(node, join_limit, request)
@@ -277,15 +268,11 @@ run_handles join(caf::scoped_actor& self, const actors::node_actor& node, const 
     end_with(known.error());
   auto proof =
       actors::make_proof(bootstrap.secret, actors::join_role::worker, bootstrap.run, bootstrap.worker, challenge.nonce);
-  run_handles result;
-  self->request(node, join_limit, join_proof{bootstrap.run, bootstrap.worker, std::move(proof)})
-      .receive(
-          [&](const actors::run_control& control, const actors::collectives_actor& collectives,
-              const actors::checkpoint_store& store) {
-            result = {control, collectives, store};
-          },
-          [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
-  return result;
+  self->request(node, join_limit, join_proof{bootstrap.run, bootstrap.worker, std::move(proof)},
+                caf::actor_cast<actors::driver_follower>(relay))
+      .receive([&](const actors::run_control& control, const actors::collectives_actor& collectives,
+                   const actors::checkpoint_store& store) { self->send(relay, control, collectives, store); },
+               [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
 }
 
 std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bootstrap) {
@@ -351,14 +338,15 @@ void live(const std::vector<function>& functions) {
   auto node = connect(system, bootstrap->node, join_limit);
   if (!node)
     end_with(node.error());
-  // A worker outlives neither its node nor, through it, its driver.
+  // A worker does not outlive its node.
   caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor([](const caf::error& reason) {
     std::fprintf(stderr, "this worker's node is gone (%s)\n", caf::to_string(reason).c_str());
     end_process(lifeline_exit_code);
   });
   auto self = caf::scoped_actor{system};
-  auto handles = join(self, *node, *bootstrap);
-  auto link = actor_link{system, handles, bootstrap->worker, {bootstrap->run, bootstrap->secret, bootstrap->keys}};
+  auto relay = actors::spawn_driver_relay(system);
+  join(self, *node, *bootstrap, relay);
+  auto link = actor_link{system, relay, bootstrap->worker, {bootstrap->run, bootstrap->secret, bootstrap->keys}};
   auto host = std::make_shared<process_host>(functions, link, bootstrap->run, bootstrap->worker);
   answer_questions(host);
   auto worker = actors::spawn_worker(system, *node, host);
@@ -369,7 +357,7 @@ void live(const std::vector<function>& functions) {
   ready.host = local_host_name();
   ready.build_id = value_or_throw(own_program()).build_id;
   ready.numerics = start_frameworks(functions, bootstrap->devices);
-  self->request(handles.control, join_limit, ready, worker)
+  self->request(relay, caf::infinite, ready, worker)
       .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
   host->wait_for_release();
   end_process(0);

@@ -172,9 +172,14 @@ struct failure_config {
   std::chrono::milliseconds window{3'600'000};
   /// Starts a new worker for each lost one, if there is capacity.
   bool replace_lost = true;
-  /// A process or node that is silent for this long counts as frozen or disconnected: the process is killed, the node
-  /// given up. At least 500 ms.
+  /// A process that is silent for this long counts as frozen, and is killed. A node that is silent for this long is
+  /// given up if workers elsewhere have the run's state; if not, the run waits for it. At least 500 ms.
   std::chrono::milliseconds heartbeat_timeout{1'200};
+  /// How long a run waits for silent nodes whose workers alone have its state. After that it starts again from its
+  /// latest checkpoint.
+  std::chrono::milliseconds unreachable_after{300'000};
+  /// How long workers live on when their node has lost its connection to the driver. 0: they end at once.
+  std::chrono::milliseconds driver_grace{10'000};
   hang_mode hang = hang_mode::replace;
   /// A rank whose training thread makes no progress for this long is reported. `train_context::heartbeat` counts as
   /// progress, also before the first loop.

@@ -56,12 +56,14 @@ enum class errc : std::uint8_t {
   internal = 20,
   /// A call to a GPU, its driver or NCCL failed: the message names device, call and cause.
   device_error = 21,
+  /// A host answers, and nobody listens at the port: check the port, and start caf-node there.
+  connection_refused = 22,
 };
 
 /// The enumerator's name.
 [[nodiscard]] std::string_view to_string(errc code) noexcept;
 
-TROUPE_INSPECT_ENUM(errc, none, device_error)
+TROUPE_INSPECT_ENUM(errc, none, connection_refused)
 
 /// An expected error as a value: a code to react to, and a message that says what, where, and what to do about it.
 struct error {

@@ -136,6 +136,14 @@ struct run_result {
   double seconds_to_first_step = 0;
   double seconds_total = 0;
 
+  /// It counts as failed, unless it does already.
+  void fail(error why) {
+    if (status == run_status::failed)
+      return;
+    status = run_status::failed;
+    reason = std::move(why);
+  }
+
   /// 0 when completed or stopped as asked, 1 when failed.
   [[nodiscard]] int exit_code() const noexcept { return status == run_status::failed ? 1 : 0; }
 

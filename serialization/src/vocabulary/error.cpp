@@ -52,6 +52,8 @@ std::string_view to_string(errc code) noexcept {
     return "internal";
   case errc::device_error:
     return "device_error";
+  case errc::connection_refused:
+    return "connection_refused";
   }
   return "unknown";
 }

@@ -35,9 +35,10 @@ using worker_actor = caf::typed_actor<
 
 /// What nodes and workers tell the driver of a run. Implemented by the trainer.
 using run_control = caf::typed_actor<
-    // A worker has joined. Fails with `errc::stale_generation` for a worker that is none of this run.
+    // A worker has joined, or has another handle for the driver. Fails with `errc::stale_generation` for a worker that
+    // is none of this run. Idempotent.
     caf::result<void>(worker_ready, worker_actor),
-    // Answers once all workers have sent theirs. Fails with `errc::mismatch`, naming the differences.
+    // Answers once all workers have sent theirs. Fails with `errc::mismatch`, naming the differences. Idempotent.
     caf::result<plan_accepted>(run_plan),
     // Answers once all workers that are left have reported and their next generation is decided. Fails with
     // `errc::aborted` when the run is ending, `errc::stale_generation` when that generation is not the last.
@@ -45,7 +46,7 @@ using run_control = caf::typed_actor<
     caf::result<next_generation>(regroup_report),
     // A joiner is caught up with the others. Idempotent.
     caf::result<void>(caught_up),
-    // Takes metrics in. Pushed, not idempotent.
+    // Takes metrics in. Pushed. Idempotent by number.
     caf::result<void>(metrics_batch),
     // A training function has ended. Idempotent for each worker.
     caf::result<void>(worker_finished),
@@ -85,21 +86,38 @@ using checkpoint_store = caf::typed_actor<
     // Idempotent.
     caf::result<void>(generation_started),
     // One rank's part. Answers when the checkpoint is durable or given up; never fails but for
-    // `errc::stale_generation`.
+    // `errc::stale_generation`. Idempotent.
     caf::result<checkpoint_outcome>(checkpoint_part),
     // Looks for a worker's file, and makes one for it to look at. Answers at once. Idempotent.
     caf::result<storage_view>(storage_probe)>;
+
+/// The handles of a run's actors in the driver.
+struct driver_handles {
+  run_control control;
+  collectives_actor collectives;
+  checkpoint_store store;
+};
+
+/// Has to know where the driver of its run is. In a worker's process.
+using driver_follower = caf::typed_actor<
+    // The driver has these handles from now on; what it was asked for and has not answered is asked for again. From
+    // the node. Idempotent.
+    caf::result<void>(run_control, collectives_actor, checkpoint_store)>;
 
 /// One host's representative: starts worker processes, watches them, and vouches for them. Owned by caf-node's main, or
 /// by the trainer when the driver hosts it.
 using node_actor = caf::typed_actor<
     // Says what the node has. Answers at once. Idempotent.
     caf::result<node_offer>(offer_request),
-    // Opens the run's program and keeps it open. From then on the run ends with its driver. Fails with
-    // `errc::not_found` or `errc::program_mismatch`. Idempotent for the same run.
+    // Opens the run's program and keeps it open. From then on the run ends with its driver: at once with the actor
+    // behind `run_control`, after the run's grace period if the connection to it is lost. Fails with `errc::not_found`
+    // or `errc::program_mismatch`. Idempotent for the same run.
     caf::result<run_opened>(open_run, run_control, collectives_actor, checkpoint_store),
-    // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run.
-    // Not idempotent.
+    // The driver is back, with these handles, which the run's workers are told. What it has missed is sent again. See
+    // `adopt_run`.
+    caf::result<run_opened>(adopt_run, run_control, collectives_actor, checkpoint_store),
+    // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run
+    // and `errc::already_exists` for a worker that was started before. Not idempotent.
     caf::result<workers_started>(start_workers),
     // Kills one worker. Answers at once; `worker_ended` tells. Idempotent.
     caf::result<void>(kill_worker),
@@ -112,9 +130,9 @@ using node_actor = caf::typed_actor<
     caf::result<void>(end_run),
     // A worker process asks to be let in; see `join_request`.
     caf::result<join_challenge>(join_request),
-    // A worker process shows that it knows the run's secret. Answers with the handles it needs. Fails with
-    // `errc::wrong_secret`.
-    caf::result<run_control, collectives_actor, checkpoint_store>(join_proof)>;
+    // A worker process shows that it knows the run's secret. Answers with the handles it needs, and tells it when they
+    // change. Fails with `errc::wrong_secret`.
+    caf::result<run_control, collectives_actor, checkpoint_store>(join_proof, driver_follower)>;
 
 /// Who wants to hear how a run goes. Nothing waits for it.
 using run_observer = caf::typed_actor<caf::result<void>(run_started), caf::result<void>(run_progress),
@@ -157,5 +175,6 @@ CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::node_actor))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::run_observer))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::trainer_actor))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::drain_request))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::driver_follower))
 
 CAF_END_TYPE_ID_BLOCK(troupe_actors)

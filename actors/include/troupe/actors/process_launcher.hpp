@@ -25,8 +25,19 @@ struct launch_request {
   std::vector<std::string> devices;
 };
 
+/// Whether a process was started.
+struct launch_outcome {
+  run_id run;
+  worker_id worker;
+  /// Its pid, once it executes the program.
+  expected<std::uint32_t> pid;
+};
+
 /// What a launcher tells its node; called from a thread of the launcher's.
 struct launcher_events {
+  /// Exactly once for each `start`, before anything else of that process.
+  std::function<void(launch_outcome)> started;
+  /// Without a number.
   std::function<void(worker_output)> output;
   /// Exactly once for each process that was started, after its last output.
   std::function<void(worker_ended)> ended;
@@ -41,8 +52,8 @@ class process_launcher {
   /// Finds the program on this host and keeps it open until `close`. Returns its path here.
   [[nodiscard]] virtual expected<std::string> open(const open_run& request) = 0;
 
-  /// Starts a process of an opened run. Returns its pid once it executes the program.
-  [[nodiscard]] virtual expected<std::uint32_t> start(const launch_request& request) = 0;
+  /// Starts a process of an opened run. Does not wait: the outcome comes as an event.
+  virtual void start(const launch_request& request) = 0;
 
   /// Kills all processes of a run. Their ends come as events.
   virtual void kill(const run_id& run) = 0;
@@ -52,6 +63,9 @@ class process_launcher {
 
   /// The state of a silent process: 'X' if it is gone.
   [[nodiscard]] virtual expected<process_sample> sample(const run_id& run, worker_id worker) = 0;
+
+  /// The state of the node's own process.
+  [[nodiscard]] virtual expected<process_sample> sample_node() = 0;
 
   virtual void close(const run_id& run) = 0;
 };

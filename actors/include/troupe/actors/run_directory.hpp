@@ -5,11 +5,10 @@
 #include <troupe/error.hpp>
 #include <troupe/result.hpp>
 #include <troupe/serialization/checkpoint/manifest.hpp>
+#include <troupe/serialization/files/line_file.hpp>
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,18 +44,22 @@ class run_directory {
   [[nodiscard]] expected<void> write_run(const nlohmann::json& description) const;
   [[nodiscard]] expected<void> write_result(const run_result& result) const;
 
-  /// Appends to metrics.jsonl and ledger.jsonl. Losing a line to a full disk does not end a training.
-  void append(const metrics_batch& batch, std::uint32_t pid);
-  void append_output(const worker_output& output);
+  /// Appends to metrics.jsonl and ledger.jsonl. Lines that a full disk does not take are kept, up to a limit, and tried
+  /// again with the next. Fails with `errc::io_error` while there are any.
+  [[nodiscard]] expected<void> append(const metrics_batch& batch, std::uint32_t pid);
+  /// Appends to the worker's log. What a full disk does not take is lost: fails with `errc::io_error`.
+  [[nodiscard]] expected<void> append_output(const worker_output& output) const;
+
+  /// How many lines of metrics and ledger were dropped since this was asked last.
+  [[nodiscard]] std::uint64_t take_dropped() noexcept;
 
  private:
   run_directory() = default;
 
   std::filesystem::path root_;
   int lock_ = -1;
-  std::ofstream metrics_;
-  std::ofstream ledger_;
-  std::map<worker_id, std::ofstream> logs_;
+  serialization::line_file metrics_{{}};
+  serialization::line_file ledger_{{}};
 };
 
 /// What a run is, as far as its result depends on it.

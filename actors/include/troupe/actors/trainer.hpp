@@ -48,6 +48,8 @@ struct trainer_services {
   std::function<expected<std::unique_ptr<part_receiver>>(const run_id&, const std::string& secret,
                                                          const std::filesystem::path& checkpoints)>
       receive_parts;
+  /// The name of this host.
+  std::string host;
   std::string program_path;
   std::string build_id;
   /// Differences of two numerics fingerprints (JSON text).

@@ -92,7 +92,7 @@ struct process_callbacks {
   std::function<void(pid_t, output_stream, std::string_view)> on_output;
 
   /// Called once for each started process, after all its output, when it has been reaped. A short-lived process may be
-  /// reported before `start` has returned its pid to another thread.
+  /// reported before `start` has returned its pid to another thread (`start_soon` comes first).
   std::function<void(const exit_report&)> on_exit;
 };
 
@@ -118,6 +118,11 @@ class process_supervisor {
 
   /// Returns once the child executes the program. Fails with the cause if it cannot.
   [[nodiscard]] expected<pid_t> start(const process_spec& spec);
+
+  /// Does not wait: starts the child after those that were asked for before. Calls `done` on the supervisor's thread,
+  /// with what `start` would return, before anything else of that child is reported. The descriptors that `spec`
+  /// borrows must stay open until then. `done` is not called if the supervisor is destroyed first.
+  void start_soon(process_spec spec, std::function<void(expected<pid_t>)> done);
 
   /// Sends a signal to one child, or SIGKILL to its whole process group. False if it has already ended.
   bool kill(pid_t pid, int signal);

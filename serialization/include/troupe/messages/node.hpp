@@ -15,18 +15,20 @@ namespace troupe {
 
 /// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
 /// their versions first.
-inline constexpr std::uint32_t protocol_version = 2;
+inline constexpr std::uint32_t protocol_version = 3;
 
 /// Asks for a node's free resources. Sent by a trainer before placement; answered by `node_offer`. Fails with
 /// `errc::unsupported_version` if the node has another version of the protocol.
 struct offer_request {
   run_id run;
   std::uint32_t protocol = protocol_version;
+  /// As in `open_run`. What a run in the same directory has, whose driver is gone, is offered, too.
+  std::string directory;
 
   bool operator==(const offer_request&) const = default;
 };
 
-TROUPE_INSPECT(offer_request, run, protocol)
+TROUPE_INSPECT(offer_request, run, protocol, directory)
 
 /// What a node offers to a run. GPUs of another run's workers are not included.
 struct node_offer {
@@ -55,11 +57,30 @@ struct open_run {
   std::string secret;
   /// A worker that is silent for this long is examined, and killed unless it only waits for a processor.
   std::uint64_t heartbeat_timeout_ms = 0;
+  /// How long the workers live on when the connection to the driver is lost. 0: they end at once.
+  std::uint64_t driver_grace_ms = 0;
+  /// The driver's host and the run's directory there, which one driver at a time holds: a run in it whose driver is
+  /// gone ends before this one begins.
+  std::string directory;
 
   bool operator==(const open_run&) const = default;
 };
 
-TROUPE_INSPECT(open_run, run, run_name, program_path, build_id, secret, heartbeat_timeout_ms)
+TROUPE_INSPECT(open_run, run, run_name, program_path, build_id, secret, heartbeat_timeout_ms, driver_grace_ms,
+               directory)
+
+/// The driver of a run has lost its connection to a node, and has a new one. Sent with the actor handles that the run's
+/// workers need from now on. Answered by `run_opened`; fails with `errc::stale_generation` if nothing of the run is
+/// left here, and `errc::wrong_secret`. Idempotent.
+struct adopt_run {
+  run_id run;
+  /// As in `open_run`.
+  std::string secret;
+
+  bool operator==(const adopt_run&) const = default;
+};
+
+TROUPE_INSPECT(adopt_run, run, secret)
 
 /// The node has the program open.
 struct run_opened {
@@ -230,15 +251,18 @@ struct worker_ended {
 
 TROUPE_INSPECT(worker_ended, run, worker, exit_status, description, last_lines, out_of_memory)
 
-/// Whole lines from a worker process's standard output or error.
+/// Whole lines from a worker process's standard output or error. Answered when they are in its log: until then its node
+/// sends no more.
 struct worker_output {
   run_id run;
   worker_id worker;
+  /// Counts what was sent of this worker, from 1. What is sent again has the same number, and is taken in once.
+  std::uint64_t number = 0;
   std::vector<std::string> lines;
 
   bool operator==(const worker_output&) const = default;
 };
 
-TROUPE_INSPECT(worker_output, run, worker, lines)
+TROUPE_INSPECT(worker_output, run, worker, number, lines)
 
 } // namespace troupe

@@ -132,6 +132,8 @@ struct regroup_report {
   /// The generation that has ended; 0 from a joiner that was in none.
   generation_id generation;
   worker_id worker;
+  /// Counts this worker's reports, from 1. One that is sent again has the same number, and gets the same answer.
+  std::uint64_t number = 0;
   std::variant<worker_position::without_state, worker_position::caught_up, worker_position::between_steps,
                worker_position::in_step, worker_position::elsewhere>
       position;
@@ -157,7 +159,7 @@ struct regroup_report {
   }
 };
 
-TROUPE_INSPECT(regroup_report, run, generation, worker, position, reason)
+TROUPE_INSPECT(regroup_report, run, generation, worker, number, position, reason)
 
 /// Which part of the tracked state a rank compares with the others at the first barrier of its generation.
 enum class state_comparison : std::uint8_t {

@@ -81,5 +81,6 @@ CAF_ADD_TYPE_ID(troupe_messages, (troupe::worker_position::caught_up))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::worker_position::between_steps))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::worker_position::in_step))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::worker_position::elsewhere))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::adopt_run))
 
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

@@ -12,7 +12,7 @@
 /// What workers send to the driver, and their requests to exit.
 namespace troupe {
 
-/// A worker has joined and waits for `begin_training`. Sent once.
+/// A worker has joined and waits for `begin_training`. Sent once, and again whenever the driver has other handles.
 struct worker_ready {
   run_id run;
   worker_id worker;
@@ -101,11 +101,13 @@ struct pause_row {
 
 TROUPE_INSPECT(pause_row, generation, step, pause_us)
 
-/// What a worker has collected since its last batch. Not answered.
+/// What a worker has collected since its last batch.
 struct metrics_batch {
   run_id run;
   worker_id worker;
   rank_id rank;
+  /// Counts this worker's batches, from 1. One that is sent again has the same number, and is taken in once.
+  std::uint64_t number = 0;
   /// The last step that this rank has applied.
   step_id applied;
   /// The number of reports dropped because the worker's buffer was full.
@@ -120,7 +122,7 @@ struct metrics_batch {
   bool operator==(const metrics_batch&) const = default;
 };
 
-TROUPE_INSPECT(metrics_batch, run, worker, rank, applied, dropped, rows, ledger, pauses, skipped)
+TROUPE_INSPECT(metrics_batch, run, worker, rank, number, applied, dropped, rows, ledger, pauses, skipped)
 
 /// The training function has returned or thrown. The worker stays until it is released.
 struct worker_finished {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 
 namespace troupe::actors {
@@ -30,23 +31,33 @@ class failure_budget {
   std::deque<run_time> recent_;
 };
 
-/// How many joiners in a row may end before they get a place, until no more are started: thirty that are killed from
-/// outside, or three that end by themselves.
+/// How many joiners in a row may end before they get a place: after thirty that are killed from outside, or three that
+/// end by themselves, none is started for a while. Then they are tried again, and the next failure doubles the pause:
+/// five seconds at first, five minutes at most.
 class joiner_budget {
  public:
-  void add(ended_by who) noexcept { spent_ += cost(who); }
-  /// A joiner got a place, or there is reason to try again.
-  void reset() noexcept { spent_ = 0; }
+  void add(ended_by who) noexcept;
+  /// A joiner got a place, or there is reason to try again at once.
+  void reset() noexcept { *this = {}; }
+  /// Whether none is to be started now.
   [[nodiscard]] bool is_spent() const noexcept { return spent_ >= limit; }
-  /// How many joiners that end as the last one did have spent it.
-  [[nodiscard]] std::uint32_t in_row(ended_by last) const noexcept { return spent_ / cost(last); }
+  /// How long none is started once it is spent.
+  [[nodiscard]] std::chrono::seconds pause() const noexcept { return pause_; }
+  /// How many have ended in a row.
+  [[nodiscard]] std::uint32_t in_row() const noexcept { return in_row_; }
+  /// To be asked several times a second. True once when a pause is over: the budget is not spent any more.
+  [[nodiscard]] bool end_pause(run_time now) noexcept;
 
  private:
   static constexpr std::uint32_t limit = 30;
-
-  static std::uint32_t cost(ended_by who) noexcept { return who == ended_by::outside ? 1 : 10; }
+  static constexpr std::chrono::seconds first_pause{5};
+  static constexpr std::chrono::seconds longest_pause{300};
 
   std::uint32_t spent_ = 0;
+  std::uint32_t in_row_ = 0;
+  std::chrono::seconds pause_ = first_pause;
+  /// When the pause began, as far as it is known: `add` has no clock.
+  std::optional<run_time> since_;
 };
 
 } // namespace troupe::actors

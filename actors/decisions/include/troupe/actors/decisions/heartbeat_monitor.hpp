@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace troupe::actors {
@@ -33,10 +34,11 @@ class heartbeat_monitor {
 
   void remove(const Key& key) { peers_.erase(key); }
 
-  /// Takes in a beat; one of somebody who is not watched (any more) says nothing.
-  void heard(const Key& key, clock::time_point now) {
-    if (auto i = peers_.find(key); i != peers_.end())
-      i->second = peer{std::max(i->second.heard, now)};
+  /// Takes in a beat; one of somebody who is not watched (any more) says nothing. Returns whether it was told to be
+  /// silent before.
+  bool heard(const Key& key, clock::time_point now) {
+    auto i = peers_.find(key);
+    return i != peers_.end() && std::exchange(i->second, peer{std::max(i->second.heard, now)}).told_silent;
   }
 
   /// Who has been silent for longer than the timeout; to be asked at every interval. Each is told once, until it is
@@ -53,6 +55,12 @@ class heartbeat_monitor {
   /// asked after `silent`; each is told once, until it is heard again or all windows start again.
   [[nodiscard]] std::vector<silence> overdue(clock::time_point now) {
     return take(now, timeout_ / 2, &peer::told_overdue);
+  }
+
+  /// Whether somebody has been silent for longer than half the timeout who was not told as silent.
+  [[nodiscard]] bool anyone_quiet(clock::time_point now) const {
+    return std::ranges::any_of(
+        peers_, [&](const auto& x) { return !x.second.told_silent && now - x.second.heard > timeout_ / 2; });
   }
 
   /// Lets somebody who was told as silent live for now: it is told again at the next interval, with a longer silence.

@@ -30,13 +30,18 @@ enum class node_state : std::uint8_t {
   refused,
   /// It takes no more workers, and goes away.
   leaving,
-  /// It was given up because it was silent. If it answers again, it has to end its workers of this run first.
+  /// It was open, and says nothing now. Its workers may live.
+  silent,
+  /// It was open, and its connection is gone. Its workers may live.
+  cut,
+  /// It was given up because it could not be reached. If it answers again, it has to end its workers of this run first.
   fenced,
 };
 
 /// Whether a node in this state cannot be asked for anything.
 [[nodiscard]] constexpr bool is_away(node_state state) noexcept {
-  return state == node_state::away || state == node_state::dialling || state == node_state::fenced;
+  return state == node_state::away || state == node_state::dialling || state == node_state::silent ||
+         state == node_state::cut || state == node_state::fenced;
 }
 
 /// One node of a run, as the trainer sees it.
@@ -61,6 +66,8 @@ class node_roster {
     std::function<bool(const std::string&)> is_private;
     /// How often a node that is away is tried again.
     std::chrono::milliseconds try_every;
+    /// The same for one whose workers may be waited for.
+    std::chrono::milliseconds reconnect_every;
   };
 
   explicit node_roster(settings how) : how_(std::move(how)) {}
@@ -80,7 +87,7 @@ class node_roster {
   /// Whether a node's answer is awaited that decides which nodes can be used.
   [[nodiscard]] bool awaits_answers() const;
 
-  /// The nodes that are away and due to be dialled again. A fenced node has to speak first.
+  /// The nodes that are due to be tried again: those that are away, cut or fenced.
   [[nodiscard]] std::vector<std::uint32_t> to_try(known_node::clock::time_point now) const;
 
   /// As `place_workers`, over the nodes in one state. The places name nodes of this roster, and workers from

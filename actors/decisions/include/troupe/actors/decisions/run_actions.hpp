@@ -103,13 +103,15 @@ struct abort_generation {
   bool operator==(const abort_generation&) const = default;
 };
 
-/// All members have reported, but the next generation is not formed yet: tell users.
+/// The run does not go on for now: tell users.
 struct hold {
   enum class cause : std::uint8_t {
-    /// Without a time limit.
+    /// All members have reported, and the next generation is not formed before `run_coordinator::on_resume`.
     pause,
-    /// This has a time limit: `run_coordinator::on_hold_timeout`.
+    /// The same, with a time limit: `run_coordinator::on_hold_timeout`.
     too_few_workers,
+    /// Nobody who has the state can be reached. Its processes are left alone.
+    unreachable,
   };
   cause why = cause::pause;
   bool operator==(const hold&) const = default;
@@ -144,6 +146,12 @@ struct fence_worker {
   bool operator==(const fence_worker&) const = default;
 };
 
+/// The run goes on without this node, which may still live: its workers are ended when it answers.
+struct give_up_node {
+  std::uint32_t node = 0;
+  bool operator==(const give_up_node&) const = default;
+};
+
 /// No worker has the state any more: kill the rest, and start again from the latest checkpoint (`on_restarted`).
 struct restart_run {
   bool operator==(const restart_run&) const = default;
@@ -176,7 +184,7 @@ struct conclude {
 struct run_action {
   std::variant<begin_all, begin_joiner, accept_plans, accept_plan_of, refuse_plans, refuse_report, send_command,
                stage_joiners, end_staging, skip_loop, abort_all, abort_generation, hold, form_generation, start_more,
-               fence_worker, restart_run, release_one, release_all, warn, conclude>
+               fence_worker, give_up_node, restart_run, release_one, release_all, warn, conclude>
       what;
   std::string why;
 };

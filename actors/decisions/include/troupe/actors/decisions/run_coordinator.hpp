@@ -7,6 +7,7 @@
 #include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
 #include <troupe/actors/decisions/run_attempt.hpp>
+#include <troupe/actors/decisions/unreachable_nodes.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
@@ -19,6 +20,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -91,7 +93,12 @@ class run_coordinator {
   void on_sign_of_life(worker_id worker, std::uint64_t progress, time now);
 
   [[nodiscard]] run_actions on_ended(const worker_ended& message, time now = {});
-  /// A node's connection is gone, or it is silent: its workers are lost.
+  /// Nodes do not answer, for these reasons, and their workers may live: they are given up if somebody else has the
+  /// state, and waited for if nobody has.
+  [[nodiscard]] run_actions on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes, time now);
+  /// It answers again. Its workers are members as before unless they were given up.
+  [[nodiscard]] run_actions on_node_answers(std::uint32_t node, time now);
+  /// A node's workers have ended.
   [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& why, time now = {});
   /// A node is going away. `capacity_elsewhere`: whether others can take in its workers.
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
@@ -147,6 +154,8 @@ class run_coordinator {
   [[nodiscard]] bool goes_on() const noexcept { return is<run_phase::running>() && attempt_.goes_on(); }
   /// Whether all have reported, and the next generation waits for `on_resume` or more workers.
   [[nodiscard]] bool held() const noexcept { return is<run_phase::running>() && attempt_.is_held(); }
+  /// Whether nodes are silent, and the run waits for them.
+  [[nodiscard]] bool awaits_nodes() const noexcept { return !unreachable_.empty(); }
   /// Which workers have not reported yet, for people; empty unless a generation is to be formed.
   [[nodiscard]] std::string awaited_reports() const {
     return goes_on() && attempt_.is_regrouping() ? attempt_.workers().awaited_reports() : std::string{};
@@ -154,6 +163,10 @@ class run_coordinator {
   /// Whether it is a worker of this attempt; and one whose process has yet to join.
   [[nodiscard]] bool knows(worker_id worker) const { return attempt_.workers().find(worker) != nullptr; }
   [[nodiscard]] bool expects(worker_id worker) const { return attempt_.workers().stands_as<standing::started>(worker); }
+  /// Whether it has joined, and its process lives as far as is known.
+  [[nodiscard]] bool has_joined(worker_id worker) const {
+    return knows(worker) && !expects(worker) && !attempt_.workers().stands_as<standing::ended>(worker);
+  }
   /// Whether it is a joiner that repeats what the members do.
   [[nodiscard]] bool follows(worker_id worker) const {
     return attempt_.workers().stands_as<standing::following>(worker);
@@ -177,14 +190,30 @@ class run_coordinator {
   [[nodiscard]] failure_record record(const worker_record& who, error reason) const {
     return describe_failure(who, generation(), std::move(reason));
   }
-  [[nodiscard]] bool within_budget(time now);
+  [[nodiscard]] std::chrono::milliseconds heartbeat_timeout() const {
+    return attempt_.config().failure.heartbeat_timeout;
+  }
+  [[nodiscard]] std::chrono::milliseconds unreachable_after() const {
+    return attempt_.config().failure.unreachable_after;
+  }
+  /// How a loss counts against the budget.
+  enum class counts : std::uint8_t {
+    as_failure,
+    /// As one failure with another loss, which was counted.
+    with_another,
+  };
+  [[nodiscard]] bool within_budget(time now, counts how = counts::as_failure);
   /// Whether nobody is left, and nobody has reported the result of all.
   [[nodiscard]] bool is_all_lost() const { return attempt_.workers().nobody_is_active() && !somebody_has_finished(); }
 
   run_actions settle(run_actions actions);
   run_actions with_replacement(run_actions actions);
   run_actions on_plan_of_joiner(worker_record& who, const run_plan& message);
-  run_actions lose(const worker_standing& before, failure_record what, const std::string& why, time now);
+  run_actions judge_unreachable(time now);
+  run_actions give_up_overdue_joiners(time now);
+  run_actions lose_nodes(const std::map<std::uint32_t, std::string>& nodes, time now);
+  run_actions lose(const worker_standing& before, failure_record what, const std::string& why, time now,
+                   counts how = counts::as_failure);
   run_actions lose_joiner(worker_record& who, const worker_standing& before, failure_record what, ended_by cause);
   run_actions give_up_joiner(worker_record& who, failure_record what);
   run_actions restart(std::optional<failure_record> what, std::string why);
@@ -202,6 +231,7 @@ class run_coordinator {
   failure_budget budget_;
   failure_log failures_;
   repeated_failures repeated_;
+  unreachable_nodes unreachable_;
   run_attempt attempt_;
   std::variant<run_phase::running, run_phase::failing, run_phase::releasing, run_phase::over> phase_;
 };

@@ -87,6 +87,8 @@ class run_record {
   /// Until the first step after a restart is applied.
   std::optional<clock::time_point> restart_began_;
   step_id furthest_;
+  /// The last checkpoint, if it failed.
+  std::optional<checkpoint_outcome> unsaved_;
 };
 
 } // namespace troupe::actors

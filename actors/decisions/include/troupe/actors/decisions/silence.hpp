@@ -22,9 +22,15 @@ struct process_sample {
   bool operator==(const process_sample&) const = default;
 };
 
+/// Two samples of one process.
+struct sample_pair {
+  process_sample before;
+  process_sample now;
+};
+
 /// Why a process is silent.
 enum class silence_cause : std::uint8_t {
-  /// It would answer if it got a processor.
+  /// It would answer, or its node would hear it, if they got a processor.
   alive_but_starved = 1,
   /// It was stopped from outside. It may continue at any time, and must be rejected then.
   stopped = 2,
@@ -45,9 +51,10 @@ struct silence_verdict {
 /// A starved process is spared until it has been silent for this multiple of the timeout.
 inline constexpr int spared_timeouts = 10;
 
-/// Judges a process that has been silent for `silent_for` by two samples: `before` was taken when it became overdue
-/// (the same as `now` if there is none), `now` just now. Pure.
-[[nodiscard]] silence_verdict judge_silence(const process_sample& before, const process_sample& now,
+/// Judges a process that has been silent for `silent_for` by samples of it and of its node's process: `before` was
+/// taken when it became overdue (the same as `now` if there is none), `now` just now. Where the node gets no processor,
+/// the silence may be its own. Pure.
+[[nodiscard]] silence_verdict judge_silence(const sample_pair& process, const sample_pair& node,
                                             std::chrono::nanoseconds silent_for, std::chrono::nanoseconds timeout);
 
 } // namespace troupe::actors

@@ -204,7 +204,7 @@ class worker_protocol {
   void begin_regroup();
   /// The same at a boundary, where joiners can be let in.
   void begin_regroup_between_steps();
-  [[nodiscard]] regroup_report report(error reason) const;
+  [[nodiscard]] regroup_report report(error reason);
   [[nodiscard]] worker_action on_next(next_generation next);
   /// A joiner has received the state over the group of its generation.
   void on_state_received();
@@ -342,6 +342,7 @@ class worker_protocol {
   std::uint32_t loops_ = 0;
   loop_stage loop_ = loop_stage::unplanned;
   report_position position_ = report_position::elsewhere;
+  std::uint64_t reports_ = 0;
   /// At the next barrier.
   state_comparison comparison_ = state_comparison::whole;
   /// The last generation that is known to be over, and why.

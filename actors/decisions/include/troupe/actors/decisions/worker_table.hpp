@@ -174,6 +174,9 @@ struct worker_record {
   [[nodiscard]] bool is_caught_up() const noexcept;
   /// An active worker that has not reported.
   [[nodiscard]] bool is_awaited() const noexcept;
+  /// A member that has the state for certain. One that gets it inside its first generation has it once it has applied a
+  /// step or reported so. `first_step`: members that were there then have made or loaded it themselves.
+  [[nodiscard]] bool surely_has_state(step_id first_step) const noexcept;
   /// A joiner on its way to its loop that has made progress is not overdue.
   void note_sign_of_life(std::uint64_t progress, run_time now);
   /// A joiner has reached this loop.
@@ -247,6 +250,8 @@ class worker_table {
 
   /// The plans of all active workers are answered, or no longer valid.
   void forget_plans();
+  /// This node could not be reached: what its joiners are given time for begins now.
+  void restart_deadlines(std::uint32_t node, run_time now);
   /// The processes on this node have ended, all at once. Returns their workers, with what they were before.
   struct loss {
     worker_record* who = nullptr;

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <troupe/actors/decisions/worker_table.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// Nodes whose connections have ended while their workers may live: a reset, a firewall, a dead host. They are dialled
+/// again. A plain class.
+class broken_links {
+ public:
+  /// What came of dialling a node again.
+  enum class dial_result : std::uint8_t {
+    /// The host answers, and nobody listens at the port.
+    refused,
+    /// Nothing is known: the packets may be lost.
+    failed,
+  };
+
+  void add(std::uint32_t node, std::string why, run_time now) {
+    links_.insert_or_assign(node, link{std::move(why), now});
+  }
+  /// It is connected again, or given up.
+  void remove(std::uint32_t node) { links_.erase(node); }
+  void on_dialled(std::uint32_t node, dial_result result, run_time now);
+
+  /// The nodes that the run has to be told of, with the reasons; each once, and all that broke together at once. Most
+  /// connections are made again before that.
+  [[nodiscard]] std::map<std::uint32_t, std::string> take_unreachable(run_time now);
+  /// The nodes at whose ports nobody has listened for so long that their processes must have ended, and with them
+  /// their workers.
+  [[nodiscard]] std::vector<std::uint32_t> dead(run_time now) const;
+
+ private:
+  struct link {
+    std::string why;
+    run_time since;
+    bool was_dialled = false;
+    bool was_told = false;
+    /// Since when every attempt was refused.
+    std::optional<run_time> refused_since = {};
+  };
+
+  std::map<std::uint32_t, link> links_;
+};
+
+} // namespace troupe::actors

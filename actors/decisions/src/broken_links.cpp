@@ -1,0 +1,49 @@
+#include <troupe/actors/decisions/broken_links.hpp>
+
+#include <algorithm>
+
+namespace troupe::actors {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long the first attempt to connect again may take until the run is told.
+constexpr auto patience = 300ms;
+
+/// A firewall that resets connections refuses new ones, too, and a caf-node may be started anew.
+constexpr auto refused_when_dead = 5s;
+
+} // namespace
+
+void broken_links::on_dialled(std::uint32_t node, dial_result result, run_time now) {
+  auto i = links_.find(node);
+  if (i == links_.end())
+    return;
+  i->second.was_dialled = true;
+  if (result == dial_result::failed)
+    i->second.refused_since.reset();
+  else if (!i->second.refused_since)
+    i->second.refused_since = now;
+}
+
+std::map<std::uint32_t, std::string> broken_links::take_unreachable(run_time now) {
+  const auto is_undecided = [&](const auto& x) { return !x.second.was_dialled && now - x.second.since < patience; };
+  std::map<std::uint32_t, std::string> result;
+  if (std::ranges::any_of(links_, is_undecided))
+    return result;
+  for (auto& [node, each] : links_)
+    if (!std::exchange(each.was_told, true))
+      result[node] = each.why;
+  return result;
+}
+
+std::vector<std::uint32_t> broken_links::dead(run_time now) const {
+  std::vector<std::uint32_t> result;
+  for (const auto& [node, each] : links_)
+    if (each.refused_since && now - *each.refused_since >= refused_when_dead)
+      result.push_back(node);
+  return result;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,56 @@
+#include "trainer/output_display.hpp"
+
+#include "down.hpp"
+
+#include <caf/all.hpp>
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+constexpr std::size_t most_waiting_lines = 10'000;
+
+} // namespace
+
+output_display::output_display(caf::actor_system& system, show_function show) : system_(system) {
+  actor_ = system_.spawn<caf::detached>(
+      [show = std::move(show), waiting = waiting_](displaying_actor::pointer) -> displaying_actor::behavior_type {
+        return {[show, waiting](const append_output& message) {
+          for (const auto& line : message.output.lines) {
+            show(message.rank, line);
+            --*waiting;
+          }
+        }};
+      });
+}
+
+output_display::~output_display() {
+  // What was left out last.
+  show(append_output{});
+  // An exit message would overtake the lines.
+  auto self = caf::scoped_actor{system_};
+  self->request(actor_, caf::infinite, append_output{}).receive([] {}, [](const caf::error&) {});
+  end_and_await(system_, actor_);
+}
+
+void output_display::show(const append_output& message) {
+  const auto count = message.output.lines.size();
+  if (*waiting_ + count > most_waiting_lines) {
+    left_out_ += count;
+    return;
+  }
+  auto shown = message;
+  if (const auto missing = std::exchange(left_out_, 0); missing > 0)
+    shown.output.lines.insert(
+        shown.output.lines.begin(),
+        fmt::format("({} lines of workers are not shown, because nobody read them: logs/ has them)", missing));
+  if (shown.output.lines.empty())
+    return;
+  *waiting_ += shown.output.lines.size();
+  caf::anon_send(actor_, std::move(shown));
+}
+
+} // namespace troupe::actors

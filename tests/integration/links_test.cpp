@@ -1,0 +1,224 @@
+#include "breakable_link.hpp"
+#include "scratch_runs.hpp"
+
+#include <doctest/doctest.h>
+
+#include <thread>
+
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Some seconds.
+const auto steps = std::string{"6000"};
+
+/// The control plane between a driver and its nodes goes over links that can be broken.
+struct trial {
+  scratch_runs here;
+  std::vector<running_node> nodes;
+  std::vector<std::unique_ptr<breakable_link>> links;
+
+  explicit trial(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      nodes.push_back(here.start_node());
+      links.push_back(std::make_unique<breakable_link>(nodes.back().address));
+    }
+  }
+
+  [[nodiscard]] std::string addresses() const {
+    std::string result;
+    for (const auto& each : links)
+      result += (result.empty() ? "" : ",") + each->address();
+    return result;
+  }
+
+  [[nodiscard]] std::vector<std::string> arguments(const std::string& name, std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--workers", std::to_string(2 * nodes.size()), "--nodes", addresses(), "--steps", steps});
+    return here.charlm(name, std::move(more));
+  }
+
+  [[nodiscard]] std::string undisturbed() {
+    auto ran = here.run(here.charlm("undisturbed", {"--workers", "1", "--steps", steps}));
+    INFO(ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+    return here.result("undisturbed")["state_sha256"];
+  }
+
+  void reset_all() {
+    for (auto& each : links)
+      each->reset();
+  }
+};
+
+/// The run has lost nothing, and nobody was replaced.
+void check_untouched(const nlohmann::json& result, const std::string& wanted) {
+  INFO(result.dump(2));
+  CHECK(result["status"] == "completed");
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+  CHECK(result["failures"].empty());
+  CHECK(result["generations"].empty());
+}
+
+} // namespace
+
+TEST_CASE("connections that are reset again and again cost no step and no worker") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("reset", {"--checkpoint-every", "20"}));
+  t.here.await_step(driver, "reset");
+  for (auto i = 0; i < 10 && driver.running(); ++i) {
+    t.reset_all();
+    std::this_thread::sleep_for(100ms);
+  }
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  check_untouched(t.here.result("reset"), wanted);
+  auto connections = 0;
+  const auto log = t.nodes[0].process.err();
+  for (auto at = log.find("is connected again"); at != std::string::npos; at = log.find("is connected again", at + 1))
+    ++connections;
+  CHECK(connections >= 3);
+  // Each step's metrics are there once.
+  const auto rows = read_lines(t.here.run_directory("reset") / "metrics.jsonl");
+  std::map<std::pair<int, int>, int> seen;
+  for (const auto& row : rows)
+    ++seen[{row["rank"].get<int>(), row["step"].get<int>()}];
+  CHECK(std::ranges::all_of(seen, [](const auto& x) { return x.second == 1; }));
+  CHECK(seen.size() >= 6000);
+  CHECK(t.here.workers_vanish());
+}
+
+TEST_CASE("a run whose only node cannot be connected to for seconds goes on with the same workers") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("refused"));
+  t.here.await_step(driver, "refused");
+  t.links[0]->refuse();
+  t.reset_all();
+  t.here.await(driver, [&] { return contains(driver.err(), "so the run waits for it"); });
+  std::this_thread::sleep_for(1s);
+  t.links[0]->accept();
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  check_untouched(t.here.result("refused"), wanted);
+  CHECK(contains(t.nodes[0].process.err(), "is connected again after"));
+}
+
+TEST_CASE("of two nodes, the one that cannot be connected to is given up, and takes workers again later") {
+  trial t{2};
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("one", {"--placement", "spread"}));
+  t.here.await_step(driver, "one");
+  t.links[1]->refuse();
+  t.links[1]->reset();
+  t.here.await(driver, [&] { return contains(driver.err(), "the others go on"); });
+  t.links[1]->accept();
+  t.here.await(driver, [&] { return contains(driver.err(), "it takes new ones"); });
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  const auto result = t.here.result("one");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+  CHECK(std::ranges::any_of(result["generations"], [](const auto& x) { return x["workers"] == 4; }));
+  CHECK(t.here.workers_vanish());
+}
+
+TEST_CASE("a node that was started anew has no workers of the run, which restarts from its checkpoint") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("anew", {"--checkpoint-every", "50"}));
+  t.here.await_step(driver, "anew", 120);
+  const auto address = t.nodes[0].address;
+  t.nodes[0].process.signal(SIGKILL);
+  t.nodes[0].process.wait();
+  CHECK(t.here.workers_vanish());
+  const auto another = t.here.start_node({"--listen", address});
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  const auto result = t.here.result("anew");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 1);
+  CHECK(contains(driver.err(), "was started anew"));
+}
+
+TEST_CASE("a driver that is stopped for seconds finds its run as it was") {
+  trial t{2};
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("stopped", {"--placement", "spread"}));
+  t.here.await_step(driver, "stopped");
+  driver.signal(SIGSTOP);
+  std::this_thread::sleep_for(3s);
+  driver.signal(SIGCONT);
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  check_untouched(t.here.result("stopped"), wanted);
+}
+
+TEST_CASE("when all nodes are stopped for seconds, the run goes on with the same workers") {
+  trial t{2};
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("nodes", {"--placement", "spread"}));
+  t.here.await_step(driver, "nodes");
+  for (auto& each : t.nodes)
+    each.process.signal(SIGSTOP);
+  std::this_thread::sleep_for(3s);
+  for (auto& each : t.nodes)
+    each.process.signal(SIGCONT);
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  check_untouched(t.here.result("nodes"), wanted);
+}
+
+TEST_CASE("a connection that is lost while everybody waits for the driver is no answer") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  // A joiner that does not come keeps nobody waiting; a member that is stopped keeps all.
+  auto driver = t.here.start(t.arguments("waiting"));
+  t.here.await_step(driver, "waiting");
+  const auto stopped = t.here.worker_of_rank(0);
+  const auto killed = t.here.worker_of_rank(1);
+  ::kill(stopped, SIGSTOP);
+  ::kill(killed, SIGKILL);
+  std::this_thread::sleep_for(100ms);
+  t.reset_all();
+  std::this_thread::sleep_for(400ms);
+  ::kill(stopped, SIGCONT);
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  const auto result = t.here.result("waiting");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+  CHECK(result["failures"].size() == 1);
+}
+
+TEST_CASE("a node that was taken for dead, and is not, ends its workers and takes new ones") {
+  trial t{2};
+  const auto wanted = t.undisturbed();
+  auto driver = t.here.start(t.arguments("alive", {"--placement", "spread"}));
+  t.here.await_step(driver, "alive");
+  for (auto& each : t.links)
+    each->refuse();
+  t.reset_all();
+  t.here.await(driver, [&] { return contains(driver.err(), "nobody listens at"); });
+  for (auto& each : t.links)
+    each->accept();
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  const auto result = t.here.result("alive");
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(t.here.workers_vanish());
+}

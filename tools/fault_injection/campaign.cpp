@@ -195,7 +195,12 @@ class campaign {
     case fault_kind::kill_node:
     case fault_kind::freeze_node:
     case fault_kind::cut:
+    case fault_kind::reset:
       return hit_node();
+    case fault_kind::freeze_all_nodes:
+      return hit_all_nodes();
+    case fault_kind::freeze_driver:
+      return hit_driver();
     case fault_kind::fill_disk:
       return hit_disk();
     }
@@ -234,7 +239,9 @@ class campaign {
     for (std::size_t node = 0; node < run_.nodes(); ++node) {
       auto here = std::ranges::count(sound, node, &worker_process::node);
       auto elsewhere = std::ssize(sound) - here;
-      if (run_.node_is_sound(node) && (elsewhere > 0 || (here > 0 && options_.allow_all)))
+      // Who cannot be reached lives: the run waits if nobody else has its state.
+      const auto may_be_last = options_.allow_all || next_.kind != fault_kind::kill_node;
+      if (run_.node_is_sound(node) && (elsewhere > 0 || (here > 0 && may_be_last)))
         candidates.push_back(node);
     }
     // Rather one with workers: after a node has been lost all may be on the other.
@@ -269,6 +276,8 @@ class campaign {
           for (auto pid : there)
             run_.revive(pid);
       });
+    } else if (next_.kind == fault_kind::reset) {
+      run_.reset(node);
     } else {
       run_.cut(node);
       undo_later([this, node] { run_.mend(node); });
@@ -276,6 +285,34 @@ class campaign {
     for (auto pid : there)
       current_.endangered.push_back(number(pid));
     say_fault(name);
+    return true;
+  }
+
+  bool hit_all_nodes() {
+    for (std::size_t node = 0; node < run_.nodes(); ++node)
+      if (!run_.node_is_sound(node))
+        return false;
+    for (const auto& worker : run_.workers())
+      current_.endangered.push_back(number(worker.pid));
+    for (std::size_t node = 0; node < run_.nodes(); ++node)
+      run_.freeze_node(node);
+    undo_later([this] {
+      for (std::size_t node = 0; node < run_.nodes(); ++node)
+        run_.revive_node(node);
+    });
+    say_fault("all nodes");
+    return true;
+  }
+
+  bool hit_driver() {
+    if (std::exchange(driver_frozen_, true))
+      return false;
+    run_.freeze_driver();
+    undo_later([this] {
+      run_.revive_driver();
+      driver_frozen_ = false;
+    });
+    say_fault("the driver");
     return true;
   }
 
@@ -324,6 +361,7 @@ class campaign {
   std::size_t given_up_ = 0;
   int given_up_in_a_row_ = 0;
   bool disk_full_ = false;
+  bool driver_frozen_ = false;
   bool done_ = false;
   bool asked_to_stop_ = false;
 };

@@ -71,4 +71,10 @@ void private_network::mend(std::size_t node) const {
   (void)complaint_of({"ip", "-n", hub(), "link", "set", link_of(node), "up"});
 }
 
+void private_network::reset(std::size_t node) const {
+  auto argv = at_driver();
+  argv.insert(argv.end(), {"ss", "-K", "dst", address_of(node)});
+  (void)complaint_of(argv);
+}
+
 } // namespace troupe::chaos

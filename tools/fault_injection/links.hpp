@@ -27,6 +27,8 @@ class private_network {
   /// Take the node's link down, and up again.
   void cut(std::size_t node) const;
   void mend(std::size_t node) const;
+  /// Resets what the driver's host has connected to the node.
+  void reset(std::size_t node) const;
 
  private:
   explicit private_network(std::string prefix) : prefix_(std::move(prefix)) {}

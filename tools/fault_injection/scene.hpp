@@ -7,6 +7,7 @@
 #include <processes.hpp>
 
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -88,6 +89,10 @@ class scene {
   void revive_node(std::size_t node);
   void cut(std::size_t node);
   void mend(std::size_t node);
+  void reset(std::size_t node) const { network_->reset(node); }
+
+  void freeze_driver() const { driver_->signal(SIGSTOP); }
+  void revive_driver() const { driver_->signal(SIGCONT); }
 
   void fill_disk();
   void free_disk();

@@ -23,6 +23,12 @@ std::string_view to_string(fault_kind kind) {
     return "cut";
   case fault_kind::fill_disk:
     return "fill-disk";
+  case fault_kind::freeze_all_nodes:
+    return "freeze-all-nodes";
+  case fault_kind::freeze_driver:
+    return "freeze-driver";
+  case fault_kind::reset:
+    return "reset";
   }
   return "?";
 }
@@ -43,12 +49,19 @@ std::string_view explain(fault_kind kind) {
     return "the network link of a caf-node is down for 0.1 to 4 s; needs root (network namespaces)";
   case fault_kind::fill_disk:
     return "the disk for checkpoints is full for 0.5 to 3 s; needs root (a tmpfs)";
+  case fault_kind::freeze_all_nodes:
+    return "SIGSTOP to all caf-nodes at once, without their workers; SIGCONT 0.1 to 4 s later";
+  case fault_kind::freeze_driver:
+    return "SIGSTOP to the driver; SIGCONT 0.1 to 4 s later";
+  case fault_kind::reset:
+    return "the driver's connections to a caf-node are reset; needs root (network namespaces)";
   }
   return "?";
 }
 
 bool concerns_node(fault_kind kind) {
-  return kind == fault_kind::kill_node || kind == fault_kind::freeze_node || kind == fault_kind::cut;
+  return kind == fault_kind::kill_node || kind == fault_kind::freeze_node || kind == fault_kind::cut ||
+         kind == fault_kind::freeze_all_nodes || kind == fault_kind::reset;
 }
 
 std::optional<std::vector<weighted_kind>> parse_kinds(std::string_view text) {
@@ -110,8 +123,11 @@ planned_fault schedule::next() {
   switch (result.kind) {
   case fault_kind::kill:
   case fault_kind::kill_two:
+  case fault_kind::reset:
     break;
   case fault_kind::freeze:
+  case fault_kind::freeze_all_nodes:
+  case fault_kind::freeze_driver:
   case fault_kind::freeze_node:
   case fault_kind::cut:
     result.lasts = between(100, 4000);

@@ -137,8 +137,13 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (auto known = std::ranges::find(outcomes_, key, &known_outcome::key); known != outcomes_.end())
       return known->outcome;
     const auto is_last_copy = part.attempt >= serialization::first_last_copy;
-    if (part.generation < generation_ && !is_last_copy)
-      return stale();
+    if (part.generation < generation_ && !is_last_copy) {
+      // A driver before this one may have written it, and told some of it.
+      auto ignored = std::error_code{};
+      const auto path = config_.directory / serialization::checkpoint_name(part.step);
+      return std::filesystem::exists(path, ignored) ? checkpoint_outcome{part.step, path.string(), {}}
+                                                    : caf::result<checkpoint_outcome>{stale()};
+    }
     waiting_[key].push_back(make_response_promise<checkpoint_outcome>());
     auto answer = waiting_[key].back();
     auto now = std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());

@@ -32,7 +32,10 @@ class driver_relay_state : public driver_relay::base {
         [this](const regroup_report& message) { return pass<next_generation>(control_, message); },
         [this](const caught_up& message) { control_.send(*this, message); },
         [this](const metrics_batch& message) { return pass<void>(control_, message); },
-        [this](const worker_finished& message) { control_.send(*this, message); },
+        [this](const worker_finished& message) {
+          control_.request<void>(
+              *this, [this, message] { finished_ = message; }, [](const caf::error&) {}, message);
+        },
         [this](const exchange_request& message) { return pass<exchange_result>(collectives_, message); },
         [this](const exchange_ended& message) { collectives_.send(*this, message); },
         [this](const exit_request& message) { return pass<exit_granted>(collectives_, message); },
@@ -65,6 +68,9 @@ class driver_relay_state : public driver_relay::base {
     if (introduction_)
       request(driver.control, caf::infinite, introduction_->message, introduction_->worker)
           .then([] {}, [](const caf::error&) {});
+    // It may be another driver, to which this is new.
+    if (finished_)
+      request(driver.control, caf::infinite, *finished_).then([] {}, [](const caf::error&) {});
     control_.connect(driver.control);
     collectives_.connect(driver.collectives);
     store_.connect(driver.store);
@@ -100,6 +106,8 @@ class driver_relay_state : public driver_relay::base {
   box<checkpoint_store> store_;
   /// What the driver knows of this worker.
   std::optional<introduction> introduction_;
+  /// How its training function has ended, once a driver knows.
+  std::optional<worker_finished> finished_;
 };
 
 } // namespace

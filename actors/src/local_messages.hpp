@@ -1,6 +1,7 @@
 #pragma once
 
 #include "down.hpp"
+#include "trainer/control_journal.hpp"
 #include "trainer/starting_state.hpp"
 #include <troupe/actors/handles.hpp>
 #include <troupe/actors/process_launcher.hpp>
@@ -14,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 /// Messages that never leave their process: those that an actor sends itself, and those between the trainer and the
@@ -65,6 +67,29 @@ struct claimed_directory {
   std::string warning;
 };
 
+/// Takes the run's directory if a driver that has ended left a run in it whose workers may live, with a greater claim.
+/// Answered by `directory_taken_over`; fails with what `run_directory::open` fails with.
+struct take_over_directory {};
+
+struct directory_taken_over {
+  /// Nothing if there is no such run. Then the directory is not taken.
+  std::optional<run_journal> journal;
+  claimed_directory directory;
+  /// Empty, or why that run cannot be taken over.
+  std::string refusal;
+};
+
+/// None of the workers lives: gives the directory up, for a run with this id and secret. Answered by nothing.
+struct release_directory {
+  run_id run;
+  std::string secret;
+};
+
+/// Answered when it is on the device. Fails with what `control_journal::write` fails with.
+struct write_journal {
+  run_journal content;
+};
+
 /// Looks for the latest checkpoint again, and forgets metrics after its step. Answered by `starting_state`.
 struct find_state {};
 
@@ -97,6 +122,8 @@ struct file_notice {
 /// claimed.
 struct finish_run {
   run_result result;
+  /// Whether the directory is another driver's by now: nothing is written.
+  bool is_superseded = false;
 };
 
 struct finished_run {
@@ -124,6 +151,10 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::finished_run))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::launch_outcome))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::file_notice))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::output_waiting))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::take_over_directory))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::directory_taken_over))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::release_directory))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::write_journal))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -142,3 +173,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::finished_run)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::launch_outcome)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::file_notice)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::output_waiting)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::take_over_directory)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::directory_taken_over)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::release_directory)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::write_journal)

@@ -99,8 +99,10 @@ struct hosted_run {
   std::map<worker_id, std::shared_ptr<start_order>> starting = {};
   /// Those, and the ones whose processes have not ended.
   std::set<worker_id> living = {};
-  /// The last of each worker since the driver was told.
+  /// The last of each worker that has not ended.
   std::map<worker_id, worker_beat> beats = {};
+  /// Whose last the driver has not been told.
+  std::set<worker_id> untold = {};
   /// The processes of overdue workers and of the node, as they were when these became overdue.
   struct first_look {
     process_sample worker;
@@ -160,6 +162,7 @@ class node_state : public orderly_end<node_interface::base> {
                const checkpoint_store& store) {
           return open(request, {control, collectives, store});
         },
+        [this](const claim_run& request) { return claim(request); },
         [this](const adopt_run& request, const run_control& control, const collectives_actor& collectives,
                const checkpoint_store& store) {
           return adopt(request, {control, collectives, store});
@@ -205,10 +208,11 @@ class node_state : public orderly_end<node_interface::base> {
     return i == runs_.end() || i->second.ending ? nullptr : &i->second;
   }
 
-  static caf::error unknown_run(const run_id& run) {
-    return to_caf(
-        {errc::stale_generation, "this node has no run " + run.value + " (it has ended, or never began here)"});
+  static std::string unknown_run_text(const run_id& run) {
+    return "this node has no run " + run.value + " (it has ended, or never began here)";
   }
+
+  static caf::error unknown_run(const run_id& run) { return to_caf({errc::stale_generation, unknown_run_text(run)}); }
 
   caf::result<node_offer> offer(const offer_request& request) const {
     if (request.protocol != protocol_version)
@@ -225,6 +229,8 @@ class node_state : public orderly_end<node_interface::base> {
   caf::result<run_opened> open(const open_run& request, const driver_handles& driver) {
     // The driver may have lost the answer, and have other handles since.
     if (auto* known = find(request.run)) {
+      if (auto had = have(*known, request.claim); !had)
+        return to_caf(had.error());
       if (known->alone_since || known->driver.control != driver.control)
         connect(*known, driver);
       return run_opened{request.run, known->program_path};
@@ -240,7 +246,8 @@ class node_state : public orderly_end<node_interface::base> {
     };
     if (const auto* before = find_orphan(request.directory)) {
       log("the driver of run " + before->what.run_name + " was started anew: the workers of the one before end");
-      this->request(node_actor{caf::actor_cast<node_actor>(this)}, caf::infinite, end_run{before->what.run})
+      this->request(node_actor{caf::actor_cast<node_actor>(this)}, caf::infinite,
+                    end_run{before->what.run, before->what.claim})
           .then(begin, [promise](const caf::error& reason) mutable { promise.deliver(reason); });
     } else {
       begin();
@@ -285,17 +292,62 @@ class node_state : public orderly_end<node_interface::base> {
       send(driver.control, node_leaving{run.what.run, grace_left()});
   }
 
-  caf::result<run_opened> adopt(const adopt_run& request, const driver_handles& driver) {
+  static expected<void> check(const hosted_run& run, const run_claim& claim) {
+    if (claim < run.what.claim)
+      return fail(errc::superseded, "another driver has taken run " + run.what.run_name + " over");
+    return {};
+  }
+
+  /// The driver with this claim has the run, unless there is a greater one.
+  expected<void> have(hosted_run& run, const run_claim& claim) {
+    TROUPE_TRY(check(run, claim));
+    if (claim == run.what.claim)
+      return {};
+    log("another driver takes run " + run.what.run_name + " over");
+    send(run.driver.control, run_superseded{run.what.run});
+    run.what.claim = claim;
+    // The one before is not listened to any more, and the grace period of this one begins.
+    ++run.connection;
+    await_driver(run);
+    return {};
+  }
+
+  template <class Request>
+  expected<run_claimed> have_by_secret(const Request& request) {
     auto* run = find(request.run);
     if (run == nullptr)
-      return unknown_run(request.run);
+      return fail(errc::stale_generation, unknown_run_text(request.run));
     if (request.secret != run->what.secret)
-      return to_caf({errc::wrong_secret, "somebody else than its driver claims run " + request.run.value});
+      return fail(errc::wrong_secret, "somebody else than its driver claims run " + request.run.value);
+    TROUPE_TRY(have(*run, request.claim));
+    run_claimed result{request.run, {}};
+    for (auto worker : run->living) {
+      auto& beat = result.workers.emplace_back();
+      beat.run = request.run;
+      beat.worker = worker;
+      if (auto last = run->beats.find(worker); last != run->beats.end())
+        beat = last->second;
+    }
+    return result;
+  }
+
+  caf::result<run_claimed> claim(const claim_run& request) {
+    auto claimed = have_by_secret(request);
+    if (!claimed)
+      return to_caf(claimed.error());
+    return std::move(*claimed);
+  }
+
+  caf::result<run_claimed> adopt(const adopt_run& request, const driver_handles& driver) {
+    auto claimed = have_by_secret(request);
+    if (!claimed)
+      return to_caf(claimed.error());
+    auto* run = find(request.run);
     const auto gap = run->alone_since ? clock::now() - *run->alone_since : clock::duration{0};
     log(fmt::format("the driver of run {} is connected again after {:.1f} s", run->what.run_name,
                     std::chrono::duration<double>(gap).count()));
     connect(*run, driver);
-    return run_opened{request.run, run->program_path};
+    return std::move(*claimed);
   }
 
   static std::string on_devices(const std::vector<std::string>& devices) {
@@ -309,6 +361,8 @@ class node_state : public orderly_end<node_interface::base> {
     auto* run = find(request.run);
     if (run == nullptr)
       return unknown_run(request.run);
+    if (auto had = check(*run, request.claim); !had)
+      return to_caf(had.error());
     // The driver may ask again after a lost connection.
     const auto is_starting = [&](const worker_launch& x) { return run->starting.contains(x.worker); };
     if (const auto known = std::ranges::find_if(request.workers, is_starting); known != request.workers.end())
@@ -385,6 +439,8 @@ class node_state : public orderly_end<node_interface::base> {
     if (i == runs_.end())
       return caf::unit;
     auto& run = i->second;
+    if (auto had = check(run, request.claim); !had)
+      return to_caf(had.error());
     if (!run.ending)
       run.ending.emplace();
     launcher_->kill(request.run);
@@ -428,6 +484,7 @@ class node_state : public orderly_end<node_interface::base> {
     run->monitor.heard(beat.worker, clock::now());
     run->first_looks.erase(beat.worker);
     run->beats.insert_or_assign(beat.worker, beat);
+    run->untold.insert(beat.worker);
   }
 
   /// Reports to the drivers, and looks for silent workers.
@@ -440,8 +497,8 @@ class node_state : public orderly_end<node_interface::base> {
       if (run.alone_since)
         continue;
       node_beat message{id, {}};
-      for (auto& [worker, each] : std::exchange(run.beats, {}))
-        message.workers.push_back(std::move(each));
+      for (auto worker : std::exchange(run.untold, {}))
+        message.workers.push_back(run.beats[worker]);
       send(run.driver.control, std::move(message));
     }
     await_beat();
@@ -460,7 +517,7 @@ class node_state : public orderly_end<node_interface::base> {
       const auto& before = run.first_looks.emplace(worker, *look).first->second;
       auto verdict = judge_silence({before.worker, look->worker}, {before.node, look->node}, silent_for, timeout);
       if (verdict.fenced)
-        kill({run.what.run, worker, "its process " + verdict.reason});
+        kill({run.what.run, worker, "its process " + verdict.reason, run.what.claim});
       else
         run.monitor.spare(worker);
     }
@@ -477,7 +534,8 @@ class node_state : public orderly_end<node_interface::base> {
 
   void kill(const kill_worker& request) {
     auto* run = find(request.run);
-    if (run == nullptr || !run->living.contains(request.worker) || run->fenced.contains(request.worker))
+    if (run == nullptr || !check(*run, request.claim) || !run->living.contains(request.worker) ||
+        run->fenced.contains(request.worker))
       return;
     log(fmt::format("worker {} of run {} is killed: {}", request.worker, run->what.run_name, request.reason));
     run->fenced.emplace(request.worker, request.reason);
@@ -523,6 +581,7 @@ class node_state : public orderly_end<node_interface::base> {
     remove_living(run, event.worker);
     run.monitor.remove(event.worker);
     run.beats.erase(event.worker);
+    run.untold.erase(event.worker);
     run.followers.erase(event.worker);
     if (auto why = run.fenced.find(event.worker); why != run.fenced.end())
       event.description = why->second + "; " + event.description;
@@ -557,18 +616,23 @@ class node_state : public orderly_end<node_interface::base> {
     if (i == runs_.end() || i->second.connection != event.connection)
       return;
     auto& run = i->second;
-    const auto grace = std::chrono::milliseconds{run.what.driver_grace_ms};
-    if (event.why == down_cause::ended || grace == 0ms || run.ending)
+    if (event.why == down_cause::ended || run.what.driver_grace_ms == 0 || run.ending)
       return end_without_driver(run);
-    run.alone_since = clock::now();
     log(fmt::format("the connection to the driver of run {} is lost: its workers go on, and end if it is not back in "
                     "{:.1f} s",
-                    run.what.run_name, std::chrono::duration<double>(grace).count()));
-    run_delayed(grace, [this, event] {
-      auto i = runs_.find(event.run);
-      if (i != runs_.end() && i->second.connection == event.connection && i->second.alone_since)
-        end_without_driver(i->second);
-    });
+                    run.what.run_name, static_cast<double>(run.what.driver_grace_ms) / 1000));
+    await_driver(run);
+  }
+
+  /// The run goes on without a driver, and ends if none comes in time.
+  void await_driver(hosted_run& run) {
+    run.alone_since = clock::now();
+    run_delayed(std::chrono::milliseconds{run.what.driver_grace_ms},
+                [this, id = run.what.run, connection = run.connection] {
+                  auto i = runs_.find(id);
+                  if (i != runs_.end() && i->second.connection == connection && i->second.alone_since)
+                    end_without_driver(i->second);
+                });
   }
 
   void end_without_driver(hosted_run& run) {

@@ -1,9 +1,11 @@
 #include <troupe/actors/run_directory.hpp>
 
+#include <troupe/serialization/files/digest.hpp>
 #include <troupe/serialization/files/durable_file.hpp>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -51,6 +53,21 @@ expected<int> lock_directory(const fs::path& root) {
   return fd;
 }
 
+/// Workers send nothing twice that is further back in a file.
+constexpr std::size_t most_repeated_bytes = std::size_t{4} << 20;
+
+/// The last bytes of a file, or all of it; empty if there is none.
+std::string tail_of(const fs::path& path, std::size_t most) {
+  auto in = std::ifstream{path, std::ios::binary | std::ios::ate};
+  if (!in)
+    return {};
+  const auto size = static_cast<std::size_t>(in.tellg());
+  auto result = std::string(std::min(size, most), '\0');
+  in.seekg(static_cast<std::streamoff>(size - result.size()));
+  in.read(result.data(), static_cast<std::streamsize>(result.size()));
+  return result;
+}
+
 /// Leaves the lines whose "step" is at most `step`, of the file and of those that are to be appended to it; a torn last
 /// line goes, too.
 expected<void> keep_lines_until(const fs::path& path, const std::string& more, step_id step) {
@@ -76,11 +93,15 @@ expected<void> keep_lines_until(const fs::path& path, const std::string& more, s
 
 } // namespace
 
+fs::path run_directory::path_of(const run_config& config) {
+  auto code = std::error_code{};
+  return fs::absolute(config.storage_path, code) / config.name;
+}
+
 expected<run_directory> run_directory::open(const run_config& config) {
   run_directory result;
+  result.root_ = path_of(config);
   auto code = std::error_code{};
-  auto storage = fs::absolute(config.storage_path, code);
-  result.root_ = storage / config.name;
   // A directory in which nothing has begun, as a refused attempt leaves it, holds no run.
   if (config.resume == resume_mode::never && fs::exists(result.root_ / "run.json", code))
     return fail(errc::already_exists,
@@ -100,13 +121,15 @@ run_directory::run_directory(run_directory&& other) noexcept
     : root_(std::move(other.root_)),
       lock_(std::exchange(other.lock_, -1)),
       metrics_(std::move(other.metrics_)),
-      ledger_(std::move(other.ledger_)) {}
+      ledger_(std::move(other.ledger_)),
+      earlier_(std::move(other.earlier_)) {}
 
 run_directory& run_directory::operator=(run_directory&& other) noexcept {
   std::swap(root_, other.root_);
   std::swap(lock_, other.lock_);
   std::swap(metrics_, other.metrics_);
   std::swap(ledger_, other.ledger_);
+  std::swap(earlier_, other.earlier_);
   return *this;
 }
 
@@ -142,7 +165,30 @@ expected<void> run_directory::write_result(const run_result& result) const {
   return serialization::write_file_durably(root_ / "result.json", to_json(result));
 }
 
+void run_directory::continue_files() {
+  earlier_.emplace();
+  for (auto [file, name] : {std::pair{&metrics_, "metrics.jsonl"}, std::pair{&ledger_, "ledger.jsonl"}}) {
+    const auto path = root_ / name;
+    auto tail = tail_of(path, most_repeated_bytes);
+    // The end of that driver may have torn its last line.
+    if (const auto torn = tail.size() - (tail.rfind('\n') + 1); torn > 0) {
+      auto ignored = std::error_code{};
+      fs::resize_file(path, fs::file_size(path, ignored) - torn, ignored);
+      tail.resize(tail.size() - torn);
+    }
+    auto lines = std::istringstream{std::move(tail)};
+    for (std::string line; std::getline(lines, line);)
+      earlier_->digests.insert(serialization::xxh3(serialization::bytes_of(line)));
+    *file = serialization::line_file{path};
+  }
+}
+
 expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t pid) {
+  const auto may_repeat = earlier_ && earlier_->compared.insert(batch.worker).second;
+  const auto add = [&](std::string& to, const std::string& line) {
+    if (!may_repeat || !earlier_->digests.contains(serialization::xxh3(serialization::bytes_of(line))))
+      to += line + '\n';
+  };
   std::string metrics;
   for (const auto& row : batch.rows) {
     nlohmann::ordered_json line{
@@ -150,35 +196,53 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
     // A user's metric may have the name of one of ours.
     for (const auto& [name, value] : row.values)
       line[line.contains(name) ? "metric." + name : name] = value;
-    metrics += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+    add(metrics, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   std::string ledger;
   for (const auto& row : batch.ledger)
-    ledger += nlohmann::ordered_json{{"step", row.step.value},
-                                     {"generation", row.generation.value},
-                                     {"rank", batch.rank.value},
-                                     {"pid", pid},
-                                     {"first_shard", row.shards.first},
-                                     {"last_shard", row.shards.last},
-                                     {"samples_digest", row.samples_digest}}
-                  .dump() +
-              '\n';
+    add(ledger, nlohmann::ordered_json{{"step", row.step.value},
+                                       {"generation", row.generation.value},
+                                       {"rank", batch.rank.value},
+                                       {"pid", pid},
+                                       {"first_shard", row.shards.first},
+                                       {"last_shard", row.shards.last},
+                                       {"samples_digest", row.samples_digest}}
+                    .dump());
   auto first = metrics_.append(metrics);
   auto second = ledger_.append(ledger);
   return first ? second : first;
 }
 
-expected<void> run_directory::append_output(const worker_output& output) const {
+expected<void> run_directory::append_output(const worker_output& output) {
   std::string text;
   for (const auto& line : output.lines)
     text += line + '\n';
+  const auto path = root_ / "logs" / fmt::format("worker-{}.log", output.worker);
+  if (earlier_ && earlier_->compared_output.insert(output.worker).second && tail_of(path, text.size()) == text)
+    return {};
   // Opened each time: a run of many workers, one after the other, keeps none of their logs open.
-  auto log = serialization::line_file{root_ / "logs" / fmt::format("worker-{}.log", output.worker)};
+  auto log = serialization::line_file{path};
   return log.append(text);
 }
 
 std::uint64_t run_directory::take_dropped() noexcept {
   return metrics_.take_dropped() + ledger_.take_dropped();
+}
+
+expected<void> compare_with_journal(const run_identity& now, const run_identity& then) {
+  auto differences = std::string{};
+  auto compare = [&](std::string_view what, const auto& here, const auto& there) {
+    if (here != there)
+      differences += fmt::format("\n  {}: {} now, {} before", what, here, there);
+  };
+  compare("program build", now.build_id, then.build_id);
+  compare("seed", now.seed, then.seed);
+  compare("shards (V)", now.shards, then.shards);
+  compare("summation tree", now.tree_version, then.tree_version);
+  compare("configuration", now.configuration, then.configuration);
+  if (differences.empty())
+    return {};
+  return fail(errc::mismatch, "they are those of another program or configuration:" + differences);
 }
 
 expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then) {

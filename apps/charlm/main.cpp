@@ -96,8 +96,8 @@ void describe(CLI::App& app, options& o) {
          [&t](double seconds) {
            t.failure.driver_grace = std::chrono::milliseconds{std::llround(std::clamp(seconds, 0.0, 1e9) * 1000)};
          },
-         "Seconds that workers live on when their node has lost the driver")
-      ->default_str("10");
+         "Seconds that workers live on when their node has lost the driver; started again, it takes them over")
+      ->default_str("60");
   run->add_flag("!--no-replace", t.failure.replace_lost, "Continue with fewer workers instead of replacing lost ones");
   run->add_option("--background-transfer-above", t.failure.background_transfer_above_bytes,
                   "A state of more bytes is sent to new workers in the background while the others train")

@@ -23,6 +23,7 @@ class fake_driver : public run_control::base {
     record<worker_output> output;
     record<node_beat> beats;
     record<node_leaving> leaving;
+    record<run_superseded> superseded;
   };
 
   fake_driver(caf::actor_config& cfg, std::shared_ptr<heard> all) : run_control::base(cfg), all_(std::move(all)) {}
@@ -39,6 +40,7 @@ class fake_driver : public run_control::base {
         [this](const worker_output& message) { all_->output.add(message); },
         [this](const node_beat& message) { all_->beats.add(message); },
         [this](const node_leaving& message) { all_->leaving.add(message); },
+        [this](const run_superseded& message) { all_->superseded.add(message); },
     };
   }
 
@@ -114,8 +116,8 @@ class host : public actor_fixture {
     driver = system().spawn<fake_driver>(heard);
   }
 
-  expected<run_opened> adopt(const std::string& with) {
-    return ask<run_opened>(node, adopt_run{run, with}, driver, collectives, store);
+  expected<run_claimed> adopt(const std::string& with, const run_claim& claim = {}) {
+    return ask<run_claimed>(node, adopt_run{run, with, claim}, driver, collectives, store);
   }
 
   [[nodiscard]] bool lives(std::uint32_t worker) {
@@ -323,7 +325,7 @@ TEST_CASE_FIXTURE(host, "workers live on without a connection to the driver, and
   connect_another_driver();
   CHECK(adopt(std::string(64, 'x')).error().code == errc::wrong_secret);
   CHECK(told->all().empty());
-  CHECK(adopt(secret)->program_path == "/there/opt/train");
+  CHECK(adopt(secret)->workers.size() == 1);
   CHECK(told->wait_for(1) == std::vector{driver});
   CHECK(heard->ended.wait_for(1) == std::vector{worker_ended{run, {0}, 3, "exit code 3", {"last"}}});
   CHECK(heard->beats.wait_until_any([&](const node_beat& x) { return x.workers == std::vector{beat}; }));
@@ -332,6 +334,44 @@ TEST_CASE_FIXTURE(host, "workers live on without a connection to the driver, and
   REQUIRE(start({2}));
   CHECK(join(2, secret) == errc::none);
   CHECK(end());
+}
+
+TEST_CASE_FIXTURE(host, "the driver with the greatest claim has the run, and the one before is told and not obeyed") {
+  REQUIRE(open());
+  REQUIRE(start({0, 1}));
+  const auto before = heard;
+  const auto greater = run_claim{2, "b"};
+  CHECK(ask<run_claimed>(node, claim_run{run, std::string(64, 'x'), greater}).error().code == errc::wrong_secret);
+  CHECK(before->superseded.all().empty());
+  const auto claimed = ask<run_claimed>(node, claim_run{run, secret, greater});
+  REQUIRE(claimed);
+  CHECK(claimed->workers.size() == 2);
+  CHECK(before->superseded.wait_for(1) == std::vector{run_superseded{run}});
+  // The driver before, and one that claims at the same time with a smaller tag.
+  CHECK(adopt(secret).error().code == errc::superseded);
+  CHECK(adopt(secret, {2, "a"}).error().code == errc::superseded);
+  CHECK(open().error().code == errc::superseded);
+  CHECK(start({2}).error().code == errc::superseded);
+  CHECK(end().error().code == errc::superseded);
+  CHECK(ask<void>(node, kill_worker{run, {0}, "says the driver before"}));
+  CHECK(lives(0));
+  // What happens meanwhile is told when the new one connects.
+  processes->end({1}, 3, "exit code 3", {});
+  connect_another_driver();
+  REQUIRE(adopt(secret, greater));
+  CHECK(heard->ended.wait_for(1).front().worker == worker_id{1});
+  CHECK(ask<void>(node, kill_worker{run, {0}, "says the new one", greater}));
+  CHECK_FALSE(lives(0));
+  CHECK(ask<void>(node, end_run{run, greater}));
+}
+
+TEST_CASE_FIXTURE(host, "a claim that nobody follows up ends with the grace period") {
+  grace_ms = 300;
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  REQUIRE(ask<run_claimed>(node, claim_run{run, secret, {2, "b"}}));
+  CHECK(processes->closed.wait_for(1) == std::vector{run});
+  CHECK_FALSE(lives(0));
 }
 
 TEST_CASE_FIXTURE(host, "a driver can connect again before its node has noticed anything") {

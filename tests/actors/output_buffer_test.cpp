@@ -1,6 +1,7 @@
 #include <troupe/actors/decisions/output_buffer.hpp>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -63,7 +64,7 @@ TEST_CASE("beyond a limit lines are dropped, and a line says where and how many;
   REQUIRE(mine.size() < 1100);
   for (std::size_t i = 0; i + 1 < mine.size(); ++i)
     CHECK(mine[i].starts_with(std::to_string(i) + "."));
-  CHECK(mine.back().starts_with("(" + std::to_string(3000 - (mine.size() - 1)) + " lines are dropped here"));
+  CHECK(mine.back().starts_with(fmt::format("({} lines are dropped here", 3000 - (mine.size() - 1))));
   // From here on there is room again.
   CHECK(buffer.add(lines_of(1, {"again"})));
   CHECK(buffer.take()->lines == std::vector<std::string>{"again"});

@@ -249,7 +249,7 @@ TEST_CASE("a resumed run is compared with its checkpoint: processor and plan") {
   auto strict = run_coordinator{config};
   auto refused = strict.on_ready(ready_of(0));
   CHECK(conclusion(refused).reason.code == errc::mismatch);
-  CHECK(says(conclusion(refused).reason, "the checkpoint"));
+  CHECK(says(conclusion(refused).reason, "what the run has computed on before"));
   config.allow_mixed_hosts = true;
   auto mixed = run_coordinator{config};
   CHECK(kinds(mixed.on_ready(ready_of(0))) == list{"begin"});

@@ -346,3 +346,30 @@ TEST_CASE("a checkpoint's plan is what a worker with the same state would say") 
   CHECK(plan.numerics == then.numerics_fingerprint_json);
   CHECK(plan.tensors == describe_tensors({{"w", dtype::f32, {3, 4}}, {"b", dtype::f32, {4}}}));
 }
+
+TEST_CASE("another driver goes on with the files, and leaves out what is sent once more") {
+  auto scratch = scratch_directory{};
+  const auto root = scratch.path() / "digits";
+  const auto output = worker_output{{}, {0}, 1, {"a line", "another"}};
+  {
+    auto directory = run_directory::open(config_in(scratch.path()));
+    REQUIRE(directory);
+    REQUIRE(directory->rewind({0}));
+    REQUIRE(directory->append(batch_of(0, {1, 2, 3}), 100));
+    REQUIRE(directory->append_output(output));
+  }
+  // It was killed in the middle of a line.
+  std::ofstream{root / "metrics.jsonl", std::ios::app} << R"({"step": 4, "ra)";
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  directory->continue_files();
+  REQUIRE(directory->append(batch_of(0, {2, 3, 4}), 100));
+  CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 3, 4});
+  CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 3, 4});
+  // Only the first of each may have been sent before.
+  REQUIRE(directory->append(batch_of(0, {4}), 100));
+  CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 3, 4, 4});
+  REQUIRE(directory->append_output(output));
+  REQUIRE(directory->append_output(output));
+  CHECK(read_file(root / "logs" / "worker-0.log") == "a line\nanother\na line\nanother\n");
+}

@@ -76,8 +76,9 @@ TEST_CASE("members are told who has joined, who compares states, and who has the
   next.decision.evaluation_source = worker_id{11};
   next.joiners = {worker_id{12}};
   next.compared = {worker_id{10}, worker_id{12}};
+  next.record.generation = {3};
   next.record.reason = "worker 12 has joined";
-  auto places = layout.member_places(next, {3}, 1);
+  auto places = layout.member_places(next);
   REQUIRE(places.size() == 3);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     const auto& [worker, message] = places[rank];
@@ -91,6 +92,6 @@ TEST_CASE("members are told who has joined, who compares states, and who has the
     CHECK(message.comparison == (rank == 1 ? state_comparison::nothing : state_comparison::whole));
   }
   next.compared.clear();
-  for (const auto& [worker, message] : layout.member_places(next, {3}, 1))
+  for (const auto& [worker, message] : layout.member_places(next))
     CHECK(message.comparison == state_comparison::slice);
 }

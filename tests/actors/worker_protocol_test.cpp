@@ -146,13 +146,24 @@ TEST_CASE("an abort of a generation that is still to come has this worker report
   auto who = member();
   do_step(who, 1);
   who.begin_regroup();
-  CHECK(who.on_abort(abort_of(2, "worker 4 is lost")) == abort_effect::none);
+  CHECK(who.on_abort(abort_of(2, "worker 4 is lost")) == abort_effect::ends_group);
   const auto action = who.on_next(next_of(2, 1));
   CHECK(is<report_again>(action));
   CHECK(action.why.find("worker 4 is lost") != std::string::npos);
   CHECK(who.report({}).generation == generation_id{2});
   CHECK_FALSE(who.report({}).is<worker_position::in_step>());
   CHECK(is<form_group>(who.on_next(next_of(3, 1))));
+}
+
+TEST_CASE("an abort of a generation that this worker has yet to hear of ends its own") {
+  auto who = member(2);
+  CHECK(who.begin_step({1}));
+  CHECK(who.on_abort(abort_of(3, "the driver was started again")) == abort_effect::ends_group);
+  CHECK(who.abort_reason()->message == "the driver was started again");
+  CHECK(who.report({}).generation == generation_id{2});
+  // A joiner has no group yet.
+  auto joiner = member(0);
+  CHECK(joiner.on_abort(abort_of(3)) == abort_effect::none);
 }
 
 TEST_CASE("an abort of an old generation is ignored, and the first reason stays") {

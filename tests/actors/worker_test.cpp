@@ -42,8 +42,9 @@ class fake_node_of_workers : public node_actor::base {
         [](const open_run&, const run_control&, const collectives_actor&, const checkpoint_store&) {
           return run_opened{};
         },
+        [](const claim_run&) { return run_claimed{}; },
         [](const adopt_run&, const run_control&, const collectives_actor&, const checkpoint_store&) {
-          return run_opened{};
+          return run_claimed{};
         },
         [](const start_workers&) { return workers_started{}; },
         [](const kill_worker&) {},

@@ -80,6 +80,7 @@ inline group_place sample_place() {
   result.nodes = {0, 0, 1, 1};
   result.data_address = "10.0.0.7";
   result.host_address = "host-a.example";
+  result.part_stream = "10.0.0.1:4001";
   return result;
 }
 
@@ -104,7 +105,6 @@ inline begin_training sample_begin() {
   result.checkpoints.max_in_flight = 3;
   result.checkpoints.sync = checkpoint_sync::stream;
   result.checkpoints.reuse_unchanged = false;
-  result.checkpoints.part_stream = "10.0.0.1:4001";
   result.resume.load = {true, true, {{"old", "new"}}};
   result.settings.fast_reduction = true;
   result.settings.keep_ledger = true;
@@ -186,14 +186,26 @@ void for_each_message(Visitor visit) {
   visit("error", reason);
   visit("offer_request", offer_request{sample_run, 9, "host-a:/runs/digits"});
   visit("node_offer", node_offer{"host-a", "10.0.0.7:4000", 4711, {16, 2}});
-  visit("open_run", open_run{sample_run, "digits", "/opt/train", "c0ffee", std::string(64, '5'), 1'200, 60'000,
-                             "host-a:/runs/digits"});
-  visit("adopt_run", adopt_run{sample_run, std::string(64, '5')});
+  visit("open_run", open_run{sample_run,
+                             "digits",
+                             "/opt/train",
+                             "c0ffee",
+                             std::string(64, '5'),
+                             1'200,
+                             60'000,
+                             "host-a:/runs/digits",
+                             {6, "beef"}});
+  visit("adopt_run", adopt_run{sample_run, std::string(64, '5'), {7, "c0ffee"}});
+  visit("run_claim", run_claim{6, "beef"});
+  visit("claim_run", claim_run{sample_run, std::string(64, '5'), {7, "c0ffee"}});
+  visit("run_superseded", run_superseded{sample_run});
+  visit("run_claimed", run_claimed{sample_run, {{sample_run, {3}, {7}, {250}, 11, activity_kind::collective}}});
   visit("run_opened", run_opened{sample_run, "/opt/train"});
   visit("start_workers",
-        start_workers{sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}}});
+        start_workers{
+            sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}}, {6, "beef"}});
   visit("workers_started", workers_started{sample_run, {4711, 4712}});
-  visit("end_run", end_run{sample_run});
+  visit("end_run", end_run{sample_run, {6, "beef"}});
   visit("join_request", join_request{sample_run, {3}, "aa"});
   visit("join_challenge", join_challenge{"bb", "cc"});
   visit("join_proof", join_proof{sample_run, {3}, "dd"});
@@ -251,7 +263,7 @@ void for_each_message(Visitor visit) {
   visit("fit_request", fit_request{});
   visit("stop_request", stop_request{true});
   visit("checkpoint_request", checkpoint_request{});
-  visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped"});
+  visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped", {6, "beef"}});
   visit("worker_beat", sample_beat());
   visit("node_beat", node_beat{sample_run, {sample_beat()}});
   visit("node_leaving", node_leaving{sample_run, 30'000});

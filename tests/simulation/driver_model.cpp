@@ -24,6 +24,9 @@ bool is(const run_action& action) {
   return std::holds_alternative<Action>(action.what);
 }
 
+/// Another driver may have started so many workers since the journal was written last.
+constexpr std::uint32_t spare_worker_ids = 64;
+
 /// Other hosts do not matter here.
 std::vector<std::string> addresses_of(std::size_t nodes) {
   return std::vector<std::string>(nodes);
@@ -51,6 +54,9 @@ void store_model::add(worker_id from, const request<state_part>& message) {
   const auto& part = message.message;
   auto key = std::pair{part.generation, part.state.step};
   if (written_.contains(key))
+    return world_.send_to_thread(
+        from, answer<checkpoint_outcome>{message.number, checkpoint_outcome{part.state.step, "path", {}}});
+  if (part.generation < generation_ && on_device_.contains(part.state.step))
     return world_.send_to_thread(
         from, answer<checkpoint_outcome>{message.number, checkpoint_outcome{part.state.step, "path", {}}});
   if (part.generation < generation_) {
@@ -82,6 +88,7 @@ void store_model::commit(generation_id generation, const attempt& whole) {
     world_.violate("the checkpoint of step " + std::to_string(first.step.value) + " is not what it should be");
   if (world_.is_tracing())
     world_.note("checkpoint of step " + std::to_string(first.step.value) + " is written");
+  on_device_.insert(first.step);
   if (!latest_ || latest_->step < first.step)
     latest_ = first;
 }
@@ -135,6 +142,109 @@ driver_model::driver_model(stage& world, const run_coordinator::settings& settin
   scaling.shards = shards;
   layout_ = {scaling, transport_mode::gloo};
   lay_out(settings.places);
+}
+
+driver_model::driver_model(const driver_model& before, const run_coordinator::settings& settings,
+                           const std::map<std::uint32_t, std::vector<worker_beat>>& living)
+    : world_(before.world_),
+      coordinator_(settings, sort_survivors(before.kept_state(), living).state, before.journal_->failures,
+                   world_.clock()),
+      store_(world_),
+      collectives_(world_),
+      nodes_(before.nodes_.size(), node_state::open),
+      first_size_(before.first_size_),
+      known_(before.journal_->next_worker),
+      given_up_(known_, true),
+      sent_away_(before.sent_away_),
+      was_member_(known_, false),
+      journal_(before.journal_),
+      has_formed_(false) {
+  scaling_config scaling;
+  scaling.shards = shards;
+  layout_ = {scaling, transport_mode::gloo};
+  store_.find(before.store_);
+  // What the attempt began with.
+  if (const auto began_at = journal_->state.began_at; began_at > step_id{})
+    restored_ = undisturbed_chain()[began_at.value];
+  sent_away_.resize(known_, false);
+  // It may end before it has written anything but its claim.
+  journal_->next_worker += spare_worker_ids;
+}
+
+control_state driver_model::kept_state() const {
+  auto state = journal_->state;
+  if (world_.defect() == mutation::adopts_into_the_old_generation)
+    --state.generation.value;
+  return state;
+}
+
+/// As `trainer_state::take_over` does it.
+void driver_model::go_on(const std::map<std::uint32_t, std::vector<worker_beat>>& living) {
+  const auto [state, others] = sort_survivors(kept_state(), living);
+  world_.count(branch::taken_over);
+  std::vector<worker_place> places;
+  for (const auto& each : state.members) {
+    const auto& place = places.emplace_back(each.place);
+    where_[place.worker] = place.node;
+    given_up_[place.worker.value] = false;
+    was_member_[place.worker.value] = true;
+    workers_.push_back(place.worker);
+    inherited_.insert(place.worker);
+    unsent_[place.worker];
+  }
+  for (const auto& place : others)
+    where_[place.worker] = place.node;
+  lay_out(places);
+  for (auto number = std::uint64_t{1}; number <= state.commands - state.unsettled.size(); ++number)
+    commands_.push_back({world_.run(), number, regroup_command{}});
+  last_begun_ = state.attempt;
+  for (const auto& place : places) {
+    auto message = begin_message();
+    message.place = layout_.place_of(place, state.generation, state.attempt, {});
+    tell(place.worker, std::move(message));
+  }
+  for (const auto& command : state.unsettled) {
+    commands_.push_back(command);
+    for (auto worker : workers_)
+      tell(worker, command);
+  }
+  for (const auto& [node, beats] : living)
+    for (const auto& beat : beats)
+      coordinator_.on_applied(beat.worker, beat.committed);
+  world_.remind(reminder::tick);
+  act(coordinator_.on_adopted(others, world_.clock()));
+  for (const auto& [node, beats] : living)
+    end_missing(node, beats);
+  for (std::uint32_t node = 0; node < nodes_.size() && !concluded_; ++node)
+    if (!living.contains(node))
+      node_is_silent(node);
+}
+
+void driver_model::end_missing(std::uint32_t node, const std::vector<worker_beat>& living) {
+  for (const auto& place : coordinator_.occupied())
+    if (!concluded_ && place.node == node && inherited_.contains(place.worker) &&
+        std::ranges::find(living, place.worker, &worker_beat::worker) == living.end())
+      take(worker_ended{world_.run(), place.worker, never_started, "it ended while the run had no driver", {}});
+}
+
+/// A node that did not answer when the run was taken over does now.
+void driver_model::node_claimed(std::uint32_t node, const std::vector<worker_beat>& living) {
+  if (nodes_[node] == node_state::fenced || nodes_[node] == node_state::away)
+    return node_speaks(node);
+  for (const auto& beat : living)
+    if (coordinator_.knows(beat.worker))
+      coordinator_.on_applied(beat.worker, beat.committed);
+    else
+      world_.send_to_node(node, kill_process{beat.worker});
+  end_missing(node, living);
+  node_speaks(node);
+}
+
+void driver_model::tell(worker_id worker, packet what) {
+  if (auto waiting = unsent_.find(worker); waiting != unsent_.end())
+    waiting->second.push_back(std::move(what));
+  else
+    world_.send_to_actor(worker, std::move(what));
 }
 
 void driver_model::begin() {
@@ -191,6 +301,11 @@ void driver_model::start_additional(std::uint32_t count) {
 // -- workers begin ----------------------------------------------------------------------------------------------------
 
 void driver_model::take(const worker_ready& message) {
+  if (auto waiting = unsent_.extract(message.worker); !waiting.empty()) {
+    for (auto& each : waiting.mapped())
+      world_.send_to_actor(message.worker, std::move(each));
+    return act(coordinator_.on_ready(message));
+  }
   if (!coordinator_.expects(message.worker))
     return;
   if (std::ranges::find(workers_, message.worker) == workers_.end())
@@ -212,21 +327,21 @@ void driver_model::begin_all_workers() {
     auto message = begin_message();
     message.place = layout_.place_of(place, coordinator_.generation(), coordinator_.attempt(), {});
     was_member_[place.worker.value] = true;
-    world_.send_to_actor(place.worker, std::move(message));
+    tell(place.worker, std::move(message));
   }
 }
 
-void driver_model::begin_joiner_of(worker_id worker) {
+void driver_model::begin_joiner_of(const begin_joiner& joiner) {
+  const auto worker = joiner.worker;
   auto message = begin_message();
   message.place.attempt = coordinator_.attempt();
   if (world_.defect() != mutation::tells_joiners_no_evaluations)
-    for (const auto& plan : coordinator_.accepted())
-      message.earlier_evaluations.push_back(plan.evaluations);
-  world_.send_to_actor(worker, std::move(message));
+    message.earlier_evaluations = joiner.evaluations;
+  tell(worker, std::move(message));
   if (world_.defect() == mutation::joiners_miss_commands)
     return;
   for (const auto& command : commands_)
-    world_.send_to_actor(worker, command);
+    tell(worker, command);
 }
 
 template <class Reply>
@@ -260,24 +375,31 @@ void driver_model::take(const request<run_plan>& message) {
     return refuse(errc::stale_generation, "this generation is over");
   if (!coordinator_.training() && !(is_joiner && coordinator_.goes_on()))
     return refuse(errc::aborted, "the run is ending");
-  plans_.insert_or_assign(plan.worker, message.number);
+  plans_.insert_or_assign(plan.worker, waiting_plan{message.number, plan.generation});
   act(coordinator_.on_plan(plan, world_.clock()));
 }
 
 void driver_model::facts_are_stored(generation_id generation) {
   // The plans of that generation have been answered when it was given up; those that wait now are of another.
   if (generation == coordinator_.generation())
-    answer_plans(plan_accepted{coordinator_.generation()});
+    answer_plans_of(generation, plan_accepted{generation});
 }
 
 void driver_model::answer_plans(const expected<plan_accepted>& what) {
-  for (auto [worker, number] : std::exchange(plans_, {}))
-    give(answered_plans_, worker, answer<plan_accepted>{number, what});
+  for (auto [worker, waiting] : std::exchange(plans_, {}))
+    give(answered_plans_, worker, answer<plan_accepted>{waiting.number, what});
+}
+
+void driver_model::answer_plans_of(generation_id generation, const expected<plan_accepted>& what) {
+  const auto all = plans_;
+  for (const auto& [worker, waiting] : all)
+    if (waiting.generation == generation)
+      answer_plan(worker, what);
 }
 
 void driver_model::answer_plan(worker_id worker, const expected<plan_accepted>& what) {
   if (auto waiting = plans_.extract(worker); !waiting.empty())
-    give(answered_plans_, worker, answer<plan_accepted>{waiting.mapped(), what});
+    give(answered_plans_, worker, answer<plan_accepted>{waiting.mapped().number, what});
 }
 
 // -- when members come and go -----------------------------------------------------------------------------------------
@@ -291,7 +413,10 @@ void driver_model::take(const request<regroup_report>& message) {
   const auto is_joiner = std::ranges::find(places(), report.worker, &worker_place::worker) == places().end();
   if (staged_.erase(report.worker) > 0 && report.progress() == nullptr)
     world_.count(branch::staging_broken);
-  const auto is_stale = is_given_up(report.worker) || (!is_joiner && report.generation != coordinator_.generation());
+  if (world_.defect() == mutation::adopts_into_the_old_generation)
+    report.generation = std::min(report.generation, coordinator_.generation());
+  const auto is_stale =
+      is_given_up(report.worker) || (!is_joiner && has_formed_ && report.generation != coordinator_.generation());
   if (is_given_up(report.worker))
     world_.count(branch::fenced_worker_spoke);
   if (auto owed = owed_.extract(report.worker); !owed.empty())
@@ -315,7 +440,7 @@ void driver_model::take(const caught_up& message) {
 void driver_model::stage_state(const stage_joiners& group) {
   staging_place place;
   place.number = group.number;
-  place.generation = coordinator_.generation();
+  place.generation = group.generation;
   place.sources = group.sources;
   place.joiners = group.joiners;
   for (auto [rank, worker] : group.told) {
@@ -331,10 +456,10 @@ void driver_model::answer_report(worker_id worker, const expected<next_generatio
     give(answered_reports_, worker, answer<next_generation>{waiting.mapped(), what});
 }
 
-void driver_model::abort_workers(const error& reason) {
+void driver_model::abort_workers(generation_id generation, const error& reason) {
   for (auto worker : workers_)
-    world_.send_to_actor(worker, abort_training{world_.run(), coordinator_.generation(), reason});
-  answer_plans(fail(reason.code, reason.message));
+    tell(worker, abort_training{world_.run(), generation, reason});
+  answer_plans_of(generation, fail(reason.code, reason.message));
 }
 
 void driver_model::fail_pending(const error& reason) {
@@ -349,11 +474,11 @@ void driver_model::form(const form_generation& next) {
   for (const auto& place : places())
     if (!is_given_up(place.worker))
       was_member_[place.worker.value] = false;
-  world_.forms(next);
+  has_formed_ = true;
   lay_out(next.places);
-  collectives_.begin(generation_now());
-  store_.begin(coordinator_.generation());
-  for (auto& [worker, message] : layout_.member_places(next, coordinator_.generation(), coordinator_.attempt())) {
+  collectives_.begin({world_.run(), next.record.generation, layout_.world_size()});
+  store_.begin(next.record.generation);
+  for (auto& [worker, message] : layout_.member_places(next)) {
     was_member_[worker.value] = true;
     if (worker == next.decision.evaluation_source)
       world_.count(branch::evaluation_settled);
@@ -368,7 +493,7 @@ void driver_model::form(const form_generation& next) {
   for (auto worker : next.released) {
     given_up_[worker.value] = true;
     answer_report(worker, next_generation{released{}});
-    world_.send_to_actor(worker, release_worker{world_.run()});
+    tell(worker, release_worker{world_.run()});
   }
 }
 
@@ -416,13 +541,16 @@ void driver_model::node_is_silent(std::uint32_t node) {
   silent_.emplace(node, world_.clock());
   if (world_.defect() != mutation::takes_silence_for_death)
     return act(coordinator_.on_nodes_silent({{node, why}}, time_of_failure()));
+  world_.gives_up(node, last_begun_, world_.clock() - silent_.at(node));
   give_up(node);
   lose_node(node, why);
 }
 
 void driver_model::give_up(std::uint32_t node) {
-  world_.gives_up(node, last_begun_, world_.clock() - silent_.extract(node).mapped());
   nodes_[node] = node_state::fenced;
+  // It may have answered since that was decided.
+  if (silent_.erase(node) == 0)
+    node_speaks(node);
   for (auto [worker, where] : where_)
     if (where == node)
       given_up_[worker.value] = true;
@@ -630,13 +758,13 @@ void driver_model::send(const send_command& what) {
     world_.violate("commands are not numbered in order");
   commands_.push_back(what.command);
   for (auto worker : workers_)
-    world_.send_to_actor(worker, what.command);
+    tell(worker, what.command);
 }
 
 void driver_model::abort_everybody(const error& reason) {
   if (std::exchange(aborted_all_, true) || released_all_ || reason.code != errc::aborted)
     world_.violate("the end of a run is told twice");
-  abort_workers(reason);
+  abort_workers(coordinator_.generation(), reason);
   fail_pending(reason);
 }
 
@@ -645,7 +773,7 @@ void driver_model::release_everybody() {
     world_.violate("the workers of a run are released twice");
   fail_pending({errc::aborted, "the run is over"});
   for (auto worker : workers_)
-    world_.send_to_actor(worker, release_worker{world_.run()});
+    tell(worker, release_worker{world_.run()});
 }
 
 void driver_model::warn_of(const std::string& why) {
@@ -656,16 +784,64 @@ void driver_model::warn_of(const std::string& why) {
 void driver_model::act(const run_actions& actions) {
   for (const auto& action : actions) {
     check(action);
+    if (const auto* next = std::get_if<form_generation>(&action.what))
+      world_.forms(*next);
+    if (const auto* silent = std::get_if<give_up_node>(&action.what))
+      world_.gives_up(silent->node, last_begun_, world_.clock() - silent_.at(silent->node));
+  }
+  if (!world_.keeps_journal())
+    return carry_out(actions);
+  if (world_.defect() == mutation::keeps_its_journal_afterwards) {
+    carry_out(actions);
+    gate_.add({}, coordinator_.state_to_keep());
+    return write_journal();
+  }
+  gate_.add(actions, coordinator_.state_to_keep());
+  write_journal();
+  carry_out_what_is_kept();
+}
+
+void driver_model::carry_out_what_is_kept() {
+  while (auto actions = gate_.next())
+    carry_out(*actions);
+}
+
+void driver_model::write_journal() {
+  if (auto state = gate_.begin_write()) {
+    // More may be started before it is written again.
+    being_written_ = journal_model{std::move(*state), known_ + spare_worker_ids, coordinator_.recent_failures()};
+    world_.send_to_driver_itself(journal_written{});
+  }
+}
+
+void driver_model::journal_is_written() {
+  journal_ = std::exchange(being_written_, std::nullopt);
+  gate_.on_written();
+  write_journal();
+  carry_out_what_is_kept();
+}
+
+void driver_model::end_while_writing(bool is_written) {
+  if (being_written_ && is_written)
+    journal_ = std::move(being_written_);
+}
+
+void driver_model::carry_out(const run_actions& actions) {
+  for (const auto& action : actions) {
+    if (concluded_ && world_.keeps_journal())
+      return;
     if (world_.is_tracing())
       world_.note("driver, generation " + std::to_string(coordinator_.generation().value) + ": " + action.why);
     std::visit(overloaded{
-                   [&](const begin_all&) {
+                   [&](const begin_all& x) {
+                     if (x.attempt != coordinator_.attempt())
+                       return;
                      if (std::exchange(last_begun_, coordinator_.attempt()) == coordinator_.attempt())
                        world_.violate("an attempt begins twice");
                      begin_all_workers();
                    },
-                   [&](const begin_joiner& x) { begin_joiner_of(x.worker); },
-                   [&](const accept_plans&) { world_.send_to_driver_itself(facts_stored{coordinator_.generation()}); },
+                   [&](const begin_joiner& x) { begin_joiner_of(x); },
+                   [&](const accept_plans& x) { world_.send_to_driver_itself(facts_stored{x.generation}); },
                    [&](const accept_plan_of& x) { answer_plan(x.worker, plan_accepted{coordinator_.generation()}); },
                    [&](const refuse_plans& x) {
                      world_.count(branch::plans_refused);
@@ -682,15 +858,15 @@ void driver_model::act(const run_actions& actions) {
                    [&](const skip_loop& x) { answer_report(x.worker, next_generation{loop_completed{x.evaluations}}); },
                    [&](const end_staging& x) {
                      world_.count(branch::staging_given_up);
-                     collectives_.end({world_.run(), coordinator_.generation(), x.number});
+                     collectives_.end({world_.run(), x.generation, x.number});
                    },
                    [&](const abort_generation& x) {
-                     if (coordinator_.training())
+                     if (coordinator_.training() && x.generation == coordinator_.generation())
                        world_.violate("the generation that is formed is aborted in the same breath: " + action.why);
                      if (action.why.ends_with("has lost its group"))
                        world_.count(branch::found_by_workers);
-                     abort_workers(x.reason);
-                     auto next = generation_id{coordinator_.generation().value + 1};
+                     abort_workers(x.generation, x.reason);
+                     auto next = generation_id{x.generation.value + 1};
                      collectives_.begin({world_.run(), next, 0});
                      store_.begin(next);
                      if (world_.defect() == mutation::decides_before_all_have_reported)
@@ -705,7 +881,7 @@ void driver_model::act(const run_actions& actions) {
                        world_.remind(reminder::hold);
                    },
                    [&](const form_generation& x) { form(x); },
-                   [&](const start_more& x) { start_additional(x.count); },
+                   [&](const start_more& x) { start_additional(std::min(x.count, coordinator_.missing())); },
                    [&](const fence_worker& x) {
                      if (x.reason.ends_with("in time"))
                        world_.count(branch::joiner_overdue);
@@ -718,7 +894,7 @@ void driver_model::act(const run_actions& actions) {
                    [&](const restart_run&) { restart(); },
                    [&](const release_one& x) {
                      sent_away_[x.worker.value] = true;
-                     world_.send_to_actor(x.worker, release_worker{world_.run()});
+                     tell(x.worker, release_worker{world_.run()});
                    },
                    [&](const abort_all& x) { abort_everybody(x.reason); },
                    [&](const release_all&) { release_everybody(); },

@@ -5,6 +5,7 @@
 #include "tally.hpp"
 
 #include <troupe/actors/decisions/exchange_table.hpp>
+#include <troupe/actors/decisions/journal_gate.hpp>
 #include <troupe/actors/decisions/run_coordinator.hpp>
 
 #include <troupe/actors/decisions/run_layout.hpp>
@@ -29,6 +30,8 @@ class stage {
   virtual random_source& random() = 0;
   virtual mutation defect() const = 0;
   virtual const run_id& run() const = 0;
+  /// Whether drivers leave a journal.
+  virtual bool keeps_journal() const = 0;
   virtual actors::run_coordinator::time clock() const = 0;
   virtual void send_to_actor(worker_id worker, packet what) = 0;
   virtual void send_to_thread(worker_id worker, packet what) = 0;
@@ -62,6 +65,11 @@ class store_model {
   void add(worker_id from, const request<state_part>& part);
 
   [[nodiscard]] const std::optional<number_chain>& latest() const noexcept { return latest_; }
+  /// What is on the device outlives the driver.
+  void find(const store_model& before) {
+    latest_ = before.latest_;
+    on_device_ = before.on_device_;
+  }
 
  private:
   struct attempt {
@@ -77,6 +85,7 @@ class store_model {
   generation_id truly_begun_;
   std::map<std::pair<generation_id, step_id>, attempt> pending_;
   std::set<std::pair<generation_id, step_id>> written_;
+  std::set<step_id> on_device_;
   std::optional<number_chain> latest_;
 };
 
@@ -96,15 +105,33 @@ class collectives_model {
   std::map<std::uint64_t, std::vector<std::pair<worker_id, std::uint64_t>>> waiting_;
 };
 
+/// What a driver leaves to the next.
+struct journal_model {
+  actors::control_state state;
+  /// No worker has this id or a greater one.
+  std::uint32_t next_worker = 0;
+  std::vector<actors::run_coordinator::time> failures;
+};
+
 /// The driver's process: the product's coordinator, and around it what the trainer does: it carries messages, knows the
 /// nodes, answers requests.
 class driver_model {
  public:
   /// `nodes` that are open.
   driver_model(stage& world, const actors::run_coordinator::settings& settings, std::uint32_t nodes);
+  /// Another driver of the same run, after the end of `before`. `living`: the processes on the nodes that answer.
+  driver_model(const driver_model& before, const actors::run_coordinator::settings& settings,
+               const std::map<std::uint32_t, std::vector<worker_beat>>& living);
 
   /// Starts the processes of the first attempt.
   void begin();
+  /// Takes the run over.
+  void go_on(const std::map<std::uint32_t, std::vector<worker_beat>>& living);
+  /// Whether another driver finds members in the journal, also if what is being written gets there.
+  [[nodiscard]] bool leaves_members() const noexcept {
+    return journal_ && !journal_->state.members.empty() && (!being_written_ || !being_written_->state.members.empty());
+  }
+  void end_while_writing(bool is_written);
 
   // -- from workers ---------------------------------------------------------------------------------------------------
   void take(const worker_ready& message);
@@ -133,6 +160,8 @@ class driver_model {
   void reached(reminder what);
   void facts_are_stored(generation_id generation);
   void attempt_is_closed(std::uint32_t attempt);
+  void journal_is_written();
+  void node_claimed(std::uint32_t node, const std::vector<worker_beat>& living);
 
   [[nodiscard]] const actors::run_coordinator& coordinator() const noexcept { return coordinator_; }
   [[nodiscard]] bool has_concluded() const noexcept { return concluded_; }
@@ -157,6 +186,13 @@ class driver_model {
   enum class node_state : std::uint8_t { open, leaving, away, fenced };
 
   void act(const actors::run_actions& actions);
+  void carry_out(const actors::run_actions& actions);
+  void carry_out_what_is_kept();
+  [[nodiscard]] actors::control_state kept_state() const;
+  void write_journal();
+  void end_missing(std::uint32_t node, const std::vector<worker_beat>& living);
+  /// To a worker's actor. What is for one of another driver's waits until that has said that it is there.
+  void tell(worker_id worker, packet what);
   void check(const actors::run_action& action);
   void check(const actors::form_generation& next);
   void send(const actors::send_command& what);
@@ -168,10 +204,11 @@ class driver_model {
   void lay_out(std::vector<actors::worker_place> places);
   void start(const std::vector<actors::worker_place>& places);
   void begin_all_workers();
-  void begin_joiner_of(worker_id worker);
+  void begin_joiner_of(const actors::begin_joiner& joiner);
   [[nodiscard]] begin_work begin_message() const;
   [[nodiscard]] generation_started generation_now() const;
   void answer_plans(const expected<plan_accepted>& what);
+  void answer_plans_of(generation_id generation, const expected<plan_accepted>& what);
   void answer_plan(worker_id worker, const expected<plan_accepted>& what);
   void answer_report(worker_id worker, const expected<next_generation>& what);
   template <class Reply>
@@ -179,7 +216,7 @@ class driver_model {
   /// Whether it was answered before, and is again.
   template <class Request, class Reply>
   bool answers_again(const std::map<worker_id, answer<Reply>>& memory, const request<Request>& message);
-  void abort_workers(const error& reason);
+  void abort_workers(generation_id generation, const error& reason);
   void fail_pending(const error& reason);
   void form(const actors::form_generation& next);
   void stage_state(const actors::stage_joiners& group);
@@ -210,7 +247,11 @@ class driver_model {
   std::vector<bool> sent_away_;
   std::vector<bool> was_member_;
   std::vector<control_command> commands_;
-  std::map<worker_id, std::uint64_t> plans_;
+  struct waiting_plan {
+    std::uint64_t number = 0;
+    generation_id generation;
+  };
+  std::map<worker_id, waiting_plan> plans_;
   std::map<worker_id, std::uint64_t> reports_;
   /// The last answers. Who asks again gets the same.
   std::map<worker_id, answer<plan_accepted>> answered_plans_;
@@ -225,6 +266,16 @@ class driver_model {
   bool awaiting_room_ = false;
   bool grace_running_ = false;
   bool concluded_ = false;
+
+  actors::journal_gate gate_;
+  std::optional<journal_model> journal_;
+  std::optional<journal_model> being_written_;
+  /// What is for workers that this driver has not heard of yet.
+  std::map<worker_id, std::vector<packet>> unsent_;
+  /// Who was a member before this driver.
+  std::set<worker_id> inherited_;
+  /// Whether the generation is one that this driver has formed.
+  bool has_formed_ = true;
 
   // For the checker.
   /// The last that each worker has said, as it was said.

@@ -60,6 +60,10 @@ std::string_view to_string(mutation x) noexcept {
     return "a silent node counts as dead at once";
   case mutation::forgets_answers:
     return "an answer that was lost is not given again";
+  case mutation::adopts_into_the_old_generation:
+    return "another driver goes on in the old generation";
+  case mutation::keeps_its_journal_afterwards:
+    return "the journal is written after the fact";
   }
   return "?";
 }

@@ -64,6 +64,10 @@ enum class mutation : std::uint8_t {
   takes_silence_for_death,
   /// What was answered over a lost connection is refused when it is asked again.
   forgets_answers,
+  /// Another driver goes on in the generation that the journal has.
+  adopts_into_the_old_generation,
+  /// Workers hear of what is decided before it is in the journal.
+  keeps_its_journal_afterwards,
 };
 
 inline constexpr std::array mutations{
@@ -94,6 +98,8 @@ inline constexpr std::array mutations{
     mutation::sets_no_hold_deadline,
     mutation::takes_silence_for_death,
     mutation::forgets_answers,
+    mutation::adopts_into_the_old_generation,
+    mutation::keeps_its_journal_afterwards,
 };
 
 std::string_view to_string(mutation x) noexcept;

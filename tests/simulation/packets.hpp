@@ -61,6 +61,11 @@ struct node_speaks {};
 /// `node_leaving`.
 struct node_goes {};
 
+/// What a node says to the driver that takes it over: the processes that live there.
+struct node_claimed {
+  std::vector<worker_beat> living;
+};
+
 /// The node has the program open, and takes workers.
 struct node_opens {};
 
@@ -79,11 +84,14 @@ struct attempt_closed {
   std::uint32_t attempt = 0;
 };
 
+/// The journal is on the device.
+struct journal_written {};
+
 using packet =
     std::variant<worker_ready, request<run_plan>, request<regroup_report>, request<exchange_request>,
                  request<state_part>, caught_up, worker_finished, answer<plan_accepted>, answer<next_generation>,
                  answer<exchange_result>, answer<checkpoint_outcome>, begin_work, abort_training, control_command,
                  release_worker, start_process, kill_process, kill_all, worker_ended, node_speaks, node_goes,
-                 node_opens, connection_lost, facts_stored, attempt_closed>;
+                 node_opens, connection_lost, facts_stored, attempt_closed, node_claimed, journal_written>;
 
 } // namespace troupe::simulation

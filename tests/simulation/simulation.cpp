@@ -80,6 +80,8 @@ simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::
   settings.workers = is_elastic_ ? worker_range{least, first_size_} : worker_range{first_size_};
   for (std::uint32_t i = 0; i < first_size_; ++i)
     settings.places.push_back({{i}, {i}, i * nodes / first_size_, 0, 1});
+  keeps_journal_ = random_.one_in(2);
+  settings_ = settings;
   driver_.emplace(*this, settings, nodes);
 }
 
@@ -126,6 +128,8 @@ void simulation::plan_incidents() {
                                           incident::kill_several,  incident::cut_connection};
     if (random_.one_in(24))
       return random_.one_in(2) ? incident::kill_all : incident::silence_all_nodes;
+    if (random_.one_in(6))
+      return incident::kill_driver;
     return faults[random_.below(std::size(faults))];
   };
   const auto certain = random_.between(2, 3);
@@ -288,6 +292,9 @@ void simulation::clear(route& x) {
 }
 
 bool simulation::is_open(const route& x) const {
+  const auto is_to_driver = x.to != end::node && x.to != end::actor && x.to != end::thread;
+  if (is_to_driver && !driver_lives_)
+    return false;
   switch (x.to) {
   case end::driver_itself:
     return true;
@@ -363,6 +370,10 @@ void simulation::handle(const route& from, packet what) {
           driver_->node_opens(from.who);
         else if constexpr (std::is_same_v<message, connection_lost>)
           driver_->connection_lost(from.who);
+        else if constexpr (std::is_same_v<message, node_claimed>)
+          driver_->node_claimed(from.who, x.living);
+        else if constexpr (std::is_same_v<message, journal_written>)
+          driver_->journal_is_written();
         else if constexpr (std::is_same_v<message, facts_stored>)
           driver_->facts_are_stored(x.generation);
         else if constexpr (std::is_same_v<message, attempt_closed>)
@@ -403,6 +414,10 @@ void simulation::at_node(std::uint32_t index, packet what) {
 
 void simulation::send(worker_model& from, route process::*where, packet what) {
   auto& self = *processes_[from.id().value];
+  if (std::holds_alternative<worker_ready>(what))
+    self.introduction = what;
+  if (std::holds_alternative<worker_finished>(what))
+    self.end = what;
   if (number_of<request>(what))
     self.unanswered.emplace_back(&(self.*where), what);
   push(self.*where, std::move(what));
@@ -503,7 +518,11 @@ void simulation::fire(const planned_event& x) {
     return driver_->reached(reminder::hold);
   case event::remind_grace:
     return driver_->reached(reminder::grace);
+  case event::start_driver:
+    return start_driver();
   case event::resume_run:
+    if (!driver_lives_)
+      return plan(50, event::resume_run);
     return driver_->ask(&run_coordinator::on_resume);
   case event::kill_frozen_worker:
     if (auto* there = find({x.who}); there != nullptr && there->model.is_frozen()) {
@@ -523,6 +542,8 @@ void simulation::fire(const planned_event& x) {
     return;
   case event::report_silence:
     // Its epoch would tell that it speaks again.
+    if (!driver_lives_)
+      return plan(50, x.what, x.who, x.epoch);
     if (nodes_[x.who].epoch == x.epoch && !driver_->is_fenced(x.who) && !driver_->is_silent(x.who) &&
         !driver_->is_away(x.who))
       driver_->node_is_silent(x.who);
@@ -536,7 +557,7 @@ void simulation::fire(const planned_event& x) {
     for (auto id : living_)
       if (processes_[id]->model.node() == x.who)
         processes_[id]->model.freeze(false);
-    return push(self.to_driver, node_speaks{});
+    return speak(x.who);
   }
   case event::mend_link: {
     auto& self = nodes_[x.who];
@@ -547,13 +568,15 @@ void simulation::fire(const planned_event& x) {
     for (auto id : living_)
       if (processes_[id]->model.node() == x.who)
         processes_[id]->is_cut_off = false;
-    return push(self.to_driver, node_speaks{});
+    return speak(x.who);
   }
   case event::reset_link:
     if (nodes_[x.who].epoch == x.epoch)
       reset(x.who);
     return;
   case event::notice_end_of_node:
+    if (!driver_lives_)
+      return plan(50, x.what, x.who, x.epoch);
     if (nodes_[x.who].epoch == x.epoch && !driver_->is_fenced(x.who) && !driver_->is_silent(x.who) &&
         !driver_->is_away(x.who))
       driver_->node_is_silent(x.who);
@@ -732,7 +755,11 @@ void simulation::reset(std::uint32_t index) {
   counts_.count(branch::connected_again);
   ++self.epoch;
   self.cut = false;
-  push(self.to_driver, node_speaks{});
+  speak(index);
+  repeat_requests(index);
+}
+
+void simulation::repeat_requests(std::uint32_t index) {
   for (auto id : living_) {
     auto& each = *processes_[id];
     if (each.model.node() != index)
@@ -750,13 +777,105 @@ void simulation::reset(std::uint32_t index) {
   }
 }
 
+void simulation::speak(std::uint32_t index) {
+  auto& self = nodes_[index];
+  if (std::exchange(self.driver, drivers_) == drivers_)
+    return push(self.to_driver, node_speaks{});
+  push(self.to_driver, node_claimed{living_on(index)});
+  introduce(index);
+}
+
+std::vector<worker_beat> simulation::living_on(std::uint32_t index) const {
+  std::vector<worker_beat> result;
+  for (auto id : living_)
+    if (const auto& model = processes_[id]->model; model.node() == index) {
+      auto& beat = result.emplace_back();
+      beat.run = run_;
+      beat.worker = model.id();
+      if (defect_ != mutation::adopts_into_the_old_generation)
+        beat.generation = model.generation();
+      beat.committed = model.committed();
+    }
+  return result;
+}
+
+/// The processes of a node hear of another driver.
+void simulation::introduce(std::uint32_t index) {
+  for (auto id : living_) {
+    auto& each = *processes_[id];
+    if (each.model.node() != index)
+      continue;
+    // What was on its way from the one before is lost, and what was on its way to it comes after this.
+    clear(each.to_actor);
+    clear(each.to_driver);
+    clear(each.to_store);
+    clear(each.to_collectives);
+    for (const auto& said : {each.introduction, each.end})
+      if (said)
+        push(each.to_driver, *said);
+  }
+  repeat_requests(index);
+  if (nodes_[index].leaves)
+    push(nodes_[index].to_driver, node_goes{});
+}
+
+void simulation::kill_driver() {
+  if (trace_ != nullptr)
+    note("the driver dies");
+  counts_.count(branch::driver_killed);
+  driver_lives_ = false;
+  driver_->end_while_writing(random_.one_in(2));
+  clear(driver_itself_);
+  std::erase_if(events_, [](const planned_event& x) {
+    return x.what == event::remind_tick || x.what == event::remind_start || x.what == event::remind_drain ||
+           x.what == event::remind_hold || x.what == event::remind_grace;
+  });
+  // What it has sent may have left its process, or not.
+  for (auto* each : std::vector{active_})
+    if (each->to == end::node || each->to == end::actor || each->to == end::thread)
+      while (!each->packets.empty() && random_.one_in(2)) {
+        each->packets.pop_back();
+        if (each->packets.empty())
+          set_active(*each, false);
+      }
+  plan(random_.between(1, 400), event::start_driver);
+}
+
+void simulation::start_driver() {
+  std::map<std::uint32_t, std::vector<worker_beat>> living;
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+    if (nodes_[i].lives && !nodes_[i].frozen && !nodes_[i].cut)
+      living[i] = living_on(i);
+  if (trace_ != nullptr)
+    note("another driver takes the run over, with " + text(living.size()) + " nodes");
+  if (living.size() < nodes_.size())
+    counts_.count(branch::taken_over_in_part);
+  ++drivers_;
+  driver_lives_ = true;
+  const auto before = std::move(*driver_);
+  driver_.emplace(before, settings_, living);
+  for (auto& each : nodes_)
+    clear(each.from_driver);
+  for (const auto& [index, beats] : living) {
+    nodes_[index].driver = drivers_;
+    introduce(index);
+  }
+  driver_->go_on(living);
+  // Whoever has asked the one before for something asks again.
+  plan(random_.between(20, 300), event::resume_run);
+  if (stop_asked_)
+    driver_->stop({false});
+}
+
 void simulation::cause_what_is_due() {
   for (std::size_t i = 0; i < incidents_.size();) {
     const auto x = incidents_[i];
     // What is to come after a step comes before the run is over.
     auto is_due = !x.where && furthest_ >= x.step &&
                   (now_ >= passed_at_[x.step] + x.turns || furthest_ + 1 >= steps_) &&
-                  (x.what > incident::silence_all_nodes || pick_process());
+                  (x.what > incident::kill_driver || pick_process()) &&
+                  // Nobody hears a wish.
+                  (driver_lives_ || x.what < incident::kill_driver);
     if (!is_due) {
       ++i;
       continue;
@@ -778,7 +897,10 @@ void simulation::cause(const planned_incident& x) {
     what = incident::kill_worker;
   if (what == incident::cut_connection && (who == nullptr || !who->model.group() || who->model.group()->size() < 2))
     what = incident::kill_worker;
-  if (what <= incident::silence_all_nodes) {
+  // While processes start there is nothing to take over: the run begins anew.
+  if (what == incident::kill_driver && (!driver_->leaves_members() || driver_->coordinator().in_grace() || conclusion_))
+    what = incident::kill_worker;
+  if (what <= incident::kill_driver) {
     ++faults_;
     counts_.count(branch::fault);
   }
@@ -824,6 +946,8 @@ void simulation::cause(const planned_incident& x) {
       if (nodes_[i].lives && !nodes_[i].frozen && !nodes_[i].cut)
         random_.one_in(2) ? freeze_node(i) : cut_off(i);
     return;
+  case incident::kill_driver:
+    return kill_driver();
   case incident::exit_worker:
     if (who != nullptr) {
       has_exited_ = true;

@@ -37,9 +37,9 @@
 /// Faults: a worker is killed, or frozen and revived, or frozen until its node kills it; a node is killed, or frozen
 /// with or without its workers, or cut off, and comes back, early or late, with its workers still at work, in an old
 /// generation if the others went on without it; all nodes are silent at the same time; all workers are killed; two
-/// workers lose their connection; a node leaves by itself. Some faults come after a step, at any distance; some as soon
-/// as a worker stands in a certain place: reports, connects, transfers state, saves. Beside them users ask for
-/// checkpoints, pauses, other sizes, a stop.
+/// workers lose their connection; a node leaves by itself; the driver is killed, and another takes the run over. Some
+/// faults come after a step, at any distance; some as soon as a worker stands in a certain place: reports, connects,
+/// transfers state, saves. Beside them users ask for checkpoints, pauses, other sizes, a stop.
 ///
 /// In some schedules one more thing goes wrong, which the run may end by: the training function throws, once or always,
 /// in a step of members or of joiners; processes are of another build or host, have another plan, end with another
@@ -56,7 +56,8 @@
 /// else has the state, or in the end.
 ///
 /// Not modelled: bytes (one number stands for the state, modular sums for the canonical tree, which has its own tests),
-/// gradients reduced in several parts, a custom loop, the exchange of descriptors, full disks, the driver's own end.
+/// gradients reduced in several parts, a custom loop, the exchange of descriptors, full disks, two drivers at
+/// once, the end of a driver before its run has members.
 namespace troupe::simulation {
 
 /// The distance between two reminders of the driver's clock, which goes on by one with every turn of anybody.
@@ -78,6 +79,7 @@ class simulation final : public surroundings, public stage {
   random_source& random() override { return random_; }
   mutation defect() const override { return defect_; }
   const run_id& run() const override { return run_; }
+  bool keeps_journal() const override { return keeps_journal_; }
   const program& training_function() const override { return program_; }
   bool throws(const worker_model& who, step_id step, program::exception::place where) override;
   std::uint64_t checkpoint_every() const override { return checkpoint_every_; }
@@ -144,6 +146,9 @@ class simulation final : public surroundings, public stage {
     bool is_cut_off = false;
     /// What its threads have asked and have no answer to, and the way there.
     std::vector<std::pair<route*, packet>> unanswered = {};
+    /// What another driver has to hear from it first, once it was said.
+    std::optional<packet> introduction = {};
+    std::optional<packet> end = {};
   };
 
   struct node {
@@ -153,6 +158,8 @@ class simulation final : public surroundings, public stage {
     bool frozen = false;
     bool cut = false;
     bool leaves = false;
+    /// Which driver it is connected to.
+    std::uint32_t driver = 1;
     /// Changes with everything that happens to it, so that what was planned before is void.
     std::uint32_t epoch = 0;
   };
@@ -173,6 +180,7 @@ class simulation final : public surroundings, public stage {
     notice_end_of_node,
     bring_node_back,
     end_leaving_node,
+    start_driver,
   };
 
   struct planned_event {
@@ -193,6 +201,7 @@ class simulation final : public surroundings, public stage {
     kill_all,
     cut_connection,
     silence_all_nodes,
+    kill_driver,
     // From here on, no faults, or such as end the run.
     exit_worker,
     hang_worker,
@@ -251,6 +260,14 @@ class simulation final : public surroundings, public stage {
   void freeze_node(std::uint32_t index);
   void cut_off(std::uint32_t index);
   void reset(std::uint32_t index);
+  void kill_driver();
+  void start_driver();
+  /// The processes of a node are connected again: what they have said and not heard of comes once more.
+  void repeat_requests(std::uint32_t index);
+  void introduce(std::uint32_t index);
+  [[nodiscard]] std::vector<worker_beat> living_on(std::uint32_t index) const;
+  /// A node answers, the driver that it knows or another.
+  void speak(std::uint32_t index);
   void send(worker_model& from, route process::*where, packet what);
   void clear(route& x);
 
@@ -271,7 +288,12 @@ class simulation final : public surroundings, public stage {
   /// How long the run waits for nodes that alone have its state.
   std::chrono::milliseconds unreachable_after_{600'000};
 
+  bool keeps_journal_ = false;
+  actors::run_coordinator::settings settings_;
   std::optional<driver_model> driver_;
+  /// How many there have been, and whether the last lives.
+  std::uint32_t drivers_ = 1;
+  bool driver_lives_ = true;
   std::deque<node> nodes_;
   /// By worker id; gaps are processes that never were.
   std::vector<std::unique_ptr<process>> processes_;

@@ -36,6 +36,12 @@ std::string_view to_string(branch x) noexcept {
     return "held because nobody who has the state could be reached";
   case branch::silent_node_answered:
     return "a silent node answered in time";
+  case branch::driver_killed:
+    return "the driver is killed";
+  case branch::taken_over:
+    return "another driver takes the run over";
+  case branch::taken_over_in_part:
+    return "another driver takes the run over, and not all nodes answer";
   case branch::connected_again:
     return "a node's connection was made again";
   case branch::report_answered_again:

@@ -61,7 +61,7 @@ class campaign {
 
   campaign_report disturb() {
     progress_at_ = clock::now();
-    while (run_.driver().running()) {
+    while (driver_ == driver_state::gone || run_.driver().running()) {
       check_signals();
       look();
       if (clock::now() - progress_at_ > options_.hung_after) {
@@ -200,7 +200,9 @@ class campaign {
     case fault_kind::freeze_all_nodes:
       return hit_all_nodes();
     case fault_kind::freeze_driver:
-      return hit_driver();
+      return freeze_driver();
+    case fault_kind::restart_driver:
+      return restart_driver();
     case fault_kind::fill_disk:
       return hit_disk();
     }
@@ -304,13 +306,33 @@ class campaign {
     return true;
   }
 
-  bool hit_driver() {
-    if (std::exchange(driver_frozen_, true))
+  bool freeze_driver() {
+    if (driver_ != driver_state::sound)
       return false;
+    driver_ = driver_state::frozen;
     run_.freeze_driver();
     undo_later([this] {
       run_.revive_driver();
-      driver_frozen_ = false;
+      driver_ = driver_state::sound;
+    });
+    say_fault("the driver");
+    return true;
+  }
+
+  bool restart_driver() {
+    if (driver_ != driver_state::sound || asked_to_stop_)
+      return false;
+    driver_ = driver_state::gone;
+    run_.kill_driver();
+    for (const auto& worker : run_.workers())
+      current_.endangered.push_back(number(worker.pid));
+    undo_later([this] {
+      // The result lists what this one sees.
+      for (auto& fault : report_.faults)
+        for (auto pid : std::exchange(fault.killed, {}))
+          fault.endangered.push_back(pid);
+      run_.start_driver_again();
+      driver_ = driver_state::sound;
     });
     say_fault("the driver");
     return true;
@@ -361,7 +383,8 @@ class campaign {
   std::size_t given_up_ = 0;
   int given_up_in_a_row_ = 0;
   bool disk_full_ = false;
-  bool driver_frozen_ = false;
+  enum class driver_state : std::uint8_t { sound, frozen, gone };
+  driver_state driver_ = driver_state::sound;
   bool done_ = false;
   bool asked_to_stop_ = false;
 };

@@ -108,7 +108,13 @@ void scene::start_driver() {
     argv.insert(argv.end(), {"--nodes", addresses, "--placement", "spread"});
   if (network_)
     argv.insert(argv.end(), {"--insecure", "--trusted-network"});
-  driver_ = start(network_ ? network_->at_driver() : std::vector<std::string>{}, argv, "driver");
+  const auto output = ++drivers_ == 1 ? std::string{"driver"} : "driver-" + std::to_string(drivers_);
+  driver_ = start(network_ ? network_->at_driver() : std::vector<std::string>{}, argv, output);
+}
+
+void scene::kill_driver() {
+  driver_->signal(SIGKILL);
+  driver_->wait();
 }
 
 void scene::look() {

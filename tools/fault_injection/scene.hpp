@@ -93,6 +93,8 @@ class scene {
 
   void freeze_driver() const { driver_->signal(SIGSTOP); }
   void revive_driver() const { driver_->signal(SIGCONT); }
+  void kill_driver();
+  void start_driver_again() { start_driver(); }
 
   void fill_disk();
   void free_disk();
@@ -124,6 +126,7 @@ class scene {
   std::unique_ptr<small_disk> disk_;
   std::vector<node_place> nodes_;
   std::unique_ptr<testing::child_process> driver_;
+  int drivers_ = 0;
   ledger_tail ledger_;
   std::uint64_t step_ = 0;
   std::uint64_t generation_ = 0;

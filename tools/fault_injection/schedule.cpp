@@ -29,6 +29,8 @@ std::string_view to_string(fault_kind kind) {
     return "freeze-driver";
   case fault_kind::reset:
     return "reset";
+  case fault_kind::restart_driver:
+    return "restart-driver";
   }
   return "?";
 }
@@ -55,13 +57,15 @@ std::string_view explain(fault_kind kind) {
     return "SIGSTOP to the driver; SIGCONT 0.1 to 4 s later";
   case fault_kind::reset:
     return "the driver's connections to a caf-node are reset; needs root (network namespaces)";
+  case fault_kind::restart_driver:
+    return "SIGKILL to the driver; another takes the run over 0.5 to 3 s later";
   }
   return "?";
 }
 
 bool concerns_node(fault_kind kind) {
   return kind == fault_kind::kill_node || kind == fault_kind::freeze_node || kind == fault_kind::cut ||
-         kind == fault_kind::freeze_all_nodes || kind == fault_kind::reset;
+         kind == fault_kind::freeze_all_nodes || kind == fault_kind::reset || kind == fault_kind::restart_driver;
 }
 
 std::optional<std::vector<weighted_kind>> parse_kinds(std::string_view text) {
@@ -134,6 +138,7 @@ planned_fault schedule::next() {
     break;
   case fault_kind::kill_node:
   case fault_kind::fill_disk:
+  case fault_kind::restart_driver:
     result.lasts = between(500, 3000);
     break;
   }

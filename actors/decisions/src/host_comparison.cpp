@@ -8,7 +8,7 @@ namespace troupe::actors {
 
 std::optional<host_comparison::refusal> host_comparison::refuse(const worker_record& who, const worker_ready& message,
                                                                 const worker_table& workers,
-                                                                const std::string& from_checkpoint) {
+                                                                const std::string& of_run) {
   refusal result;
   if (message.build_id != how_.build_id) {
     result.reason = {errc::program_mismatch,
@@ -17,7 +17,7 @@ std::optional<host_comparison::refusal> host_comparison::refuse(const worker_rec
     result.why = "a worker runs another build";
     return result;
   }
-  auto difference = find_difference(who, message, workers, from_checkpoint);
+  auto difference = find_difference(who, message, workers, of_run);
   if (difference && !how_.allow_mixed_hosts) {
     result.reason = std::move(*difference);
     result.why = "numerics fingerprints differ";
@@ -29,12 +29,11 @@ std::optional<host_comparison::refusal> host_comparison::refuse(const worker_rec
 }
 
 std::optional<error> host_comparison::find_difference(const worker_record& who, const worker_ready& message,
-                                                      const worker_table& workers,
-                                                      const std::string& from_checkpoint) const {
+                                                      const worker_table& workers, const std::string& of_run) const {
   if (how_.compare == nullptr)
     return std::nullopt;
-  auto reference = from_checkpoint;
-  auto against = std::string{"the checkpoint"};
+  auto reference = of_run;
+  auto against = std::string{"what the run has computed on before"};
   if (reference.empty())
     for (const auto& [id, other] : workers)
       if (other.numerics) {

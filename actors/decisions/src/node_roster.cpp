@@ -8,6 +8,11 @@
 
 namespace troupe::actors {
 
+std::optional<std::uint32_t> node_roster::find(const std::string& address) const {
+  const auto i = std::ranges::find(nodes_, address, &known_node::address);
+  return i == nodes_.end() ? std::nullopt : std::optional{static_cast<std::uint32_t>(i - nodes_.begin())};
+}
+
 std::vector<std::uint32_t> node_roster::in_state(node_state state) const {
   std::vector<std::uint32_t> result;
   for (std::uint32_t i = 0; i < size(); ++i)

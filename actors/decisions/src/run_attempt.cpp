@@ -25,6 +25,46 @@ bool waits(const worker_record& x) {
 run_attempt::run_attempt(settings config, run_course course, step_id first_step)
     : config_(std::move(config)), course_(std::move(course)), began_at_(first_step), furthest_(first_step) {}
 
+run_attempt::run_attempt(settings config, run_course course, const control_state& from, run_time now)
+    : config_(std::move(config)),
+      number_(from.attempt),
+      generation_(from.generation),
+      course_(std::move(course)),
+      commands_(from.commands),
+      unsettled_(from.unsettled),
+      numerics_(from.numerics),
+      formed_(from.members),
+      inherited_plans_(from.plans.size()),
+      has_formed_(false),
+      began_at_(from.began_at),
+      furthest_(from.began_at) {
+  course_.workers = from.workers;
+  course_.asked = from.asked;
+  for (const auto& plan : from.plans)
+    plans_.add(plan);
+  for (const auto& each : from.members) {
+    workers_.add(each.place, began_at_, now);
+    auto& who = *workers_.find(each.place.worker);
+    who.stands = standing::active{.plan = {}, .report = {}, .history = {.since = now, .loop = each.loop}};
+    who.came_after = each.came_after;
+  }
+  state_.begin_training();
+}
+
+control_state run_attempt::state_to_keep() const {
+  auto result = control_state{number_,   generation_, began_at_,       formed_,       plans_.all(),
+                              commands_, unsettled_,  course_.workers, course_.asked, numerics_};
+  if (!is_regrouping())
+    return result;
+  // Early, so that it is on the device when the next generation is formed, of these as far as is known now.
+  ++result.generation.value;
+  result.members.clear();
+  for (const auto& [id, who] : workers_)
+    if (who.is_active() || who.is<standing::waiting>())
+      result.members.push_back({who.place, who.came_after, history_of(who.stands).loop});
+  return result;
+}
+
 run_attempt run_attempt::next() const {
   auto result = run_attempt{config_, course_, began_at_};
   result.number_ = number_ + 1;
@@ -44,13 +84,36 @@ void run_attempt::note_progress(worker_record& who, step_id step) {
   furthest_ = std::max(furthest_, step);
 }
 
+void run_attempt::note_numerics(worker_record& who, const std::string& numerics) {
+  who.numerics = numerics;
+  if (numerics_.empty())
+    numerics_ = numerics;
+}
+
 run_action run_attempt::command(decltype(control_command::what) what, std::string why) {
-  return {send_command{{config_.run, ++commands_, what}}, std::move(why)};
+  unsettled_.push_back({config_.run, ++commands_, what});
+  return {send_command{unsettled_.back()}, std::move(why)};
+}
+
+void run_attempt::note_formed(const std::vector<worker_place>& places, std::uint64_t commands_agreed) {
+  formed_.clear();
+  for (const auto& place : places)
+    if (const auto* who = workers_.find(place.worker))
+      formed_.push_back({place, who->came_after, history_of(who->stands).loop});
+  has_formed_ = true;
+  std::erase_if(unsettled_, [&](const control_command& x) { return x.sequence <= commands_agreed; });
 }
 
 void run_attempt::on_started(const std::vector<worker_place>& places, run_time now) {
   for (const auto& place : places)
     workers_.add(place, began_at_, now);
+}
+
+run_action run_attempt::dismiss_survivor(const worker_place& place, run_time now) {
+  workers_.add(place, began_at_, now);
+  workers_.find(place.worker)->stands = standing::dismissed{};
+  const auto* why = "it had no place when the driver was started again";
+  return {fence_worker{place.worker, why}, why};
 }
 
 run_actions run_attempt::on_ready(worker_record& who) {
@@ -65,12 +128,16 @@ run_actions run_attempt::on_ready(worker_record& who) {
 
 run_actions run_attempt::begin() {
   state_.begin_training();
+  std::vector<worker_place> members;
   for (auto& [id, who] : workers_)
     if (!who.is<standing::ended>()) {
       who.stands = standing::active{.plan = {}, .report = {}, .history = history_of(who.stands)};
       who.came_after = began_at_;
+      members.push_back(who.place);
     }
-  run_actions actions{{begin_all{}, fmt::format("all {} workers are ready", workers_.size())}};
+  std::ranges::sort(members, {}, &worker_place::rank);
+  note_formed(members, 0);
+  run_actions actions{{begin_all{number_}, fmt::format("all {} workers are ready", workers_.size())}};
   if (course_.asked == run_course::request::stop)
     actions.push_back(command(stop_command{}, "a stop is requested"));
   // Requests that came while the processes started: another size, a pause; and new capacity.
@@ -82,13 +149,16 @@ run_actions run_attempt::begin() {
 
 run_actions run_attempt::prepare(worker_record& who) {
   who.stands = standing::preparing{history_of(who.stands)};
-  return {{begin_joiner{who.place.worker}, name_of(who.place) + " has joined"}};
+  begin_joiner begins{who.place.worker, {}};
+  for (const auto& plan : plans_.all())
+    begins.evaluations.push_back(plan.evaluations);
+  return {{std::move(begins), name_of(who.place) + " has joined"}};
 }
 
 run_actions run_attempt::accept(const run_plan& plan, run_time now) {
   workers_.forget_plans();
   const auto is_next_loop = plans_.add(plan);
-  run_actions actions{{accept_plans{plan}, "all workers have the same plan"}};
+  run_actions actions{{accept_plans{plan, generation_}, "all workers have the same plan"}};
   for (auto& [id, who] : workers_)
     if (plans_.has_own_loop() && who.is_joining()) {
       append(actions, dismiss(who, "no worker can join a custom loop", "the training function has a custom loop"));
@@ -127,17 +197,21 @@ run_actions run_attempt::dismiss(worker_record& who, const std::string& reason, 
   return actions;
 }
 
-run_actions run_attempt::replace_missing() const {
+std::uint32_t run_attempt::missing() const {
   // No worker can join a custom loop: its members are those that are there when the attempt starts.
   if (!goes_on() || course_.is_ending() || plans_.has_own_loop() || !config_.failure.replace_lost ||
       joiner_budget_.is_spent())
-    return {};
-  auto there =
+    return 0;
+  const auto there =
       workers_.count([](const worker_record& x) { return (x.is_active() || x.is_joining()) && !x.is_leaving(); });
-  if (there >= course_.workers)
+  return course_.workers - std::min(course_.workers, there);
+}
+
+run_actions run_attempt::replace_missing() const {
+  const auto count = missing();
+  if (count == 0)
     return {};
-  const auto missing = course_.workers - there;
-  return {{start_more{missing}, fmt::format("{} of {} are missing", missing, count_workers(course_.workers))}};
+  return {{start_more{count}, fmt::format("{} of {} are missing", count, count_workers(course_.workers))}};
 }
 
 run_actions run_attempt::regroup(const std::string& why, const error& reason, regrouping::loss reported) {
@@ -149,7 +223,7 @@ run_actions run_attempt::regroup(const std::string& why, const error& reason, re
   const auto is_awaited = workers_.any(&worker_record::is_awaited);
   if (is_awaited && state_.abort_group()) {
     workers_.forget_plans();
-    actions.push_back({abort_generation{{errc::aborted, reason.message}}, why});
+    actions.push_back({abort_generation{{errc::aborted, reason.message}, generation_}, why});
   }
   append(actions, form_when_all_have_reported());
   return actions;
@@ -188,7 +262,7 @@ run_actions run_attempt::let_joiners_in(run_time now) {
 run_actions run_attempt::stage(const std::vector<worker_record*>& joiners, const std::string& names) {
   if (!is_training() || state_.cause() || course_.is_ending() || staging_.is_open(workers_))
     return {};
-  auto group = staging_.open(commands_ + 1, workers_, joiners);
+  auto group = staging_.open(generation_, commands_ + 1, workers_, joiners);
   run_actions actions{command(stage_command{generation_, group.joiners, group.across_nodes, plans_.current_loop()},
                               names + ": it gets the state while training goes on")};
   actions.push_back({std::move(group), names});
@@ -267,6 +341,7 @@ run_actions run_attempt::on_tick(run_time now) {
 
 std::optional<run_actions> run_attempt::on_report_of_member(worker_record& who, const regroup_report& report) {
   who.as<standing::active>()->report = report;
+  generation_ = std::max(generation_, report.generation);
   if (const auto* progress = report.progress())
     note_progress(who, progress->committed);
   if (is_regrouping())
@@ -380,6 +455,7 @@ run_actions run_attempt::form(const collected_reports& reports, regroup_decision
   next.record.commit_point = decision.commit_point;
   next.record.reason = *state_.cause();
   auto why = decision.reason;
+  note_formed(next.places, decision.commands_agreed);
   next.decision = std::move(decision);
   state_.begin_training();
   auto actions = run_actions{{std::move(next), std::move(why)}};

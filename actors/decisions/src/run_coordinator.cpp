@@ -23,6 +23,27 @@ run_coordinator::run_coordinator(const settings& config)
   on_started(config.places);
 }
 
+run_coordinator::run_coordinator(const settings& config, const control_state& from, const std::vector<time>& failures,
+                                 time now)
+    : first_step_(from.began_at),
+      resumed_(config.resumed),
+      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
+      budget_(config.failure.max_failures, config.failure.window),
+      attempt_({config.run, config.failure, config.workers, config.start_timeout},
+               run_course{config.workers, from.members.size()}, from, now) {
+  for (auto each : failures)
+    budget_.add(each);
+}
+
+run_actions run_coordinator::on_adopted(const std::vector<worker_place>& others, time now) {
+  run_actions actions;
+  for (const auto& place : others)
+    actions.push_back(attempt_.dismiss_survivor(place, now));
+  const auto* why = "the driver was started again";
+  append(actions, settle(attempt_.regroup(why, {errc::aborted, why}, attempt_phase::regrouping::loss::explained)));
+  return with_replacement(std::move(actions));
+}
+
 /// Ends or restarts the attempt if it says that it cannot go on.
 run_actions run_coordinator::settle(run_actions actions) {
   if (!is<running>())
@@ -45,11 +66,24 @@ run_actions run_coordinator::with_replacement(run_actions actions) {
 
 run_actions run_coordinator::on_ready(const worker_ready& message) {
   auto* who = attempt_.workers().find(message.worker);
-  if (who == nullptr || !who->is<standing::started>() || (!starting() && !goes_on()))
+  if (who == nullptr || (!starting() && !goes_on()))
+    return {};
+  const auto was_adopted = who->is_active() && !who->numerics;
+  if (!who->is<standing::started>() && !was_adopted)
     return {};
   who->host = message.host;
   who->pid = message.pid;
-  auto refused = hosts_.refuse(*who, message, attempt_.workers(), resumed_ ? resumed_->numerics : std::string{});
+  // Of a run that was taken over, a joiner may be the first to say what it computes on.
+  const auto is_first = !attempt_.workers().any([](const worker_record& x) { return x.numerics.has_value(); });
+  auto refused = hosts_.refuse(*who, message, attempt_.workers(),
+                               resumed_   ? resumed_->numerics
+                               : is_first ? attempt_.numerics()
+                                          : std::string{});
+  if (was_adopted) {
+    // It was let in before, and says only whether the hosts are alike.
+    attempt_.note_numerics(*who, message.numerics);
+    return {};
+  }
   if (refused && starting())
     return fail_run(record(*who, std::move(refused->reason)), refused->why);
   if (refused) {
@@ -57,7 +91,7 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
     append(actions, give_up_joiner(*who, record(*who, std::move(refused->reason))));
     return with_replacement(std::move(actions));
   }
-  who->numerics = message.numerics;
+  attempt_.note_numerics(*who, message.numerics);
   auto actions = settle(attempt_.on_ready(*who));
   if (goes_on())
     repeated_.note_begin();
@@ -73,6 +107,8 @@ run_actions run_coordinator::on_plan(const run_plan& message, time now) {
   auto* member = who->as<standing::active>();
   if (member == nullptr || !training())
     return {};
+  if (attempt_.has_inherited_plan(message.loop))
+    return on_plan_of_inherited(*who, message);
   member->plan = message;
   auto is_awaited = [](const worker_record& x) { return x.is_active() && !x.as<standing::active>()->plan; };
   if (attempt_.workers().any(is_awaited))
@@ -86,6 +122,17 @@ run_actions run_coordinator::on_plan(const run_plan& message, time now) {
   append(actions, fail_run(record(*who, std::move(*wrong)), "the plans differ"));
   if (auto* now = std::get_if<failing>(&phase_))
     now->answered = errc::mismatch;
+  return actions;
+}
+
+/// The driver before this one has accepted the plan of this loop, and others may know it.
+run_actions run_coordinator::on_plan_of_inherited(worker_record& who, const run_plan& message) {
+  const auto name = name_of(who.place);
+  auto wrong = compare_plans(*attempt_.plans().of_loop(message.loop), "in this run", message, "on " + name);
+  if (!wrong)
+    return {{accept_plan_of{who.place.worker}, name + " has the plan that was accepted"}};
+  run_actions actions{{refuse_plans{*wrong, who.place.worker}, "the plans differ"}};
+  append(actions, fail_run(record(who, std::move(*wrong)), "the plans differ"));
   return actions;
 }
 
@@ -349,7 +396,7 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
     return {{refuse_report{report.worker, {errc::aborted, "the run is ending"}}, "the run is ending"}};
   if (is_any<standing::preparing, standing::waiting, standing::following>(who->stands))
     return settle(attempt_.on_report_of_joiner(*who, report, now));
-  if (!who->is_active() || report.generation != generation())
+  if (!who->is_active() || !attempt_.takes_report_of(report.generation))
     return {{refuse_report{report.worker,
                            {errc::stale_generation,
                             fmt::format("generation {} is over; the last is {}", report.generation, generation())}},
@@ -489,6 +536,13 @@ run_actions run_coordinator::on_finished(const worker_finished& message, time no
     const auto lost = name_of(who->place) + " has lost its group";
     if (training() && !within_budget(now))
       return fail_run(std::move(what), lost + ", too often");
+    // It may have been given up by the driver before this one.
+    if (attempt_.is_inherited()) {
+      who->stands = standing::released{};
+      run_actions actions{{release_one{message.worker}, lost}};
+      append(actions, go_on_without(std::move(what), lost));
+      return with_replacement(std::move(actions));
+    }
     return restart(std::move(what), attempt_.state().cause().value_or(lost));
   }
   if (may_be_an_accident(message.reason) && goes_on() && budget_.survives_failures())

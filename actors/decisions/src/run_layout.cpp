@@ -62,8 +62,7 @@ group_place run_layout::place_of(const worker_place& who, generation_id generati
   return place;
 }
 
-std::vector<std::pair<worker_id, member_place>>
-run_layout::member_places(const form_generation& next, generation_id generation, std::uint32_t attempt) const {
+std::vector<std::pair<worker_id, member_place>> run_layout::member_places(const form_generation& next) const {
   auto contains = [](const std::vector<worker_id>& workers, worker_id worker) {
     return std::ranges::find(workers, worker) != workers.end();
   };
@@ -82,7 +81,7 @@ run_layout::member_places(const form_generation& next, generation_id generation,
     message.comparison = contains(next.compared, place.worker) ? state_comparison::whole
                          : next.compared.empty()               ? state_comparison::slice
                                                                : state_comparison::nothing;
-    message.place = place_of(place, generation, attempt, next.record.reason);
+    message.place = place_of(place, next.record.generation, next.record.attempt, next.record.reason);
     result.emplace_back(place.worker, message);
   }
   return result;

@@ -36,6 +36,11 @@ void run_record::on_started(const worker_place& place, const std::string& host, 
   result_.workers[place.worker.value] = {place.worker, place.rank, host, node, 0};
 }
 
+void run_record::skip_workers(worker_id next) {
+  for (auto i = static_cast<std::uint32_t>(result_.workers.size()); i < next.value; ++i)
+    result_.workers.push_back({.worker = worker_id{i}, .rank = {}, .host = {}, .node = {}, .pid = 0});
+}
+
 void run_record::on_joined(const worker_ready& message) {
   auto& info = result_.workers[message.worker.value];
   info.pid = message.pid;
@@ -121,6 +126,8 @@ void run_record::set_final_state(std::vector<failure_record> failures, std::stri
 }
 
 run_result run_record::finish(clock::time_point now) {
+  // Those that another driver has started, and ids that were never given.
+  std::erase_if(result_.workers, [](const worker_info& x) { return x.node.empty(); });
   result_.seconds_total = seconds_of(now - started_);
   if (unsaved_ && unsaved_->step.value >= result_.steps)
     result_.fail({unsaved_->reason.code, fmt::format("the last checkpoint, of step {}, could not be taken: {}",

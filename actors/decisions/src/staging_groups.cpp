@@ -8,9 +8,10 @@ namespace troupe::actors {
 
 using standing::following;
 
-stage_joiners staging_groups::open(std::uint64_t number, const worker_table& workers,
+stage_joiners staging_groups::open(generation_id generation, std::uint64_t number, const worker_table& workers,
                                    const std::vector<worker_record*>& joiners) {
   stage_joiners group;
+  group.generation = generation;
   group.number = number;
   group.joiners = static_cast<std::uint32_t>(joiners.size());
   std::set<std::uint32_t> nodes;
@@ -60,7 +61,7 @@ run_actions staging_groups::answer_again(const worker_record& who) const {
 run_actions staging_groups::leave(const worker_record& who, const worker_standing& before) const {
   if (!std::holds_alternative<following>(before))
     return {};
-  return {{end_staging{last_->number}, name_of(who.place) + " is gone"}};
+  return {{end_staging{last_->number, last_->generation}, name_of(who.place) + " is gone"}};
 }
 
 void staging_groups::stop_waiting(worker_table& workers) {

@@ -363,8 +363,10 @@ abort_effect worker_protocol::on_abort(const abort_training& message) {
     aborted_ = aborted_generation{message.generation, message.reason};
   if (follows() && message.generation >= staging()->generation)
     return abort_effect::ends_staging;
-  if (message.generation != place_.generation)
+  // A joiner without a place hears of the members' generations.
+  if (place_.generation == generation_id{})
     return abort_effect::none;
+  // If this worker has yet to hear of that generation, its own is over all the more.
   fence();
   return abort_effect::ends_group;
 }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace troupe::actors {
 
 using clock = std::chrono::steady_clock;
@@ -26,7 +28,7 @@ void trainer_state::fence(worker_id worker, const std::string& why) {
 begin_training trainer_state::begin_message_for(worker_id worker) const {
   auto message = begin_message(function_, record_.result().path, record_.run(), config_, state_);
   message.worker = worker;
-  message.checkpoints.part_stream = nodes_->part_address_for(*workers_.node_of(worker));
+  message.place.part_stream = nodes_->part_address_for(*workers_.node_of(worker));
   return message;
 }
 
@@ -36,6 +38,7 @@ void trainer_state::begin_all_workers() {
     auto message = begin_message_for(place.worker);
     message.place =
         layout_.place_of(place, coordinator_->generation(), coordinator_->attempt(), record_.restart_reason());
+    message.place.part_stream = nodes_->part_address_for(place.node);
     workers_.begin(*this, place.worker, message);
   }
   leave_nodes_that_go_away();
@@ -55,8 +58,8 @@ void trainer_state::leave_nodes_that_go_away() {
     act_on_leaving(node);
 }
 
-void trainer_state::begin_joiner_of(worker_id worker) {
-  auto message = begin_message_for(worker);
+void trainer_state::begin_joiner_of(const begin_joiner& joiner) {
+  auto message = begin_message_for(joiner.worker);
   // Its state comes from the others.
   message.resume.checkpoint.clear();
   message.place.attempt = coordinator_->attempt();
@@ -64,9 +67,8 @@ void trainer_state::begin_joiner_of(worker_id worker) {
   message.place.rank = rank_id{layout_.world_size()};
   message.place.world_size = layout_.world_size() + 1;
   message.place.local_world_size = 1;
-  for (const auto& plan : coordinator_->accepted())
-    message.earlier_evaluations.push_back(plan.evaluations);
-  workers_.begin_joiner(*this, worker, message);
+  message.earlier_evaluations = joiner.evaluations;
+  workers_.begin_joiner(*this, joiner.worker, message);
 }
 
 void trainer_state::add(generation_record record) {
@@ -89,10 +91,12 @@ void trainer_state::abort_workers(const error& reason) {
 void trainer_state::form(const form_generation& next) {
   if (auto laid_out = lay_out(next.places); !laid_out)
     return conclude_run(run_status::failed, std::move(laid_out.error()));
-  // Before any worker hears of it.
-  caf::anon_send(collectives_, generation_now());
-  caf::anon_send(store_, generation_now());
-  for (const auto& [worker, place] : layout_.member_places(next, coordinator_->generation(), coordinator_->attempt())) {
+  // Before any worker hears of it. The coordinator may be further by now.
+  const auto started = generation_started{record_.run(), next.record.generation, layout_.world_size()};
+  caf::anon_send(collectives_, started);
+  caf::anon_send(store_, started);
+  for (auto& [worker, place] : layout_.member_places(next)) {
+    place.place.part_stream = nodes_->part_address_for(*workers_.node_of(worker));
     record_.set_rank(worker, place.place.rank);
     workers_.reports().answer(worker, next_generation{place});
   }
@@ -107,7 +111,7 @@ void trainer_state::form(const form_generation& next) {
 void trainer_state::stage(const stage_joiners& group) {
   staging_place place;
   place.number = group.number;
-  place.generation = coordinator_->generation();
+  place.generation = group.generation;
   place.sources = group.sources;
   place.joiners = group.joiners;
   for (auto [rank, worker] : group.told) {
@@ -118,23 +122,26 @@ void trainer_state::stage(const stage_joiners& group) {
   }
 }
 
-void trainer_state::accept(const run_plan& plan) {
+void trainer_state::set_plan(const run_plan& plan) {
   record_.on_plan(plan, clock::now());
   metadata_ = {record_.run(),         config_.run.seed,          config_.scaling.shards,
                plan.batch_samples,    collectives::tree_version, services_.build_id,
                config_.config.dump(), plan.data_fingerprint,     metadata_.numerics};
+}
+
+void trainer_state::accept(const run_plan& plan, generation_id generation) {
+  set_plan(plan);
   // Parts reach the store by another way: it must know the metadata before any worker goes on. If the group is lost
   // meanwhile, the plans are sent again.
-  auto generation = coordinator_->generation();
   request(store_, caf::infinite, metadata_)
       .then(
           [this, generation] {
             if (generation == coordinator_->generation())
-              workers_.plans().answer_all(plan_accepted{generation});
+              workers_.plans().answer_all_of(generation, plan_accepted{generation});
           },
           [this, generation](const caf::error& reason) {
             if (generation == coordinator_->generation())
-              workers_.plans().refuse_all(from_caf(reason));
+              workers_.plans().answer_all_of(generation, fail(from_caf(reason)));
           });
 }
 
@@ -143,7 +150,22 @@ void trainer_state::end_store_after_its_parts() {
   request(store_, node_timeout, metadata_).then(end, [end](const caf::error&) { end(); });
 }
 
-void trainer_state::act(const actors::run_actions& actions) {
+void trainer_state::act(actors::run_actions actions) {
+  if (is_concluding())
+    return;
+  if (!keeps_journal())
+    return carry_out(actions);
+  gate_.add(std::move(actions), coordinator_->state_to_keep());
+  write_journal();
+  carry_out_what_is_kept();
+}
+
+void trainer_state::carry_out_what_is_kept() {
+  while (auto actions = gate_.next())
+    carry_out(*actions);
+}
+
+void trainer_state::carry_out(const actors::run_actions& actions) {
   for (const auto& action : actions) {
     // One action may conclude the run; events of a run that is ending lead to none.
     if (is_concluding())
@@ -152,16 +174,17 @@ void trainer_state::act(const actors::run_actions& actions) {
   }
 }
 
-void trainer_state::carry_out(const begin_all&, const std::string&) {
-  begin_all_workers();
+void trainer_state::carry_out(const begin_all& x, const std::string&) {
+  if (x.attempt == coordinator_->attempt())
+    begin_all_workers();
 }
 
 void trainer_state::carry_out(const begin_joiner& x, const std::string&) {
-  begin_joiner_of(x.worker);
+  begin_joiner_of(x);
 }
 
 void trainer_state::carry_out(const accept_plans& x, const std::string&) {
-  accept(x.plan);
+  accept(x.plan, x.generation);
 }
 
 void trainer_state::carry_out(const accept_plan_of& x, const std::string&) {
@@ -190,14 +213,14 @@ void trainer_state::carry_out(const skip_loop& x, const std::string&) {
 }
 
 void trainer_state::carry_out(const end_staging& x, const std::string&) {
-  anon_send(collectives_, exchange_ended{record_.run(), coordinator_->generation(), x.number});
+  anon_send(collectives_, exchange_ended{record_.run(), x.generation, x.number});
 }
 
 void trainer_state::carry_out(const abort_generation& x, const std::string& why) {
   notify(true, why + "; the others go on");
-  abort_workers(x.reason);
+  workers_.abort_all(*this, {record_.run(), x.generation, x.reason});
   // Whoever waits for an address or a checkpoint is answered, too: all have to report.
-  auto next = generation_started{record_.run(), generation_id{coordinator_->generation().value + 1}, 0};
+  auto next = generation_started{record_.run(), generation_id{x.generation.value + 1}, 0};
   anon_send(collectives_, next);
   anon_send(store_, next);
   after_in_generation(report_patience, [this] { complain_about_reports(); });
@@ -214,7 +237,8 @@ void trainer_state::carry_out(const form_generation& x, const std::string&) {
 }
 
 void trainer_state::carry_out(const start_more& x, const std::string&) {
-  start_additional(x.count);
+  // It may have been decided twice before the first was carried out.
+  start_additional(std::min(x.count, coordinator_->missing()));
 }
 
 void trainer_state::carry_out(const fence_worker& x, const std::string&) {

@@ -36,8 +36,16 @@ class pending_replies {
   void answer(worker_id worker, const Reply& reply) { settle(worker, reply); }
   void refuse(worker_id worker, const error& reason) { settle(worker, fail(reason)); }
 
-  void answer_all(const Reply& reply) { settle_all(reply); }
-  void refuse_all(const error& reason) { settle_all(fail(reason)); }
+  void refuse_all(const error& reason) {
+    for (auto& [worker, each] : last_)
+      settle(worker, fail(reason));
+  }
+  /// Those who ask in this generation.
+  void answer_all_of(generation_id generation, const expected<Reply>& reply) {
+    for (auto& [worker, each] : last_)
+      if (each.request.generation == generation)
+        settle(worker, reply);
+  }
 
   /// Nobody will ask for its answer again.
   void forget(worker_id worker) { last_.erase(worker); }
@@ -62,11 +70,6 @@ class pending_replies {
       return;
     known->second.answer = std::move(with);
     deliver(known->second);
-  }
-
-  void settle_all(const expected<Reply>& with) {
-    for (auto& [worker, each] : last_)
-      settle(worker, with);
   }
 
   std::map<worker_id, entry> last_;

@@ -40,6 +40,9 @@ class run_files_state : public orderly_end<run_files::base> {
   behavior_type make_behavior() override {
     return {
         [this](const claim_directory&) { return claim(); },
+        [this](const take_over_directory&) { return take_over(); },
+        [this](const release_directory& message) { release(message); },
+        [this](const write_journal& message) { return write(message.content); },
         [this](const find_state&) { return find_latest_state(); },
         [this](const part_address_request& request) {
           return parts_ ? parts_->address_towards(request.host) : std::string{};
@@ -49,7 +52,7 @@ class run_files_state : public orderly_end<run_files::base> {
             note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
         },
         [this](const append_output& message) { append(message); },
-        [this](finish_run& message) { return finish(std::move(message.result)); },
+        [this](finish_run& message) { return finish(std::move(message)); },
     };
   }
 
@@ -58,6 +61,7 @@ class run_files_state : public orderly_end<run_files::base> {
  private:
   void let_go() override {
     end_writers();
+    journal_.reset();
     directory_.reset();
     display_.reset();
   }
@@ -75,7 +79,15 @@ class run_files_state : public orderly_end<run_files::base> {
       result.state = fail(std::move(done.error()));
       return result;
     }
-    directory_ = std::move(*directory);
+    // What it says is of a run that is over.
+    journal_.emplace(system(), directory->root()).remove();
+    begin_in(std::move(*directory), result);
+    return result;
+  }
+
+  /// The directory is this run's from now on.
+  void begin_in(run_directory directory, claimed_directory& result) {
+    directory_ = std::move(directory);
     const auto& checkpoints = what_.config.checkpoint;
     auto report = [trainer = what_.trainer](const checkpoint_outcome& outcome) {
       if (auto strong = trainer.lock())
@@ -87,7 +99,63 @@ class run_files_state : public orderly_end<run_files::base> {
     result.store = store_;
     result.warning = receive_parts();
     lend(*result.state);
+  }
+
+  caf::result<directory_taken_over> take_over() {
+    directory_taken_over result;
+    if (what_.config.run.resume == resume_mode::never ||
+        !control_journal::exists(run_directory::path_of(what_.config.run)))
+      return result;
+    auto directory = run_directory::open(what_.config.run);
+    if (!directory)
+      return to_caf(directory.error());
+    auto& journal = journal_.emplace(system(), directory->root());
+    auto found = journal.read();
+    if (found && (!*found || (**found).state.members.empty()))
+      return result;
+    auto taken = found ? take_over(**found, *directory, journal) : fail(std::move(found.error()));
+    if (!taken) {
+      result.refusal = std::move(taken.error().message);
+      return result;
+    }
+    result.directory.path = directory->root().string();
+    result.directory.state = std::move(*taken);
+    what_.run = (**found).run;
+    what_.secret = (**found).secret;
+    begin_in(std::move(*directory), result.directory);
+    directory_->continue_files();
+    result.journal = std::move(**found);
     return result;
+  }
+
+  /// Claims the run for this driver.
+  expected<starting_state> take_over(run_journal& run, const run_directory& directory, control_journal& journal) {
+    TROUPE_TRY(compare_with_journal(identity(), run.identity));
+    TROUPE_TRY(auto state, find_starting_state(directory, what_.config, identity(), abandoned_parts::keep));
+    run.claim = {run.claim.number + 1, serialization::random_hex(8)};
+    // This driver may end before it has written anything else, and must not have used an id that the next one takes.
+    auto claimed = run;
+    claimed.next_worker += spare_worker_ids;
+    TROUPE_TRY(journal.write(claimed));
+    return state;
+  }
+
+  void release(const release_directory& message) {
+    end_writers();
+    directory_.reset();
+    journal_.reset();
+    what_.run = message.run;
+    what_.secret = message.secret;
+  }
+
+  caf::result<void> write(const run_journal& content) {
+    if (!directory_ || !journal_)
+      return caf::unit;
+    auto copy = content;
+    copy.identity = identity();
+    if (auto done = journal_->write(copy); !done)
+      return to_caf(done.error());
+    return caf::unit;
   }
 
   caf::result<starting_state> find_latest_state() {
@@ -101,7 +169,7 @@ class run_files_state : public orderly_end<run_files::base> {
   }
 
   [[nodiscard]] expected<starting_state> begin_from(run_directory& directory) const {
-    auto found = find_starting_state(directory, what_.config, identity());
+    auto found = find_starting_state(directory, what_.config, identity(), abandoned_parts::remove);
     if (found)
       TROUPE_TRY(directory.rewind(found->step));
     return found;
@@ -179,7 +247,12 @@ class run_files_state : public orderly_end<run_files::base> {
       caf::anon_send(caf::actor_cast<trainer_interface>(strong), std::move(notice));
   }
 
-  [[nodiscard]] finished_run finish(run_result result) {
+  [[nodiscard]] finished_run finish(finish_run message) {
+    auto& result = message.result;
+    if (message.is_superseded) {
+      let_go();
+      return {std::move(result), {}};
+    }
     if (result.status != run_status::failed && result.reason.code == errc::none && result.state_sha256.empty())
       result.state_sha256 = state_in(result.latest_checkpoint);
     // A run that was stopped while it claimed the directory has not begun: an earlier result stays.
@@ -193,6 +266,9 @@ class run_files_state : public orderly_end<run_files::base> {
     }
     auto written = has_begun ? directory_->write_result(result) : expected<void>{};
     end_writers();
+    if (journal_ && directory_)
+      journal_->remove();
+    journal_.reset();
     directory_.reset();
     display_.reset();
     return {std::move(result), written ? error{} : std::move(written.error())};
@@ -207,6 +283,7 @@ class run_files_state : public orderly_end<run_files::base> {
 
   run_files_config what_;
   std::optional<run_directory> directory_;
+  std::optional<control_journal> journal_;
   std::unique_ptr<part_receiver> parts_;
   checkpoint_store store_;
   std::optional<output_display> display_;

@@ -17,8 +17,10 @@ namespace troupe::actors {
 /// local_messages.hpp for the promise of each message.
 using run_files =
     caf::typed_actor<caf::result<claimed_directory>(claim_directory), caf::result<starting_state>(find_state),
-                     caf::result<std::string>(part_address_request), caf::result<void>(append_metrics),
-                     caf::result<void>(append_output), caf::result<finished_run>(finish_run)>;
+                     caf::result<directory_taken_over>(take_over_directory), caf::result<void>(release_directory),
+                     caf::result<void>(write_journal), caf::result<std::string>(part_address_request),
+                     caf::result<void>(append_metrics), caf::result<void>(append_output),
+                     caf::result<finished_run>(finish_run)>;
 
 /// What it has to know of a run.
 struct run_files_config {

@@ -40,10 +40,11 @@ std::string directory_of(const run_config& run, const std::string& host) {
 } // namespace
 
 run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_config& config,
-                     const trainer_services& services, run_id run)
+                     const trainer_services& services, run_id run, run_claim claim)
     : self_(&self),
       events_(&events),
       run_(std::move(run)),
+      claim_(std::move(claim)),
       directory_(directory_of(config.run, services.host)),
       links_(self,
              [connect = services.connect_node, cluster = config.cluster](const std::string& address,
@@ -70,6 +71,38 @@ void run_nodes::dial_all() {
     dial(i);
 }
 
+void run_nodes::claim_all(const std::string& secret, const std::map<std::uint32_t, node_offer>& nodes) {
+  claimed_with_ = secret;
+  for (const auto& [node, offer] : nodes) {
+    inherited_.insert(node);
+    roster_[node].offer = offer;
+    roster_[node].state = node_state::cut;
+    broken_.add(node, "node " + name_of(node) + " does not answer: look at that host and at its caf-node's output",
+                clock::now());
+  }
+  dial_all();
+}
+
+void run_nodes::adopt_all(opening what) {
+  claimed_with_.reset();
+  open(std::move(what));
+  for (auto node : inherited_)
+    if (links_[node] != nullptr && roster_[node].state == node_state::cut)
+      adopt(node);
+}
+
+void run_nodes::begin_anew(run_id run) {
+  run_ = std::move(run);
+  claimed_with_.reset();
+  inherited_.clear();
+  for (auto node : roster_.in_state(node_state::cut)) {
+    broken_.remove(node);
+    roster_[node].state = node_state::away;
+    if (links_[node] != nullptr)
+      ask_for_offer(node);
+  }
+}
+
 void run_nodes::dial(std::uint32_t node) {
   auto& state = roster_[node].state;
   const auto was_open = state == node_state::cut || state == node_state::fenced;
@@ -86,7 +119,7 @@ void run_nodes::on_dialled(node_dialled& message) {
   if (message.connection) {
     links_.accept(message.node, std::move(message.connection));
     if (node.state == node_state::cut)
-      return adopt(message.node);
+      return claimed_with_ ? claim(message.node) : adopt(message.node);
     if (node.state == node_state::fenced)
       return readmit(message.node);
     node.offer = {};
@@ -126,17 +159,22 @@ void run_nodes::ask_for_offer(std::uint32_t node) {
 void run_nodes::open(opening what) {
   opening_ = std::move(what);
   opening_->request.directory = directory_;
+  opening_->request.claim = claim_;
   for (auto i : roster_.in_state(node_state::offered))
     open_on(i);
 }
 
 void run_nodes::open_on(std::uint32_t node) {
   roster_[node].state = node_state::opening;
+  ask_for_part_address(node, [this, node] { request_open(node); });
+}
+
+void run_nodes::ask_for_part_address(std::uint32_t node, std::function<void()> then) {
   self_->request(opening_->files, caf::infinite, part_address_request{roster_[node].offer.address})
       .then(
-          [this, node](std::string& address) {
+          [this, node, then = std::move(then)](std::string& address) {
             part_addresses_[node] = std::move(address);
-            request_open(node);
+            then();
           },
           // Then the run is ending.
           [](const caf::error&) {});
@@ -198,38 +236,74 @@ std::optional<std::uint32_t> run_nodes::on_beat(const caf::strong_actor_ptr& sen
   return node;
 }
 
+/// A node may have workers that another driver has started. It is asked which live, and keeps what they say.
+void run_nodes::claim(std::uint32_t node) {
+  self_->request(links_[node]->handle(), node_timeout, claim_run{run_, *claimed_with_, claim_})
+      .then(
+          [this, node, link = links_.number_of(node)](const run_claimed& answer) {
+            if (!claimed_with_ || link != links_.number_of(node))
+              return;
+            broken_.remove(node);
+            events_->on_node_claimed(node, answer.workers);
+          },
+          [this, node, link = links_.number_of(node)](const caf::error& reason) {
+            if (claimed_with_ && link == links_.number_of(node))
+              on_refused(node, reason);
+          });
+}
+
 /// A node that may have workers of this run is connected again. They go on, and what was under way is sent again.
 void run_nodes::adopt(std::uint32_t node) {
   if (!opening_)
     return;
+  if (inherited_.contains(node))
+    return ask_for_part_address(node, [this, node] { request_adopt(node); });
+  request_adopt(node);
+}
+
+void run_nodes::request_adopt(std::uint32_t node) {
+  if (!opening_ || links_[node] == nullptr)
+    return;
   self_
-      ->request(links_[node]->handle(), node_timeout, adopt_run{run_, opening_->request.secret}, opening_->control,
-                opening_->collectives, opening_->store)
+      ->request(links_[node]->handle(), node_timeout, adopt_run{run_, opening_->request.secret, claim_},
+                opening_->control, opening_->collectives, opening_->store)
       .then(
-          [this, node, link = links_.number_of(node)](const run_opened&) {
-            if (!opening_ || link != links_.number_of(node))
-              return;
-            auto& state = roster_[node].state;
-            if (state == node_state::fenced)
-              return readmit(node);
-            // It may have said before that it goes away.
-            if (state != node_state::leaving)
-              state = node_state::open;
-            broken_.remove(node);
-            monitor_.add(node, clock::now());
-            mail_[node].connect(links_[node]->handle());
-            events_->on_node_answers(node);
+          [this, node, link = links_.number_of(node)](const run_claimed& answer) {
+            if (opening_ && link == links_.number_of(node))
+              on_adopted(node, answer);
           },
           [this, node, link = links_.number_of(node)](const caf::error& reason) {
-            if (!opening_ || link != links_.number_of(node))
-              return;
-            if (!is_refusal(reason))
-              return links_.disconnect(node);
-            if (roster_[node].state == node_state::fenced)
-              return readmit(node);
-            lose(node, node_state::asked, "node " + name_of(node) + " was started anew, or has ended its workers");
-            ask_for_offer(node);
+            if (opening_ && link == links_.number_of(node))
+              on_refused(node, reason);
           });
+}
+
+void run_nodes::on_adopted(std::uint32_t node, const run_claimed& answer) {
+  auto& state = roster_[node].state;
+  if (state == node_state::fenced)
+    return readmit(node);
+  // It may have said before that it goes away.
+  if (state != node_state::leaving)
+    state = node_state::open;
+  broken_.remove(node);
+  monitor_.add(node, clock::now());
+  mail_[node].connect(links_[node]->handle());
+  if (inherited_.erase(node) > 0)
+    events_->on_node_claimed(node, answer.workers);
+  events_->on_node_answers(node);
+}
+
+/// A node does not let this driver have the run.
+void run_nodes::on_refused(std::uint32_t node, const caf::error& reason) {
+  if (!is_refusal(reason))
+    return links_.disconnect(node);
+  if (from_caf(reason).code == errc::superseded)
+    return events_->on_superseded();
+  if (roster_[node].state == node_state::fenced)
+    return readmit(node);
+  inherited_.erase(node);
+  lose(node, node_state::asked, "node " + name_of(node) + " was started anew, or has ended its workers");
+  ask_for_offer(node);
 }
 
 void run_nodes::lose(std::uint32_t node, node_state from_now_on, const std::string& why) {
@@ -262,7 +336,7 @@ void run_nodes::readmit(std::uint32_t node) {
   if (!readmitted_.insert(node).second)
     return;
   // Processes may take long to end.
-  self_->request(links_[node]->handle(), caf::infinite, troupe::end_run{run_})
+  self_->request(links_[node]->handle(), caf::infinite, troupe::end_run{run_, claim_})
       .then(
           [this, node, link = links_.number_of(node)] {
             readmitted_.erase(node);
@@ -335,6 +409,7 @@ void run_nodes::on_down(const node_down& message) {
 }
 
 void run_nodes::start(std::uint32_t node, start_workers message, std::function<void(error)> on_failure) {
+  message.claim = claim_;
   // Many processes take long to start on a busy host. Who waits for them has a time limit of its own.
   mail_[node].request<workers_started>(
       *self_, [](const workers_started&) {},
@@ -347,7 +422,7 @@ void run_nodes::start(std::uint32_t node, start_workers message, std::function<v
 }
 
 void run_nodes::kill(std::uint32_t node, worker_id worker, const std::string& why) {
-  mail_[node].send(*self_, kill_worker{run_, worker, why});
+  mail_[node].send(*self_, kill_worker{run_, worker, why, claim_});
 }
 
 void run_nodes::end_run(std::function<void()> done) {
@@ -358,7 +433,7 @@ void run_nodes::end_run(std::function<void()> done) {
       continue;
     // A node that is given up is told, and not waited for.
     if (is_away(roster_[i].state))
-      caf::anon_send(links_[i]->handle(), troupe::end_run{run_});
+      caf::anon_send(links_[i]->handle(), troupe::end_run{run_, claim_});
     else
       awaited.push_back(links_[i]->handle());
   }
@@ -369,7 +444,16 @@ void run_nodes::end_run(std::function<void()> done) {
       done();
   };
   for (const auto& node : awaited)
-    self_->request(node, grace_period, troupe::end_run{run_}).then(finish, [finish](const caf::error&) { finish(); });
+    self_->request(node, grace_period, troupe::end_run{run_, claim_}).then(finish, [finish](const caf::error&) {
+      finish();
+    });
+}
+
+void run_nodes::abandon() {
+  opening_.reset();
+  for (std::uint32_t i = 0; i < roster_.size(); ++i)
+    if (links_[i] != nullptr)
+      links_.disconnect(i);
 }
 
 std::string run_nodes::name_of(std::uint32_t node) const {

@@ -34,6 +34,10 @@ class node_events {
   virtual void on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes) = 0;
   /// It says something again.
   virtual void on_node_answers(std::uint32_t node) = 0;
+  /// A node with workers of another driver's run answers `run_nodes::claim_all`, or has been taken over: these live.
+  virtual void on_node_claimed(std::uint32_t node, const std::vector<worker_beat>& living) = 0;
+  /// Another driver has the run.
+  virtual void on_superseded() = 0;
   /// A node is lost, and its workers with it.
   virtual void on_node_lost(std::uint32_t node, const std::string& why) = 0;
   /// The run cannot begin: a node that it needs has failed.
@@ -51,7 +55,7 @@ class run_nodes {
 
   /// What a node gets to open a run.
   struct opening {
-    /// Without the directory.
+    /// Without directory and claim.
     open_run request;
     run_control control;
     collectives_actor collectives;
@@ -61,10 +65,18 @@ class run_nodes {
 
   /// `events` and `self` outlive it.
   run_nodes(trainer_base& self, node_events& events, const trainer_config& config, const trainer_services& services,
-            run_id run);
+            run_id run, run_claim claim);
 
   /// Dials all nodes of the configuration, or hosts one in this process if it names none.
   void dial_all();
+  /// As `dial_all`. These nodes may have workers of the run, which another driver has started: they are asked for them,
+  /// and have their offers until they make another.
+  void claim_all(const std::string& secret, const std::map<std::uint32_t, node_offer>& nodes);
+  /// Takes over what the nodes have that were to be claimed, now or when they can be reached, and has the others open
+  /// the program.
+  void adopt_all(opening what);
+  /// None of them had any: a run with another id begins.
+  void begin_anew(run_id run);
 
   void on_dialled(node_dialled& message);
   void on_down(const node_down& message);
@@ -93,6 +105,9 @@ class run_nodes {
   /// over.
   void end_run(std::function<void()> done);
 
+  /// Closes all connections, and leaves the nodes as they are.
+  void abandon();
+
   [[nodiscard]] std::optional<std::uint32_t> find(const caf::strong_actor_ptr& sender) const {
     return links_.find(sender);
   }
@@ -105,12 +120,17 @@ class run_nodes {
 
  private:
   void dial(std::uint32_t node);
+  void claim(std::uint32_t node);
   void adopt(std::uint32_t node);
+  void request_adopt(std::uint32_t node);
+  void on_adopted(std::uint32_t node, const run_claimed& answer);
+  void on_refused(std::uint32_t node, const caf::error& reason);
   /// Its workers have ended.
   void lose(std::uint32_t node, node_state from_now_on, const std::string& why);
   void report_broken(clock::time_point now);
   void ask_for_offer(std::uint32_t node);
   void open_on(std::uint32_t node);
+  void ask_for_part_address(std::uint32_t node, std::function<void()> then);
   void request_open(std::uint32_t node);
   void readmit(std::uint32_t node);
   void report_silent(clock::time_point now);
@@ -119,6 +139,7 @@ class run_nodes {
   trainer_base* self_;
   node_events* events_;
   run_id run_;
+  run_claim claim_;
   /// As in `open_run`.
   std::string directory_;
   node_links links_;
@@ -130,6 +151,10 @@ class run_nodes {
   /// To the nodes, by index.
   std::vector<outbox<trainer_base, node_actor>> mail_;
   std::optional<opening> opening_;
+  /// The secret of another driver's run, from `claim_all` on until that is decided.
+  std::optional<std::string> claimed_with_;
+  /// The nodes that may have workers that another driver has started, until they have said which.
+  std::set<std::uint32_t> inherited_;
   std::vector<std::string> part_addresses_;
 };
 

@@ -14,6 +14,12 @@ void run_workers::on_started(worker_id worker, std::uint32_t node) {
   living_.insert(worker);
 }
 
+void run_workers::on_inherited(worker_id worker, std::uint32_t node) {
+  on_started(worker, node);
+  inherited_.insert(worker);
+  mail_[worker];
+}
+
 void run_workers::on_ended(worker_id worker) {
   mail_.erase(worker);
   living_.erase(worker);
@@ -49,9 +55,18 @@ void run_workers::command_all(trainer_base& self, const control_command& command
   send_all(self, command);
 }
 
+void run_workers::inherit_commands(trainer_base& self, const run_id& run, std::uint64_t last,
+                                   const std::vector<control_command>& unsettled) {
+  // Those before were carried out. Joiners, who count them, ignore them.
+  for (auto number = std::uint64_t{1}; number <= last - unsettled.size(); ++number)
+    commands_.push_back({run, number, regroup_command{}});
+  for (const auto& command : unsettled)
+    command_all(self, command);
+}
+
 void run_workers::abort_all(trainer_base& self, const abort_training& message) {
   send_all(self, message);
-  plans_.refuse_all(message.reason);
+  plans_.answer_all_of(message.generation, fail(message.reason));
 }
 
 void run_workers::forget_attempt() {

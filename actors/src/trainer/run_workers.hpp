@@ -25,6 +25,9 @@ namespace troupe::actors {
 class run_workers {
  public:
   void on_started(worker_id worker, std::uint32_t node);
+  /// Another driver has started it. What is sent to it waits until it has joined.
+  void on_inherited(worker_id worker, std::uint32_t node);
+  [[nodiscard]] bool is_inherited(worker_id worker) const { return inherited_.contains(worker); }
   /// It has joined, or has another handle after a lost connection: what it has not received is sent again.
   void on_joined(worker_id worker, const worker_actor& actor) { mail_[worker].connect(actor); }
   void on_ended(worker_id worker);
@@ -51,6 +54,10 @@ class run_workers {
   /// As above, and repeats the commands that it missed.
   void begin_joiner(trainer_base& self, worker_id worker, const begin_training& message);
   void command_all(trainer_base& self, const control_command& command);
+  /// The commands of another driver: `last` is the number of the last, and those that may not have come to all are sent
+  /// again.
+  void inherit_commands(trainer_base& self, const run_id& run, std::uint64_t last,
+                        const std::vector<control_command>& unsettled);
   void abort_all(trainer_base& self, const abort_training& message);
   void release(trainer_base& self, worker_id worker, const run_id& run) { send(self, worker, release_worker{run}); }
   void release_all(trainer_base& self, const run_id& run) { send_all(self, release_worker{run}); }
@@ -83,6 +90,8 @@ class run_workers {
   std::map<worker_id, outbox<trainer_base, worker_actor>> mail_;
   std::map<worker_id, std::uint32_t> nodes_;
   std::set<worker_id> living_;
+  /// Those that another driver has started.
+  std::set<worker_id> inherited_;
   /// The numbers of the last of each.
   std::map<worker_id, std::uint64_t> batches_;
   std::map<worker_id, std::uint64_t> outputs_;

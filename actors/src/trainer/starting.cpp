@@ -57,14 +57,21 @@ void trainer_state::begin_in(claimed_directory& claimed) {
       record_.run(), services_.build_id, layout_.places(), config_.run.allow_mixed_hosts, state_.resumed,
       services_.compare_numerics, config_.failure, wanted_workers_, state_.step, config_.run.start_timeout});
   phase_ = trainer_phase::opening{};
-  auto timeout = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
-  auto grace = static_cast<std::uint64_t>(config_.failure.driver_grace.count());
-  nodes_->open(
-      {{record_.run(), config_.run.name, services_.program_path, services_.build_id, secret_, timeout, grace, {}},
-       caf::actor_cast<run_control>(caf::actor_cast<trainer_interface>(ctrl())),
-       collectives_,
-       store_,
-       files_});
+  nodes_->open(opening());
+}
+
+run_nodes::opening trainer_state::opening() const {
+  const auto self = caf::actor_cast<run_control>(caf::actor_cast<trainer_interface>(ctrl()));
+  run_nodes::opening result{{}, self, collectives_, store_, files_};
+  auto& request = result.request;
+  request.run = record_.run();
+  request.run_name = config_.run.name;
+  request.program_path = services_.program_path;
+  request.build_id = services_.build_id;
+  request.secret = secret_;
+  request.heartbeat_timeout_ms = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
+  request.driver_grace_ms = static_cast<std::uint64_t>(config_.failure.driver_grace.count());
+  return result;
 }
 
 void trainer_state::begin_from(starting_state state) {
@@ -147,6 +154,11 @@ void trainer_state::use_capacity() {
 }
 
 void trainer_state::on_node_lost(std::uint32_t node, const std::string& why) {
+  if (auto* claiming = std::get_if<trainer_phase::claiming_workers>(&phase_)) {
+    claiming->awaited.erase(node);
+    claiming->living.erase(node);
+    return decide_takeover();
+  }
   workers_.on_node_gone(node);
   if (coordinator_)
     act(coordinator_->on_node_lost(node, why, clock::now()));

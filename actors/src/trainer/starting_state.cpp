@@ -10,8 +10,9 @@
 namespace troupe::actors {
 
 expected<starting_state> find_starting_state(const run_directory& directory, const trainer_config& config,
-                                             const run_identity& identity) {
-  std::ignore = serialization::remove_abandoned(directory.checkpoints());
+                                             const run_identity& identity, abandoned_parts abandoned) {
+  if (abandoned == abandoned_parts::remove)
+    std::ignore = serialization::remove_abandoned(directory.checkpoints());
   starting_state result;
   auto latest = serialization::open_latest(directory.checkpoints());
   if (latest) {

@@ -26,10 +26,12 @@ struct starting_state {
   std::vector<std::string> passed_over;
 };
 
-/// Looks for the latest good checkpoint of the run, else for the one whose state is lent. Removes what writers that
-/// crashed have left, and sets newer checkpoints aside that cannot be read. Fails where a checkpoint is there but must
-/// not, or cannot, be gone on from.
+/// Whether what writers of checkpoints have left that crashed is removed. Those of a run that goes on may still write.
+enum class abandoned_parts : std::uint8_t { remove, keep };
+
+/// Looks for the latest good checkpoint of the run, else for the one whose state is lent. Sets newer checkpoints aside
+/// that cannot be read. Fails where a checkpoint is there but must not, or cannot, be gone on from.
 [[nodiscard]] expected<starting_state> find_starting_state(const run_directory& directory, const trainer_config& config,
-                                                           const run_identity& identity);
+                                                           const run_identity& identity, abandoned_parts abandoned);
 
 } // namespace troupe::actors

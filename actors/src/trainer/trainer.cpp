@@ -59,6 +59,10 @@ trainer_state::behavior_type trainer_state::make_behavior() {
       [this](worker_output& output) { return show(std::move(output)); },
       [this](const node_beat& beat) { take_beat(beat); },
       [this](const node_leaving& message) { node_leaves(message); },
+      [this](const run_superseded& message) {
+        if (message.run == record_.run())
+          on_superseded();
+      },
       [this](const checkpoint_outcome& outcome) { checkpointed(outcome); },
       [this](const node_down& message) {
         if (!is_concluding())
@@ -90,17 +94,18 @@ caf::result<run_result> trainer_state::fit() {
     return to_caf({errc::already_exists, "this trainer has a run under way: spawn another for another run"});
   answer_ = make_response_promise<run_result>();
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
+  claim_ = {1, serialization::random_hex(8)};
   layout_ = {config_.scaling, config_.run.transport};
-  nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run());
+  nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), claim_);
   nodes_->roster().resize_run(wanted_workers_);
   files_ = spawn_run_files(
       system(), {record_.run(), function_, config_, services_, secret_, caf::actor_cast<caf::weak_actor_ptr>(ctrl())});
-  phase_ = trainer_phase::gathering{};
+  phase_ = trainer_phase::looking{};
   if (auto valid = validate(config_); !valid) {
     conclude_run(run_status::failed, std::move(valid.error()));
     return answer_;
   }
-  nodes_->dial_all();
+  keeps_journal() ? look_for_run() : gather();
   tick();
   return answer_;
 }
@@ -131,8 +136,11 @@ void trainer_state::take_beat(const node_beat& beat) {
 void trainer_state::tick() {
   after(tick_interval, [this] { tick(); });
   const auto now = clock::now();
-  nodes_->on_tick(now);
+  // Which nodes there are to ask is not known before.
+  if (!is<trainer_phase::looking>())
+    nodes_->on_tick(now);
   place_first();
+  decide_takeover();
   if (!coordinator_ || is_concluding())
     return;
   act(coordinator_->on_tick(now));
@@ -166,7 +174,8 @@ caf::result<void> trainer_state::ready(const worker_ready& message, const worker
     return to_caf({errc::stale_generation,
                    fmt::format("worker {} has been given up: the run goes on without it", message.worker)});
   workers_.on_joined(message.worker, worker);
-  if (coordinator_->has_joined(message.worker))
+  // One that was taken over says here for the first time what it is.
+  if (coordinator_->has_joined(message.worker) && record_[message.worker].pid != 0)
     return caf::unit;
   record_.on_joined(message);
   if (metadata_.numerics.empty())
@@ -308,10 +317,13 @@ caf::result<void> trainer_state::grant(actors::run_actions (run_coordinator::*de
   return do_or_refuse(((*coordinator_).*decide)());
 }
 
-caf::result<void> trainer_state::do_or_refuse(const actors::run_actions& actions) {
-  act(actions);
+caf::result<void> trainer_state::do_or_refuse(actors::run_actions actions) {
+  auto refusal = std::optional<std::string>{};
   if (actions.size() == 1 && std::holds_alternative<warn>(actions.front().what))
-    return to_caf({errc::invalid_argument, actions.front().why});
+    refusal = actions.front().why;
+  act(std::move(actions));
+  if (refusal)
+    return to_caf({errc::invalid_argument, std::move(*refusal)});
   return caf::unit;
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include "orderly_end.hpp"
+#include "trainer/control_journal.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/run_files.hpp"
 #include "trainer/run_nodes.hpp"
 #include "trainer/run_workers.hpp"
 #include <troupe/actors/decisions/hang.hpp>
+#include <troupe/actors/decisions/journal_gate.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/run_coordinator.hpp>
 #include <troupe/actors/decisions/run_layout.hpp>
@@ -32,6 +34,22 @@ namespace troupe::actors {
 namespace trainer_phase {
 
 struct idle {};
+
+/// A run is looked for that a driver before this one has left.
+struct looking {};
+
+/// There is one. Its nodes are asked for its workers.
+struct claiming_workers {
+  /// With nodes as indices into the roster.
+  run_journal journal;
+  std::chrono::steady_clock::time_point since;
+  /// The nodes that may have workers of it, and have not answered.
+  std::set<std::uint32_t> awaited;
+  /// By node.
+  std::map<std::uint32_t, std::vector<worker_beat>> living = {};
+  /// The last notice about what is missing.
+  std::string announced = {};
+};
 
 /// It waits until enough nodes have made an offer.
 struct gathering {
@@ -74,7 +92,8 @@ struct concluding {};
 /// other. The decisions are the `run_coordinator`'s; the conversations with nodes are in `run_nodes`, those with
 /// workers in `run_workers`. No handler waits for anything; `let_go`
 /// waits for the run's files. Its functions are in trainer.cpp (messages from outside),
-/// starting.cpp (on which nodes the run starts, first and again) and actions.cpp (what the coordinator wants done).
+/// takeover.cpp (the run of a driver that has ended, and the journal for the next), starting.cpp (on which nodes the
+/// run starts, first and again) and actions.cpp (what the coordinator wants done).
 class trainer_state : public orderly_end<trainer_base>, private node_events {
  public:
   trainer_state(caf::actor_config& cfg, std::string function, trainer_config config, trainer_services services);
@@ -139,7 +158,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   caf::result<void> resize(const resize_request& request);
   caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
   /// Whoever asked gets what the coordinator only warns of as an error, too.
-  caf::result<void> do_or_refuse(const actors::run_actions& actions);
+  caf::result<void> do_or_refuse(actors::run_actions actions);
   caf::result<void> ready(const worker_ready& message, const worker_actor& worker);
   caf::result<plan_accepted> agree(const run_plan& plan);
   caf::result<next_generation> report(const regroup_report& message);
@@ -159,6 +178,25 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void ask_what_they_do(std::optional<worker_id> one);
   void conclude_run(run_status status, error reason);
   void deliver(const run_result& result);
+
+  // takeover.cpp
+  [[nodiscard]] bool keeps_journal() const;
+  void look_for_run();
+  void gather();
+  void claim_workers(directory_taken_over& found);
+  void on_node_claimed(std::uint32_t node, const std::vector<worker_beat>& living) override;
+  /// Once it is known whether workers live.
+  void decide_takeover();
+  void take_over();
+  void begin_anew();
+  /// Those who were members and do not live have ended while there was no driver.
+  void end_missing(std::uint32_t node, const std::vector<worker_beat>& living);
+  void on_superseded() override;
+  /// Starts writing what the journal has to say.
+  void write_journal();
+  [[nodiscard]] run_journal journal_of(control_state state) const;
+  /// What nodes get that open the run.
+  [[nodiscard]] run_nodes::opening opening() const;
 
   // starting.cpp
   void on_node_answered() override { place_first(); }
@@ -195,8 +233,11 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void place_again();
 
   // actions.cpp
-  void act(const actors::run_actions& actions);
-  void carry_out(const begin_all&, const std::string&);
+  /// Carries them out when the journal says what they lead to.
+  void act(actors::run_actions actions);
+  void carry_out_what_is_kept();
+  void carry_out(const actors::run_actions& actions);
+  void carry_out(const begin_all& x, const std::string&);
   void carry_out(const begin_joiner& x, const std::string&);
   void carry_out(const accept_plans& x, const std::string&);
   void carry_out(const accept_plan_of& x, const std::string&);
@@ -221,8 +262,9 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   [[nodiscard]] begin_training begin_message_for(worker_id worker) const;
   void begin_all_workers();
   void leave_nodes_that_go_away();
-  void begin_joiner_of(worker_id worker);
-  void accept(const run_plan& plan);
+  void begin_joiner_of(const begin_joiner& joiner);
+  void accept(const run_plan& plan, generation_id generation);
+  void set_plan(const run_plan& plan);
   void form(const form_generation& next);
   void stage(const stage_joiners& group);
   void add(generation_record record);
@@ -244,9 +286,10 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   worker_range wanted_workers_;
   /// Workers prove that they know it.
   std::string secret_;
-  std::variant<trainer_phase::idle, trainer_phase::gathering, trainer_phase::claiming, trainer_phase::opening,
-               trainer_phase::running, trainer_phase::finding_state, trainer_phase::awaiting_capacity,
-               trainer_phase::concluding>
+  run_claim claim_;
+  std::variant<trainer_phase::idle, trainer_phase::looking, trainer_phase::claiming_workers, trainer_phase::gathering,
+               trainer_phase::claiming, trainer_phase::opening, trainer_phase::running, trainer_phase::finding_state,
+               trainer_phase::awaiting_capacity, trainer_phase::concluding>
       phase_;
   std::vector<run_observer> observers_;
   caf::typed_response_promise<run_result> answer_;
@@ -260,6 +303,9 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   starting_state state_;
   run_layout layout_;
   std::optional<run_coordinator> coordinator_;
+  journal_gate gate_;
+  /// Why the journal could not be written last; empty if it could.
+  std::string journal_problem_;
   hang_watch hangs_;
 };
 

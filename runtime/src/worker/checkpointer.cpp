@@ -40,7 +40,8 @@ std::filesystem::path checkpointer::directory() const {
 
 snapshot_writer::destination checkpointer::destination() {
   return {[this](const staged_part& part, const std::stop_token& stop) {
-            return part_stream_ ? part_stream_->put(part, stop) : write_to_directory(part, stop);
+            const auto to = streamed_.lock()->to;
+            return to ? to->put(part, stop) : write_to_directory(part, stop);
           },
           [this](const checkpoint_part& part) {
             // A run that is resumed from here keeps the history up to here: the driver has to have it before the
@@ -67,21 +68,25 @@ void checkpointer::choose_sync(const group_place& place) {
   const auto& how = begin_.checkpoints;
   if (how.sync == checkpoint_sync::shared || (how.sync == checkpoint_sync::automatic && sees_storage(place)))
     return;
-  if (how.part_stream.empty())
+  if (place.part_stream.empty())
     throw exception{errc::unreachable,
                     fmt::format("this worker cannot reach the driver's {}: no such directory is shared, and the driver "
                                 "accepts no streamed parts",
                                 directory().string())};
-  part_stream_ = value_or_throw(link_.open_part_stream(how.part_stream));
+  stream_to(place.part_stream);
   if (how.sync == checkpoint_sync::automatic)
     std::fprintf(stderr, "does not see the driver's %s: checkpoints are streamed to %s\n",
-                 begin_.settings.directory.c_str(), how.part_stream.c_str());
+                 begin_.settings.directory.c_str(), place.part_stream.c_str());
+}
+
+void checkpointer::stream_to(const std::string& address) {
+  *streamed_.lock() = {address, value_or_throw(link_.open_part_stream(address))};
 }
 
 /// Each reads what the other has written: a directory of the same name may be another one.
 bool checkpointer::sees_storage(const group_place& place) {
   // All on one machine.
-  if (begin_.checkpoints.part_stream.empty() && (place.host_address.empty() || place.host_address == "127.0.0.1"))
+  if (place.part_stream.empty() && (place.host_address.empty() || place.host_address == "127.0.0.1"))
     return true;
   auto scope = activity::scope{activity_, activity_kind::control};
   auto nonce = serialization::random_hex(16);
@@ -109,9 +114,9 @@ std::optional<step_id> checkpointer::restore() {
   auto step_of = [&](const serialization::manifest& content) {
     return resume.restore_step ? std::optional{content.step} : std::nullopt;
   };
-  if (part_stream_) {
+  if (const auto address = streamed_.lock()->address; !address.empty()) {
     // A connection of its own: the writer's thread has the other.
-    auto stream = value_or_throw(link_.open_part_stream(begin_.checkpoints.part_stream));
+    auto stream = value_or_throw(link_.open_part_stream(address));
     auto source = value_or_throw(stream->open_source());
     const auto step = step_of(source->content());
     state_.restore_from(std::move(source), resume.load);
@@ -125,6 +130,10 @@ std::optional<step_id> checkpointer::restore() {
 }
 
 void checkpointer::prepare(const group_place& place) {
+  // A driver that was started again listens elsewhere.
+  if (const auto now = streamed_.lock()->address;
+      !now.empty() && !place.part_stream.empty() && now != place.part_stream)
+    stream_to(place.part_stream);
   auto plan = serialization::plan_chunks(state_.specs(), place.world_size);
   snapshots_.prepare(share_bytes(plan, place.rank.value), state_.distant_memory());
 }
@@ -228,8 +237,8 @@ expected<void> checkpointer::save_last_copy(quiescence_gate& gate, const group_p
     value_or_throw(memory.reserve(size));
     copy_share(plan, 0, state_, memory.bytes().first(size));
     // The snapshot writer's thread has its own, and may be busy.
-    if (part_stream_) {
-      const auto stream = value_or_throw(link_.open_part_stream(begin_.checkpoints.part_stream));
+    if (const auto address = streamed_.lock()->address; !address.empty()) {
+      const auto stream = value_or_throw(link_.open_part_stream(address));
       part.report = value_or_throw(stream->put({part, plan, memory.bytes().first(size)}, {}));
     } else {
       const auto name = serialization::temporary_name(part.step, part.generation, part.attempt);

@@ -2,6 +2,7 @@
 
 #include "worker/activity.hpp"
 #include "worker/driver_client.hpp"
+#include "worker/guarded.hpp"
 #include "worker/metrics_pusher.hpp"
 #include "worker/quiescence_gate.hpp"
 #include "worker/snapshot_writer.hpp"
@@ -18,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <stop_token>
+#include <string>
 
 namespace troupe::runtime {
 
@@ -71,6 +73,7 @@ class checkpointer {
   [[nodiscard]] snapshot_writer::destination destination();
   [[nodiscard]] expected<serialization::part_report> write_to_directory(const staged_part& part,
                                                                         const std::stop_token& stop);
+  void stream_to(const std::string& address);
   [[nodiscard]] bool sees_storage(const group_place& place);
   [[nodiscard]] bool tracks_nothing() const;
   [[nodiscard]] checkpoint_part describe_part(step_id step, const group_place& place) const;
@@ -84,8 +87,13 @@ class checkpointer {
   activity& activity_;
   actors::checkpoint_agreement agreement_;
   metric_map last_metrics_;
-  /// Set where parts are streamed: used by the snapshot writer's thread.
-  std::shared_ptr<part_stream> part_stream_;
+  /// Empty where parts are written to the directory.
+  struct streaming {
+    std::string address;
+    std::shared_ptr<part_stream> to;
+  };
+  /// Also used by the snapshot writer's thread.
+  guarded<streaming> streamed_;
   /// Used by the same thread.
   serialization::reusing_writer part_writer_;
   /// Ends, with its thread, before what its thread uses.

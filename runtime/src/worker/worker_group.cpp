@@ -217,7 +217,7 @@ void worker_group::give_up(const error& reason) noexcept {
 
 void worker_group::abort(generation_id generation, const error& reason) {
   auto lock = std::lock_guard{mutex_};
-  if (generation != generation_)
+  if (generation < generation_)
     return;
   if (!aborted_)
     aborted_ = reason;

@@ -88,7 +88,8 @@ class worker_group {
   /// Ends what is under way in the groups of this generation.
   void give_up(const error& reason) noexcept;
 
-  /// Makes pending and later operations of this generation fail, formed or not. Of another one: without effect.
+  /// Makes pending and later operations of this generation fail, or of an earlier one, fail, formed or not. A later
+  /// generation is not touched.
   void abort(generation_id generation, const error& reason);
   /// What the group does and which ranks it waits for, for people.
   [[nodiscard]] std::string describe();

@@ -179,7 +179,7 @@ struct failure_config {
   /// latest checkpoint.
   std::chrono::milliseconds unreachable_after{300'000};
   /// How long workers live on when their node has lost its connection to the driver. 0: they end at once.
-  std::chrono::milliseconds driver_grace{10'000};
+  std::chrono::milliseconds driver_grace{60'000};
   hang_mode hang = hang_mode::replace;
   /// A rank whose training thread makes no progress for this long is reported. `train_context::heartbeat` counts as
   /// progress, also before the first loop.

@@ -58,12 +58,14 @@ enum class errc : std::uint8_t {
   device_error = 21,
   /// A host answers, and nobody listens at the port: check the port, and start caf-node there.
   connection_refused = 22,
+  /// Another driver has taken the run over: this one ends, and leaves the workers alone.
+  superseded = 23,
 };
 
 /// The enumerator's name.
 [[nodiscard]] std::string_view to_string(errc code) noexcept;
 
-TROUPE_INSPECT_ENUM(errc, none, connection_refused)
+TROUPE_INSPECT_ENUM(errc, none, superseded)
 
 /// An expected error as a value: a code to react to, and a message that says what, where, and what to do about it.
 struct error {

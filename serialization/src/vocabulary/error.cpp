@@ -54,6 +54,8 @@ std::string_view to_string(errc code) noexcept {
     return "device_error";
   case errc::connection_refused:
     return "connection_refused";
+  case errc::superseded:
+    return "superseded";
   }
   return "unknown";
 }

@@ -89,6 +89,7 @@ TEST_CASE("a fault that is undone lasts as long as its kind allows, and a kill i
       break;
     case fault_kind::kill_node:
     case fault_kind::fill_disk:
+    case fault_kind::restart_driver:
       CHECK(fault.lasts >= 500ms);
       CHECK(fault.lasts <= 3s);
       break;

@@ -57,7 +57,9 @@ using run_control = caf::typed_actor<
     // A node lives, and what its workers do. Pushed.
     caf::result<void>(node_beat),
     // A node is going away. Idempotent.
-    caf::result<void>(node_leaving)>;
+    caf::result<void>(node_leaving),
+    // Another driver has the run now: this one ends, and leaves the workers alone. From a node. Pushed.
+    caf::result<void>(run_superseded)>;
 
 /// Forms the communicators of a run. Owned by the trainer.
 using collectives_actor = caf::typed_actor<
@@ -113,9 +115,11 @@ using node_actor = caf::typed_actor<
     // behind `run_control`, after the run's grace period if the connection to it is lost. Fails with `errc::not_found`
     // or `errc::program_mismatch`. Idempotent for the same run.
     caf::result<run_opened>(open_run, run_control, collectives_actor, checkpoint_store),
-    // The driver is back, with these handles, which the run's workers are told. What it has missed is sent again. See
-    // `adopt_run`.
-    caf::result<run_opened>(adopt_run, run_control, collectives_actor, checkpoint_store),
+    // Another driver takes the run over, and is told what lives here. See `claim_run`.
+    caf::result<run_claimed>(claim_run),
+    // The driver is back, with these handles, which the run's workers are told. What it has
+    // missed is sent again. See `adopt_run`.
+    caf::result<run_claimed>(adopt_run, run_control, collectives_actor, checkpoint_store),
     // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run
     // and `errc::already_exists` for a worker that was started before. Not idempotent.
     caf::result<workers_started>(start_workers),

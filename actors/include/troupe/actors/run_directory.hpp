@@ -3,6 +3,7 @@
 #include <troupe/actors/decisions/run_coordinator.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/result.hpp>
 #include <troupe/serialization/checkpoint/manifest.hpp>
 #include <troupe/serialization/files/line_file.hpp>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,9 @@ class run_directory {
   run_directory& operator=(run_directory&& other) noexcept;
   ~run_directory();
 
+  /// Where a run of this name is, as an absolute path.
+  [[nodiscard]] static std::filesystem::path path_of(const run_config& config);
+
   [[nodiscard]] const std::filesystem::path& root() const noexcept { return root_; }
   [[nodiscard]] std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
 
@@ -44,11 +49,15 @@ class run_directory {
   [[nodiscard]] expected<void> write_run(const nlohmann::json& description) const;
   [[nodiscard]] expected<void> write_result(const run_result& result) const;
 
+  /// Goes on with the files of a driver that has ended. Workers and nodes may send once more what that one has written:
+  /// of the next that each sends, what is there already is left out.
+  void continue_files();
+
   /// Appends to metrics.jsonl and ledger.jsonl. Lines that a full disk does not take are kept, up to a limit, and tried
   /// again with the next. Fails with `errc::io_error` while there are any.
   [[nodiscard]] expected<void> append(const metrics_batch& batch, std::uint32_t pid);
   /// Appends to the worker's log. What a full disk does not take is lost: fails with `errc::io_error`.
-  [[nodiscard]] expected<void> append_output(const worker_output& output) const;
+  [[nodiscard]] expected<void> append_output(const worker_output& output);
 
   /// How many lines of metrics and ledger were dropped since this was asked last.
   [[nodiscard]] std::uint64_t take_dropped() noexcept;
@@ -60,6 +69,14 @@ class run_directory {
   int lock_ = -1;
   serialization::line_file metrics_{{}};
   serialization::line_file ledger_{{}};
+
+  /// What another driver has written last, by digest, and whose lines have been compared with it.
+  struct earlier_lines {
+    std::set<std::uint64_t> digests;
+    std::set<worker_id> compared;
+    std::set<worker_id> compared_output;
+  };
+  std::optional<earlier_lines> earlier_;
 };
 
 /// What a run is, as far as its result depends on it.
@@ -70,7 +87,14 @@ struct run_identity {
   std::uint32_t tree_version = 0;
   /// JSON text with sorted keys.
   std::string configuration;
+
+  bool operator==(const run_identity&) const = default;
 };
+
+TROUPE_INSPECT(run_identity, build_id, seed, shards, tree_version, configuration)
+
+/// Whether the workers of a run are those of this program. Fails with `errc::mismatch`, naming every difference. Pure.
+[[nodiscard]] expected<void> compare_with_journal(const run_identity& now, const run_identity& then);
 
 /// Whether a run may go on from a checkpoint. Fails with `errc::mismatch`, naming every difference. Pure.
 [[nodiscard]] expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then);

@@ -82,13 +82,11 @@ struct checkpoint_settings {
   checkpoint_sync sync = checkpoint_sync::automatic;
   /// Do not write chunks again that have not changed since the last checkpoint.
   bool reuse_unchanged = true;
-  /// `HOST:PORT` at which the driver accepts streamed parts; empty if it accepts none.
-  std::string part_stream;
 
   bool operator==(const checkpoint_settings&) const = default;
 };
 
-TROUPE_INSPECT(checkpoint_settings, every_steps, max_in_flight, sync, reuse_unchanged, part_stream)
+TROUPE_INSPECT(checkpoint_settings, every_steps, max_in_flight, sync, reuse_unchanged)
 
 /// What the worker computes on.
 struct device_settings {

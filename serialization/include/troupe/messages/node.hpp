@@ -23,7 +23,7 @@ struct offer_request {
   run_id run;
   std::uint32_t protocol = protocol_version;
   /// As in `open_run`. What a run in the same directory has, whose driver is gone, is offered, too.
-  std::string directory;
+  std::string directory = {};
 
   bool operator==(const offer_request&) const = default;
 };
@@ -44,6 +44,17 @@ struct node_offer {
 
 TROUPE_INSPECT(node_offer, host, address, pid, free)
 
+/// Which of several drivers has a run: the one with the greatest claim. A driver that is started again takes a greater
+/// one than the last, and a random tag tells two apart that do so at once.
+struct run_claim {
+  std::uint64_t number = 1;
+  std::string tag;
+
+  auto operator<=>(const run_claim&) const = default;
+};
+
+TROUPE_INSPECT(run_claim, number, tag)
+
 /// Prepares a node for a run: the node opens the program and keeps it open. Sent once per run and node, with the actor
 /// handles that the run's workers need. Answered by `run_opened`; fails with `errc::program_mismatch` or
 /// `errc::not_found`.
@@ -62,25 +73,40 @@ struct open_run {
   /// The driver's host and the run's directory there, which one driver at a time holds: a run in it whose driver is
   /// gone ends before this one begins.
   std::string directory;
+  run_claim claim = {};
 
   bool operator==(const open_run&) const = default;
 };
 
 TROUPE_INSPECT(open_run, run, run_name, program_path, build_id, secret, heartbeat_timeout_ms, driver_grace_ms,
-               directory)
+               directory, claim)
 
-/// The driver of a run has lost its connection to a node, and has a new one. Sent with the actor handles that the run's
-/// workers need from now on. Answered by `run_opened`; fails with `errc::stale_generation` if nothing of the run is
-/// left here, and `errc::wrong_secret`. Idempotent.
+/// A driver that was started again takes a run over. What workers say waits for its `adopt_run`. Answered by
+/// `run_claimed`; fails with `errc::stale_generation` if nothing of the run is left here, with `errc::superseded` if a
+/// driver with a greater claim has it, and with `errc::wrong_secret`. Idempotent.
+struct claim_run {
+  run_id run;
+  /// As in `open_run`.
+  std::string secret;
+  run_claim claim = {};
+
+  bool operator==(const claim_run&) const = default;
+};
+
+TROUPE_INSPECT(claim_run, run, secret, claim)
+
+/// The driver of a run has a new connection to a node. Sent with the actor handles that the run's workers need from now
+/// on. Answered by `run_claimed`; fails as `claim_run` does. Idempotent.
 struct adopt_run {
   run_id run;
   /// As in `open_run`.
   std::string secret;
+  run_claim claim = {};
 
   bool operator==(const adopt_run&) const = default;
 };
 
-TROUPE_INSPECT(adopt_run, run, secret)
+TROUPE_INSPECT(adopt_run, run, secret, claim)
 
 /// The node has the program open.
 struct run_opened {
@@ -106,16 +132,18 @@ struct worker_launch {
 
 TROUPE_INSPECT(worker_launch, worker, environment, gpus)
 
-/// Starts worker processes. Answered by `workers_started` once each executes the program. Not idempotent.
+/// Starts worker processes. Answered by `workers_started` once each executes the program. Fails with
+/// `errc::superseded`, as do `end_run` and `kill_worker`, if a driver with a greater claim has the run. Not idempotent.
 struct start_workers {
   run_id run;
   std::vector<std::string> arguments;
   std::vector<worker_launch> workers;
+  run_claim claim = {};
 
   bool operator==(const start_workers&) const = default;
 };
 
-TROUPE_INSPECT(start_workers, run, arguments, workers)
+TROUPE_INSPECT(start_workers, run, arguments, workers, claim)
 
 /// The process ids, in the order of `start_workers::workers`.
 struct workers_started {
@@ -130,11 +158,12 @@ TROUPE_INSPECT(workers_started, run, pids)
 /// Kills a run's remaining workers on this node and forgets the run. Answered when none is left. Idempotent.
 struct end_run {
   run_id run;
+  run_claim claim = {};
 
   bool operator==(const end_run&) const = default;
 };
 
-TROUPE_INSPECT(end_run, run)
+TROUPE_INSPECT(end_run, run, claim)
 
 /// Kills one worker that is fenced or no longer needed. `worker_ended` reports its end. Idempotent.
 struct kill_worker {
@@ -142,11 +171,12 @@ struct kill_worker {
   worker_id worker;
   /// For the log, and for `worker_ended`.
   std::string reason;
+  run_claim claim = {};
 
   bool operator==(const kill_worker&) const = default;
 };
 
-TROUPE_INSPECT(kill_worker, run, worker, reason)
+TROUPE_INSPECT(kill_worker, run, worker, reason, claim)
 
 /// Starts a worker process's handshake with its node. Answered by `join_challenge`; fails with `errc::stale_generation`
 /// if the node has no such run or did not start that worker.
@@ -223,6 +253,26 @@ struct node_beat {
 };
 
 TROUPE_INSPECT(node_beat, run, workers)
+
+/// Another driver has taken the run over. From a node to the driver that had it. Never answered.
+struct run_superseded {
+  run_id run;
+
+  bool operator==(const run_superseded&) const = default;
+};
+
+TROUPE_INSPECT(run_superseded, run)
+
+/// The run is this driver's, and so are the processes that live here.
+struct run_claimed {
+  run_id run;
+  /// One for each process that was started and has not ended, with the last heartbeat of those that have joined.
+  std::vector<worker_beat> workers;
+
+  bool operator==(const run_claimed&) const = default;
+};
+
+TROUPE_INSPECT(run_claimed, run, workers)
 
 /// A node is about to shut down: its workers must be replaced or drained within the grace period.
 struct node_leaving {

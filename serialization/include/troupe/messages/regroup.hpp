@@ -47,12 +47,14 @@ struct group_place {
   std::string data_address;
   /// The address at which other hosts reach it.
   std::string host_address;
+  /// `HOST:PORT` at which the driver accepts streamed checkpoint parts; empty if it accepts none.
+  std::string part_stream;
 
   bool operator==(const group_place&) const = default;
 };
 
 TROUPE_INSPECT(group_place, generation, attempt, reason, rank, world_size, local_rank, local_world_size, node_rank,
-               ownership, transport, nodes, data_address, host_address)
+               ownership, transport, nodes, data_address, host_address, part_stream)
 
 /// How far a worker with the run's state is.
 struct worker_progress {

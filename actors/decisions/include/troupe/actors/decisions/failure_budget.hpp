@@ -8,6 +8,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace troupe::actors {
 
@@ -22,6 +23,7 @@ class failure_budget {
   [[nodiscard]] bool holds(run_time now);
   /// Whether the run may survive anything at all.
   [[nodiscard]] bool survives_failures() const noexcept { return most_ > 0; }
+  [[nodiscard]] std::vector<run_time> recent() const { return {recent_.begin(), recent_.end()}; }
   /// Why the last failure is one too many, for people.
   [[nodiscard]] std::string describe_excess() const;
 

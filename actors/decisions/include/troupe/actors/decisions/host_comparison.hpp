@@ -31,18 +31,18 @@ class host_comparison {
 
   explicit host_comparison(settings how) : how_(std::move(how)) {}
 
-  /// Why this worker cannot be admitted; nothing where it can. `from_checkpoint` is the fingerprint of the checkpoint
-  /// that the run goes on from; without one, the worker is compared with the first of `workers` that was admitted.
+  /// Why this worker cannot be admitted; nothing where it can. `of_run` is the fingerprint of the checkpoint that the
+  /// run goes on from, or of a driver's workers before; without one, the worker is compared with the first of `workers`
+  /// that was admitted.
   [[nodiscard]] std::optional<refusal> refuse(const worker_record& who, const worker_ready& message,
-                                              const worker_table& workers, const std::string& from_checkpoint);
+                                              const worker_table& workers, const std::string& of_run);
 
   /// False once workers of different hosts were admitted because the configuration allows it.
   [[nodiscard]] bool is_exact() const noexcept { return !allowed_difference_; }
 
  private:
   [[nodiscard]] std::optional<error> find_difference(const worker_record& who, const worker_ready& message,
-                                                     const worker_table& workers,
-                                                     const std::string& from_checkpoint) const;
+                                                     const worker_table& workers, const std::string& of_run) const;
 
   settings how_;
   std::optional<error> allowed_difference_;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,6 +81,9 @@ class node_roster {
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(nodes_.size()); }
   [[nodiscard]] known_node& operator[](std::uint32_t index) { return nodes_[index]; }
   [[nodiscard]] const known_node& operator[](std::uint32_t index) const { return nodes_[index]; }
+
+  /// The node that is configured so; nothing if there is none.
+  [[nodiscard]] std::optional<std::uint32_t> find(const std::string& address) const;
 
   /// The nodes in this state, as indices.
   [[nodiscard]] std::vector<std::uint32_t> in_state(node_state state) const;

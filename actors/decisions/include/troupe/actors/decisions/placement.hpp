@@ -2,6 +2,7 @@
 
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/messages/node.hpp>
 
 #include <cstdint>
@@ -22,6 +23,8 @@ struct worker_place {
 
   bool operator==(const worker_place&) const = default;
 };
+
+TROUPE_INSPECT(worker_place, worker, rank, node, local_rank, local_world_size)
 
 /// Where all workers go, and a warning for users.
 struct placement_decision {

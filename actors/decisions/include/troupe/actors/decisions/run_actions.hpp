@@ -16,23 +16,28 @@
 #include <variant>
 #include <vector>
 
-/// What `run_coordinator` wants done: the trainer carries it out.
+/// What `run_coordinator` wants done: the trainer carries it out, in order, perhaps later. What belongs to a generation
+/// says to which.
 namespace troupe::actors {
 
-/// All workers are ready: send each its `begin_training`.
+/// All workers of this attempt are ready: send each its `begin_training`, unless another attempt has begun since.
 struct begin_all {
+  std::uint32_t attempt = 1;
   bool operator==(const begin_all&) const = default;
 };
 
 /// A joiner is ready: send it its `begin_training`, without a place.
 struct begin_joiner {
   worker_id worker;
+  /// Of the loops whose plans are accepted.
+  std::vector<std::vector<std::vector<double>>> evaluations;
   bool operator==(const begin_joiner&) const = default;
 };
 
 /// All plans agree: answer them.
 struct accept_plans {
   run_plan plan;
+  generation_id generation;
   bool operator==(const accept_plans&) const = default;
 };
 
@@ -74,6 +79,7 @@ struct stage_joiners {
   bool across_nodes = false;
   /// The joiners to answer, by rank.
   std::map<rank_id, worker_id> told;
+  generation_id generation;
   bool operator==(const stage_joiners&) const = default;
 };
 
@@ -88,6 +94,7 @@ struct skip_loop {
 /// A joiner has left a staging group: fail the waits of its other members.
 struct end_staging {
   std::uint64_t number = 0;
+  generation_id generation;
   bool operator==(const end_staging&) const = default;
 };
 
@@ -100,6 +107,7 @@ struct abort_all {
 /// A member is lost and the others go on: make their collective operations fail, so that they report.
 struct abort_generation {
   error reason;
+  generation_id generation;
   bool operator==(const abort_generation&) const = default;
 };
 
@@ -133,7 +141,8 @@ struct form_generation {
   bool operator==(const form_generation&) const = default;
 };
 
-/// Start up to this many more workers where there is capacity, and report them with `on_started`.
+/// Start up to this many more workers where there is capacity, but no more than `run_coordinator::missing`, and report
+/// them with `on_started`.
 struct start_more {
   std::uint32_t count = 0;
   bool operator==(const start_more&) const = default;

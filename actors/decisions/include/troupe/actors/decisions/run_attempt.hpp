@@ -2,6 +2,7 @@
 
 #include <troupe/actors/decisions/accepted_plans.hpp>
 #include <troupe/actors/decisions/attempt_state.hpp>
+#include <troupe/actors/decisions/control_state.hpp>
 #include <troupe/actors/decisions/failure_budget.hpp>
 #include <troupe/actors/decisions/generation_forming.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,6 +39,8 @@ class run_attempt {
   };
 
   run_attempt(settings config, run_course course, step_id first_step);
+  /// The attempt that another driver had: its members train, as far as is known.
+  run_attempt(settings config, run_course course, const control_state& from, run_time now);
 
   /// The attempt after this one, with the next generation. It has no workers before `begin_at` and `on_started`.
   [[nodiscard]] run_attempt next() const;
@@ -49,6 +53,8 @@ class run_attempt {
   }
 
   [[nodiscard]] const settings& config() const noexcept { return config_; }
+  /// What has to be known to go on with it in another process.
+  [[nodiscard]] control_state state_to_keep() const;
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
   [[nodiscard]] generation_id generation() const noexcept { return generation_; }
   [[nodiscard]] const attempt_state& state() const noexcept { return state_; }
@@ -62,11 +68,26 @@ class run_attempt {
   [[nodiscard]] worker_table& workers() noexcept { return workers_; }
   [[nodiscard]] const worker_table& workers() const noexcept { return workers_; }
   [[nodiscard]] const accepted_plans& plans() const noexcept { return plans_; }
+  /// Whether a member may report that this generation is over. Another driver may have formed later ones, and told some
+  /// of its members.
+  [[nodiscard]] bool takes_report_of(generation_id generation) const noexcept {
+    return generation == generation_ || is_inherited();
+  }
+  /// Whether another driver has formed the generation, or may have begun to.
+  [[nodiscard]] bool is_inherited() const noexcept { return !has_formed_; }
+  /// Whether another driver has accepted the plan of this loop.
+  [[nodiscard]] bool has_inherited_plan(std::uint32_t loop) const noexcept { return loop < inherited_plans_; }
   /// The furthest step that any worker has applied.
   [[nodiscard]] step_id furthest() const noexcept { return furthest_; }
   void note_progress(worker_record& who, step_id step);
+  /// This worker is admitted.
+  void note_numerics(worker_record& who, const std::string& numerics);
+  /// As in `control_state`.
+  [[nodiscard]] const std::string& numerics() const noexcept { return numerics_; }
 
   void on_started(const std::vector<worker_place>& places, run_time now);
+  /// A process of the driver before this one that had no place in the generation.
+  [[nodiscard]] run_action dismiss_survivor(const worker_place& place, run_time now);
   /// A worker that may join is ready.
   [[nodiscard]] run_actions on_ready(worker_record& who);
   /// All members have this plan.
@@ -85,6 +106,8 @@ class run_attempt {
   /// A joiner has ended or is given up. `before` is where it stood, `cause` counts against the joiners' budget.
   [[nodiscard]] run_actions drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
                                         const error& reason);
+  /// How many workers are to be started.
+  [[nodiscard]] std::uint32_t missing() const;
   [[nodiscard]] run_actions replace_missing() const;
   [[nodiscard]] run_actions on_capacity();
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
@@ -100,6 +123,8 @@ class run_attempt {
 
  private:
   run_action command(decltype(control_command::what) what, std::string why);
+  /// A generation with these members begins.
+  void note_formed(const std::vector<worker_place>& places, std::uint64_t commands_agreed);
   run_actions begin();
   run_actions prepare(worker_record& who);
   run_actions dismiss(worker_record& who, const std::string& reason, const std::string& why);
@@ -128,6 +153,14 @@ class run_attempt {
   joiner_budget joiner_budget_;
   /// The number of the last command.
   std::uint64_t commands_ = 0;
+  /// As in `control_state`.
+  std::vector<control_command> unsettled_;
+  std::string numerics_;
+  std::vector<formed_member> formed_;
+  /// How many plans another driver has accepted.
+  std::size_t inherited_plans_ = 0;
+  /// Whether the generation was formed here.
+  bool has_formed_ = true;
   staging_groups staging_;
   step_id began_at_;
   step_id furthest_;

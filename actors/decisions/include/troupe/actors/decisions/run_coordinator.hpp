@@ -78,6 +78,13 @@ class run_coordinator {
   using time = run_time;
 
   explicit run_coordinator(const settings& config);
+  /// Goes on with a run whose driver has ended: `config.places` and `config.first_step` are not used. `failures` are
+  /// those before that count. The first event is `on_adopted`.
+  run_coordinator(const settings& config, const control_state& from, const std::vector<time>& failures, time now);
+
+  /// The members are asked where they are, and form the next generation. `others` are processes that live and had no
+  /// place: they end.
+  [[nodiscard]] run_actions on_adopted(const std::vector<worker_place>& others, time now);
 
   /// A process has joined.
   [[nodiscard]] run_actions on_ready(const worker_ready& message);
@@ -141,6 +148,10 @@ class run_coordinator {
     const auto& end = attempt_.course().end;
     return end ? end->step : first_step_;
   }
+  /// What has to be in the run's journal before what was decided last takes effect.
+  [[nodiscard]] control_state state_to_keep() const { return attempt_.state_to_keep(); }
+  /// The failures that count, for the same.
+  [[nodiscard]] std::vector<time> recent_failures() const { return budget_.recent(); }
   [[nodiscard]] bool exact_hosts() const noexcept { return hosts_.is_exact(); }
   /// The generation that was formed last, from 1.
   [[nodiscard]] generation_id generation() const noexcept { return attempt_.generation(); }
@@ -171,6 +182,8 @@ class run_coordinator {
   [[nodiscard]] bool follows(worker_id worker) const {
     return attempt_.workers().stands_as<standing::following>(worker);
   }
+  /// How many workers are missing that `start_more` has asked for.
+  [[nodiscard]] std::uint32_t missing() const { return is<run_phase::running>() ? attempt_.missing() : 0; }
   /// The furthest step that anybody has applied.
   [[nodiscard]] step_id furthest() const noexcept { return attempt_.furthest(); }
   /// Where processes are that were started and have not ended.
@@ -208,6 +221,7 @@ class run_coordinator {
 
   run_actions settle(run_actions actions);
   run_actions with_replacement(run_actions actions);
+  run_actions on_plan_of_inherited(worker_record& who, const run_plan& message);
   run_actions on_plan_of_joiner(worker_record& who, const run_plan& message);
   run_actions judge_unreachable(time now);
   run_actions give_up_overdue_joiners(time now);

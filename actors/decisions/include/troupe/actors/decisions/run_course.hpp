@@ -2,6 +2,7 @@
 
 #include <troupe/actors/decisions/run_end.hpp>
 #include <troupe/config.hpp>
+#include <troupe/inspect.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -30,5 +31,7 @@ struct run_course {
 
   [[nodiscard]] bool is_ending() const noexcept { return asked == request::stop || end; }
 };
+
+TROUPE_INSPECT_ENUM(run_course::request, none, stop)
 
 } // namespace troupe::actors

@@ -50,8 +50,7 @@ class run_layout {
                                      const std::string& reason) const;
 
   /// What the members of a new generation are told, by rank.
-  [[nodiscard]] std::vector<std::pair<worker_id, member_place>>
-  member_places(const form_generation& next, generation_id generation, std::uint32_t attempt) const;
+  [[nodiscard]] std::vector<std::pair<worker_id, member_place>> member_places(const form_generation& next) const;
 
  private:
   std::uint32_t shards_ = 1;

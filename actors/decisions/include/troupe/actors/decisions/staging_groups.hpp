@@ -19,7 +19,7 @@ class staging_groups {
 
   /// Puts `joiners`, who wait, into a new group with all active workers. `number` is that of the command that tells the
   /// members.
-  [[nodiscard]] stage_joiners open(std::uint64_t number, const worker_table& workers,
+  [[nodiscard]] stage_joiners open(generation_id generation, std::uint64_t number, const worker_table& workers,
                                    const std::vector<worker_record*>& joiners);
 
   [[nodiscard]] bool is_open(const worker_table& workers) const;

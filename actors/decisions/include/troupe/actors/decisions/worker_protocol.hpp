@@ -118,7 +118,7 @@ using evaluation_plan = std::variant<evaluate_now, evaluation_known, evaluation_
 
 /// What an abort asks of the worker's shell.
 enum class abort_effect : std::uint8_t {
-  /// It is of a generation that is over, or that this worker has yet to hear of.
+  /// It is of a generation that is over, or this worker has no place yet.
   none,
   /// The staging group that this joiner is in is over.
   ends_staging,

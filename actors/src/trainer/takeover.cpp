@@ -1,0 +1,299 @@
+#include "trainer/trainer_state.hpp"
+
+#include <troupe/actors/collectives.hpp>
+#include <troupe/actors/error_conversion.hpp>
+#include <troupe/collectives/summation_tree.hpp>
+#include <troupe/serialization/files/digest.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ranges>
+
+namespace troupe::actors {
+
+namespace {
+
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+
+/// How long nodes are waited for once one of them has living workers.
+constexpr auto claim_patience = 1s;
+
+/// The journal is waited for so long; then workers hear what it does not say yet.
+constexpr auto journal_patience = 1s;
+
+/// How long it takes until the connections of a driver are closed that has lost its run to another.
+constexpr auto closing_time = 500ms;
+
+std::vector<std::uint64_t> in_wall_time(const std::vector<run_time>& times) {
+  const auto now = clock::now();
+  const auto wall = std::chrono::system_clock::now();
+  std::vector<std::uint64_t> result;
+  for (auto each : times) {
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>((wall - (now - each)).time_since_epoch());
+    result.push_back(static_cast<std::uint64_t>(ms.count()));
+  }
+  return result;
+}
+
+std::vector<run_time> in_run_time(const std::vector<std::uint64_t>& times) {
+  const auto now = clock::now();
+  const auto wall = std::chrono::system_clock::now();
+  std::vector<run_time> result;
+  for (auto each : times)
+    result.push_back(now - (wall - std::chrono::system_clock::time_point{std::chrono::milliseconds{each}}));
+  return result;
+}
+
+} // namespace
+
+/// A worker ends with the node that its own driver hosts, and a driver without a grace period leaves none behind.
+bool trainer_state::keeps_journal() const {
+  return !config_.cluster.nodes.empty() && config_.failure.driver_grace > 0ms;
+}
+
+// -- taking over ------------------------------------------------------------------------------------------------------
+
+void trainer_state::look_for_run() {
+  request(files_, caf::infinite, take_over_directory{})
+      .then(
+          [this](directory_taken_over& found) {
+            if (!is<trainer_phase::looking>())
+              return;
+            if (!found.refusal.empty())
+              notify(true, "a driver before this one has left workers, which end now: " + found.refusal);
+            found.journal ? claim_workers(found) : gather();
+          },
+          [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
+}
+
+void trainer_state::gather() {
+  phase_ = trainer_phase::gathering{};
+  nodes_->dial_all();
+}
+
+void trainer_state::claim_workers(directory_taken_over& found) {
+  auto& journal = *found.journal;
+  record_ = {journal.run, config_.run, clock::now()};
+  record_.set_path(found.directory.path);
+  secret_ = journal.secret;
+  claim_ = journal.claim;
+  store_ = found.directory.store;
+  state_ = std::move(*found.directory.state);
+  if (!found.directory.warning.empty())
+    notify(true, std::move(found.directory.warning));
+  nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), claim_);
+  nodes_->roster().resize_run(wanted_workers_);
+  std::map<std::uint32_t, node_offer> offers;
+  std::erase_if(journal.state.members, [&](formed_member& x) {
+    const auto& node = journal.nodes[x.place.node];
+    const auto index = nodes_->roster().find(node.address);
+    if (!index) {
+      notify(true,
+             fmt::format("worker {} is on node {}, which is not among the nodes any more: the run goes on without it",
+                         x.place.worker, node.address));
+      return true;
+    }
+    x.place.node = *index;
+    offers[*index] = node.offer;
+    return false;
+  });
+  trainer_phase::claiming_workers now{.journal = std::move(journal), .since = clock::now(), .awaited = {}};
+  for (const auto& [node, offer] : offers)
+    now.awaited.insert(node);
+  phase_ = std::move(now);
+  nodes_->claim_all(secret_, offers);
+  decide_takeover();
+}
+
+void trainer_state::on_node_claimed(std::uint32_t node, const std::vector<worker_beat>& living) {
+  if (auto* claiming = std::get_if<trainer_phase::claiming_workers>(&phase_)) {
+    claiming->awaited.erase(node);
+    claiming->living[node] = living;
+    return decide_takeover();
+  }
+  if (!coordinator_ || is_concluding())
+    return;
+  for (const auto& beat : living)
+    coordinator_->knows(beat.worker) ? coordinator_->on_applied(beat.worker, beat.committed)
+                                     : nodes_->kill(node, beat.worker, "the run goes on without it");
+  end_missing(node, living);
+}
+
+void trainer_state::decide_takeover() {
+  auto* claiming = std::get_if<trainer_phase::claiming_workers>(&phase_);
+  if (claiming == nullptr)
+    return;
+  const auto is_there = [&](const worker_beat& x) { return may_be_member(claiming->journal.state, x); };
+  const auto anybody = std::ranges::any_of(claiming->living | std::views::values,
+                                           [&](const auto& all) { return std::ranges::any_of(all, is_there); });
+  const auto waited = clock::now() - claiming->since;
+  if (anybody && (claiming->awaited.empty() || waited > claim_patience))
+    return take_over();
+  if (!anybody && (claiming->awaited.empty() || waited > config_.failure.driver_grace))
+    return begin_anew();
+  if (waited > claim_patience)
+    announce(claiming->announced,
+             fmt::format("waits for node {}, on which workers of the run may live, for {} s at most",
+                         nodes_->name_of(*claiming->awaited.begin()),
+                         std::chrono::duration_cast<std::chrono::seconds>(config_.failure.driver_grace).count()));
+}
+
+/// Nobody is left of that run: it goes on from its latest checkpoint.
+void trainer_state::begin_anew() {
+  record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
+  secret_ = serialization::random_hex(32);
+  store_ = nullptr;
+  phase_ = trainer_phase::looking{};
+  request(files_, caf::infinite, release_directory{record_.run(), secret_})
+      .then(
+          [this] {
+            if (!is<trainer_phase::looking>())
+              return;
+            phase_ = trainer_phase::gathering{};
+            nodes_->begin_anew(record_.run());
+          },
+          [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
+}
+
+void trainer_state::take_over() {
+  const auto now = clock::now();
+  auto found = std::move(std::get<trainer_phase::claiming_workers>(phase_));
+  const auto [state, others] = sort_survivors(std::move(found.journal.state), found.living);
+  std::vector<worker_place> places;
+  for (const auto& each : state.members)
+    places.push_back(each.place);
+  phase_ = trainer_phase::running{{}};
+  // Later workers are told what the earlier ones began with.
+  state_.step = state.began_at;
+  record_.begin_from(state.began_at, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics);
+  record_.skip_workers(worker_id{found.journal.next_worker});
+  for (const auto& all : {places, others})
+    for (const auto& place : all) {
+      record_.on_started(place, nodes_->roster()[place.node].offer.host, nodes_->name_of(place.node));
+      workers_.on_inherited(place.worker, place.node);
+    }
+  collectives_ = spawn_collectives(system());
+  coordinator_.emplace(run_coordinator::settings{record_.run(),
+                                                 services_.build_id,
+                                                 {},
+                                                 config_.run.allow_mixed_hosts,
+                                                 state_.resumed,
+                                                 services_.compare_numerics,
+                                                 config_.failure,
+                                                 wanted_workers_,
+                                                 state.began_at,
+                                                 config_.run.start_timeout},
+                       state, in_run_time(found.journal.failures), now);
+  if (auto laid_out = lay_out(places); !laid_out)
+    return conclude_run(run_status::failed, std::move(laid_out.error()));
+  record_.on_begin();
+  metadata_.numerics = state.numerics;
+  if (!state.plans.empty())
+    set_plan(state.plans.back());
+  anon_send(store_, metadata_);
+  for (const auto& [node, living] : found.living)
+    for (const auto& beat : living)
+      coordinator_->on_applied(beat.worker, beat.committed);
+  const auto& run = record_.result();
+  publish(run_started{run.run, run.name, run.path, run.workers, run.resumed_from_step});
+  notify(false, fmt::format("takes the run over, which is after step {}", coordinator_->furthest()));
+  // One that has not begun begins here; the others know better.
+  for (const auto& place : places) {
+    auto message = begin_message_for(place.worker);
+    message.place = layout_.place_of(place, state.generation, state.attempt, {});
+    workers_.begin(*this, place.worker, message);
+  }
+  workers_.inherit_commands(*this, record_.run(), state.commands, state.unsettled);
+  nodes_->adopt_all(opening());
+  act(coordinator_->on_adopted(others, now));
+  for (const auto& place : places)
+    if (!found.living.contains(place.node) && !found.awaited.contains(place.node))
+      act(coordinator_->on_node_lost(place.node, "node " + nodes_->name_of(place.node) + " has ended its workers",
+                                     now));
+  for (const auto& [node, living] : found.living)
+    end_missing(node, living);
+  if (!found.awaited.empty() && !is_concluding()) {
+    std::map<std::uint32_t, std::string> silent;
+    for (auto node : found.awaited)
+      silent[node] = "node " + nodes_->name_of(node) + " does not answer";
+    act(coordinator_->on_nodes_silent(silent, now));
+  }
+}
+
+void trainer_state::end_missing(std::uint32_t node, const std::vector<worker_beat>& living) {
+  // What this leads to may change who is where.
+  const auto places = coordinator_->occupied();
+  for (const auto& place : places)
+    if (!is_concluding() && place.node == node && workers_.is_inherited(place.worker) &&
+        !std::ranges::any_of(living, [&](const auto& x) { return x.worker == place.worker; }))
+      ended({record_.run(), place.worker, never_started, "it ended while the run had no driver", {}});
+}
+
+// -- for the next driver ----------------------------------------------------------------------------------------------
+
+run_journal trainer_state::journal_of(control_state state) const {
+  run_journal result;
+  result.run = record_.run();
+  result.secret = secret_;
+  result.claim = claim_;
+  for (std::uint32_t i = 0; i < nodes_->roster().size(); ++i)
+    result.nodes.push_back({nodes_->roster()[i].address, nodes_->roster()[i].offer});
+  result.next_worker = record_.next_worker().value + spare_worker_ids;
+  result.failures = in_wall_time(coordinator_->recent_failures());
+  result.state = std::move(state);
+  return result;
+}
+
+void trainer_state::write_journal() {
+  auto state = gate_.begin_write();
+  if (!state)
+    return;
+  const auto is_done = std::make_shared<bool>(false);
+  run_delayed(journal_patience, [this, is_done] {
+    if (*is_done || is_concluding())
+      return;
+    notify(true, "the disk takes long to write the run's journal: training goes on without it");
+    gate_.on_late();
+    carry_out_what_is_kept();
+  });
+  auto go_on = [this, is_done] {
+    *is_done = true;
+    gate_.on_written();
+    if (is_concluding())
+      return;
+    write_journal();
+    carry_out_what_is_kept();
+  };
+  request(files_, caf::infinite, actors::write_journal{journal_of(std::move(*state))})
+      .then(
+          [this, go_on] {
+            journal_problem_.clear();
+            go_on();
+          },
+          [this, go_on](const caf::error& reason) {
+            auto ours = from_caf(reason);
+            if (ours.code == errc::superseded)
+              return on_superseded();
+            announce(journal_problem_, ours.message + ": if this driver ends, none can take its workers over");
+            go_on();
+          });
+}
+
+void trainer_state::on_superseded() {
+  if (is_concluding())
+    return;
+  phase_ = trainer_phase::concluding{};
+  record_.conclude(run_status::failed,
+                   {errc::superseded, "another driver has taken the run over, and this one leaves it alone"});
+  // Before anybody is refused anything: the workers go on.
+  nodes_->abandon();
+  run_delayed(closing_time, [this] {
+    request(files_, caf::infinite, finish_run{record_.finish(clock::now()), true})
+        .then([this](finished_run& x) { deliver(x.result); }, [this](const caf::error&) { deliver(record_.result()); });
+  });
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,203 @@
+#include "scratch_runs.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Some seconds.
+const auto steps = std::string{"5000"};
+
+/// Nodes, and drivers of the same run one after the other.
+struct trial {
+  scratch_runs here;
+  std::vector<running_node> nodes;
+
+  explicit trial(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i)
+      nodes.push_back(here.start_node());
+  }
+
+  [[nodiscard]] std::vector<std::string> arguments(std::vector<std::string> more = {}) const {
+    std::string addresses;
+    for (const auto& each : nodes)
+      addresses += (addresses.empty() ? "" : ",") + each.address;
+    more.insert(more.end(), {"--workers", std::to_string(2 * nodes.size()), "--nodes", addresses, "--placement",
+                             "spread", "--steps", steps});
+    return here.charlm("run", std::move(more));
+  }
+
+  [[nodiscard]] std::string undisturbed() {
+    auto ran = here.run(here.charlm("undisturbed", {"--workers", "1", "--steps", steps}));
+    INFO(ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+    return here.result("undisturbed")["state_sha256"];
+  }
+
+  /// A driver that is killed once the run is after this step.
+  void begin(std::uint64_t after, std::vector<std::string> more = {}) {
+    auto driver = here.start(arguments(std::move(more)));
+    here.await_step(driver, "run", after);
+    kill(driver);
+  }
+
+  static void kill(child_process& driver) {
+    driver.signal(SIGKILL);
+    driver.wait();
+  }
+
+  /// Lets a driver end the run, and returns its result.
+  [[nodiscard]] nlohmann::json finish(child_process& driver) {
+    const auto status = driver.wait();
+    INFO(driver.err());
+    REQUIRE(status == exit_status{0, {}});
+    auto result = here.result("run");
+    CHECK(result["status"] == "completed");
+    CHECK(here.workers_vanish());
+    for (const auto* journal : {".journal-0", ".journal-1"})
+      CHECK_FALSE(std::filesystem::exists(here.run_directory("run") / journal));
+    return result;
+  }
+
+  /// How often a step's row of each rank is in this file, at most and at least, for the steps up to `last`.
+  [[nodiscard]] std::pair<int, int> copies_of_rows(const std::string& file, int last) const {
+    std::map<std::pair<int, int>, int> seen;
+    for (const auto& row : read_lines(here.run_directory("run") / file))
+      ++seen[{row["rank"].get<int>(), row["step"].get<int>()}];
+    auto least = 1'000'000;
+    auto most = 0;
+    for (auto rank = 0; rank < 2; ++rank)
+      for (auto step = 1; step <= last; ++step) {
+        const auto count = seen[{rank, step}];
+        least = std::min(least, count);
+        most = std::max(most, count);
+      }
+    return {least, most};
+  }
+};
+
+} // namespace
+
+TEST_CASE("a driver that is started again goes on with the workers of the one that was killed") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  t.begin(100);
+  const auto workers = t.here.workers();
+  std::this_thread::sleep_for(1s);
+  CHECK(t.here.workers() == workers);
+  for (const auto* journal : {".journal-0", ".journal-1"})
+    if (const auto path = t.here.run_directory("run") / journal; std::filesystem::exists(path))
+      CHECK(std::filesystem::status(path).permissions() ==
+            (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
+  auto driver = t.here.start(t.arguments());
+  t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
+  CHECK(t.here.workers() == workers);
+  const auto result = t.finish(driver);
+  INFO(result.dump(2));
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+  CHECK(result["failures"].empty());
+  CHECK(result["resumed_from_step"] == 0);
+  CHECK(result["workers"].size() == 2);
+  // Each step's metrics are there once.
+  CHECK(t.copies_of_rows("metrics.jsonl", 5000) == std::pair{1, 1});
+}
+
+TEST_CASE("drivers are killed again and again, and workers too, and no step is lost") {
+  trial t{2};
+  const auto wanted = t.undisturbed();
+  t.begin(50, {"--checkpoint-every", "50"});
+  for (auto i = 0; i < 4; ++i) {
+    // While nobody is there to notice.
+    const auto workers = t.here.workers();
+    REQUIRE(workers.size() > 1);
+    if (i % 2 == 0)
+      ::kill(workers[static_cast<std::size_t>(i) % workers.size()], SIGKILL);
+    auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
+    t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
+    std::this_thread::sleep_for(i * 150ms);
+    trial::kill(driver);
+  }
+  auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
+  const auto result = t.finish(driver);
+  INFO(result.dump(2));
+  INFO(driver.err());
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+  CHECK(result["resumed_from_step"] == 0);
+}
+
+TEST_CASE("a node that ends while the run has no driver costs no step, because others have the state") {
+  trial t{2};
+  const auto wanted = t.undisturbed();
+  t.begin(100);
+  t.nodes[1].process.signal(SIGKILL);
+  t.nodes[1].process.wait();
+  auto driver = t.here.start(t.arguments());
+  const auto result = t.finish(driver);
+  INFO(driver.err());
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+  CHECK(result["failures"].size() == 2);
+}
+
+TEST_CASE("a run whose workers have ended meanwhile goes on from its latest checkpoint") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  t.begin(300, {"--checkpoint-every", "50"});
+  for (auto worker : t.here.workers())
+    ::kill(worker, SIGKILL);
+  REQUIRE(t.here.workers_vanish());
+  auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
+  const auto result = t.finish(driver);
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["resumed_from_step"] >= 50);
+}
+
+TEST_CASE("workers of another configuration are not taken over, and end") {
+  trial t{1};
+  t.begin(100);
+  const auto workers = watch_all(t.here.workers());
+  auto driver = t.here.start(t.arguments({"--seed", "99"}));
+  t.here.await(driver, [&] { return contains(driver.err(), "seed: 99 now"); });
+  CHECK(all_end(workers, 10'000ms));
+  std::ignore = t.finish(driver);
+}
+
+TEST_CASE("Ctrl-C ends a run that was taken over, after its step and with a checkpoint") {
+  trial t{1};
+  t.begin(100);
+  auto driver = t.here.start(t.arguments());
+  t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
+  driver.signal(SIGINT);
+  CHECK(driver.wait() == exit_status{130, {}});
+  const auto result = t.here.result("run");
+  CHECK(result["status"] == "stopped");
+  CHECK(!t.here.checkpoints("run").empty());
+  CHECK(t.here.workers_vanish());
+}
+
+TEST_CASE("of two drivers that claim a run the later one has it, and the other leaves its workers alone") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  auto first = t.here.start(t.arguments());
+  t.here.await_step(first, "run", 100);
+  const auto workers = t.here.workers();
+  // As on a file system without locks.
+  std::filesystem::remove(t.here.run_directory("run") / ".lock");
+  auto second = t.here.start(t.arguments());
+  CHECK(first.wait() == exit_status{1, {}});
+  CHECK(contains(first.err(), "another driver has taken the run over"));
+  t.here.await(second, [&] { return contains(second.err(), "the driver was started again"); });
+  CHECK(t.here.workers() == workers);
+  const auto result = t.finish(second);
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+}

@@ -278,6 +278,9 @@ TEST_CASE(
                      }};
     fake_nccl::hangs = true;
     reduce_without(ranks, 3, {errc::aborted, "lost"});
+    of[0].wait_for(2);
+    of[1].wait_for(3);
+    of[2].wait_for(2);
     // A real process would have ended; here its threads may.
     fake_nccl::hangs = false;
   }

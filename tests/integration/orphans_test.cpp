@@ -82,24 +82,6 @@ TEST_CASE("the workers of a killed driver live on for the grace period, and then
   trial.check_service(trial.one.address + "," + trial.two.address);
 }
 
-TEST_CASE("a driver that is killed and started again at once ends the workers of the one before, and resumes") {
-  two_nodes trial;
-  auto driver = trial.start("again", {"--checkpoint-every", "20", "--driver-grace", "600"});
-  trial.here.await(driver, [&] { return !trial.here.checkpoints("again").empty(); });
-  const auto orphans = watch_all(trial.here.workers());
-  driver.signal(SIGKILL);
-  driver.wait();
-  auto next = trial.here.start(trial.arguments("again", for_long("4", {"--checkpoint-every", "20"})));
-  trial.here.await(next, [&] { return trial.here.workers().size() == 4 && trial.here.last_step("again") > 40; });
-  CHECK(all_end(orphans, std::chrono::milliseconds{10'000}));
-  next.signal(SIGTERM);
-  CHECK(next.wait() == exit_status{143, {}});
-  const auto result = trial.here.result("again");
-  CHECK(result["resumed_from_step"] >= 20);
-  CHECK(result["checkpoints"]["failed"] == 0);
-  CHECK(trial.here.workers_vanish());
-}
-
 TEST_CASE("a killed node without allowed failures ends its workers and the run, whose result names the node") {
   two_nodes trial;
   auto driver = trial.start("lost", {"--max-failures", "0"});

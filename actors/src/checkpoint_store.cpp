@@ -141,8 +141,9 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
       // A driver before this one may have written it, and told some of it.
       auto ignored = std::error_code{};
       const auto path = config_.directory / serialization::checkpoint_name(part.step);
-      return std::filesystem::exists(path, ignored) ? checkpoint_outcome{part.step, path.string(), {}}
-                                                    : caf::result<checkpoint_outcome>{stale()};
+      if (std::filesystem::exists(path, ignored))
+        return checkpoint_outcome{part.step, path.string(), {}};
+      return stale();
     }
     waiting_[key].push_back(make_response_promise<checkpoint_outcome>());
     auto answer = waiting_[key].back();

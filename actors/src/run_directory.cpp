@@ -68,6 +68,21 @@ std::string tail_of(const fs::path& path, std::size_t most) {
   return result;
 }
 
+/// A line for each difference; empty if there is none.
+std::string describe_differences(const run_identity& now, const run_identity& then, std::string_view when) {
+  auto result = std::string{};
+  auto compare = [&](std::string_view what, const auto& here, const auto& there) {
+    if (here != there)
+      result += fmt::format("\n  {}: {} now, {} {}", what, here, there, when);
+  };
+  compare("program build", now.build_id, then.build_id);
+  compare("seed", now.seed, then.seed);
+  compare("shards (V)", now.shards, then.shards);
+  compare("summation tree", now.tree_version, then.tree_version);
+  compare("configuration", now.configuration, then.configuration);
+  return result;
+}
+
 /// Leaves the lines whose "step" is at most `step`, of the file and of those that are to be appended to it; a torn last
 /// line goes, too.
 expected<void> keep_lines_until(const fs::path& path, const std::string& more, step_id step) {
@@ -230,32 +245,16 @@ std::uint64_t run_directory::take_dropped() noexcept {
 }
 
 expected<void> compare_with_journal(const run_identity& now, const run_identity& then) {
-  auto differences = std::string{};
-  auto compare = [&](std::string_view what, const auto& here, const auto& there) {
-    if (here != there)
-      differences += fmt::format("\n  {}: {} now, {} before", what, here, there);
-  };
-  compare("program build", now.build_id, then.build_id);
-  compare("seed", now.seed, then.seed);
-  compare("shards (V)", now.shards, then.shards);
-  compare("summation tree", now.tree_version, then.tree_version);
-  compare("configuration", now.configuration, then.configuration);
+  const auto differences = describe_differences(now, then, "before");
   if (differences.empty())
     return {};
   return fail(errc::mismatch, "they are those of another program or configuration:" + differences);
 }
 
 expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then) {
-  auto differences = std::string{};
-  auto compare = [&](std::string_view what, const auto& here, const auto& there) {
-    if (here != there)
-      differences += fmt::format("\n  {}: {} now, {} in the checkpoint", what, here, there);
-  };
-  compare("program build", now.build_id, then.program_build_id);
-  compare("seed", now.seed, then.seed);
-  compare("shards (V)", now.shards, then.shards);
-  compare("summation tree", now.tree_version, then.tree_version);
-  compare("configuration", now.configuration, then.configuration_json);
+  const auto differences = describe_differences(
+      now, {then.program_build_id, then.seed, then.shards, then.tree_version, then.configuration_json},
+      "in the checkpoint");
   if (differences.empty())
     return {};
   return fail(errc::mismatch,

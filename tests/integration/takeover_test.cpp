@@ -148,6 +148,22 @@ TEST_CASE("a node that ends while the run has no driver costs no step, because o
   CHECK(result["failures"].size() == 2);
 }
 
+TEST_CASE("workers go on although all checkpoints of their run are damaged") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  t.begin(200, {"--checkpoint-every", "50"});
+  for (const auto& checkpoint : t.here.checkpoints("run"))
+    for (const auto& each : std::filesystem::recursive_directory_iterator{checkpoint})
+      if (each.is_regular_file())
+        std::filesystem::resize_file(each.path(), 1);
+  auto driver = t.here.start(t.arguments());
+  t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
+  CHECK(contains(driver.err(), "a restart would fail"));
+  const auto result = t.finish(driver);
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+}
+
 TEST_CASE("a run whose workers have ended meanwhile goes on from its latest checkpoint") {
   trial t{1};
   const auto wanted = t.undisturbed();

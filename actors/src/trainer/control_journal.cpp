@@ -2,6 +2,7 @@
 
 #include <troupe/messages/type_ids.hpp>
 #include <troupe/serialization/files/digest.hpp>
+#include <troupe/serialization/files/file_system.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/binary_deserializer.hpp>
@@ -132,10 +133,12 @@ expected<void> control_journal::write(const run_journal& content) {
   text.append(reinterpret_cast<const char*>(body.data()), body.size());
   text.resize((text.size() + block - 1) / block * block, '\0');
   auto& target = slots_[(sequence_ + 1) % slots_.size()];
-  if (target.fd < 0)
+  if (target.fd < 0) {
     target.fd = ::open(target.path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (target.fd < 0)
-    return fail(io_failure("create", target.path));
+    if (target.fd < 0)
+      return fail(io_failure("create", target.path));
+    TROUPE_TRY(serialization::local_files().sync_directory(target.path.parent_path()));
+  }
   for (std::size_t done = 0; done < text.size();) {
     const auto written = ::pwrite(target.fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
     if (written <= 0)

@@ -113,31 +113,37 @@ class run_files_state : public orderly_end<run_files::base> {
     auto found = journal.read();
     if (found && (!*found || (**found).state.members.empty()))
       return result;
-    auto taken = found ? take_over(**found, *directory, journal) : fail(std::move(found.error()));
+    auto taken = found ? take_over(**found, journal) : fail(std::move(found.error()));
+    // Workers that hold the run's state do not end because of a disk.
+    if (!taken && taken.error().code == errc::io_error)
+      return to_caf(taken.error());
     if (!taken) {
       result.refusal = std::move(taken.error().message);
       return result;
     }
     result.directory.path = directory->root().string();
-    result.directory.state = std::move(*taken);
+    // The workers have the state. A checkpoint is needed only if they are lost later.
+    auto state = find_starting_state(*directory, what_.config, identity(), abandoned_parts::keep);
+    auto problem = state ? std::string{} : "a restart would fail: " + state.error().message;
+    result.directory.state = state.value_or(starting_state{});
     what_.run = (**found).run;
     what_.secret = (**found).secret;
     begin_in(std::move(*directory), result.directory);
+    if (result.directory.warning.empty())
+      result.directory.warning = std::move(problem);
     directory_->continue_files();
     result.journal = std::move(**found);
     return result;
   }
 
   /// Claims the run for this driver.
-  expected<starting_state> take_over(run_journal& run, const run_directory& directory, control_journal& journal) {
+  expected<void> take_over(run_journal& run, control_journal& journal) const {
     TROUPE_TRY(compare_with_journal(identity(), run.identity));
-    TROUPE_TRY(auto state, find_starting_state(directory, what_.config, identity(), abandoned_parts::keep));
     run.claim = {run.claim.number + 1, serialization::random_hex(8)};
     // This driver may end before it has written anything else, and must not have used an id that the next one takes.
     auto claimed = run;
     claimed.next_worker += spare_worker_ids;
-    TROUPE_TRY(journal.write(claimed));
-    return state;
+    return journal.write(claimed);
   }
 
   void release(const release_directory& message) {

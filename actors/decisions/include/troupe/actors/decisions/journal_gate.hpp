@@ -22,15 +22,12 @@ class journal_gate {
   /// The actions that can be carried out next, or nothing.
   [[nodiscard]] std::optional<run_actions> next();
 
-  /// What to write now; nothing if all is written, or being written. `on_written` or `on_failed` comes next.
+  /// What to write now; nothing if all is written, or being written. `on_written` comes next.
   [[nodiscard]] std::optional<control_state> begin_write();
+  /// It is on the device, or could not be written: nobody waits for it any more.
   void on_written();
-  /// It could not be written: nobody waits for it, and the next change is tried again.
-  void on_failed() { on_written(); }
   /// It takes too long: nobody waits for the journal until it is written.
   void on_late() noexcept { is_late_ = true; }
-  /// Whether what was begun last is being written, for people.
-  [[nodiscard]] bool is_writing() const noexcept { return writing_.has_value(); }
 
  private:
   /// A state, and how many there were before.

@@ -86,10 +86,10 @@ void describe(CLI::App& app, options& o) {
                 "Let the transport choose the order of sums: replicas agree, but results vary with the workers");
   run->add_option("--transport", o.transport,
                   "Transport of gradients; between GPUs auto and nccl use NCCL, the others go through host memory")
-      ->check(CLI::IsMember({"auto", "shm", "gloo", "hierarchical", "nccl"}))
+      ->check(CLI::IsMember({"auto", "shm", "tcp", "hierarchical", "nccl"}))
       ->capture_default_str();
   run->add_option("--max-failures", t.failure.max_failures,
-                  "Lost workers per hour that the run tolerates; 0: it ends at the first")
+                  "Failures in a row, with no new step between them, that the run survives; 0: it ends at the first")
       ->capture_default_str();
   run->add_option_function<double>(
          "--driver-grace",
@@ -134,7 +134,7 @@ void apply_words(options& o) {
   auto& run = o.trainer.run;
   run.reduction = o.fast ? troupe::reduction_mode::fast : troupe::reduction_mode::exact;
   run.transport = o.transport == "shm"            ? troupe::transport_mode::shm
-                  : o.transport == "gloo"         ? troupe::transport_mode::gloo
+                  : o.transport == "tcp"          ? troupe::transport_mode::tcp
                   : o.transport == "hierarchical" ? troupe::transport_mode::hierarchical
                   : o.transport == "nccl"         ? troupe::transport_mode::nccl
                                                   : troupe::transport_mode::automatic;

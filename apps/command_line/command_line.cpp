@@ -138,7 +138,7 @@ void add_nodes(CLI::App& app, cluster_config& cluster) {
   app.add_option("--nodes", cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
       ->delimiter(',');
   app.add_flag("--trusted-network", cluster.trusted_network,
-               "Allow unencrypted gradients between hosts, because the network is private");
+               "Do not encrypt gradients between hosts, because the network is private");
 }
 
 } // namespace troupe::apps

@@ -259,10 +259,16 @@ class stage : public std::enable_shared_from_this<stage> {
     return result;
   }
 
-  void kill_all() {
-    for (auto worker : living())
+  void kill(worker_id worker) {
+    if (unkillable_ != worker)
       end(worker, 137, "killed by signal 9 (SIGKILL)");
   }
+  void kill_all() {
+    for (auto worker : living())
+      kill(worker);
+  }
+  /// Its process is in uninterruptible sleep.
+  void cannot_be_killed(worker_id worker) { unkillable_ = worker; }
 
   void connect(launcher_events events) {
     auto lock = std::lock_guard{mutex_};
@@ -300,6 +306,7 @@ class stage : public std::enable_shared_from_this<stage> {
   caf::actor_system& system_;
   part everybody_;
   std::map<worker_id, part> roles_;
+  std::optional<worker_id> unkillable_;
   std::mutex mutex_;
   node_actor node_;
   launcher_events events_;
@@ -334,7 +341,7 @@ class fake_launcher : public process_launcher {
 
   void kill(const run_id&, worker_id worker) override {
     stage_->killed_one.add(worker);
-    stage_->end(worker, 137, "killed by signal 9 (SIGKILL)");
+    stage_->kill(worker);
   }
 
   expected<process_sample> sample(const run_id&, worker_id worker) override { return stage_->sample(worker); }

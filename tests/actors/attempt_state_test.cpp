@@ -17,7 +17,7 @@ TEST_CASE("a regroup is asked for once in a generation, and its cause and checkp
   CHECK(state.ask_for_regroup("the run is paused"));
   CHECK_FALSE(state.ask_for_regroup("another reason"));
   state.require_checkpoint(7);
-  state.begin_regrouping(*state.cause(), regrouping::loss::explained);
+  state.begin_regrouping(*state.cause());
   CHECK(state.cause() == "the run is paused");
   CHECK(state.checkpoint() == 7);
   state.begin_training();
@@ -28,7 +28,7 @@ TEST_CASE("a generation is aborted once, held once, and opened by the end of a p
   attempt_state state;
   state.begin_training();
   CHECK_FALSE(state.is_held());
-  state.begin_regrouping("a loss", regrouping::loss::explained);
+  state.begin_regrouping("a loss");
   CHECK(state.abort_group());
   CHECK_FALSE(state.abort_group());
   CHECK(state.hold());
@@ -39,19 +39,10 @@ TEST_CASE("a generation is aborted once, held once, and opened by the end of a p
   CHECK(state.cause() == "the run was paused");
 }
 
-TEST_CASE("the loss behind a worker's report is explained once") {
-  attempt_state state;
-  CHECK_FALSE(state.explain_loss());
-  state.begin_training();
-  state.begin_regrouping("worker 1 has lost its group", regrouping::loss::unexplained);
-  CHECK(state.explain_loss());
-  CHECK_FALSE(state.explain_loss());
-}
-
 TEST_CASE("the wait for followers begins with the first tick, and ends with the generation") {
   attempt_state state;
   state.begin_training();
-  state.begin_regrouping("a joiner", regrouping::loss::explained);
+  state.begin_regrouping("a joiner");
   const auto start = run_time{} + 1h;
   CHECK_FALSE(state.waiting_since(start));
   state.wait_for_followers();

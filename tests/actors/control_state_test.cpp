@@ -38,13 +38,12 @@ worker_beat beat_of(std::uint32_t worker, std::uint64_t generation) {
   return result;
 }
 
-run_coordinator taken_over(const control_state& from, const std::vector<run_time>& failures = {},
-                           std::uint32_t max_failures = 100) {
+run_coordinator taken_over(const control_state& from, std::uint32_t max_failures = 100) {
   run_coordinator::settings config;
   config.run = run;
   config.workers = {3, 3};
   config.failure.max_failures = max_failures;
-  return {config, from, failures, now};
+  return {config, from, now};
 }
 
 regroup_report report_of(std::uint32_t worker, std::uint64_t generation, std::uint64_t committed,
@@ -121,9 +120,11 @@ TEST_CASE("processes without a place are ended, and their places given to others
 }
 
 TEST_CASE("members that have ended meanwhile count as failures, beside those before") {
-  auto group = taken_over(kept(), {now, now}, 2);
+  auto state = kept();
+  state.failures = {2, state.began_at, {1}};
+  auto group = taken_over(state, 2);
   std::ignore = group.on_adopted({}, now);
-  const auto lost = group.on_ended({run, {6}, 137, "it ended while the run had no driver", {}}, now);
+  const auto lost = group.on_ended({run, {6}, 137, "it ended while the run had no driver", {}});
   REQUIRE(find<abort_all>(lost));
   CHECK(group.failures().size() == 1);
 }
@@ -138,7 +139,7 @@ TEST_CASE("a member that the driver before gave up is no reason to restart") {
   end.step = {19};
   end.reason = {errc::stale_generation, "this worker was given up"};
   end.needs_restart = true;
-  const auto left = group.on_finished(end, now);
+  const auto left = group.on_finished(end);
   CHECK(find<restart_run>(left) == nullptr);
   CHECK(find<release_one>(left));
   CHECK(group.on_report(report_of(6, 4, 20), now).empty());

@@ -76,7 +76,7 @@ TEST_CASE("an exit says whether the process ended by itself, when, and with whic
 }
 
 TEST_CASE("a failure that happens again is no accident") {
-  auto repeated = repeated_failures{};
+  auto repeated = repeated_failures{{}};
   CHECK_FALSE(repeated.note_own_failure({4}, 0));
   CHECK_FALSE(repeated.note_own_failure({5}, 1));
   CHECK(repeated.note_own_failure({4}, 2) == 0);
@@ -89,14 +89,19 @@ TEST_CASE("a failure that happens again is no accident") {
   CHECK_FALSE(repeated.note_late_start());
 }
 
-TEST_CASE("five attempts in a row without a step are too many") {
-  auto repeated = repeated_failures{};
+TEST_CASE("five attempts in a row without a new step are too many, or ten that are ended from outside") {
+  auto repeated = repeated_failures{{20}};
   for (auto i = 0; i < 4; ++i)
-    CHECK_FALSE(repeated.note_end_of_attempt(true));
-  CHECK_FALSE(repeated.note_end_of_attempt(false));
+    CHECK_FALSE(repeated.note_end_of_attempt({20}, ended_by::itself));
+  CHECK_FALSE(repeated.note_end_of_attempt({21}, ended_by::itself));
   CHECK(repeated.fruitless_attempts() == 0);
   for (auto i = 0; i < 4; ++i)
-    CHECK_FALSE(repeated.note_end_of_attempt(true));
-  CHECK(repeated.note_end_of_attempt(true));
+    CHECK_FALSE(repeated.note_end_of_attempt({21}, ended_by::itself));
+  CHECK(repeated.note_end_of_attempt({21}, ended_by::itself));
   CHECK(repeated.fruitless_attempts() == 5);
+
+  repeated = repeated_failures{{20}};
+  for (auto i = 0; i < 9; ++i)
+    CHECK_FALSE(repeated.note_end_of_attempt({20}, ended_by::outside));
+  CHECK(repeated.note_end_of_attempt({20}, ended_by::outside));
 }

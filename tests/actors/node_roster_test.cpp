@@ -87,10 +87,10 @@ TEST_CASE("places are for as many workers as the run is to have now") {
 
 TEST_CASE("there is capacity on open nodes, beside those that are there") {
   auto nodes = roster_of(1);
-  CHECK_FALSE(nodes.capacities({})[0].usable);
+  CHECK_FALSE(nodes.capacities({}, {})[0].usable);
   nodes[0].state = node_state::open;
   auto places = std::vector{on_node(0, 0)};
-  auto capacities = nodes.capacities(places);
+  auto capacities = nodes.capacities(places, {});
   CHECK(capacities[0].usable);
   CHECK(capacities[0].workers == 1);
   CHECK(capacities[0].capacity.cpus == 2);
@@ -100,10 +100,10 @@ TEST_CASE("where gradients may not leave a host, workers stay where the others a
   auto nodes = roster_of(3);
   for (std::uint32_t i = 0; i < 3; ++i)
     nodes[i].state = node_state::open;
-  for (const auto& capacity : nodes.capacities({}))
+  for (const auto& capacity : nodes.capacities({}, {}))
     CHECK(capacity.usable);
   auto first = std::vector{on_node(0, 1)};
-  auto capacities = nodes.capacities(first);
+  auto capacities = nodes.capacities(first, {});
   CHECK_FALSE(capacities[0].usable);
   CHECK(capacities[1].usable);
   CHECK_FALSE(capacities[2].usable);

@@ -155,7 +155,7 @@ TEST_CASE_FIXTURE(host, "a driver that speaks another version of the protocol is
   auto offer = ask<node_offer>(node, offer_request{run, protocol_version + 1});
   REQUIRE_FALSE(offer);
   CHECK(offer.error().code == errc::unsupported_version);
-  CHECK(offer.error().message.find("version 3 of the protocol, the driver version 4") != std::string::npos);
+  CHECK(offer.error().message.find("version 4 of the protocol, the driver version 5") != std::string::npos);
 }
 
 TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered those that no other has") {
@@ -483,30 +483,64 @@ TEST_CASE_FIXTURE(host, "a node without runs tells nobody anything, and begins a
         static_cast<std::ptrdiff_t>(before));
 }
 
-TEST_CASE_FIXTURE(host, "a worker that is stopped is killed, and its end says why; one that beats lives") {
+TEST_CASE_FIXTURE(host, "the driver hears of a worker that is stopped, and decides; one that beats is not silent") {
   timeout_ms = 600;
   processes->cast({0}, part::until_stopped);
   REQUIRE(open());
   REQUIRE(start({0, 1}));
   REQUIRE(join(1, secret) == errc::none);
   processes->show({1}, 'T');
+  const auto silent = std::vector<silent_worker>{{{1}, "its process is stopped (SIGSTOP, or a debugger)"}};
+  CHECK(heard->beats.wait_until_any([&](const node_beat& x) { return x.silent == silent; }));
+  CHECK(processes->killed_one.all().empty());
+  // It goes on.
+  worker_beat beat;
+  beat.run = run;
+  beat.worker = {1};
+  caf::anon_send(node, beat);
+  CHECK(heard->beats.wait_until_any(
+      [&](const node_beat& x) { return x.silent.empty() && std::ranges::find(x.workers, beat) != x.workers.end(); }));
+  CHECK(ask<void>(node, kill_worker{run, {1}, "its process is stopped"}));
   auto ended = heard->ended.wait_for(1);
   REQUIRE(ended.size() == 1);
-  CHECK(
-      ended[0] ==
-      worker_ended{run, {1}, 137, "its process is stopped (SIGSTOP, or a debugger); killed by signal 9 (SIGKILL)", {}});
-  CHECK(processes->killed_one.all() == std::vector{worker_id{1}});
+  CHECK(ended[0] == worker_ended{run, {1}, 137, "its process is stopped; killed by signal 9 (SIGKILL)", {}});
   CHECK(lives(0));
 }
 
-TEST_CASE_FIXTURE(host, "a worker that sleeps and says nothing is killed, too") {
+TEST_CASE_FIXTURE(
+    host, "a worker that sleeps and says nothing is silent, too, and workers that are silent are told at once") {
   timeout_ms = 600;
   REQUIRE(open());
-  REQUIRE(start({0}));
+  REQUIRE(start({0, 1}));
   REQUIRE(join(0, secret) == errc::none);
-  auto ended = heard->ended.wait_for(1);
+  REQUIRE(join(1, secret) == errc::none);
+  const auto why = std::string{"its process sleeps and does not answer"};
+  CHECK(heard->beats.wait_until_any([&](const node_beat& x) { return !x.silent.empty(); }));
+  const auto all = heard->beats.all();
+  const auto first = std::ranges::find_if(all, [](const node_beat& x) { return !x.silent.empty(); });
+  CHECK(first->silent == std::vector<silent_worker>{{{0}, why}, {{1}, why}});
+}
+
+TEST_CASE_FIXTURE(host,
+                  "a process that the kernel does not end is reported as lost, keeps its GPU and holds up nobody") {
+  REQUIRE(open());
+  processes->cannot_be_killed({1});
+  processes->show({1}, 'D');
+  start_workers message{run, {}, {{{0}, {}, 1}, {{1}, {}, 1}}};
+  REQUIRE(ask<workers_started>(node, message));
+  CHECK(ask<void>(node, kill_worker{run, {1}, "it is silent"}));
+  const auto ended = heard->ended.wait_for(1);
   REQUIRE(ended.size() == 1);
-  CHECK(ended[0].description == "its process sleeps and does not answer; killed by signal 9 (SIGKILL)");
+  CHECK(ended[0].worker == worker_id{1});
+  CHECK(ended[0].exit_status == 137);
+  CHECK(ended[0].description == "it is silent; it was killed, and is not dead: uninterruptible sleep");
+  const run_id next{"89ab"};
+  CHECK(ask<node_offer>(node, offer_request{next})->free.gpus == 0);
+  // Nobody waits for it.
+  CHECK(end());
+  CHECK(ask<node_offer>(node, offer_request{next})->free.gpus == 1);
+  processes->end({1}, 137, "killed by signal 9 (SIGKILL)");
+  CHECK(ask<node_offer>(node, offer_request{next})->free.gpus == 2);
 }
 
 TEST_CASE_FIXTURE(host, "a worker that gets no processor is spared, and sampled again") {
@@ -520,7 +554,7 @@ TEST_CASE_FIXTURE(host, "a worker that gets no processor is spared, and sampled 
   CHECK(lives(0));
   CHECK(processes->killed_one.all().empty());
   processes->show({0}, 'T');
-  CHECK(heard->ended.wait_for(1).size() == 1);
+  CHECK(heard->beats.wait_until_any([](const node_beat& x) { return !x.silent.empty(); }));
 }
 
 TEST_CASE_FIXTURE(host, "a silent worker is spared while the node itself gets no processor") {
@@ -532,7 +566,7 @@ TEST_CASE_FIXTURE(host, "a silent worker is spared while the node itself gets no
   CHECK(processes->sampled.wait_for(4).size() >= 4);
   CHECK(lives(0));
   processes->is_node_starved = false;
-  CHECK(heard->ended.wait_for(1).size() == 1);
+  CHECK(heard->beats.wait_until_any([](const node_beat& x) { return !x.silent.empty(); }));
 }
 
 TEST_CASE_FIXTURE(host, "a process that has not joined is not sampled") {
@@ -540,7 +574,7 @@ TEST_CASE_FIXTURE(host, "a process that has not joined is not sampled") {
   REQUIRE(open());
   REQUIRE(start({0, 1}));
   REQUIRE(join(1, secret) == errc::none);
-  CHECK(heard->ended.wait_for(1).at(0).worker == worker_id{1});
+  CHECK(heard->beats.wait_until_any([](const node_beat& x) { return !x.silent.empty(); }));
   auto sampled = processes->sampled.all();
   CHECK(std::ranges::find(sampled, worker_id{0}) == sampled.end());
 }

@@ -260,6 +260,27 @@ TEST_CASE("nobody goes to a node that is lost or leaves") {
   CHECK(place_more(ask(4, one_node), capacities{capacity(4, 2, false), capacity(8, 0)}, 2).empty());
 }
 
+TEST_CASE("a node on which workers die gets no more while others have free CPUs, but some rather than nobody does") {
+  using capacities = std::vector<node_capacity>;
+  auto avoided = [](std::uint32_t cpus, std::uint32_t workers, std::uint32_t most_more) {
+    auto result = capacity(cpus, workers);
+    result.most_more = most_more;
+    return result;
+  };
+  for (const auto& how : {packed, spreaded}) {
+    CHECK(place_more(ask(4, how), capacities{avoided(4, 1, 0), capacity(4, 1)}, 2) == counts{1, 1});
+    // It may try one.
+    CHECK(place_more(ask(8, how), capacities{avoided(4, 1, 1), capacity(4, 1)}, 4) == counts{0, 1, 1, 1});
+    // Others have no free CPU.
+    CHECK(place_more(ask(4, how), capacities{avoided(4, 1, 0), capacity(2, 2)}, 1) == counts{0});
+    CHECK(place_more(ask(4, how), capacities{avoided(4, 3, 0), avoided(4, 0, 0)}, 1).size() == 1);
+  }
+  CHECK(place_more(ask(2, nodes_of_their_own), capacities{avoided(8, 0, 0), capacity(8, 0), capacity(8, 1)}, 1) ==
+        counts{1});
+  // The others are there already.
+  CHECK(place_more(ask(4, one_node), capacities{avoided(8, 3, 0), capacity(8, 0)}, 1) == counts{0});
+}
+
 TEST_CASE("more workers that are strictly placed go beside the others, or to nodes that have none") {
   using capacities = std::vector<node_capacity>;
   CHECK(place_more(ask(4, one_node), capacities{capacity(8, 0), capacity(8, 3)}, 1) == counts{1});

@@ -277,19 +277,21 @@ TEST_CASE("one that is lost while others report is not waited for, down to one")
 }
 
 TEST_CASE("when nobody is left and the budget is used up, the run ends") {
-  auto group = training(3, {2, 1h});
+  auto group = training(2, {1});
+  for (std::uint32_t i = 0; i < 2; ++i)
+    group.on_applied({i}, {3});
   static_cast<void>(group.on_ended(killed(0)));
-  static_cast<void>(group.on_ended(killed(2)));
+  CHECK(find<form_generation>(group.on_report(elsewhere(1, 3))));
   auto end = group.on_ended(killed(1));
   REQUIRE(find<conclude>(end));
   CHECK(find<conclude>(end)->status == run_status::failed);
-  CHECK(find<conclude>(end)->reason.message.find(
-            "failure number 3 within 3600 s, more than failure.max_failures (2)") != std::string::npos);
-  CHECK(group.failures().size() == 3);
+  CHECK(find<conclude>(end)->reason.message.find("failure number 2 without a new step after step 3, more than "
+                                                 "failure.max_failures (1)") != std::string::npos);
+  CHECK(group.failures().size() == 2);
 }
 
 TEST_CASE("a worker that finds its group gone before its node tells why begins the regroup") {
-  auto group = training(3, {1, 1h});
+  auto group = training(3, {1});
   auto told = elsewhere(0, 3);
   told.reason = {errc::aborted, "lost rank 2"};
   CHECK(find<abort_generation>(group.on_report(told)));
@@ -321,20 +323,26 @@ TEST_CASE("a worker that has finished is no loss, and reports nothing") {
   CHECK(find<release_all>(group.on_finished(finished(2))));
 }
 
-TEST_CASE("failures beyond the budget end the run, and old ones are forgotten") {
-  const auto start = run_coordinator::time{} + 1h;
-  auto group = training(8, {2, 10s});
-  for (std::uint32_t lost = 0; lost < 3; ++lost) {
-    // Never more than two within ten seconds.
-    CHECK(find<conclude>(group.on_ended(killed(lost), start + lost * 6s)) == nullptr);
+TEST_CASE("failures without a new step beyond the budget end the run, and earlier ones are forgotten") {
+  auto group = training(8, {1});
+  for (std::uint32_t lost = 0; lost < 5; ++lost) {
+    group.on_applied({7}, {lost + 1});
+    CHECK(find<conclude>(group.on_ended(killed(lost))) == nullptr);
     for (std::uint32_t i = lost + 1; i < 8; ++i)
-      static_cast<void>(group.on_report(elsewhere(i, 3, lost + 1)));
+      static_cast<void>(group.on_report(elsewhere(i, lost + 1, lost + 1)));
     REQUIRE(group.training());
   }
-  CHECK(find<abort_generation>(group.on_ended(killed(3), start + 19s)));
-  const auto over = group.on_ended(killed(4), start + 20s);
+  const auto over = group.on_ended(killed(5));
   CHECK(find<abort_all>(over));
   CHECK_FALSE(group.goes_on());
+}
+
+TEST_CASE("however many workers end before the others have formed anew, it is one failure") {
+  auto group = training(8, {1});
+  for (std::uint32_t lost = 0; lost < 7; ++lost)
+    static_cast<void>(group.on_ended(killed(lost)));
+  CHECK(find<form_generation>(group.on_report(elsewhere(7, 3))));
+  CHECK(group.failures().size() == 7);
 }
 
 TEST_CASE("contradicting reports end the run") {
@@ -864,7 +872,7 @@ TEST_CASE("a failure found at a boundary is not taken for the regroup that was a
 TEST_CASE("a joiner that does not join in time is killed, and another one is started") {
   const auto start = run_coordinator::time{} + 1h;
   auto group = in_loop(2);
-  static_cast<void>(group.on_ended(killed(1), start));
+  static_cast<void>(group.on_ended(killed(1)));
   static_cast<void>(gather(group, {0}, 4));
   group.on_started({{{2}, {1}, 0, 0, 1}}, start);
   CHECK(group.on_tick(start + 29s).empty());
@@ -874,7 +882,7 @@ TEST_CASE("a joiner that does not join in time is killed, and another one is sta
   CHECK(asked_for(late) == 1);
   CHECK(group.failures().back().reason.code == errc::timed_out);
   CHECK(group.on_tick(start + 32s).empty());
-  CHECK(only_makes_room(group.on_ended(killed(2), start + 32s)));
+  CHECK(only_makes_room(group.on_ended(killed(2))));
 }
 
 TEST_CASE("joiners on a node that leaves are not waited for, and a node without workers may go") {
@@ -1188,7 +1196,7 @@ TEST_CASE("attempts that crash before anything is done end the run; getting on, 
         break;
       }
       REQUIRE(find<restart_run>(actions));
-      group.on_restarted({{{attempt}, {0}, 0, 0, 1}}, std::nullopt, {3 * attempt - (gets_on ? 1 : 0)});
+      group.on_restarted({{{attempt}, {0}, 0, 0, 1}}, std::nullopt, {gets_on ? 3 * attempt - 1 : 0});
       begin(group, {attempt}, attempt + 1);
     }
     CHECK(over == ends);

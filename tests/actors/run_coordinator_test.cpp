@@ -444,10 +444,9 @@ TEST_CASE("a lost host is one failure, however many workers it had") {
   join_all(run, 8);
   for (std::uint32_t i = 0; i < 8; ++i)
     std::ignore = run.on_plan(plan_of(i));
-  CHECK(kinds(run.on_node_lost(1, "m", start)) == list{"abort group"});
+  CHECK(kinds(run.on_node_lost(1, "m")) == list{"abort group"});
   CHECK(run.failures().size() == 4);
   CHECK(run.goes_on());
-  CHECK(kinds(run.on_ended(ended(0, "killed"), start)) == list{"abort"});
 }
 
 TEST_CASE("a silent node is given up if others have the state, and one failure for each of its workers is reported") {
@@ -456,7 +455,7 @@ TEST_CASE("a silent node is given up if others have the state, and one failure f
   REQUIRE(run.failures().size() == 2);
   CHECK(run.failures()[0].reason.code == errc::node_lost);
   CHECK(says(run.failures()[1].reason, "node m is silent, and with it worker 3"));
-  CHECK_FALSE(run.awaits_nodes());
+  CHECK_FALSE(run.awaits_answers());
   CHECK(run.on_node_answers(1, start + 2s).empty());
 }
 
@@ -466,7 +465,7 @@ TEST_CASE("nothing happens to silent workers that alone have the state, and they
   REQUIRE(kinds(actions) == list{"hold"});
   CHECK(std::get<hold>(actions[0].what).why == hold::cause::unreachable);
   CHECK(actions[0].why.find("300 s (failure.unreachable_after)") != std::string::npos);
-  CHECK(run.awaits_nodes());
+  CHECK(run.awaits_answers());
   CHECK(run.on_tick(start + 300s).empty());
   CHECK(kinds(run.on_node_answers(0, start + 300s)) == list{"warn"});
   CHECK(run.on_node_answers(0, start + 300s).empty());
@@ -494,9 +493,55 @@ TEST_CASE("nodes that fall silent together are waited for together, and the firs
   CHECK(run.goes_on());
 }
 
+TEST_CASE("a silent worker is killed if others have the state, and its end is the failure") {
+  auto run = survivor(4);
+  auto actions = run.on_workers_silent(1, {{{3}, "its process is stopped"}}, start + 1s);
+  REQUIRE(kinds(actions) == list{"fence"});
+  CHECK(actions[0].why.find("is silent: its process is stopped") != std::string::npos);
+  CHECK(run.failures().empty());
+  CHECK_FALSE(run.awaits_answers());
+  // Its node speaks of it until it is dead.
+  CHECK(run.on_workers_silent(1, {{{3}, "its process is stopped"}}, start + 1s).empty());
+  CHECK(kinds(run.on_ended(ended(3, "killed"))) == list{"abort group", "start"});
+  CHECK(run.failures().size() == 1);
+}
+
+TEST_CASE("silent workers that alone have the state are waited for, and go on") {
+  auto run = survivor(2);
+  const auto both = std::map<worker_id, std::string>{{{0}, "it is stopped"}, {{1}, "it is stopped"}};
+  const auto actions = run.on_workers_silent(0, both, start + 1s);
+  REQUIRE(kinds(actions) == list{"hold", "hold"});
+  CHECK(actions[0].why.find("300 s (failure.unreachable_after)") != std::string::npos);
+  CHECK(run.awaits_answers());
+  CHECK(run.on_tick(start + 300s).empty());
+  CHECK(kinds(run.on_workers_silent(0, {{{1}, "it is stopped"}}, start + 300s)) == list{"warn"});
+  // The other is about to answer, too.
+  CHECK(run.awaits_answers());
+  CHECK(kinds(run.on_workers_silent(0, {}, start + 301s)) == list{"warn"});
+  CHECK_FALSE(run.awaits_answers());
+  CHECK(run.on_tick(start + 400s).empty());
+  CHECK(run.failures().empty());
+}
+
+TEST_CASE("silent workers are killed in the end, and the run restarts") {
+  auto run = survivor(1);
+  CHECK(kinds(run.on_workers_silent(0, {{{0}, "it is stopped"}}, start + 1s)) == list{"hold"});
+  CHECK(kinds(run.on_tick(start + 302s)) == list{"fence"});
+  CHECK(kinds(run.on_ended(ended(0, "killed"))) == list{"restart"});
+}
+
+TEST_CASE("nobody waits for silent workers of a run that has not begun, or that ends") {
+  auto begins = run_coordinator{settings_for(2)};
+  CHECK(kinds(begins.on_workers_silent(0, {{{0}, "it is stopped"}}, start)) == list{"fence"});
+  auto ends = releasing(2);
+  CHECK(kinds(ends.on_workers_silent(0, {{{0}, "it is stopped"}}, start)) == list{"fence"});
+  // Of another run, or long gone.
+  CHECK(ends.on_workers_silent(0, {{{77}, "it is stopped"}}, start).empty());
+}
+
 TEST_CASE("joiners that have not applied a step yet are not known to have the state") {
   auto run = survivor(2, 1);
-  CHECK(kinds(run.on_ended(ended(1, "killed"), start)) == list{"abort group", "start"});
+  CHECK(kinds(run.on_ended(ended(1, "killed"))) == list{"abort group", "start"});
   run.on_started({{{2}, {1}, 1, 0, 1}}, start);
   CHECK(kinds(run.on_ready(ready_of(2))) == list{"begin joiner"});
   auto report = report_of(0);
@@ -523,7 +568,7 @@ TEST_CASE("a silent node at the start is waited for, as a slow one is") {
 
 TEST_CASE("nobody waits for a silent node whose workers have returned, or whose results are known") {
   auto run = survivor(4);
-  CHECK(run.on_finished(finished_by(0), start).empty());
+  CHECK(run.on_finished(finished_by(0)).empty());
   CHECK(kinds(run.on_nodes_silent({{1, "node m is silent"}}, start)) == list{"give up", "abort group"});
   auto late = releasing(4);
   CHECK(late.on_nodes_silent({{0, "node n is silent"}}, start).empty());

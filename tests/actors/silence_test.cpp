@@ -28,25 +28,25 @@ silence_verdict judge(const process_sample& now, std::chrono::milliseconds silen
 TEST_CASE("a stopped process is fenced, even if it was starved before") {
   auto verdict = judge(later('T', 0ms, 1300ms));
   CHECK(verdict.cause == silence_cause::stopped);
-  CHECK(verdict.fenced);
+  CHECK(verdict.is_silent);
   CHECK(verdict.reason == "is stopped (SIGSTOP, or a debugger)");
   verdict = judge(later('t', 0ms, 0ms));
   CHECK(verdict.cause == silence_cause::stopped);
-  CHECK(verdict.fenced);
+  CHECK(verdict.is_silent);
 }
 
 TEST_CASE("a process that has ended is fenced") {
   for (auto state : {'Z', 'X'}) {
     auto verdict = judge(process_sample{start + 1400ms, state, {}, {}});
     CHECK(verdict.cause == silence_cause::dead);
-    CHECK(verdict.fenced);
+    CHECK(verdict.is_silent);
   }
 }
 
 TEST_CASE("who has waited for a processor most of the time is spared") {
   auto verdict = judge(later('S', 10ms, 1200ms));
   CHECK(verdict.cause == silence_cause::alive_but_starved);
-  CHECK_FALSE(verdict.fenced);
+  CHECK_FALSE(verdict.is_silent);
   CHECK(verdict.reason == "has waited for a processor for 1.2 of 1.4 s");
   CHECK(judge(later('R', 600ms, 700ms)).cause == silence_cause::alive_but_starved);
   CHECK(judge(later('R', 600ms, 699ms)).cause == silence_cause::hung);
@@ -61,7 +61,7 @@ TEST_CASE("waits of several threads add up") {
 TEST_CASE("who is ready to run and gets no processor is spared, though its wait is not counted yet") {
   auto verdict = judge(later('R', 0ms, 0ms));
   CHECK(verdict.cause == silence_cause::alive_but_starved);
-  CHECK_FALSE(verdict.fenced);
+  CHECK_FALSE(verdict.is_silent);
   CHECK(verdict.reason == "is ready to run and got 0.0 s of processor time in 1.4 s");
   CHECK(judge(later('R', 140ms, 0ms)).cause == silence_cause::alive_but_starved);
   CHECK(judge(later('R', 150ms, 0ms)).cause == silence_cause::hung);
@@ -69,9 +69,9 @@ TEST_CASE("who is ready to run and gets no processor is spared, though its wait 
 
 TEST_CASE("the starved are spared up to a limit") {
   auto starved = later('R', 0ms, 1400ms);
-  CHECK_FALSE(judge(starved, 14'999ms).fenced);
+  CHECK_FALSE(judge(starved, 14'999ms).is_silent);
   auto verdict = judge(starved, 15s);
-  CHECK(verdict.fenced);
+  CHECK(verdict.is_silent);
   CHECK(verdict.cause == silence_cause::alive_but_starved);
   CHECK(verdict.reason == "has waited for a processor for 1.4 of 1.4 s, silent for 15.0 s: longer than the 15.0 s that "
                           "a starved process is given");
@@ -80,7 +80,7 @@ TEST_CASE("the starved are spared up to a limit") {
 TEST_CASE("who sleeps, computes or waits for a device without answering is hung") {
   auto asleep = judge(later('S', 0ms, 10ms));
   CHECK(asleep.cause == silence_cause::hung);
-  CHECK(asleep.fenced);
+  CHECK(asleep.is_silent);
   CHECK(asleep.reason == "sleeps and does not answer");
   auto busy = judge(later('R', 1300ms, 10ms));
   CHECK(busy.cause == silence_cause::hung);
@@ -116,9 +116,9 @@ TEST_CASE("threads that have ended take their waits with them, which is no sign 
 
 TEST_CASE("without a first look, who is ready to run gets another one") {
   auto now = process_sample{start, 'R', 10s, 5s};
-  CHECK_FALSE(judge_silence({now, now}, {}, 1600ms, timeout).fenced);
+  CHECK_FALSE(judge_silence({now, now}, {}, 1600ms, timeout).is_silent);
   now.state = 'S';
-  CHECK(judge_silence({now, now}, {}, 1600ms, timeout).fenced);
+  CHECK(judge_silence({now, now}, {}, 1600ms, timeout).is_silent);
 }
 
 TEST_CASE("a process is spared while its node gets no processor, and may not have heard it") {
@@ -126,9 +126,9 @@ TEST_CASE("a process is spared while its node gets no processor, and may not hav
   const auto busy = sample_pair{before, later('R', 20ms, 1200ms)};
   auto verdict = judge_silence({before, silent}, busy, 1600ms, timeout);
   CHECK(verdict.cause == silence_cause::alive_but_starved);
-  CHECK_FALSE(verdict.fenced);
+  CHECK_FALSE(verdict.is_silent);
   CHECK(verdict.reason == "sleeps and does not answer, but its node has waited for a processor for 1.2 of 1.4 s");
-  CHECK(judge_silence({before, silent}, busy, spared_timeouts * timeout, timeout).fenced);
+  CHECK(judge_silence({before, silent}, busy, spared_timeouts * timeout, timeout).is_silent);
   CHECK(judge_silence({before, later('T', 0ms, 0ms)}, busy, 1600ms, timeout).cause == silence_cause::stopped);
   // It runs while it looks at itself.
   const auto idle = sample_pair{before, later('R', 20ms, 100ms)};

@@ -26,17 +26,17 @@ transport_kind chosen(transport_mode mode, const std::vector<std::uint32_t>& nod
 TEST_CASE("the transport follows from where the workers are") {
   CHECK(chosen(transport_mode::automatic, {0}) == transport_kind::self);
   CHECK(chosen(transport_mode::automatic, {3, 3}) == transport_kind::shm);
-  CHECK(chosen(transport_mode::automatic, {0, 1, 2}) == transport_kind::gloo);
+  CHECK(chosen(transport_mode::automatic, {0, 1, 2}) == transport_kind::tcp);
   CHECK(chosen(transport_mode::automatic, {0, 0, 1}) == transport_kind::hierarchical);
-  CHECK(chosen(transport_mode::automatic, std::vector<std::uint32_t>(64)) == transport_kind::shm);
-  CHECK(chosen(transport_mode::automatic, std::vector<std::uint32_t>(65)) == transport_kind::gloo);
+  CHECK(chosen(transport_mode::automatic, std::vector<std::uint32_t>(256)) == transport_kind::shm);
+  CHECK(chosen(transport_mode::automatic, std::vector<std::uint32_t>(257)) == transport_kind::tcp);
 }
 
 TEST_CASE("a transport can be asked for where it can be had") {
-  CHECK(chosen(transport_mode::gloo, {0, 0}) == transport_kind::gloo);
+  CHECK(chosen(transport_mode::tcp, {0, 0}) == transport_kind::tcp);
   CHECK(chosen(transport_mode::shm, {0, 0}) == transport_kind::shm);
   CHECK(chosen(transport_mode::hierarchical, {0, 1}) == transport_kind::hierarchical);
-  for (auto mode : {transport_mode::gloo, transport_mode::shm, transport_mode::hierarchical})
+  for (auto mode : {transport_mode::tcp, transport_mode::shm, transport_mode::hierarchical})
     CHECK(chosen(mode, {0}) == transport_kind::self);
   const auto refused = [](transport_mode mode, const std::vector<std::uint32_t>& nodes, const std::string& advice) {
     auto choice = choose_transport(mode, on_nodes(nodes));
@@ -46,7 +46,7 @@ TEST_CASE("a transport can be asked for where it can be had") {
   };
   refused(transport_mode::shm, {0, 1}, "hierarchical");
   refused(transport_mode::hierarchical, {0, 0}, "shm");
-  refused(transport_mode::shm, std::vector<std::uint32_t>(65), "gloo");
+  refused(transport_mode::shm, std::vector<std::uint32_t>(257), "tcp");
 }
 
 TEST_CASE("NCCL by name is a matter of GPUs: what lies in host memory goes as it would without") {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/hierarchical_communicator.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
+#include <troupe/collectives/tcp_communicator.hpp>
 
 #include <condition_variable>
 #include <cstdint>
@@ -20,13 +20,31 @@
 
 namespace troupe::collectives::testing {
 
-enum class transport_kind : std::uint8_t { gloo, shm, hierarchical };
+enum class transport_kind : std::uint8_t { tcp, tcp_encrypted, shm, hierarchical };
 
-inline constexpr transport_kind all_transports[] = {transport_kind::gloo, transport_kind::shm,
-                                                    transport_kind::hierarchical};
+inline constexpr transport_kind all_transports[] = {transport_kind::tcp, transport_kind::tcp_encrypted,
+                                                    transport_kind::shm, transport_kind::hierarchical};
 
 inline std::string to_string(transport_kind x) {
-  return x == transport_kind::gloo ? "gloo" : x == transport_kind::shm ? "shm" : "hierarchical";
+  switch (x) {
+  case transport_kind::tcp:
+    return "tcp";
+  case transport_kind::tcp_encrypted:
+    return "tcp-encrypted";
+  case transport_kind::shm:
+    return "shm";
+  case transport_kind::hierarchical:
+    return "hierarchical";
+  }
+  return "?";
+}
+
+/// A key that is not the default one.
+inline run_secret some_secret(std::uint8_t seed = 7) {
+  run_secret result;
+  for (std::size_t i = 0; i < result.size(); ++i)
+    result[i] = static_cast<std::byte>(seed + 31 * i);
+  return result;
 }
 
 /// The control plane's exchange, between threads.
@@ -104,13 +122,16 @@ class rank_group {
           done.exchange(rank, 0);
           return expected<std::vector<std::vector<unique_fd>>>{std::move(copies)};
         };
-        gloo_options place;
+        tcp_options place;
         place.rank = rank_id{rank};
         place.world_size = world_size;
         place.generation = generation;
         place.deadline = deadline;
-        if (kind == transport_kind::gloo)
-          return make_gloo_communicator(place, exchange_addresses);
+        place.secret = some_secret();
+        place.tag = "a run";
+        place.encrypted = kind != transport_kind::tcp;
+        if (kind == transport_kind::tcp || kind == transport_kind::tcp_encrypted)
+          return make_tcp_communicator(place, exchange_addresses);
         // Every rank maps the pools of all others into this one process, of which ThreadSanitizer leaves us 1.5 TiB.
         auto pool = value_or_throw(shared_pool::make(1 << 28));
         if (kind == transport_kind::shm)

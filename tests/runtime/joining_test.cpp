@@ -1,8 +1,9 @@
+#include "worker/data_plane.hpp"
 #include "worker/session.hpp"
 
 #include <troupe/actors/decisions/regroup.hpp>
-#include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/summation_tree.hpp>
+#include <troupe/collectives/tcp_communicator.hpp>
 
 #include <doctest/doctest.h>
 #include <fake_device.hpp>
@@ -52,7 +53,7 @@ group_place place_of(std::uint32_t rank, std::uint64_t generation) {
   result.world_size = 2;
   result.local_rank = rank;
   result.local_world_size = 2;
-  result.transport = transport_kind::gloo;
+  result.transport = transport_kind::tcp;
   result.data_address = "127.0.0.1";
   result.ownership = collectives::even_ownership(shards, 2);
   result.nodes = {0, 0};
@@ -370,12 +371,12 @@ struct member {
     settings.sources = settings.joiners = 1;
     settings.step = {7};
     settings.form = [&addresses, generation](const std::stop_token&) {
-      collectives::gloo_options place;
+      auto place = runtime::data_plane{}.options("staging/1");
       place.rank = {0};
       place.world_size = 2;
       place.generation = {generation};
       place.deadline = 60s;
-      return collectives::make_gloo_communicator(place, [&](std::string mine) -> expected<std::vector<std::string>> {
+      return collectives::make_tcp_communicator(place, [&](std::string mine) -> expected<std::vector<std::string>> {
         return addresses.exchange(0, std::move(mine));
       });
     };

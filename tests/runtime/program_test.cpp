@@ -142,9 +142,10 @@ TEST_CASE("the loaded objects include the program, with its build id, and the C 
 }
 
 TEST_CASE("the missing library is found in the dynamic linker's message") {
-  std::vector<std::string> lines{"starting", "./train: error while loading shared libraries: libgloo.so.0: cannot open "
-                                             "shared object file: No such file or directory"};
-  CHECK(missing_library(lines) == "libgloo.so.0");
+  std::vector<std::string> lines{"starting",
+                                 "./train: error while loading shared libraries: libcapnp.so.0: cannot open "
+                                 "shared object file: No such file or directory"};
+  CHECK(missing_library(lines) == "libcapnp.so.0");
   CHECK_FALSE(missing_library(std::span{lines}.first(1)));
   std::vector<std::string> other{"./train: error while loading shared libraries: libx.so: file too short"};
   CHECK_FALSE(missing_library(other));

@@ -1,6 +1,6 @@
 #include "worker/state_stager.hpp"
 
-#include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/collectives/tcp_communicator.hpp>
 
 #include <doctest/doctest.h>
 #include <hidden_memory.hpp>
@@ -71,12 +71,12 @@ class staging_group {
       : sources_(sources), joiners_(joiners), addresses_(sources + joiners) {}
 
   expected<std::unique_ptr<communicator>> form(std::uint32_t rank) {
-    collectives::gloo_options place;
+    collectives::tcp_options place;
     place.rank = rank_id{rank};
     place.world_size = sources_ + joiners_;
     place.generation = generation_id{4};
     place.deadline = std::chrono::seconds{120};
-    return make_gloo_communicator(place, [&](std::string mine) -> expected<std::vector<std::string>> {
+    return make_tcp_communicator(place, [&](std::string mine) -> expected<std::vector<std::string>> {
       return addresses_.exchange(rank, std::move(mine));
     });
   }

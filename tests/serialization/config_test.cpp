@@ -44,7 +44,6 @@ const std::vector<mistake>& mistakes() {
        "positive"},
       {"a heartbeat timeout that beats cannot keep", [](auto& x) { x.failure.heartbeat_timeout = 499ms; },
        "failure.heartbeat_timeout", "at least 500 ms"},
-      {"failures without a window", [](auto& x) { x.failure.window = 0ms; }, "failure.window", "positive"},
       {"a hang that is told at once", [](auto& x) { x.failure.report_after = 0ms; }, "failure.report_after",
        "positive"},
       {"a hang that is replaced at once", [](auto& x) { x.failure.replace_after = 0ms; }, "failure.replace_after",

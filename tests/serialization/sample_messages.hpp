@@ -76,7 +76,7 @@ inline group_place sample_place() {
   result.local_world_size = 2;
   result.node_rank = 1;
   result.ownership = {{1, 2}, {2, 4}};
-  result.transport = transport_kind::gloo;
+  result.transport = transport_kind::tcp;
   result.nodes = {0, 0, 1, 1};
   result.data_address = "10.0.0.7";
   result.host_address = "host-a.example";
@@ -109,6 +109,7 @@ inline begin_training sample_begin() {
   result.settings.fast_reduction = true;
   result.settings.keep_ledger = true;
   result.settings.driver_ends_waits = true;
+  result.settings.encrypt_data_plane = false;
   result.settings.check_every_step = true;
   result.settings.verify_determinism = 25;
   result.settings.collective_timeout_ms = 300'000;
@@ -265,7 +266,7 @@ void for_each_message(Visitor visit) {
   visit("checkpoint_request", checkpoint_request{});
   visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped", {6, "beef"}});
   visit("worker_beat", sample_beat());
-  visit("node_beat", node_beat{sample_run, {sample_beat()}});
+  visit("node_beat", node_beat{sample_run, {sample_beat()}, {{{5}, "its process is stopped"}}});
   visit("node_leaving", node_leaving{sample_run, 30'000});
   visit("generation_record", sample_generation());
   visit("resize_request", resize_request{3});

@@ -140,15 +140,14 @@ driver_model::driver_model(stage& world, const run_coordinator::settings& settin
       first_size_(static_cast<std::uint32_t>(settings.places.size())) {
   scaling_config scaling;
   scaling.shards = shards;
-  layout_ = {scaling, transport_mode::gloo};
+  layout_ = {scaling, transport_mode::tcp};
   lay_out(settings.places);
 }
 
 driver_model::driver_model(const driver_model& before, const run_coordinator::settings& settings,
                            const std::map<std::uint32_t, std::vector<worker_beat>>& living)
     : world_(before.world_),
-      coordinator_(settings, sort_survivors(before.kept_state(), living).state, before.journal_->failures,
-                   world_.clock()),
+      coordinator_(settings, sort_survivors(before.kept_state(), living).state, world_.clock()),
       store_(world_),
       collectives_(world_),
       nodes_(before.nodes_.size(), node_state::open),
@@ -161,7 +160,7 @@ driver_model::driver_model(const driver_model& before, const run_coordinator::se
       has_formed_(false) {
   scaling_config scaling;
   scaling.shards = shards;
-  layout_ = {scaling, transport_mode::gloo};
+  layout_ = {scaling, transport_mode::tcp};
   store_.find(before.store_);
   // What the attempt began with.
   if (const auto began_at = journal_->state.began_at; began_at > step_id{})
@@ -195,15 +194,17 @@ void driver_model::go_on(const std::map<std::uint32_t, std::vector<worker_beat>>
   for (const auto& place : others)
     where_[place.worker] = place.node;
   lay_out(places);
-  for (auto number = std::uint64_t{1}; number <= state.commands - state.unsettled.size(); ++number)
-    commands_.push_back({world_.run(), number, regroup_command{}});
-  last_begun_ = state.attempt;
+  last_begun_ = last_decided_ = state.attempt;
   for (const auto& place : places) {
     auto message = begin_message();
     message.place = layout_.place_of(place, state.generation, state.attempt, {});
     tell(place.worker, std::move(message));
   }
-  for (const auto& command : state.unsettled) {
+  auto commands = std::vector<control_command>{};
+  for (auto number = std::uint64_t{1}; number <= state.commands - state.unsettled.size(); ++number)
+    commands.push_back({world_.run(), number, regroup_command{}});
+  commands.insert(commands.end(), state.unsettled.begin(), state.unsettled.end());
+  for (const auto& command : commands) {
     commands_.push_back(command);
     for (auto worker : workers_)
       tell(worker, command);
@@ -363,6 +364,9 @@ void driver_model::take(const request<run_plan>& message) {
   if (answers_again(answered_plans_, message))
     return;
   auto plan = message.message;
+  if (const auto waiting = plans_.find(plan.worker);
+      waiting != plans_.end() && waiting->second.number == message.number)
+    return;
   if (world_.defect() == mutation::compares_no_plans)
     plan.data_fingerprint = "data";
   auto refuse = [&](errc code, const char* why) {
@@ -408,6 +412,9 @@ void driver_model::take(const request<regroup_report>& message) {
   if (answers_again(answered_reports_, message))
     return world_.count(branch::report_answered_again);
   auto report = message.message;
+  // One that is sent again waits for its answer, as in `pending_replies`.
+  if (const auto waiting = reports_.find(report.worker); waiting != reports_.end() && waiting->second == message.number)
+    return;
   last_reports_.insert_or_assign(report.worker, report);
   // Without a place, also one that has followed a generation that is over.
   const auto is_joiner = std::ranges::find(places(), report.worker, &worker_place::worker) == places().end();
@@ -511,20 +518,14 @@ void driver_model::take(const worker_finished& message) {
   const auto is_stale = is_given_up(message.worker);
   if (!is_stale && !concluded_ && message.reason.code == errc::none)
     returned_.insert(message.worker);
-  act_on_speaker(is_stale, coordinator_.on_finished(message, time_of_failure()));
+  act_on_speaker(is_stale, coordinator_.on_finished(message));
 }
 
 void driver_model::take(const worker_ended& message) {
   std::erase(workers_, message.worker);
   given_up_[message.worker.value] = true;
   answer_report(message.worker, fail(errc::worker_lost, "its process has ended"));
-  act(coordinator_.on_ended(message, time_of_failure()));
-}
-
-run_coordinator::time driver_model::time_of_failure() {
-  if (world_.defect() == mutation::forgets_failures)
-    return world_.clock() + ++failures_ * std::chrono::hours{2};
-  return world_.clock();
+  act(coordinator_.on_ended(message));
 }
 
 // -- nodes ------------------------------------------------------------------------------------------------------------
@@ -533,17 +534,32 @@ void driver_model::lose_node(std::uint32_t node, const std::string& why) {
   for (const auto& place : coordinator_.occupied())
     if (place.node == node)
       given_up_[place.worker.value] = true;
-  act(coordinator_.on_node_lost(node, why, time_of_failure()));
+  act(coordinator_.on_node_lost(node, why));
 }
 
 void driver_model::node_is_silent(std::uint32_t node) {
   const auto why = "node " + std::to_string(node) + " is silent";
   silent_.emplace(node, world_.clock());
   if (world_.defect() != mutation::takes_silence_for_death)
-    return act(coordinator_.on_nodes_silent({{node, why}}, time_of_failure()));
-  world_.gives_up(node, last_begun_, world_.clock() - silent_.at(node));
+    return act(coordinator_.on_nodes_silent({{node, why}}, world_.clock()));
+  world_.gives_up(node, last_decided_, world_.clock() - silent_.at(node));
   give_up(node);
   lose_node(node, why);
+}
+
+void driver_model::workers_are_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers) {
+  for (const auto& [worker, why] : workers)
+    if (!is_given_up(worker) && silent_workers_.emplace(worker, world_.clock()).second &&
+        world_.defect() == mutation::kills_silent_workers)
+      act({{fence_worker{worker, why}, why}});
+  std::erase_if(silent_workers_, [&](const auto& x) {
+    const auto answers = where_[x.first] == node && !workers.contains(x.first);
+    if (answers && !is_given_up(x.first))
+      world_.count(branch::silent_worker_answered);
+    return answers;
+  });
+  if (world_.defect() != mutation::kills_silent_workers)
+    act(coordinator_.on_workers_silent(node, workers, world_.clock()));
 }
 
 void driver_model::give_up(std::uint32_t node) {
@@ -665,7 +681,7 @@ void driver_model::stop(stop_request what) {
 }
 
 void driver_model::group_hangs() {
-  const auto actions = coordinator_.on_group_hang("no rank moves", time_of_failure());
+  const auto actions = coordinator_.on_group_hang("no rank moves");
   if (!actions.empty())
     world_.count(branch::hang_found);
   act(actions);
@@ -681,11 +697,14 @@ void driver_model::reached(reminder what) {
         coordinator_.on_applied(worker, beat->committed);
         coordinator_.on_sign_of_life(worker, beat->progress, world_.clock());
       }
+    for (std::uint32_t node = 0; node < nodes_.size() && !concluded_; ++node)
+      if (const auto silent = world_.silent_workers_of(node))
+        workers_are_silent(node, *silent);
     return act(coordinator_.on_tick(world_.clock()));
   case reminder::start:
     if (coordinator_.starting() && !coordinator_.occupied().empty())
       world_.count(branch::started_late);
-    return act(coordinator_.on_start_timeout(world_.clock()));
+    return act(coordinator_.on_start_timeout());
   case reminder::drain:
     return ask(&run_coordinator::on_drain_timeout);
   case reminder::hold:
@@ -782,12 +801,18 @@ void driver_model::warn_of(const std::string& why) {
 }
 
 void driver_model::act(const run_actions& actions) {
+  furthest_at_failures_.resize(coordinator_.failures().size(), coordinator_.furthest());
   for (const auto& action : actions) {
     check(action);
     if (const auto* next = std::get_if<form_generation>(&action.what))
       world_.forms(*next);
+    if (const auto* begins = std::get_if<begin_all>(&action.what))
+      last_decided_ = begins->attempt;
     if (const auto* silent = std::get_if<give_up_node>(&action.what))
-      world_.gives_up(silent->node, last_begun_, world_.clock() - silent_.at(silent->node));
+      world_.gives_up(silent->node, last_decided_, world_.clock() - silent_.at(silent->node));
+    if (const auto* fenced = std::get_if<fence_worker>(&action.what))
+      if (const auto silent = silent_workers_.find(fenced->worker); silent != silent_workers_.end())
+        world_.gives_up(fenced->worker, last_decided_, world_.clock() - silent->second);
   }
   if (!world_.keeps_journal())
     return carry_out(actions);
@@ -809,7 +834,7 @@ void driver_model::carry_out_what_is_kept() {
 void driver_model::write_journal() {
   if (auto state = gate_.begin_write()) {
     // More may be started before it is written again.
-    being_written_ = journal_model{std::move(*state), known_ + spare_worker_ids, coordinator_.recent_failures()};
+    being_written_ = journal_model{std::move(*state), known_ + spare_worker_ids};
     world_.send_to_driver_itself(journal_written{});
   }
 }
@@ -874,7 +899,8 @@ void driver_model::carry_out(const run_actions& actions) {
                    },
                    [&](const hold& x) {
                      if (x.why == hold::cause::unreachable)
-                       return world_.count(branch::held_for_silent_nodes);
+                       return world_.count(silent_workers_.empty() ? branch::held_for_silent_nodes
+                                                                   : branch::held_for_silent_workers);
                      const auto needs_workers = x.why == hold::cause::too_few_workers;
                      world_.count(needs_workers ? branch::held_for_workers : branch::held_by_a_pause);
                      if (needs_workers)

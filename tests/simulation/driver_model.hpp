@@ -41,6 +41,8 @@ class stage {
   virtual void remind(reminder what) = 0;
   /// What a worker's last beat has told, if it still sends any.
   virtual std::optional<worker_beat> beat_of(worker_id worker) = 0;
+  /// The workers of a node that it finds silent, and why; nothing if it does not reach the driver.
+  virtual std::optional<std::map<worker_id, std::string>> silent_workers_of(std::uint32_t node) = 0;
 
   // For the checker.
   virtual void count(branch what) = 0;
@@ -51,6 +53,8 @@ class stage {
   virtual void restarts() = 0;
   /// The driver goes on, in the attempt that has begun last, without a node that has said nothing for so long.
   virtual void gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) = 0;
+  /// The same of a worker.
+  virtual void gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) = 0;
   virtual void concludes(const actors::conclude& end, const std::string& why) = 0;
   /// What a worker's process would report now, to one that does not wait for its report.
   virtual std::optional<regroup_report> guess_report_of(worker_id worker) = 0;
@@ -110,7 +114,6 @@ struct journal_model {
   actors::control_state state;
   /// No worker has this id or a greater one.
   std::uint32_t next_worker = 0;
-  std::vector<actors::run_coordinator::time> failures;
 };
 
 /// The driver's process: the product's coordinator, and around it what the trainer does: it carries messages, knows the
@@ -150,6 +153,7 @@ class driver_model {
   void connection_lost(std::uint32_t node);
   /// It has said nothing for too long.
   void node_is_silent(std::uint32_t node);
+  void workers_are_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers);
 
   // -- from users, and the clock --------------------------------------------------------------------------------------
   void ask(actors::run_actions (actors::run_coordinator::*what)());
@@ -167,6 +171,7 @@ class driver_model {
   [[nodiscard]] bool has_concluded() const noexcept { return concluded_; }
   [[nodiscard]] bool is_fenced(std::uint32_t node) const { return nodes_[node] == node_state::fenced; }
   [[nodiscard]] bool is_silent(std::uint32_t node) const { return silent_.contains(node); }
+  [[nodiscard]] bool is_silent(worker_id worker) const { return silent_workers_.contains(worker); }
   [[nodiscard]] bool is_away(std::uint32_t node) const { return nodes_[node] == node_state::away; }
   /// Whether the coordinator was told that this worker is lost, or has sent it away, or it is of an attempt that is
   /// over.
@@ -177,6 +182,13 @@ class driver_model {
   [[nodiscard]] bool is_sent_away(worker_id worker) const { return sent_away_[worker.value]; }
   /// Whether it is a member, or was one when it was lost or released.
   [[nodiscard]] bool was_member(worker_id worker) const { return was_member_[worker.value]; }
+  /// Whether it has said so in its last report: it may have been a joiner again.
+  [[nodiscard]] bool was_without_state(worker_id worker) const {
+    const auto said = last_reports_.find(worker);
+    return said != last_reports_.end() && said->second.is<worker_position::without_state>();
+  }
+  /// The furthest step of the run when its failure with this index was recorded.
+  [[nodiscard]] step_id furthest_at_failure(std::size_t index) const { return furthest_at_failures_[index]; }
   /// Whose training function has returned in this attempt.
   [[nodiscard]] const std::set<worker_id>& returned() const noexcept { return returned_; }
   [[nodiscard]] const store_model& store() const noexcept { return store_; }
@@ -228,7 +240,6 @@ class driver_model {
   void lose_node(std::uint32_t node, const std::string& why);
   [[nodiscard]] std::optional<std::uint32_t> emptiest_node(const std::vector<actors::worker_place>& more) const;
   void guess_missing_reports();
-  [[nodiscard]] actors::run_coordinator::time time_of_failure();
 
   stage& world_;
   actors::run_coordinator coordinator_;
@@ -238,6 +249,8 @@ class driver_model {
   std::vector<node_state> nodes_;
   /// Since when each says nothing that has not been given up.
   std::map<std::uint32_t, actors::run_coordinator::time> silent_;
+  /// Since when each does not run that has not been given up.
+  std::map<worker_id, actors::run_coordinator::time> silent_workers_;
   std::uint32_t first_size_;
   std::uint32_t known_ = 0;
   /// Whom messages reach.
@@ -261,8 +274,6 @@ class driver_model {
   /// Who follows the others.
   std::set<worker_id> staged_;
   std::optional<number_chain> restored_;
-  /// Only for the mutant that forgets them.
-  int failures_ = 0;
   bool awaiting_room_ = false;
   bool grace_running_ = false;
   bool concluded_ = false;
@@ -281,7 +292,11 @@ class driver_model {
   /// The last that each worker has said, as it was said.
   std::map<worker_id, regroup_report> last_reports_;
   std::set<worker_id> returned_;
+  /// By failure: the furthest step when it was recorded.
+  std::vector<step_id> furthest_at_failures_;
   generation_id last_formed_;
+  /// The attempt that was to begin last, and the one whose workers were told so.
+  std::uint32_t last_decided_ = 0;
   std::uint32_t last_begun_ = 0;
   bool aborted_all_ = false;
   bool released_all_ = false;

@@ -58,6 +58,8 @@ std::string_view to_string(mutation x) noexcept {
     return "there is no deadline for too few workers";
   case mutation::takes_silence_for_death:
     return "a silent node counts as dead at once";
+  case mutation::kills_silent_workers:
+    return "a worker that does not run is killed at once";
   case mutation::forgets_answers:
     return "an answer that was lost is not given again";
   case mutation::adopts_into_the_old_generation:

@@ -38,7 +38,7 @@ enum class mutation : std::uint8_t {
   takes_a_lost_source_for_the_end,
   /// What the training function throws is told as the loss of its group.
   takes_an_exception_for_a_loss,
-  /// The clock runs so fast that no two failures are within one window.
+  /// However many failures there are, they are allowed.
   forgets_failures,
   /// All plans are passed on with the data of the same fingerprint.
   compares_no_plans,
@@ -62,6 +62,8 @@ enum class mutation : std::uint8_t {
   sets_no_hold_deadline,
   /// A silent node's workers count as lost at once, whoever else has the state.
   takes_silence_for_death,
+  /// A worker that does not run is killed at once, whoever else has the state.
+  kills_silent_workers,
   /// What was answered over a lost connection is refused when it is asked again.
   forgets_answers,
   /// Another driver goes on in the generation that the journal has.
@@ -97,6 +99,7 @@ inline constexpr std::array mutations{
     mutation::sets_no_grace_period,
     mutation::sets_no_hold_deadline,
     mutation::takes_silence_for_death,
+    mutation::kills_silent_workers,
     mutation::forgets_answers,
     mutation::adopts_into_the_old_generation,
     mutation::keeps_its_journal_afterwards,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -18,6 +19,9 @@ constexpr std::uint64_t most_turns = 60'000;
 constexpr std::uint32_t plenty = 1'000'000;
 
 constexpr auto turn_length = std::chrono::milliseconds{10};
+
+/// Of a run that waits only a short time for whoever is silent.
+constexpr auto longest_wait = std::chrono::milliseconds{3'000};
 
 /// How long a joiner may take, and the processes of an attempt together.
 constexpr auto joiner_limit = std::chrono::milliseconds{4'000};
@@ -66,12 +70,13 @@ simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::
   settings.compare_numerics = [](const std::string& ours, const std::string& theirs) {
     return ours == theirs ? std::vector<std::string>{} : std::vector{ours + " / " + theirs};
   };
-  settings.failure.max_failures = most_failures_ = random_.one_in(10) ? random_.below(4) : plenty;
+  most_failures_ = random_.one_in(10) ? random_.below(4) : plenty;
+  settings.failure.max_failures = defect_ == mutation::forgets_failures ? plenty : most_failures_;
   settings.failure.replace_after = joiner_limit;
   settings.start_timeout = joiner_limit;
   settings.failure.replace_lost = !random_.one_in(4);
   if (random_.one_in(4))
-    unreachable_after_ = std::chrono::milliseconds{random_.between(500, 3'000)};
+    unreachable_after_ = std::chrono::milliseconds{random_.between(500, longest_wait.count())};
   settings.failure.unreachable_after = unreachable_after_;
   // Joiners get the state while the others train on, or wait.
   settings.failure.background_transfer_above_bytes = random_.one_in(2) ? 0 : 1;
@@ -392,6 +397,7 @@ void simulation::at_node(std::uint32_t index, packet what) {
   auto& self = nodes_[index];
   if (const auto* start = std::get_if<start_process>(&what)) {
     const auto id = start->place.worker;
+    self.driver = drivers_;
     if (processes_.size() <= id.value)
       processes_.resize(id.value + 1);
     processes_[id.value] = std::make_unique<process>(*this, id, index, flaw_for(id));
@@ -403,6 +409,7 @@ void simulation::at_node(std::uint32_t index, packet what) {
     if (auto* there = find(wanted->worker))
       kill(*there, 128 + 9);
   } else if (std::holds_alternative<kill_all>(what)) {
+    self.driver = drivers_;
     for (auto id : std::vector{living_})
       if (processes_[id]->model.node() == index)
         kill(*processes_[id], 128 + 9);
@@ -524,14 +531,6 @@ void simulation::fire(const planned_event& x) {
     if (!driver_lives_)
       return plan(50, event::resume_run);
     return driver_->ask(&run_coordinator::on_resume);
-  case event::kill_frozen_worker:
-    if (auto* there = find({x.who}); there != nullptr && there->model.is_frozen()) {
-      // A node that is frozen itself looks later.
-      if (nodes_[there->model.node()].frozen)
-        return plan(60, event::kill_frozen_worker, x.who);
-      kill(*there, 128 + 9);
-    }
-    return;
   case event::revive_worker:
     if (auto* there = find({x.who}); there != nullptr && !nodes_[there->model.node()].frozen)
       there->model.freeze(false);
@@ -678,8 +677,13 @@ void simulation::freeze(process& x) {
   if (trace_ != nullptr)
     note(x.model, "freezes, where it " + std::string{to_string(x.model.stands())});
   x.model.freeze(true);
-  plan(random_.between(60, 200), event::kill_frozen_worker, x.model.id().value);
-  plan(random_.between(10, 260), event::revive_worker, x.model.id().value);
+  x.silent_from = clock() + random_.between(60, 200) * turn_length;
+  // Nobody watches those that have yet to join. Some others do not run again, where that ends in time.
+  const auto is_watched = x.model.stands() != standing::starting;
+  if (is_watched && unreachable_after_ <= longest_wait && random_.one_in(4))
+    return;
+  const auto is_long = is_watched && random_.one_in(4);
+  plan(is_long ? random_.between(300, 3'000) : random_.between(10, 260), event::revive_worker, x.model.id().value);
 }
 
 void simulation::kill_node(std::uint32_t index) {
@@ -1098,7 +1102,14 @@ void simulation::violates(const worker_model& who, const std::string& what) {
 
 void simulation::forms(const form_generation& next) {
   counts_.count(branch::regroup);
-  if (next.decision.commit_point < settled_)
+  // All that had applied a step may be gone with the driver, before another heard that it is to apply it.
+  const auto is_forgotten =
+      std::exchange(settled_by_, drivers_) != drivers_ && next.decision.commit_point.value + 1 == settled_.value &&
+      std::ranges::none_of(living_, [this](auto id) {
+        const auto& who = processes_[id]->model;
+        return who.committed() >= settled_ && !driver_->is_given_up(who.id()) && !driver_->is_told_lost(who.id());
+      });
+  if (next.decision.commit_point < settled_ && !is_forgotten)
     violate("step " + text(next.decision.commit_point.value) + " is commit_point, and step " + text(settled_.value) +
             " was before");
   settled_ = next.decision.commit_point;
@@ -1164,24 +1175,55 @@ void simulation::restarts() {
 }
 
 void simulation::gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) {
+  // What its workers have is of no use to a run that fails.
+  if (driver_->coordinator().in_grace() || driver_->coordinator().over())
+    return;
+  check_given_up([node](const worker_model& who) { return who.node() == node; }, attempt, silent_for,
+                 "node " + text(node));
+}
+
+void simulation::gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) {
+  // What it has is of no use if the run fails, or if it has failed itself.
+  const auto* who = find(worker);
+  if (!driver_->coordinator().goes_on() || who == nullptr || who->model.stands() == standing::finished)
+    return;
+  check_given_up([worker](const worker_model& who) { return who.id() == worker; }, attempt, silent_for,
+                 "worker " + text(worker.value));
+}
+
+void simulation::check_given_up(const std::function<bool(const worker_model&)>& is_given_up, std::uint32_t attempt,
+                                std::chrono::steady_clock::duration silent_for, const std::string& name) {
   const auto counts = [&](const worker_model& who) {
     return who.attempt() == attempt && !driver_->is_told_lost(who.id()) &&
            (who.has_state() || who.is_caught_up() || who.stands() == standing::finished);
   };
   // Also those that have ended, and whose end the driver has yet to hear of.
   const auto goes_on = !driver_->returned().empty() || std::ranges::any_of(processes_, [&](const auto& each) {
-    return each != nullptr && each->model.node() != node && !driver_->is_silent(each->model.node()) &&
-           counts(each->model);
+    return each != nullptr && !is_given_up(each->model) && !driver_->is_silent(each->model.node()) &&
+           !driver_->is_silent(each->model.id()) && counts(each->model);
   });
   // Before the first step nothing can be lost: a member that has yet to hear of the beginning is as good.
   const auto has_state = std::ranges::any_of(living_, [&](auto id) {
     const auto& who = processes_[id]->model;
-    return who.node() == node && counts(who) && who.committed() > who.restored();
+    return is_given_up(who) && counts(who) && who.committed() > who.restored();
   });
   if (has_state && !goes_on && silent_for < unreachable_after_)
-    violate("node " + text(node) + " is given up, and its workers alone have the state");
+    violate(name + " is given up, and nobody else has the state");
   if (has_state && !goes_on)
     counts_.count(branch::silent_for_too_long);
+}
+
+std::optional<std::map<worker_id, std::string>> simulation::silent_workers_of(std::uint32_t node) {
+  const auto& self = nodes_[node];
+  if (!self.lives || self.frozen || self.cut || driver_->is_silent(node) || driver_->is_fenced(node) ||
+      driver_->is_away(node))
+    return std::nullopt;
+  std::map<worker_id, std::string> result;
+  for (auto id : living_)
+    if (const auto& each = *processes_[id]; each.model.node() == node && each.model.is_frozen() &&
+                                            each.model.stands() != standing::starting && each.silent_from <= clock())
+      result.emplace(worker_id{id}, "its process is stopped");
+  return result;
 }
 
 void simulation::concludes(const conclude& x, const std::string&) {
@@ -1249,16 +1291,22 @@ bool simulation::is_ground(const error& reason) const {
   return (reason.code == errc::node_lost || reason.code == errc::aborted) && few_are_allowed;
 }
 
-/// What is told of failures is what has happened, once, and no more of it than is allowed.
+/// What is told of failures is what has happened, once, and no more of it than is allowed without a new step.
 void simulation::check_failures() {
-  auto survived = std::uint32_t{0};
+  step_id reached;
+  // Since that step.
+  std::set<generation_id> broken;
   std::vector<worker_id> lost;
-  for (const auto& each : driver_->coordinator().failures()) {
+  const auto& all = driver_->coordinator().failures();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto& each = all[i];
     const auto code = each.reason.code;
     const auto* who = each.worker.value < processes_.size() ? processes_[each.worker.value].get() : nullptr;
     const auto is_loss = code == errc::worker_lost || code == errc::node_lost;
     const auto is_refusal = (code == errc::program_mismatch || code == errc::mismatch) && flaw_ != flaw::none;
-    if (!is_loss && !is_refusal && code != errc::timed_out && (code != errc::user_error || !has_thrown_))
+    // It was given up by the driver before.
+    const auto is_old = code == errc::stale_generation && drivers_ > 1;
+    if (!is_loss && !is_refusal && !is_old && code != errc::timed_out && (code != errc::user_error || !has_thrown_))
       violate("a failure is told that was none: " + each.reason.message);
     if (is_loss && std::ranges::find(lost, each.worker) != lost.end())
       violate("worker " + text(each.worker.value) + " is told to be lost twice");
@@ -1267,11 +1315,16 @@ void simulation::check_failures() {
     if (who != nullptr && who->model.lives() && code == errc::worker_lost)
       violate(name_of(who->model) + " lives, and is told to have failed: " + each.reason.message);
     const auto had_returned = is_loss && who != nullptr && who->model.stands() == standing::finished;
-    if ((code == errc::worker_lost || code == errc::user_error) && driver_->was_member(each.worker) && !had_returned)
-      ++survived;
+    if (driver_->furthest_at_failure(i) > std::exchange(reached, std::max(reached, driver_->furthest_at_failure(i))))
+      broken.clear();
+    if ((code == errc::worker_lost || code == errc::user_error) && driver_->was_member(each.worker) && !had_returned &&
+        !driver_->was_without_state(each.worker))
+      broken.insert(each.generation);
+    if (broken.size() > most_failures_)
+      return violate("the run survives " + text(broken.size()) + " failures without a new step, and " +
+                     text(most_failures_) + " are allowed; the last is of worker " + text(each.worker.value) +
+                     " in generation " + text(each.generation.value) + ", after step " + text(reached.value));
   }
-  if (survived > most_failures_)
-    violate("the run survives " + text(survived) + " failures, and " + text(most_failures_) + " are allowed");
 }
 
 /// A run that ends well ends with the undisturbed state.

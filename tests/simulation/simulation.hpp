@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,7 +35,7 @@
 /// lost but with a connection. What was on its way, or was received and not yet answered, comes once more when there is
 /// another; the store, the collectives actor and the driver take it for one.
 ///
-/// Faults: a worker is killed, or frozen and revived, or frozen until its node kills it; a node is killed, or frozen
+/// Faults: a worker is killed, or frozen and revived, or frozen for long or for ever; a node is killed, or frozen
 /// with or without its workers, or cut off, and comes back, early or late, with its workers still at work, in an old
 /// generation if the others went on without it; all nodes are silent at the same time; all workers are killed; two
 /// workers lose their connection; a node leaves by itself; the driver is killed, and another takes the run over. Some
@@ -114,6 +115,8 @@ class simulation final : public surroundings, public stage {
   void forms(const actors::form_generation& next) override;
   void restarts() override;
   void gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
+  void gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
+  std::optional<std::map<worker_id, std::string>> silent_workers_of(std::uint32_t node) override;
   void concludes(const actors::conclude& end, const std::string& why) override;
   std::optional<regroup_report> guess_report_of(worker_id worker) override;
 
@@ -144,6 +147,8 @@ class simulation final : public surroundings, public stage {
     route to_collectives;
     std::uint32_t slowness = 0;
     bool is_cut_off = false;
+    /// When its node finds it silent that freezes now.
+    std::chrono::steady_clock::time_point silent_from = {};
     /// What its threads have asked and have no answer to, and the way there.
     std::vector<std::pair<route*, packet>> unanswered = {};
     /// What another driver has to hear from it first, once it was said.
@@ -171,7 +176,6 @@ class simulation final : public surroundings, public stage {
     remind_hold,
     remind_grace,
     resume_run,
-    kill_frozen_worker,
     revive_worker,
     report_silence,
     revive_node,
@@ -250,6 +254,8 @@ class simulation final : public surroundings, public stage {
   void kill(process& x, std::int32_t status);
   void count_loss(standing where);
   void check_failures();
+  void check_given_up(const std::function<bool(const worker_model&)>& is_given_up, std::uint32_t attempt,
+                      std::chrono::steady_clock::duration silent_for, const std::string& name);
   void check_cause(const actors::conclude& end);
   [[nodiscard]] bool is_ground(const error& reason) const;
   void check_results();
@@ -293,6 +299,8 @@ class simulation final : public surroundings, public stage {
   std::optional<driver_model> driver_;
   /// How many there have been, and whether the last lives.
   std::uint32_t drivers_ = 1;
+  /// The one that formed the last generation.
+  std::uint32_t settled_by_ = 1;
   bool driver_lives_ = true;
   std::deque<node> nodes_;
   /// By worker id; gaps are processes that never were.

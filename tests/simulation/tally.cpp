@@ -34,8 +34,12 @@ std::string_view to_string(branch x) noexcept {
     return "held by a pause";
   case branch::held_for_silent_nodes:
     return "held because nobody who has the state could be reached";
+  case branch::held_for_silent_workers:
+    return "held because nobody who has the state runs";
   case branch::silent_node_answered:
     return "a silent node answered in time";
+  case branch::silent_worker_answered:
+    return "a worker that did not run answered in time";
   case branch::driver_killed:
     return "the driver is killed";
   case branch::taken_over:
@@ -47,7 +51,7 @@ std::string_view to_string(branch x) noexcept {
   case branch::report_answered_again:
     return "a report that was answered was sent again";
   case branch::silent_for_too_long:
-    return "nodes that alone had the state were given up in the end";
+    return "nodes or workers that alone had the state were given up in the end";
   case branch::restart_from_checkpoint:
     return "started again from a checkpoint";
   case branch::restart_without_checkpoint:

@@ -196,7 +196,10 @@ class campaign {
     case fault_kind::freeze_node:
     case fault_kind::cut:
     case fault_kind::reset:
+    case fault_kind::cut_control:
       return hit_node();
+    case fault_kind::freeze_all:
+      return freeze_all_workers();
     case fault_kind::freeze_all_nodes:
       return hit_all_nodes();
     case fault_kind::freeze_driver:
@@ -211,7 +214,9 @@ class campaign {
 
   bool hit_workers(std::size_t number_of_victims) {
     auto sound = run_.sound_workers();
-    if (sound.size() < number_of_victims + (options_.allow_all ? 0 : 1))
+    // A frozen worker lives: the run waits if nobody else has its state.
+    const auto may_be_last = options_.allow_all || next_.kind == fault_kind::freeze;
+    if (sound.size() < number_of_victims + (may_be_last ? 0 : 1))
       return false;
     std::string names;
     std::vector<worker_process> victims;
@@ -280,6 +285,9 @@ class campaign {
       });
     } else if (next_.kind == fault_kind::reset) {
       run_.reset(node);
+    } else if (next_.kind == fault_kind::cut_control) {
+      run_.cut_control(node);
+      undo_later([this, node] { run_.mend_control(node); });
     } else {
       run_.cut(node);
       undo_later([this, node] { run_.mend(node); });
@@ -287,6 +295,24 @@ class campaign {
     for (auto pid : there)
       current_.endangered.push_back(number(pid));
     say_fault(name);
+    return true;
+  }
+
+  bool freeze_all_workers() {
+    std::vector<pid_t> all;
+    for (const auto& worker : run_.sound_workers()) {
+      all.push_back(worker.pid);
+      current_.endangered.push_back(number(worker.pid));
+    }
+    if (all.empty())
+      return false;
+    for (auto pid : all)
+      run_.freeze(pid);
+    undo_later([this, all] {
+      for (auto pid : all)
+        run_.revive(pid);
+    });
+    say_fault("all workers");
     return true;
   }
 

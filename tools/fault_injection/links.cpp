@@ -71,6 +71,14 @@ void private_network::mend(std::size_t node) const {
   (void)complaint_of({"ip", "-n", hub(), "link", "set", link_of(node), "up"});
 }
 
+void private_network::cut_control(std::size_t node) const {
+  (void)complaint_of({"ip", "-n", hub(), "route", "add", "blackhole", address_of(node) + "/32"});
+}
+
+void private_network::mend_control(std::size_t node) const {
+  (void)complaint_of({"ip", "-n", hub(), "route", "del", "blackhole", address_of(node) + "/32"});
+}
+
 void private_network::reset(std::size_t node) const {
   auto argv = at_driver();
   argv.insert(argv.end(), {"ss", "-K", "dst", address_of(node)});

@@ -27,6 +27,9 @@ class private_network {
   /// Take the node's link down, and up again.
   void cut(std::size_t node) const;
   void mend(std::size_t node) const;
+  /// The same between the driver and the node: nodes reach each other.
+  void cut_control(std::size_t node) const;
+  void mend_control(std::size_t node) const;
   /// Resets what the driver's host has connected to the node.
   void reset(std::size_t node) const;
 

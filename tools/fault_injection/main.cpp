@@ -39,7 +39,7 @@ struct options {
   double mean_interval_ms = 1000;
   double hung_after_ms = 60'000;
   std::string kinds = "kill=4,kill-two=2,freeze=2,kill-node,freeze-node,cut,fill-disk,freeze-all-nodes,freeze-driver,"
-                      "reset";
+                      "reset,freeze-all,cut-control";
   std::optional<std::uint64_t> seed;
   fs::path directory;
   fs::path programs;
@@ -204,10 +204,9 @@ class session {
     what.program = program_;
     if (!last_step_)
       what.program.insert(what.program.end(), {"--steps", "1000000000"});
-    what.program.insert(what.program.end(), {"--max-failures", "1000000"});
     what.workers = options_.workers;
     what.nodes = options_.nodes;
-    what.private_links = wants(fault_kind::cut) || wants(fault_kind::reset);
+    what.private_links = wants(fault_kind::cut) || wants(fault_kind::reset) || wants(fault_kind::cut_control);
     what.small_disk = wants(fault_kind::fill_disk);
     for (auto kind : all_fault_kinds)
       if (concerns_node(kind) && options_.nodes == 0)
@@ -224,7 +223,7 @@ class session {
     for (const auto& each : skipped)
       std::printf("skipped: %s\n", each.c_str());
     if (!run.has_links())
-      for (auto kind : {fault_kind::cut, fault_kind::reset})
+      for (auto kind : {fault_kind::cut, fault_kind::reset, fault_kind::cut_control})
         skip(kind, "");
     if (!run.has_small_disk())
       skip(fault_kind::fill_disk, "");

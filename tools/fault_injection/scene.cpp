@@ -250,6 +250,17 @@ void scene::mend(std::size_t node) {
   network_->mend(node);
 }
 
+void scene::cut_control(std::size_t node) {
+  nodes_[node].held = true;
+  network_->cut_control(node);
+}
+
+void scene::mend_control(std::size_t node) {
+  doubt_workers_of(node);
+  nodes_[node].held = false;
+  network_->mend_control(node);
+}
+
 void scene::fill_disk() {
   disk_->fill();
 }

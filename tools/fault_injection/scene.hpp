@@ -88,6 +88,9 @@ class scene {
   void freeze_node(std::size_t node);
   void revive_node(std::size_t node);
   void cut(std::size_t node);
+  /// Between the driver and the node only.
+  void cut_control(std::size_t node);
+  void mend_control(std::size_t node);
   void mend(std::size_t node);
   void reset(std::size_t node) const { network_->reset(node); }
 

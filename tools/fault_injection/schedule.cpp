@@ -31,6 +31,10 @@ std::string_view to_string(fault_kind kind) {
     return "reset";
   case fault_kind::restart_driver:
     return "restart-driver";
+  case fault_kind::freeze_all:
+    return "freeze-all";
+  case fault_kind::cut_control:
+    return "cut-control";
   }
   return "?";
 }
@@ -59,13 +63,18 @@ std::string_view explain(fault_kind kind) {
     return "the driver's connections to a caf-node are reset; needs root (network namespaces)";
   case fault_kind::restart_driver:
     return "SIGKILL to the driver; another takes the run over 0.5 to 3 s later";
+  case fault_kind::freeze_all:
+    return "SIGSTOP to all workers at once; SIGCONT 0.1 to 4 s later";
+  case fault_kind::cut_control:
+    return "the driver does not reach a caf-node for 0.1 to 4 s, and other nodes do; needs root (network namespaces)";
   }
   return "?";
 }
 
 bool concerns_node(fault_kind kind) {
   return kind == fault_kind::kill_node || kind == fault_kind::freeze_node || kind == fault_kind::cut ||
-         kind == fault_kind::freeze_all_nodes || kind == fault_kind::reset || kind == fault_kind::restart_driver;
+         kind == fault_kind::freeze_all_nodes || kind == fault_kind::reset || kind == fault_kind::restart_driver ||
+         kind == fault_kind::cut_control;
 }
 
 std::optional<std::vector<weighted_kind>> parse_kinds(std::string_view text) {
@@ -134,6 +143,8 @@ planned_fault schedule::next() {
   case fault_kind::freeze_driver:
   case fault_kind::freeze_node:
   case fault_kind::cut:
+  case fault_kind::freeze_all:
+  case fault_kind::cut_control:
     result.lasts = between(100, 4000);
     break;
   case fault_kind::kill_node:

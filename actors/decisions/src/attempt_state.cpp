@@ -37,13 +37,8 @@ void attempt_state::require_checkpoint(std::uint64_t number) {
   std::get<training>(phase_).asked->checkpoint = number;
 }
 
-void attempt_state::begin_regrouping(std::string cause, regrouping::loss reported) {
-  phase_ = regrouping{.cause = std::move(cause), .checkpoint = checkpoint(), .reported = reported, .waits = {}};
-}
-
-bool attempt_state::explain_loss() {
-  auto* now = std::get_if<regrouping>(&phase_);
-  return now != nullptr && std::exchange(now->reported, regrouping::loss::explained) == regrouping::loss::unexplained;
+void attempt_state::begin_regrouping(std::string cause) {
+  phase_ = regrouping{.cause = std::move(cause), .checkpoint = checkpoint(), .waits = {}};
 }
 
 bool attempt_state::abort_group() {

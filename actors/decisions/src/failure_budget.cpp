@@ -6,15 +6,20 @@
 
 namespace troupe::actors {
 
-bool failure_budget::holds(run_time now) {
-  while (!recent_.empty() && now - recent_.front() > window_)
-    recent_.pop_front();
-  return recent_.size() <= most_;
+void failure_budget::add(generation_id generation, step_id furthest) noexcept {
+  if (furthest > row_.furthest)
+    row_.count = 0;
+  else if (generation == row_.generation)
+    return;
+  ++row_.count;
+  row_.furthest = std::max(row_.furthest, furthest);
+  row_.generation = generation;
 }
 
 std::string failure_budget::describe_excess() const {
-  return fmt::format("this is failure number {} within {} s, more than failure.max_failures ({}) allows",
-                     recent_.size(), std::chrono::duration_cast<std::chrono::seconds>(window_).count(), most_);
+  return fmt::format("this is failure number {} without a new step after step {}, more than failure.max_failures ({}) "
+                     "allows",
+                     row_.count, row_.furthest, most_);
 }
 
 void joiner_budget::add(ended_by who) noexcept {

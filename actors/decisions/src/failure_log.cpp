@@ -11,8 +11,12 @@ namespace troupe::actors {
 
 namespace {
 
-/// Attempts in a row that may end before any step was applied.
-constexpr std::uint32_t most_fruitless_attempts = 5;
+/// What attempts in a row that end without a new step may cost, and what each costs.
+constexpr std::uint32_t fruitless_limit = 10;
+
+constexpr std::uint32_t cost_of(ended_by cause) {
+  return cause == ended_by::itself ? 2 : 1;
+}
 
 /// A failure that others follow from: anything but a collective that was cut off.
 bool is_cause(const failure_record& x) {
@@ -80,9 +84,16 @@ bool repeated_failures::note_late_start() {
   return ++late_starts_ > 1;
 }
 
-bool repeated_failures::note_end_of_attempt(bool fruitless) {
-  fruitless_attempts_ = fruitless ? fruitless_attempts_ + 1 : 0;
-  return fruitless_attempts_ >= most_fruitless_attempts;
+bool repeated_failures::note_end_of_attempt(step_id furthest, ended_by cause) {
+  if (furthest > furthest_) {
+    furthest_ = furthest;
+    fruitless_attempts_ = 0;
+    spent_ = 0;
+    return false;
+  }
+  ++fruitless_attempts_;
+  spent_ += cost_of(cause);
+  return spent_ >= fruitless_limit;
 }
 
 } // namespace troupe::actors

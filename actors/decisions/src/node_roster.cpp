@@ -29,7 +29,7 @@ bool node_roster::awaits_answers() const {
 std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now) const {
   std::vector<std::uint32_t> result;
   for (std::uint32_t i = 0; i < size(); ++i) {
-    const auto& [address, offer, state, tried] = nodes_[i];
+    const auto& [address, offer, state, tried, health] = nodes_[i];
     const auto is_cut = state == node_state::cut;
     if (now - tried > (is_cut ? how_.reconnect_every : how_.try_every) &&
         (is_cut || state == node_state::away || state == node_state::fenced))
@@ -52,10 +52,11 @@ expected<placement_decision> node_roster::place(node_state state, worker_id firs
   return decision;
 }
 
-std::vector<node_capacity> node_roster::capacities(std::span<const worker_place> occupied) const {
+std::vector<node_capacity> node_roster::capacities(std::span<const worker_place> occupied,
+                                                   known_node::clock::time_point now) const {
   std::vector<node_capacity> result;
   for (const auto& node : nodes_)
-    result.push_back({node.offer.free, 0, node.state == node_state::open});
+    result.push_back({node.offer.free, 0, node.state == node_state::open, node.health.most_more(now)});
   for (const auto& place : occupied)
     ++result[place.node].workers;
   for (std::uint32_t i = 0; i < size(); ++i)
@@ -80,8 +81,9 @@ expected<void> node_roster::check_data_plane(std::span<const worker_place> place
     if (!how_.is_private(nodes_[i].offer.address))
       return fail(
           errc::invalid_argument,
-          fmt::format("gradients travel between hosts in clear text, and {} is not this machine: if the network is "
-                      "private or a tunnel, say so with cluster.trusted_network (--trusted-network)",
+          fmt::format("NCCL sends gradients in clear text, and {} is not this machine: leave run.transport to itself, "
+                      "or, if the network is private or a tunnel, say so with cluster.trusted_network "
+                      "(--trusted-network)",
                       nodes_[i].offer.address));
   return {};
 }

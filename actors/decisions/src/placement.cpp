@@ -88,6 +88,10 @@ limits limits_of(const scaling_config& request, std::span<const node_capacity> n
   return result;
 }
 
+bool is_avoided(const node_capacity& node) {
+  return node.most_more < std::numeric_limits<std::uint32_t>::max();
+}
+
 /// Adds `left` workers to `counts`, up to `most` on each node; returns how many found no place. `pack` fills one node
 /// after the other; else each goes to the node with the fewest.
 std::uint32_t fill(std::vector<std::uint32_t>& counts, std::uint32_t left, std::span<const std::uint32_t> most,
@@ -200,7 +204,14 @@ std::vector<std::uint32_t> place_more(const scaling_config& request, std::span<c
   for (const auto& node : nodes)
     before.push_back(node.workers);
   auto counts = before;
-  std::ignore = distribute(request, nodes, count, counts);
+  auto left = count;
+  if (request.placement != placement_strategy::strict_pack && std::ranges::any_of(nodes, is_avoided)) {
+    auto most = limits_of(request, nodes).soft;
+    for (std::size_t node = 0; node < most.size(); ++node)
+      most[node] = std::min<std::uint64_t>(most[node], std::uint64_t{before[node]} + nodes[node].most_more);
+    left = fill(counts, count, most, request.placement == placement_strategy::pack);
+  }
+  std::ignore = distribute(request, nodes, left, counts);
   std::vector<std::uint32_t> result;
   for (std::uint32_t node = 0; node < counts.size(); ++node)
     result.insert(result.end(), counts[node] - before[node], node);

@@ -34,7 +34,6 @@ run_attempt::run_attempt(settings config, run_course course, const control_state
       unsettled_(from.unsettled),
       numerics_(from.numerics),
       formed_(from.members),
-      inherited_plans_(from.plans.size()),
       has_formed_(false),
       began_at_(from.began_at),
       furthest_(from.began_at) {
@@ -52,8 +51,8 @@ run_attempt::run_attempt(settings config, run_course course, const control_state
 }
 
 control_state run_attempt::state_to_keep() const {
-  auto result = control_state{number_,   generation_, began_at_,       formed_,       plans_.all(),
-                              commands_, unsettled_,  course_.workers, course_.asked, numerics_};
+  auto result = control_state{number_,    generation_,     began_at_,     formed_, plans_.all(), commands_,
+                              unsettled_, course_.workers, course_.asked, {},      numerics_};
   if (!is_regrouping())
     return result;
   // Early, so that it is on the device when the next generation is formed, of these as far as is known now.
@@ -101,7 +100,9 @@ void run_attempt::note_formed(const std::vector<worker_place>& places, std::uint
     if (const auto* who = workers_.find(place.worker))
       formed_.push_back({place, who->came_after, history_of(who->stands).loop});
   has_formed_ = true;
-  std::erase_if(unsettled_, [&](const control_command& x) { return x.sequence <= commands_agreed; });
+  // Who has agreed on one may have ended before another hears of it, and with it the driver.
+  std::erase_if(unsettled_, [this](const control_command& x) { return x.sequence <= agreed_before_; });
+  agreed_before_ = commands_agreed;
 }
 
 void run_attempt::on_started(const std::vector<worker_place>& places, run_time now) {
@@ -214,9 +215,9 @@ run_actions run_attempt::replace_missing() const {
   return {{start_more{count}, fmt::format("{} of {} are missing", count, count_workers(course_.workers))}};
 }
 
-run_actions run_attempt::regroup(const std::string& why, const error& reason, regrouping::loss reported) {
+run_actions run_attempt::regroup(const std::string& why, const error& reason) {
   if (!is_regrouping())
-    state_.begin_regrouping(why, reported);
+    state_.begin_regrouping(why);
   workers_.keep_needed(course_.workers);
   run_actions actions;
   // If all have reported, nobody in this generation has to hear of its end.
@@ -298,7 +299,7 @@ run_actions run_attempt::on_report_of_follower(worker_record& who, const regroup
     who.note_applied(arrived->progress.committed);
     joiner_budget_.reset();
     if (!is_regrouping())
-      state_.begin_regrouping(*asked, regrouping::loss::explained);
+      state_.begin_regrouping(*asked);
     return form_when_all_have_reported();
   }
   // Members that still form the group need not go on with it.
@@ -349,7 +350,7 @@ std::optional<run_actions> run_attempt::on_report_of_member(worker_record& who, 
   const auto asked = state_.cause();
   if (!asked || !report.is<worker_position::between_steps>() || report.reason.code != errc::none)
     return std::nullopt;
-  state_.begin_regrouping(*asked, regrouping::loss::explained);
+  state_.begin_regrouping(*asked);
   return form_when_all_have_reported();
 }
 
@@ -360,6 +361,12 @@ run_actions run_attempt::form_when_all_have_reported() {
   const auto reports = collect_reports(workers_);
   if (!reports)
     return {};
+  if (const auto late = left_behind(); !late.empty()) {
+    run_actions actions;
+    for (auto* who : late)
+      append(actions, wait_for_place(*who, history_of(who->stands).since));
+    return actions;
+  }
   const auto at_boundary = reports->point == report_point::boundary;
   // Members wait a moment for joiners that are about to come to this boundary.
   if (at_boundary && workers_.any(&worker_record::is_caught_up)) {
@@ -389,6 +396,23 @@ run_actions run_attempt::form_when_all_have_reported() {
       !workers_.any([this](const worker_record& x) { return comes_in(x); }))
     return let_all_go(reports->members);
   return form(*reports, std::move(*decision));
+}
+
+/// Those that had caught up, and to whom the driver before has not answered: members have gone on since from the
+/// boundary that they had come to. They are joiners again.
+std::vector<worker_record*> run_attempt::left_behind() {
+  std::vector<worker_record*> result;
+  step_id furthest;
+  for (auto& [id, who] : workers_)
+    if (const auto* member = who.as<standing::active>(); is_inherited() && member != nullptr && member->report)
+      if (const auto* progress = member->report->progress())
+        furthest = std::max(furthest, progress->committed);
+  for (auto& [id, who] : workers_)
+    if (const auto* member = who.as<standing::active>(); is_inherited() && member != nullptr && member->report &&
+                                                         member->report->is<worker_position::caught_up>() &&
+                                                         member->report->progress()->committed < furthest)
+      result.push_back(&who);
+  return result;
 }
 
 bool run_attempt::comes_in(const worker_record& who) const {

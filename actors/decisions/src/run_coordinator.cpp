@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <set>
 #include <utility>
 
 namespace troupe::actors {
@@ -17,30 +16,30 @@ run_coordinator::run_coordinator(const settings& config)
     : first_step_(config.first_step),
       resumed_(config.resumed),
       hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
-      budget_(config.failure.max_failures, config.failure.window),
+      budget_(config.failure.max_failures),
+      repeated_(config.first_step),
+      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, config.places.size()}, config.first_step) {
   on_started(config.places);
 }
 
-run_coordinator::run_coordinator(const settings& config, const control_state& from, const std::vector<time>& failures,
-                                 time now)
+run_coordinator::run_coordinator(const settings& config, const control_state& from, time now)
     : first_step_(from.began_at),
       resumed_(config.resumed),
       hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
-      budget_(config.failure.max_failures, config.failure.window),
+      budget_(config.failure.max_failures, from.failures),
+      repeated_(from.began_at),
+      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
-               run_course{config.workers, from.members.size()}, from, now) {
-  for (auto each : failures)
-    budget_.add(each);
-}
+               run_course{config.workers, from.members.size()}, from, now) {}
 
 run_actions run_coordinator::on_adopted(const std::vector<worker_place>& others, time now) {
   run_actions actions;
   for (const auto& place : others)
     actions.push_back(attempt_.dismiss_survivor(place, now));
   const auto* why = "the driver was started again";
-  append(actions, settle(attempt_.regroup(why, {errc::aborted, why}, attempt_phase::regrouping::loss::explained)));
+  append(actions, settle(attempt_.regroup(why, {errc::aborted, why})));
   return with_replacement(std::move(actions));
 }
 
@@ -107,8 +106,8 @@ run_actions run_coordinator::on_plan(const run_plan& message, time now) {
   auto* member = who->as<standing::active>();
   if (member == nullptr || !training())
     return {};
-  if (attempt_.has_inherited_plan(message.loop))
-    return on_plan_of_inherited(*who, message);
+  if (attempt_.plans().of_loop(message.loop) != nullptr)
+    return on_repeated_plan(*who, message);
   member->plan = message;
   auto is_awaited = [](const worker_record& x) { return x.is_active() && !x.as<standing::active>()->plan; };
   if (attempt_.workers().any(is_awaited))
@@ -125,8 +124,9 @@ run_actions run_coordinator::on_plan(const run_plan& message, time now) {
   return actions;
 }
 
-/// The driver before this one has accepted the plan of this loop, and others may know it.
-run_actions run_coordinator::on_plan_of_inherited(worker_record& who, const run_plan& message) {
+/// The plan of this loop was accepted before, perhaps by another driver, and the answer is still on its way or was
+/// lost.
+run_actions run_coordinator::on_repeated_plan(worker_record& who, const run_plan& message) {
   const auto name = name_of(who.place);
   auto wrong = compare_plans(*attempt_.plans().of_loop(message.loop), "in this run", message, "on " + name);
   if (!wrong)
@@ -150,7 +150,7 @@ run_actions run_coordinator::on_plan_of_joiner(worker_record& who, const run_pla
   return with_replacement(std::move(actions));
 }
 
-run_actions run_coordinator::on_start_timeout(time now) {
+run_actions run_coordinator::on_start_timeout() {
   const auto* first = attempt_.workers().first<standing::started>();
   if (first == nullptr || !starting())
     return {};
@@ -159,22 +159,22 @@ run_actions run_coordinator::on_start_timeout(time now) {
                                                          "the worker's output, or raise run.start_timeout"});
   auto why = missing + " did not join in time";
   // A process that was frozen, or its host, is no sign that another would not join. One that hangs would do so again.
-  if (!repeated_.note_late_start() && within_budget(now))
+  if (!repeated_.note_late_start() && within_budget())
     return restart(std::move(what), std::move(why));
   return fail_run(std::move(what), why);
 }
 
-/// Counts a failure that happens now. Whether it is not one too many.
-bool run_coordinator::within_budget(time now, counts how) {
-  if (how == counts::as_failure && !attempt_.explain_loss())
-    budget_.add(now);
-  return budget_.holds(now);
+/// Counts a failure. Whether it is not one too many.
+bool run_coordinator::within_budget() {
+  budget_.add(generation(), attempt_.last_step());
+  return budget_.holds();
 }
 
-run_actions run_coordinator::on_ended(const worker_ended& message, time now) {
+run_actions run_coordinator::on_ended(const worker_ended& message) {
   auto* who = attempt_.workers().find(message.worker);
   if (who == nullptr || who->is<standing::ended>() || over())
     return {};
+  silent_.forget_worker(message.worker);
   const auto cause = who_ended(message);
   const auto before = std::exchange(who->stands, standing::ended{cause});
   if (is<releasing>() || (is<failing>() && is_done(before))) {
@@ -189,74 +189,81 @@ run_actions run_coordinator::on_ended(const worker_ended& message, time now) {
   auto why = fmt::format("{} ended: {}", name_of(who->place), message.description);
   // What ends by itself before it has joined would do so again.
   if (starting())
-    return cause == ended_by::outside && within_budget(now) ? restart(std::move(what), std::move(why))
-                                                            : fail_run(std::move(what), why);
+    return cause == ended_by::outside && within_budget() ? restart(std::move(what), std::move(why))
+                                                         : fail_run(std::move(what), why);
   if (is_joining(before) && goes_on())
     return with_replacement(lose_joiner(*who, before, std::move(what), cause));
-  return with_replacement(lose(before, std::move(what), why, now));
+  return with_replacement(lose(before, std::move(what), why));
 }
 
 run_actions run_coordinator::on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes, time now) {
   if (over())
     return {};
   for (const auto& [node, why] : nodes)
-    unreachable_.add(node, why, now);
-  auto actions = judge_unreachable(now);
+    silent_.add_node(node, why, now);
+  auto actions = give_up_silent(now);
   for (const auto& [node, why] : nodes)
-    if (unreachable_.contains(node) && starting())
+    if (silent_.contains(node) && starting())
       actions.push_back({warn{}, why + "; the run waits for it, at most for run.start_timeout"});
-    else if (unreachable_.contains(node) && goes_on())
-      actions.push_back(
-          {hold{hold::cause::unreachable},
-           fmt::format("{}. No other worker has the run's state, so the run waits for it, and starts again from the "
-                       "latest checkpoint if it does not answer within {} s (failure.unreachable_after)",
-                       why, std::chrono::duration_cast<std::chrono::seconds>(unreachable_after()).count())});
+    else if (silent_.contains(node) && goes_on())
+      actions.push_back({hold{hold::cause::unreachable}, silent_.describe_wait(why)});
   return actions;
 }
 
 run_actions run_coordinator::on_node_answers(std::uint32_t node, time now) {
-  const auto before = unreachable_.on_answer(node, now);
-  if (!before || over())
+  const auto since = silent_.on_node_answers(node, now);
+  if (!since || over())
     return {};
   attempt_.workers().restart_deadlines(node, now);
   return {{warn{}, fmt::format("a node answers again after {:.1f} s, and its workers go on",
-                               std::chrono::duration<double>(now - before->since).count())}};
+                               std::chrono::duration<double>(now - *since).count())}};
 }
 
-/// Nodes that do not answer are given up as soon as the run can go on without them, or after a time limit.
-run_actions run_coordinator::judge_unreachable(time now) {
-  if (!goes_on())
-    return {};
-  const auto can_go_on = [this](const worker_record& x) {
-    return x.surely_has_state(attempt_.began_at()) && !unreachable_.contains(x.place.node);
-  };
-  const auto can_do_without = somebody_has_finished() || (attempt_.workers().any(can_go_on) &&
-                                                          !unreachable_.answered_within(heartbeat_timeout(), now));
-  const auto limit = can_do_without ? 0ms : unreachable_after();
+run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers,
+                                               time now) {
+  const auto change = silent_.set_workers(node, workers, attempt_.workers(), now);
   run_actions actions;
-  std::map<std::uint32_t, std::string> given_up;
-  for (auto node : unreachable_.silent_for(limit, now)) {
-    given_up[node] = unreachable_.remove(node)->why;
-    actions.push_back({give_up_node{node}, given_up[node]});
-  }
-  append(actions, lose_nodes(given_up, now));
+  for (const auto& [worker, since] : change.answered)
+    if (const auto* who = attempt_.workers().find(worker))
+      actions.push_back({warn{}, fmt::format("{} answers again after {:.1f} s, and goes on", name_of(who->place),
+                                             std::chrono::duration<double>(now - since).count())});
+  append(actions, give_up_silent(now));
+  for (auto worker : change.silent)
+    if (silent_.contains(worker))
+      actions.push_back({hold{hold::cause::unreachable}, silent_.describe_wait(silent_.reason_of(worker))});
   return actions;
 }
 
-run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& why, time now) {
-  unreachable_.remove(node);
-  return lose_nodes({{node, why}}, now);
+/// Those that do not answer are given up as soon as the run can go on without them, or after a time limit. A worker's
+/// node reports its end.
+run_actions run_coordinator::give_up_silent(time now) {
+  run_actions actions;
+  if (over())
+    return actions;
+  // Of a run that fails they may be the cause, which a worker has felt before.
+  const auto due = goes_on() ? silent_.take_due(attempt_.workers(), attempt_.began_at(), somebody_has_finished(), now)
+                             : (is<failing>() ? silent_.take_all() : silent_.take_workers());
+  for (const auto& [worker, why] : due.workers)
+    actions.push_back({fence_worker{worker, why}, why});
+  for (const auto& [node, why] : due.nodes)
+    actions.push_back({give_up_node{node}, why});
+  append(actions, lose_nodes(due.nodes));
+  return actions;
+}
+
+run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& why) {
+  silent_.forget_node(node);
+  return lose_nodes({{node, why}});
 }
 
 /// The workers on these nodes are lost, all at once.
-run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::string>& nodes, time now) {
+run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::string>& nodes) {
   if (over() || nodes.empty())
     return {};
   struct loss {
     worker_standing before;
     failure_record what;
     std::string why;
-    std::uint32_t node = 0;
   };
   std::vector<loss> losses;
   for (const auto& [node, why] : nodes)
@@ -264,12 +271,10 @@ run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::strin
       if (!is_let_go(before) && !(is<failing>() && is_done(before)))
         losses.push_back({std::move(before),
                           record(*who, {errc::node_lost, fmt::format("{}, and with it {}", why, name_of(who->place))}),
-                          why, node});
+                          why});
   run_actions actions;
   const auto attempt = attempt_.number();
-  // However many workers a host has, its loss is one failure.
-  std::set<std::uint32_t> counted;
-  for (auto& [before, what, why, node] : losses) {
+  for (auto& [before, what, why] : losses) {
     auto* who = attempt_.workers().find(what.worker);
     if (is<releasing>())
       continue;
@@ -277,12 +282,11 @@ run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::strin
     if (over() || attempt_.number() != attempt || who == nullptr)
       failures_.add(std::move(what));
     else if (starting())
-      append(actions, within_budget(now) ? restart(std::move(what), why) : fail_run(std::move(what), why));
+      append(actions, within_budget() ? restart(std::move(what), why) : fail_run(std::move(what), why));
     else if (is_joining(before) && goes_on())
       append(actions, lose_joiner(*who, before, std::move(what), ended_by::outside));
     else
-      append(actions, lose(before, std::move(what), why, now,
-                           counted.insert(node).second ? counts::as_failure : counts::with_another));
+      append(actions, lose(before, std::move(what), why));
   }
   actions = with_replacement(std::move(actions));
   if (is<releasing>() && attempt_.workers().all_members_have_ended())
@@ -291,8 +295,7 @@ run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::strin
 }
 
 /// A member has ended, which stood here before. The others go on without it if the budget allows that.
-run_actions run_coordinator::lose(const worker_standing& before, failure_record what, const std::string& why, time now,
-                                  counts how) {
+run_actions run_coordinator::lose(const worker_standing& before, failure_record what, const std::string& why) {
   if (!goes_on())
     return fail_run(std::move(what), why);
   // What it has finished, it has reported: the others need no more of it.
@@ -300,7 +303,7 @@ run_actions run_coordinator::lose(const worker_standing& before, failure_record 
     failures_.add(std::move(what));
     return {};
   }
-  if (!within_budget(now, how)) {
+  if (!within_budget()) {
     what.reason.message = fmt::format("{}: {}", budget_.describe_excess(), what.reason.message);
     return fail_run(std::move(what), why);
   }
@@ -315,7 +318,7 @@ run_actions run_coordinator::go_on_without(failure_record what, const std::strin
   failures_.add(std::move(what));
   if (attempt_.workers().nobody_is_active())
     return release();
-  return settle(attempt_.regroup(why, reason, attempt_phase::regrouping::loss::explained));
+  return settle(attempt_.regroup(why, reason));
 }
 
 /// A worker has ended or is given up that had no place yet, and stood here before: the members do not miss it.
@@ -334,12 +337,12 @@ run_actions run_coordinator::give_up_joiner(worker_record& who, failure_record w
 
 /// Nobody is left who has the state.
 run_actions run_coordinator::restart(std::optional<failure_record> what, std::string why) {
-  // A process that is killed from outside is no sign that the next attempt would end so, too.
-  const auto is_one_too_many = repeated_.note_end_of_attempt(attempt_.is_fruitless());
+  const auto is_one_too_many = repeated_.note_end_of_attempt(
+      attempt_.last_step(), attempt_.workers().any_ended_by_itself() ? ended_by::itself : ended_by::outside);
   if (what && is_one_too_many)
     return fail_run(
         std::move(*what),
-        fmt::format("no worker is left, as in the {} attempts before, and none of them completed a step: {}",
+        fmt::format("no worker is left, as in the {} attempts before, and none of them completed a new step: {}",
                     repeated_.fruitless_attempts() - 1, why));
   if (what)
     failures_.add(std::move(*what));
@@ -355,14 +358,14 @@ void run_coordinator::on_restarted(const std::vector<worker_place>& places, std:
   on_started(places);
 }
 
-run_actions run_coordinator::fail_once(worker_record& who, const worker_finished& message, time now) {
+run_actions run_coordinator::fail_once(worker_record& who, const worker_finished& message) {
   auto what = record(who, message.reason);
   auto why = fmt::format("{} failed: {}", name_of(who.place), message.reason.message);
   // It is no accident: the same step, on another worker or in another try.
   if (auto earlier = repeated_.note_own_failure(message.step, failures_.size()))
     return fail_run(std::move(what), why, earlier);
   // Before the first step there is nothing to lose, and a second try would say the same.
-  if (message.step <= attempt_.began_at() || !within_budget(now))
+  if (message.step <= attempt_.began_at() || !within_budget())
     return fail_run(std::move(what), why);
   if (is_all_lost())
     return restart(std::move(what), std::move(why));
@@ -372,7 +375,7 @@ run_actions run_coordinator::fail_once(worker_record& who, const worker_finished
   return with_replacement(std::move(actions));
 }
 
-run_actions run_coordinator::on_group_hang(const std::string& why, time now) {
+run_actions run_coordinator::on_group_hang(const std::string& why) {
   // Workers that wait for the others to report, or for a joiner, wait for the driver.
   const auto* who = attempt_.workers().first<standing::active>();
   if (!training() || who == nullptr)
@@ -380,7 +383,7 @@ run_actions run_coordinator::on_group_hang(const std::string& why, time now) {
   auto what = record(*who, {errc::timed_out, why});
   // A connection may have died without a word. A group that hangs where it hung before hangs because of the program.
   const auto again = repeated_.note_hang(attempt_.furthest());
-  if (again || !within_budget(now))
+  if (again || !within_budget())
     return fail_run(std::move(what), again ? "no rank moves, as in the generation before" : why);
   return go_on_without(std::move(what), why);
 }
@@ -403,12 +406,11 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
              "its generation is over"}};
   if (auto actions = attempt_.on_report_of_member(*who, report))
     return settle(std::move(*actions));
-  // Its node may still report that a peer has ended. If all live, a connection has failed, and they form anew: that
-  // counts as a failure, too.
-  if (!within_budget(now))
+  // Its node may still report that a peer has ended, which is the same failure. If all live, a connection has failed,
+  // and they form anew.
+  if (!within_budget())
     return fail_run(record(*who, report.reason), name_of(who->place) + " has lost its group, too often");
-  return settle(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason,
-                                 attempt_phase::regrouping::loss::unexplained));
+  return settle(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason));
 }
 
 run_actions run_coordinator::on_caught_up(const caught_up& message) {
@@ -426,8 +428,8 @@ void run_coordinator::on_sign_of_life(worker_id worker, std::uint64_t progress, 
 }
 
 run_actions run_coordinator::on_tick(time now) {
-  auto actions = judge_unreachable(now);
-  if (!goes_on() || awaits_nodes())
+  auto actions = give_up_silent(now);
+  if (!goes_on() || awaits_answers())
     return actions;
   append(actions, give_up_overdue_joiners(now));
   append(actions, attempt_.on_tick(now));
@@ -515,7 +517,7 @@ run_actions run_coordinator::on_checkpoint_request() {
   return attempt_.take_checkpoint();
 }
 
-run_actions run_coordinator::on_finished(const worker_finished& message, time now) {
+run_actions run_coordinator::on_finished(const worker_finished& message) {
   auto* who = attempt_.workers().find(message.worker);
   if (who == nullptr || over())
     return {};
@@ -534,7 +536,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message, time no
     auto what = record(*who, message.reason);
     what.consequence = attempt_.is_regrouping();
     const auto lost = name_of(who->place) + " has lost its group";
-    if (training() && !within_budget(now))
+    if (training() && !within_budget())
       return fail_run(std::move(what), lost + ", too often");
     // It may have been given up by the driver before this one.
     if (attempt_.is_inherited()) {
@@ -546,7 +548,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message, time no
     return restart(std::move(what), attempt_.state().cause().value_or(lost));
   }
   if (may_be_an_accident(message.reason) && goes_on() && budget_.survives_failures())
-    return fail_once(*who, message, now);
+    return fail_once(*who, message);
   if (message.reason.code != errc::none) {
     auto what = record(*who, message.reason);
     const auto* now_failing = std::get_if<failing>(&phase_);

@@ -45,9 +45,15 @@ std::string signs_of_starvation(const span_between& span, char state) {
   return {};
 }
 
-std::string signs_of_hanging(const span_between& span, char state) {
+std::string sleeps_in(const process_sample& sample) {
+  return sample.waits_in.empty() ? std::string{} : ", in " + sample.waits_in;
+}
+
+std::string signs_of_hanging(const span_between& span, const process_sample& now) {
+  const auto state = now.state;
   if (state == 'D')
-    return "is in uninterruptible sleep (a device or a file system that does not answer, or a paused container)";
+    return "is in uninterruptible sleep" + sleeps_in(now) +
+           " (a device or a file system that does not answer, or a paused container)";
   if (state == 'R' || span.cpu * 10 > span.window)
     return fmt::format("computes ({} s of processor time in {} s) and does not answer", seconds(span.cpu),
                        seconds(span.window));
@@ -77,7 +83,7 @@ silence_verdict judge_silence(const sample_pair& process, const sample_pair& nod
   if (reason.empty()) {
     // The node runs while it takes samples of itself: that it is ready to run says nothing.
     if (auto busy = signs_of_starvation(span_between{node}, 'S'); !busy.empty())
-      reason = fmt::format("{}, but its node {}", signs_of_hanging(span, state), busy);
+      reason = fmt::format("{}, but its node {}", signs_of_hanging(span, process.now), busy);
   }
   if (!reason.empty()) {
     if (silent_for < limit)
@@ -86,7 +92,19 @@ silence_verdict judge_silence(const sample_pair& process, const sample_pair& nod
             fmt::format("{}, silent for {} s: longer than the {} s that a starved process is given", reason,
                         seconds(silent_for), seconds(limit))};
   }
-  return {silence_cause::hung, true, signs_of_hanging(span, state)};
+  return {silence_cause::hung, true, signs_of_hanging(span, process.now)};
+}
+
+std::string describe_unkillable(const process_sample& sample) {
+  switch (sample.state) {
+  case 'D':
+    return "uninterruptible sleep" + sleeps_in(sample);
+  case 'Z':
+  case 'X':
+    return "it has ended, and its children or its parent hold it";
+  default:
+    return fmt::format("the kernel has not ended it yet (state {})", sample.state);
+  }
 }
 
 } // namespace troupe::actors

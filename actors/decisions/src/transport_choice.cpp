@@ -10,7 +10,7 @@ namespace troupe::actors {
 namespace {
 
 /// How many workers of a node the control blocks of shared memory have capacity for.
-constexpr std::size_t most_sharing = 64;
+constexpr std::size_t most_sharing = 256;
 
 std::string workers(std::size_t n) {
   return fmt::format("{} worker{}", n, n == 1 ? "" : "s");
@@ -35,8 +35,8 @@ expected<transport_choice> choose_transport(transport_mode mode, std::span<const
   const auto where =
       fmt::format("{} on {} node{}", workers(places.size()), on_node.size(), on_node.size() == 1 ? "" : "s");
   switch (mode) {
-  case transport_mode::gloo:
-    return transport_choice{transport_kind::gloo, "TCP, as asked for: " + where};
+  case transport_mode::tcp:
+    return transport_choice{transport_kind::tcp, "TCP, as asked for: " + where};
   case transport_mode::shm:
     if (on_node.size() > 1)
       return fail(
@@ -60,15 +60,15 @@ expected<transport_choice> choose_transport(transport_mode mode, std::span<const
   case transport_mode::automatic:
   case transport_mode::nccl:
     if (most > most_sharing)
-      return transport_choice{transport_kind::gloo, "TCP: " + too_many(most)};
+      return transport_choice{transport_kind::tcp, "TCP: " + too_many(most)};
     if (on_node.size() == 1)
       return transport_choice{transport_kind::shm, "shared memory: " + where};
     if (most == 1)
-      return transport_choice{transport_kind::gloo, "TCP: " + where};
+      return transport_choice{transport_kind::tcp, "TCP: " + where};
     return transport_choice{transport_kind::hierarchical,
                             "shared memory inside a node and TCP between nodes: " + where};
   }
-  return fail(errc::invalid_argument, too_many(most) + ": set run.transport to gloo");
+  return fail(errc::invalid_argument, too_many(most) + ": set run.transport to tcp");
 }
 
 expected<device_transport_choice> choose_device_transport(gpu_gradients mode,

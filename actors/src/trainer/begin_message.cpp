@@ -1,17 +1,33 @@
 #include "trainer/begin_message.hpp"
 
+#include <algorithm>
+#include <string>
+
 namespace troupe::actors {
 
 namespace {
 
-gpu_gradients gradients_by(transport_mode mode) {
+/// Whether this address leads to this host. Names are not looked up.
+bool is_here(const std::string& address) {
+  const auto host = address.substr(0, address.rfind(':'));
+  const auto is_number = host.find_first_not_of("0123456789.") == std::string::npos;
+  return (is_number && host.starts_with("127.")) || host == "localhost" || host == "[::1]";
+}
+
+/// Whether strangers could read what workers send each other: not if they are on this host, or the network is private.
+bool is_exposed(const cluster_config& cluster) {
+  return !cluster.trusted_network && !std::ranges::all_of(cluster.nodes, is_here);
+}
+
+/// NCCL sends clear text, so between hosts it is chosen only where the network is private or it is asked for.
+gpu_gradients gradients_by(transport_mode mode, const cluster_config& cluster) {
   switch (mode) {
   case transport_mode::automatic:
-    return gpu_gradients::automatic;
+    return is_exposed(cluster) ? gpu_gradients::by_host : gpu_gradients::automatic;
   case transport_mode::nccl:
     return gpu_gradients::by_nccl;
   case transport_mode::shm:
-  case transport_mode::gloo:
+  case transport_mode::tcp:
   case transport_mode::hierarchical:
     return gpu_gradients::by_host;
   }
@@ -38,6 +54,7 @@ begin_training begin_message(const std::string& function, const std::string& dir
   settings.check_every_step = config.run.check_every_step;
   settings.verify_determinism = config.run.verify_determinism;
   settings.collective_timeout_ms = static_cast<std::uint64_t>(config.run.collective_timeout.count());
+  settings.encrypt_data_plane = is_exposed(config.cluster);
   settings.driver_ends_waits = config.failure.hang == hang_mode::replace;
   message.resume.checkpoint = state.restore_from;
   message.resume.restore_step = state.restore_step;
@@ -50,7 +67,7 @@ begin_training begin_message(const std::string& function, const std::string& dir
   message.checkpoints.sync = config.checkpoint.sync;
   message.checkpoints.reuse_unchanged = config.checkpoint.reuse_unchanged;
   message.device.gpus = resources_of_worker(config.scaling).gpus;
-  message.device.gradients = gradients_by(config.run.transport);
+  message.device.gradients = gradients_by(config.run.transport, config.cluster);
   return message;
 }
 

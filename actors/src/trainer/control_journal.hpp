@@ -41,15 +41,13 @@ struct run_journal {
   std::vector<journaled_node> nodes;
   /// No worker has this id or a greater one.
   std::uint32_t next_worker = 0;
-  /// When each failure happened that counts, in milliseconds since 1970.
-  std::vector<std::uint64_t> failures;
   /// The nodes of its places are indices into `nodes`.
   control_state state;
 
   bool operator==(const run_journal&) const = default;
 };
 
-TROUPE_INSPECT(run_journal, run, secret, claim, identity, nodes, next_worker, failures, state)
+TROUPE_INSPECT(run_journal, run, secret, claim, identity, nodes, next_worker, state)
 
 /// The journal in a run's directory: two files that are written in turn, so that a crash leaves the last one whole.
 /// They can be read by their owner only. Used by whoever holds the directory.

@@ -25,10 +25,11 @@ constexpr auto dial_interval = 1s;
 constexpr auto reconnect_interval = 200ms;
 constexpr auto reconnect_limit = 2s;
 
-/// Gloo sends clear text.
-auto may_carry_gradients(const cluster_config& cluster, const trainer_services& services) {
-  return [trusted = cluster.trusted_network, is_loopback = services.is_loopback](const std::string& address) {
-    return trusted || is_loopback == nullptr || is_loopback(address);
+/// TCP is encrypted unless the network is trusted; NCCL sends clear text.
+auto may_carry_gradients(const trainer_config& config, const trainer_services& services) {
+  return [is_safe = config.cluster.trusted_network || config.run.transport != transport_mode::nccl,
+          is_loopback = services.is_loopback](const std::string& address) {
+    return is_safe || is_loopback == nullptr || is_loopback(address);
   };
 }
 
@@ -53,7 +54,7 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
                limited.connect_timeout = std::min(limited.connect_timeout, limit);
                return connect(limited, address);
              }),
-      roster_({config.scaling, may_carry_gradients(config.cluster, services), dial_interval, reconnect_interval}),
+      roster_({config.scaling, may_carry_gradients(config, services), dial_interval, reconnect_interval}),
       monitor_(config.failure.heartbeat_timeout) {
   auto addresses = config.cluster.nodes;
   if (addresses.empty())

@@ -57,9 +57,9 @@ void run_workers::command_all(trainer_base& self, const control_command& command
 
 void run_workers::inherit_commands(trainer_base& self, const run_id& run, std::uint64_t last,
                                    const std::vector<control_command>& unsettled) {
-  // Those before were carried out. Joiners, who count them, ignore them.
+  // Those before were carried out: they only count. A member that had stopped may have missed some of them.
   for (auto number = std::uint64_t{1}; number <= last - unsettled.size(); ++number)
-    commands_.push_back({run, number, regroup_command{}});
+    command_all(self, {run, number, regroup_command{}});
   for (const auto& command : unsettled)
     command_all(self, command);
 }

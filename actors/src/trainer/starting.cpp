@@ -96,7 +96,7 @@ expected<void> trainer_state::lay_out(std::vector<worker_place> places) {
 }
 
 void trainer_state::start(const std::vector<worker_place>& places) {
-  after_in_attempt(config_.run.start_timeout, [this] { act(coordinator_->on_start_timeout(clock::now())); });
+  after_in_attempt(config_.run.start_timeout, [this] { act(coordinator_->on_start_timeout()); });
   for (const auto& place : places) {
     record_.on_started(place, nodes_->roster()[place.node].offer.host, nodes_->name_of(place.node));
     workers_.on_started(place.worker, place.node);
@@ -161,7 +161,7 @@ void trainer_state::on_node_lost(std::uint32_t node, const std::string& why) {
   }
   workers_.on_node_gone(node);
   if (coordinator_)
-    act(coordinator_->on_node_lost(node, why, clock::now()));
+    act(coordinator_->on_node_lost(node, why));
 }
 
 bool trainer_state::needs_node(std::uint32_t node, bool is_late) const {
@@ -191,7 +191,7 @@ void trainer_state::act_on_leaving(std::uint32_t node) {
 }
 
 std::vector<node_capacity> trainer_state::capacities() const {
-  return nodes_->roster().capacities(coordinator_->occupied());
+  return nodes_->roster().capacities(coordinator_->occupied(), clock::now());
 }
 
 void trainer_state::restart(const std::string& why) {

@@ -27,26 +27,6 @@ constexpr auto journal_patience = 1s;
 /// How long it takes until the connections of a driver are closed that has lost its run to another.
 constexpr auto closing_time = 500ms;
 
-std::vector<std::uint64_t> in_wall_time(const std::vector<run_time>& times) {
-  const auto now = clock::now();
-  const auto wall = std::chrono::system_clock::now();
-  std::vector<std::uint64_t> result;
-  for (auto each : times) {
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>((wall - (now - each)).time_since_epoch());
-    result.push_back(static_cast<std::uint64_t>(ms.count()));
-  }
-  return result;
-}
-
-std::vector<run_time> in_run_time(const std::vector<std::uint64_t>& times) {
-  const auto now = clock::now();
-  const auto wall = std::chrono::system_clock::now();
-  std::vector<run_time> result;
-  for (auto each : times)
-    result.push_back(now - (wall - std::chrono::system_clock::time_point{std::chrono::milliseconds{each}}));
-  return result;
-}
-
 } // namespace
 
 /// A worker ends with the node that its own driver hosts, and a driver without a grace period leaves none behind.
@@ -186,7 +166,7 @@ void trainer_state::take_over() {
                                                  wanted_workers_,
                                                  state.began_at,
                                                  config_.run.start_timeout},
-                       state, in_run_time(found.journal.failures), now);
+                       state, now);
   if (auto laid_out = lay_out(places); !laid_out)
     return conclude_run(run_status::failed, std::move(laid_out.error()));
   record_.on_begin();
@@ -211,8 +191,7 @@ void trainer_state::take_over() {
   act(coordinator_->on_adopted(others, now));
   for (const auto& place : places)
     if (!found.living.contains(place.node) && !found.awaited.contains(place.node))
-      act(coordinator_->on_node_lost(place.node, "node " + nodes_->name_of(place.node) + " has ended its workers",
-                                     now));
+      act(coordinator_->on_node_lost(place.node, "node " + nodes_->name_of(place.node) + " has ended its workers"));
   for (const auto& [node, living] : found.living)
     end_missing(node, living);
   if (!found.awaited.empty() && !is_concluding()) {
@@ -242,7 +221,6 @@ run_journal trainer_state::journal_of(control_state state) const {
   for (std::uint32_t i = 0; i < nodes_->roster().size(); ++i)
     result.nodes.push_back({nodes_->roster()[i].address, nodes_->roster()[i].offer});
   result.next_worker = record_.next_worker().value + spare_worker_ids;
-  result.failures = in_wall_time(coordinator_->recent_failures());
   result.state = std::move(state);
   return result;
 }

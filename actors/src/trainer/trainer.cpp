@@ -120,7 +120,8 @@ void trainer_state::take_beat(const node_beat& beat) {
   if (!is_of_run(beat.run))
     return;
   const auto now = clock::now();
-  if (!nodes_->on_beat(current_sender(), now))
+  const auto node = nodes_->on_beat(current_sender(), now);
+  if (!node)
     return;
   for (const auto& each : beat.workers) {
     coordinator_->on_applied(each.worker, each.committed);
@@ -131,6 +132,12 @@ void trainer_state::take_beat(const node_beat& beat) {
                       fmt::format("after step {}", each.committed)},
                      now);
   }
+  if (beat.silent.empty() && !coordinator_->awaits_answers())
+    return;
+  std::map<worker_id, std::string> silent;
+  for (const auto& each : beat.silent)
+    silent.emplace(each.worker, each.why);
+  act(coordinator_->on_workers_silent(*node, silent, now));
 }
 
 void trainer_state::tick() {
@@ -145,7 +152,7 @@ void trainer_state::tick() {
     return;
   act(coordinator_->on_tick(now));
   // Workers that wait in a regroup wait for the driver, and are not to blame.
-  if (!is_concluding() && coordinator_->goes_on() && !coordinator_->held() && !coordinator_->awaits_nodes())
+  if (!is_concluding() && coordinator_->goes_on() && !coordinator_->held() && !coordinator_->awaits_answers())
     for (const auto& finding : hangs_.check())
       deal_with(finding);
 }
@@ -154,7 +161,7 @@ void trainer_state::deal_with(const hang_finding& finding) {
   notify(true, finding.reason);
   ask_what_they_do(finding.at_fault);
   if (finding.what == hang_finding::action::regroup)
-    return act(coordinator_->on_group_hang(finding.reason, clock::now()));
+    return act(coordinator_->on_group_hang(finding.reason));
   // Once one has returned, nobody else could do the rest.
   if (!coordinator_->somebody_has_finished() && finding.what == hang_finding::action::replace && finding.at_fault)
     fence(*finding.at_fault, finding.reason);
@@ -240,19 +247,34 @@ caf::result<void> trainer_state::hand_to_files(Message message) {
 void trainer_state::finished(const worker_finished& message) {
   // One that finished before the others lost a member has no later generation.
   if (coordinator_ && message.run == record_.run() && message.generation <= coordinator_->generation())
-    act(coordinator_->on_finished(message, clock::now()));
+    act(coordinator_->on_finished(message));
 }
 
 void trainer_state::ended(const worker_ended& message) {
   if (message.run != record_.run() || !coordinator_)
     return;
+  const auto node = workers_.node_of(message.worker);
   workers_.on_ended(message.worker);
   hangs_.remove(message.worker);
   const auto holders =
       std::ranges::count_if(layout_.places(), [this](const auto& x) { return workers_.living().contains(x.worker); });
   anon_send(collectives_, worker_gone{record_.run(), message.worker, static_cast<std::uint32_t>(holders)});
-  act(coordinator_->on_ended(message, clock::now()));
+  const auto failures = coordinator_->failures().size();
+  const auto actions = coordinator_->on_ended(message);
+  // Its replacement is placed by what is known of its node.
+  if (node && coordinator_->failures().size() > failures)
+    note_death_on(*node);
+  act(actions);
   place_again();
+}
+
+void trainer_state::note_death_on(std::uint32_t node) {
+  auto& health = nodes_->roster()[node].health;
+  health.note_death(clock::now());
+  if (health.pause().count() > 0 && nodes_->roster().size() > 1)
+    notify(true, fmt::format("{} workers in a row have died on node {}: for {} s it gets no others as long as other "
+                             "nodes have free CPUs",
+                             health.deaths(), nodes_->name_of(node), health.pause().count()));
 }
 
 caf::result<void> trainer_state::show(worker_output output) {

@@ -165,6 +165,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   caf::result<void> take_metrics(const metrics_batch& batch);
   void finished(const worker_finished& message);
   void ended(const worker_ended& message);
+  void note_death_on(std::uint32_t node);
   caf::result<void> show(worker_output output);
   /// Whoever sent it is answered when it is written: that is the back pressure.
   template <class Message>

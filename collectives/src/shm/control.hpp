@@ -12,7 +12,7 @@
 namespace troupe::collectives::shm {
 
 inline constexpr std::uint64_t magic = 0x3150555254ull;
-inline constexpr std::uint32_t max_ranks = 64;
+inline constexpr std::uint32_t max_ranks = 256;
 
 /// Up to this size (of one operand, in its own type) data travels in the control block and every rank reduces all of
 /// it: one rendezvous instead of two.

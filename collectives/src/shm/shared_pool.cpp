@@ -26,7 +26,7 @@ std::uint64_t physical_memory() {
 
 expected<void> failed(const char* what) {
   return fail(errc::io_error, fmt::format("cannot get memory to share with the workers of this host: {}: {}; set "
-                                          "run.transport to gloo to run without shared memory",
+                                          "run.transport to tcp to run without shared memory",
                                           what, std::strerror(errno)));
 }
 

@@ -23,7 +23,7 @@ class call_messages {
   /// Starts a call; sets its number.
   [[nodiscard]] expected<void> begin(const call_record& call);
 
-  /// Posts a message of the running call. Messages between two ranks differ in their phase or in their size.
+  /// Posts a message of the running call. Messages between two ranks with the same phase and size arrive in order.
   void send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes, std::uint32_t phase = 0);
   transport::ticket receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes, std::uint32_t phase = 0);
 

@@ -65,9 +65,11 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
   const bucket_layout layout{{{type, data.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
-  const message_reduction what{rank_plan(), layout,      sums,
-                               op,          divisor,     message_reducer::spread({0, data.size()}, world_size()),
-                               everybody_,  rank().value};
+  const message_reduction what{rank_plan(), layout,
+                               sums,        op,
+                               divisor,     over_messages_.spread(rank_plan(), {0, data.size()}, world_size()),
+                               everybody_,  rank().value,
+                               0,           messages_.underlying().piece_bytes()};
   const std::byte* mine = data.data();
   if (what.is_narrow()) {
     copy_.reserve(sums.size_bytes());
@@ -136,9 +138,11 @@ expected<void> transport_communicator::reduce_into(reduced_bucket& result, const
                                           sums,
                                           reduce_op::sum,
                                           what.divisor,
-                                          message_reducer::spread(range, world_size()),
+                                          over_messages_.spread(plan_of(what.operands), range, world_size()),
                                           everybody_,
-                                          rank().value};
+                                          rank().value,
+                                          0,
+                                          messages_.underlying().piece_bytes()};
   auto mine = what.mine;
   const std::byte* widened = nullptr;
   if (what.operands == operand_kind::contributions && spread_over_all.is_narrow()) {
@@ -164,8 +168,11 @@ expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, 
   const bucket_layout layout{{{type, input.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
-  message_reduction what{rank_plan(), layout,      sums, op, divisor, std::vector<byte_range>(world_size()),
-                         everybody_,  rank().value};
+  message_reduction what{rank_plan(), layout,
+                         sums,        op,
+                         divisor,     std::vector<byte_range>(world_size()),
+                         everybody_,  rank().value,
+                         0,           messages_.underlying().piece_bytes()};
   for (std::uint32_t r = 0; r < world_size(); ++r)
     what.slices[r] = {r * output.size(), (r + std::uint64_t{1}) * output.size()};
   const auto* mine = input.data();

@@ -1,10 +1,10 @@
 #include <troupe/collectives/hierarchical_communicator.hpp>
 
-#include "gloo/connect.hpp"
 #include "shm/bucket.hpp"
 #include "shm/group.hpp"
 #include "shm/reducer.hpp"
 #include "shm/transport.hpp"
+#include "tcp/connect.hpp"
 #include "transport/call_checks.hpp"
 #include "transport/communicator.hpp"
 #include "transport/mixed_transport.hpp"
@@ -107,6 +107,7 @@ class hierarchical_communicator final : public transport_communicator {
       : transport_communicator(std::make_unique<mixed_transport>(
                                    std::move(remote), std::make_unique<shm_transport>(group), where.local_ranks()),
                                generation),
+        piece_bytes_(static_cast<mixed_transport&>(messages_.underlying()).piece_bytes_between_hosts()),
         where_(std::move(where)),
         group_(std::move(group)),
         reducer_(group_) {}
@@ -211,9 +212,11 @@ class hierarchical_communicator final : public transport_communicator {
       host_operands_.clear();
       for (const auto* x : host_sums)
         host_operands_.push_back(x->bytes().data());
-      const message_reduction what{
-          plan.between,   layout,      sums,       op, divisor, message_reducer::spread(range, where_.leaders.size()),
-          where_.leaders, where_.host, range.first};
+      const message_reduction what{plan.between,   layout,
+                                   sums,           op,
+                                   divisor,        over_messages_.spread(plan.between, range, where_.leaders.size()),
+                                   where_.leaders, where_.host,
+                                   range.first,    piece_bytes_};
       TROUPE_TRY(over_messages_.reduce_and_spread(what, host_operands_, bucket.result().own_slice(part)));
       TROUPE_TRY(messages_.finish());
     }
@@ -280,6 +283,8 @@ class hierarchical_communicator final : public transport_communicator {
     return result;
   }
 
+  /// Of what the leaders send each other.
+  const std::uint64_t piece_bytes_;
   topology where_;
   std::shared_ptr<shm_group> group_;
   shm_reducer reducer_;
@@ -317,7 +322,7 @@ expected<std::unique_ptr<communicator>> make_hierarchical_communicator(hierarchi
   std::vector<bool> is_peer(options.hosts.size(), true);
   for (auto rank : local)
     is_peer[rank] = false;
-  TROUPE_TRY(auto remote, connect_gloo(options.place, is_peer, addresses));
+  TROUPE_TRY(auto remote, connect_tcp(options.place, is_peer, addresses));
   return std::make_unique<hierarchical_communicator>(std::move(where), std::move(group), std::move(remote),
                                                      options.place.generation);
 }

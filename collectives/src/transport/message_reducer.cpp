@@ -2,6 +2,7 @@
 
 #include "transport/call_checks.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -12,84 +13,168 @@ namespace {
 /// Up to this size every rank sends everything to every other and finishes the whole tree: one round instead of two.
 constexpr std::uint64_t one_round_limit_bytes = 4096;
 
+/// Up to this size recursive doubling is faster than two phases, which send fewer bytes. The same for 2, 4 and 8 ranks;
+/// measured, see tools/bench/README.md.
+constexpr std::uint64_t doubling_limit_bytes = 64 << 10;
+
+/// Pieces that are received while one is added.
+constexpr std::size_t pieces_at_a_time = 2;
+
 constexpr std::uint32_t first_phase = 0;
 constexpr std::uint32_t second_phase = 1;
 
+/// Cuts a slice on multiples of cache lines from its start.
+class piece_list {
+ public:
+  piece_list(byte_range slice, std::uint64_t piece_bytes)
+      : slice_(slice), step_(std::max(piece_bytes / alignment_bytes, std::uint64_t{1})) {}
+
+  [[nodiscard]] std::size_t count() const noexcept {
+    const auto lines = (slice_.size_bytes() + alignment_bytes - 1) / alignment_bytes;
+    return static_cast<std::size_t>(lines / step_ + (lines % step_ != 0 ? 1 : 0));
+  }
+  [[nodiscard]] byte_range operator[](std::size_t i) const noexcept {
+    const auto first = slice_.first + i * step_ * alignment_bytes;
+    // Without a product that overflows.
+    const auto is_last = i + 1 == count();
+    return {first, is_last ? slice_.last : first + step_ * alignment_bytes};
+  }
+
+ private:
+  byte_range slice_;
+  std::uint64_t step_;
+};
+
+std::uint64_t aligned(std::uint64_t size_bytes) noexcept {
+  return (size_bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+}
+
 } // namespace
 
-std::vector<byte_range> message_reducer::spread(byte_range part, std::size_t members) {
-  if (part.size_bytes() <= one_round_limit_bytes)
+std::vector<byte_range> message_reducer::spread(const finish_plan& plan, byte_range part, std::size_t members) {
+  const auto limit = is_doubling(plan, members) ? doubling_limit_bytes : one_round_limit_bytes;
+  if (part.size_bytes() <= limit)
     return std::vector<byte_range>(members, part);
   return cut_evenly(part, static_cast<std::uint32_t>(members), alignment_bytes);
 }
 
-/// Sends every peer its slice of this rank's partial sums, receives theirs of this rank's slice into scratch memory,
-/// and finishes the tree there.
-expected<void> message_reducer::reduce_own_slice(const message_reduction& what, std::span<const std::byte* const> mine,
-                                                 std::byte* out) {
-  const auto n = what.count();
-  const auto origin = what.layout.offset_in_sums(what.origin);
-  const auto slice = what.in_sums(what.slices[what.me]);
-  const auto stride = (slice.size_bytes() + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
-  scratch_.reserve(stride * (what.plan.operands.size() - mine.size()));
-  operands_.assign(what.plan.operands.size(), {});
-  auto* room = scratch_.data();
-  for (std::size_t i = 0; i < operands_.size(); ++i) {
-    const auto& operand = what.plan.operands[i];
-    auto& state = operands_[i];
-    if (operand.rank == what.me) {
-      state.data = mine[operand.position] + (slice.first - origin);
-    } else if (slice.size_bytes() != 0) {
-      state.data = state.scratch = room;
-      state.message = messages_.receive(what.members[operand.rank], room, slice.size_bytes(), first_phase);
-      state.pending = true;
-      room += stride;
-    }
+/// Whether the plan is the tree over as many leaves as there are members, one for each.
+bool message_reducer::is_doubling(const finish_plan& plan, std::size_t members) {
+  if (members < 2 || plan.operands.size() != members)
+    return false;
+  const auto count = static_cast<std::uint32_t>(members);
+  if (doubled_members_ != members) {
+    doubled_additions_ = plan_finish(count, even_ownership(count, count))->additions;
+    doubled_members_ = members;
   }
-  // Each rank starts with another peer, so that no rank receives from all at once.
-  for (std::uint32_t i = 1; i < n; ++i) {
-    const auto peer = (what.me + i) % n;
-    const auto theirs = what.in_sums(what.slices[peer]);
-    for (const auto* partial : mine)
-      messages_.send(what.members[peer], partial + (theirs.first - origin), theirs.size_bytes(), first_phase);
-  }
-  return slice.size_bytes() == 0 ? expected<void>{} : finish_slice(what, out);
+  const auto is_only_one = [](const tree_operand& x) { return x.position == 0; };
+  return plan.additions == doubled_additions_ && std::ranges::all_of(plan.operands, is_only_one);
 }
 
-/// The sum of this rank's slice, divided and rounded.
-expected<void> message_reducer::finish_slice(const message_reduction& what, std::byte* out) {
+expected<void> message_reducer::reduce_own_slice(const message_reduction& what, std::span<const std::byte* const> mine,
+                                                 std::byte* out) {
+  return reduce_pieces(what, mine, out, finished::stays);
+}
+
+/// Sends every peer its slice of this rank's partial sums, receives theirs of this rank's slice into scratch memory,
+/// and finishes the tree there; all of it piece by piece. Each rank starts with another peer, so that no rank receives
+/// from all at once.
+expected<void> message_reducer::reduce_pieces(const message_reduction& what, std::span<const std::byte* const> mine,
+                                              std::byte* out, finished next) {
+  const auto n = what.count();
+  const auto origin = what.layout.offset_in_sums(what.origin);
   const auto slice = what.slices[what.me];
-  auto* sum = out;
-  if (what.is_narrow()) {
-    unrounded_.reserve(what.in_sums(slice).size_bytes());
-    sum = unrounded_.data();
+  const piece_list own{slice, what.piece_bytes};
+  const auto at_a_time = std::min(pieces_at_a_time, own.count());
+  const auto received = what.plan.operands.size() - mine.size();
+  const auto room_bytes = own.count() == 0 ? 0 : aligned(what.in_sums(own[0]).size_bytes()) * received;
+  scratch_.reserve(room_bytes * at_a_time);
+  pieces_.resize(std::max(pieces_.size(), at_a_time));
+  const auto post = [&](std::size_t i) {
+    post_piece(what, mine, own[i], pieces_[i % at_a_time], scratch_.data() + room_bytes * (i % at_a_time));
+  };
+  for (std::size_t i = 0; i < at_a_time; ++i)
+    post(i);
+  std::size_t most_pieces = 0;
+  for (auto x : what.slices)
+    most_pieces = std::max(most_pieces, piece_list{x, what.piece_bytes}.count());
+  for (std::size_t k = 0; k < most_pieces; ++k)
+    for (std::uint32_t i = 1; i < n; ++i) {
+      const auto peer = (what.me + i) % n;
+      const piece_list theirs{what.slices[peer], what.piece_bytes};
+      if (k >= theirs.count())
+        continue;
+      const auto piece = what.in_sums(theirs[k]);
+      for (const auto* partial : mine)
+        messages_.send(what.members[peer], partial + (piece.first - origin), piece.size_bytes(), first_phase);
+    }
+  for (std::size_t k = 0; k < own.count(); ++k) {
+    const auto piece = own[k];
+    auto* place = out + (piece.first - slice.first);
+    TROUPE_TRY(finish_piece(what, piece, pieces_[k % at_a_time], place));
+    for (std::uint32_t i = 1; next == finished::goes_to_all && i < n; ++i)
+      messages_.send(what.members[(what.me + i) % n], place, piece.size_bytes(), second_phase);
+    if (k + at_a_time < own.count())
+      post(k + at_a_time);
   }
-  TROUPE_TRY(finish_tree(what, sum));
-  divide(what.layout, slice, sum, what.divisor);
-  if (what.is_narrow())
-    narrow(what.layout, slice, out, sum);
   return {};
 }
 
-expected<void> message_reducer::finish_tree(const message_reduction& what, std::byte* out) {
-  const auto slice = what.in_sums(what.slices[what.me]);
+/// Posts the receives of one piece of this rank's slice.
+void message_reducer::post_piece(const message_reduction& what, std::span<const std::byte* const> mine,
+                                 byte_range piece, piece_operands& operands, std::byte* room) {
+  const auto range = what.in_sums(piece);
+  const auto origin = what.layout.offset_in_sums(what.origin);
+  operands.assign(what.plan.operands.size(), {});
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const auto& operand = what.plan.operands[i];
+    auto& state = operands[i];
+    if (operand.rank == what.me) {
+      state.data = mine[operand.position] + (range.first - origin);
+    } else {
+      state.data = state.scratch = room;
+      state.message = messages_.receive(what.members[operand.rank], room, range.size_bytes(), first_phase);
+      state.pending = true;
+      room += aligned(range.size_bytes());
+    }
+  }
+}
+
+/// The sum of a piece of this rank's slice, divided and rounded.
+expected<void> message_reducer::finish_piece(const message_reduction& what, byte_range piece, piece_operands& operands,
+                                             std::byte* out) {
+  auto* sum = out;
+  if (what.is_narrow()) {
+    unrounded_.reserve(what.in_sums(piece).size_bytes());
+    sum = unrounded_.data();
+  }
+  TROUPE_TRY(finish_tree(what, piece, operands, sum));
+  divide(what.layout, piece, sum, what.divisor);
+  if (what.is_narrow())
+    narrow(what.layout, piece, out, sum);
+  return {};
+}
+
+expected<void> message_reducer::finish_tree(const message_reduction& what, byte_range piece, piece_operands& operands,
+                                            std::byte* out) {
+  const auto range = what.in_sums(piece);
   const auto arrived = [this](operand_state& x) -> expected<void> {
     return std::exchange(x.pending, false) ? messages_.wait(x.message) : expected<void>{};
   };
   if (what.plan.additions.empty()) {
-    auto result = arrived(operands_[0]);
-    if (result && operands_[0].data != out)
-      std::memcpy(out, operands_[0].data, slice.size_bytes());
+    auto result = arrived(operands[0]);
+    if (result && operands[0].data != out)
+      std::memcpy(out, operands[0].data, range.size_bytes());
     return result;
   }
   for (std::size_t i = 0; i < what.plan.additions.size(); ++i) {
-    auto& left = operands_[what.plan.additions[i].target];
-    auto& right = operands_[what.plan.additions[i].source];
+    auto& left = operands[what.plan.additions[i].target];
+    auto& right = operands[what.plan.additions[i].source];
     TROUPE_TRY(arrived(left));
     TROUPE_TRY(arrived(right));
     // At least one of the two came from a peer: a worker has already joined its own siblings.
     auto* target = i + 1 == what.plan.additions.size() ? out : left.scratch != nullptr ? left.scratch : right.scratch;
-    combine(what.sums, slice, what.op, target, left.data, right.data);
+    combine(what.sums, range, what.op, target, left.data, right.data);
     left.data = left.scratch = target;
   }
   return {};
@@ -99,19 +184,80 @@ expected<void> message_reducer::reduce_and_spread(const message_reduction& what,
                                                   std::byte* result) {
   const auto n = what.count();
   const auto slice = what.slices[what.me];
-  // In one round every rank finishes everything.
-  const auto is_spread = n > 1 && what.slices.front() != what.slices.back();
-  // Posted first, so that the peers' finished slices need no further round trip. This is safe in place, because a peer
-  // sends its finished slice only after it has this rank's contribution to it.
-  for (std::uint32_t i = 1; is_spread && i < n; ++i) {
-    const auto peer = (what.me + n - i) % n;
-    if (const auto theirs = what.slices[peer]; theirs.size_bytes() != 0)
-      messages_.receive(what.members[peer], result + (theirs.first - what.origin), theirs.size_bytes(), second_phase);
-  }
   auto* out = result + (slice.first - what.origin);
-  TROUPE_TRY(reduce_own_slice(what, mine, out));
-  for (std::uint32_t i = 1; is_spread && i < n; ++i)
-    messages_.send(what.members[(what.me + i) % n], out, slice.size_bytes(), second_phase);
+  if (n == 1 || what.slices.front() == what.slices.back()) {
+    // Every rank finishes everything.
+    if (is_doubling(what.plan, n))
+      return double_recursively(what, mine[0], out);
+    return reduce_pieces(what, mine, out, finished::stays);
+  }
+  // Posted first, so that the peers' finished slices need no further round trip. This is safe in place, because a peer
+  // sends a piece of its finished slice only after it has this rank's contribution to it.
+  for (std::uint32_t i = 1; i < n; ++i) {
+    const auto peer = (what.me + n - i) % n;
+    const piece_list theirs{what.slices[peer], what.piece_bytes};
+    for (std::size_t k = 0; k < theirs.count(); ++k)
+      messages_.receive(what.members[peer], result + (theirs[k].first - what.origin), theirs[k].size_bytes(),
+                        second_phase);
+  }
+  return reduce_pieces(what, mine, out, finished::goes_to_all);
+}
+
+/// In round k this rank has the sum of the subtree of 2^k ranks around it, gets that of the neighbouring subtree from a
+/// rank there, and adds the two in the tree's order. All ranks of a subtree compute the same bits. At the right edge of
+/// the tree a subtree may have fewer ranks than its neighbour, and sends its sum more than once.
+expected<void> message_reducer::double_recursively(const message_reduction& what, const std::byte* mine,
+                                                   std::byte* out) {
+  const auto n = what.count();
+  const auto slice = what.slices[what.me];
+  const auto range = what.in_sums(slice);
+  const auto stride = aligned(range.size_bytes());
+  const auto rounds = root_level(n);
+  const auto& order = what.plan.operands;
+  const auto place = static_cast<std::uint32_t>(
+      std::ranges::find_if(order, [&](const tree_operand& x) { return x.rank == what.me; }) - order.begin());
+  const auto member_at = [&](std::uint32_t i) { return what.members[order[i].rank]; };
+  // What is sent must not change while it is sent, so each round has its own sum.
+  scratch_.reserve(stride * rounds * 2);
+  const auto incoming = [&](std::uint32_t k) { return scratch_.data() + stride * 2 * k; };
+  const auto sum_after = [&](std::uint32_t k) { return scratch_.data() + stride * (2 * k + 1); };
+  struct subtree {
+    std::uint32_t first, last;
+  };
+  const auto subtree_at = [&](std::uint32_t i, std::uint32_t k) {
+    const auto first = i >> k << k;
+    return subtree{std::min(first, n), std::min(first + (1u << k), n)};
+  };
+  std::vector<transport::ticket> received(rounds);
+  for (std::uint32_t k = 0; k < rounds; ++k) {
+    const auto own = subtree_at(place, k);
+    const auto other = subtree_at(own.first ^ (1u << k), k);
+    if (other.first != other.last)
+      received[k] = messages_.receive(member_at(other.first + (place - own.first) % (other.last - other.first)),
+                                      incoming(k), range.size_bytes(), k);
+  }
+  const auto* sum = mine + (range.first - what.layout.offset_in_sums(what.origin));
+  auto* result = out;
+  if (what.is_narrow()) {
+    unrounded_.reserve(range.size_bytes());
+    result = unrounded_.data();
+  }
+  for (std::uint32_t k = 0; k < rounds; ++k) {
+    const auto own = subtree_at(place, k);
+    const auto other = subtree_at(own.first ^ (1u << k), k);
+    if (other.first == other.last)
+      continue;
+    for (auto i = other.first + (place - own.first); i < other.last; i += own.last - own.first)
+      messages_.send(member_at(i), sum, range.size_bytes(), k);
+    TROUPE_TRY(messages_.wait(received[k]));
+    const auto is_left = own.first < other.first;
+    auto* target = k + 1 == rounds ? result : sum_after(k);
+    combine(what.sums, range, what.op, target, is_left ? sum : incoming(k), is_left ? incoming(k) : sum);
+    sum = target;
+  }
+  divide(what.layout, slice, result, what.divisor);
+  if (what.is_narrow())
+    narrow(what.layout, slice, out, result);
   return {};
 }
 

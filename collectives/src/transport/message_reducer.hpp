@@ -26,6 +26,8 @@ struct message_reduction {
   std::uint32_t me = 0;
   /// The offset in the bucket at which the operands and the result start.
   std::uint64_t origin = 0;
+  /// Larger slices are sent and added in pieces of about this size. The same on all ranks.
+  std::uint64_t piece_bytes = UINT64_MAX;
 
   [[nodiscard]] bool is_narrow() const noexcept { return sums.size_bytes() != layout.size_bytes(); }
   [[nodiscard]] byte_range in_sums(byte_range slice) const noexcept {
@@ -34,14 +36,17 @@ struct message_reduction {
   [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(members.size()); }
 };
 
-/// Reductions over messages between two ranks. Two phases, so two tags: partial sums go to the owners of slices,
-/// finished slices go to all. The calls do not end the call of `messages`.
+/// Reductions over messages between two ranks. Long ones take two phases: partial sums go to the owners of slices, and
+/// finished slices go to all, piece by piece, so that a piece is added and passed on while it is in the cache. In short
+/// ones every rank finishes everything: in log2(n) rounds where each rank has one operand of the tree (recursive
+/// doubling: in round k two neighbouring subtrees of 2^k ranks exchange their sums), in one round of all with all
+/// otherwise. The calls do not end the call of `messages`.
 class message_reducer {
  public:
   explicit message_reducer(call_messages& messages) : messages_(messages) {}
 
-  /// The slices of `part`: one for each member, or everything for every member if one round is cheaper than two.
-  [[nodiscard]] static std::vector<byte_range> spread(byte_range part, std::size_t members);
+  /// The slices of `part`: one for each member, or everything for every member if that is cheaper.
+  [[nodiscard]] std::vector<byte_range> spread(const finish_plan& plan, byte_range part, std::size_t members);
 
   /// Reduces this member's slice into `out`. `mine` points to the start of this member's operands.
   [[nodiscard]] expected<void> reduce_own_slice(const message_reduction& what, std::span<const std::byte* const> mine,
@@ -60,14 +65,32 @@ class message_reducer {
     bool pending = false;
   };
 
-  [[nodiscard]] expected<void> finish_slice(const message_reduction& what, std::byte* out);
-  [[nodiscard]] expected<void> finish_tree(const message_reduction& what, std::byte* out);
+  /// The receives of one piece.
+  using piece_operands = std::vector<operand_state>;
+
+  /// What is done with a finished piece of this rank's slice.
+  enum class finished : std::uint8_t { stays, goes_to_all };
+
+  [[nodiscard]] bool is_doubling(const finish_plan& plan, std::size_t members);
+  [[nodiscard]] expected<void> reduce_pieces(const message_reduction& what, std::span<const std::byte* const> mine,
+                                             std::byte* out, finished next);
+  [[nodiscard]] expected<void> double_recursively(const message_reduction& what, const std::byte* mine, std::byte* out);
+  void post_piece(const message_reduction& what, std::span<const std::byte* const> mine, byte_range piece,
+                  piece_operands& operands, std::byte* room);
+  [[nodiscard]] expected<void> finish_piece(const message_reduction& what, byte_range piece, piece_operands& operands,
+                                            std::byte* out);
+  [[nodiscard]] expected<void> finish_tree(const message_reduction& what, byte_range piece, piece_operands& operands,
+                                           std::byte* out);
 
   call_messages& messages_;
-  std::vector<operand_state> operands_;
+  /// By piece, modulo the number of pieces that are received at a time.
+  std::vector<piece_operands> pieces_;
   aligned_buffer scratch_;
-  /// The finished slice before rounding.
+  /// A finished piece before rounding.
   aligned_buffer unrounded_;
+  /// The additions of a tree over as many ranks as the last reduction had.
+  std::size_t doubled_members_ = 0;
+  std::vector<tree_addition> doubled_additions_;
 };
 
 } // namespace troupe::collectives

@@ -14,7 +14,7 @@ mixed_transport::mixed_transport(std::unique_ptr<transport> remote, std::unique_
 flight_record mixed_transport::record() const {
   auto result = local_->record();
   auto of_remote = remote_->record();
-  result.transport = "shm+gloo";
+  result.transport = "shm+tcp";
   result.world_size = world_size();
   for (auto& peer : of_remote.peers)
     if (local_of_[peer.rank.value] == not_here)

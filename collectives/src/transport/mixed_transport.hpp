@@ -19,6 +19,9 @@ class mixed_transport final : public transport {
 
   std::uint32_t rank() const noexcept override { return remote_->rank(); }
   std::uint32_t world_size() const noexcept override { return remote_->world_size(); }
+  /// Between ranks that are all on different hosts. Other messages are not cut: shared memory has its own limit of
+  /// messages on their way.
+  [[nodiscard]] std::uint64_t piece_bytes_between_hosts() const noexcept { return remote_->piece_bytes(); }
   flight_record record() const override;
   void set_deadline(std::chrono::milliseconds deadline) noexcept override;
   expected<void> begin(const call_record& call) override;

@@ -31,6 +31,9 @@ class transport {
   [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t world_size() const noexcept = 0;
 
+  /// The size of the pieces in which large operands of a reduction are best sent. The same for all ranks.
+  [[nodiscard]] virtual std::uint64_t piece_bytes() const noexcept { return UINT64_MAX; }
+
   /// What this rank is doing. From any thread.
   [[nodiscard]] virtual flight_record record() const = 0;
 
@@ -40,7 +43,8 @@ class transport {
   /// Starts a call and its clock.
   [[nodiscard]] virtual expected<void> begin(const call_record& call) = 0;
 
-  /// Posts a message; both sides pass the same tag and size. `wait` reports failures.
+  /// Posts a message; both sides pass the same tag and size. Messages between two ranks with equal tags and sizes are
+  /// received in the order in which they are sent. `wait` reports failures.
   virtual ticket send(std::uint32_t peer, std::uint64_t tag, const std::byte* data, std::size_t size_bytes) = 0;
   virtual ticket receive(std::uint32_t peer, std::uint64_t tag, std::byte* data, std::size_t size_bytes) = 0;
 

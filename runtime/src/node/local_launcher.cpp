@@ -13,6 +13,8 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
+#include <tuple>
 #include <unistd.h>
 #include <utility>
 
@@ -64,6 +66,19 @@ worker_ended describe_end(const run_id& run, worker_id worker, const exit_report
   return result;
 }
 
+/// The most descriptors that a node may need: four for each worker, and those that its workers share memory with.
+constexpr rlim_t enough_descriptors = 65'536;
+
+/// The usual limit of 1,024 is for programs that call select(2), and too low for a hundred workers.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough_descriptors)
+    return;
+  limit.rlim_cur = std::min(limit.rlim_max, enough_descriptors);
+  // What is missing then is reported where it is missing.
+  std::ignore = ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /// The worker processes of one node. The supervisor's callbacks run on their own thread.
 class local_launcher : public actors::process_launcher {
  public:
@@ -71,6 +86,7 @@ class local_launcher : public actors::process_launcher {
       : source_(std::move(source)), entry_(std::move(entry)), events_(std::move(events)) {}
 
   expected<void> init() {
+    raise_descriptor_limit();
     TROUPE_TRY(auto descriptors, descriptor_broker::make());
     descriptors_.emplace(std::move(descriptors));
     auto supervisor =

@@ -121,6 +121,12 @@ std::optional<nanoseconds> read_run_delay(const std::string& directory) {
   return nanoseconds{static_cast<std::int64_t>(*delay)};
 }
 
+/// The function of the kernel in which a thread sleeps; empty if the kernel does not say.
+std::string read_kernel_function(const std::string& directory) {
+  auto text = read_if_there(directory + "/wchan");
+  return text && *text && **text != "0" ? **text : std::string{};
+}
+
 struct close_directory {
   void operator()(DIR* x) const noexcept { ::closedir(x); }
 };
@@ -142,6 +148,8 @@ expected<void> add_threads(const std::string& directory, process_sample& sample)
     if (!line)
       continue;
     sample.state = combined(sample.state, line->state);
+    if (line->state == 'D' && sample.waits_in.empty())
+      sample.waits_in = read_kernel_function(thread);
     if (auto delay = read_run_delay(thread))
       sample.run_delay = sample.run_delay.value_or(nanoseconds{0}) + *delay;
   }

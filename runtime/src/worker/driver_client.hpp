@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/collectives/tcp_communicator.hpp>
 #include <troupe/collectives/unique_fd.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
@@ -69,6 +70,9 @@ class driver_client {
   [[nodiscard]] virtual expected<std::shared_ptr<part_stream>> open_part_stream(const std::string&) {
     return fail(errc::invalid_argument, "there is no driver to stream to");
   }
+
+  /// The key with which the workers of this run authenticate each other. From any thread.
+  [[nodiscard]] virtual collectives::run_secret group_secret() const { return {}; }
 
   /// Asks for leave to end this process, which a GPU's library does not let go, and waits for its turn. From a thread
   /// of the group's.

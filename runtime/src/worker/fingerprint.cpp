@@ -155,11 +155,11 @@ std::string architecture() {
 // -- libraries
 
 /// How the file names of libraries begin that compute, or schedule what computes.
-constexpr std::array<std::string_view, 32> computing_libraries{
-    "libc.so",   "libc-",     "libm.so",     "libm-",    "libmvec",     "libstdc++",   "libgcc_s", "libblas",
-    "libcblas",  "liblapack", "libopenblas", "libatlas", "libmkl",      "libblis",     "libflame", "libdnnl",
-    "libgomp",   "libiomp",   "libomp",      "libtbb",   "libgfortran", "libquadmath", "libsleef", "libcuda",
-    "libcublas", "libcudnn",  "libcufft",    "libnccl",  "libgloo",     "libtorch",    "libc10",   "libxgboost",
+constexpr std::array<std::string_view, 31> computing_libraries{
+    "libc.so",   "libc-",     "libm.so",     "libm-",    "libmvec",     "libstdc++",   "libgcc_s",   "libblas",
+    "libcblas",  "liblapack", "libopenblas", "libatlas", "libmkl",      "libblis",     "libflame",   "libdnnl",
+    "libgomp",   "libiomp",   "libomp",      "libtbb",   "libgfortran", "libquadmath", "libsleef",   "libcuda",
+    "libcublas", "libcudnn",  "libcufft",    "libnccl",  "libtorch",    "libc10",      "libxgboost",
 };
 
 std::string_view file_name(std::string_view path) {

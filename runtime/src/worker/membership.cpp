@@ -30,14 +30,15 @@ membership::membership(const begin_training& begin, driver_client& link, tracked
       pusher_(pusher),
       activity_(doing),
       protocol_(begin),
-      group_({begin.run, begin.worker, begin.device, group_deadline(begin.settings), std::move(factories),
+      group_({begin.run, begin.worker, data_plane{begin.run, link.group_secret(), begin.settings.encrypt_data_plane},
+              begin.device, group_deadline(begin.settings), std::move(factories),
               [this] {
                 if (!protocol_.lock()->has_state())
                   return expected<void>{fail(errc::not_found, "this worker has no state")};
                 return checkpoints_.save_last_copy(gate_, protocol().place());
               }},
              link, gate_),
-      catch_up_(begin.run, link),
+      catch_up_({begin.run, link.group_secret(), begin.settings.encrypt_data_plane}, link),
       prepares_checkpoints_(begin.checkpoints.every_steps > 0) {
   group_.begin_generation(begin.place);
 }

@@ -107,6 +107,12 @@ class actor_link : public driver_client {
     return std::make_shared<part_stream>(secret_, worker_, std::move(where));
   }
 
+  /// Not the run's secret itself: what one protocol reveals is of no use in another.
+  collectives::run_secret group_secret() const override {
+    const auto label = "troupe data plane of run " + secret_.run.value;
+    return serialization::hmac_sha256(std::as_bytes(std::span{secret_.secret}), std::as_bytes(std::span{label}));
+  }
+
   expected<exit_granted> request_exit(const exit_request& message) override {
     return ask<exit_granted>(leaving_, message);
   }

@@ -1,6 +1,8 @@
 #include "worker/state_catch_up.hpp"
 
-#include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/collectives/tcp_communicator.hpp>
+
+#include <fmt/format.h>
 
 #include <utility>
 
@@ -20,18 +22,18 @@ constexpr auto staging_deadline = std::chrono::hours{24};
 } // namespace
 
 expected<std::unique_ptr<collectives::communicator>>
-form_staging_group(const run_id& run, const staging_place& place, std::stop_token cancelled,
+form_staging_group(const data_plane& network, const staging_place& place, std::stop_token cancelled,
                    const std::function<expected<exchange_result>(const exchange_request&)>& ask) {
-  collectives::gloo_options options;
+  auto options = network.options(fmt::format("staging/{}", place.number));
   options.rank = place.rank;
   options.world_size = place.sources + place.joiners;
   options.generation = place.generation;
   options.host = place.data_address;
   options.deadline = forming_limit;
   options.cancelled = std::move(cancelled);
-  auto formed = collectives::make_gloo_communicator(
-      std::move(options), [&](std::string mine) -> expected<std::vector<std::string>> {
-        TROUPE_TRY(auto all, ask({run, place.generation, place.number, place.rank, std::move(mine),
+  auto formed =
+      collectives::make_tcp_communicator(options, [&](std::string mine) -> expected<std::vector<std::string>> {
+        TROUPE_TRY(auto all, ask({network.run, place.generation, place.number, place.rank, std::move(mine),
                                   place.sources + place.joiners}));
         return std::move(all.blobs);
       });
@@ -48,7 +50,7 @@ void state_catch_up::begin() {
 }
 
 expected<step_id> state_catch_up::receive(const staging_place& place, tracked_state& state, transferred_facts& facts) {
-  auto formed = form_staging_group(run_, place, cancel_.get_token(),
+  auto formed = form_staging_group(network_, place, cancel_.get_token(),
                                    [this](const exchange_request& message) { return link_.exchange(message); });
   if (!formed)
     return fail(std::move(formed.error()));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "worker/data_plane.hpp"
 #include "worker/driver_client.hpp"
 #include "worker/state_stager.hpp"
 
@@ -18,7 +19,7 @@ namespace troupe::runtime {
 /// Forms the communicator of a staging group. `ask` is the exchange over the control plane; it returns soon after
 /// `cancelled` is asked to stop.
 [[nodiscard]] expected<std::unique_ptr<collectives::communicator>>
-form_staging_group(const run_id& run, const staging_place& place, std::stop_token cancelled,
+form_staging_group(const data_plane& network, const staging_place& place, std::stop_token cancelled,
                    const std::function<expected<exchange_result>(const exchange_request&)>& ask);
 
 /// How a joiner gets the state and catches up with the members that train on: their state as it was at a boundary, and
@@ -26,7 +27,7 @@ form_staging_group(const run_id& run, const staging_place& place, std::stop_toke
 /// thread, but for `abort`.
 class state_catch_up {
  public:
-  state_catch_up(run_id run, driver_client& link) : run_(std::move(run)), link_(link) {}
+  state_catch_up(data_plane network, driver_client& link) : network_(std::move(network)), link_(link) {}
 
   /// A staging group begins: from here on `abort` ends it.
   void begin();
@@ -51,7 +52,7 @@ class state_catch_up {
   void abort(const error& reason);
 
  private:
-  run_id run_;
+  data_plane network_;
   driver_client& link_;
   std::optional<staged_frame> frame_;
   bool has_lost_members_ = false;

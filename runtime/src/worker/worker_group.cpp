@@ -3,10 +3,10 @@
 
 #include <troupe/actors/decisions/transport_choice.hpp>
 #include <troupe/collectives/device_offer.hpp>
-#include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/hierarchical_communicator.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/staged_device_group.hpp>
+#include <troupe/collectives/tcp_communicator.hpp>
 
 #include <cstdio>
 #include <tuple>
@@ -84,7 +84,7 @@ collectives::communicator& worker_group::communicator() {
 }
 
 std::unique_ptr<collectives::communicator> worker_group::make_communicator() {
-  collectives::gloo_options options;
+  auto options = how_.network.options("gradients");
   options.rank = place_.rank;
   options.world_size = place_.world_size;
   options.generation = place_.generation;
@@ -102,8 +102,8 @@ std::unique_ptr<collectives::communicator> worker_group::make_communicator() {
   switch (place_.transport) {
   case transport_kind::self:
     return collectives::make_self_communicator(place_.generation);
-  case transport_kind::gloo:
-    return value_or_throw(collectives::make_gloo_communicator(std::move(options), addresses));
+  case transport_kind::tcp:
+    return value_or_throw(collectives::make_tcp_communicator(options, addresses));
   case transport_kind::shm:
     return value_or_throw(collectives::make_shm_communicator(
         {place_.rank, place_.world_size, place_.generation, options.deadline, pool_, {}, has_gpu()}, descriptors));

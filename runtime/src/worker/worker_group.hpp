@@ -1,5 +1,6 @@
 #pragma once
 
+#include "worker/data_plane.hpp"
 #include "worker/device_copier.hpp"
 #include "worker/driver_client.hpp"
 #include "worker/quiescence_gate.hpp"
@@ -53,6 +54,7 @@ class worker_group {
   struct settings {
     run_id run;
     worker_id worker;
+    data_plane network;
     device_settings device;
     /// The longest that one collective operation may take.
     std::chrono::milliseconds deadline;

@@ -95,7 +95,7 @@ enum class transport_mode : std::uint8_t {
   /// Shared memory: all workers on one node.
   shm = 2,
   /// TCP, also between workers on one host.
-  gloo = 3,
+  tcp = 3,
   /// Shared memory within a host, TCP between hosts.
   hierarchical = 4,
   /// NCCL; every worker must have a GPU of its own. Data in host memory is carried as with `automatic`.
@@ -167,15 +167,15 @@ enum class hang_mode : std::uint8_t {
 
 /// How failures are detected, and how many a run tolerates.
 struct failure_config {
-  /// More lost workers, nodes and connections than this within `window` end the run; 0 ends it at the first.
+  /// More failures in a row than this, with no new step between them, end the run; 0 ends it at the first. What breaks
+  /// the same group counts once, such as a host with all its workers.
   std::uint32_t max_failures = 100;
-  std::chrono::milliseconds window{3'600'000};
   /// Starts a new worker for each lost one, if there is capacity.
   bool replace_lost = true;
-  /// A process that is silent for this long counts as frozen, and is killed. A node that is silent for this long is
-  /// given up if workers elsewhere have the run's state; if not, the run waits for it. At least 500 ms.
+  /// A worker or a node that is silent for this long is given up if workers elsewhere have the run's state; if not, the
+  /// run waits for it. A worker that is given up is killed. At least 500 ms.
   std::chrono::milliseconds heartbeat_timeout{1'200};
-  /// How long a run waits for silent nodes whose workers alone have its state. After that it starts again from its
+  /// How long a run waits for silent nodes or workers that alone have its state. After that it starts again from its
   /// latest checkpoint.
   std::chrono::milliseconds unreachable_after{300'000};
   /// How long workers live on when their node has lost its connection to the driver. 0: they end at once.
@@ -198,7 +198,8 @@ struct cluster_config {
   bool insecure = false;
   /// Directory of the keys; empty: `$TROUPE_KEYS`, else `~/.config/troupe/keys`.
   std::filesystem::path keys;
-  /// The data plane is not encrypted. Set this if the network is private; otherwise the data plane stays on loopback.
+  /// The network between the hosts is private, or a tunnel: saves the time that encrypting gradients takes, and lets
+  /// NCCL, which sends clear text, carry them. Workers authenticate each other in any case.
   bool trusted_network = false;
   /// Deadline for connecting to a node.
   std::chrono::milliseconds connect_timeout{3'000};

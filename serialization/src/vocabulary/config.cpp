@@ -77,12 +77,11 @@ expected<void> validate(const trainer_config& config) {
       config.cluster.connect_timeout.count() <= 0)
     return fail(errc::invalid_argument, "run.start_timeout, run.collective_timeout and cluster.connect_timeout must be "
                                         "positive");
-  if (config.failure.heartbeat_timeout.count() < 500 || config.failure.window.count() <= 0 ||
-      config.failure.report_after.count() <= 0 || config.failure.replace_after.count() <= 0 ||
-      config.failure.unreachable_after.count() <= 0)
+  if (config.failure.heartbeat_timeout.count() < 500 || config.failure.report_after.count() <= 0 ||
+      config.failure.replace_after.count() <= 0 || config.failure.unreachable_after.count() <= 0)
     return fail(errc::invalid_argument,
-                "failure.heartbeat_timeout must be at least 500 ms, and failure.window, failure.report_after, "
-                "failure.replace_after and failure.unreachable_after must be positive");
+                "failure.heartbeat_timeout must be at least 500 ms, and failure.report_after, failure.replace_after "
+                "and failure.unreachable_after must be positive");
   if (config.failure.driver_grace.count() < 0)
     return fail(errc::invalid_argument, "failure.driver_grace must not be negative");
   if (scaling.scale_up_wait.count() < 0 || scaling.wait_for_workers.count() <= 0)

@@ -1,19 +1,14 @@
 #include "contender.hpp"
 
+#include "gloo_ring.hpp"
 #include "memory_limit.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
-#include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/summation_tree.hpp>
+#include <troupe/collectives/tcp_communicator.hpp>
 
 #include <algorithm>
-#include <gloo/allreduce.h>
-#include <gloo/math.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
-#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -22,8 +17,6 @@ namespace troupe::bench {
 namespace {
 
 using namespace collectives;
-
-using shared_floats = std::shared_ptr<std::span<float>>;
 
 /// The default number of shards.
 constexpr std::uint32_t shards = 8;
@@ -138,51 +131,17 @@ class limit final : public contender {
   std::vector<const float*> slices_;
 };
 
-/// Gloo's own ring, in place.
-class raw_gloo_ring final : public contender {
+/// No data at all: only the time that all ranks need to hear of each other.
+class barrier_only final : public contender {
  public:
-  raw_gloo_ring(std::shared_ptr<gloo::Context> context, shared_floats data)
-      : context_(std::move(context)), data_(std::move(data)) {}
+  explicit barrier_only(communicator& group) : group_(group) {}
 
-  std::span<float> input() override { return *data_; }
-
-  void run() override {
-    auto options = gloo::AllreduceOptions{context_};
-    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-    options.setOutput(data_->data(), data_->size());
-    options.setReduceFunction(&add);
-    gloo::allreduce(options);
-  }
-
-  std::span<const float> result() const override { return *data_; }
+  std::span<float> input() override { return {}; }
+  void run() override { check(group_.barrier()); }
+  std::span<const float> result() const override { return {}; }
 
  private:
-  static void add(void* sum, const void* left, const void* right, std::size_t n) {
-    gloo::sum<float>(sum, left, right, n);
-  }
-
-  std::shared_ptr<gloo::Context> context_;
-  shared_floats data_;
-};
-
-/// Gloo's rendezvous store. All ranks set their own key at the same time, before they read each other's.
-class link_store final : public gloo::rendezvous::Store {
- public:
-  explicit link_store(rank_link& link) : link_(link) {}
-
-  void set(const std::string& key, const std::vector<char>& data) override {
-    const auto keys = link_.exchange(key);
-    const auto blobs = link_.exchange({data.data(), data.size()});
-    for (std::size_t r = 0; r < keys.size(); ++r)
-      blobs_[keys[r]].assign(blobs[r].begin(), blobs[r].end());
-  }
-
-  std::vector<char> get(const std::string& key) override { return blobs_.at(key); }
-  void wait(const std::vector<std::string>&) override {}
-
- private:
-  rank_link& link_;
-  std::map<std::string, std::vector<char>> blobs_;
+  communicator& group_;
 };
 
 /// Touches the data as a training step does: the contribution has just been written, and the sum is read. One element
@@ -217,9 +176,9 @@ class touched final : public contender {
 constexpr std::string_view touched_suffix = "-touched";
 
 constexpr std::string_view names[] = {
-    "exact",           "fast",          "in-place",         "unregistered", "limit",
-    "limit-touched",   "exact-touched", "in-place-touched", "gloo",         "troupe-gloo-exact",
-    "troupe-gloo-fast"};
+    "exact",         "fast",          "in-place",         "unregistered",  "limit",
+    "limit-touched", "exact-touched", "in-place-touched", "gloo",          "tcp",
+    "tcp-fast",      "tcp-in-place",  "tcp-barrier",      "tcp-encrypted", "tcp-encrypted-barrier"};
 
 } // namespace
 
@@ -245,29 +204,18 @@ communicator& contender_factory::shm() {
   return *shm_;
 }
 
-communicator& contender_factory::gloo() {
-  if (!gloo_) {
-    gloo_options options;
+communicator& contender_factory::tcp(cipher how) {
+  auto& group = how == cipher::none ? tcp_ : tcp_encrypted_;
+  if (!group) {
+    tcp_options options;
     options.rank = rank_id{link_.rank()};
     options.world_size = link_.size();
     options.generation = generation_id{1};
-    gloo_ = value_or_throw(make_gloo_communicator(
+    options.encrypted = how == cipher::tls;
+    group = value_or_throw(make_tcp_communicator(
         options, [this](const std::string& mine) { return expected<std::vector<std::string>>{link_.exchange(mine)}; }));
   }
-  return *gloo_;
-}
-
-const std::shared_ptr<gloo::Context>& contender_factory::raw_gloo() {
-  if (!raw_gloo_) {
-    auto attributes = ::gloo::transport::tcp::attr{"127.0.0.1"};
-    auto device = ::gloo::transport::tcp::CreateDevice(attributes);
-    auto store = link_store{link_};
-    auto context =
-        std::make_shared<::gloo::rendezvous::Context>(static_cast<int>(link_.rank()), static_cast<int>(link_.size()));
-    context->connectFullMesh(store, device);
-    raw_gloo_ = std::move(context);
-  }
-  return raw_gloo_;
+  return *group;
 }
 
 shared_floats contender_factory::registered(std::uint64_t bytes) {
@@ -289,9 +237,14 @@ std::unique_ptr<contender> contender_factory::make(std::string_view name, std::u
   if (name == "limit")
     return std::make_unique<limit>(link_, *pool_, registered(bytes));
   if (name == "gloo")
-    return std::make_unique<raw_gloo_ring>(raw_gloo(), ordinary_floats(bytes));
-  const auto how = name == "troupe-gloo-exact" ? order::exact : order::fast;
-  return std::make_unique<bucket>(gloo(), floats_in(gloo().memory(), bytes), how);
+    return (gloo_ ? gloo_ : gloo_ = connect_gloo(link_))->make(ordinary_floats(bytes));
+  auto& group = tcp(name.starts_with("tcp-encrypted") ? cipher::tls : cipher::none);
+  if (name.ends_with("-barrier"))
+    return std::make_unique<barrier_only>(group);
+  if (name == "tcp-in-place")
+    return std::make_unique<in_place>(group, ordinary_floats(bytes));
+  return std::make_unique<bucket>(group, floats_in(group.memory(), bytes),
+                                  name == "tcp-fast" ? order::fast : order::exact);
 }
 
 } // namespace troupe::bench

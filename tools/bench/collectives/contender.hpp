@@ -12,11 +12,12 @@
 #include <string_view>
 #include <vector>
 
-namespace gloo {
-class Context;
-}
-
 namespace troupe::bench {
+
+class gloo_peer;
+
+/// Floats, and what owns their memory.
+using shared_floats = std::shared_ptr<std::span<float>>;
 
 /// One way to sum floats over all ranks: one rank's part, for one size.
 class contender {
@@ -53,16 +54,18 @@ class contender_factory {
   [[nodiscard]] std::unique_ptr<contender> make(std::string_view name, std::uint64_t bytes);
 
  private:
+  enum class cipher : std::uint8_t { none, tls };
+
   collectives::communicator& shm();
-  collectives::communicator& gloo();
-  const std::shared_ptr<gloo::Context>& raw_gloo();
-  std::shared_ptr<std::span<float>> registered(std::uint64_t bytes);
+  collectives::communicator& tcp(cipher how);
+  shared_floats registered(std::uint64_t bytes);
 
   rank_link& link_;
   std::shared_ptr<collectives::shared_pool> pool_;
   std::unique_ptr<collectives::communicator> shm_;
-  std::unique_ptr<collectives::communicator> gloo_;
-  std::shared_ptr<gloo::Context> raw_gloo_;
+  std::unique_ptr<collectives::communicator> tcp_;
+  std::unique_ptr<collectives::communicator> tcp_encrypted_;
+  std::shared_ptr<gloo_peer> gloo_;
   /// Of the size requested last, while it is in use.
   std::weak_ptr<std::span<float>> registered_;
 };

@@ -1,5 +1,5 @@
 /* The peer of collectives_bench: MPI_Allreduce of f32 sums, in place, timed in the same way. `run` builds it with mpicc.
- * Arguments: SECONDS REPEATS BYTES... */
+ * Arguments: NAME SECONDS REPEATS BYTES...; the lines are about NAME, NAME-touched and, for the first size, NAME-barrier. */
 
 #include <mpi.h>
 #include <stdint.h>
@@ -28,6 +28,12 @@ static void touch_and_sum(float* data, uint64_t elements) {
   sum_in_place(data, elements);
   for (uint64_t i = 0; i < elements; i += 16)
     (void)at[i];
+}
+
+static void barrier_only(float* data, uint64_t elements) {
+  (void)data;
+  (void)elements;
+  MPI_Barrier(MPI_COMM_WORLD);
 }
 
 typedef void (*operation)(float* data, uint64_t elements);
@@ -77,7 +83,7 @@ static int ascending(const void* left, const void* right) {
   return (x > y) - (x < y);
 }
 
-static void measure(const char* name, operation run, float* data, uint64_t elements, double seconds, int repeats,
+static void measure(const char* name, const char* suffix, operation run, float* data, uint64_t elements, double seconds, int repeats,
                     double* times) {
   const uint64_t iterations = iterations_for(run, data, elements, seconds);
   for (int repeat = 0; repeat < repeats; ++repeat)
@@ -85,7 +91,7 @@ static void measure(const char* name, operation run, float* data, uint64_t eleme
   qsort(times, (size_t)repeats, sizeof(double), ascending);
   if (rank != 0)
     return;
-  printf("time what=%s ranks=%d bytes=%llu us=%.3f least=%.3f iterations=%llu\n", name, ranks,
+  printf("time what=%s%s ranks=%d bytes=%llu us=%.3f least=%.3f iterations=%llu\n", name, suffix, ranks,
          (unsigned long long)(elements * sizeof(float)), times[repeats / 2] * 1e6, times[0] * 1e6,
          (unsigned long long)iterations);
   fflush(stdout);
@@ -95,21 +101,24 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (argc < 4) {
-    fprintf(stderr, "usage: %s SECONDS REPEATS BYTES...\n", argv[0]);
+  if (argc < 5) {
+    fprintf(stderr, "usage: %s NAME SECONDS REPEATS BYTES...\n", argv[0]);
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
-  const double seconds = atof(argv[1]);
-  const int repeats = atoi(argv[2]);
+  const char* name = argv[1];
+  const double seconds = atof(argv[2]);
+  const int repeats = atoi(argv[3]);
   double* times = malloc((size_t)repeats * sizeof(double));
-  for (int i = 3; i < argc; ++i) {
+  for (int i = 4; i < argc; ++i) {
     const uint64_t elements = strtoull(argv[i], NULL, 10) / sizeof(float);
     float* data = aligned_alloc(64, (elements * sizeof(float) + 63) / 64 * 64);
     if (times == NULL || data == NULL)
       MPI_Abort(MPI_COMM_WORLD, 1);
     verify(data, elements);
-    measure("openmpi", sum_in_place, data, elements, seconds, repeats, times);
-    measure("openmpi-touched", touch_and_sum, data, elements, seconds, repeats, times);
+    if (i == 4)
+      measure(name, "-barrier", barrier_only, data, elements, seconds, repeats, times);
+    measure(name, "", sum_in_place, data, elements, seconds, repeats, times);
+    measure(name, "-touched", touch_and_sum, data, elements, seconds, repeats, times);
     free(data);
   }
   free(times);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/collectives/gloo_communicator.hpp>
+#include <troupe/collectives/address_exchange.hpp>
 #include <troupe/error.hpp>
 #include <troupe/types.hpp>
 

@@ -79,7 +79,7 @@ struct flight_record {
     call_record last_call;
   };
 
-  /// "shm", "gloo", "shm+gloo", "self".
+  /// "shm", "tcp", "shm+tcp", "self".
   std::string_view transport;
   rank_id rank;
   std::uint32_t world_size = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
+#include <troupe/collectives/tcp_communicator.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@ namespace troupe::collectives {
 
 /// This rank's place in a group with several ranks on each of several hosts.
 struct hierarchical_options {
-  gloo_options place;
+  tcp_options place;
 
   /// The host of each rank, by rank. Ranks with equal numbers share memory; the numbers themselves are arbitrary.
   std::vector<std::uint32_t> hosts;
@@ -26,7 +26,7 @@ struct hierarchical_options {
 /// generation calls it. `addresses` exchanges among all ranks, `descriptors` among the ranks of a host, both in rank
 /// order.
 ///
-/// Fails as `make_gloo_communicator` and `make_shm_communicator` do.
+/// Fails as `make_tcp_communicator` and `make_shm_communicator` do.
 [[nodiscard]] expected<std::unique_ptr<communicator>>
 make_hierarchical_communicator(hierarchical_options options, const address_exchange& addresses,
                                const descriptor_exchange& descriptors);

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <troupe/collectives/address_exchange.hpp>
 #include <troupe/collectives/device_group.hpp>
-#include <troupe/collectives/gloo_communicator.hpp>
 #include <troupe/collectives/hang_policy.hpp>
 #include <troupe/error.hpp>
 #include <troupe/types.hpp>

@@ -22,7 +22,7 @@ using descriptor_exchange = std::function<expected<std::vector<std::vector<uniqu
 /// This rank's place in a group whose ranks share memory.
 struct shm_options {
   rank_id rank;
-  /// At most 64.
+  /// At most 256.
   std::uint32_t world_size = 1;
   generation_id generation;
 

@@ -15,7 +15,7 @@ namespace troupe {
 
 /// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
 /// their versions first.
-inline constexpr std::uint32_t protocol_version = 3;
+inline constexpr std::uint32_t protocol_version = 4;
 
 /// Asks for a node's free resources. Sent by a trainer before placement; answered by `node_offer`. Fails with
 /// `errc::unsupported_version` if the node has another version of the protocol.
@@ -244,15 +244,28 @@ struct worker_beat {
 
 TROUPE_INSPECT(worker_beat, run, worker, generation, committed, progress, activity)
 
+/// A worker whose process lives and does not run.
+struct silent_worker {
+  worker_id worker;
+  /// For people: "its process is stopped".
+  std::string why;
+
+  bool operator==(const silent_worker&) const = default;
+};
+
+TROUPE_INSPECT(silent_worker, worker, why)
+
 /// A node's heartbeat, with the last heartbeats of its workers of a run. Sent several times a second, never answered.
 struct node_beat {
   run_id run;
   std::vector<worker_beat> workers;
+  /// All that are silent now.
+  std::vector<silent_worker> silent = {};
 
   bool operator==(const node_beat&) const = default;
 };
 
-TROUPE_INSPECT(node_beat, run, workers)
+TROUPE_INSPECT(node_beat, run, workers, silent)
 
 /// Another driver has taken the run over. From a node to the driver that had it. Never answered.
 struct run_superseded {

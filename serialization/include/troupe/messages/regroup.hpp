@@ -18,7 +18,7 @@ namespace troupe {
 /// Which communicator carries the gradients.
 enum class transport_kind : std::uint8_t {
   self = 1,
-  gloo = 2,
+  tcp = 2,
   shm = 3,
   hierarchical = 4,
 };

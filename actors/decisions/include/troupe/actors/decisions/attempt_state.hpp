@@ -37,11 +37,6 @@ struct regrouping {
     /// Its collective operations were made to fail.
     aborted,
   };
-  enum class loss : std::uint8_t {
-    explained,
-    /// A worker found its group gone. The loss behind that is yet to be reported, and is the same failure.
-    unexplained,
-  };
   enum class forming : std::uint8_t {
     open,
     /// All have reported, and the run is paused or has too few workers.
@@ -55,7 +50,6 @@ struct regrouping {
 
   std::string cause;
   std::optional<std::uint64_t> checkpoint;
-  loss reported = loss::explained;
   group before = group::intact;
   forming next = forming::open;
   std::optional<follower_wait> waits;
@@ -99,9 +93,7 @@ class attempt_state {
   [[nodiscard]] bool ask_for_regroup(const std::string& cause);
   /// They are asked, and leave once this checkpoint command is agreed on.
   void require_checkpoint(std::uint64_t number);
-  void begin_regrouping(std::string cause, attempt_phase::regrouping::loss reported);
-  /// Whether the loss that is reported now is behind what a worker found before. The next one is not.
-  [[nodiscard]] bool explain_loss();
+  void begin_regrouping(std::string cause);
   /// False if the group was aborted before.
   [[nodiscard]] bool abort_group();
   /// Since when members wait for followers; `now` if they just begin to. Nothing if they do not wait.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/actors/decisions/failure_budget.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/run_course.hpp>
 #include <troupe/inspect.hpp>
@@ -43,11 +44,12 @@ struct control_state {
   std::vector<run_plan> plans;
   /// The number of the last command.
   std::uint64_t commands = 0;
-  /// Those that the members had not agreed on when they formed the generation, and later ones.
+  /// Those that the members of the generation before may not have agreed on, and later ones.
   std::vector<control_command> unsettled;
   /// How many workers are wanted.
   std::uint32_t workers = 1;
   run_course::request asked = run_course::request::none;
+  failures_in_row failures;
   /// JSON text of the numerics fingerprint of the first worker; empty before it has joined.
   std::string numerics;
 
@@ -55,7 +57,7 @@ struct control_state {
 };
 
 TROUPE_INSPECT(control_state, attempt, generation, began_at, members, plans, commands, unsettled, workers, asked,
-               numerics)
+               failures, numerics)
 
 /// The processes of a run whose driver has ended, as far as they answer.
 struct survivors {

@@ -1,36 +1,48 @@
 #pragma once
 
 #include <troupe/actors/decisions/worker_table.hpp>
+#include <troupe/inspect.hpp>
+#include <troupe/types.hpp>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace troupe::actors {
 
-/// How many failures a run survives: at most so many within a window of time.
+/// The failures since the run last completed a new step. Those that break the same generation count once.
+struct failures_in_row {
+  std::uint32_t count = 0;
+  /// The furthest step of the run when the last of them happened.
+  step_id furthest;
+  /// The generation that it broke; 0 before the first.
+  generation_id generation;
+
+  bool operator==(const failures_in_row&) const = default;
+};
+
+TROUPE_INSPECT(failures_in_row, count, furthest, generation)
+
+/// How many failures a run survives: at most so many in a row, with no new step between them.
 class failure_budget {
  public:
-  failure_budget(std::uint32_t most, std::chrono::milliseconds window) : most_(most), window_(window) {}
+  explicit failure_budget(std::uint32_t most, failures_in_row before = {}) : most_(most), row_(before) {}
 
-  /// A failure happens now.
-  void add(run_time now) { recent_.push_back(now); }
-  /// Whether the failures within the window that ends now are not too many.
-  [[nodiscard]] bool holds(run_time now);
+  /// A failure breaks this generation. No worker has applied a later step than `furthest`.
+  void add(generation_id generation, step_id furthest) noexcept;
+  /// Whether there were not too many.
+  [[nodiscard]] bool holds() const noexcept { return row_.count <= most_; }
   /// Whether the run may survive anything at all.
   [[nodiscard]] bool survives_failures() const noexcept { return most_ > 0; }
-  [[nodiscard]] std::vector<run_time> recent() const { return {recent_.begin(), recent_.end()}; }
+  [[nodiscard]] const failures_in_row& in_row() const noexcept { return row_; }
   /// Why the last failure is one too many, for people.
   [[nodiscard]] std::string describe_excess() const;
 
  private:
   std::uint32_t most_;
-  std::chrono::milliseconds window_;
-  std::deque<run_time> recent_;
+  failures_in_row row_;
 };
 
 /// How many joiners in a row may end before they get a place: after thirty that are killed from outside, or three that

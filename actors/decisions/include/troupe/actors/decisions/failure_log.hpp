@@ -51,6 +51,9 @@ class failure_log {
 /// Tells accidents from what happens again: the same failure in the next try ends the run.
 class repeated_failures {
  public:
+  /// The run begins after this step.
+  explicit repeated_failures(step_id first_step) : furthest_(first_step) {}
+
   /// A worker failed by itself after `step`; its record has this index in the log. Returns the index of the first
   /// failure after that step, if there was one before.
   [[nodiscard]] std::optional<std::size_t> note_own_failure(step_id step, std::size_t index);
@@ -63,9 +66,11 @@ class repeated_failures {
   [[nodiscard]] bool note_late_start();
   void note_begin() noexcept { late_starts_ = 0; }
 
-  /// An attempt is over. Returns whether so many in a row have ended without a step that the next would, too. A
-  /// `fruitless` attempt is one in which no step was applied and a process ended by itself.
-  [[nodiscard]] bool note_end_of_attempt(bool fruitless);
+  /// An attempt is over: nobody is left. `furthest` is the last step that it applied, `cause` says whether a process of
+  /// it has ended by itself. Returns whether so many in a row have ended without a new step that the next would, too:
+  /// five of which processes ended by themselves, or ten that were ended from outside.
+  [[nodiscard]] bool note_end_of_attempt(step_id furthest, ended_by cause);
+  /// How many in a row have ended without a new step.
   [[nodiscard]] std::uint32_t fruitless_attempts() const noexcept { return fruitless_attempts_; }
 
  private:
@@ -73,6 +78,9 @@ class repeated_failures {
   std::optional<step_id> stood_after_;
   std::uint32_t late_starts_ = 0;
   std::uint32_t fruitless_attempts_ = 0;
+  std::uint32_t spent_ = 0;
+  /// The furthest step that any attempt has applied.
+  step_id furthest_;
 };
 
 } // namespace troupe::actors

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/actors/decisions/node_health.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
@@ -55,6 +56,7 @@ struct known_node {
   node_state state = node_state::away;
   /// When it was last dialled or lost; the epoch if never.
   clock::time_point tried = {};
+  node_health health = {};
 };
 
 /// The nodes of a run: which of them can take workers, which to dial again, between which gradients may travel. A plain
@@ -63,7 +65,7 @@ class node_roster {
  public:
   struct settings {
     scaling_config scaling;
-    /// Whether gradients, which are clear text, may travel between the node with this address and others.
+    /// Whether gradients may travel between the node with this address and others, as the run sends them.
     std::function<bool(const std::string&)> is_private;
     /// How often a node that is away is tried again.
     std::chrono::milliseconds try_every;
@@ -100,7 +102,8 @@ class node_roster {
 
   /// The capacity beside the workers that have a place. If workers of two nodes could not talk to each other, only the
   /// node that already has workers has capacity.
-  [[nodiscard]] std::vector<node_capacity> capacities(std::span<const worker_place> occupied) const;
+  [[nodiscard]] std::vector<node_capacity> capacities(std::span<const worker_place> occupied,
+                                                      known_node::clock::time_point now) const;
 
   /// Which nodes may have workers: those in the places, or also, as at the start of an elastic run, all that have made
   /// an offer.

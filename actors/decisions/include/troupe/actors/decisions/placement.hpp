@@ -6,6 +6,7 @@
 #include <troupe/messages/node.hpp>
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ struct node_capacity {
   std::uint32_t workers = 0;
   /// Whether it can be reached, and does not go away.
   bool usable = true;
+  /// How many more it should get while others have free CPUs.
+  std::uint32_t most_more = std::numeric_limits<std::uint32_t>::max();
 };
 
 /// The nodes, as indices, of up to `count` more workers, by the same rules. Fewer if there is less capacity. Pure.

@@ -47,10 +47,6 @@ class run_attempt {
   /// The step that this attempt goes on from.
   void begin_at(step_id first_step);
   [[nodiscard]] step_id began_at() const noexcept { return began_at_; }
-  /// Whether no step was applied, and a process has ended by itself.
-  [[nodiscard]] bool is_fruitless() const {
-    return std::max(furthest_, workers_.furthest()) <= began_at_ && workers_.any_ended_by_itself();
-  }
 
   [[nodiscard]] const settings& config() const noexcept { return config_; }
   /// What has to be known to go on with it in another process.
@@ -75,10 +71,10 @@ class run_attempt {
   }
   /// Whether another driver has formed the generation, or may have begun to.
   [[nodiscard]] bool is_inherited() const noexcept { return !has_formed_; }
-  /// Whether another driver has accepted the plan of this loop.
-  [[nodiscard]] bool has_inherited_plan(std::uint32_t loop) const noexcept { return loop < inherited_plans_; }
   /// The furthest step that any worker has applied.
   [[nodiscard]] step_id furthest() const noexcept { return furthest_; }
+  /// The same of an attempt that is over, as far as its workers have said.
+  [[nodiscard]] step_id last_step() const { return std::max(furthest_, workers_.furthest()); }
   void note_progress(worker_record& who, step_id step);
   /// This worker is admitted.
   void note_numerics(worker_record& who, const std::string& numerics);
@@ -99,10 +95,7 @@ class run_attempt {
   [[nodiscard]] run_actions on_tick(run_time now);
 
   /// A member is gone, or the group does not move: the others form the next generation.
-  [[nodiscard]] run_actions regroup(const std::string& why, const error& reason,
-                                    attempt_phase::regrouping::loss reported);
-  /// As `attempt_state::explain_loss`.
-  [[nodiscard]] bool explain_loss() { return state_.explain_loss(); }
+  [[nodiscard]] run_actions regroup(const std::string& why, const error& reason);
   /// A joiner has ended or is given up. `before` is where it stood, `cause` counts against the joiners' budget.
   [[nodiscard]] run_actions drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
                                         const error& reason);
@@ -141,6 +134,7 @@ class run_attempt {
   [[nodiscard]] bool must_be_held() const;
   run_actions hold_at(step_id commit_point, std::size_t members);
   run_actions let_all_go(const std::vector<worker_record*>& members);
+  [[nodiscard]] std::vector<worker_record*> left_behind();
   run_actions form(const collected_reports& reports, regroup_decision decision);
 
   settings config_;
@@ -155,10 +149,10 @@ class run_attempt {
   std::uint64_t commands_ = 0;
   /// As in `control_state`.
   std::vector<control_command> unsettled_;
+  /// The members of the generation before had agreed on the commands up to this one.
+  std::uint64_t agreed_before_ = 0;
   std::string numerics_;
   std::vector<formed_member> formed_;
-  /// How many plans another driver has accepted.
-  std::size_t inherited_plans_ = 0;
   /// Whether the generation was formed here.
   bool has_formed_ = true;
   staging_groups staging_;

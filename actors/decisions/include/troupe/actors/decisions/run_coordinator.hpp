@@ -7,7 +7,7 @@
 #include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
 #include <troupe/actors/decisions/run_attempt.hpp>
-#include <troupe/actors/decisions/unreachable_nodes.hpp>
+#include <troupe/actors/decisions/silent_peers.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
@@ -78,9 +78,9 @@ class run_coordinator {
   using time = run_time;
 
   explicit run_coordinator(const settings& config);
-  /// Goes on with a run whose driver has ended: `config.places` and `config.first_step` are not used. `failures` are
-  /// those before that count. The first event is `on_adopted`.
-  run_coordinator(const settings& config, const control_state& from, const std::vector<time>& failures, time now);
+  /// Goes on with a run whose driver has ended: `config.places` and `config.first_step` are not used. The first event
+  /// is `on_adopted`.
+  run_coordinator(const settings& config, const control_state& from, time now);
 
   /// The members are asked where they are, and form the next generation. `others` are processes that live and had no
   /// place: they end.
@@ -89,7 +89,7 @@ class run_coordinator {
   /// A process has joined.
   [[nodiscard]] run_actions on_ready(const worker_ready& message);
   [[nodiscard]] run_actions on_plan(const run_plan& message, time now = {});
-  [[nodiscard]] run_actions on_finished(const worker_finished& message, time now = {});
+  [[nodiscard]] run_actions on_finished(const worker_finished& message);
   /// A worker's group is gone, or a joiner asks for a place.
   [[nodiscard]] run_actions on_report(const regroup_report& report, time now = {});
   /// A joiner that follows the members in a staging group has caught up.
@@ -99,14 +99,18 @@ class run_coordinator {
   /// A worker's heartbeat: one that changes `progress` on the way to its first loop is not given up.
   void on_sign_of_life(worker_id worker, std::uint64_t progress, time now);
 
-  [[nodiscard]] run_actions on_ended(const worker_ended& message, time now = {});
+  [[nodiscard]] run_actions on_ended(const worker_ended& message);
   /// Nodes do not answer, for these reasons, and their workers may live: they are given up if somebody else has the
   /// state, and waited for if nobody has.
   [[nodiscard]] run_actions on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes, time now);
   /// It answers again. Its workers are members as before unless they were given up.
   [[nodiscard]] run_actions on_node_answers(std::uint32_t node, time now);
+  /// Of this node's workers these are silent, for these reasons, and may live; no others. They are waited for like
+  /// silent nodes.
+  [[nodiscard]] run_actions on_workers_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers,
+                                              time now);
   /// A node's workers have ended.
-  [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& why, time now = {});
+  [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& why);
   /// A node is going away. `capacity_elsewhere`: whether others can take in its workers.
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
   /// The time for replacements of leaving workers is over: they go without.
@@ -125,7 +129,7 @@ class run_coordinator {
   [[nodiscard]] run_actions on_resume();
 
   /// Not all workers have joined within the limit.
-  [[nodiscard]] run_actions on_start_timeout(time now = {});
+  [[nodiscard]] run_actions on_start_timeout();
   /// The survivors of a failure, or released workers, took longer than the grace period.
   [[nodiscard]] run_actions on_grace_timeout();
   /// To be called several times a second: joiners that come about the same time are let in together, and one that
@@ -134,7 +138,7 @@ class run_coordinator {
   /// There have been too few workers for too long.
   [[nodiscard]] run_actions on_hold_timeout();
   /// All ranks have waited in collective operations, or for the driver, for too long: `why` says which and where.
-  [[nodiscard]] run_actions on_group_hang(const std::string& why, time now = {});
+  [[nodiscard]] run_actions on_group_hang(const std::string& why);
 
   /// In the order in which they were reported. Those that ended the run are last, their cause first among them.
   [[nodiscard]] const std::vector<failure_record>& failures() const noexcept { return failures_.records(); }
@@ -149,9 +153,11 @@ class run_coordinator {
     return end ? end->step : first_step_;
   }
   /// What has to be in the run's journal before what was decided last takes effect.
-  [[nodiscard]] control_state state_to_keep() const { return attempt_.state_to_keep(); }
-  /// The failures that count, for the same.
-  [[nodiscard]] std::vector<time> recent_failures() const { return budget_.recent(); }
+  [[nodiscard]] control_state state_to_keep() const {
+    auto result = attempt_.state_to_keep();
+    result.failures = budget_.in_row();
+    return result;
+  }
   [[nodiscard]] bool exact_hosts() const noexcept { return hosts_.is_exact(); }
   /// The generation that was formed last, from 1.
   [[nodiscard]] generation_id generation() const noexcept { return attempt_.generation(); }
@@ -165,8 +171,8 @@ class run_coordinator {
   [[nodiscard]] bool goes_on() const noexcept { return is<run_phase::running>() && attempt_.goes_on(); }
   /// Whether all have reported, and the next generation waits for `on_resume` or more workers.
   [[nodiscard]] bool held() const noexcept { return is<run_phase::running>() && attempt_.is_held(); }
-  /// Whether nodes are silent, and the run waits for them.
-  [[nodiscard]] bool awaits_nodes() const noexcept { return !unreachable_.empty(); }
+  /// Whether nodes or workers are silent, and the run waits for them.
+  [[nodiscard]] bool awaits_answers() const noexcept { return !silent_.empty(); }
   /// Which workers have not reported yet, for people; empty unless a generation is to be formed.
   [[nodiscard]] std::string awaited_reports() const {
     return goes_on() && attempt_.is_regrouping() ? attempt_.workers().awaited_reports() : std::string{};
@@ -203,36 +209,23 @@ class run_coordinator {
   [[nodiscard]] failure_record record(const worker_record& who, error reason) const {
     return describe_failure(who, generation(), std::move(reason));
   }
-  [[nodiscard]] std::chrono::milliseconds heartbeat_timeout() const {
-    return attempt_.config().failure.heartbeat_timeout;
-  }
-  [[nodiscard]] std::chrono::milliseconds unreachable_after() const {
-    return attempt_.config().failure.unreachable_after;
-  }
-  /// How a loss counts against the budget.
-  enum class counts : std::uint8_t {
-    as_failure,
-    /// As one failure with another loss, which was counted.
-    with_another,
-  };
-  [[nodiscard]] bool within_budget(time now, counts how = counts::as_failure);
+  [[nodiscard]] bool within_budget();
   /// Whether nobody is left, and nobody has reported the result of all.
   [[nodiscard]] bool is_all_lost() const { return attempt_.workers().nobody_is_active() && !somebody_has_finished(); }
 
   run_actions settle(run_actions actions);
   run_actions with_replacement(run_actions actions);
-  run_actions on_plan_of_inherited(worker_record& who, const run_plan& message);
+  run_actions on_repeated_plan(worker_record& who, const run_plan& message);
   run_actions on_plan_of_joiner(worker_record& who, const run_plan& message);
-  run_actions judge_unreachable(time now);
+  run_actions give_up_silent(time now);
   run_actions give_up_overdue_joiners(time now);
-  run_actions lose_nodes(const std::map<std::uint32_t, std::string>& nodes, time now);
-  run_actions lose(const worker_standing& before, failure_record what, const std::string& why, time now,
-                   counts how = counts::as_failure);
+  run_actions lose_nodes(const std::map<std::uint32_t, std::string>& nodes);
+  run_actions lose(const worker_standing& before, failure_record what, const std::string& why);
   run_actions lose_joiner(worker_record& who, const worker_standing& before, failure_record what, ended_by cause);
   run_actions give_up_joiner(worker_record& who, failure_record what);
   run_actions restart(std::optional<failure_record> what, std::string why);
   run_actions go_on_without(failure_record what, const std::string& why);
-  run_actions fail_once(worker_record& who, const worker_finished& message, time now);
+  run_actions fail_once(worker_record& who, const worker_finished& message);
   run_actions fail_run(failure_record what, const std::string& why, std::optional<std::size_t> earlier_cause = {});
   run_actions release();
   run_actions conclude_failure(const std::string& why);
@@ -245,7 +238,7 @@ class run_coordinator {
   failure_budget budget_;
   failure_log failures_;
   repeated_failures repeated_;
-  unreachable_nodes unreachable_;
+  silent_peers silent_;
   run_attempt attempt_;
   std::variant<run_phase::running, run_phase::failing, run_phase::releasing, run_phase::over> phase_;
 };

@@ -18,6 +18,9 @@ struct process_sample {
   /// How long its living threads have waited for a processor since their start, in sum; absent if the kernel does not
   /// say. A wait in progress is not included: its thread only shows as 'R'.
   std::optional<std::chrono::nanoseconds> run_delay;
+  /// The function of the kernel in which a thread is in uninterruptible sleep; empty if there is none, or it cannot be
+  /// read.
+  std::string waits_in = {};
 
   bool operator==(const process_sample&) const = default;
 };
@@ -42,8 +45,8 @@ enum class silence_cause : std::uint8_t {
 
 struct silence_verdict {
   silence_cause cause = silence_cause::hung;
-  /// Whether to give it up: always, except for a starved process within its limit.
-  bool fenced = true;
+  /// Whether it counts as silent: always, except for a starved process within its limit.
+  bool is_silent = true;
   /// For people, a predicate of the process: "is stopped (SIGSTOP, or a debugger)".
   std::string reason;
 };
@@ -56,5 +59,8 @@ inline constexpr int spared_timeouts = 10;
 /// the silence may be its own. Pure.
 [[nodiscard]] silence_verdict judge_silence(const sample_pair& process, const sample_pair& node,
                                             std::chrono::nanoseconds silent_for, std::chrono::nanoseconds timeout);
+
+/// What keeps a process from ending that was killed: "uninterruptible sleep, in folio_wait_bit". Pure.
+[[nodiscard]] std::string describe_unkillable(const process_sample& sample);
 
 } // namespace troupe::actors

@@ -2,14 +2,11 @@
 
 #include "down.hpp"
 #include "local_messages.hpp"
+#include "node/hosted_run.hpp"
+#include "node/shared_output.hpp"
 #include "orderly_end.hpp"
-#include "outbox.hpp"
 
 #include <troupe/actors/decisions/device_ledger.hpp>
-#include <troupe/actors/decisions/heartbeat_monitor.hpp>
-#include <troupe/actors/decisions/join_handshake.hpp>
-#include <troupe/actors/decisions/output_buffer.hpp>
-#include <troupe/actors/decisions/silence.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
@@ -19,8 +16,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <unistd.h>
@@ -32,102 +29,17 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(worker_ended),
-                                          caf::result<void>(output_waiting), caf::result<void>(driver_down)>;
-
 /// How long a run that has ended is kept for the sake of its last lines.
 constexpr auto last_lines_patience = 1s;
-
-/// The lines of all runs' workers. The launcher's thread puts them in, the node takes them out: they do not pass
-/// through its mailbox, where heartbeats would wait behind them.
-class shared_output {
- public:
-  /// Returns whether the node has to be told.
-  bool add(worker_output output) {
-    auto lock = std::lock_guard{mutex_};
-    const auto run = output.run;
-    return runs_[run].add(std::move(output));
-  }
-  [[nodiscard]] std::optional<worker_output> take(const run_id& run) {
-    auto lock = std::lock_guard{mutex_};
-    auto i = runs_.find(run);
-    return i == runs_.end() ? std::nullopt : i->second.take();
-  }
-  [[nodiscard]] bool empty(const run_id& run) {
-    auto lock = std::lock_guard{mutex_};
-    auto i = runs_.find(run);
-    return i == runs_.end() || i->second.empty();
-  }
-  void forget(const run_id& run) {
-    auto lock = std::lock_guard{mutex_};
-    runs_.erase(run);
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<run_id, output_buffer> runs_;
-};
 
 /// How often a node reports to the drivers, and looks for silent workers.
 constexpr auto beat_interval = 200ms;
 
+/// A killed process that lives longer than this is reported as lost.
+constexpr auto kill_patience = 2s;
+
 /// What is left is killed so long before a node's grace period ends: the drivers can still be told.
 constexpr auto last_moment = 500ms;
-
-/// A `start_workers` whose processes are being started.
-struct start_order {
-  /// More than one if the order was repeated.
-  std::vector<caf::typed_response_promise<workers_started>> answers;
-  std::vector<launch_request> launches;
-  /// Of those that execute the program.
-  std::map<worker_id, std::uint32_t> pids = {};
-  /// Those whose outcome is not known.
-  std::size_t left = 0;
-  /// Why the first of them that failed did.
-  error reason = {};
-};
-
-/// A run, as far as it concerns one node.
-struct hosted_run {
-  open_run what;
-  std::string program_path;
-  join_handshake handshake;
-  /// Watches the workers that have joined.
-  heartbeat_monitor<worker_id> monitor;
-  std::set<worker_id> started = {};
-  /// Those whose processes are being started.
-  std::map<worker_id, std::shared_ptr<start_order>> starting = {};
-  /// Those, and the ones whose processes have not ended.
-  std::set<worker_id> living = {};
-  /// The last of each worker that has not ended.
-  std::map<worker_id, worker_beat> beats = {};
-  /// Whose last the driver has not been told.
-  std::set<worker_id> untold = {};
-  /// The processes of overdue workers and of the node, as they were when these became overdue.
-  struct first_look {
-    process_sample worker;
-    process_sample node;
-  };
-  std::map<worker_id, first_look> first_looks = {};
-  /// The workers that this node has killed, and why.
-  std::map<worker_id, std::string> fenced = {};
-  /// As they were last known.
-  driver_handles driver = {};
-  /// Counts the connections to the driver.
-  std::uint64_t connection = 0;
-  /// Since when there is none.
-  std::optional<clock::time_point> alone_since = {};
-  /// What the driver has to be told, connected or not.
-  outbox<node_interface::base, run_control> news = {};
-  /// Whether lines were sent to it that it has not taken in.
-  bool sends_output = false;
-  /// Those who have to know its handles, too.
-  std::map<worker_id, driver_follower> followers = {};
-  /// When the last of its processes ended, until others are started.
-  std::optional<clock::time_point> ended_at = {};
-  /// Set once the run is to end here: the requests that are answered when nothing of it is left.
-  std::optional<std::vector<caf::typed_response_promise<void>>> ending = {};
-};
 
 /// The node's host program is going away.
 struct draining {
@@ -267,9 +179,8 @@ class node_state : public orderly_end<node_interface::base> {
     TROUPE_TRY(auto path, launcher_->open(request));
     auto& run =
         runs_
-            .emplace(request.run,
-                     hosted_run{request, path, join_handshake{request.secret},
-                                heartbeat_monitor<worker_id>{std::chrono::milliseconds{request.heartbeat_timeout_ms}}})
+            .emplace(request.run, hosted_run{request, path, join_handshake{request.secret},
+                                             worker_watch{std::chrono::milliseconds{request.heartbeat_timeout_ms}}})
             .first->second;
     connect(run, driver);
     log("run " + request.run_name + " (" + request.run.value + ") begins with " + path);
@@ -322,11 +233,13 @@ class node_state : public orderly_end<node_interface::base> {
     TROUPE_TRY(have(*run, request.claim));
     run_claimed result{request.run, {}};
     for (auto worker : run->living) {
+      if (run->stuck.contains(worker))
+        continue;
       auto& beat = result.workers.emplace_back();
       beat.run = request.run;
       beat.worker = worker;
-      if (auto last = run->beats.find(worker); last != run->beats.end())
-        beat = last->second;
+      if (const auto* last = run->watch.last_beat(worker))
+        beat = *last;
     }
     return result;
   }
@@ -366,7 +279,7 @@ class node_state : public orderly_end<node_interface::base> {
     // The driver may ask again after a lost connection.
     const auto is_starting = [&](const worker_launch& x) { return run->starting.contains(x.worker); };
     if (const auto known = std::ranges::find_if(request.workers, is_starting); known != request.workers.end())
-      return run->starting[known->worker]->answers.emplace_back(make_response_promise<workers_started>());
+      return answer_of(*run->starting[known->worker]);
     // An id is used once: the outcome of its start is awaited under it.
     std::set<worker_id> ids;
     for (const auto& each : request.workers)
@@ -384,8 +297,8 @@ class node_state : public orderly_end<node_interface::base> {
     }
     if (launches.empty())
       return workers_started{request.run, {}};
-    auto order = std::make_shared<start_order>(start_order{
-        .answers = {make_response_promise<workers_started>()}, .launches = launches, .left = launches.size()});
+    auto order = std::make_shared<start_order>(launches);
+    const auto answer = answer_of(*order);
     // A process may come to ask for entry before its start is reported.
     run->ended_at.reset();
     for (const auto& each : launches) {
@@ -394,7 +307,13 @@ class node_state : public orderly_end<node_interface::base> {
       run->starting.emplace(each.worker, order);
       launcher_->start(each);
     }
-    return order->answers.front();
+    return answer;
+  }
+
+  start_order::promise answer_of(start_order& order) {
+    auto promise = make_response_promise<workers_started>();
+    order.add(promise);
+    return promise;
   }
 
   void note_start(const launch_outcome& event) {
@@ -404,34 +323,17 @@ class node_state : public orderly_end<node_interface::base> {
     auto& run = i->second;
     auto order = std::move(run.starting.extract(event.worker).mapped());
     if (event.pid) {
-      const auto what = std::ranges::find(order->launches, event.worker, &launch_request::worker);
-      order->pids.emplace(event.worker, *event.pid);
       log(fmt::format("worker {} of run {} is process {}{}", event.worker, run.what.run_name, *event.pid,
-                      on_devices(what->devices)));
-      if (run.ending || run.fenced.contains(event.worker))
+                      on_devices(order->launch_of(event.worker).devices)));
+      if (run.ending || run.killed.contains(event.worker))
         launcher_->kill(event.run, event.worker);
     } else {
-      if (order->reason.code == errc::none)
-        order->reason = event.pid.error();
       run.started.erase(event.worker);
       remove_living(run, event.worker);
       devices_.give_back(event.run, event.worker);
     }
-    if (--order->left == 0)
-      answer(*order, event.run);
+    order->note(event);
     forget_if_ended(event.run);
-  }
-
-  static void answer(start_order& order, const run_id& run) {
-    workers_started result{run, {}};
-    for (const auto& each : order.launches)
-      if (auto pid = order.pids.find(each.worker); pid != order.pids.end())
-        result.pids.push_back(pid->second);
-    for (auto& answer : order.answers)
-      if (order.reason.code != errc::none)
-        answer.deliver(to_caf(order.reason));
-      else
-        answer.deliver(result);
   }
 
   caf::result<void> end(const end_run& request) {
@@ -441,9 +343,7 @@ class node_state : public orderly_end<node_interface::base> {
     auto& run = i->second;
     if (auto had = check(run, request.claim); !had)
       return to_caf(had.error());
-    if (!run.ending)
-      run.ending.emplace();
-    launcher_->kill(request.run);
+    kill_all(run);
     auto promise = make_response_promise<void>();
     run.ending->push_back(promise);
     forget_if_ended(request.run);
@@ -468,7 +368,7 @@ class node_state : public orderly_end<node_interface::base> {
       log(known.error().message);
       return to_caf(known.error());
     }
-    run->monitor.add(proof.worker, clock::now());
+    run->watch.add(proof.worker, clock::now());
     run->followers[proof.worker] = worker;
     return {run->driver.control, run->driver.collectives, run->driver.store};
   }
@@ -481,65 +381,68 @@ class node_state : public orderly_end<node_interface::base> {
     auto* run = find(beat.run);
     if (run == nullptr || !run->living.contains(beat.worker))
       return;
-    run->monitor.heard(beat.worker, clock::now());
-    run->first_looks.erase(beat.worker);
-    run->beats.insert_or_assign(beat.worker, beat);
-    run->untold.insert(beat.worker);
+    run->watch.heard(beat, clock::now());
   }
 
   /// Reports to the drivers, and looks for silent workers.
   void beat() {
     for (auto& [id, run] : runs_) {
+      report_stuck_workers(run);
       if (run.ending)
         continue;
       judge_silent_workers(run);
-      // The last of each worker is kept until there is somebody to tell.
-      if (run.alone_since)
-        continue;
-      node_beat message{id, {}};
-      for (auto worker : std::exchange(run.untold, {}))
-        message.workers.push_back(run.beats[worker]);
-      send(run.driver.control, std::move(message));
+      // The last heartbeats are kept until there is somebody to tell.
+      if (!run.alone_since)
+        send(run.driver.control, run.watch.take_report(id));
     }
     await_beat();
   }
 
   void judge_silent_workers(hosted_run& run) {
-    const auto now = clock::now();
-    const auto timeout = std::chrono::milliseconds{run.what.heartbeat_timeout_ms};
-    for (const auto& [worker, silent_for] : run.monitor.silent(now)) {
-      auto look = look_at(run, worker);
-      if (!look) {
-        log(fmt::format("worker {} is silent, and its process cannot be sampled: {}", worker, look.error().message));
-        run.monitor.spare(worker);
-        continue;
-      }
-      const auto& before = run.first_looks.emplace(worker, *look).first->second;
-      auto verdict = judge_silence({before.worker, look->worker}, {before.node, look->node}, silent_for, timeout);
-      if (verdict.fenced)
-        kill({run.what.run, worker, "its process " + verdict.reason, run.what.claim});
-      else
-        run.monitor.spare(worker);
-    }
-    for (const auto& [worker, silent_for] : run.monitor.overdue(now))
-      if (auto look = look_at(run, worker))
-        run.first_looks.insert_or_assign(worker, *look);
-  }
-
-  expected<hosted_run::first_look> look_at(const hosted_run& run, worker_id worker) {
-    TROUPE_TRY(auto process, launcher_->sample(run.what.run, worker));
-    TROUPE_TRY(auto node, launcher_->sample_node());
-    return hosted_run::first_look{process, node};
+    const auto sample = [&](worker_id worker) -> expected<worker_watch::samples> {
+      TROUPE_TRY(auto process, launcher_->sample(run.what.run, worker));
+      TROUPE_TRY(auto node, launcher_->sample_node());
+      return worker_watch::samples{std::move(process), std::move(node)};
+    };
+    for (const auto& [worker, text] : run.watch.judge(clock::now(), sample))
+      log(fmt::format("worker {} of run {} {}", worker, run.what.run_name, text));
   }
 
   void kill(const kill_worker& request) {
     auto* run = find(request.run);
     if (run == nullptr || !check(*run, request.claim) || !run->living.contains(request.worker) ||
-        run->fenced.contains(request.worker))
+        run->killed.contains(request.worker))
       return;
     log(fmt::format("worker {} of run {} is killed: {}", request.worker, run->what.run_name, request.reason));
-    run->fenced.emplace(request.worker, request.reason);
+    run->killed.emplace(request.worker, hosted_run::killing{request.reason, clock::now()});
+    run->watch.expect_end(request.worker);
     launcher_->kill(request.run, request.worker);
+  }
+
+  /// The run ends here.
+  void kill_all(hosted_run& run) {
+    if (!run.ending)
+      run.ending.emplace();
+    for (auto worker : run.living)
+      run.killed.emplace(worker, hosted_run::killing{{}, clock::now()});
+    launcher_->kill(run.what.run);
+  }
+
+  /// A process in uninterruptible sleep ends when the kernel lets it. Nobody waits for it, and it keeps its GPUs.
+  void report_stuck_workers(hosted_run& run) {
+    std::vector<worker_ended> news;
+    for (const auto& [worker, how] : run.killed) {
+      if (clock::now() - how.since < kill_patience || !run.living.contains(worker) || run.starting.contains(worker) ||
+          !run.stuck.insert(worker).second)
+        continue;
+      const auto sample = launcher_->sample(run.what.run, worker);
+      const auto state = sample ? describe_unkillable(*sample) : sample.error().message;
+      news.push_back({run.what.run, worker, 128 + SIGKILL, "it was killed, and is not dead: " + state, {}});
+    }
+    for (auto& event : news)
+      report_end(run, std::move(event));
+    if (!news.empty())
+      run_delayed(0s, [this, id = run.what.run] { forget_if_ended(id); });
   }
 
   [[nodiscard]] std::uint64_t grace_left() const {
@@ -562,7 +465,7 @@ class node_state : public orderly_end<node_interface::base> {
   }
 
   void answer_if_drained() {
-    if (std::ranges::all_of(runs_, [this](const auto& x) { return x.second.living.empty() && has_told(x.second); }))
+    if (std::ranges::all_of(runs_, [this](const auto& x) { return is_empty(x.second) && has_told(x.second); }))
       answer_drain_requests();
   }
 
@@ -579,15 +482,20 @@ class node_state : public orderly_end<node_interface::base> {
       return;
     auto& run = i->second;
     remove_living(run, event.worker);
-    run.monitor.remove(event.worker);
-    run.beats.erase(event.worker);
-    run.untold.erase(event.worker);
+    if (run.stuck.erase(event.worker) > 0)
+      log(fmt::format("worker {} of run {} has ended at last", event.worker, run.what.run_name));
+    else
+      report_end(run, std::move(event));
+    forget_if_ended(i->first);
+  }
+
+  void report_end(hosted_run& run, worker_ended event) {
+    run.watch.remove(event.worker);
     run.followers.erase(event.worker);
-    if (auto why = run.fenced.find(event.worker); why != run.fenced.end())
-      event.description = why->second + "; " + event.description;
+    if (auto how = run.killed.find(event.worker); how != run.killed.end() && !how->second.why.empty())
+      event.description = how->second.why + "; " + event.description;
     log(fmt::format("worker {} of run {} ended: {}", event.worker, run.what.run_name, event.description));
     run.news.send(*this, std::move(event));
-    forget_if_ended(i->first);
   }
 
   /// One batch at a time is under way: what the driver does not take in waits here, or is dropped.
@@ -640,9 +548,7 @@ class node_state : public orderly_end<node_interface::base> {
     if (!run.alone_since)
       run.alone_since = clock::now();
     log("the driver of run " + run.what.run_name + " is gone: its workers end");
-    if (!run.ending)
-      run.ending.emplace();
-    launcher_->kill(id);
+    kill_all(run);
     forget_if_ended(id);
   }
 
@@ -652,7 +558,10 @@ class node_state : public orderly_end<node_interface::base> {
     answer_if_drained();
   }
 
-  static bool has_ended(const hosted_run& run) { return run.ending && run.living.empty(); }
+  /// Whether no worker is left that can end.
+  static bool is_empty(const hosted_run& run) { return run.living.size() == run.stuck.size(); }
+
+  static bool has_ended(const hosted_run& run) { return run.ending && is_empty(run); }
 
   void remove_living(hosted_run& run, worker_id worker) {
     run.living.erase(worker);

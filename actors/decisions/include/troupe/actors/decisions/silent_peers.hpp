@@ -1,0 +1,83 @@
+#pragma once
+
+#include <troupe/actors/decisions/worker_table.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// The nodes and workers of a run that do not answer, and may live. They are given up as soon as the run can go on
+/// without them, and waited for while nobody else has its state. A plain class.
+class silent_peers {
+ public:
+  struct settings {
+    /// What silenced several of them may let them answer one after the other: after an answer, the others have so long.
+    std::chrono::milliseconds heartbeat_timeout;
+    /// How long they are waited for.
+    std::chrono::milliseconds unreachable_after;
+  };
+
+  explicit silent_peers(settings how) : how_(how) {}
+
+  void add_node(std::uint32_t node, std::string why, run_time now) {
+    nodes_.emplace(node, silence{now, std::move(why)});
+  }
+  /// It answers, or its workers have ended. Returns since when it was silent.
+  std::optional<run_time> on_node_answers(std::uint32_t node, run_time now);
+  void forget_node(std::uint32_t node);
+
+  /// Who has fallen silent, and who answers again, since when it did not.
+  struct change {
+    std::vector<worker_id> silent;
+    std::map<worker_id, run_time> answered;
+  };
+  /// Of this node's workers these are silent, and no others.
+  [[nodiscard]] change set_workers(std::uint32_t node, const std::map<worker_id, std::string>& silent,
+                                   const worker_table& workers, run_time now);
+  /// Its process has ended.
+  void forget_worker(worker_id worker);
+
+  /// Those to give up, and why.
+  struct given_up {
+    std::map<std::uint32_t, std::string> nodes;
+    std::map<worker_id, std::string> workers;
+  };
+  /// While the run trains or regroups. `began_at` is the step that the attempt went on from; `has_results` says that a
+  /// training function has returned.
+  [[nodiscard]] given_up take_due(const worker_table& workers, step_id began_at, bool has_results, run_time now);
+  /// In other phases, in which the run's state is in its checkpoint, or its results are: all silent workers.
+  [[nodiscard]] given_up take_workers();
+  /// If the run fails: all.
+  [[nodiscard]] given_up take_all();
+
+  [[nodiscard]] bool empty() const noexcept { return nodes_.empty() && workers_.empty(); }
+  [[nodiscard]] bool contains(std::uint32_t node) const { return nodes_.contains(node); }
+  [[nodiscard]] bool contains(worker_id worker) const { return workers_.contains(worker); }
+  /// Whom the run waits for, and how long: for people. `why` says who is silent.
+  [[nodiscard]] std::string describe_wait(const std::string& why) const;
+  [[nodiscard]] const std::string& reason_of(worker_id worker) const { return workers_.at(worker).why; }
+
+ private:
+  struct silence {
+    run_time since;
+    /// For people.
+    std::string why;
+    /// Of a worker.
+    std::uint32_t node = 0;
+  };
+
+  settings how_;
+  std::map<std::uint32_t, silence> nodes_;
+  std::map<worker_id, silence> workers_;
+  /// Those that their nodes still speak of.
+  std::set<worker_id> given_up_;
+  std::optional<run_time> last_answer_;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,45 @@
+#include <troupe/actors/decisions/node_health.hpp>
+
+#include <algorithm>
+
+namespace troupe::actors {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// So many deaths in a row may be accidents.
+constexpr std::uint32_t accidents = 2;
+constexpr auto first_pause = 5s;
+constexpr std::chrono::seconds longest_pause = 5min;
+
+/// Deaths with more time than this between them have nothing to do with each other. After a pause a worker has to live
+/// this long.
+constexpr auto calm = 30s;
+
+} // namespace
+
+void node_health::note_death(run_time now) noexcept {
+  if (deaths_ > 0 && now - last_ > pause() + calm)
+    deaths_ = 0;
+  ++deaths_;
+  last_ = now;
+}
+
+std::chrono::seconds node_health::pause() const noexcept {
+  if (deaths_ <= accidents)
+    return 0s;
+  auto result = std::chrono::seconds{first_pause};
+  for (auto i = accidents + 1; i < deaths_ && result < longest_pause; ++i)
+    result *= 2;
+  return std::min(result, longest_pause);
+}
+
+std::uint32_t node_health::most_more(run_time now) const noexcept {
+  const auto since = now - last_;
+  if (pause() == 0s || since > pause() + calm)
+    return any_number;
+  return since < pause() ? 0 : 1;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,74 @@
+#include <troupe/actors/decisions/worker_watch.hpp>
+
+#include <utility>
+
+namespace troupe::actors {
+
+void worker_watch::heard(const worker_beat& beat, clock::time_point now) {
+  monitor_.heard(beat.worker, now);
+  first_samples_.erase(beat.worker);
+  silent_.erase(beat.worker);
+  beats_.insert_or_assign(beat.worker, beat);
+  unreported_.insert(beat.worker);
+}
+
+void worker_watch::expect_end(worker_id worker) {
+  monitor_.remove(worker);
+  first_samples_.erase(worker);
+  silent_.erase(worker);
+}
+
+void worker_watch::remove(worker_id worker) {
+  expect_end(worker);
+  beats_.erase(worker);
+  unreported_.erase(worker);
+}
+
+std::vector<worker_watch::finding> worker_watch::judge(clock::time_point now, const sampler& sample) {
+  std::vector<finding> result;
+  const auto silent = monitor_.silent(now);
+  // What silences one may have silenced another a moment later: the driver hears of both at once.
+  const auto is_early = monitor_.anyone_quiet(now);
+  for (const auto& [worker, silent_for] : silent) {
+    if (is_early && silent_for < timeout_ * 3 / 2) {
+      monitor_.spare(worker);
+      continue;
+    }
+    const auto current = sample(worker);
+    if (!current) {
+      result.push_back({worker, "is silent, and its process cannot be sampled: " + current.error().message});
+      monitor_.spare(worker);
+      continue;
+    }
+    const auto& before = first_samples_.emplace(worker, *current).first->second;
+    const auto verdict =
+        judge_silence({before.worker, current->worker}, {before.node, current->node}, silent_for, timeout_);
+    if (!verdict.is_silent) {
+      monitor_.spare(worker);
+      continue;
+    }
+    const auto why = "its process " + verdict.reason;
+    result.push_back({worker, "is silent: " + why});
+    silent_.emplace(worker, why);
+  }
+  for (const auto& [worker, silent_for] : monitor_.overdue(now))
+    if (auto current = sample(worker))
+      first_samples_.insert_or_assign(worker, std::move(*current));
+  return result;
+}
+
+node_beat worker_watch::take_report(const run_id& run) {
+  node_beat result{run, {}};
+  for (auto worker : std::exchange(unreported_, {}))
+    result.workers.push_back(beats_.at(worker));
+  for (const auto& [worker, why] : silent_)
+    result.silent.push_back({worker, why});
+  return result;
+}
+
+const worker_beat* worker_watch::last_beat(worker_id worker) const {
+  const auto found = beats_.find(worker);
+  return found == beats_.end() ? nullptr : &found->second;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,68 @@
+#pragma once
+
+#include "local_messages.hpp"
+#include "node/start_order.hpp"
+#include "outbox.hpp"
+
+#include <troupe/actors/decisions/join_handshake.hpp>
+#include <troupe/actors/decisions/worker_watch.hpp>
+#include <troupe/actors/handles.hpp>
+#include <troupe/messages/node.hpp>
+#include <troupe/types.hpp>
+
+#include <caf/result.hpp>
+#include <caf/typed_response_promise.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(worker_ended),
+                                          caf::result<void>(output_waiting), caf::result<void>(driver_down)>;
+
+/// A run, as far as it concerns one node.
+struct hosted_run {
+  open_run what;
+  std::string program_path;
+  join_handshake handshake;
+  worker_watch watch;
+  std::set<worker_id> started = {};
+  /// Those whose processes are being started.
+  std::map<worker_id, std::shared_ptr<start_order>> starting = {};
+  /// Those, and the ones whose processes have not ended.
+  std::set<worker_id> living = {};
+  struct killing {
+    /// Empty if the run ends.
+    std::string why;
+    std::chrono::steady_clock::time_point since;
+  };
+  /// The workers that this node has killed.
+  std::map<worker_id, killing> killed = {};
+  /// Those of them that the kernel does not end: the driver was told that they have ended.
+  std::set<worker_id> stuck = {};
+  /// As they were last known.
+  driver_handles driver = {};
+  /// Counts the connections to the driver.
+  std::uint64_t connection = 0;
+  /// Since when there is none.
+  std::optional<std::chrono::steady_clock::time_point> alone_since = {};
+  /// What the driver has to be told, connected or not.
+  outbox<node_interface::base, run_control> news = {};
+  /// Whether lines were sent to it that it has not taken in.
+  bool sends_output = false;
+  /// Those who have to know its handles, too.
+  std::map<worker_id, driver_follower> followers = {};
+  /// When the last of its processes ended, until others are started.
+  std::optional<std::chrono::steady_clock::time_point> ended_at = {};
+  /// Set once the run is to end here: the requests that are answered when nothing of it is left.
+  std::optional<std::vector<caf::typed_response_promise<void>>> ending = {};
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,93 @@
+#pragma once
+
+#include "tcp/address.hpp"
+#include "tcp/channel.hpp"
+#include "tcp/handshake.hpp"
+
+#include <troupe/collectives/unique_fd.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace troupe::collectives::tcp {
+
+/// A connection while it is made: TCP's connect, the proof of the secret, TLS. What the peer sends is read message by
+/// message, never more than the next one. The owner polls `fd` for what `wants_to_write` says, and calls `advance`.
+class attempt {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  /// The connection stands.
+  struct ready {
+    connection_name name;
+    std::unique_ptr<channel> stream;
+  };
+  struct failed {
+    refusal why;
+    std::string text;
+    /// Of the system, if nobody answered.
+    int system_code = 0;
+  };
+  /// Nothing: it goes on.
+  using outcome = std::variant<std::monostate, ready, failed>;
+
+  /// Why a peer that has proved that it belongs to the run is not taken all the same.
+  using objection = std::function<refusal(const connection_name&)>;
+
+  /// What all attempts of a group share; they must outlive it.
+  struct group {
+    const tcp_options& options;
+    const group_identity& identity;
+    /// Asked for connections that were accepted.
+    objection objects;
+  };
+
+  /// This rank dials: `socket` is connecting to `peer`.
+  attempt(const group& in, unique_fd socket, const address& peer, const connection_name& name,
+          clock::time_point ends_at);
+  /// This rank has accepted `socket`.
+  attempt(const group& in, unique_fd socket, const address& peer, clock::time_point ends_at);
+
+  [[nodiscard]] int fd() const;
+  [[nodiscard]] bool wants_to_write() const noexcept { return wants_to_write_; }
+  [[nodiscard]] clock::time_point ends_at() const noexcept { return ends_at_; }
+  [[nodiscard]] const address& peer() const noexcept { return peer_; }
+  /// Of a connection that this rank dials: the member, and for what.
+  [[nodiscard]] const std::optional<connection_name>& dialled() const noexcept { return dialled_; }
+  /// Whether it holds a place that strangers compete for.
+  [[nodiscard]] bool is_stranger() const noexcept { return !dialled_ && !name_; }
+
+  /// Its descriptor is ready.
+  [[nodiscard]] outcome advance();
+
+ private:
+  struct connecting {};
+  using tls_handshake = std::unique_ptr<tls_channel>;
+
+  std::optional<failed> finish_connecting();
+  [[nodiscard]] bool flush();
+  [[nodiscard]] outcome read_message();
+  [[nodiscard]] outcome take(handshake_step step);
+  [[nodiscard]] outcome shake_hands(tls_handshake& tls);
+
+  const group& group_;
+  /// Given to the stage once that is TLS.
+  unique_fd socket_;
+  address peer_;
+  std::variant<connecting, dialling_handshake, accepting_handshake, tls_handshake> stage_;
+  clock::time_point ends_at_;
+  std::optional<connection_name> dialled_;
+  /// Once the peer has proved itself.
+  std::optional<connection_name> name_;
+  std::vector<std::byte> incoming_;
+  std::vector<std::byte> outgoing_;
+  bool wants_to_write_ = false;
+};
+
+} // namespace troupe::collectives::tcp

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "tcp/address.hpp"
+#include "tcp/channel.hpp"
+#include "tcp/handshake.hpp"
+#include "tcp/transport.hpp"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::collectives::tcp {
+
+/// The connections that were refused while a group formed.
+class refusals {
+ public:
+  void count(refusal why, const std::string& from) noexcept;
+
+  [[nodiscard]] std::uint64_t total() const noexcept;
+  [[nodiscard]] std::uint64_t of(refusal why) const noexcept { return counts_[static_cast<std::size_t>(why)]; }
+
+ private:
+  friend std::string to_string(const refusals& x);
+
+  std::array<std::uint64_t, refusal_count> counts_{};
+  std::string last_from_;
+};
+
+/// "refused 1003 connections: 1000 closed the connection during the handshake, 3 ...; the last from 10.0.0.7:4711".
+[[nodiscard]] std::string to_string(const refusals& x);
+
+/// The members of a group and where they listen, by rank; none for this rank and those it does not connect to.
+using member_addresses = std::vector<std::optional<address>>;
+
+/// Connects to all members in parallel, in one thread and one `poll`: the higher rank of a pair dials the lower one.
+/// Whoever connects to `own` has two seconds for the handshake and gets nothing else. The number of connections in
+/// handshake is limited, for each address and for all; beyond it the oldest one goes, so that strangers who stay silent
+/// do not keep the members out. Members dial again after a failure, until the deadline.
+[[nodiscard]] expected<std::vector<peer_channels>> form_group(const tcp_options& options, listener own,
+                                                              const member_addresses& members);
+
+} // namespace troupe::collectives::tcp

@@ -12,13 +12,16 @@ namespace troupe::runtime {
 
 namespace {
 
-/// What goes ahead of a frame's bytes. Behind them goes the last step that was committed: the bytes of a small message
-/// leave when the receiver asks for them, so that it tells what is so now, and not before the joiner computed a step.
+/// What goes ahead of a frame's bytes. Behind them goes the last step that was committed, once the joiner has asked for
+/// it: what is sent before waits in sockets while the joiner computes, and would tell what was so then.
 struct frame_header {
   staging_kind kind{};
   std::uint64_t step = 0;
   std::uint64_t size_bytes = 0;
 };
+
+/// A joiner's: which step is the last? Its value says nothing.
+using question = std::uint64_t;
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& x) {
@@ -245,13 +248,20 @@ expected<void> state_stager::give_frames(collectives::communicator& group) {
 expected<void> state_stager::give(collectives::communicator& group, const frame& what) {
   auto header = frame_header{what.kind, what.step.value, what.bytes.size()};
   TROUPE_TRY(give_to_all(group, bytes_of(header)));
-  if (auto given = for_each_chunk(std::span{what.bytes}, [&](auto chunk) { return give_to_all(group, chunk); }); !given)
-    return given;
-  auto latest = [this] {
-    auto lock = std::lock_guard{mutex_};
-    return latest_.value;
-  }();
-  return give_to_all(group, bytes_of(latest));
+  TROUPE_TRY(for_each_chunk(std::span{what.bytes}, [&](auto chunk) { return give_to_all(group, chunk); }));
+  for (std::uint32_t i = 0; i < settings_.joiners; ++i) {
+    const auto joiner = rank_id{settings_.sources + i};
+    auto asked = question{};
+    TROUPE_TRY(group.receive(joiner, writable_bytes_of(asked)));
+    auto latest = latest_step().value;
+    TROUPE_TRY(group.send(joiner, bytes_of(latest)));
+  }
+  return {};
+}
+
+step_id state_stager::latest_step() const {
+  auto lock = std::lock_guard{mutex_};
+  return latest_;
 }
 
 expected<void> state_stager::give_to_all(collectives::communicator& group, std::span<const std::byte> bytes) {
@@ -354,6 +364,7 @@ expected<staged_state::arrived> staged_state::take_frame() {
   buffer_.reserve(header.size_bytes);
   auto bytes = buffer_.bytes().first(header.size_bytes);
   TROUPE_TRY(take_from_first(bytes));
+  TROUPE_TRY(group_->send(rank_id{0}, bytes_of(question{})));
   auto latest = std::uint64_t{0};
   TROUPE_TRY(take_from_first(writable_bytes_of(latest)));
   return arrived{header.kind, step_id{header.step}, step_id{latest}, bytes};

@@ -97,6 +97,7 @@ class state_stager {
   void stage_share(const tracked_state& state, const transferred_facts& facts);
   void push(staging_kind kind, step_id step, std::span<const std::byte> bytes);
   [[nodiscard]] bool takes_frames() const;
+  [[nodiscard]] step_id latest_step() const;
   [[nodiscard]] bool is_first() const noexcept { return settings_.rank == rank_id{0}; }
 
   // -- on the thread

@@ -53,3 +53,20 @@ TEST_CASE("deaths that are far apart are accidents") {
   tried.note_death(start + 329s + 331s);
   CHECK(tried.deaths() == 1);
 }
+
+TEST_CASE("a node that is cut off takes no workers until its pause is over, which is said once") {
+  auto node = node_health{};
+  CHECK(node.takes_workers());
+  CHECK_FALSE(node.end_cut(start));
+  node.note_cut(start);
+  CHECK(node.pause() == 5s);
+  CHECK_FALSE(node.takes_workers());
+  CHECK_FALSE(node.end_cut(start + 4999ms));
+  CHECK(node.end_cut(start + 5s));
+  CHECK(node.takes_workers());
+  CHECK(node.most_more(start + 5s) == 1);
+  CHECK_FALSE(node.end_cut(start + 6s));
+  node.note_cut(start + 8s);
+  CHECK(node.pause() == 10s);
+  CHECK_FALSE(node.takes_workers());
+}

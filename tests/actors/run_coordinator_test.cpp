@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 using namespace troupe;
@@ -58,10 +60,11 @@ const auto user_bug = error{errc::user_error, "rank 1 after step 3: out of range
 
 /// What a list of actions says, by the kinds' names.
 std::vector<std::string> kinds(const run_actions& actions) {
-  static const char* names[] = {"begin",       "begin joiner", "accept",      "accept joiner", "refuse",  "refuse one",
-                                "command",     "stage",        "end staging", "skip loop",     "abort",   "abort group",
-                                "hold",        "form",         "start",       "fence",         "give up", "restart",
-                                "release one", "release",      "warn",        "conclude"};
+  static const char* names[] = {"begin",   "begin joiner", "accept",      "accept joiner", "refuse",  "refuse one",
+                                "command", "stage",        "end staging", "skip loop",     "abort",   "abort group",
+                                "hold",    "form",         "start",       "fence",         "give up", "avoid node",
+                                "restart", "release one",  "release",     "warn",          "conclude"};
+  static_assert(std::size(names) == std::variant_size_v<decltype(run_action::what)>);
   std::vector<std::string> result;
   for (const auto& each : actions) {
     result.emplace_back(names[each.what.index()]);

@@ -1,6 +1,7 @@
 #include "transport/call_agreement.hpp"
 
 #include <doctest/doctest.h>
+#include <tuple>
 #include <vector>
 
 using namespace troupe;
@@ -175,4 +176,36 @@ TEST_CASE("the position of a peer says what it does, and for how long") {
   all.ask_all(0);
   CHECK(x.position_of(1, all.now + 20s) == "rank 1 has been waiting in the same call for 20 s");
   CHECK(x.where() == "all_reduce #2 on rank 0 of 2, generation 4");
+}
+
+TEST_CASE("a peer has answered once it says something after it has heard the question") {
+  group all{3};
+  auto& asking = all.ranks[0];
+  asking.begin(collective(call_kind::barrier, 1, 8), all.now);
+  const auto asked_at = all.now;
+  const auto question = asking.word_for(1, call_word::wants_answer, all.now);
+  all.tell(0, 2, call_word::wants_answer);
+  CHECK_FALSE(asking.unanswered_since(2));
+  all.now += 1s;
+  std::ignore = asking.word_for(1, call_word::wants_answer, all.now);
+  CHECK(asking.unanswered_since(1) == asked_at);
+  // It speaks, and has heard nothing: the network carries in one direction only.
+  all.tell(1, 0);
+  CHECK(asking.unanswered_since(1) == asked_at);
+  std::ignore = all.ranks[1].hear(0, question, all.now);
+  all.tell(1, 0);
+  CHECK_FALSE(asking.unanswered_since(1));
+}
+
+TEST_CASE("the time to answer begins again with each call, and when this rank was frozen") {
+  group all{2};
+  auto& asking = all.ranks[0];
+  asking.begin(collective(call_kind::barrier, 1, 8), all.now);
+  std::ignore = asking.word_for(1, call_word::wants_answer, all.now);
+  all.now += 5s;
+  asking.excuse_unanswering(all.now);
+  CHECK(asking.unanswered_since(1) == all.now);
+  all.now += 1s;
+  asking.begin(collective(call_kind::barrier, 2, 8), all.now);
+  CHECK(asking.unanswered_since(1) == all.now);
 }

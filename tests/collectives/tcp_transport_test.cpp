@@ -1,3 +1,4 @@
+#include "tcp/address.hpp"
 #include "tcp/handshake.hpp"
 #include "tcp_group.hpp"
 
@@ -196,6 +197,37 @@ TEST_CASE("a peer that stays away is named, with its address, and nobody else is
     for (std::uint32_t other : {0u, 2u, 3u})
       CHECK(!mentions(x.message, "; rank " + std::to_string(other)));
   }
+}
+
+TEST_CASE("a peer whose host does not answer is given up before the deadline, and reported") {
+  // Nobody accepts, and the queue is full: the system drops what else comes, as a firewall does.
+  unique_fd deaf{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::bind(deaf.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0);
+  socklen_t size = sizeof(at);
+  REQUIRE(::getsockname(deaf.get(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  REQUIRE(::listen(deaf.get(), 0) == 0);
+  std::vector<unique_fd> queue;
+  for (int i = 0; i < 4; ++i) {
+    queue.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    static_cast<void>(::connect(queue.back().get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)));
+  }
+  auto options = options_for(1, 2);
+  options.connect_deadline = 60s;
+  options.answer_deadline = 500ms;
+  std::vector<rank_id> unreachable;
+  options.report_unreachable = [&](const std::vector<rank_id>& ranks) { unreachable = ranks; };
+  const auto made = make_tcp_communicator(options, [&](std::string mine) -> expected<std::vector<std::string>> {
+    const tcp::address where{reinterpret_cast<const sockaddr*>(&at), sizeof(at)};
+    return std::vector{tcp::encode(options_for(0, 2), where), std::move(mine)};
+  });
+  REQUIRE(!made);
+  INFO(made.error().message);
+  CHECK(made.error().code == errc::unreachable);
+  CHECK(mentions(made.error().message, "rank 0 at 127.0.0.1:"));
+  CHECK(unreachable == std::vector{rank_id{0}});
 }
 
 TEST_CASE("a peer that comes late is waited for") {
@@ -580,34 +612,56 @@ TEST_CASE("an abort from another thread ends a call that is sending, receiving, 
   }
 }
 
-/// Ranks as processes, which can be killed. Forked before this process has threads.
-TEST_CASE("a process that is killed in the middle of a message is named at once") {
-  for (auto encrypted : modes()) {
-    // The blobs travel over a pair of sockets.
+namespace {
+
+/// Two ranks as processes, which can be killed and frozen. Forked before this process has threads.
+class two_processes {
+ public:
+  explicit two_processes(tcp_options options) : options_(std::move(options)) {
     std::array<int, 2> pair{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair.data()) == 0);
-    const unique_fd own{pair[0]}, of_child{pair[1]};
-    const auto make = [&](std::uint32_t rank, const unique_fd& link) {
-      auto options = options_for(rank, 2);
-      options.encrypted = encrypted;
-      return make_tcp_communicator(options, [&](const std::string& mine) -> expected<std::vector<std::string>> {
-        std::array<char, 256> theirs{};
-        static_cast<void>(::send(link.get(), mine.data(), mine.size(), 0));
-        const auto got = ::recv(link.get(), theirs.data(), theirs.size(), 0);
-        const std::string other(theirs.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-        return rank == 0 ? std::vector<std::string>{mine, other} : std::vector<std::string>{other, mine};
-      });
-    };
+    own_ = unique_fd{pair[0]};
+    of_child_ = unique_fd{pair[1]};
+  }
+
+  [[nodiscard]] expected<std::unique_ptr<communicator>> make_parents() { return make(0, own_); }
+  [[nodiscard]] expected<std::unique_ptr<communicator>> make_childs() { return make(1, of_child_); }
+
+ private:
+  /// The blobs travel over a pair of sockets.
+  expected<std::unique_ptr<communicator>> make(std::uint32_t rank, const unique_fd& link) {
+    options_.rank = rank_id{rank};
+    return make_tcp_communicator(options_, [&](const std::string& mine) -> expected<std::vector<std::string>> {
+      std::array<char, 256> theirs{};
+      static_cast<void>(::send(link.get(), mine.data(), mine.size(), 0));
+      const auto got = ::recv(link.get(), theirs.data(), theirs.size(), 0);
+      const std::string other(theirs.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+      return rank == 0 ? std::vector<std::string>{mine, other} : std::vector<std::string>{other, mine};
+    });
+  }
+
+  tcp_options options_;
+  unique_fd own_;
+  unique_fd of_child_;
+};
+
+} // namespace
+
+TEST_CASE("a process that is killed in the middle of a message is named at once") {
+  for (auto encrypted : modes()) {
+    auto options = options_for(0, 2);
+    options.encrypted = encrypted;
+    two_processes both{options};
     const auto child = ::fork();
     REQUIRE(child >= 0);
     std::vector<float> data(10'000'000);
     if (child == 0) {
-      const auto group = make(1, of_child);
+      const auto group = both.make_childs();
       for (;;)
         if (!group || !(*group)->all_reduce(std::span{data}))
           ::_exit(1);
     }
-    auto group = make(0, own);
+    auto group = both.make_parents();
     REQUIRE(group);
     std::thread killer{[child] {
       std::this_thread::sleep_for(200ms);
@@ -622,4 +676,46 @@ TEST_CASE("a process that is killed in the middle of a message is named at once"
     CHECK(mentions(seen.message, "lost rank 1"));
     ::waitpid(child, nullptr, 0);
   }
+}
+
+TEST_CASE("a process that is frozen fails the call that needs it once it has not answered for long, and is named") {
+  auto options = options_for(0, 2);
+  options.answer_deadline = 400ms;
+  two_processes both{options};
+  const auto child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const auto group = both.make_childs();
+    for (;;)
+      if (!group || !(*group)->barrier())
+        ::_exit(1);
+  }
+  auto group = both.make_parents();
+  REQUIRE(group);
+  CHECK((*group)->barrier());
+  CHECK((*group)->unanswering().empty());
+  ::kill(child, SIGSTOP);
+  error seen;
+  while (seen.code == errc::none)
+    seen = error_of((*group)->barrier());
+  INFO(seen.message);
+  CHECK(seen.code == errc::aborted);
+  CHECK(mentions(seen.message, "rank 1 did not answer for 400 ms"));
+  CHECK((*group)->unanswering() == std::vector{rank_id{1}});
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_CASE("a peer that computes for long answers all the same") {
+  forming group{2};
+  for (auto& x : group.options)
+    x.answer_deadline = 300ms;
+  group.run();
+  std::thread late{[&] {
+    std::this_thread::sleep_for(1500ms);
+    CHECK(group.members[1]->barrier());
+  }};
+  CHECK(group.members[0]->barrier());
+  CHECK(group.members[0]->unanswering().empty());
+  late.join();
 }

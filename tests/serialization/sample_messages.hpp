@@ -110,6 +110,7 @@ inline begin_training sample_begin() {
   result.settings.keep_ledger = true;
   result.settings.driver_ends_waits = true;
   result.settings.encrypt_data_plane = false;
+  result.settings.answer_timeout_ms = 2'400;
   result.settings.check_every_step = true;
   result.settings.verify_determinism = 25;
   result.settings.collective_timeout_ms = 300'000;
@@ -143,6 +144,7 @@ inline regroup_report sample_report() {
   // The first alternative of a variant says least of itself.
   result.position = worker_position::in_step{{{41}, 5, 2}, true};
   result.reason = {errc::aborted, "lost rank 1"};
+  result.unreachable = {rank_id{1}, rank_id{4}};
   return result;
 }
 

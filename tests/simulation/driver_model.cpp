@@ -572,6 +572,14 @@ void driver_model::give_up(std::uint32_t node) {
       given_up_[worker.value] = true;
 }
 
+/// The members there are fenced: the data network is cut between them and the others.
+void driver_model::leave_behind(std::uint32_t node) {
+  world_.count(branch::side_left_behind);
+  for (const auto& place : layout_.places())
+    if (place.node == node)
+      given_up_[place.worker.value] = true;
+}
+
 void driver_model::connection_lost(std::uint32_t node) {
   silent_.erase(node);
   nodes_[node] = node_state::away;
@@ -917,6 +925,7 @@ void driver_model::carry_out(const run_actions& actions) {
                      world_.send_to_node(where_[x.worker], kill_process{x.worker});
                    },
                    [&](const give_up_node& x) { give_up(x.node); },
+                   [&](const avoid_node& x) { leave_behind(x.node); },
                    [&](const restart_run&) { restart(); },
                    [&](const release_one& x) {
                      sent_away_[x.worker.value] = true;

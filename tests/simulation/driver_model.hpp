@@ -237,6 +237,7 @@ class driver_model {
   void place_again();
   void has_capacity();
   void give_up(std::uint32_t node);
+  void leave_behind(std::uint32_t node);
   void lose_node(std::uint32_t node, const std::string& why);
   [[nodiscard]] std::optional<std::uint32_t> emptiest_node(const std::vector<actors::worker_place>& more) const;
   void guess_missing_reports();

@@ -127,10 +127,10 @@ bool simulation::throws(const worker_model& who, step_id step, program::exceptio
 void simulation::plan_incidents() {
   auto any_fault = [&] {
     // Single workers die most often.
-    static constexpr incident faults[] = {incident::kill_worker,   incident::kill_worker,   incident::kill_worker,
-                                          incident::freeze_worker, incident::kill_worker,   incident::freeze_worker,
-                                          incident::kill_node,     incident::freeze_node,   incident::cut_node_off,
-                                          incident::kill_several,  incident::cut_connection};
+    static constexpr incident faults[] = {incident::kill_worker,   incident::kill_worker,    incident::kill_worker,
+                                          incident::freeze_worker, incident::kill_worker,    incident::freeze_worker,
+                                          incident::kill_node,     incident::freeze_node,    incident::cut_node_off,
+                                          incident::kill_several,  incident::cut_connection, incident::cut_network};
     if (random_.one_in(24))
       return random_.one_in(2) ? incident::kill_all : incident::silence_all_nodes;
     if (random_.one_in(6))
@@ -569,6 +569,10 @@ void simulation::fire(const planned_event& x) {
         processes_[id]->is_cut_off = false;
     return speak(x.who);
   }
+  case event::mend_network:
+    if (trace_ != nullptr)
+      note("the data network carries again");
+    return far_side_.clear();
   case event::reset_link:
     if (nodes_[x.who].epoch == x.epoch)
       reset(x.who);
@@ -751,6 +755,50 @@ void simulation::cut_off(std::uint32_t index) {
   plan(random_.between(60, 500), random_.one_in(3) ? event::reset_link : event::mend_link, index, self.epoch);
 }
 
+/// The data network is cut between nodes; the driver reaches all.
+void simulation::cut_network() {
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i)
+    if (random_.one_in(2))
+      far_side_.insert(i);
+  if (far_side_.empty() || far_side_.size() == nodes_.size())
+    far_side_ = {random_.below(static_cast<std::uint32_t>(nodes_.size()))};
+  if (trace_ != nullptr) {
+    std::string names;
+    for (auto index : far_side_)
+      names += " " + text(index);
+    note("the data network is cut: nodes" + names + " on one side");
+  }
+  // Nobody else tells them.
+  peers_are_noticed_ = true;
+  std::set<data_plane*> groups;
+  for (auto id : living_)
+    if (const auto& group = processes_[id]->model.group())
+      groups.insert(group.get());
+  for (auto* group : groups)
+    cut_between_sides(*group);
+  plan(random_.between(30, 600), event::mend_network);
+}
+
+void simulation::cut_between_sides(data_plane& group) {
+  const auto node_of = [&](std::uint32_t rank) { return processes_[group.members()[rank].value]->model.node(); };
+  for (std::uint32_t a = 0; a < group.size(); ++a)
+    for (std::uint32_t b = a + 1; b < group.size(); ++b)
+      if (is_far(node_of(a)) != is_far(node_of(b)))
+        group.cut({a}, {b}, &random_);
+}
+
+std::vector<rank_id> simulation::unreachable_from(const worker_model& who) {
+  // One that had nothing to ask does not know.
+  if (far_side_.empty() || random_.one_in(5))
+    return {};
+  std::vector<rank_id> result;
+  const auto& members = who.group()->members();
+  for (std::uint32_t rank = 0; rank < members.size(); ++rank)
+    if (is_far(processes_[members[rank].value]->model.node()) != is_far(who.node()))
+      result.push_back({rank});
+  return result;
+}
+
 /// The connection between the driver and a node that was cut off is gone, and there is another.
 void simulation::reset(std::uint32_t index) {
   auto& self = nodes_[index];
@@ -899,6 +947,8 @@ void simulation::cause(const planned_incident& x) {
   // There is always something to break.
   if ((what == incident::kill_node || what == incident::freeze_node || what == incident::cut_node_off) && !node)
     what = incident::kill_worker;
+  if (what == incident::cut_network && (nodes_.size() < 2 || !far_side_.empty()))
+    what = incident::kill_worker;
   if (what == incident::cut_connection && (who == nullptr || !who->model.group() || who->model.group()->size() < 2))
     what = incident::kill_worker;
   // While processes start there is nothing to take over: the run begins anew.
@@ -945,6 +995,8 @@ void simulation::cause(const planned_incident& x) {
       who->model.group()->cut(who->model.rank(), {other}, &random_);
     }
     return;
+  case incident::cut_network:
+    return cut_network();
   case incident::silence_all_nodes:
     for (std::uint32_t i = 0; i < nodes_.size(); ++i)
       if (nodes_[i].lives && !nodes_[i].frozen && !nodes_[i].cut)
@@ -1076,6 +1128,8 @@ std::shared_ptr<data_plane> simulation::group_of(const group_place& place, const
     for (std::uint32_t rank = 0; rank < members.size(); ++rank)
       if (find(members[rank]) == nullptr)
         group->close({rank}, peers_are_noticed_ ? &random_ : nullptr);
+    if (!far_side_.empty())
+      cut_between_sides(*group);
   }
   if (group->members() != members || place.rank.value >= members.size()) {
     violate("generation " + text(place.generation.value) + " has two groups");
@@ -1103,12 +1157,13 @@ void simulation::violates(const worker_model& who, const std::string& what) {
 void simulation::forms(const form_generation& next) {
   counts_.count(branch::regroup);
   // All that had applied a step may be gone with the driver, before another heard that it is to apply it.
-  const auto is_forgotten =
-      std::exchange(settled_by_, drivers_) != drivers_ && next.decision.commit_point.value + 1 == settled_.value &&
-      std::ranges::none_of(living_, [this](auto id) {
-        const auto& who = processes_[id]->model;
-        return who.committed() >= settled_ && !driver_->is_given_up(who.id()) && !driver_->is_told_lost(who.id());
-      });
+  const auto is_forgotten = std::exchange(settled_by_, drivers_) != drivers_ &&
+                            next.decision.commit_point.value + 1 == settled_.value &&
+                            std::ranges::none_of(living_, [this](auto id) {
+                              const auto& who = processes_[id]->model;
+                              return who.committed() >= settled_ && !driver_->is_given_up(who.id()) &&
+                                     !driver_->is_told_lost(who.id()) && !driver_->is_silent(who.node());
+                            });
   if (next.decision.commit_point < settled_ && !is_forgotten)
     violate("step " + text(next.decision.commit_point.value) + " is commit_point, and step " + text(settled_.value) +
             " was before");
@@ -1288,7 +1343,10 @@ bool simulation::is_ground(const error& reason) const {
   if (reason.code == errc::timed_out)
     return few_are_allowed || (was_held_ && says("scaling.wait_for_workers")) ||
            (has_hung_ && says("did not join in time")) || (group_hangs_ > 1 && says("no rank moves"));
-  return (reason.code == errc::node_lost || reason.code == errc::aborted) && few_are_allowed;
+  // The last failure that the run survived tells most of a group that is lost too often.
+  const auto is_lost = reason.code == errc::node_lost || reason.code == errc::aborted ||
+                       (reason.code == errc::unreachable && says(actors::reason_of_cut));
+  return is_lost && few_are_allowed;
 }
 
 /// What is told of failures is what has happened, once, and no more of it than is allowed without a new step.
@@ -1306,7 +1364,9 @@ void simulation::check_failures() {
     const auto is_refusal = (code == errc::program_mismatch || code == errc::mismatch) && flaw_ != flaw::none;
     // It was given up by the driver before.
     const auto is_old = code == errc::stale_generation && drivers_ > 1;
-    if (!is_loss && !is_refusal && !is_old && code != errc::timed_out && (code != errc::user_error || !has_thrown_))
+    const auto is_cut_off = code == errc::unreachable && who != nullptr && driver_->is_told_lost(each.worker);
+    if (!is_loss && !is_refusal && !is_old && !is_cut_off && code != errc::timed_out &&
+        (code != errc::user_error || !has_thrown_))
       violate("a failure is told that was none: " + each.reason.message);
     if (is_loss && std::ranges::find(lost, each.worker) != lost.end())
       violate("worker " + text(each.worker.value) + " is told to be lost twice");

@@ -88,6 +88,7 @@ class simulation final : public surroundings, public stage {
   void send_to_driver(worker_model& from, packet what) override;
   void send_to_store(worker_model& from, packet what) override;
   void send_to_collectives(worker_model& from, packet what) override;
+  std::vector<rank_id> unreachable_from(const worker_model& who) override;
   std::shared_ptr<data_plane> group_of(const group_place& place, const std::vector<rank_id>& joiners,
                                        const exchange_result& found) override;
   std::shared_ptr<staging_stream> stream_of(generation_id generation, std::uint64_t number,
@@ -183,6 +184,7 @@ class simulation final : public surroundings, public stage {
     reset_link,
     notice_end_of_node,
     bring_node_back,
+    mend_network,
     end_leaving_node,
     start_driver,
   };
@@ -204,6 +206,7 @@ class simulation final : public surroundings, public stage {
     kill_several,
     kill_all,
     cut_connection,
+    cut_network,
     silence_all_nodes,
     kill_driver,
     // From here on, no faults, or such as end the run.
@@ -265,6 +268,10 @@ class simulation final : public surroundings, public stage {
   void kill_node(std::uint32_t index);
   void freeze_node(std::uint32_t index);
   void cut_off(std::uint32_t index);
+  void cut_network();
+  void cut_between_sides(data_plane& group);
+  /// On which side of the cut in the data network a node is.
+  [[nodiscard]] bool is_far(std::uint32_t node) const { return far_side_.contains(node); }
   void reset(std::uint32_t index);
   void kill_driver();
   void start_driver();
@@ -312,6 +319,9 @@ class simulation final : public surroundings, public stage {
   std::map<generation_id, std::shared_ptr<data_plane>> groups_;
   /// By generation and number.
   std::map<std::pair<generation_id, std::uint64_t>, std::shared_ptr<staging_stream>> streams_;
+
+  /// The nodes on one side of a cut in the data network; empty if there is none.
+  std::set<std::uint32_t> far_side_;
 
   std::uint64_t now_ = 0;
   std::uint64_t turns_ = 0;

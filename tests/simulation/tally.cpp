@@ -50,6 +50,8 @@ std::string_view to_string(branch x) noexcept {
     return "a node's connection was made again";
   case branch::report_answered_again:
     return "a report that was answered was sent again";
+  case branch::side_left_behind:
+    return "a side of a cut data network left behind";
   case branch::silent_for_too_long:
     return "nodes or workers that alone had the state were given up in the end";
   case branch::restart_from_checkpoint:

@@ -33,6 +33,7 @@ enum class branch : std::uint8_t {
   taken_over_in_part,
   report_answered_again,
   silent_for_too_long,
+  side_left_behind,
   restart_from_checkpoint,
   restart_without_checkpoint,
   stale_report_refused,

@@ -603,11 +603,12 @@ void worker_model::report(const error& reason) {
     protocol_->begin_regroup();
   if (world_.defect() != mutation::goes_on_giving_after_a_loss)
     stop_giving();
+  auto unreachable = group_ ? world_.unreachable_from(*this) : std::vector<rank_id>{};
   // Over shared memory, what it has written stays.
   if (group_ && world_.peers_are_noticed())
     group_->close(rank(), &world_.random());
   group_.reset();
-  auto message = protocol_->report(reason);
+  auto message = protocol_->report(reason, std::move(unreachable));
   if (auto before = std::exchange(snapshot_, std::nullopt))
     message.position = *before;
   if (world_.is_tracing())

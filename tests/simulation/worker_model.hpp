@@ -68,6 +68,8 @@ class surroundings {
   virtual void send_to_driver(worker_model& from, packet what) = 0;
   virtual void send_to_store(worker_model& from, packet what) = 0;
   virtual void send_to_collectives(worker_model& from, packet what) = 0;
+  /// The ranks of its generation that a worker does not reach over the data network, as far as it has noticed.
+  virtual std::vector<rank_id> unreachable_from(const worker_model& who) = 0;
   /// The group that the exchange has brought together.
   virtual std::shared_ptr<data_plane> group_of(const group_place& place, const std::vector<rank_id>& joiners,
                                                const exchange_result& found) = 0;

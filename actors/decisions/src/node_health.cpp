@@ -1,6 +1,7 @@
 #include <troupe/actors/decisions/node_health.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::actors {
 
@@ -24,6 +25,17 @@ void node_health::note_death(run_time now) noexcept {
     deaths_ = 0;
   ++deaths_;
   last_ = now;
+}
+
+void node_health::note_cut(run_time now) noexcept {
+  note_death(now);
+  // It is no accident: the next worker would be cut off, too.
+  deaths_ = std::max(deaths_, accidents + 1);
+  is_cut_ = true;
+}
+
+bool node_health::end_cut(run_time now) noexcept {
+  return is_cut_ && now - last_ >= pause() && std::exchange(is_cut_, false);
 }
 
 std::chrono::seconds node_health::pause() const noexcept {

@@ -56,7 +56,8 @@ std::vector<node_capacity> node_roster::capacities(std::span<const worker_place>
                                                    known_node::clock::time_point now) const {
   std::vector<node_capacity> result;
   for (const auto& node : nodes_)
-    result.push_back({node.offer.free, 0, node.state == node_state::open, node.health.most_more(now)});
+    result.push_back({node.offer.free, 0, node.state == node_state::open && node.health.takes_workers(),
+                      node.health.most_more(now)});
   for (const auto& place : occupied)
     ++result[place.node].workers;
   for (std::uint32_t i = 0; i < size(); ++i)

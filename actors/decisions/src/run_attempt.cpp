@@ -1,6 +1,7 @@
 #include <troupe/actors/decisions/run_attempt.hpp>
 
 #include <troupe/actors/decisions/joiner_deadlines.hpp>
+#include <troupe/actors/decisions/partition.hpp>
 
 #include <fmt/format.h>
 
@@ -8,8 +9,6 @@
 #include <utility>
 
 namespace troupe::actors {
-
-using attempt_phase::regrouping;
 
 namespace {
 
@@ -367,6 +366,11 @@ run_actions run_attempt::form_when_all_have_reported() {
       append(actions, wait_for_place(*who, history_of(who->stands).since));
     return actions;
   }
+  if (auto actions = leave_out_cut_off(); !actions.empty()) {
+    append(actions, form_when_all_have_reported());
+    append(actions, replace_missing());
+    return actions;
+  }
   const auto at_boundary = reports->point == report_point::boundary;
   // Members wait a moment for joiners that are about to come to this boundary.
   if (at_boundary && workers_.any(&worker_record::is_caught_up)) {
@@ -413,6 +417,40 @@ std::vector<worker_record*> run_attempt::left_behind() {
                                                          member->report->progress()->committed < furthest)
       result.push_back(&who);
   return result;
+}
+
+/// The data network is cut between nodes: the members on some of them are fenced, so that the others can go on. What
+/// these have not committed is computed again, as if the fenced ones had died.
+run_actions run_attempt::leave_out_cut_off() {
+  // Ranks are those of the generation that has ended.
+  if (is_inherited())
+    return {};
+  std::vector<member_reach> members;
+  for (const auto& member : formed_) {
+    auto& reach = members.emplace_back(member_reach{member.place.node, false, {}});
+    const auto* who = workers_.find(member.place.worker);
+    const auto* active = who == nullptr ? nullptr : who->as<standing::active>();
+    if (active == nullptr || !active->report || active->report->generation != generation_)
+      continue;
+    reach.has_state = active->report->progress() != nullptr;
+    reach.unreachable = active->report->unreachable;
+  }
+  run_actions actions;
+  for (auto node : choose_nodes_cut_off(members)) {
+    actions.push_back({avoid_node{node}, reason_of_cut});
+    for (auto& [id, who] : workers_) {
+      if (!who.is_active() || who.place.node != node)
+        continue;
+      who.stands = standing::released{};
+      cut_off_.emplace(id, generation_);
+      actions.push_back({refuse_report{id, {errc::stale_generation, reason_of_cut}}, reason_of_cut});
+      actions.push_back({fence_worker{id, reason_of_cut}, reason_of_cut});
+    }
+  }
+  // Surplus members stay instead.
+  if (!actions.empty())
+    workers_.keep_needed(course_.workers);
+  return actions;
 }
 
 bool run_attempt::comes_in(const worker_record& who) const {

@@ -45,6 +45,8 @@ run_actions run_coordinator::on_adopted(const std::vector<worker_place>& others,
 
 /// Ends or restarts the attempt if it says that it cannot go on.
 run_actions run_coordinator::settle(run_actions actions) {
+  for (auto [worker, generation] : attempt_.take_cut_off())
+    failures_.add(describe_failure(*attempt_.workers().find(worker), generation, {errc::unreachable, reason_of_cut}));
   if (!is<running>())
     return actions;
   if (const auto* lost = std::get_if<attempt_phase::lost>(&attempt_.state().phase()))

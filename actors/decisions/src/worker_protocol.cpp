@@ -238,9 +238,10 @@ void worker_protocol::begin_regroup_between_steps() {
     position_ = report_position::between_steps;
 }
 
-regroup_report worker_protocol::report(error reason) {
+regroup_report worker_protocol::report(error reason, std::vector<rank_id> unreachable) {
   const auto progress = worker_progress{committed_, commands_agreed_, evaluations_.count};
-  auto result = regroup_report{run_, place_.generation, worker_, ++reports_, {}, std::move(reason)};
+  auto result =
+      regroup_report{run_, place_.generation, worker_, ++reports_, {}, std::move(reason), std::move(unreachable)};
   if (const auto* group = std::get_if<arrived>(&state_)) {
     result.generation = group->group.generation;
     result.position = worker_position::caught_up{progress, group->group.number};

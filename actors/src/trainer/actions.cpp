@@ -251,6 +251,15 @@ void trainer_state::carry_out(const give_up_node& x, const std::string&) {
   workers_.on_node_gone(x.node);
 }
 
+void trainer_state::carry_out(const avoid_node& x, const std::string&) {
+  auto& health = nodes_->roster()[x.node].health;
+  health.note_cut(clock::now());
+  notify(true, fmt::format("the workers on node {} and the others cannot reach each other over the data network (a "
+                           "firewall, or a broken link?): the run goes on without them, and the node gets no workers "
+                           "for {} s",
+                           nodes_->name_of(x.node), health.pause().count()));
+}
+
 void trainer_state::carry_out(const restart_run&, const std::string& why) {
   restart(why);
 }

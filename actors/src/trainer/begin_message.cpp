@@ -1,6 +1,7 @@
 #include "trainer/begin_message.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 
 namespace troupe::actors {
@@ -17,6 +18,11 @@ bool is_here(const std::string& address) {
 /// Whether strangers could read what workers send each other: not if they are on this host, or the network is private.
 bool is_exposed(const cluster_config& cluster) {
   return !cluster.trusted_network && !std::ranges::all_of(cluster.nodes, is_here);
+}
+
+/// Who is silent on the control plane, too, is found before that.
+std::chrono::milliseconds answer_timeout(const failure_config& failure) {
+  return std::max(2 * failure.heartbeat_timeout, std::chrono::milliseconds{2000});
 }
 
 /// NCCL sends clear text, so between hosts it is chosen only where the network is private or it is asked for.
@@ -54,6 +60,7 @@ begin_training begin_message(const std::string& function, const std::string& dir
   settings.check_every_step = config.run.check_every_step;
   settings.verify_determinism = config.run.verify_determinism;
   settings.collective_timeout_ms = static_cast<std::uint64_t>(config.run.collective_timeout.count());
+  settings.answer_timeout_ms = static_cast<std::uint64_t>(answer_timeout(config.failure).count());
   settings.encrypt_data_plane = is_exposed(config.cluster);
   settings.driver_ends_waits = config.failure.hang == hang_mode::replace;
   message.resume.checkpoint = state.restore_from;

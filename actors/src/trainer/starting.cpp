@@ -247,6 +247,15 @@ bool trainer_state::awaits_gpus() const {
          });
 }
 
+/// Nodes that could not be reached over the data network are tried again after a while.
+void trainer_state::end_cuts(clock::time_point now) {
+  auto is_over = false;
+  for (std::uint32_t node = 0; node < nodes_->roster().size(); ++node)
+    is_over = nodes_->roster()[node].health.end_cut(now) || is_over;
+  if (is_over && has_begun())
+    use_capacity();
+}
+
 void trainer_state::place_again() {
   auto* waiting = std::get_if<trainer_phase::awaiting_capacity>(&phase_);
   if (waiting == nullptr || awaits_gpus())

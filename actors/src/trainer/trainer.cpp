@@ -148,6 +148,7 @@ void trainer_state::tick() {
     nodes_->on_tick(now);
   place_first();
   decide_takeover();
+  end_cuts(now);
   if (!coordinator_ || is_concluding())
     return;
   act(coordinator_->on_tick(now));

@@ -232,6 +232,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   /// Until a process has ended, its GPU is not free for another.
   [[nodiscard]] bool awaits_gpus() const;
   void place_again();
+  void end_cuts(std::chrono::steady_clock::time_point now);
 
   // actions.cpp
   /// Carries them out when the journal says what they lead to.
@@ -254,6 +255,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void carry_out(const start_more& x, const std::string&);
   void carry_out(const fence_worker& x, const std::string&);
   void carry_out(const give_up_node& x, const std::string&);
+  void carry_out(const avoid_node& x, const std::string&);
   void carry_out(const restart_run&, const std::string& why);
   void carry_out(const release_one& x, const std::string&);
   void carry_out(const abort_all& x, const std::string& why);

@@ -60,6 +60,8 @@ class attempt {
   [[nodiscard]] const address& peer() const noexcept { return peer_; }
   /// Of a connection that this rank dials: the member, and for what.
   [[nodiscard]] const std::optional<connection_name>& dialled() const noexcept { return dialled_; }
+  /// Whether the peer's system has taken the connection.
+  [[nodiscard]] bool is_connected() const noexcept { return !std::holds_alternative<connecting>(stage_); }
   /// Whether it holds a place that strangers compete for.
   [[nodiscard]] bool is_stranger() const noexcept { return !dialled_ && !name_; }
 

@@ -42,8 +42,9 @@ expected<std::unique_ptr<transport>> form(const tcp_options& options, tcp::liste
                                           const tcp::member_addresses& members) {
   try {
     TROUPE_TRY(auto peers, tcp::form_group(options, std::move(own), members));
-    return std::make_unique<tcp::tcp_transport>(options.rank.value, options.generation, options.deadline,
-                                                std::move(peers));
+    return std::make_unique<tcp::tcp_transport>(
+        tcp::tcp_transport::settings{options.rank.value, options.generation, options.deadline, options.answer_deadline},
+        std::move(peers));
   } catch (const exception& x) {
     return fail(x.reason());
   } catch (const std::system_error& x) {

@@ -19,8 +19,11 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-/// On a busy host a member may take seconds for its turn.
+/// What an accepted connection has for the handshake. On a busy host a member may take seconds for its turn.
 constexpr auto handshake_time = 5s;
+
+/// The same for one that this rank dials, and waits for its peer's turn: four round trips.
+constexpr auto dial_time = 15s;
 
 /// Between two attempts to reach a member.
 constexpr auto dial_interval = 50ms;
@@ -58,7 +61,8 @@ class former {
         members_(members),
         ends_at_(clock::now() + options.connect_deadline),
         result_(members.size()),
-        dials_(members.size() * lanes) {}
+        dials_(members.size() * lanes),
+        heard_(members.size(), clock::now()) {}
 
   expected<std::vector<peer_channels>> run() {
     if (!cancelled_.is_valid())
@@ -84,9 +88,12 @@ class former {
 
   expected<void> connect_all() {
     while (!is_complete()) {
-      if (options_.cancelled.stop_requested())
+      if (options_.cancelled.stop_requested()) {
+        report_silent(clock::now());
         return fail(errc::aborted, fmt::format("{}: cancelled while connecting", describe(options_)));
+      }
       const auto now = clock::now();
+      note_connected(now);
       TROUPE_TRY(check_time(now));
       start_dials(now);
       wait(now);
@@ -110,13 +117,47 @@ class former {
   [[nodiscard]] bool dials(std::uint32_t peer) const { return peer < identity_.rank; }
   [[nodiscard]] dial& dial_of(const connection_name& x) { return dials_[x.acceptor * lanes + x.lane]; }
 
-  /// Fails at the deadline, and as soon as a member has certainly gone.
+  /// Members whose systems have taken a connection, or made one, can be reached.
+  void note_connected(clock::time_point now) {
+    for (const auto& x : attempts_)
+      if (x->is_connected())
+        note_heard(x->peer(), now);
+  }
+
+  void note_heard(const address& host, clock::time_point now) {
+    for (std::uint32_t peer = 0; peer < members_.size(); ++peer)
+      if (members_[peer] && host.has_host_of(*members_[peer]))
+        heard_[peer] = now;
+  }
+
+  [[nodiscard]] bool is_silent(std::uint32_t peer, clock::time_point now) const {
+    return options_.answer_deadline && now - heard_[peer] >= *options_.answer_deadline;
+  }
+
+  /// A member that was faster has given up, perhaps because of the same cut.
+  void report_silent(clock::time_point now) {
+    std::vector<rank_id> silent;
+    for (std::uint32_t peer = 0; peer < members_.size(); ++peer)
+      if (members_[peer] && !result_[peer].messages && !result_[peer].words && options_.answer_deadline &&
+          now - heard_[peer] >= *options_.answer_deadline / 2)
+        silent.emplace_back(peer);
+    if (options_.report_unreachable && !silent.empty())
+      options_.report_unreachable(silent);
+  }
+
+  /// Fails at the deadline, and as soon as a member has certainly gone or cannot be reached.
   expected<void> check_time(clock::time_point now) {
     std::string missing;
-    const auto is_late = now >= ends_at_;
+    std::vector<rank_id> unreachable;
+    // This process may have been frozen.
+    if (options_.answer_deadline && now - std::exchange(looked_at_, now) > *options_.answer_deadline / 2)
+      std::ranges::fill(heard_, now);
     for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
       if (!members_[peer] || (result_[peer].messages && result_[peer].words))
         continue;
+      const auto is_late = now >= ends_at_ || is_silent(peer, now);
+      if (is_late)
+        unreachable.emplace_back(peer);
       if (!dials(peer)) {
         if (is_late)
           missing += fmt::format("; rank {} at {}: did not connect", peer, to_string(*members_[peer]));
@@ -133,6 +174,8 @@ class former {
     }
     if (missing.empty())
       return {};
+    if (options_.report_unreachable)
+      options_.report_unreachable(unreachable);
     const auto strangers = refusals_.total() == 0 ? std::string{} : fmt::format(" ({})", to_string(refusals_));
     return fail(
         errc::unreachable,
@@ -167,17 +210,20 @@ class former {
     if (from.family() == at.family())
       std::ignore = ::bind(socket.get(), from.data(), from.size_bytes());
     if (::connect(socket.get(), at.data(), at.size_bytes()) != 0 && errno != EINPROGRESS && errno != EINTR)
-      return note_dial_failure(state, errno, now);
-    attempts_.push_back(std::make_unique<attempt>(group_, std::move(socket), at, name, now + handshake_time));
+      return note_dial_failure(state, at, errno, now);
+    attempts_.push_back(std::make_unique<attempt>(group_, std::move(socket), at, name, now + dial_time));
     state.is_running = true;
   }
 
-  static void note_dial_failure(dial& state, int code, clock::time_point now) {
+  void note_dial_failure(dial& state, const address& peer, int code, clock::time_point now) {
     state.next_at = now + dial_interval;
     state.last_failure = text_of(code);
-    if (code != ECONNREFUSED)
+    if (code != ECONNREFUSED) {
       state.closed_since.reset();
-    else if (!state.closed_since)
+      return;
+    }
+    note_heard(peer, now);
+    if (!state.closed_since)
       state.closed_since = now;
   }
 
@@ -266,7 +312,7 @@ class former {
       return refusals_.count(failure.why, to_string(x.peer()));
     auto& state = dial_of(*x.dialled());
     if (failure.system_code != 0)
-      return note_dial_failure(state, failure.system_code, now);
+      return note_dial_failure(state, x.peer(), failure.system_code, now);
     state.last_failure = failure.text;
     state.closed_since.reset();
     state.next_at = now + dial_interval;
@@ -297,6 +343,9 @@ class former {
   wake_event cancelled_;
   std::vector<peer_channels> result_;
   std::vector<dial> dials_;
+  /// By rank: when a sign of it last came over the network.
+  std::vector<clock::time_point> heard_;
+  clock::time_point looked_at_ = clock::now();
   /// The oldest first.
   std::vector<std::unique_ptr<attempt>> attempts_;
   std::vector<pollfd> polled_;

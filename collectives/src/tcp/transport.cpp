@@ -57,14 +57,14 @@ bool is_delivered(int socket) {
 
 } // namespace
 
-tcp_transport::tcp_transport(std::uint32_t rank, generation_id generation, std::chrono::milliseconds deadline,
-                             std::vector<peer_channels> peers)
-    : rank_(rank),
-      generation_(generation),
+tcp_transport::tcp_transport(const settings& how, std::vector<peer_channels> peers)
+    : rank_(how.rank),
+      generation_(how.generation),
       links_(peers.size()),
-      words_(call_agreement{rank, static_cast<std::uint32_t>(peers.size()), generation}, words_of(peers),
+      words_(call_agreement{how.rank, static_cast<std::uint32_t>(peers.size()), how.generation}, words_of(peers),
              sockets_of(peers)),
-      deadline_(deadline),
+      deadline_(how.deadline),
+      answer_deadline_(how.answer_deadline),
       open_with_(peers.size()),
       unacknowledged_bytes_(peers.size()) {
   for (std::uint32_t r = 0; r < peers.size(); ++r)
@@ -110,7 +110,7 @@ expected<void> tcp_transport::begin(const call_record& call) {
   call_ = call;
   // With a short deadline, ask the peers before it expires.
   const auto interval = std::min(first_word_after, std::max(deadline_ / 4, 1ms));
-  clock_ = {now + deadline_, now + interval, interval};
+  clock_ = {now + deadline_, now + interval, interval, now};
   return {};
 }
 
@@ -199,8 +199,13 @@ expected<void> tcp_transport::wait_until(const Condition& is_met) {
     if (now >= clock_.ends_at)
       return give_up(words_.lateness(missing_ranks(), now));
     if (now >= clock_.asks_at) {
+      if (auto silence = find_silence(now); silence.code != errc::none)
+        return give_up(std::move(silence));
       words_.ask_all(now);
-      clock_.interval = std::min(2 * clock_.interval, longest_word_interval);
+      // A rank that does not answer is to be found in time.
+      const auto longest =
+          answer_deadline_ ? std::min(*answer_deadline_ / 4, longest_word_interval) : longest_word_interval;
+      clock_.interval = std::min(2 * clock_.interval, longest);
       clock_.asks_at = now + clock_.interval;
     }
     if (has_moved || idle_since == clock::time_point{})
@@ -252,6 +257,28 @@ error tcp_transport::find_trouble() {
       why = x->why().empty() ? "the peer closed the connection" : x->why();
   }
   return lost.empty() ? error{} : words_.loss(std::move(lost), why);
+}
+
+/// The error of a call that needs a peer which does not answer.
+error tcp_transport::find_silence(clock::time_point now) {
+  if (!answer_deadline_)
+    return {};
+  const auto has_slept = now - std::exchange(clock_.looked_at, now) > *answer_deadline_ / 2;
+  if (has_slept) {
+    words_.excuse_unanswering(now);
+    return {};
+  }
+  auto silent = words_.unanswering(*answer_deadline_, now);
+  std::erase_if(silent, [this](auto peer) { return open_with_[peer].load(std::memory_order_relaxed) == 0; });
+  return silent.empty() ? error{} : words_.silence(silent, *answer_deadline_);
+}
+
+std::vector<rank_id> tcp_transport::unanswering() const {
+  std::vector<rank_id> result;
+  if (answer_deadline_)
+    for (auto peer : words_.unanswering(*answer_deadline_ / 2, clock::now()))
+      result.emplace_back(peer);
+  return result;
 }
 
 /// Until a socket is ready, something is to be looked for, or a time has come.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <poll.h>
 #include <vector>
 
@@ -25,9 +26,15 @@ struct peer_channels {
 /// sockets. One more thread, which normally sleeps, answers questions about this rank's calls (`word_exchange`).
 class tcp_transport final : public transport, private connection_events {
  public:
+  struct settings {
+    std::uint32_t rank = 0;
+    generation_id generation;
+    std::chrono::milliseconds deadline;
+    std::optional<std::chrono::milliseconds> answer_deadline;
+  };
+
   /// `peers`, by rank, are null for this rank and those without a connection.
-  tcp_transport(std::uint32_t rank, generation_id generation, std::chrono::milliseconds deadline,
-                std::vector<peer_channels> peers);
+  tcp_transport(const settings& how, std::vector<peer_channels> peers);
   /// Leaves the group: peers still get what they need for calls that have returned here.
   ~tcp_transport() override;
 
@@ -35,6 +42,7 @@ class tcp_transport final : public transport, private connection_events {
   std::uint32_t world_size() const noexcept override { return static_cast<std::uint32_t>(links_.size()); }
   std::uint64_t piece_bytes() const noexcept override;
   flight_record record() const override;
+  std::vector<rank_id> unanswering() const override;
   void set_deadline(std::chrono::milliseconds deadline) noexcept override { deadline_ = deadline; }
   expected<void> begin(const call_record& call) override;
   ticket send(std::uint32_t peer, std::uint64_t tag, const std::byte* data, std::size_t size_bytes) override;
@@ -51,6 +59,8 @@ class tcp_transport final : public transport, private connection_events {
     clock::time_point ends_at;
     clock::time_point asks_at;
     std::chrono::milliseconds interval{0};
+    /// When this rank looked last: it may be frozen itself between two looks.
+    clock::time_point looked_at;
   };
 
   void completed(std::uint32_t peer, ticket message) override;
@@ -63,6 +73,7 @@ class tcp_transport final : public transport, private connection_events {
   bool move_bytes();
   std::vector<std::uint32_t> missing_ranks() const;
   error find_trouble();
+  error find_silence(clock::time_point now);
   void sleep(clock::time_point now);
   expected<void> give_up(error reason);
   bool has_unsent() const noexcept;
@@ -72,6 +83,7 @@ class tcp_transport final : public transport, private connection_events {
   std::vector<std::unique_ptr<connection>> links_;
   word_exchange words_;
   std::chrono::milliseconds deadline_;
+  const std::optional<std::chrono::milliseconds> answer_deadline_;
 
   call_record call_;
   call_clock clock_;

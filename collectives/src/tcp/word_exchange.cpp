@@ -90,11 +90,35 @@ error word_exchange::loss(std::vector<std::uint32_t> lost, const std::string& wh
     return agreement_.mismatch_error();
   // The cause, and not only what followed from it.
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer)
-    if (links_[peer].is_lost && std::ranges::count(lost, peer) == 0)
+    if (links_[peer].lost_at && std::ranges::count(lost, peer) == 0)
       lost.push_back(peer);
   std::ranges::sort(lost);
   return {errc::aborted, fmt::format("{}: lost {} ({}): it ended or left the group; form a new communicator without it",
                                      agreement_.where(), to_text(lost), why)};
+}
+
+std::vector<std::uint32_t> word_exchange::unanswering(std::chrono::nanoseconds at_least, clock::time_point now) const {
+  const std::lock_guard lock{mutex_};
+  // With the first failure this rank stops to listen.
+  const auto end = std::min(now, failed_at_.value_or(now));
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer)
+    if (const auto since = agreement_.unanswered_since(peer))
+      if (std::min(end, links_[peer].lost_at.value_or(end)) - *since >= at_least)
+        result.push_back(peer);
+  return result;
+}
+
+void word_exchange::excuse_unanswering(clock::time_point now) {
+  const std::lock_guard lock{mutex_};
+  agreement_.excuse_unanswering(now);
+}
+
+error word_exchange::silence(const std::vector<std::uint32_t>& peers, std::chrono::nanoseconds limit) const {
+  const std::lock_guard lock{mutex_};
+  return {errc::aborted, fmt::format("{}: {} did not answer for {}: the network between the hosts does not carry data, "
+                                     "or the process is frozen",
+                                     agreement_.where(), to_text(peers), to_text(limit))};
 }
 
 error word_exchange::lateness(const std::vector<std::uint32_t>& missing, clock::time_point now) const {
@@ -154,7 +178,7 @@ void word_exchange::run() {
         return;
       for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
         const auto& x = links_[peer];
-        if (!x.stream || x.is_lost)
+        if (!x.stream || x.lost_at)
           continue;
         const auto has_unsent = !x.unsent.empty() || x.stream->has_unsent();
         sockets.push_back({x.stream->fd(), static_cast<short>(has_unsent ? POLLIN | POLLOUT : POLLIN), 0});
@@ -165,6 +189,9 @@ void word_exchange::run() {
     if (sockets[0].revents != 0)
       thread_woken_.clear();
     const std::lock_guard lock{mutex_};
+    // Connections that end because of this rank's own failure are not lost.
+    if (has_failed())
+      return;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if ((sockets[i + 1].revents & POLLOUT) != 0)
         flush(ranks[i]);
@@ -176,7 +203,7 @@ void word_exchange::run() {
 
 void word_exchange::tell(std::uint32_t peer, std::uint32_t flags, clock::time_point now) {
   auto& to = links_[peer];
-  if (!to.stream || to.is_lost || has_failed() || !agreement_.takes_words(peer))
+  if (!to.stream || to.lost_at || has_failed() || !agreement_.takes_words(peer))
     return;
   const auto word = agreement_.word_for(peer, flags, now);
   const auto* bytes = reinterpret_cast<const std::byte*>(&word);
@@ -206,7 +233,7 @@ void word_exchange::flush(std::uint32_t peer) {
 
 void word_exchange::listen_to(std::uint32_t peer) {
   auto& from = links_[peer];
-  while (!from.is_lost) {
+  while (!from.lost_at) {
     const std::array<iovec, 1> room{
         {{from.incoming.data() + from.incoming_bytes, from.incoming.size() - from.incoming_bytes}}};
     const auto got = from.stream->read(room);
@@ -246,7 +273,7 @@ void word_exchange::announce_mismatch(clock::time_point now) {
 }
 
 void word_exchange::lose(std::uint32_t peer) {
-  links_[peer].is_lost = true;
+  links_[peer].lost_at = clock::now();
   changed_.notify_all();
 }
 
@@ -256,6 +283,7 @@ void word_exchange::fail_once(error reason) noexcept {
   if (has_failed())
     return;
   failure_ = std::move(reason);
+  failed_at_ = clock::now();
   has_news_.store(true, std::memory_order_release);
   for (auto socket : message_sockets_)
     ::shutdown(socket, SHUT_RDWR);
@@ -268,7 +296,7 @@ void word_exchange::fail_once(error reason) noexcept {
 
 bool word_exchange::do_all_know() const {
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer)
-    if (links_[peer].stream && !links_[peer].is_lost && !agreement_.knows_mismatch(peer))
+    if (links_[peer].stream && !links_[peer].lost_at && !agreement_.knows_mismatch(peer))
       return false;
   return true;
 }

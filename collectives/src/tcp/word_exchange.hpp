@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -54,6 +55,15 @@ class word_exchange {
   /// The same, if the call needs a peer that is lost.
   [[nodiscard]] error loss(std::vector<std::uint32_t> lost, const std::string& why) const;
 
+  /// The peers that have not answered for this long, or had not when their connections ended.
+  [[nodiscard]] std::vector<std::uint32_t> unanswering(std::chrono::nanoseconds at_least, clock::time_point now) const;
+
+  /// This process may have missed answers.
+  void excuse_unanswering(clock::time_point now);
+
+  /// The error of a call that needs these ranks, which do not answer.
+  [[nodiscard]] error silence(const std::vector<std::uint32_t>& peers, std::chrono::nanoseconds limit) const;
+
   /// The error of a call that waits for these ranks at its deadline.
   [[nodiscard]] error lateness(const std::vector<std::uint32_t>& missing, clock::time_point now) const;
 
@@ -83,7 +93,8 @@ class word_exchange {
     std::size_t incoming_bytes = 0;
     /// What the socket has not taken.
     std::vector<std::byte> unsent;
-    bool is_lost = false;
+    /// When the connection ended.
+    std::optional<clock::time_point> lost_at;
   };
 
   void run();
@@ -107,6 +118,7 @@ class word_exchange {
   std::vector<link> links_;
   const std::vector<int> message_sockets_;
   error failure_;
+  std::optional<clock::time_point> failed_at_;
   bool is_stopping_ = false;
   std::atomic<bool> has_news_{false};
 

@@ -62,6 +62,8 @@ void call_agreement::begin(const call_record& call, time_point now) {
   call_ = call;
   is_under_way_ = true;
   begun_at_ = now;
+  if (has_asked_)
+    excuse_unanswering(now);
   if (call.kind == call_kind::send) {
     peers_[call.peer].send = call;
   } else if (call.kind == call_kind::receive) {
@@ -85,6 +87,10 @@ std::chrono::nanoseconds call_agreement::duration(time_point now) const {
 call_word call_agreement::word_for(std::uint32_t peer, std::uint32_t flags, time_point now) {
   auto& to = peers_[peer];
   ++to.words_told;
+  if ((flags & call_word::wants_answer) != 0 && !to.asked) {
+    to.asked = question{now, to.words_told};
+    has_asked_ = true;
+  }
   call_word word;
   word.call = call_;
   word.elapsed_ns = std::chrono::nanoseconds{now - (is_under_way_ ? begun_at_ : ended_at_)}.count();
@@ -106,6 +112,8 @@ call_agreement::reaction call_agreement::hear(std::uint32_t peer, const call_wor
   ++from.words_heard;
   // A peer cannot confirm more than it was told.
   from.words_confirmed = std::max(from.words_confirmed, std::min(word.words_from_you, from.words_told));
+  if (from.asked && from.words_confirmed >= from.asked->word)
+    from.asked.reset();
   from.heard = heard_word{word, now};
   auto is_new = false;
   if (word.has(call_word::knows_mismatch)) {
@@ -175,6 +183,20 @@ error call_agreement::mismatch_error() const {
   return {errc::mismatch, fmt::format("{}: {}", where(),
                                       describe_mismatch(rank_id{mismatch_->left}, mismatch_->of_left,
                                                         rank_id{mismatch_->right}, mismatch_->of_right))};
+}
+
+std::optional<call_agreement::time_point> call_agreement::unanswered_since(std::uint32_t peer) const {
+  const auto& asked = peers_[peer].asked;
+  return asked ? std::optional{asked->at} : std::nullopt;
+}
+
+void call_agreement::excuse_unanswering(time_point now) {
+  has_asked_ = false;
+  for (auto& x : peers_)
+    if (x.asked) {
+      x.asked->at = now;
+      has_asked_ = true;
+    }
 }
 
 bool call_agreement::has_begun(std::uint32_t peer) const {

@@ -73,7 +73,7 @@ class call_agreement {
 
   call_agreement(std::uint32_t rank, std::uint32_t world_size, generation_id generation);
 
-  // This rank's calls.
+  // This rank's calls. In each the time in which peers have to answer begins again.
   void begin(const call_record& call, time_point now);
   void end(time_point now);
   [[nodiscard]] const call_record& call() const noexcept { return call_; }
@@ -102,6 +102,13 @@ class call_agreement {
   [[nodiscard]] bool knows_mismatch(std::uint32_t peer) const { return peers_[peer].knows_mismatch; }
   [[nodiscard]] error mismatch_error() const;
 
+  /// When the peer was asked for a word, if nothing has come since that was said after it had heard the question. What
+  /// it says of its own shows that it lives, not that it hears this rank.
+  [[nodiscard]] std::optional<time_point> unanswered_since(std::uint32_t peer) const;
+
+  /// This rank may have missed answers: the time in which peers have to answer begins again.
+  void excuse_unanswering(time_point now);
+
   /// Whether the peer has reported that it has begun the running call.
   [[nodiscard]] bool has_begun(std::uint32_t peer) const;
 
@@ -120,8 +127,16 @@ class call_agreement {
     time_point at;
   };
 
+  /// One that has no answer.
+  struct question {
+    time_point at;
+    /// The number of the word that asked it.
+    std::uint64_t word = 0;
+  };
+
   struct peer_state {
     std::optional<heard_word> heard;
+    std::optional<question> asked;
     std::uint64_t words_heard = 0;
     std::uint64_t words_told = 0;
     std::uint64_t words_confirmed = 0;
@@ -138,6 +153,8 @@ class call_agreement {
   const std::uint32_t rank_;
   const generation_id generation_;
   std::vector<peer_state> peers_;
+  /// Whether somebody was asked for a word since `excuse_unanswering` last found nobody.
+  bool has_asked_ = false;
   call_record call_;
   bool is_under_way_ = false;
   time_point begun_at_;

@@ -30,6 +30,7 @@ class transport_communicator : public communicator {
   generation_id generation() const noexcept override { return generation_; }
   traffic sent() const noexcept override { return messages_.sent(); }
   flight_record record() const override { return messages_.underlying().record(); }
+  std::vector<rank_id> unanswering() const override { return messages_.underlying().unanswering(); }
   void set_deadline(std::chrono::milliseconds deadline) noexcept override {
     messages_.underlying().set_deadline(deadline);
   }

@@ -23,6 +23,8 @@ class mixed_transport final : public transport {
   /// messages on their way.
   [[nodiscard]] std::uint64_t piece_bytes_between_hosts() const noexcept { return remote_->piece_bytes(); }
   flight_record record() const override;
+  /// Of other hosts: those of this host share its fate.
+  std::vector<rank_id> unanswering() const override { return remote_->unanswering(); }
   void set_deadline(std::chrono::milliseconds deadline) noexcept override;
   expected<void> begin(const call_record& call) override;
   ticket send(std::uint32_t peer, std::uint64_t tag, const std::byte* data, std::size_t size_bytes) override;

@@ -2,10 +2,12 @@
 
 #include <troupe/collectives/flight_record.hpp>
 #include <troupe/error.hpp>
+#include <troupe/types.hpp>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace troupe::collectives {
 
@@ -36,6 +38,9 @@ class transport {
 
   /// What this rank is doing. From any thread.
   [[nodiscard]] virtual flight_record record() const = 0;
+
+  /// As `communicator::unanswering`.
+  [[nodiscard]] virtual std::vector<rank_id> unanswering() const { return {}; }
 
   /// Applies to calls that begin from now on.
   virtual void set_deadline(std::chrono::milliseconds deadline) noexcept = 0;

@@ -115,7 +115,7 @@ void train_context::impl::stage(step_id step, const actors::stage_state& what) {
   how.deadline = std::chrono::milliseconds{settings().collective_timeout_ms};
   how.given_up = [this, ended = exchange_ended{begin_.run, group.generation, group.number}] { link_.end(ended); };
   how.form = [this, group](std::stop_token cancelled) {
-    const auto network = runtime::data_plane{begin_.run, link_.group_secret(), settings().encrypt_data_plane};
+    const auto network = runtime::data_plane_of(begin_, link_.group_secret());
     return runtime::form_staging_group(network, group, std::move(cancelled), [this](const exchange_request& message) {
       return link_.exchange_staging(message);
     });

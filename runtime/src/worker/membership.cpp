@@ -30,15 +30,15 @@ membership::membership(const begin_training& begin, driver_client& link, tracked
       pusher_(pusher),
       activity_(doing),
       protocol_(begin),
-      group_({begin.run, begin.worker, data_plane{begin.run, link.group_secret(), begin.settings.encrypt_data_plane},
-              begin.device, group_deadline(begin.settings), std::move(factories),
+      group_({begin.run, begin.worker, data_plane_of(begin, link.group_secret()), begin.device,
+              group_deadline(begin.settings), std::move(factories),
               [this] {
                 if (!protocol_.lock()->has_state())
                   return expected<void>{fail(errc::not_found, "this worker has no state")};
                 return checkpoints_.save_last_copy(gate_, protocol().place());
               }},
              link, gate_),
-      catch_up_({begin.run, link.group_secret(), begin.settings.encrypt_data_plane}, link),
+      catch_up_(data_plane_of(begin, link.group_secret()), link),
       prepares_checkpoints_(begin.checkpoints.every_steps > 0) {
   group_.begin_generation(begin.place);
 }
@@ -83,7 +83,7 @@ void membership::regroup(error reason, position where) {
     // Threads and streams of the old group end here: only then may this worker report.
     group_.close(reason, protocol().step());
     const auto is_joiner = !protocol_.lock()->has_state();
-    auto next = report(std::move(reason));
+    auto next = report(std::move(reason), group_.take_unreachable());
     auto action = protocol_.lock()->on_next(std::move(next));
     if (std::holds_alternative<actors::leave_run>(action.what))
       throw worker_released{};
@@ -110,9 +110,9 @@ void membership::regroup(error reason, position where) {
   }
 }
 
-next_generation membership::report(error reason) {
+next_generation membership::report(error reason, std::vector<rank_id> unreachable) {
   // Not in one expression: the lock would be held while the driver decides.
-  const auto message = protocol_.lock()->report(std::move(reason));
+  const auto message = protocol_.lock()->report(std::move(reason), std::move(unreachable));
   auto next = link_.regroup(message);
   // What the driver said before it stopped to answer tells more.
   if (!next)

@@ -76,7 +76,7 @@ class membership {
   enum class position { elsewhere, between_steps };
 
   void regroup(error reason, position where);
-  [[nodiscard]] next_generation report(error reason);
+  [[nodiscard]] next_generation report(error reason, std::vector<rank_id> unreachable);
   /// Takes the place in a new generation. False if that is lost while it forms.
   [[nodiscard]] bool form(const member_place& place, error& lost);
   void settle_evaluations(const member_place& next);

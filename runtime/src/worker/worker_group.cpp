@@ -62,6 +62,8 @@ void worker_group::close(const error& reason, step_id step) {
     communicator = std::move(communicator_);
     on_device = std::move(device_group_);
   }
+  if (communicator)
+    unreachable_ = communicator->unanswering();
   // The driver's abort does not find it any more, and this worker may be the first to know.
   if (on_device && reason.code != errc::none)
     on_device->abort(reason);
@@ -91,6 +93,7 @@ std::unique_ptr<collectives::communicator> worker_group::make_communicator() {
   options.host = place_.data_address;
   options.deadline = how_.deadline;
   options.cancelled = cancel_forming_.get_token();
+  options.report_unreachable = [this](const std::vector<rank_id>& ranks) { unreachable_ = ranks; };
   auto addresses = [this](std::string mine) { return exchange(0, std::move(mine)); };
   auto descriptors = [this](std::span<const int> mine) {
     return link_.exchange_descriptors(

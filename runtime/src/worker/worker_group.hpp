@@ -21,6 +21,8 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace troupe::runtime {
 
@@ -75,6 +77,9 @@ class worker_group {
   /// they were aborted: with `reason`, unless its code is `none`.
   void close(const error& reason, step_id step);
 
+  /// The ranks that did not answer when the group was closed, or that forming did not reach.
+  [[nodiscard]] std::vector<rank_id> take_unreachable() { return std::exchange(unreachable_, {}); }
+
   /// Throws if there is none: it was lost.
   [[nodiscard]] collectives::communicator& communicator();
   [[nodiscard]] bool has_communicator() const noexcept { return communicator_ != nullptr; }
@@ -119,6 +124,8 @@ class worker_group {
   std::optional<std::string> nccl_interface_;
   /// The exchanges over the control plane that device groups have made in this generation.
   std::uint64_t device_exchanges_ = 0;
+
+  std::vector<rank_id> unreachable_;
 
   /// For what `abort` and `describe` touch: the rest of this object.
   std::mutex mutex_;

@@ -82,6 +82,10 @@ class communicator {
   /// What this rank is doing and which ranks it waits for. From any thread.
   [[nodiscard]] virtual flight_record record() const = 0;
 
+  /// The ranks that were asked for their state and have not answered for about a second or longer, as far as the
+  /// transport asks. Also after a failure. From any thread.
+  [[nodiscard]] virtual std::vector<rank_id> unanswering() const { return {}; }
+
   /// The longest that a call may take from now on. Not while a call is running.
   virtual void set_deadline(std::chrono::milliseconds deadline) noexcept = 0;
 

@@ -60,12 +60,20 @@ struct tcp_options {
   /// The longest that connecting to all peers may take once the addresses are exchanged.
   std::chrono::milliseconds connect_deadline = std::chrono::seconds{30};
 
+  /// A peer that says nothing for this long, although it is asked, is unreachable: the call that needs it fails, and so
+  /// does connecting to it. Processes answer whatever their callers do, unless they are frozen. None: only the
+  /// deadlines count.
+  std::optional<std::chrono::milliseconds> answer_deadline;
+
   /// Cancels `make_tcp_communicator` once the exchange has returned.
   std::stop_token cancelled;
 
   /// Gets one line at the end of forming if connections of strangers were refused. Called by the forming thread; may be
   /// empty.
   std::function<void(std::string_view)> report;
+
+  /// Gets the peers that forming has failed to connect to. Called by the forming thread; may be empty.
+  std::function<void(const std::vector<rank_id>&)> report_unreachable;
 };
 
 /// Forms the group. Every rank of the generation calls it; it returns once all are connected. Calls `exchange` once.

@@ -51,6 +51,8 @@ struct run_settings {
   std::uint64_t collective_timeout_ms = 0;
   /// The driver detects hung ranks and ends the calls that wait for them, so the gradients' group has no deadline.
   bool driver_ends_waits = false;
+  /// A worker that does not answer another for this long over TCP cannot be reached by it, in milliseconds.
+  std::uint64_t answer_timeout_ms = 0;
   /// What workers send each other over TCP is encrypted.
   bool encrypt_data_plane = true;
 
@@ -59,7 +61,7 @@ struct run_settings {
 
 TROUPE_INSPECT(run_settings, function, name, directory, seed, shards, configuration, options, steps, fast_reduction,
                keep_ledger, check_every_step, verify_determinism, collective_timeout_ms, driver_ends_waits,
-               encrypt_data_plane)
+               answer_timeout_ms, encrypt_data_plane)
 
 /// What this start of the run continues.
 struct resume_settings {

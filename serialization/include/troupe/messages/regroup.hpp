@@ -141,6 +141,8 @@ struct regroup_report {
       position;
   /// The failure that this worker detected; code `none` if the driver had reported it.
   error reason;
+  /// The ranks of that generation that do not answer this worker over the data network.
+  std::vector<rank_id> unreachable = {};
 
   bool operator==(const regroup_report&) const = default;
 
@@ -161,7 +163,7 @@ struct regroup_report {
   }
 };
 
-TROUPE_INSPECT(regroup_report, run, generation, worker, number, position, reason)
+TROUPE_INSPECT(regroup_report, run, generation, worker, number, position, reason, unreachable)
 
 /// Which part of the tracked state a rank compares with the others at the first barrier of its generation.
 enum class state_comparison : std::uint8_t {

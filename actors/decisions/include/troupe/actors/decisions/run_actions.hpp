@@ -161,6 +161,12 @@ struct give_up_node {
   bool operator==(const give_up_node&) const = default;
 };
 
+/// The data network between this node and others is cut: place no workers there for a while.
+struct avoid_node {
+  std::uint32_t node = 0;
+  bool operator==(const avoid_node&) const = default;
+};
+
 /// No worker has the state any more: kill the rest, and start again from the latest checkpoint (`on_restarted`).
 struct restart_run {
   bool operator==(const restart_run&) const = default;
@@ -193,7 +199,7 @@ struct conclude {
 struct run_action {
   std::variant<begin_all, begin_joiner, accept_plans, accept_plan_of, refuse_plans, refuse_report, send_command,
                stage_joiners, end_staging, skip_loop, abort_all, abort_generation, hold, form_generation, start_more,
-               fence_worker, give_up_node, restart_run, release_one, release_all, warn, conclude>
+               fence_worker, give_up_node, avoid_node, restart_run, release_one, release_all, warn, conclude>
       what;
   std::string why;
 };

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +26,9 @@
 #include <vector>
 
 namespace troupe::actors {
+
+/// Why a member is fenced that the others cannot reach.
+inline constexpr const char* reason_of_cut = "the data network between its node and the other workers is cut";
 
 /// One attempt of a run, from the start of its processes. Decides which workers are members, join and leave, and when
 /// the next generation is formed. `run_coordinator` owns it, decides what a failure means for the run, and looks at
@@ -94,6 +98,10 @@ class run_attempt {
   [[nodiscard]] std::optional<run_actions> on_report_of_member(worker_record& who, const regroup_report& report);
   [[nodiscard]] run_actions on_tick(run_time now);
 
+  /// The members that were fenced since the last call because the data network is cut between them and the others, and
+  /// their last generation.
+  [[nodiscard]] std::map<worker_id, generation_id> take_cut_off() { return std::exchange(cut_off_, {}); }
+
   /// A member is gone, or the group does not move: the others form the next generation.
   [[nodiscard]] run_actions regroup(const std::string& why, const error& reason);
   /// A joiner has ended or is given up. `before` is where it stood, `cause` counts against the joiners' budget.
@@ -135,6 +143,7 @@ class run_attempt {
   run_actions hold_at(step_id commit_point, std::size_t members);
   run_actions let_all_go(const std::vector<worker_record*>& members);
   [[nodiscard]] std::vector<worker_record*> left_behind();
+  run_actions leave_out_cut_off();
   run_actions form(const collected_reports& reports, regroup_decision decision);
 
   settings config_;
@@ -156,6 +165,7 @@ class run_attempt {
   /// Whether the generation was formed here.
   bool has_formed_ = true;
   staging_groups staging_;
+  std::map<worker_id, generation_id> cut_off_;
   step_id began_at_;
   step_id furthest_;
 };

@@ -204,7 +204,7 @@ class worker_protocol {
   void begin_regroup();
   /// The same at a boundary, where joiners can be let in.
   void begin_regroup_between_steps();
-  [[nodiscard]] regroup_report report(error reason);
+  [[nodiscard]] regroup_report report(error reason, std::vector<rank_id> unreachable = {});
   [[nodiscard]] worker_action on_next(next_generation next);
   /// A joiner has received the state over the group of its generation.
   void on_state_received();

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <troupe/types.hpp>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace troupe::actors {
+
+/// A member of a generation that has ended, as far as the data network is concerned.
+struct member_reach {
+  std::uint32_t node = 0;
+  bool has_state = false;
+  /// The ranks that do not answer it.
+  std::vector<rank_id> unreachable;
+};
+
+/// The nodes to go on without because the data network is cut between them and others: as many members with the state
+/// as possible stay, then as many others; of equal sides the one with the lower rank. A cut between two nodes counts if
+/// a member of each has reported one of the other: who is only starved or frozen gets answers itself. `members` are by
+/// rank. Empty where nothing is cut. Pure.
+[[nodiscard]] std::vector<std::uint32_t> choose_nodes_cut_off(std::span<const member_reach> members);
+
+} // namespace troupe::actors

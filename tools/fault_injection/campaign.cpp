@@ -198,6 +198,8 @@ class campaign {
     case fault_kind::reset:
     case fault_kind::cut_control:
       return hit_node();
+    case fault_kind::cut_data:
+      return cut_data();
     case fault_kind::freeze_all:
       return freeze_all_workers();
     case fault_kind::freeze_all_nodes:
@@ -313,6 +315,22 @@ class campaign {
         run_.revive(pid);
     });
     say_fault("all workers");
+    return true;
+  }
+
+  /// Who is on which side of the cut when the run decides between them is not known here: anybody may be given up.
+  bool cut_data() {
+    for (std::size_t node = 0; node < run_.nodes(); ++node)
+      if (!run_.node_is_sound(node))
+        return false;
+    if (run_.nodes() < 2 || run_.sound_workers().empty())
+      return false;
+    for (const auto& worker : run_.workers())
+      current_.endangered.push_back(number(worker.pid));
+    const auto node = next_.draw % run_.nodes();
+    run_.cut_data(node);
+    undo_later([this, node] { run_.mend_data(node); });
+    say_fault(fmt::format("node {}", node + 1));
     return true;
   }
 

@@ -79,6 +79,20 @@ void private_network::mend_control(std::size_t node) const {
   (void)complaint_of({"ip", "-n", hub(), "route", "del", "blackhole", address_of(node) + "/32"});
 }
 
+void private_network::cut_data(std::size_t node) const {
+  route_around("add", node);
+}
+
+void private_network::mend_data(std::size_t node) const {
+  route_around("del", node);
+}
+
+void private_network::route_around(const char* verb, std::size_t node) const {
+  for (std::size_t other = 0; other + 1 < spaces_.size(); ++other)
+    if (other != node)
+      (void)complaint_of({"ip", "-n", space_of(node), "route", verb, "blackhole", address_of(other) + "/32"});
+}
+
 void private_network::reset(std::size_t node) const {
   auto argv = at_driver();
   argv.insert(argv.end(), {"ss", "-K", "dst", address_of(node)});

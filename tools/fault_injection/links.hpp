@@ -30,11 +30,15 @@ class private_network {
   /// The same between the driver and the node: nodes reach each other.
   void cut_control(std::size_t node) const;
   void mend_control(std::size_t node) const;
+  /// The same between the node and all other nodes: the driver reaches all.
+  void cut_data(std::size_t node) const;
+  void mend_data(std::size_t node) const;
   /// Resets what the driver's host has connected to the node.
   void reset(std::size_t node) const;
 
  private:
   explicit private_network(std::string prefix) : prefix_(std::move(prefix)) {}
+  void route_around(const char* verb, std::size_t node) const;
   [[nodiscard]] std::string hub() const { return prefix_ + "hub"; }
   [[nodiscard]] std::string space_of(std::size_t node) const { return prefix_ + std::to_string(node); }
   [[nodiscard]] static std::string link_of(std::size_t node) { return "node" + std::to_string(node); }

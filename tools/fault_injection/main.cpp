@@ -39,7 +39,7 @@ struct options {
   double mean_interval_ms = 1000;
   double hung_after_ms = 60'000;
   std::string kinds = "kill=4,kill-two=2,freeze=2,kill-node,freeze-node,cut,fill-disk,freeze-all-nodes,freeze-driver,"
-                      "reset,freeze-all,cut-control";
+                      "reset,freeze-all,cut-control,cut-data";
   std::optional<std::uint64_t> seed;
   fs::path directory;
   fs::path programs;
@@ -206,11 +206,14 @@ class session {
       what.program.insert(what.program.end(), {"--steps", "1000000000"});
     what.workers = options_.workers;
     what.nodes = options_.nodes;
-    what.private_links = wants(fault_kind::cut) || wants(fault_kind::reset) || wants(fault_kind::cut_control);
+    what.private_links = wants(fault_kind::cut) || wants(fault_kind::reset) || wants(fault_kind::cut_control) ||
+                         wants(fault_kind::cut_data);
     what.small_disk = wants(fault_kind::fill_disk);
     for (auto kind : all_fault_kinds)
       if (concerns_node(kind) && options_.nodes == 0)
         skip(kind, "there are no caf-nodes");
+    if (options_.nodes == 1)
+      skip(fault_kind::cut_data, "it takes two caf-nodes");
     if (options_.nodes == 1 && !options_.allow_all)
       skip(fault_kind::kill_node, "without the only caf-node no worker would be left (--allow-all)");
     fmt::print("seed {}; {} workers on {}; {}\n", seed_, options_.workers,
@@ -223,7 +226,7 @@ class session {
     for (const auto& each : skipped)
       std::printf("skipped: %s\n", each.c_str());
     if (!run.has_links())
-      for (auto kind : {fault_kind::cut, fault_kind::reset, fault_kind::cut_control})
+      for (auto kind : {fault_kind::cut, fault_kind::reset, fault_kind::cut_control, fault_kind::cut_data})
         skip(kind, "");
     if (!run.has_small_disk())
       skip(fault_kind::fill_disk, "");

@@ -261,6 +261,21 @@ void scene::mend_control(std::size_t node) {
   network_->mend_control(node);
 }
 
+void scene::cut_data(std::size_t node) {
+  // The run goes on on one side, and gives up the other.
+  for (auto& each : nodes_)
+    each.held = true;
+  network_->cut_data(node);
+}
+
+void scene::mend_data(std::size_t node) {
+  for (const auto& worker : workers())
+    doubt(worker.pid);
+  for (auto& each : nodes_)
+    each.held = false;
+  network_->mend_data(node);
+}
+
 void scene::fill_disk() {
   disk_->fill();
 }

@@ -91,6 +91,9 @@ class scene {
   /// Between the driver and the node only.
   void cut_control(std::size_t node);
   void mend_control(std::size_t node);
+  /// Between the node and all others.
+  void cut_data(std::size_t node);
+  void mend_data(std::size_t node);
   void mend(std::size_t node);
   void reset(std::size_t node) const { network_->reset(node); }
 

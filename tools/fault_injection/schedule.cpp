@@ -35,6 +35,8 @@ std::string_view to_string(fault_kind kind) {
     return "freeze-all";
   case fault_kind::cut_control:
     return "cut-control";
+  case fault_kind::cut_data:
+    return "cut-data";
   }
   return "?";
 }
@@ -67,6 +69,9 @@ std::string_view explain(fault_kind kind) {
     return "SIGSTOP to all workers at once; SIGCONT 0.1 to 4 s later";
   case fault_kind::cut_control:
     return "the driver does not reach a caf-node for 0.1 to 4 s, and other nodes do; needs root (network namespaces)";
+  case fault_kind::cut_data:
+    return "a caf-node and the others do not reach each other for 0.1 to 6 s, and the driver reaches all; needs root "
+           "(network namespaces)";
   }
   return "?";
 }
@@ -74,7 +79,7 @@ std::string_view explain(fault_kind kind) {
 bool concerns_node(fault_kind kind) {
   return kind == fault_kind::kill_node || kind == fault_kind::freeze_node || kind == fault_kind::cut ||
          kind == fault_kind::freeze_all_nodes || kind == fault_kind::reset || kind == fault_kind::restart_driver ||
-         kind == fault_kind::cut_control;
+         kind == fault_kind::cut_control || kind == fault_kind::cut_data;
 }
 
 std::optional<std::vector<weighted_kind>> parse_kinds(std::string_view text) {
@@ -146,6 +151,9 @@ planned_fault schedule::next() {
   case fault_kind::freeze_all:
   case fault_kind::cut_control:
     result.lasts = between(100, 4000);
+    break;
+  case fault_kind::cut_data:
+    result.lasts = between(100, 6000);
     break;
   case fault_kind::kill_node:
   case fault_kind::fill_disk:

@@ -24,13 +24,14 @@ enum class fault_kind : std::uint8_t {
   restart_driver = 11,
   freeze_all = 12,
   cut_control = 13,
+  cut_data = 14,
 };
 
 inline constexpr fault_kind all_fault_kinds[] = {
     fault_kind::kill,          fault_kind::kill_two, fault_kind::freeze,         fault_kind::kill_node,
     fault_kind::freeze_node,   fault_kind::cut,      fault_kind::fill_disk,      fault_kind::freeze_all_nodes,
     fault_kind::freeze_driver, fault_kind::reset,    fault_kind::restart_driver, fault_kind::freeze_all,
-    fault_kind::cut_control};
+    fault_kind::cut_control,   fault_kind::cut_data};
 
 /// The name on the command line: "kill", "kill-two", ...
 [[nodiscard]] std::string_view to_string(fault_kind kind);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <scratch_directory.hpp>
 #include <set>
 #include <string>
@@ -132,4 +133,39 @@ TEST_CASE("after a network partition the driver's side continues, and results of
   // Every checkpoint is complete.
   for (const auto& each : value_or_throw(serialization::list_checkpoints(here.run_directory() / "checkpoints")))
     CHECK(value_or_throw(serialization::checkpoint::open(each.path)).verify().has_value());
+}
+
+TEST_CASE("when the hosts of workers do not reach each other one side goes on, and the other is replaced") {
+  divided_run run;
+  if (!run.here->has_links()) {
+    std::printf("SKIP: %s\n", run.skipped.front().c_str());
+    return;
+  }
+  auto& here = *run.here;
+  run.await("the first steps", [&] { return here.step() > 100; });
+  const auto before = here.generation();
+  const auto far_side = run.workers_of(1);
+  REQUIRE(far_side.size() == 2);
+  here.cut_data(1);
+  run.await("a generation on one side", [&] { return here.generation() > before; });
+  const auto divided = here.step();
+  run.await("steps on that side", [&] { return here.step() > divided + 200; });
+  // Of equal sides the one with the lowest rank goes on.
+  run.await("the end of the other side", [&] {
+    return std::ranges::none_of(here.workers(), [&](const auto& each) { return far_side.contains(each.pid); });
+  });
+  // Its node gets no others as long as they could not join.
+  run.await("new workers beside those that go on", [&] {
+    const auto all = here.workers();
+    return all.size() == 4 &&
+           std::ranges::all_of(all, [&](const auto& each) { return each.node == 0 && each.step > divided; });
+  });
+  here.mend_data(1);
+  here.driver().signal(SIGTERM);
+  const auto status = here.driver().wait();
+  INFO(here.driver().err());
+  CHECK(status == testing::exit_status{143, {}});
+  CHECK(here.driver().err().find("cannot reach each other over the data network") != std::string::npos);
+  const auto result = nlohmann::json::parse(testing::read_file(here.run_directory() / "result.json"));
+  CHECK(result.at("restarts") == 0);
 }

@@ -84,8 +84,14 @@ TEST_CASE("a fault that is undone lasts as long as its kind allows, and a kill i
     case fault_kind::freeze_all_nodes:
     case fault_kind::freeze_driver:
     case fault_kind::cut:
+    case fault_kind::freeze_all:
+    case fault_kind::cut_control:
       CHECK(fault.lasts >= 100ms);
       CHECK(fault.lasts <= 4s);
+      break;
+    case fault_kind::cut_data:
+      CHECK(fault.lasts >= 100ms);
+      CHECK(fault.lasts <= 6s);
       break;
     case fault_kind::kill_node:
     case fault_kind::fill_disk:

@@ -84,6 +84,8 @@ class campaign {
  private:
   void look() {
     run_.look();
+    if (cut_data_)
+      endanger_all(report_.faults[*cut_data_]);
     if (run_.step() == step_ && run_.generation() == generation_)
       return;
     auto now = clock::now();
@@ -318,18 +320,28 @@ class campaign {
     return true;
   }
 
-  /// Who is on which side of the cut when the run decides between them is not known here: anybody may be given up.
+  void endanger_all(injected_fault& fault) {
+    for (const auto& worker : run_.workers())
+      if (std::ranges::find(fault.endangered, number(worker.pid)) == fault.endangered.end())
+        fault.endangered.push_back(number(worker.pid));
+  }
+
+  /// Who is on which side of the cut when the run decides between them is not known here: anybody may be given up, also
+  /// who is started meanwhile.
   bool cut_data() {
     for (std::size_t node = 0; node < run_.nodes(); ++node)
       if (!run_.node_is_sound(node))
         return false;
     if (run_.nodes() < 2 || run_.sound_workers().empty())
       return false;
-    for (const auto& worker : run_.workers())
-      current_.endangered.push_back(number(worker.pid));
+    endanger_all(current_);
     const auto node = next_.draw % run_.nodes();
     run_.cut_data(node);
-    undo_later([this, node] { run_.mend_data(node); });
+    cut_data_ = report_.faults.size();
+    undo_later([this, node] {
+      run_.mend_data(node);
+      cut_data_.reset();
+    });
     say_fault(fmt::format("node {}", node + 1));
     return true;
   }
@@ -424,6 +436,8 @@ class campaign {
   std::uint64_t generation_ = 0;
   std::uint64_t step_at_last_fault_ = 0;
   std::vector<pending_undo> undos_;
+  /// The index of the fault that has cut the data network; empty if that carries.
+  std::optional<std::size_t> cut_data_;
   std::size_t given_up_ = 0;
   int given_up_in_a_row_ = 0;
   bool disk_full_ = false;

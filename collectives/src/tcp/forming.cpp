@@ -107,9 +107,13 @@ class former {
     return lane == 0 ? result_[peer].messages : result_[peer].words;
   }
 
-  [[nodiscard]] bool is_complete() {
+  [[nodiscard]] bool is_missing(std::uint32_t peer) const {
+    return members_[peer] && !(result_[peer].messages && result_[peer].words);
+  }
+
+  [[nodiscard]] bool is_complete() const {
     for (std::uint32_t peer = 0; peer < members_.size(); ++peer)
-      if (members_[peer] && !(result_[peer].messages && result_[peer].words))
+      if (is_missing(peer))
         return false;
     return true;
   }
@@ -130,16 +134,16 @@ class former {
         heard_[peer] = now;
   }
 
-  [[nodiscard]] bool is_silent(std::uint32_t peer, clock::time_point now) const {
-    return options_.answer_deadline && now - heard_[peer] >= *options_.answer_deadline;
+  /// For the time that a member has to answer, or a part of it: 2 for half.
+  [[nodiscard]] bool is_silent(std::uint32_t peer, clock::time_point now, int part = 1) const {
+    return options_.answer_deadline && now - heard_[peer] >= *options_.answer_deadline / part;
   }
 
   /// A member that was faster has given up, perhaps because of the same cut.
   void report_silent(clock::time_point now) {
     std::vector<rank_id> silent;
     for (std::uint32_t peer = 0; peer < members_.size(); ++peer)
-      if (members_[peer] && !result_[peer].messages && !result_[peer].words && options_.answer_deadline &&
-          now - heard_[peer] >= *options_.answer_deadline / 2)
+      if (is_missing(peer) && is_silent(peer, now, 2))
         silent.emplace_back(peer);
     if (options_.report_unreachable && !silent.empty())
       options_.report_unreachable(silent);
@@ -153,7 +157,7 @@ class former {
     if (options_.answer_deadline && now - std::exchange(looked_at_, now) > *options_.answer_deadline / 2)
       std::ranges::fill(heard_, now);
     for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
-      if (!members_[peer] || (result_[peer].messages && result_[peer].words))
+      if (!is_missing(peer))
         continue;
       const auto is_late = now >= ends_at_ || is_silent(peer, now);
       if (is_late)

@@ -55,6 +55,15 @@ struct divided_run {
     here = std::make_unique<scene>(std::move(options), skipped);
   }
 
+  /// False, and says so, where no network namespaces can be made.
+  [[nodiscard]] bool is_possible() const {
+    if (here->has_links())
+      return true;
+    REQUIRE_FALSE(skipped.empty());
+    std::printf("SKIP: %s\n", skipped.front().c_str());
+    return false;
+  }
+
   void await(const std::string& what, const std::function<bool()>& condition) {
     const auto end = std::chrono::steady_clock::now() + patience;
     while (!condition()) {
@@ -73,6 +82,14 @@ struct divided_run {
     return result;
   }
 
+  /// Returns the workers of the second node.
+  std::set<pid_t> await_training() {
+    await("the first steps", [this] { return here->step() > 100; });
+    auto result = workers_of(1);
+    REQUIRE(result.size() == 2);
+    return result;
+  }
+
   /// The newest committed checkpoint.
   serialization::manifest newest_checkpoint() {
     const auto all = value_or_throw(serialization::list_checkpoints(here->run_directory() / "checkpoints"));
@@ -85,16 +102,11 @@ struct divided_run {
 
 TEST_CASE("after a network partition the driver's side continues, and results of the other side do not count") {
   divided_run run;
-  if (!run.here->has_links()) {
-    REQUIRE_FALSE(run.skipped.empty());
-    std::printf("SKIP: %s\n", run.skipped.front().c_str());
+  if (!run.is_possible())
     return;
-  }
   auto& here = *run.here;
-  run.await("the first steps", [&] { return here.step() > 100; });
+  const auto far_side = run.await_training();
   const auto before = here.generation();
-  const auto far_side = run.workers_of(1);
-  REQUIRE(far_side.size() == 2);
   here.cut(1);
   run.await("a generation without the far side", [&] { return here.generation() > before; });
   const auto divided = here.step();
@@ -137,15 +149,11 @@ TEST_CASE("after a network partition the driver's side continues, and results of
 
 TEST_CASE("when the hosts of workers do not reach each other one side goes on, and the other is replaced") {
   divided_run run;
-  if (!run.here->has_links()) {
-    std::printf("SKIP: %s\n", run.skipped.front().c_str());
+  if (!run.is_possible())
     return;
-  }
   auto& here = *run.here;
-  run.await("the first steps", [&] { return here.step() > 100; });
+  const auto far_side = run.await_training();
   const auto before = here.generation();
-  const auto far_side = run.workers_of(1);
-  REQUIRE(far_side.size() == 2);
   here.cut_data(1);
   run.await("a generation on one side", [&] { return here.generation() > before; });
   const auto divided = here.step();

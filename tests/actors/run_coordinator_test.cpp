@@ -63,7 +63,7 @@ std::vector<std::string> kinds(const run_actions& actions) {
   static const char* names[] = {"begin",   "begin joiner", "accept",      "accept joiner", "refuse",  "refuse one",
                                 "command", "stage",        "end staging", "skip loop",     "abort",   "abort group",
                                 "hold",    "form",         "start",       "fence",         "give up", "avoid node",
-                                "restart", "release one",  "release",     "warn",          "conclude"};
+                                "restart", "release one",  "release",     "warn",          "save",    "conclude"};
   static_assert(std::size(names) == std::variant_size_v<decltype(run_action::what)>);
   std::vector<std::string> result;
   for (const auto& each : actions) {
@@ -664,7 +664,12 @@ TEST_CASE("workers that do not join in time are named") {
 TEST_CASE("nobody is waited for beyond the grace period") {
   auto failed = failing();
   CHECK(failed.in_grace());
-  CHECK(conclusion(failed.on_grace_timeout()) == conclude{run_status::failed, user_bug});
+  // It may be in a long step, with the state.
+  for (auto now = run_coordinator::time{}; now <= run_coordinator::time{10s}; now += 200ms)
+    CHECK(failed.on_tick(now).empty());
+  CHECK(failed.on_tick(run_coordinator::time{11s}).empty());
+  CHECK(failed.on_tick(run_coordinator::time{12s}).empty());
+  CHECK(conclusion(failed.on_tick(run_coordinator::time{15s})) == conclude{run_status::failed, user_bug});
   check_that_nothing_acts(failed);
   auto released = releasing(2);
   CHECK(conclusion(released.on_grace_timeout()).status == run_status::completed);

@@ -701,6 +701,27 @@ TEST_CASE_FIXTURE(trainer_fixture, "an exception that comes again on the same st
   CHECK(result.restarts == 0);
 }
 
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "the state of a run that fails is saved while somebody has it, and the next run has it") {
+  open(part::waits_for_others);
+  cast(1, part::throws);
+  config.scaling.num_workers = 3;
+  config.failure.max_failures = 0;
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::user_error);
+  CHECK(result.failures.size() == 3);
+  CHECK(result.latest_checkpoint == (root() / "checkpoints" / "step-00000003").string());
+  CHECK(result.checkpoints.taken == 1);
+  auto stored = serialization::checkpoint::open(result.latest_checkpoint);
+  REQUIRE(stored);
+  CHECK(stored->verify());
+  CHECK(is_said("saves the state of step 3 before the run ends"));
+  for (std::uint32_t worker = 0; worker < 3; ++worker)
+    cast(worker, part::trains);
+  CHECK(fit().resumed_from_step == 3);
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "when nobody is left the run starts again from its latest checkpoint") {
   open(part::trains);
   config.scaling.num_workers = 1;

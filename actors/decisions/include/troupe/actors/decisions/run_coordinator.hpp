@@ -3,6 +3,7 @@
 #include <troupe/actors/decisions/failure_budget.hpp>
 #include <troupe/actors/decisions/failure_log.hpp>
 #include <troupe/actors/decisions/host_comparison.hpp>
+#include <troupe/actors/decisions/last_copy.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
@@ -35,10 +36,11 @@ namespace run_phase {
 /// The attempt says what.
 struct running {};
 
-/// A failure ends the run, once all workers have reported or ended.
+/// A failure ends the run, once the state is saved and all workers have finished or ended.
 struct failing {
   /// The index of the first failure that ends it.
   std::size_t first_failure = 0;
+  last_copy copy;
   /// The error that all workers were answered with: those that fail with it only repeat it.
   std::optional<errc> answered;
 };
@@ -130,10 +132,10 @@ class run_coordinator {
 
   /// Not all workers have joined within the limit.
   [[nodiscard]] run_actions on_start_timeout();
-  /// The survivors of a failure, or released workers, took longer than the grace period.
+  /// Released workers took longer than the grace period.
   [[nodiscard]] run_actions on_grace_timeout();
-  /// To be called several times a second: joiners that come about the same time are let in together, and one that
-  /// does not join in time is given up.
+  /// To be called several times a second: joiners that come about the same time are let in together, one that does not
+  /// join in time is given up, and what is left of a failing run has its time.
   [[nodiscard]] run_actions on_tick(time now);
   /// There have been too few workers for too long.
   [[nodiscard]] run_actions on_hold_timeout();
@@ -229,6 +231,7 @@ class run_coordinator {
   run_actions fail_run(failure_record what, const std::string& why, std::optional<std::size_t> earlier_cause = {});
   run_actions release();
   run_actions conclude_failure(const std::string& why);
+  run_actions go_on_failing(run_actions actions);
   run_actions conclude_end(const std::string& why);
   run_actions conclude_run(run_status status, error reason, std::string why);
 

@@ -677,6 +677,27 @@ TEST_CASE("nobody is waited for beyond the grace period") {
   CHECK(starting(1).on_grace_timeout().empty());
 }
 
+TEST_CASE("a stop says for whom it waits, and ends at once when it is asked for again") {
+  const auto name = [](std::uint32_t node) { return "host-" + std::to_string(node); };
+  const auto silent_at = run_coordinator::time{100s};
+  auto run = training(4);
+  std::ignore = run.on_nodes_silent({{0, "no beats"}, {1, "no beats"}}, silent_at);
+  CHECK(run.stop_waits_for(silent_at, name).empty());
+  CHECK(kinds(run.on_stop({false})) == list{"command"});
+  CHECK(run.stop_waits_for(silent_at + 12s, name) == "node host-0, silent for 12 s; node host-1, silent for 12 s");
+  std::ignore = run.on_node_answers(0, silent_at + 13s);
+  CHECK(run.stop_waits_for(silent_at + 14s, name) == "node host-1, silent for 14 s");
+  CHECK(conclusion(run.on_stop({true})).status == run_status::stopped);
+  CHECK(run.stop_waits_for(silent_at + 15s, name).empty());
+}
+
+TEST_CASE("a stop names workers that do not run") {
+  auto run = training(1);
+  std::ignore = run.on_workers_silent(0, {{{0}, "its process is stopped"}}, run_coordinator::time{5s});
+  std::ignore = run.on_stop({false});
+  CHECK(run.stop_waits_for(run_coordinator::time{8s}, {}) == "worker 0 (rank 0), silent for 3 s");
+}
+
 TEST_CASE("replicas that differ at the end fail the run, whoever tells first and whatever the difference is") {
   auto same = finished_by(0);
   auto other_state = finished_by(1);

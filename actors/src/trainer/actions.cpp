@@ -289,6 +289,11 @@ void trainer_state::carry_out(const warn&, const std::string& why) {
 }
 
 void trainer_state::carry_out(const conclude& x, const std::string&) {
+  if (x.status == run_status::stopped && coordinator_->state_sha256().empty()) {
+    const auto& saved = record_.result().latest_checkpoint;
+    notify(true, saved.empty() ? "stopped without a checkpoint: the same run begins anew when it is started again"
+                               : "stopped: the same run goes on from " + saved + " when it is started again");
+  }
   conclude_run(x.status, x.reason);
 }
 

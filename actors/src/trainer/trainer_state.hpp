@@ -155,6 +155,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   // trainer.cpp
   caf::result<run_result> fit();
   void stop(const stop_request& request);
+  void tell_whom_a_stop_waits_for();
   caf::result<void> resize(const resize_request& request);
   caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
   /// Whoever asked gets what the coordinator only warns of as an error, too.

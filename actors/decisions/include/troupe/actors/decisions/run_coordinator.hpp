@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -175,6 +176,13 @@ class run_coordinator {
   [[nodiscard]] bool held() const noexcept { return is<run_phase::running>() && attempt_.is_held(); }
   /// Whether nodes or workers are silent, and the run waits for them.
   [[nodiscard]] bool awaits_answers() const noexcept { return !silent_.empty(); }
+  /// For whom a stop that was asked for waits, because they do not answer: for people; empty if for nobody.
+  [[nodiscard]] std::string stop_waits_for(time now,
+                                           const std::function<std::string(std::uint32_t)>& name_of_node) const {
+    return goes_on() && attempt_.course().asked == run_course::request::stop
+               ? silent_.describe_silence(attempt_.workers(), now, name_of_node)
+               : std::string{};
+  }
   /// Which workers have not reported yet, for people; empty unless a generation is to be formed.
   [[nodiscard]] std::string awaited_reports() const {
     return goes_on() && attempt_.is_regrouping() ? attempt_.workers().awaited_reports() : std::string{};

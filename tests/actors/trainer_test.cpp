@@ -855,6 +855,30 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its
   CHECK(result.workers[2].node == "10.0.0.0:4000");
 }
 
+TEST_CASE_FIXTURE(trainer_fixture, "a node on which workers keep dying gets no more while another has room") {
+  open(part::until_stopped);
+  for (std::uint32_t worker = 1; worker < 4; ++worker)
+    nodes[1]->cast({worker}, part::dies);
+  config.scaling.placement = placement_strategy::spread;
+  auto expected_node = std::string{"10.0.0.0:4000"};
+  SUBCASE("free CPUs") {}
+  SUBCASE("no free CPUs") {
+    capacity = {1, 0};
+    expected_node = "10.0.0.1:4000";
+  }
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(is_said("3 workers in a row have died on node 10.0.0.1:4000: for 5 s it gets no others"));
+    CHECK(is_formed(2, 7));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.size() == 3);
+  REQUIRE(result.workers.size() == 5);
+  for (std::size_t worker = 1; worker < 4; ++worker)
+    CHECK(result.workers[worker].node == "10.0.0.1:4000");
+  CHECK(result.workers[4].node == expected_node);
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the state is waited for, and they go on") {
   open(part::until_stopped);
   config.scaling.placement = placement_strategy::strict_pack;

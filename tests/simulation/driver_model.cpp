@@ -862,10 +862,12 @@ void driver_model::act(const run_actions& actions) {
     return carry_out(actions);
   if (world_.defect() == mutation::keeps_its_journal_afterwards) {
     carry_out(actions);
-    gate_.add({}, coordinator_.state_to_keep());
+    gate_.add({}, coordinator_.change_since(gate_.latest()));
     return write_journal();
   }
-  gate_.add(actions, coordinator_.state_to_keep());
+  gate_.add(actions, coordinator_.change_since(gate_.latest()));
+  if (gate_.latest() != coordinator_.state_to_keep())
+    world_.violate("a change is not kept");
   write_journal();
   carry_out_what_is_kept();
 }

@@ -148,6 +148,7 @@ void trainer_state::take_over() {
   phase_ = trainer_phase::running{{}};
   // Later workers are told what the earlier ones began with.
   state_.step = state.began_at;
+  record_.go_on_from(std::move(found.journal.history));
   record_.begin_from(state.began_at, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics);
   record_.skip_workers(worker_id{found.journal.next_worker});
   for (const auto& all : {places, others})
@@ -222,6 +223,7 @@ run_journal trainer_state::journal_of(control_state state) const {
     result.nodes.push_back({nodes_->roster()[i].address, nodes_->roster()[i].offer});
   result.next_worker = record_.next_worker().value + spare_worker_ids;
   result.state = std::move(state);
+  result.history = record_.history(coordinator_->failures());
   return result;
 }
 

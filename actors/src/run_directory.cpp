@@ -35,7 +35,7 @@ expected<int> lock_directory(const fs::path& root) {
   if (fd < 0) {
     auto reason = system_error("cannot write to the run's directory " + root.string());
     reason.code = errc::io_error;
-    reason.message += "; choose another storage path, or make capacity and rights there";
+    reason.message += "; choose another storage path, or free space there and make it writable";
     return fail(std::move(reason));
   }
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -47,7 +47,7 @@ expected<int> lock_directory(const fs::path& root) {
   if (::ftruncate(fd, 0) != 0 || ::write(fd, pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
     auto reason = system_error("cannot write to " + path.string());
     ::close(fd);
-    reason.message += "; make capacity there, or choose another storage path";
+    reason.message += "; free space there, or choose another storage path";
     return fail(std::move(reason));
   }
   return fd;
@@ -125,7 +125,7 @@ expected<run_directory> run_directory::open(const run_config& config) {
                     "'auto'");
   if (auto made = serialization::create_directories_durably(result.root_ / "checkpoints"); !made)
     return fail(errc::io_error,
-                made.error().message + "; choose another storage path, or make capacity and rights there");
+                made.error().message + "; choose another storage path, or free space there and make it writable");
   TROUPE_TRY(serialization::create_directories_durably(result.root_ / "logs"));
   TROUPE_TRY(auto lock, lock_directory(result.root_));
   result.lock_ = lock;

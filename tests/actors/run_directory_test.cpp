@@ -188,7 +188,7 @@ TEST_CASE("a full storage path is refused with what to do, and losing lines to i
   REQUIRE_FALSE(again);
   CHECK(again.error().code == errc::io_error);
   CHECK(says(again.error(), "No space left on device"));
-  CHECK(says(again.error(), "make capacity"));
+  CHECK(says(again.error(), "free space"));
 }
 
 TEST_CASE("rewinding that fails can be tried again, and loses nothing") {

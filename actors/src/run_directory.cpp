@@ -119,10 +119,9 @@ expected<run_directory> run_directory::open(const run_config& config) {
   auto code = std::error_code{};
   // A directory in which nothing has begun, as a refused attempt leaves it, holds no run.
   if (config.resume == resume_mode::never && fs::exists(result.root_ / "run.json", code))
-    return fail(errc::already_exists,
-                "run directory " + result.root_.string() +
-                    " exists and resume is 'never': choose another name, remove it, or resume with "
-                    "'auto'");
+    return fail(errc::already_exists, fmt::format("run directory {} exists and run.resume is never: choose another "
+                                                  "name, remove it, or set run.resume to automatic (--resume auto)",
+                                                  result.root_.string()));
   if (auto made = serialization::create_directories_durably(result.root_ / "checkpoints"); !made)
     return fail(errc::io_error,
                 made.error().message + "; choose another storage path, or free space there and make it writable");

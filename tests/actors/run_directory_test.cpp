@@ -118,7 +118,7 @@ TEST_CASE("resume 'never' refuses a directory in which a run has begun, and take
   auto again = run_directory::open(config_in(scratch.path(), resume_mode::never));
   REQUIRE_FALSE(again);
   CHECK(again.error().code == errc::already_exists);
-  CHECK(says(again.error(), "resume is 'never'"));
+  CHECK(says(again.error(), "run.resume is never"));
 }
 
 TEST_CASE("a moved directory stays locked until its last owner goes") {

@@ -357,7 +357,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a new run begins with the state of another, 
   CHECK_FALSE(begun.resume.restore_step);
 }
 
-TEST_CASE_FIXTURE(trainer_fixture, "resume 'must' fails without a checkpoint") {
+TEST_CASE_FIXTURE(trainer_fixture, "resume 'required' fails without a checkpoint") {
   open(part::trains);
   config.run.resume = resume_mode::required;
   auto result = fit();

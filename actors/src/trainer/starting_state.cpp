@@ -37,8 +37,9 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
     return fail(latest.error().code,
                 latest.error().message + "; remove the damaged checkpoints to begin anew, or choose another run name");
   if (config.run.resume == resume_mode::required)
-    return fail(errc::not_found, "resume is 'must', but " + directory.checkpoints().string() +
-                                     " holds no checkpoint: check name and storage path, or use resume 'auto'");
+    return fail(errc::not_found, "run.resume is required, but " + directory.checkpoints().string() +
+                                     " holds no checkpoint: check name and storage path, or set it to automatic "
+                                     "(--resume auto)");
   if (config.load_checkpoint.empty())
     return result;
   TROUPE_TRY(auto other, serialization::checkpoint::open(config.load_checkpoint));

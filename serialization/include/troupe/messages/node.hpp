@@ -66,7 +66,8 @@ struct open_run {
   std::string build_id;
   /// 64 hexadecimal digits; workers prove that they know it.
   std::string secret;
-  /// A worker that is silent for this long is examined, and killed unless it only waits for a processor.
+  /// A worker without a heartbeat for this long is sampled and, unless it only waits for a processor, reported as silent
+  /// in `node_beat`. The driver decides whether to kill it.
   std::uint64_t heartbeat_timeout_ms = 0;
   /// How long the workers live on when the connection to the driver is lost. 0: they end at once.
   std::uint64_t driver_grace_ms = 0;

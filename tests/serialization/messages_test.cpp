@@ -184,7 +184,9 @@ TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 4") {
     if (!good || bytes != stored[name])
       FAIL_CHECK(name,
                  " is no longer what version 4 says on the wire: a field or type id was added, removed or moved. ",
-                 "Processes of other builds would misread it: make it a new message with a new type id");
+                 "Processes of other builds would misread it: increase `protocol_version`, rename messages-v4 and "
+                 "store this line in it:\n",
+                 name, " ", bytes);
     CHECK(good);
     stored.erase(name);
   });

@@ -8,7 +8,9 @@
 #include <type_traits>
 
 /// What one rank shows to the others on its host: the start of its generation's file. Only this rank writes it. The
-/// others map it read-only, so no rank, dead, revived or broken, can write to another rank's memory.
+/// others map it read-only, so no rank, dead, revived or broken, can write to another rank's memory. Exception: with
+/// `shm_options::results_for_devices` the file is not sealed against writing, because drivers pin only memory that
+/// could be written. Peers map it read-only then, too, except for the results.
 namespace troupe::collectives::shm {
 
 inline constexpr std::uint64_t magic = 0x3150555254ull;

@@ -26,6 +26,8 @@ namespace troupe::actors {
 ///       ledger.jsonl    which process computed which shards (only with keep_ledger)
 ///       checkpoints/    step-00000100/ ...
 ///       logs/           worker-0.log ...
+///       .journal-0, .journal-1  what another driver needs to take the run over, with its secret; mode 0600
+///       .lock           held by the driver, with its process id
 class run_directory {
  public:
   /// Makes the directory, or takes over an existing one, and locks it. Fails with `errc::already_exists` (resume =

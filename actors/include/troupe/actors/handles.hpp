@@ -19,7 +19,8 @@ bool inspect(Inspector& f, drain_request& x) {
   return f.object(x).fields(f.field("grace_ms", x.grace_ms));
 }
 
-/// One worker, in its process. Owned by its node, which starts and watches the process; commanded by the trainer.
+/// One worker, in its process, with which it ends. Its node starts and watches the process; the trainer commands the
+/// worker.
 using worker_actor = caf::typed_actor<
     // Enters the training function on a thread of its own. Answers at once; the end comes as `worker_finished`. Not
     // idempotent.
@@ -35,8 +36,8 @@ using worker_actor = caf::typed_actor<
 
 /// What nodes and workers tell the driver of a run. Implemented by the trainer.
 using run_control = caf::typed_actor<
-    // A worker has joined, or has another handle for the driver. Fails with `errc::stale_generation` for a worker that
-    // is none of this run. Idempotent.
+    // A worker has joined, or has another handle for the driver. Fails with `errc::stale_generation` for a worker of
+    // another run. Idempotent.
     caf::result<void>(worker_ready, worker_actor),
     // Answers once all workers have sent theirs. Fails with `errc::mismatch`, naming the differences. Idempotent.
     caf::result<plan_accepted>(run_plan),
@@ -54,7 +55,7 @@ using run_control = caf::typed_actor<
     caf::result<void>(worker_ended),
     // Lines that a worker wrote; from its node.
     caf::result<void>(worker_output),
-    // A node lives, and what its workers do. Pushed.
+    // A node's heartbeat, with those of its workers. Never answered.
     caf::result<void>(node_beat),
     // A node is going away. Idempotent.
     caf::result<void>(node_leaving),
@@ -82,7 +83,7 @@ using collectives_actor = caf::typed_actor<
 /// Commits the checkpoints of a run, and decides which stay. Ends with the run, before its directory is given up; runs
 /// on a thread of its own.
 using checkpoint_store = caf::typed_actor<
-    // What all manifests say alike. To be sent before the first part. Idempotent.
+    // What all manifests of the run have in common. To be sent before the first part. Idempotent.
     caf::result<void>(checkpoint_metadata),
     // Begins a generation: what older ones have not completed fails with `errc::stale_generation`, now and later.
     // Idempotent.
@@ -100,10 +101,10 @@ struct driver_handles {
   checkpoint_store store;
 };
 
-/// Has to know where the driver of its run is. In a worker's process.
+/// Follows the driver's handles. In a worker's process.
 using driver_follower = caf::typed_actor<
-    // The driver has these handles from now on; what it was asked for and has not answered is asked for again. From
-    // the node. Idempotent.
+    // The driver has these handles from now on: requests that it has not answered are repeated. From the node.
+    // Idempotent.
     caf::result<void>(run_control, collectives_actor, checkpoint_store)>;
 
 /// One host's representative: starts worker processes, watches them, and vouches for them. Owned by caf-node's main, or
@@ -115,20 +116,20 @@ using node_actor = caf::typed_actor<
     // behind `run_control`, after the run's grace period if the connection to it is lost. Fails with `errc::not_found`
     // or `errc::program_mismatch`. Idempotent for the same run.
     caf::result<run_opened>(open_run, run_control, collectives_actor, checkpoint_store),
-    // Another driver takes the run over, and is told what lives here. See `claim_run`.
+    // Another driver takes the run over. Answers with the processes that live here. See `claim_run`.
     caf::result<run_claimed>(claim_run),
-    // The driver is back, with these handles, which the run's workers are told. What it has
-    // missed is sent again. See `adopt_run`.
+    // The driver has reconnected. The node passes these handles to the run's workers and repeats what was not received.
+    // See `adopt_run`.
     caf::result<run_claimed>(adopt_run, run_control, collectives_actor, checkpoint_store),
     // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run
     // and `errc::already_exists` for a worker that was started before. Not idempotent.
     caf::result<workers_started>(start_workers),
-    // Kills one worker. Answers at once; `worker_ended` tells. Idempotent.
+    // Kills one worker. Answers at once; `worker_ended` reports the end. Idempotent.
     caf::result<void>(kill_worker),
-    // A worker lives. Pushed.
+    // A worker's heartbeat. Never answered.
     caf::result<void>(worker_beat),
-    // Tells the drivers of all runs that the node is going away, and answers when no worker is left; not later than the
-    // grace period, whose end nobody is spared. From its host program. Idempotent.
+    // Tells the drivers of all runs that the node is going away. Answers when no worker is left, at the latest shortly
+    // before the grace period ends, when the host program ends the rest. From its host program. Idempotent.
     caf::result<void>(drain_request),
     // Kills what is left of the run here. Answers when nothing is left. Idempotent.
     caf::result<void>(end_run),
@@ -154,9 +155,9 @@ using trainer_actor = caf::typed_actor<
     caf::result<void>(run_observer),
     // Asks for the end of the run. Answers at once; the end is the answer to `fit_request`. Idempotent.
     caf::result<void>(stop_request),
-    // Asks for a checkpoint after the current step. Answers at once; `checkpoint_saved` tells.
+    // Asks for a checkpoint after the current step. Answers at once; `checkpoint_saved` reports it.
     caf::result<void>(checkpoint_request),
-    // Asks for another number of workers. Answers at once; `generation_record` tells. Fails with
+    // Asks for another number of workers. Answers at once; `generation_record` reports the change. Fails with
     // `errc::invalid_argument` for none, or more than shards. Idempotent.
     caf::result<void>(resize_request),
     // Asks the run to hold after the current step. Answers at once. Idempotent.

@@ -65,8 +65,8 @@ struct checkpoint_entry {
                                                                 const manifest& content,
                                                                 file_system& files = local_files());
 
-/// The committed checkpoints, oldest step first; empty if the directory does not exist. Only looks at names, so a
-/// checkpoint may still be damaged.
+/// The committed checkpoints, oldest step first; empty if the directory does not exist. Looks at names only (the
+/// directory's, and that a manifest is there), so a checkpoint may still be damaged.
 [[nodiscard]] expected<std::vector<checkpoint_entry>>
 list_checkpoints(const std::filesystem::path& checkpoints_directory, file_system& files = local_files());
 

@@ -34,9 +34,9 @@ class run_record {
   /// holds it (empty if none does), and the metrics reported before it was taken.
   void begin_from(step_id step, std::string checkpoint, metric_map metrics);
 
-  /// The id of the next worker that is started.
   /// Ids below this one were given by another driver.
   void skip_workers(worker_id next);
+  /// The id of the next worker that is started.
   [[nodiscard]] worker_id next_worker() const { return worker_id{static_cast<std::uint32_t>(result_.workers.size())}; }
   void on_started(const worker_place& place, const std::string& host, const std::string& node);
   void on_joined(const worker_ready& message);

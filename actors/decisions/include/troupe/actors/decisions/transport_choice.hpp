@@ -16,7 +16,7 @@ namespace troupe::actors {
 /// What carries the gradients, and why.
 struct transport_choice {
   transport_kind transport = transport_kind::self;
-  /// For people: "shared memory: all 4 workers are on one node".
+  /// For people: "shared memory: 4 workers on 1 node".
   std::string reason;
 
   bool operator==(const transport_choice&) const = default;
@@ -37,7 +37,7 @@ enum class device_transport : std::uint8_t {
 
 struct device_transport_choice {
   device_transport transport = device_transport::self;
-  /// For people: "the host's memory: workers 0 and 1 share a GPU".
+  /// For people: "the host's memory: ranks 0 and 1 share a GPU".
   std::string reason;
 
   bool operator==(const device_transport_choice&) const = default;

@@ -24,7 +24,7 @@ struct manifest;
 
 namespace troupe {
 
-/// Where a state to begin with comes from: a checkpoint, wherever its files are.
+/// The checkpoint that a run begins with, local or streamed.
 class state_source {
  public:
   virtual ~state_source() = default;
@@ -43,10 +43,11 @@ class state_source {
 class tracked_state {
  public:
   /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns. If the
-  /// run goes on from a checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left as
-  /// it is. Names are unique. `shape` may be left out for a vector. Throws `exception`: `errc::invalid_argument` (name
-  /// taken, shape and size differ), `errc::damaged`. A tensor that the checkpoint does not have, or not so, is left as
-  /// it is, and told with all others by the first step, evaluation or checkpoint.
+  /// run resumes from a checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left
+  /// unchanged. Names are unique. `shape` may be omitted for a vector. Throws `exception`: `errc::invalid_argument`
+  /// (the name is taken, or shape and size differ), `errc::damaged`. If the checkpoint lacks the tensor, or has it with
+  /// another type or shape, the memory is left unchanged; the first step, evaluation or checkpoint then reports all
+  /// such tensors at once.
   template <std::ranges::contiguous_range Values>
   requires std::ranges::borrowed_range<Values>
   void track(std::string name, Values&& values, std::vector<std::uint64_t> shape = {}) {
@@ -62,9 +63,8 @@ class tracked_state {
   /// Tracks a tensor of any type. `size_bytes` is what the caller's memory has.
   void add(tensor_view tensor, std::size_t size_bytes);
 
-  /// Tracks a tensor whose bytes lie behind `memory`, on a GPU for example (see <troupe/tensor_memory.hpp>). The same
-  /// promises: restored when this returns, and left as it is otherwise. Throws `exception` as `track` does, and what
-  /// `memory` fails with.
+  /// Tracks a tensor that only `memory` can access, for example on a GPU (see <troupe/tensor_memory.hpp>). Restored
+  /// before this returns. Throws `exception` as the other `track` does, and with the errors of `memory`.
   void track(std::string name, dtype type, std::vector<std::uint64_t> shape, std::shared_ptr<tensor_memory> memory);
 
   /// Small values that are saved with the state and are part of its identity: an object. Restored before the training
@@ -72,11 +72,11 @@ class tracked_state {
   [[nodiscard]] nlohmann::json& values() noexcept { return values_; }
   [[nodiscard]] const nlohmann::json& values() const noexcept { return values_; }
 
-  /// `data` is null where the bytes lie behind a `tensor_memory`.
+  /// `data` is null for tensors that a `tensor_memory` accesses.
   [[nodiscard]] std::span<const tensor_view> tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::vector<tensor_spec> specs() const;
 
-  // -- the bytes, wherever they lie. Throw `exception` with what a `tensor_memory` fails with.
+  // -- the bytes, in any memory. Throw `exception` with the errors of a `tensor_memory`.
 
   /// Copies a range of tensor `index` to `target`.
   void copy_out(std::size_t index, std::uint64_t offset_bytes, std::span<std::byte> target) const;
@@ -85,10 +85,10 @@ class tracked_state {
   using byte_sink = std::function<void(std::span<const std::byte>)>;
   /// Hands a range of tensor `index` to `look`, in order: at once and in place where it can, else in pieces.
   void look_at(std::size_t index, std::uint64_t offset_bytes, std::uint64_t size_bytes, const byte_sink& look) const;
-  /// The memory of a range of tensor `index`, to be read or filled in place; empty where no pointer leads to it.
+  /// The memory of a range of tensor `index`, to be read or filled in place; empty if it is not host memory.
   [[nodiscard]] std::span<std::byte> in_place(std::size_t index, std::uint64_t offset_bytes,
                                               std::uint64_t size_bytes) const noexcept;
-  /// Some tensor's memory that is not in place; null if all are.
+  /// The memory of some tensor that is not in host memory; null if all are.
   [[nodiscard]] std::shared_ptr<tensor_memory> distant_memory() const noexcept;
 
   /// Begins with a checkpoint's state instead of what `track` finds. Called by the runtime before the training
@@ -125,14 +125,13 @@ class tracked_state {
   void check_new(const tensor_spec& spec, std::uint64_t size_bytes) const;
   [[nodiscard]] std::uint64_t digest_of(std::size_t index, std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
   void keep(tensor_view tensor, std::shared_ptr<tensor_memory> memory);
+  [[nodiscard]] std::optional<std::size_t> find_in_source(const std::string& name) const;
+  void check(bool is_complete) const;
 
   std::vector<tensor_view> tensors_;
   /// Of each tensor; null where it has `data`.
   std::vector<std::shared_ptr<tensor_memory>> memories_;
   nlohmann::json values_ = nlohmann::json::object();
-  [[nodiscard]] std::optional<std::size_t> find_in_source(const std::string& name) const;
-  void check(bool is_complete) const;
-
   std::shared_ptr<const state_source> source_;
   load_options options_;
   /// What the checkpoint lacks, and what it has of another type or shape.

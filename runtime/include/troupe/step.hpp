@@ -46,10 +46,10 @@ struct step_plan {
   std::uint64_t steps = 0;
   /// The length of the gradient, in f32 elements.
   std::uint64_t gradient_elements = 0;
-  /// Sums over samples that ride along with the gradient.
+  /// Sums over samples that are reduced with the gradient.
   std::vector<std::string> metrics = {"loss"};
-  /// A longer gradient is reduced in parts of about this size, from its end to its begin, each as soon as all workers
-  /// have said that it is complete (`shard::mark_ready`). Does not change the result.
+  /// Gradients longer than this are reduced in parts of about this size, last part first, each as soon as all workers
+  /// have marked it ready (`shard::mark_ready`). Does not change the result.
   std::uint64_t bucket_bytes = std::uint64_t{25} << 20;
 };
 
@@ -77,10 +77,10 @@ class basic_shard {
   /// Random numbers for this step and shard; `index` tells several streams apart.
   [[nodiscard]] random_stream random(std::uint32_t index = 0) const noexcept;
 
-  /// Says that `count` elements of this shard's gradient, from element `first`, are written to the end. On the worker's
-  /// last shard their reduction begins while the rest is computed, if they are the end of the gradient or what follows
-  /// them is complete: as a backward pass goes. Each element once; what is left out counts as complete at
-  /// `all_reduce`. On a GPU: written by what stands on the stream. Throws `exception` for elements that there are not.
+  /// Marks `count` gradient elements from `first` as final. On the worker's last shard, their reduction starts at once
+  /// if everything behind them is final too, as in a backward pass. Mark each element at most once; the rest is final
+  /// at `all_reduce`. On a GPU, work that is already on the stream counts as done. Throws `exception` for elements out
+  /// of range.
   void mark_ready(std::uint64_t first, std::uint64_t count);
 
  protected:
@@ -97,11 +97,11 @@ class basic_shard {
 /// One logical shard of one step, while its worker computes it.
 class shard : public basic_shard {
  public:
-  /// Where the gradient, summed over the shard's samples, is to be added. Zeros at first, on a 64-byte boundary. Valid
-  /// until the next shard is taken.
+  /// Add the gradient, summed over the shard's samples, here. Zeros at first, aligned to 64 bytes. Valid until the next
+  /// shard is taken.
   [[nodiscard]] std::span<float> gradient() const noexcept { return gradient_; }
 
-  /// Adds a gradient, summed over the shard's samples, that lies elsewhere. Throws `exception` for another length.
+  /// Adds a gradient, summed over the shard's samples, from other memory. Throws `exception` for another length.
   void contribute(std::span<const float> gradient);
 
   /// Adds to a metric's sum over samples. Throws `exception` for a name that the plan does not have.
@@ -117,12 +117,12 @@ class shard : public basic_shard {
 /// The same on a GPU.
 class device_shard : public basic_shard {
  public:
-  /// Where work on the context's stream adds the gradient, summed over the shard's samples. Zeros at first, on a
-  /// 256-byte boundary. Valid until the next shard is taken.
+  /// Work on the context's stream adds the gradient, summed over the shard's samples, here. Zeros at first, aligned to
+  /// 256 bytes. Valid until the next shard is taken.
   [[nodiscard]] device_span<float> gradient() const noexcept { return gradient_; }
 
-  /// Where work on the stream adds a metric's sum over samples: one element. Throws `exception` for a name that the
-  /// plan does not have.
+  /// Work on the stream adds a metric's sum over samples here: one element. Throws `exception` for a name that the plan
+  /// does not have.
   [[nodiscard]] device_span<double> metric(std::string_view name) const;
 
  private:
@@ -132,8 +132,8 @@ class device_shard : public basic_shard {
   device_span<double> metrics_;
 };
 
-/// The shards of a step that are this worker's now, one after the other; behind them, where the run verifies its
-/// determinism, one that is computed a second time.
+/// This worker's shards of a step, in order; then, with `run_config::verify_determinism`, possibly one that is computed
+/// a second time.
 template <class Shard>
 class basic_shard_list {
  public:
@@ -207,10 +207,10 @@ class step : public basic_step {
   [[nodiscard]] shard_list& shards() noexcept { return shards_; }
 
   /// The gradient's mean over the global batch: the same bits on every worker. Returns once every worker has it. Valid
-  /// until the body returns. To be called exactly once, after all shards. When the group loses a member, it returns
-  /// later, or leaves the body by an exception of no standard type, and the body is run again: do not keep what
-  /// `catch (...)` catches. Throws `exception`: `errc::user_error` when the body has written tracked state before, and
-  /// where the run cannot go on.
+  /// until the body returns. Call it exactly once, after all shards. If a member is lost, it may return late, or leave
+  /// the body with an exception of no standard type so that the body runs again: do not swallow that in `catch (...)`.
+  /// Throws `exception`: `errc::user_error` if the body has written tracked state before, and if the run cannot
+  /// continue.
   std::span<const float> all_reduce();
 
  private:
@@ -224,7 +224,7 @@ class device_step : public basic_step {
 
   [[nodiscard]] device_shard_list& shards() noexcept { return shards_; }
 
-  /// As `step::all_reduce`. The sums are reduced on the GPU, while the rest of the backward pass goes on.
+  /// As `step::all_reduce`. The GPU reduces parts that are ready while the backward pass continues.
   device_span<const float> all_reduce();
 
  private:

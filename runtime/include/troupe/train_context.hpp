@@ -56,13 +56,13 @@ class train_context {
   [[nodiscard]] std::uint32_t node_rank() const noexcept;
   /// Of the group of workers: grows with each change of members.
   [[nodiscard]] std::uint64_t generation() const noexcept;
-  /// Which start of the run this is, from 1: it begins again from a checkpoint when nobody is left.
+  /// How often the run has started, from 1: a run whose workers are all lost restarts from a checkpoint.
   [[nodiscard]] std::uint32_t attempt() const noexcept;
   /// Why the group was formed, for people; empty for the first.
   [[nodiscard]] const std::string& generation_reason() const noexcept;
-  /// Says that the training function gets on, where it computes or waits for long without a call that tells: it is not
-  /// taken for hung then (`failure_config::replace_after`). From any thread; in a call of this context, which is
-  /// watched by itself, it says nothing.
+  /// Tells the runtime that the training function makes progress. Call it during long work in your own code, or the
+  /// worker counts as hung (`failure_config::replace_after`). From any thread. No effect inside calls of this context,
+  /// which are watched anyway.
   void heartbeat() const noexcept;
   [[nodiscard]] const std::string& run_name() const noexcept;
   [[nodiscard]] const std::filesystem::path& run_directory() const noexcept;
@@ -77,25 +77,25 @@ class train_context {
   [[nodiscard]] const nlohmann::json& options() const noexcept;
   /// The trainer's number of steps; 0 when it is left to the training function.
   [[nodiscard]] std::uint64_t steps() const noexcept;
-  /// Whether the run is to end before its last step. `for_each_step` looks itself. From any thread.
+  /// Whether the run should stop before its last step. `for_each_step` checks this itself. From any thread.
   [[nodiscard]] bool stop_requested() const noexcept;
   /// The step that the restored state had; 0 for a fresh start.
   [[nodiscard]] std::uint64_t restored_step() const noexcept;
 
   [[nodiscard]] tracked_state& state() noexcept;
 
-  /// Says what tensors the gradient consists of, for messages (`run_config::verify_determinism`). `libtorch::replica`
-  /// does.
+  /// Names the tensors that the gradient consists of, for the error messages of `run_config::verify_determinism`.
+  /// `libtorch::replica` calls it.
   void name_gradient(std::vector<gradient_tensor> tensors);
 
-  // -- the GPU of a worker that has one (`scaling_config::use_gpu`). They throw `exception` where it has none, where
-  // the program was built without CUDA or there is no driver, and with what the driver fails with.
+  // -- the GPU of a worker that has one (`scaling_config::use_gpu`). These throw `exception` if it has none, the
+  // program was built without CUDA or there is no driver, and with the driver's errors.
 
   /// The first of the GPUs that this process sees. Opened by the first call.
   [[nodiscard]] const std::shared_ptr<collectives::device>& gpu();
 
-  /// The stream on which the training function works: what it writes there to contributions and tracked tensors is what
-  /// the runtime waits for, reduces, compares and saves. Work on other streams is to be joined to it by events.
+  /// The stream for all work on contributions and tracked tensors. The runtime waits for this stream only: join other
+  /// streams to it with events.
   [[nodiscard]] const collectives::device_stream& gpu_stream();
 
   /// Tracks memory of the GPU, as `tracked_state::track` does host memory: restored when this returns, copied through
@@ -107,23 +107,22 @@ class train_context {
     track_on_gpu(std::move(name), dtype_of<T>, std::move(shape), values.template as<std::byte>());
   }
 
-  /// Random numbers for what is drawn once, the same on every rank.
+  /// Random numbers for what the run draws once, the same on every rank.
   [[nodiscard]] random_stream random(std::string_view name) const noexcept;
 
-  /// Runs `body` for every step that is still to be done, takes checkpoints between steps, and returns after the last,
-  /// or when a stop was requested: loops after that one do no step. Throws `exception` when the run cannot go on, and
-  /// whatever `body` throws.
+  /// Runs `body` for every remaining step and takes checkpoints between steps. Returns after the last step or a stop;
+  /// after a stop, later loops do nothing. Throws `exception` if the run cannot continue, and whatever `body` throws.
   void for_each_step(const step_plan& plan, const std::function<void(step&)>& body);
   void for_each_step(const device_plan& plan, const std::function<void(device_step&)>& body);
 
-  /// Evaluates `samples` samples, split over the workers: `function` adds to `sums` what the samples of `indices` give.
-  /// Returns the sums over all samples, the same bits on every number of workers. Every rank calls it.
+  /// Evaluates `samples` samples, split over the workers: `function` adds the results of the samples at `indices` to
+  /// `sums`. Returns the sums over all samples, the same bits on every number of workers. Every rank calls it.
   [[nodiscard]] std::vector<double>
   evaluate(std::uint64_t samples, std::size_t number_of_sums,
            const std::function<void(std::span<const std::uint64_t> indices, std::span<double> sums)>& function);
 
-  // -- a custom loop: for code that has its own loop. Sums over ranks are outside the promise of equal bits. All
-  // throw `exception`. -----
+  // -- a custom loop: for code that has its own loop. Sums over ranks are outside the promise of equal bits. All throw
+  // `exception`.
 
   template <class T>
   void all_reduce(std::span<T> data, reduction op = reduction::sum) {
@@ -140,7 +139,8 @@ class train_context {
     all_gather(std::as_bytes(input), std::as_writable_bytes(output));
   }
 
-  /// Both have one block for each rank: my block r of `input` becomes r's block `rank()` of `output`.
+  /// `input` and `output` have one block per rank: block r of this rank's `input` becomes block `rank()` of r's
+  /// `output`.
   template <class T>
   void all_to_all(std::span<const T> input, std::span<T> output) {
     all_to_all(std::as_bytes(input), std::as_writable_bytes(output));
@@ -153,10 +153,10 @@ class train_context {
 
   void barrier();
 
-  /// Reports metrics of this rank. Each call is a step of a custom loop. With a checkpoint, every rank calls it; it
-  /// returns once the tracked state is copied. As many as `checkpoint_config::max_in_flight` are then on their way, and
-  /// another is left out. The checkpoint of step `steps()`, and any after a stop was asked for, is always taken and
-  /// waited for; what is in flight is durable when the training function has returned.
+  /// Reports metrics of this rank; each call counts as a step. With a checkpoint every rank must call it: it returns
+  /// once the tracked state is copied, and skips the checkpoint if `checkpoint_config::max_in_flight` are being
+  /// written. The checkpoint of step `steps()`, and one after a stop request, is always taken and waited for. The run
+  /// waits for those in flight after the training function has returned.
   void report(metric_map values, save_checkpoint checkpoint = save_checkpoint::no);
 
  private:

@@ -29,13 +29,13 @@ struct function {
   std::vector<std::shared_ptr<framework>> frameworks;
 };
 
-/// To be called first in a `main` of one's own: a worker process trains in here and never returns. Returns at once
-/// otherwise.
+/// Call this first in your own `main`. In a worker process it trains and never returns; in any other it returns at
+/// once.
 void run_if_worker(const std::vector<function>& functions);
 
-/// Another program, whose processes are a driver's workers: its `main` begins with `app` or `run_if_worker`, and the
-/// functions. `path` is the same on all hosts; a relative one lies beside the driver's program. A run that goes on
-/// wants the same program of its workers, and no more of the driver.
+/// Another program whose processes are the workers. Its `main` starts with `app` or `run_if_worker`. `path` is the same
+/// on all hosts; a relative path is relative to the directory of the driver's program. A run can resume only with the
+/// same worker program; the driver may have changed.
 struct worker_program {
   std::filesystem::path path;
 };
@@ -47,16 +47,15 @@ class app {
   /// Throws `exception` for two functions of one name, and for a body or a framework that is null.
   app(int argc, char** argv, std::vector<function> functions);
 
-  /// A driver whose workers are processes of another program, so that it need not load the libraries that training
-  /// functions use. Which functions there are is found out by the workers. Throws `exception` where its own path cannot
-  /// be told.
+  /// A driver whose workers run another program, so that it need not load their libraries. Only the workers know the
+  /// functions. Throws `exception` if the path of the driver's program cannot be determined.
   app(int argc, char** argv, const worker_program& workers);
 
   [[nodiscard]] const std::vector<function>& functions() const noexcept { return functions_; }
   /// The function of a name that comes from a command line or a file. Throws `exception` for a name that no function
   /// has. With a `worker_program` every name gives a function, without a body: only the workers know theirs.
   [[nodiscard]] function find_function(const std::string& name) const;
-  /// Of the workers; empty: this program.
+  /// The workers' program; empty for this one.
   [[nodiscard]] const std::filesystem::path& worker_path() const noexcept { return worker_path_; }
   [[nodiscard]] int argc() const noexcept { return argc_; }
   [[nodiscard]] char** argv() const noexcept { return argv_; }

@@ -7,14 +7,13 @@ namespace troupe {
 
 class train_context;
 
-/// The one interface for frameworks: what a library needs to have done in each worker process around a training
-/// function, such as fixing its number of threads, seeding its generators, opening a device. A function names its
+/// Prepares a library in each worker process around a training function: threads, seeds, devices. A function names its
 /// frameworks:
 ///
 ///     auto train = troupe::function{"train", body, {std::make_shared<my_framework>()}};
 ///
-/// The object is made in every process of the program, as the list of functions is. Whatever a member throws ends the
-/// worker, or the run, as an exception of the training function would; the text should say what to do.
+/// The object is made in every process of the program, as the list of functions is. An exception of a member is treated
+/// as one of the training function; its text should say what to do.
 class framework {
  public:
   framework() = default;

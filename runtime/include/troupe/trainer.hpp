@@ -11,16 +11,16 @@
 
 namespace troupe {
 
-/// What to call while a run goes on, one at a time, from a thread of the trainer's. Empty ones are skipped, where
-/// nothing else is said.
+/// Called while a run is in progress, one at a time, on a thread of the trainer. Empty callbacks are skipped unless
+/// noted.
 struct run_callbacks {
   std::function<void(const run_started&)> started;
   std::function<void(const run_progress&)> progress;
   std::function<void(const checkpoint_saved&)> saved;
   std::function<void(const checkpoint_skipped&)> skipped;
-  /// Also said by a notice.
+  /// A notice reports it, too.
   std::function<void(const checkpoint_failed&)> failed;
-  /// Another group of workers goes on: members were lost, came or went.
+  /// A new group of workers continues: members were lost, left or joined.
   std::function<void(const generation_record&)> regrouped;
   /// When empty, warnings go to standard error with "warning: " in front.
   std::function<void(const run_notice&)> notice;
@@ -28,8 +28,8 @@ struct run_callbacks {
   std::function<void(std::uint32_t rank, const std::string& line)> output;
 };
 
-/// A run and its owner: the handle of programs that are no actor systems themselves. (Those spawn a trainer actor: see
-/// <troupe/actor_system.hpp>.)
+/// Runs training and returns its result. For programs without an actor system of their own; others spawn a trainer
+/// actor (<troupe/actor_system.hpp>).
 class trainer {
  public:
   /// `train` is one of the app's functions. Throws `exception` for another.
@@ -40,11 +40,11 @@ class trainer {
 
   void set_callbacks(run_callbacks callbacks);
 
-  /// Begins with the state in a checkpoint of any run, unless this run has one of its own to resume. Its tensors must
-  /// be those that the training function tracks, but for what `options` allow.
+  /// Starts from a checkpoint of any run, unless this run can resume from its own. The tensors must match those that
+  /// the training function tracks, except as `options` allow.
   void load_checkpoint(std::filesystem::path checkpoint, load_options options = {});
 
-  /// Trains, and returns when nothing of the run is left. While it runs, SIGINT and SIGTERM ask for a stop: the first
+  /// Trains, and returns when no process of the run is left. Meanwhile SIGINT and SIGTERM request a stop: the first
   /// finishes the step and takes a checkpoint, the second stops at once. Can be called again for another attempt.
   [[nodiscard]] run_result fit();
 
@@ -52,20 +52,20 @@ class trainer {
   /// that was stopped as asked: `run_result::status` tells them apart.
   run_result fit_or_throw();
 
-  /// Asks for the end of the run. From any thread; nothing happens while no `fit` is under way.
+  /// Requests a stop, as the first SIGINT does. From any thread; no effect outside `fit`.
   void stop();
 
-  /// Asks for a checkpoint after the current step. From any thread.
+  /// Requests a checkpoint after the current step. From any thread.
   void save_checkpoint();
 
-  /// Asks for another number of workers, from 1 to the number of shards. From any thread.
+  /// Requests another number of workers, from 1 to the number of shards. From any thread.
   void resize(std::uint32_t workers);
 
-  /// Has the run hold after the current step, until `resume`. From any thread.
+  /// Pauses the run after the current step, until `resume`. From any thread.
   void pause();
   void resume();
 
-  /// What the program's `main` is to return: the result's exit code, or 128 + the signal that stopped the run.
+  /// What the program's `main` should return: the result's exit code, or 128 + the signal that stopped the run.
   [[nodiscard]] int exit_code() const noexcept;
 
  private:

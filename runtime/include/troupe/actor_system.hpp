@@ -4,8 +4,7 @@
 #include <troupe/app.hpp>
 #include <troupe/config.hpp>
 
-#include <caf/actor_system.hpp>
-#include <caf/actor_system_config.hpp>
+#include <caf/fwd.hpp>
 
 #include <filesystem>
 #include <functional>
@@ -28,12 +27,12 @@ namespace troupe {
 void init_meta_objects();
 
 /// Gives an actor system what Troupe's connections need, before it is made: CAF's I/O module, and the keys for
-/// `cluster`. Leaves everything else as the host has it. Fails with `errc::not_authenticated` or `errc::not_found`.
+/// `cluster`. Changes nothing else. Fails with `errc::not_authenticated` or `errc::not_found`.
 [[nodiscard]] expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster);
 
-/// Spawns a trainer in a prepared system. The program gives `train` to `run_if_worker`, too. What workers write goes to
-/// `show_output`, or to standard error. They are processes of the program at `worker_path`, or of this one where that
-/// is empty. Throws `exception` where the program cannot be opened.
+/// Spawns a trainer in a prepared system. Give `train` to `run_if_worker`, too. The workers' output goes to
+/// `show_output`, or to standard error. The workers run the program at `worker_path`, or this one if that is empty.
+/// Throws `exception` if the program cannot be opened.
 [[nodiscard]] actors::trainer_actor
 spawn_trainer(caf::actor_system& system, const function& train, trainer_config config,
               std::function<void(rank_id, const std::string& line)> show_output = {},

@@ -77,14 +77,15 @@ constexpr auto only_report = hang_settings{30s, 0s};
 
 } // namespace
 
-TEST_CASE("who stands in user code while others wait for it is at fault, and they are not") {
+TEST_CASE("a rank that stalls in user code while others wait for it is at fault, and they are not") {
   auto ranks = group{{collective, collective, user_code, collective}, only_report};
   CHECK(ranks.pass(29s).empty());
   auto found = ranks.pass(1s);
   REQUIRE(found.size() == 1);
-  CHECK(found[0] == hang_finding{action::report, worker_id{3},
-                                 "worker 3 (rank 2) has stood in user code for 30 s, after step 17; ranks 0, 1 "
-                                 "and 3 wait for it"});
+  CHECK(found[0] ==
+        hang_finding{action::report, worker_id{3},
+                     "worker 3 (rank 2) has made no progress in user code for 30 s, after step 17; ranks 0, 1 "
+                     "and 3 wait for it"});
 }
 
 TEST_CASE("who waits at a checkpoint or for the driver is not at fault either") {
@@ -92,11 +93,12 @@ TEST_CASE("who waits at a checkpoint or for the driver is not at fault either") 
   auto found = ranks.pass(30s);
   REQUIRE(found.size() == 1);
   CHECK(found[0].at_fault == worker_id{2});
-  CHECK(found[0].reason == "worker 2 (rank 1) has stood in user code for 30 s, after step 17; ranks 0 and 2 wait for "
-                           "it; it is replaced after 600 s, unless it calls heartbeat()");
+  CHECK(found[0].reason ==
+        "worker 2 (rank 1) has made no progress in user code for 30 s, after step 17; ranks 0 and 2 wait for "
+        "it; it is replaced after 600 s, unless it calls heartbeat()");
 }
 
-TEST_CASE("a hang is told again at doubled intervals") {
+TEST_CASE("a hang is reported again at doubled intervals") {
   auto ranks = group{{user_code, collective}, only_report};
   CHECK(ranks.pass(30s).size() == 1);
   CHECK(ranks.pass(29s).empty());
@@ -116,7 +118,7 @@ TEST_CASE("who moves begins again") {
   CHECK(found[0].at_fault == worker_id{2});
 }
 
-TEST_CASE("who says that it is alive is never taken for hung, nor are those who wait for it") {
+TEST_CASE("a rank that calls heartbeat() never counts as hung, nor do those that wait for it") {
   auto ranks = group{{user_code, collective}};
   for (int i = 0; i < 60; ++i) {
     CHECK(ranks.pass(29s).empty());
@@ -130,7 +132,7 @@ TEST_CASE("who is at fault is replaced at the deadline, once") {
   auto found = ranks.pass(1s);
   REQUIRE(found.size() == 1);
   CHECK(found[0] == hang_finding{action::replace, worker_id{1},
-                                 "worker 1 (rank 0) has stood in user code for 100 s, after step 17; rank 1 "
+                                 "worker 1 (rank 0) has made no progress in user code for 100 s, after step 17; rank 1 "
                                  "waits for it; it is replaced"});
   for (const auto& x : ranks.pass(1000s))
     CHECK(x.what == action::report);
@@ -155,8 +157,9 @@ TEST_CASE("a single rank that computes for long is named, and replaced at the de
   auto ranks = group{{user_code}, {30s, 100s}};
   auto found = ranks.pass(99s);
   REQUIRE(found.size() == 2);
-  CHECK(found[0].reason == "worker 1 (rank 0) has stood in user code for 30 s, after step 17; it is replaced after "
-                           "100 s, unless it calls heartbeat()");
+  CHECK(found[0].reason ==
+        "worker 1 (rank 0) has made no progress in user code for 30 s, after step 17; it is replaced after "
+        "100 s, unless it calls heartbeat()");
   CHECK(found[1].what == action::report);
   found = ranks.pass(1s);
   REQUIRE(found.size() == 1);
@@ -174,7 +177,8 @@ TEST_CASE("several in user code are each at fault from when they came there") {
   found = ranks.pass(11s);
   REQUIRE(found.size() == 1);
   CHECK(found[0].at_fault == worker_id{2});
-  CHECK(found[0].reason == "worker 2 (rank 1) has stood in user code for 30 s, after step 17; rank 2 waits for it");
+  CHECK(found[0].reason ==
+        "worker 2 (rank 1) has made no progress in user code for 30 s, after step 17; rank 2 waits for it");
 }
 
 TEST_CASE("when all wait and nobody is in user code, nobody is at fault") {
@@ -184,9 +188,8 @@ TEST_CASE("when all wait and nobody is in user code, nobody is at fault") {
   REQUIRE(found.size() == 1);
   CHECK(found[0] ==
         hang_finding{action::report, std::nullopt,
-                     "no rank has moved for 30 s: ranks 0 and 2 stand in a collective operation; rank 1 stands at "
-                     "a checkpoint; rank 3 stands waiting for the driver; none stands in user code, so none can "
-                     "be told to be at fault"});
+                     "no rank has made progress for 30 s: ranks 0 and 2 are in a collective operation; rank 1 is at "
+                     "a checkpoint; rank 3 is waiting for the driver; none is in user code, so none is to blame"});
   CHECK(ranks.pass(29s).empty());
   found = ranks.pass(1s);
   REQUIRE(found.size() == 1);
@@ -202,7 +205,7 @@ TEST_CASE("where all wait for each other in a collective operation, the group is
   REQUIRE(found.size() == 1);
   CHECK(found[0].what == action::regroup);
   CHECK_FALSE(found[0].at_fault);
-  CHECK(found[0].reason.starts_with("no rank has moved for 100 s: rank 0 stands in a collective operation"));
+  CHECK(found[0].reason.starts_with("no rank has made progress for 100 s: rank 0 is in a collective operation"));
   for (const auto& each : ranks.pass(300s))
     CHECK(each.what == action::report);
   ranks.move(1, collective);
@@ -211,7 +214,7 @@ TEST_CASE("where all wait for each other in a collective operation, the group is
   CHECK(found.back().what == action::regroup);
 }
 
-TEST_CASE("where one computes, stands at a checkpoint, or nobody needs another, the group stays") {
+TEST_CASE("if one computes, waits at a checkpoint, or nobody needs another, the group stays") {
   for (const auto& others : {std::vector{user_code, collective}, {checkpoint, collective}, {control, control}}) {
     auto ranks = group{others, {30s, 0s, 60s}};
     for (const auto& each : ranks.pass(200s))

@@ -1253,24 +1253,24 @@ TEST_CASE("attempts that end for want of memory before anything is done end the 
 
 TEST_CASE("a group of which no rank moves is formed anew, and ends the run if it stands there again") {
   auto group = in_loop(2);
-  const auto stands = group.on_group_hang("no rank has moved for 300 s");
+  const auto stands = group.on_group_hang("no rank has made progress for 300 s");
   REQUIRE(find<abort_generation>(stands));
   REQUIRE(group.failures().size() == 1);
   CHECK(group.failures()[0].reason.code == errc::timed_out);
   // While they report there is nothing to be done.
-  CHECK(group.on_group_hang("no rank has moved for 600 s").empty());
+  CHECK(group.on_group_hang("no rank has made progress for 600 s").empty());
   static_cast<void>(group.on_report(in_step(0, 3)));
   REQUIRE(find<form_generation>(group.on_report(in_step(1, 3))));
   group.on_applied({0}, {4});
-  CHECK(find<abort_generation>(group.on_group_hang("no rank has moved for 300 s")));
+  CHECK(find<abort_generation>(group.on_group_hang("no rank has made progress for 300 s")));
   static_cast<void>(group.on_report(in_step(0, 4, 2)));
   REQUIRE(find<form_generation>(group.on_report(in_step(1, 4, 2))));
-  const auto again = group.on_group_hang("no rank has moved for 300 s");
+  const auto again = group.on_group_hang("no rank has made progress for 300 s");
   CHECK(find<abort_all>(again));
   CHECK(says(again[0].why, "as in the generation before"));
   auto config = settings_for(2, 2);
   config.failure.max_failures = 0;
-  CHECK(find<abort_all>(in_loop(config).on_group_hang("no rank has moved for 300 s")));
+  CHECK(find<abort_all>(in_loop(config).on_group_hang("no rank has made progress for 300 s")));
 }
 
 TEST_CASE("a joiner that says that it is alive may take its time before its first loop") {

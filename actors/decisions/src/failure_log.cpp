@@ -77,7 +77,7 @@ std::optional<std::size_t> repeated_failures::note_own_failure(step_id step, std
 }
 
 bool repeated_failures::note_hang(step_id furthest) {
-  return std::exchange(stood_after_, furthest) == furthest;
+  return std::exchange(hung_after_, furthest) == furthest;
 }
 
 bool repeated_failures::note_late_start() {

@@ -51,11 +51,11 @@ std::string_view name_place(activity_kind x) {
 void hang_watch::observe(activity_observation beat, clock::time_point now) {
   auto [i, is_new] = ranks_.try_emplace(beat.worker);
   auto& x = i->second;
-  auto stands = !is_new && x.last.progress == beat.progress && x.last.activity == beat.activity;
-  if (stands)
-    x.stood += std::clamp<clock::duration>(now - x.heard, clock::duration::zero(), longest_gap);
+  const auto is_stalled = !is_new && x.last.progress == beat.progress && x.last.activity == beat.activity;
+  if (is_stalled)
+    x.stalled_for += std::clamp<clock::duration>(now - x.heard, clock::duration::zero(), longest_gap);
   else
-    x = rank_state{.last = {}, .heard = now, .stood = {}, .report_at = settings_.report_after, .replaced = false};
+    x = rank_state{.last = {}, .heard = now, .stalled_for = {}, .report_at = settings_.report_after, .replaced = false};
   x.heard = std::max(x.heard, now);
   x.last = std::move(beat);
 }
@@ -79,35 +79,36 @@ std::vector<hang_finding> hang_watch::check() {
 std::optional<hang_finding> hang_watch::check_one(rank_state& x) const {
   if (x.last.activity != activity_kind::user_code)
     return std::nullopt;
-  auto replace = settings_.replace_after.count() > 0 && x.stood >= settings_.replace_after && !x.replaced;
-  if (!replace && x.stood < x.report_at)
+  auto replace = settings_.replace_after.count() > 0 && x.stalled_for >= settings_.replace_after && !x.replaced;
+  if (!replace && x.stalled_for < x.report_at)
     return std::nullopt;
-  x.report_at = 2 * x.stood;
+  x.report_at = 2 * x.stalled_for;
   x.replaced |= replace;
   using action = hang_finding::action;
   return hang_finding{replace ? action::replace : action::report, x.last.worker, describe(x, replace)};
 }
 
 std::optional<hang_finding> hang_watch::check_all() {
-  auto stood = clock::duration::max();
+  auto stalled_for = clock::duration::max();
   for (const auto& [worker, x] : ranks_)
-    stood = std::min(stood, x.last.activity == activity_kind::user_code ? clock::duration::zero() : x.stood);
-  if (ranks_.empty() || stood < std::min<clock::duration>(settings_.report_after, regroup_after())) {
+    stalled_for =
+        std::min(stalled_for, x.last.activity == activity_kind::user_code ? clock::duration::zero() : x.stalled_for);
+  if (ranks_.empty() || stalled_for < std::min<clock::duration>(settings_.report_after, regroup_after())) {
     report_all_at_ = settings_.report_after;
     regroup_asked_ = false;
     return std::nullopt;
   }
-  auto stands_in = [this](activity_kind kind) {
+  auto anyone_in = [this](activity_kind kind) {
     return std::ranges::any_of(ranks_, [kind](const auto& x) { return x.second.last.activity == kind; });
   };
-  auto regroup = stood >= regroup_after() && !regroup_asked_ && stands_in(activity_kind::collective) &&
-                 !stands_in(activity_kind::checkpoint);
-  if (!regroup && stood < report_all_at_)
+  auto regroup = stalled_for >= regroup_after() && !regroup_asked_ && anyone_in(activity_kind::collective) &&
+                 !anyone_in(activity_kind::checkpoint);
+  if (!regroup && stalled_for < report_all_at_)
     return std::nullopt;
-  report_all_at_ = 2 * stood;
+  report_all_at_ = 2 * stalled_for;
   regroup_asked_ = regroup_asked_ || regroup;
   using action = hang_finding::action;
-  return hang_finding{regroup ? action::regroup : action::report, std::nullopt, describe_all(stood)};
+  return hang_finding{regroup ? action::regroup : action::report, std::nullopt, describe_all(stalled_for)};
 }
 
 clock::duration hang_watch::regroup_after() const {
@@ -116,14 +117,14 @@ clock::duration hang_watch::regroup_after() const {
 
 std::string hang_watch::describe(const rank_state& culprit, bool replaced) const {
   const auto& last = culprit.last;
-  auto result = fmt::format("worker {} (rank {}) has stood in user code for {}", last.worker, last.rank,
-                            in_seconds(culprit.stood));
+  auto result = fmt::format("worker {} (rank {}) has made no progress in user code for {}", last.worker, last.rank,
+                            in_seconds(culprit.stalled_for));
   if (!last.place.empty())
     result += ", " + last.place;
   std::vector<std::uint32_t> waiting;
   for (const auto& [worker, x] : ranks_)
     // A rank that has moved since the beat before does not wait for long.
-    if (x.last.activity != activity_kind::user_code && x.stood.count() > 0)
+    if (x.last.activity != activity_kind::user_code && x.stalled_for.count() > 0)
       waiting.push_back(x.last.rank.value);
   if (!waiting.empty())
     result += fmt::format("; {} {} for it", name_ranks(waiting), waiting.size() == 1 ? "waits" : "wait");
@@ -135,8 +136,8 @@ std::string hang_watch::describe(const rank_state& culprit, bool replaced) const
   return result;
 }
 
-std::string hang_watch::describe_all(clock::duration stood) const {
-  auto result = "no rank has moved for " + in_seconds(stood);
+std::string hang_watch::describe_all(clock::duration stalled_for) const {
+  auto result = "no rank has made progress for " + in_seconds(stalled_for);
   auto separator = ": ";
   for (auto kind : {activity_kind::collective, activity_kind::checkpoint, activity_kind::control}) {
     std::vector<std::uint32_t> here;
@@ -146,9 +147,9 @@ std::string hang_watch::describe_all(clock::duration stood) const {
     if (here.empty())
       continue;
     result += fmt::format("{}{} {} {}", std::exchange(separator, "; "), name_ranks(here),
-                          here.size() == 1 ? "stands" : "stand", name_place(kind));
+                          here.size() == 1 ? "is" : "are", name_place(kind));
   }
-  return result + "; none stands in user code, so none can be told to be at fault";
+  return result + "; none is in user code, so none is to blame";
 }
 
 } // namespace troupe::actors

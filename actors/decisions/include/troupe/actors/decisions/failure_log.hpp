@@ -58,8 +58,8 @@ class repeated_failures {
   /// failure after that step, if there was one before.
   [[nodiscard]] std::optional<std::size_t> note_own_failure(step_id step, std::size_t index);
 
-  /// No rank moves, and `furthest` is the last step that any of them applied. Returns whether they stood there the last
-  /// time, too.
+  /// No rank makes progress, and `furthest` is the last step that any of them applied. Returns whether the last hang
+  /// was after the same step.
   [[nodiscard]] bool note_hang(step_id furthest);
 
   /// Not all workers of an attempt joined in time. Returns whether that happened since training last began.
@@ -75,7 +75,7 @@ class repeated_failures {
 
  private:
   std::map<step_id, std::size_t> failed_after_;
-  std::optional<step_id> stood_after_;
+  std::optional<step_id> hung_after_;
   std::uint32_t late_starts_ = 0;
   std::uint32_t fruitless_attempts_ = 0;
   std::uint32_t spent_ = 0;

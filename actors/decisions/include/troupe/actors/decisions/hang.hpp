@@ -51,22 +51,22 @@ struct hang_finding {
   action what = action::report;
   /// Nothing if all ranks wait.
   std::optional<worker_id> at_fault;
-  /// "worker 3 (rank 2) has stood in user code for 31 s, after step 17; ranks 0, 1 and 3 wait for it".
+  /// "worker 3 (rank 2) has made no progress in user code for 31 s, after step 17; ranks 0, 1 and 3 wait for it".
   std::string reason;
 
   bool operator==(const hang_finding&) const = default;
 };
 
-/// Watches ranks whose processes answer, and finds those whose training threads do nothing.
+/// Watches ranks whose processes answer, and finds those whose training threads make no progress.
 ///
-/// A rank that stands in user code is at fault. All other ranks that stand still wait for others: in a collective
-/// operation, at a checkpoint, or for the driver's actors. If all ranks stand still and none in user code, nobody can
-/// be told to be at fault: that is reported. If some of them stand in a collective operation and none at a checkpoint,
-/// which has deadlines of its own, the group is also to be formed anew.
+/// A rank that makes no progress in user code is at fault; the others wait for it: in a collective operation, at a
+/// checkpoint, or for the driver's actors. If no rank makes progress and none is in user code, nobody is to blame: that
+/// is reported, and if some wait in a collective operation and none at a checkpoint, which has deadlines of its own,
+/// the group is re-formed.
 ///
-/// A hang is as long as it was watched: at most two seconds of a gap between two beats count, so that the workers are
-/// not blamed for the time in which the driver was stopped or cut off. A run that waits on purpose, for nodes or
-/// because it is paused, must not be checked.
+/// Only observed time counts: at most two seconds between two heartbeats, so that the workers are not blamed for the
+/// time in which the driver was stopped or cut off. A run that waits on purpose, for nodes or because it is paused,
+/// must not be checked.
 class hang_watch {
  public:
   using clock = std::chrono::steady_clock;
@@ -89,8 +89,8 @@ class hang_watch {
   struct rank_state {
     activity_observation last;
     clock::time_point heard;
-    /// How long it has stood still so far, and when that is reported next.
-    clock::duration stood{};
+    /// How long it has made no progress, and when that is reported next.
+    clock::duration stalled_for{};
     clock::duration report_at{};
     bool replaced = false;
   };
@@ -99,7 +99,7 @@ class hang_watch {
   [[nodiscard]] std::optional<hang_finding> check_all();
   [[nodiscard]] clock::duration regroup_after() const;
   [[nodiscard]] std::string describe(const rank_state& culprit, bool replaced) const;
-  [[nodiscard]] std::string describe_all(clock::duration stood) const;
+  [[nodiscard]] std::string describe_all(clock::duration stalled_for) const;
 
   hang_settings settings_;
   std::map<worker_id, rank_state> ranks_;

@@ -25,7 +25,7 @@ monitor watching_two() {
   return result;
 }
 
-/// Asks every 100 ms from after `from` until `to`; who was told as silent, by all of these together.
+/// Asks every 100 ms from after `from` until `to`; all that are reported as silent meanwhile.
 silences ask(monitor& watch, monitor::clock::duration from, monitor::clock::duration to) {
   silences result;
   for (auto t = from + 100ms; t <= to; t += 100ms)
@@ -36,7 +36,7 @@ silences ask(monitor& watch, monitor::clock::duration from, monitor::clock::dura
 
 } // namespace
 
-TEST_CASE("who was silent for longer than the timeout is told, once") {
+TEST_CASE("a peer that was silent for longer than the timeout is reported, once") {
   auto watch = watching_two();
   CHECK(ask(watch, 0ms, 1000ms).empty());
   watch.heard(2, start + 1000ms);
@@ -46,7 +46,7 @@ TEST_CASE("who was silent for longer than the timeout is told, once") {
   CHECK(watch.silent(start + 2501ms) == silences{{2, 1501ms}});
 }
 
-TEST_CASE("who is heard again may fall silent again") {
+TEST_CASE("a peer that is heard again may fall silent again") {
   auto watch = watching_two();
   watch.remove(2);
   CHECK(ask(watch, 0ms, 1600ms) == silences{{1, 1600ms}});
@@ -55,7 +55,7 @@ TEST_CASE("who is heard again may fall silent again") {
   CHECK(watch.silent(start + 3101ms) == silences{{1, 1501ms}});
 }
 
-TEST_CASE("who was spared is told again, with all its silence") {
+TEST_CASE("a peer that was spared is reported again, with all its silence") {
   auto watch = watching_two();
   watch.remove(2);
   CHECK(ask(watch, 0ms, 1600ms) == silences{{1, 1600ms}});
@@ -75,7 +75,7 @@ TEST_CASE("a first look is due after half the timeout, once for each silence") {
   CHECK(watch.overdue(start + 1600ms) == silences{{1, 800ms}});
 }
 
-TEST_CASE("a watcher that comes late fences nobody and starts all windows again") {
+TEST_CASE("a watcher that comes late reports nobody and restarts all windows") {
   auto watch = watching_two();
   CHECK(ask(watch, 0ms, 1000ms).empty());
   CHECK(watch.overdue(start + 1000ms).size() == 2);
@@ -99,7 +99,7 @@ TEST_CASE("late is more than half the timeout, not less") {
   CHECK(watch.silent(start + 2250ms).empty());
 }
 
-TEST_CASE("the first question comes from nowhere and fences nobody") {
+TEST_CASE("the first question counts as late and reports nobody") {
   auto watch = monitor{timeout};
   watch.add(1, start);
   CHECK(watch.silent(start + 60s).empty());
@@ -107,7 +107,7 @@ TEST_CASE("the first question comes from nowhere and fences nobody") {
   CHECK(watch.silent(start + 61501ms).size() == 1);
 }
 
-TEST_CASE("beats of those who are not watched say nothing") {
+TEST_CASE("heartbeats of peers that are not watched have no effect") {
   auto watch = watching_two();
   watch.remove(1);
   watch.heard(1, start + 100ms);
@@ -116,7 +116,7 @@ TEST_CASE("beats of those who are not watched say nothing") {
   CHECK(ask(watch, 0ms, 1600ms) == silences{{2, 1600ms}});
 }
 
-TEST_CASE("who is added later has a whole window") {
+TEST_CASE("a peer that is added later has a whole window") {
   auto watch = watching_two();
   CHECK(ask(watch, 0ms, 1400ms).empty());
   watch.add(1, start + 1400ms);
@@ -125,7 +125,7 @@ TEST_CASE("who is added later has a whole window") {
   CHECK(watch.silent(start + 2901ms) == silences{{1, 1501ms}});
 }
 
-TEST_CASE("a beat read late does not take back a later one") {
+TEST_CASE("a heartbeat read late does not take back a later one") {
   auto watch = watching_two();
   watch.remove(2);
   CHECK(ask(watch, 0ms, 700ms).empty());
@@ -135,18 +135,18 @@ TEST_CASE("a beat read late does not take back a later one") {
   CHECK(watch.silent(start + 2201ms) == silences{{1, 1501ms}});
 }
 
-TEST_CASE("who may be silent, too, but has not been told so, is quiet") {
+TEST_CASE("a peer that may be silent, too, and is not reported yet, is quiet") {
   auto watch = watching_two();
   watch.heard(2, start + 500ms);
   CHECK_FALSE(watch.anyone_quiet(start + 750ms));
   REQUIRE(ask(watch, 0ms, 1600ms) == silences{{1, 1600ms}});
-  // 1 was told; 2 is overdue.
+  // 1 is reported; 2 is overdue.
   CHECK(watch.anyone_quiet(start + 1600ms));
   watch.heard(2, start + 1600ms);
   CHECK_FALSE(watch.anyone_quiet(start + 1600ms));
 }
 
-TEST_CASE("a beat says whether its sender was told as silent") {
+TEST_CASE("a heartbeat tells whether its sender was reported as silent") {
   auto watch = watching_two();
   CHECK_FALSE(watch.heard(1, start + 100ms));
   REQUIRE(ask(watch, 0ms, 1700ms).size() == 2);

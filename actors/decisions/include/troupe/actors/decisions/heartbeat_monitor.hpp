@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <utility>
@@ -9,12 +10,12 @@
 
 namespace troupe::actors {
 
-/// Tells who of those that should send beats has been silent for too long: a node watches its workers with it, the
-/// driver its nodes. `Key` is ordered and names one of them. Time comes in as an argument.
+/// Reports which peers have sent no heartbeat for too long: a node watches its workers with it, the driver its nodes.
+/// `Key` is ordered and names a peer. Time comes in as an argument.
 ///
-/// The owner asks at a regular interval, a small part of the timeout. Whoever asks late (after more than half the
-/// timeout) did not get to run itself, and beats may lie unread in its mailbox: all windows start again, and nobody is
-/// fenced for what the watcher has missed. The first question counts as late.
+/// The owner asks at a regular interval, a small part of the timeout. If it asks late (after more than half the
+/// timeout), it did not run itself, and heartbeats may lie unread in its mailbox: all windows restart, so that peers
+/// are not blamed for the watcher's own pause. The first question counts as late.
 template <class Key>
 class heartbeat_monitor {
  public:
@@ -34,60 +35,63 @@ class heartbeat_monitor {
 
   void remove(const Key& key) { peers_.erase(key); }
 
-  /// Takes in a beat; one of somebody who is not watched (any more) says nothing. Returns whether it was told to be
-  /// silent before.
+  /// Takes in a heartbeat; that of a peer which is not watched has no effect. Returns whether the peer had been
+  /// reported as silent.
   bool heard(const Key& key, clock::time_point now) {
     auto i = peers_.find(key);
-    return i != peers_.end() && std::exchange(i->second, peer{std::max(i->second.heard, now)}).told_silent;
+    return i != peers_.end() &&
+           std::exchange(i->second, peer{std::max(i->second.heard, now)}).last_report == report::silent;
   }
 
-  /// Who has been silent for longer than the timeout; to be asked at every interval. Each is told once, until it is
-  /// heard again or spared.
+  /// The peers that have been silent for longer than the timeout; to be asked at every interval. Each is reported once,
+  /// until it is heard again or spared.
   [[nodiscard]] std::vector<silence> silent(clock::time_point now) {
     auto late = !asked_ || now - *asked_ > timeout_ / 2;
     asked_ = now;
     if (late)
-      start_windows_again(now);
-    return take(now, timeout_, &peer::told_silent);
+      restart_windows(now);
+    return take(now, timeout_, report::silent);
   }
 
-  /// Who has been silent for longer than half the timeout: time for a first look, to compare a later one with. To be
-  /// asked after `silent`; each is told once, until it is heard again or all windows start again.
-  [[nodiscard]] std::vector<silence> overdue(clock::time_point now) {
-    return take(now, timeout_ / 2, &peer::told_overdue);
-  }
+  /// The peers that have been silent for longer than half the timeout: time for a first sample, to compare a later one
+  /// with. To be asked after `silent`; each is reported once, until it is heard again or all windows restart.
+  [[nodiscard]] std::vector<silence> overdue(clock::time_point now) { return take(now, timeout_ / 2, report::overdue); }
 
-  /// Whether somebody has been silent for longer than half the timeout who was not told as silent.
+  /// Whether a peer has been silent for longer than half the timeout and is not reported as silent.
   [[nodiscard]] bool anyone_quiet(clock::time_point now) const {
-    return std::ranges::any_of(
-        peers_, [&](const auto& x) { return !x.second.told_silent && now - x.second.heard > timeout_ / 2; });
+    return std::ranges::any_of(peers_, [&](const auto& x) {
+      return x.second.last_report != report::silent && now - x.second.heard > timeout_ / 2;
+    });
   }
 
-  /// Lets somebody who was told as silent live for now: it is told again at the next interval, with a longer silence.
+  /// Withdraws a report of silence: the peer is reported again at the next interval, with a longer silence.
   void spare(const Key& key) {
     if (auto i = peers_.find(key); i != peers_.end())
-      i->second.told_silent = false;
+      i->second.last_report = std::min(i->second.last_report, report::overdue);
   }
 
  private:
+  /// What was reported of a peer since it was heard. In this order: a peer that is silent is overdue, too.
+  enum class report : std::uint8_t { nothing, overdue, silent };
+
   struct peer {
     clock::time_point heard;
-    bool told_overdue = false;
-    bool told_silent = false;
+    report last_report = report::nothing;
   };
 
-  void start_windows_again(clock::time_point now) {
+  void restart_windows(clock::time_point now) {
     for (auto& [key, x] : peers_) {
       x.heard = std::max(x.heard, now);
-      x.told_overdue = false;
+      if (x.last_report == report::overdue)
+        x.last_report = report::nothing;
     }
   }
 
-  std::vector<silence> take(clock::time_point now, clock::duration limit, bool peer::*told) {
+  std::vector<silence> take(clock::time_point now, clock::duration limit, report what) {
     std::vector<silence> result;
     for (auto& [key, x] : peers_)
-      if (now - x.heard > limit && !(x.*told)) {
-        x.*told = true;
+      if (now - x.heard > limit && x.last_report < what) {
+        x.last_report = what;
         result.push_back({key, now - x.heard});
       }
     return result;

@@ -21,8 +21,8 @@ struct checkpoint_boundary {
   bool owed = false;
   /// All report from here to form the next generation.
   bool regroups = false;
-  /// Whether `in_flight` and `owed` are those of this generation's barrier: who was told by others that the step counts
-  /// did not leave it together with them.
+  /// Whether `in_flight` and `owed` come from a barrier of this generation. A member that learned from the others that
+  /// the step counts did not see that barrier's words.
   bool agreed = true;
   /// The most that any rank still writes, or waits for.
   std::uint64_t in_flight = 0;
@@ -42,7 +42,7 @@ enum class checkpoint_decision : std::uint8_t {
   take_and_wait,
   /// At the next boundary where that is possible.
   postpone,
-  /// As many as may be are in flight: this one is left out, and counted.
+  /// The limit in flight is reached: skip this one, and count it.
   skip,
 };
 

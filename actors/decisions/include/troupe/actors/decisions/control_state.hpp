@@ -30,8 +30,8 @@ struct formed_member {
 
 TROUPE_INSPECT(formed_member, place, came_after, loop)
 
-/// What has been decided of a run and outlives its driver: it is in the run's journal before anything comes of it. A
-/// coordinator that begins with it goes on where the one before ended; what has happened since, the workers say.
+/// What the next driver has to know of a run. Written to the run's journal before any of it takes effect. A new
+/// coordinator continues from it; the workers report what has happened since.
 struct control_state {
   std::uint32_t attempt = 1;
   /// The generation that was formed last, or may have been.

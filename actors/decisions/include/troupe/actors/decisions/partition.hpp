@@ -16,10 +16,10 @@ struct member_reach {
   std::vector<rank_id> unreachable;
 };
 
-/// The nodes to go on without because the data network is cut between them and others: as many members with the state
-/// as possible stay, then as many others; of equal sides the one with the lower rank. A cut between two nodes counts if
-/// a member of each has reported one of the other: who is only starved or frozen gets answers itself. `members` are by
-/// rank. Empty where nothing is cut. Pure.
+/// The nodes to leave out because the data network is cut. Keeps as many members with the state as possible, then as
+/// many members as possible; of equal sides the one with the lowest rank. A cut between two nodes counts only if a
+/// member of each has reported one of the other: a starved or frozen member still receives answers. `members` are by
+/// rank. Empty if nothing is cut. Pure.
 [[nodiscard]] std::vector<std::uint32_t> choose_nodes_cut_off(std::span<const member_reach> members);
 
 } // namespace troupe::actors

@@ -17,7 +17,8 @@ namespace troupe::actors {
 class silent_peers {
  public:
   struct settings {
-    /// What silenced several of them may let them answer one after the other: after an answer, the others have so long.
+    /// After one answers, the others get this long to answer too: whatever silenced them may end for one after the
+    /// other.
     std::chrono::milliseconds heartbeat_timeout;
     /// How long they are waited for.
     std::chrono::milliseconds unreachable_after;
@@ -32,7 +33,7 @@ class silent_peers {
   std::optional<run_time> on_node_answers(std::uint32_t node, run_time now);
   void forget_node(std::uint32_t node);
 
-  /// Who has fallen silent, and who answers again, since when it did not.
+  /// The workers that have become silent, and those that answer again, with when each fell silent.
   struct change {
     std::vector<worker_id> silent;
     std::map<worker_id, run_time> answered;
@@ -51,7 +52,7 @@ class silent_peers {
   /// While the run trains or regroups. `began_at` is the step that the attempt went on from; `has_results` says that a
   /// training function has returned.
   [[nodiscard]] given_up take_due(const worker_table& workers, step_id began_at, bool has_results, run_time now);
-  /// In other phases, in which the run's state is in its checkpoint, or its results are: all silent workers.
+  /// In other phases the state is in a checkpoint or the results are known: gives up all silent workers.
   [[nodiscard]] given_up take_workers();
   /// If the run fails: all.
   [[nodiscard]] given_up take_all();
@@ -75,7 +76,7 @@ class silent_peers {
   settings how_;
   std::map<std::uint32_t, silence> nodes_;
   std::map<worker_id, silence> workers_;
-  /// Those that their nodes still speak of.
+  /// Given up, but still reported by their nodes.
   std::set<worker_id> given_up_;
   std::optional<run_time> last_answer_;
 };

@@ -15,9 +15,6 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Exchanges of device groups are numbered from here; those below belong to staging groups.
-constexpr auto first_device_exchange = std::uint64_t{1} << 63;
-
 /// Aborts a group of which no other was made: ranks that it had are gone, and do not leave it with this one.
 class unused_predecessor {
  public:

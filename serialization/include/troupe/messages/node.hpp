@@ -22,7 +22,7 @@ inline constexpr std::uint32_t protocol_version = 4;
 struct offer_request {
   run_id run;
   std::uint32_t protocol = protocol_version;
-  /// As in `open_run`. What a run in the same directory has, whose driver is gone, is offered, too.
+  /// As in `open_run`. GPUs held by a run in the same directory whose driver is gone count as free.
   std::string directory = {};
 
   bool operator==(const offer_request&) const = default;
@@ -66,13 +66,13 @@ struct open_run {
   std::string build_id;
   /// 64 hexadecimal digits; workers prove that they know it.
   std::string secret;
-  /// A worker without a heartbeat for this long is sampled and, unless it only waits for a processor, reported as silent
-  /// in `node_beat`. The driver decides whether to kill it.
+  /// A worker without a heartbeat for this long is sampled and, unless it only waits for a processor, reported as
+  /// silent in `node_beat`. The driver decides whether to kill it.
   std::uint64_t heartbeat_timeout_ms = 0;
   /// How long the workers live on when the connection to the driver is lost. 0: they end at once.
   std::uint64_t driver_grace_ms = 0;
-  /// The driver's host and the run's directory there, which one driver at a time holds: a run in it whose driver is
-  /// gone ends before this one begins.
+  /// `HOST:PATH` of the run's directory. A run that this node still has in that directory without a driver is ended
+  /// first.
   std::string directory;
   run_claim claim = {};
 
@@ -245,7 +245,7 @@ struct worker_beat {
 
 TROUPE_INSPECT(worker_beat, run, worker, generation, committed, progress, activity)
 
-/// A worker whose process lives and does not run.
+/// A worker whose process is alive but sends no heartbeats.
 struct silent_worker {
   worker_id worker;
   /// For people: "its process is stopped".

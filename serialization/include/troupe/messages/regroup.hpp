@@ -237,12 +237,16 @@ struct abort_training {
 
 TROUPE_INSPECT(abort_training, run, generation, reason)
 
+/// Where the numbers of device groups' exchanges begin.
+inline constexpr auto first_device_exchange = std::uint64_t{1} << 63;
+
 /// One rank's contribution to an all-gather over the control plane, with which communicators connect. Answered by
 /// `exchange_result` once all ranks have sent theirs. Fails with `errc::stale_generation`.
 struct exchange_request {
   run_id run;
   generation_id generation;
-  /// 0 for the generation's own exchange, otherwise the number of a staging group.
+  /// 0 for the generation's own exchange; below `first_device_exchange` the number of a staging group; from there on,
+  /// exchanges of device groups.
   std::uint64_t sequence = 0;
   rank_id rank;
   std::string blob;

@@ -60,7 +60,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
 
   behavior_type make_behavior() override {
     return {
-        [this](const checkpoint_metadata& facts) { attempts_.set_facts(facts); },
+        [this](const checkpoint_metadata& metadata) { attempts_.set_metadata(metadata); },
         [this](const generation_started& message) { begin(message); },
         [this](const checkpoint_part& part) { return add(part); },
         [this](const storage_probe& probe) { return look(probe); },

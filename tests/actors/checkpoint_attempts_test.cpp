@@ -35,7 +35,7 @@ checkpoint_part part_of(std::uint32_t rank, std::uint32_t world_size, step_id st
   return result;
 }
 
-checkpoint_metadata facts() {
+checkpoint_metadata metadata() {
   return {{"run"}, 17, 8, 64, 1, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"};
 }
 
@@ -43,7 +43,7 @@ checkpoint_metadata facts() {
 
 TEST_CASE("the last part makes the checkpoint, and its manifest says all that is known") {
   checkpoint_attempts attempts;
-  attempts.set_facts(facts());
+  attempts.set_metadata(metadata());
   CHECK_FALSE(attempts.add(part_of(1, 2), when));
   auto whole = attempts.add(part_of(0, 2), when);
   REQUIRE(whole);
@@ -75,7 +75,7 @@ TEST_CASE("the last part makes the checkpoint, and its manifest says all that is
 TEST_CASE("a failure is told once the last rank has spoken, whoever failed") {
   for (std::uint32_t failing = 0; failing < 3; ++failing) {
     checkpoint_attempts attempts;
-    attempts.set_facts(facts());
+    attempts.set_metadata(metadata());
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
       auto part = part_of(rank, 3);
       if (rank == failing)
@@ -92,7 +92,7 @@ TEST_CASE("a failure is told once the last rank has spoken, whoever failed") {
 
 TEST_CASE("a part that is told twice counts once") {
   checkpoint_attempts attempts;
-  attempts.set_facts(facts());
+  attempts.set_metadata(metadata());
   CHECK_FALSE(attempts.add(part_of(0, 2), when));
   CHECK_FALSE(attempts.add(part_of(0, 2), when));
   CHECK(attempts.add(part_of(1, 2), when));
@@ -100,7 +100,7 @@ TEST_CASE("a part that is told twice counts once") {
 
 TEST_CASE("attempts, steps and generations do not mix") {
   checkpoint_attempts attempts;
-  attempts.set_facts(facts());
+  attempts.set_metadata(metadata());
   auto other_generation = part_of(0, 2);
   other_generation.generation = {3};
   CHECK_FALSE(attempts.add(part_of(0, 2), when));
@@ -126,7 +126,7 @@ TEST_CASE("temporary directories that nobody writes into any more are told from 
 
 TEST_CASE("a report that does not follow the plan makes no checkpoint") {
   checkpoint_attempts attempts;
-  attempts.set_facts(facts());
+  attempts.set_metadata(metadata());
   auto wrong = part_of(1, 2);
   wrong.report.size_bytes += 4096;
   CHECK_FALSE(attempts.add(part_of(0, 2), when));

@@ -383,7 +383,7 @@ void driver_model::take(const request<run_plan>& message) {
   act(coordinator_.on_plan(plan, world_.clock()));
 }
 
-void driver_model::facts_are_stored(generation_id generation) {
+void driver_model::metadata_is_stored(generation_id generation) {
   // The plans of that generation have been answered when it was given up; those that wait now are of another.
   if (generation == coordinator_.generation())
     answer_plans_of(generation, plan_accepted{generation});
@@ -874,7 +874,7 @@ void driver_model::carry_out(const run_actions& actions) {
                      begin_all_workers();
                    },
                    [&](const begin_joiner& x) { begin_joiner_of(x); },
-                   [&](const accept_plans& x) { world_.send_to_driver_itself(facts_stored{x.generation}); },
+                   [&](const accept_plans& x) { world_.send_to_driver_itself(metadata_stored{x.generation}); },
                    [&](const accept_plan_of& x) { answer_plan(x.worker, plan_accepted{coordinator_.generation()}); },
                    [&](const refuse_plans& x) {
                      world_.count(branch::plans_refused);

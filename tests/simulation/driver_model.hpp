@@ -162,7 +162,7 @@ class driver_model {
   /// No rank has moved for long.
   void group_hangs();
   void reached(reminder what);
-  void facts_are_stored(generation_id generation);
+  void metadata_is_stored(generation_id generation);
   void attempt_is_closed(std::uint32_t attempt);
   void journal_is_written();
   void node_claimed(std::uint32_t node, const std::vector<worker_beat>& living);

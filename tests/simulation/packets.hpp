@@ -74,8 +74,8 @@ struct connection_lost {};
 
 // -- within the driver's process --------------------------------------------------------------------------------------
 
-/// The store knows the run's facts, which were sent when the plans of this generation had been accepted.
-struct facts_stored {
+/// The store knows the run's metadata, which was sent when the plans of this generation had been accepted.
+struct metadata_stored {
   generation_id generation;
 };
 
@@ -92,6 +92,6 @@ using packet =
                  request<state_part>, caught_up, worker_finished, answer<plan_accepted>, answer<next_generation>,
                  answer<exchange_result>, answer<checkpoint_outcome>, begin_work, abort_training, control_command,
                  release_worker, start_process, kill_process, kill_all, worker_ended, node_speaks, node_goes,
-                 node_opens, connection_lost, facts_stored, attempt_closed, node_claimed, journal_written>;
+                 node_opens, connection_lost, metadata_stored, attempt_closed, node_claimed, journal_written>;
 
 } // namespace troupe::simulation

@@ -379,8 +379,8 @@ void simulation::handle(const route& from, packet what) {
           driver_->node_claimed(from.who, x.living);
         else if constexpr (std::is_same_v<message, journal_written>)
           driver_->journal_is_written();
-        else if constexpr (std::is_same_v<message, facts_stored>)
-          driver_->facts_are_stored(x.generation);
+        else if constexpr (std::is_same_v<message, metadata_stored>)
+          driver_->metadata_is_stored(x.generation);
         else if constexpr (std::is_same_v<message, attempt_closed>)
           driver_->attempt_is_closed(x.attempt);
         else if constexpr (std::is_same_v<message, worker_ready> || std::is_same_v<message, request<run_plan>> ||

@@ -9,21 +9,21 @@ namespace troupe::actors {
 
 namespace {
 
-serialization::manifest describe(const checkpoint_metadata& facts, const checkpoint_part& part,
+serialization::manifest describe(const checkpoint_metadata& metadata, const checkpoint_part& part,
                                  std::chrono::sys_time<std::chrono::milliseconds> now) {
   serialization::manifest result;
   result.run = part.run;
   result.step = part.step;
   result.generation = part.generation;
-  result.seed = facts.seed;
-  result.shards = facts.shards;
-  result.global_batch = facts.batch_samples;
-  result.tree_version = facts.tree_version;
-  result.program_build_id = facts.build_id;
-  result.configuration_json = facts.configuration;
-  result.configuration_digest = serialization::sha256_hex(serialization::bytes_of(facts.configuration));
-  result.data_fingerprint = facts.data_fingerprint;
-  result.numerics_fingerprint_json = facts.numerics;
+  result.seed = metadata.seed;
+  result.shards = metadata.shards;
+  result.global_batch = metadata.batch_samples;
+  result.tree_version = metadata.tree_version;
+  result.program_build_id = metadata.build_id;
+  result.configuration_json = metadata.configuration;
+  result.configuration_digest = serialization::sha256_hex(serialization::bytes_of(metadata.configuration));
+  result.data_fingerprint = metadata.data_fingerprint;
+  result.numerics_fingerprint_json = metadata.numerics;
   result.metrics = part.metrics;
   result.values_json = part.values_json;
   result.world_size = part.world_size;
@@ -59,7 +59,7 @@ checkpoint_attempts::add(const checkpoint_part& part, std::chrono::sys_time<std:
   }
   const auto& first = whole.begin()->second;
   complete_checkpoint result{serialization::temporary_name(first.step, first.generation, first.attempt),
-                             describe(facts_, first, now)};
+                             describe(metadata_, first, now)};
   auto plan = serialization::plan_chunks(first.tensors, first.world_size);
   TROUPE_TRY(serialization::add_parts(result.content, first.tensors, plan, reports));
   return result;

@@ -27,8 +27,7 @@ struct complete_checkpoint {
 /// Which parts of which checkpoint attempt have come, for the checkpoint store. A plain class; it does no I/O.
 class checkpoint_attempts {
  public:
-  void set_facts(checkpoint_metadata facts) { facts_ = std::move(facts); }
-  [[nodiscard]] const checkpoint_metadata& facts() const noexcept { return facts_; }
+  void set_metadata(checkpoint_metadata metadata) { metadata_ = std::move(metadata); }
 
   /// Takes one part. Returns nothing while others are missing. With the last one it returns the complete checkpoint, or
   /// the first error if a rank could not write: not earlier, so that no rank writes into a directory that is cleaned
@@ -44,7 +43,7 @@ class checkpoint_attempts {
  private:
   using key = std::tuple<generation_id, step_id, std::uint32_t>;
 
-  checkpoint_metadata facts_;
+  checkpoint_metadata metadata_;
   std::map<key, std::map<rank_id, checkpoint_part>> pending_;
 };
 

@@ -32,10 +32,10 @@ class link_without_files : public runtime::driver_client {
  public:
   expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const runtime::descriptor_request&,
                                                                                   std::span<const int>) override {
-    return fail(errc::internal, "not fake");
+    return fail(errc::internal, "this fake does not implement it");
   }
   expected<exchange_result> exchange_staging(const exchange_request&) override {
-    return fail(errc::internal, "not fake");
+    return fail(errc::internal, "this fake does not implement it");
   }
   void tell(const caught_up&) override {}
   void end(const exchange_ended&) override {}

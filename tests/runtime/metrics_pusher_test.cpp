@@ -12,19 +12,25 @@ namespace {
 /// A driver that takes metrics only, behind a gate.
 class gated_driver : public driver_client {
  public:
-  expected<exchange_result> exchange(const exchange_request&) override { return fail(errc::internal, "not fake"); }
+  expected<exchange_result> exchange(const exchange_request&) override {
+    return fail(errc::internal, "this fake does not implement it");
+  }
   expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request&,
                                                                                   std::span<const int>) override {
     return {};
   }
-  expected<plan_accepted> agree(const run_plan&) override { return fail(errc::internal, "not fake"); }
+  expected<plan_accepted> agree(const run_plan&) override {
+    return fail(errc::internal, "this fake does not implement it");
+  }
   expected<next_generation> regroup(const regroup_report&) override { return fail(errc::aborted, "the run is ending"); }
   expected<exchange_result> exchange_staging(const exchange_request&) override {
-    return fail(errc::internal, "not fake");
+    return fail(errc::internal, "this fake does not implement it");
   }
   void tell(const caught_up&) override {}
   void end(const exchange_ended&) override {}
-  expected<checkpoint_outcome> deliver(const checkpoint_part&) override { return fail(errc::internal, "not fake"); }
+  expected<checkpoint_outcome> deliver(const checkpoint_part&) override {
+    return fail(errc::internal, "this fake does not implement it");
+  }
   void finish(const worker_finished&) override {}
 
   expected<void> push(const metrics_batch& batch) override {

@@ -55,11 +55,11 @@ class fake_run {
 
     expected<exchange_result> exchange(const exchange_request& message) override { return run_.exchange(message); }
     expected<exchange_result> exchange_staging(const exchange_request&) override {
-      return fail(errc::internal, "not fake");
+      return fail(errc::internal, "this fake does not implement it");
     }
     expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const runtime::descriptor_request&,
                                                                                     std::span<const int>) override {
-      return fail(errc::internal, "not fake");
+      return fail(errc::internal, "this fake does not implement it");
     }
     expected<plan_accepted> agree(const run_plan& plan) override { return run_.agree(plan); }
     expected<next_generation> regroup(const regroup_report& report) override { return run_.regroup(worker_, report); }

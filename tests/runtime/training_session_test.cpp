@@ -202,7 +202,7 @@ class fake_link : public runtime::driver_client {
   expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
   expected<next_generation> regroup(const regroup_report&) override { return fail(errc::aborted, "the run is ending"); }
   expected<exchange_result> exchange_staging(const exchange_request&) override {
-    return fail(errc::internal, "not fake");
+    return fail(errc::internal, "this fake does not implement it");
   }
   void tell(const caught_up&) override {}
   void end(const exchange_ended&) override {}

@@ -53,13 +53,13 @@ struct replica {
     for (auto from = tensors.begin(); const auto& each : hidden)
       each->assign(*from++);
     state.values() = {{"seed", seed}, {"name", "k\xc3\xb6ln"}, {"rate", 0.1}, {"list", {1, nullptr, "x"}}};
-    facts.last_metrics = {{"loss", 1.0 / 3 + seed}};
+    extras.last_metrics = {{"loss", 1.0 / 3 + seed}};
   }
 
   std::list<std::vector<std::uint8_t>> tensors;
   std::vector<std::shared_ptr<testing::hidden_memory>> hidden;
   tracked_state state;
-  transferred_facts facts;
+  transferred_extras extras;
 };
 
 const std::vector<std::size_t> odd_sizes = {1, (std::size_t{9} << 20) + 3, 0, 4097, std::size_t{4} << 20};
@@ -134,10 +134,10 @@ joined join(staging_group& group, std::uint32_t which, const std::vector<std::si
   auto result = joined{};
   auto mine = replica{sizes, where};
   auto joiner = group.joiner(which);
-  result.snapshot = value_or_throw(joiner.receive(mine.state, mine.facts));
+  result.snapshot = value_or_throw(joiner.receive(mine.state, mine.extras));
   result.sha256 = mine.state.sha256();
   result.values = mine.state.values();
-  result.metrics = mine.facts.last_metrics;
+  result.metrics = mine.extras.last_metrics;
   for (;;) {
     auto frame = value_or_throw(joiner.next());
     if (auto* gradient = std::get_if<gradient_frame>(&frame))
@@ -160,12 +160,12 @@ void check_staging(std::list<state_stager>& stagers, std::uint32_t joiners, cons
   member.fill(seed);
   auto sha256 = member.state.sha256();
   auto values = member.state.values();
-  auto metrics = member.facts.last_metrics;
+  auto metrics = member.extras.last_metrics;
   auto results = std::vector<std::future<joined>>{};
   for (std::uint32_t i = 0; i < joiners; ++i)
     results.push_back(std::async(std::launch::async, [&, i] { return join(group, i, sizes, to); }));
   for (std::uint32_t rank = 0; auto& stager : stagers)
-    stager.begin(group.settings_of(rank++), member.state, member.facts);
+    stager.begin(group.settings_of(rank++), member.state, member.extras);
   member.fill(seed + 1);
   for (auto& stager : stagers) {
     stager.push_gradient(step_id{8}, bytes_of(std::vector<float>(1000)));
@@ -210,7 +210,7 @@ TEST_CASE("a state whose copy fails is not staged, and training goes on") {
   auto member = replica{{100}, residence::hidden};
   member.hidden[0]->trouble = {errc::io_error, "GPU 0: no such luck"};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), member.state, member.facts);
+  stager.begin(group.settings_of(0), member.state, member.extras);
   CHECK_FALSE(stager.is_active());
   CHECK(stager.last_error().message.find("GPU 0: no such luck") != std::string::npos);
 }
@@ -228,9 +228,9 @@ TEST_CASE("a state is transferred from and to memory that no pointer leads to") 
         if (!is_joiner)
           mine.fill(9);
         const auto joiners = std::vector{rank_id{1}};
-        value_or_throw(transfer_state(group, joiners, mine.state, mine.facts));
+        value_or_throw(transfer_state(group, joiners, mine.state, mine.extras));
         CHECK(mine.state.sha256() == expected.state.sha256());
-        CHECK(mine.facts.last_metrics == expected.facts.last_metrics);
+        CHECK(mine.extras.last_metrics == expected.extras.last_metrics);
         return 0;
       });
     }
@@ -255,13 +255,13 @@ TEST_CASE("metrics and values that are no numbers reach the joiner") {
   auto group = staging_group{1, 1};
   auto member = replica{{3}};
   member.state.values() = {{"best", std::numeric_limits<double>::infinity()}, {"whole", 2.0}};
-  member.facts.last_metrics = {{"loss", std::nan("")}};
+  member.extras.last_metrics = {{"loss", std::nan("")}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), member.state, member.facts);
+  stager.begin(group.settings_of(0), member.state, member.extras);
   auto mine = replica{{3}};
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(mine.state, mine.facts));
-  CHECK(std::isnan(mine.facts.last_metrics.at("loss")));
+  REQUIRE(joiner.receive(mine.state, mine.extras));
+  CHECK(std::isnan(mine.extras.last_metrics.at("loss")));
   CHECK(mine.state.values() == member.state.values());
   CHECK(mine.state.sha256() == member.state.sha256());
 }
@@ -270,7 +270,7 @@ TEST_CASE("gradients, evaluations and the end come in their order, with their by
   auto group = staging_group{1, 1};
   auto member = replica{{100}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), member.state, member.facts);
+  stager.begin(group.settings_of(0), member.state, member.extras);
   auto large = std::vector<std::uint32_t>((std::size_t{9} << 18) + 1);
   for (std::uint32_t i = 0; auto& x : large)
     x = 2654435761u * i++;
@@ -282,7 +282,7 @@ TEST_CASE("gradients, evaluations and the end come in their order, with their by
   stager.push_evaluation({});
   stager.push_gradient(step_id{9}, bytes_of(std::vector<std::uint32_t>{1, 2, 3}));
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(member.state, member.facts));
+  REQUIRE(joiner.receive(member.state, member.extras));
   {
     auto first = next<gradient_frame>(joiner);
     CHECK(first.step == step_id{8});
@@ -319,12 +319,12 @@ TEST_CASE("a joiner learns what was committed while it computed a step") {
   auto group = staging_group{1, 1};
   auto member = replica{{}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), member.state, member.facts);
+  stager.begin(group.settings_of(0), member.state, member.extras);
   auto gradient = std::vector<float>(10);
   stager.push_gradient(step_id{8}, bytes_of(gradient));
   stager.push_gradient(step_id{9}, bytes_of(gradient));
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(member.state, member.facts));
+  REQUIRE(joiner.receive(member.state, member.extras));
   CHECK(next<gradient_frame>(joiner).latest == step_id{9});
   // The next is on its way already.
   stager.push_gradient(step_id{10}, bytes_of(gradient));
@@ -357,7 +357,7 @@ TEST_CASE("staging is aborted while its group forms") {
     return fail(errc::aborted, "cancelled");
   };
   auto stager = state_stager{};
-  stager.begin(settings, member.state, member.facts);
+  stager.begin(settings, member.state, member.extras);
   is_forming.get_future().wait();
   CHECK(stager.is_active());
   stager.push_gradient(boundary, bytes_of(std::vector<float>(10)));
@@ -378,11 +378,11 @@ TEST_CASE("a group that was formed in spite of an abort is not used") {
     return formed;
   };
   auto stager = state_stager{};
-  stager.begin(settings, member.state, member.facts);
+  stager.begin(settings, member.state, member.extras);
   auto joiner = group.joiner();
   stager.abort({errc::aborted, "too late"});
   go_on.set_value();
-  CHECK(!joiner.receive(member.state, member.facts));
+  CHECK(!joiner.receive(member.state, member.extras));
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{errc::aborted, "too late"});
 }
@@ -394,10 +394,10 @@ TEST_CASE("staging is aborted while it sends to a joiner that takes nothing, and
     auto member = replica{odd_sizes};
     auto stagers = std::list<state_stager>(2);
     for (std::uint32_t rank = 0; auto& stager : stagers)
-      stager.begin(group.settings_of(rank++), member.state, member.facts);
+      stager.begin(group.settings_of(rank++), member.state, member.extras);
     auto joiner = group.joiner();
     if (has_state) {
-      REQUIRE(joiner.receive(member.state, member.facts));
+      REQUIRE(joiner.receive(member.state, member.extras));
       stagers.front().push_gradient(step_id{8}, bytes_of(std::vector<float>(std::size_t{3} << 20)));
       stagers.front().push_end(step_id{8}, 0, 0);
     }
@@ -407,7 +407,7 @@ TEST_CASE("staging is aborted while it sends to a joiner that takes nothing, and
     if (has_state) {
       CHECK(error_of(joiner.next()).code == errc::aborted);
     } else {
-      auto got = joiner.receive(member.state, member.facts);
+      auto got = joiner.receive(member.state, member.extras);
       REQUIRE(!got);
       CHECK(got.error().code == errc::aborted);
     }
@@ -422,9 +422,9 @@ TEST_CASE("a stager whose joiners are too slow for its memory gives up, and star
   auto settings = group.settings_of(0);
   settings.queue_limit_bytes = 3000;
   settings.queue_limit_gradients = 0;
-  stager.begin(settings, member.state, member.facts);
+  stager.begin(settings, member.state, member.extras);
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(member.state, member.facts));
+  REQUIRE(joiner.receive(member.state, member.extras));
   // What was sent counts no more.
   for (std::uint64_t step = 8; step < 18; ++step) {
     stager.push_gradient(step_id{step}, bytes_of(gradient));
@@ -441,10 +441,10 @@ TEST_CASE("a stager whose joiners are too slow for its memory gives up, and star
   auto again = staging_group{1, 1};
   settings = again.settings_of(0);
   settings.queue_limit_bytes = 3000;
-  stager.begin(settings, member.state, member.facts);
+  stager.begin(settings, member.state, member.extras);
   CHECK(stager.last_error() == error{});
   auto second = again.joiner();
-  REQUIRE(second.receive(member.state, member.facts));
+  REQUIRE(second.receive(member.state, member.extras));
   stager.push_end(boundary, 0, 0);
   // Training goes on, and the end is still to be heard.
   for (std::uint64_t step = 8; step < 12; ++step)
@@ -460,11 +460,11 @@ TEST_CASE("a joiner that dies ends its group only") {
   {
     auto group = staging_group{2, 2};
     for (std::uint32_t rank = 0; auto& stager : stagers)
-      stager.begin(group.settings_of(rank++), member.state, member.facts);
+      stager.begin(group.settings_of(rank++), member.state, member.extras);
     auto survivor = std::async(std::launch::async, [&] {
       auto mine = replica{odd_sizes};
       auto joiner = group.joiner(1);
-      return joiner.receive(mine.state, mine.facts) ? error_of(joiner.next()).code : errc::aborted;
+      return joiner.receive(mine.state, mine.extras) ? error_of(joiner.next()).code : errc::aborted;
     });
     // Gone when all are connected, and before it has taken anything.
     CHECK(value_or_throw(group.form(2))->barrier());
@@ -481,14 +481,14 @@ TEST_CASE("a source that dies ends the transfer") {
   auto group = staging_group{2, 1};
   auto member = replica{odd_sizes};
   auto first = state_stager{};
-  first.begin(group.settings_of(0), member.state, member.facts);
+  first.begin(group.settings_of(0), member.state, member.extras);
   auto second = std::async(std::launch::async, [&] {
     auto formed = value_or_throw(group.form(1));
     return formed->barrier().has_value();
   });
   auto mine = replica{odd_sizes};
   auto joiner = group.joiner();
-  auto got = joiner.receive(mine.state, mine.facts);
+  auto got = joiner.receive(mine.state, mine.extras);
   CHECK(second.get());
   REQUIRE(!got);
   CHECK(got.error().code == errc::aborted);
@@ -498,10 +498,10 @@ TEST_CASE("joiners that come while others are served take their place") {
   auto member = replica{odd_sizes};
   auto stagers = std::list<state_stager>(1);
   auto group = staging_group{1, 1};
-  stagers.front().begin(group.settings_of(0), member.state, member.facts);
+  stagers.front().begin(group.settings_of(0), member.state, member.extras);
   auto joiner = group.joiner();
   check_staging(stagers, 1, odd_sizes, 6);
-  auto got = joiner.receive(member.state, member.facts);
+  auto got = joiner.receive(member.state, member.extras);
   REQUIRE(!got);
   CHECK(got.error().code == errc::aborted);
 }
@@ -510,9 +510,9 @@ TEST_CASE("a stager that goes away takes its group along") {
   auto group = staging_group{1, 1};
   auto member = replica{{10}};
   auto stager = std::make_unique<state_stager>();
-  stager->begin(group.settings_of(0), member.state, member.facts);
+  stager->begin(group.settings_of(0), member.state, member.extras);
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(member.state, member.facts));
+  REQUIRE(joiner.receive(member.state, member.extras));
   auto waiting = std::async(std::launch::async, [&] { return error_of(joiner.next()).code; });
   stager.reset();
   CHECK(waiting.get() == errc::aborted);
@@ -522,9 +522,9 @@ TEST_CASE("a joiner that waits is told to stop from another thread") {
   auto group = staging_group{1, 1};
   auto member = replica{{10}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), member.state, member.facts);
+  stager.begin(group.settings_of(0), member.state, member.extras);
   auto joiner = group.joiner();
-  REQUIRE(joiner.receive(member.state, member.facts));
+  REQUIRE(joiner.receive(member.state, member.extras));
   auto waiting = std::async(std::launch::async, [&] { return error_of(joiner.next()); });
   joiner.abort({errc::stale_generation, "released"});
   CHECK(waiting.get() == error{errc::stale_generation, "released"});
@@ -541,26 +541,26 @@ TEST_CASE("a group that cannot be formed is noted, and training goes on") {
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
     return fail(errc::unreachable, "no such host");
   };
-  stager.begin(settings, member.state, member.facts);
+  stager.begin(settings, member.state, member.extras);
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{errc::unreachable, "no such host"});
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
     throw exception{errc::timed_out, "no answer"};
   };
-  stager.begin(settings, member.state, member.facts);
+  stager.begin(settings, member.state, member.extras);
   wait_until_idle(stager);
   CHECK(stager.last_error() == error{errc::timed_out, "no answer"});
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
     throw std::runtime_error{"out of luck"};
   };
-  stager.begin(settings, member.state, member.facts);
+  stager.begin(settings, member.state, member.extras);
   wait_until_idle(stager);
   CHECK(stager.last_error().message.find("out of luck") != std::string::npos);
   // A group of another size.
   settings.form = [](const std::stop_token&) -> expected<std::unique_ptr<communicator>> {
     return collectives::make_self_communicator(generation_id{1});
   };
-  stager.begin(settings, member.state, member.facts);
+  stager.begin(settings, member.state, member.extras);
   wait_until_idle(stager);
   CHECK(stager.last_error().code == errc::internal);
 }
@@ -569,10 +569,10 @@ TEST_CASE("a joiner with tensors of other sizes is told so") {
   auto group = staging_group{1, 1};
   auto member = replica{{10, 20}};
   auto stager = state_stager{};
-  stager.begin(group.settings_of(0), member.state, member.facts);
+  stager.begin(group.settings_of(0), member.state, member.extras);
   auto other = replica{{10, 21}};
   auto joiner = group.joiner();
-  auto got = joiner.receive(other.state, other.facts);
+  auto got = joiner.receive(other.state, other.extras);
   REQUIRE(!got);
   CHECK(got.error().code == errc::mismatch);
   CHECK(got.error().message.find("31 bytes, the others of 30") != std::string::npos);

@@ -20,10 +20,10 @@ constexpr auto quiescence_limit = std::chrono::seconds{10};
 
 } // namespace
 
-checkpointer::checkpointer(const begin_training& begin, driver_client& link, tracked_state& state,
+checkpointer::checkpointer(const begin_training& begin, driver_client& driver, tracked_state& state,
                            metrics_pusher& pusher, activity& doing)
     : begin_(begin),
-      link_(link),
+      driver_(driver),
       state_(state),
       pusher_(pusher),
       activity_(doing),
@@ -47,7 +47,7 @@ snapshot_writer::destination checkpointer::destination() {
             // A run that is resumed from here keeps the history up to here: the driver has to have it before the
             // checkpoint counts.
             pusher_.flush();
-            auto outcome = link_.deliver(part);
+            auto outcome = driver_.deliver(part);
             if (outcome && outcome->reason.code == errc::none)
               part_writer_.committed(directory() / serialization::checkpoint_name(part.step));
             return outcome;
@@ -80,7 +80,7 @@ void checkpointer::choose_sync(const group_place& place) {
 }
 
 void checkpointer::stream_to(const std::string& address) {
-  *streamed_.lock() = {address, value_or_throw(link_.open_part_stream(address))};
+  *streamed_.lock() = {address, value_or_throw(driver_.open_part_stream(address))};
 }
 
 /// Each reads what the other has written: a directory of the same name may be another one.
@@ -97,7 +97,7 @@ bool checkpointer::sees_storage(const group_place& place) {
   out.close();
   if (!out)
     return false;
-  auto view = link_.probe(probe);
+  auto view = driver_.probe(probe);
   auto ignored = std::error_code{};
   std::filesystem::remove(directory() / probe.file, ignored);
   if (!view || !view->seen || view->nonce.empty())
@@ -116,7 +116,7 @@ std::optional<step_id> checkpointer::restore() {
   };
   if (const auto address = streamed_.lock()->address; !address.empty()) {
     // A connection of its own: the writer's thread has the other.
-    auto stream = value_or_throw(link_.open_part_stream(address));
+    auto stream = value_or_throw(driver_.open_part_stream(address));
     auto source = value_or_throw(stream->open_source());
     const auto step = step_of(source->content());
     state_.restore_from(std::move(source), resume.load);
@@ -238,7 +238,7 @@ expected<void> checkpointer::save_last_copy(quiescence_gate& gate, const group_p
     copy_share(plan, 0, state_, memory.bytes().first(size));
     // The snapshot writer's thread has its own, and may be busy.
     if (const auto address = streamed_.lock()->address; !address.empty()) {
-      const auto stream = value_or_throw(link_.open_part_stream(address));
+      const auto stream = value_or_throw(driver_.open_part_stream(address));
       part.report = value_or_throw(stream->put({part, plan, memory.bytes().first(size)}, {}));
     } else {
       const auto name = serialization::temporary_name(part.step, part.generation, part.attempt);
@@ -246,7 +246,7 @@ expected<void> checkpointer::save_last_copy(quiescence_gate& gate, const group_p
           serialization::reusing_writer{}.write(directory() / name, 0, plan, memory.bytes().first(size)));
     }
     pusher_.flush();
-    const auto outcome = value_or_throw(link_.deliver_last(part));
+    const auto outcome = value_or_throw(driver_.deliver_last(part));
     // A checkpoint of this step that is there already is as good.
     if (outcome.reason.code != errc::none && outcome.reason.code != errc::already_exists)
       throw exception{outcome.reason};

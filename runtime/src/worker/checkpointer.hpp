@@ -31,7 +31,7 @@ class part_stream;
 class checkpointer {
  public:
   /// The references outlive this object. `begin` is the worker's own.
-  checkpointer(const begin_training& begin, driver_client& link, tracked_state& state, metrics_pusher& pusher,
+  checkpointer(const begin_training& begin, driver_client& driver, tracked_state& state, metrics_pusher& pusher,
                activity& doing);
 
   /// Finds out whether this worker sees the driver's directory; its parts are streamed otherwise.
@@ -81,7 +81,7 @@ class checkpointer {
   [[nodiscard]] std::filesystem::path directory() const;
 
   const begin_training& begin_;
-  driver_client& link_;
+  driver_client& driver_;
   tracked_state& state_;
   metrics_pusher& pusher_;
   activity& activity_;

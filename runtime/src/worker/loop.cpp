@@ -113,11 +113,11 @@ void train_context::impl::stage(step_id step, const actors::stage_state& what) {
   how.joiners = group.joiners;
   how.step = step;
   how.deadline = std::chrono::milliseconds{settings().collective_timeout_ms};
-  how.given_up = [this, ended = exchange_ended{begin_.run, group.generation, group.number}] { link_.end(ended); };
+  how.given_up = [this, ended = exchange_ended{begin_.run, group.generation, group.number}] { driver_.end(ended); };
   how.form = [this, group](std::stop_token cancelled) {
-    const auto network = runtime::data_plane_of(begin_, link_.group_secret());
+    const auto network = runtime::data_plane_of(begin_, driver_.group_secret());
     return runtime::form_staging_group(network, group, std::move(cancelled), [this](const exchange_request& message) {
-      return link_.exchange_staging(message);
+      return driver_.exchange_staging(message);
     });
   };
   stager().begin(std::move(how), state_, {checkpoints_.metrics()});
@@ -163,11 +163,11 @@ void train_context::impl::follow(step_driver& driver, const step_body& body) {
 
 expected<void> train_context::impl::take_staged_state() {
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
-  auto facts = runtime::transferred_facts{};
+  auto extras = runtime::transferred_extras{};
   const auto place = *members_.locked()->staging();
-  TROUPE_TRY(auto step, members_.catch_up().receive(place, state_, facts));
+  TROUPE_TRY(auto step, members_.catch_up().receive(place, state_, extras));
   members_.locked()->on_staged_state(step);
-  checkpoints_.set_metrics(std::move(facts.last_metrics));
+  checkpoints_.set_metrics(std::move(extras.last_metrics));
   return {};
 }
 
@@ -179,7 +179,7 @@ expected<runtime::staged_frame*> train_context::impl::look_at_frame() {
   if (const auto* gradient = std::get_if<runtime::gradient_frame>(*frame))
     if (auto told =
             members_.locked()->judge_progress(gradient->step, gradient->latest, members_.catch_up().repeat_took()))
-      link_.tell(*told);
+      driver_.tell(*told);
   return frame;
 }
 

@@ -21,24 +21,24 @@ std::chrono::milliseconds group_deadline(const run_settings& settings) {
 
 } // namespace
 
-membership::membership(const begin_training& begin, driver_client& link, tracked_state& state,
+membership::membership(const begin_training& begin, driver_client& driver, tracked_state& state,
                        checkpointer& checkpoints, metrics_pusher& pusher, activity& doing, device_factories factories)
     : begin_(begin),
-      link_(link),
+      driver_(driver),
       state_(state),
       checkpoints_(checkpoints),
       pusher_(pusher),
       activity_(doing),
       protocol_(begin),
-      group_({begin.run, begin.worker, data_plane_of(begin, link.group_secret()), begin.device,
+      group_({begin.run, begin.worker, data_plane_of(begin, driver.group_secret()), begin.device,
               group_deadline(begin.settings), std::move(factories),
               [this] {
                 if (!protocol_.lock()->has_state())
                   return expected<void>{fail(errc::not_found, "this worker has no state")};
                 return checkpoints_.save_last_copy(gate_, protocol().place());
               }},
-             link, gate_),
-      catch_up_(data_plane_of(begin, link.group_secret()), link),
+             driver, gate_),
+      catch_up_(data_plane_of(begin, driver.group_secret()), driver),
       prepares_checkpoints_(begin.checkpoints.every_steps > 0) {
   group_.begin_generation(begin.place);
 }
@@ -113,7 +113,7 @@ void membership::regroup(error reason, position where) {
 next_generation membership::report(error reason, std::vector<rank_id> unreachable) {
   // Not in one expression: the lock would be held while the driver decides.
   const auto message = protocol_.lock()->report(std::move(reason), std::move(unreachable));
-  auto next = link_.regroup(message);
+  auto next = driver_.regroup(message);
   // What the driver said before it stopped to answer tells more.
   if (!next)
     throw exception{protocol_.lock()->why_it_ends(next.error())};
@@ -145,9 +145,9 @@ bool membership::form(const member_place& place, error& lost) {
 void membership::exchange_state(const member_place& next) {
   if (next.joiners.empty())
     return;
-  auto facts = transferred_facts{checkpoints_.metrics()};
-  value_or_throw(transfer_state(group_.communicator(), next.joiners, state_, facts));
-  checkpoints_.set_metrics(std::move(facts.last_metrics));
+  auto extras = transferred_extras{checkpoints_.metrics()};
+  value_or_throw(transfer_state(group_.communicator(), next.joiners, state_, extras));
+  checkpoints_.set_metrics(std::move(extras.last_metrics));
   protocol_.lock()->on_state_received();
 }
 

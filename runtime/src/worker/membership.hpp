@@ -29,7 +29,7 @@ namespace troupe::runtime {
 class membership {
  public:
   /// The references outlive this object.
-  membership(const begin_training& begin, driver_client& link, tracked_state& state, checkpointer& checkpoints,
+  membership(const begin_training& begin, driver_client& driver, tracked_state& state, checkpointer& checkpoints,
              metrics_pusher& pusher, activity& doing, device_factories factories);
 
   /// For the training thread, without the lock: what an abort does not change (place, steps, commands, evaluations,
@@ -83,7 +83,7 @@ class membership {
   void exchange_state(const member_place& next);
 
   const begin_training& begin_;
-  driver_client& link_;
+  driver_client& driver_;
   tracked_state& state_;
   checkpointer& checkpoints_;
   metrics_pusher& pusher_;

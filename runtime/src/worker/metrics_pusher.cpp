@@ -5,8 +5,8 @@
 
 namespace troupe::runtime {
 
-metrics_pusher::metrics_pusher(driver_client& link, metrics_batch head)
-    : link_(link), head_(std::move(head)), pending_(head_), pushed_(head_.applied) {
+metrics_pusher::metrics_pusher(driver_client& driver, metrics_batch head)
+    : driver_(driver), head_(std::move(head)), pending_(head_), pushed_(head_.applied) {
   thread_ = std::thread{[this] { loop(); }};
 }
 
@@ -136,7 +136,7 @@ void metrics_pusher::loop() {
     const auto next = take();
     busy_ = true;
     lock.unlock();
-    auto pushed = link_.push(next.content);
+    auto pushed = driver_.push(next.content);
     lock.lock();
     busy_ = false;
     pushed_changes_ = next.changes;

@@ -18,8 +18,8 @@ namespace troupe::runtime {
 /// reports are given up and counted.
 class metrics_pusher {
  public:
-  /// `head` has run, worker and rank; `link` outlives this.
-  metrics_pusher(driver_client& link, metrics_batch head);
+  /// `head` has run, worker and rank; `driver` outlives this.
+  metrics_pusher(driver_client& driver, metrics_batch head);
   ~metrics_pusher();
 
   void report(metric_row row);
@@ -58,7 +58,7 @@ class metrics_pusher {
   static constexpr std::size_t limit_rows = 65536;
   static constexpr std::size_t limit_sealed = 16;
 
-  driver_client& link_;
+  driver_client& driver_;
   metrics_batch head_;
   std::mutex mutex_;
   /// Wakes the thread when it has nothing to do.

@@ -16,13 +16,13 @@ class quiescence_gate {
   /// While one lives, the state keeps still. For the training thread; one inside the other is fine.
   class scope {
    public:
-    scope(quiescence_gate& mark, step_id step) : mark_(mark) { mark_.begin(step); }
-    ~scope() { mark_.end(); }
+    scope(quiescence_gate& gate, step_id step) : gate_(gate) { gate_.begin(step); }
+    ~scope() { gate_.end(); }
     scope(const scope&) = delete;
     scope& operator=(const scope&) = delete;
 
    private:
-    quiescence_gate& mark_;
+    quiescence_gate& gate_;
   };
 
   /// The step whose state it is, once it keeps still; nothing if that takes longer than `limit`. From any thread.

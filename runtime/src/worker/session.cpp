@@ -19,15 +19,15 @@ metrics_batch head_of(const begin_training& begin) {
 
 } // namespace
 
-train_context::impl::impl(begin_training begin, runtime::driver_client& link, runtime::device_factories factories)
+train_context::impl::impl(begin_training begin, runtime::driver_client& driver, runtime::device_factories factories)
     : begin_(std::move(begin)),
       config_(nlohmann::json::parse(begin_.settings.configuration)),
       options_(nlohmann::json::parse(begin_.settings.options)),
       run_directory_(begin_.settings.directory),
-      link_(link),
-      pusher_(link_, head_of(begin_)),
-      checkpoints_(begin_, link_, state_, pusher_, activity_),
-      members_(begin_, link_, state_, checkpoints_, pusher_, activity_, std::move(factories)),
+      driver_(driver),
+      pusher_(driver_, head_of(begin_)),
+      checkpoints_(begin_, driver_, state_, pusher_, activity_),
+      members_(begin_, driver_, state_, checkpoints_, pusher_, activity_, std::move(factories)),
       barrier_(members_, checkpoints_, commands_, state_),
       evaluator_(begin_.settings, members_, activity_) {}
 
@@ -133,7 +133,7 @@ void train_context::impl::agree_on(run_plan message) {
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
   for (;;) {
     protocol().complete(message);
-    auto accepted = link_.agree(message);
+    auto accepted = driver_.agree(message);
     if (accepted)
       break;
     if (is_custom() || !is_loss_of_group(accepted.error()))

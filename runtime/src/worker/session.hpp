@@ -42,8 +42,8 @@ using step_body = std::function<void(step_driver&)>;
 /// Used by the training thread, but for `command`, `abort`, `describe` and `beat`, which come from any thread.
 class train_context::impl {
  public:
-  /// `link` outlives this object.
-  impl(begin_training begin, runtime::driver_client& link, runtime::device_factories factories = {});
+  /// `driver` outlives this object.
+  impl(begin_training begin, runtime::driver_client& driver, runtime::device_factories factories = {});
 
   /// Runs the training function. Returns what the driver is told.
   [[nodiscard]] worker_finished run(const std::function<void(train_context&)>& function);
@@ -144,7 +144,7 @@ class train_context::impl {
   nlohmann::json config_;
   nlohmann::json options_;
   std::filesystem::path run_directory_;
-  runtime::driver_client& link_;
+  runtime::driver_client& driver_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   tracked_state state_;
   runtime::activity activity_;

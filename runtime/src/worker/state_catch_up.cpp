@@ -49,9 +49,10 @@ void state_catch_up::begin() {
   cancel_ = {};
 }
 
-expected<step_id> state_catch_up::receive(const staging_place& place, tracked_state& state, transferred_facts& facts) {
+expected<step_id> state_catch_up::receive(const staging_place& place, tracked_state& state,
+                                          transferred_extras& extras) {
   auto formed = form_staging_group(network_, place, cancel_.get_token(),
-                                   [this](const exchange_request& message) { return link_.exchange(message); });
+                                   [this](const exchange_request& message) { return driver_.exchange(message); });
   if (!formed)
     return fail(std::move(formed.error()));
   auto group = std::make_unique<staged_state>(std::move(*formed), place.sources);
@@ -61,7 +62,7 @@ expected<step_id> state_catch_up::receive(const staging_place& place, tracked_st
     if (cancel_.stop_requested())
       group_->abort({errc::aborted, "the members have lost one of them"});
   }
-  return group_->receive(state, facts);
+  return group_->receive(state, extras);
 }
 
 expected<staged_frame*> state_catch_up::frame() {

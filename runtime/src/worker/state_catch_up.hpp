@@ -27,12 +27,12 @@ form_staging_group(const data_plane& network, const staging_place& place, std::s
 /// thread, but for `abort`.
 class state_catch_up {
  public:
-  state_catch_up(data_plane network, driver_client& link) : network_(std::move(network)), link_(link) {}
+  state_catch_up(data_plane network, driver_client& driver) : network_(std::move(network)), driver_(driver) {}
 
   /// A staging group begins: from here on `abort` ends it.
   void begin();
   /// Forms the group and takes the state over it. Returns the step after which the state is so.
-  [[nodiscard]] expected<step_id> receive(const staging_place& place, tracked_state& state, transferred_facts& facts);
+  [[nodiscard]] expected<step_id> receive(const staging_place& place, tracked_state& state, transferred_extras& extras);
 
   /// The next frame from the members, which stays until it is dropped. Waits for it. Once this fails, the members are
   /// lost for good.
@@ -53,7 +53,7 @@ class state_catch_up {
 
  private:
   data_plane network_;
-  driver_client& link_;
+  driver_client& driver_;
   std::optional<staged_frame> frame_;
   bool has_lost_members_ = false;
   std::optional<std::chrono::nanoseconds> repeat_took_;

@@ -52,9 +52,9 @@ std::uint64_t size_bytes_of(const tracked_state& state) {
 }
 
 /// In CBOR, which has a place for the metrics of a loss that is no number.
-std::vector<std::byte> describe(const tracked_state& state, const transferred_facts& facts) {
+std::vector<std::byte> describe(const tracked_state& state, const transferred_extras& extras) {
   auto text = nlohmann::json::to_cbor(
-      {{"values", state.values()}, {"metrics", facts.last_metrics}, {"state_bytes", size_bytes_of(state)}});
+      {{"values", state.values()}, {"metrics", extras.last_metrics}, {"state_bytes", size_bytes_of(state)}});
   auto bytes = std::as_bytes(std::span{text});
   return {bytes.begin(), bytes.end()};
 }
@@ -73,7 +73,7 @@ state_stager::~state_stager() {
     thread_.join();
 }
 
-void state_stager::begin(staging_settings settings, const tracked_state& state, const transferred_facts& facts) {
+void state_stager::begin(staging_settings settings, const tracked_state& state, const transferred_extras& extras) {
   abort({errc::aborted, "another group of joiners has come"});
   if (thread_.joinable())
     thread_.join();
@@ -88,7 +88,7 @@ void state_stager::begin(staging_settings settings, const tracked_state& state, 
     queued_bytes_ = 0;
   }
   try {
-    stage_share(state, facts);
+    stage_share(state, extras);
     thread_ = std::thread{[this] { run(); }};
   } catch (const std::exception& x) {
     // No memory, or no thread: training does without joiners.
@@ -97,7 +97,7 @@ void state_stager::begin(staging_settings settings, const tracked_state& state, 
 }
 
 /// Chunk c is the share of source c mod N.
-void state_stager::stage_share(const tracked_state& state, const transferred_facts& facts) {
+void state_stager::stage_share(const tracked_state& state, const transferred_extras& extras) {
   auto chunks = chunks_of(state);
   auto size = std::size_t{0};
   for (std::size_t i = settings_.rank.value; i < chunks.size(); i += settings_.sources)
@@ -112,7 +112,7 @@ void state_stager::stage_share(const tracked_state& state, const transferred_fac
     rest = rest.subspan(copy.size());
   }
   if (is_first())
-    snapshot_ = {staging_kind::snapshot, settings_.step, describe(state, facts)};
+    snapshot_ = {staging_kind::snapshot, settings_.step, describe(state, extras)};
 }
 
 void state_stager::push_gradient(step_id step, std::span<const std::byte> bytes) {
@@ -124,8 +124,8 @@ void state_stager::push_evaluation(std::span<const double> values) {
 }
 
 void state_stager::push_end(step_id boundary, std::uint64_t commands_agreed, std::uint64_t evaluations) {
-  const auto facts = std::array{commands_agreed, evaluations};
-  push(staging_kind::end, boundary, bytes_of(facts));
+  const auto counts = std::array{commands_agreed, evaluations};
+  push(staging_kind::end, boundary, bytes_of(counts));
 }
 
 bool state_stager::takes_frames() const {
@@ -312,7 +312,7 @@ void state_stager::leave(std::unique_ptr<collectives::communicator> group, error
 staged_state::staged_state(std::unique_ptr<collectives::communicator> group, std::uint32_t sources)
     : group_(std::move(group)), sources_(sources) {}
 
-expected<step_id> staged_state::receive(tracked_state& state, transferred_facts& facts) {
+expected<step_id> staged_state::receive(tracked_state& state, transferred_extras& extras) {
   TROUPE_TRY(group_->barrier());
   TROUPE_TRY(auto snapshot, take_frame());
   auto beside = nlohmann::json::from_cbor(
@@ -331,7 +331,7 @@ expected<step_id> staged_state::receive(tracked_state& state, transferred_facts&
   for (std::size_t i = 0; i < chunks.size(); ++i)
     TROUPE_TRY(carrier.receive(*group_, rank_id{static_cast<std::uint32_t>(i % sources_)}, chunks[i]));
   state.values() = std::move(beside.at("values"));
-  facts.last_metrics = beside.at("metrics").get<metric_map>();
+  extras.last_metrics = beside.at("metrics").get<metric_map>();
   return snapshot.step;
 }
 
@@ -346,11 +346,11 @@ expected<staged_frame> staged_state::next() {
     return evaluation_frame{std::move(values)};
   }
   case staging_kind::end: {
-    auto facts = std::array<std::uint64_t, 2>{};
-    if (got.bytes.size() != sizeof facts)
+    auto counts = std::array<std::uint64_t, 2>{};
+    if (got.bytes.size() != sizeof counts)
       return fail(broken(fmt::format("an end of {} bytes", got.bytes.size())));
-    std::ranges::copy(got.bytes, writable_bytes_of(facts).begin());
-    return end_frame{got.step, facts[0], facts[1]};
+    std::ranges::copy(got.bytes, writable_bytes_of(counts).begin());
+    return end_frame{got.step, counts[0], counts[1]};
   }
   case staging_kind::snapshot:
     break;

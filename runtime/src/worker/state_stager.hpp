@@ -65,8 +65,8 @@ class state_stager {
   ~state_stager();
 
   /// Copies this member's share of the state, and has it sent. Called by all members between the same two steps.
-  /// Returns after the copy; `state` and `facts` may change then. A group that is still under way is aborted first.
-  void begin(staging_settings settings, const tracked_state& state, const transferred_facts& facts);
+  /// Returns after the copy; `state` and `extras` may change then. A group that is still under way is aborted first.
+  void begin(staging_settings settings, const tracked_state& state, const transferred_extras& extras);
 
   // -- on rank 0, while it is active; otherwise without effect
 
@@ -94,7 +94,7 @@ class state_stager {
     std::vector<std::byte> bytes;
   };
 
-  void stage_share(const tracked_state& state, const transferred_facts& facts);
+  void stage_share(const tracked_state& state, const transferred_extras& extras);
   void push(staging_kind kind, step_id step, std::span<const std::byte> bytes);
   [[nodiscard]] bool takes_frames() const;
   [[nodiscard]] step_id latest_step() const;
@@ -168,7 +168,7 @@ class staged_state {
 
   /// Fills the tensors in place, and the values. Returns the step after which the state is so. `errc::mismatch`: the
   /// sources track tensors of other sizes. After an error the state is of no use.
-  [[nodiscard]] expected<step_id> receive(tracked_state& state, transferred_facts& facts);
+  [[nodiscard]] expected<step_id> receive(tracked_state& state, transferred_extras& extras);
 
   /// Waits for what comes next.
   [[nodiscard]] expected<staged_frame> next();

@@ -11,8 +11,8 @@ namespace troupe::runtime {
 namespace {
 
 /// As CBOR: a metric may be no number, which JSON text cannot say.
-std::vector<std::uint8_t> describe(const tracked_state& state, const transferred_facts& facts) {
-  return nlohmann::json::to_cbor({{"values", state.values()}, {"metrics", facts.last_metrics}});
+std::vector<std::uint8_t> describe(const tracked_state& state, const transferred_extras& extras) {
+  return nlohmann::json::to_cbor({{"values", state.values()}, {"metrics", extras.last_metrics}});
 }
 
 expected<void> give(collectives::communicator& group, rank_id joiner, std::size_t mine, std::size_t sources,
@@ -30,7 +30,7 @@ expected<void> give(collectives::communicator& group, rank_id joiner, std::size_
 }
 
 expected<void> take(collectives::communicator& group, const std::vector<rank_id>& sources, tracked_state& state,
-                    transferred_facts& facts) {
+                    transferred_extras& extras) {
   std::uint64_t size = 0;
   TROUPE_TRY(group.receive(sources[0], std::as_writable_bytes(std::span{&size, 1})));
   std::vector<std::uint8_t> text(size);
@@ -43,22 +43,22 @@ expected<void> take(collectives::communicator& group, const std::vector<rank_id>
   if (beside.is_discarded())
     return fail(errc::internal, "the state that was sent cannot be read: an invariant of Troupe is broken");
   state.values() = beside.at("values");
-  facts.last_metrics = beside.at("metrics").get<metric_map>();
+  extras.last_metrics = beside.at("metrics").get<metric_map>();
   return {};
 }
 
 } // namespace
 
 expected<void> transfer_state(collectives::communicator& group, std::span<const rank_id> joiners, tracked_state& state,
-                              transferred_facts& facts) {
+                              transferred_extras& extras) {
   std::vector<rank_id> sources;
   for (std::uint32_t rank = 0; rank < group.world_size(); ++rank)
     if (std::ranges::find(joiners, rank_id{rank}) == joiners.end())
       sources.push_back(rank_id{rank});
   auto mine = std::ranges::find(sources, group.rank());
   if (mine == sources.end())
-    return take(group, sources, state, facts);
-  auto text = describe(state, facts);
+    return take(group, sources, state, extras);
+  auto text = describe(state, extras);
   for (auto joiner : joiners)
     TROUPE_TRY(give(group, joiner, static_cast<std::size_t>(mine - sources.begin()), sources.size(), state, text));
   return {};

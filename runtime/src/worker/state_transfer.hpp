@@ -9,7 +9,7 @@
 namespace troupe::runtime {
 
 /// What travels beside the tracked tensors.
-struct transferred_facts {
+struct transferred_extras {
   metric_map last_metrics;
 };
 
@@ -18,6 +18,6 @@ struct transferred_facts {
 /// share: chunk c goes from the (c mod n)th of them, so that a joiner gets all in (bytes / bandwidth), and the others
 /// send bytes / n for each joiner. Fails as the communicator does; a joiner's state is of no use then.
 [[nodiscard]] expected<void> transfer_state(collectives::communicator& group, std::span<const rank_id> joiners,
-                                            tracked_state& state, transferred_facts& facts);
+                                            tracked_state& state, transferred_extras& extras);
 
 } // namespace troupe::runtime

@@ -93,7 +93,7 @@ std::unique_ptr<collectives::communicator> worker_group::make_communicator() {
   options.report_unreachable = [this](const std::vector<rank_id>& ranks) { unreachable_ = ranks; };
   auto addresses = [this](std::string mine) { return exchange(0, std::move(mine)); };
   auto descriptors = [this](std::span<const int> mine) {
-    return link_.exchange_descriptors(
+    return driver_.exchange_descriptors(
         {place_.generation, place_.local_rank, place_.local_world_size, cancel_forming_.get_token()}, mine);
   };
   const auto uses_memory = place_.transport == transport_kind::shm || place_.transport == transport_kind::hierarchical;
@@ -115,7 +115,7 @@ std::unique_ptr<collectives::communicator> worker_group::make_communicator() {
 }
 
 expected<std::vector<std::string>> worker_group::exchange(std::uint64_t number, std::string mine) {
-  TROUPE_TRY(auto all, link_.exchange({how_.run, place_.generation, number, place_.rank, std::move(mine)}));
+  TROUPE_TRY(auto all, driver_.exchange({how_.run, place_.generation, number, place_.rank, std::move(mine)}));
   return std::move(all.blobs);
 }
 
@@ -157,10 +157,10 @@ collectives::hang_policy worker_group::on_hang() {
   collectives::hang_policy result;
   result.request_exit = [this, generation = place_.generation]() -> expected<collectives::hang_policy::permit> {
     TROUPE_TRY(auto granted,
-               link_.request_exit({how_.run, generation, how_.worker, "the GPU does not let go of its group"}));
+               driver_.request_exit({how_.run, generation, how_.worker, "the GPU does not let go of its group"}));
     return collectives::hang_policy::permit{granted.is_last_holder};
   };
-  result.withdraw_exit = [this] { link_.withdraw({how_.run, how_.worker}); };
+  result.withdraw_exit = [this] { driver_.withdraw({how_.run, how_.worker}); };
   result.copy_out = how_.save_last_copy;
   return result;
 }

@@ -66,8 +66,8 @@ class worker_group {
     std::function<expected<void>()> save_last_copy;
   };
 
-  worker_group(settings how, driver_client& link, quiescence_gate& gate)
-      : how_(std::move(how)), link_(link), gate_(gate) {}
+  worker_group(settings how, driver_client& driver, quiescence_gate& gate)
+      : how_(std::move(how)), driver_(driver), gate_(gate) {}
 
   /// From here on, `abort` with this place's generation ends what is formed or being formed.
   void begin_generation(const group_place& place);
@@ -112,7 +112,7 @@ class worker_group {
   void close_device_group(std::unique_ptr<collectives::device_group> group, step_id step);
 
   settings how_;
-  driver_client& link_;
+  driver_client& driver_;
   quiescence_gate& gate_;
   group_place place_;
   /// Memory that the other workers of this host can read: for the life of the process.

@@ -7,10 +7,10 @@
 
 namespace troupe::runtime {
 
-/// What the training thread stands in, for whoever asks whether it gets on. Written by that thread, read by any.
+/// What the training thread is doing, for hang detection. Written by that thread, read by any.
 class activity {
  public:
-  /// Until its end, the training thread is in a call of this kind.
+  /// While it lives, the training thread is in a call of this kind.
   class scope {
    public:
     scope(activity& owner, activity_kind kind) noexcept : owner_(owner), outer_(owner.enter(kind)) {}

@@ -25,7 +25,7 @@ struct descriptor_request {
 };
 
 /// What the training side of a worker asks of the run's actors. Calls block; each comes from one thread at a time.
-/// Implemented over CAF in one file; tests play it.
+/// Implemented over CAF in one file; tests use fakes.
 class driver_client {
  public:
   virtual ~driver_client() = default;
@@ -36,7 +36,7 @@ class driver_client {
   /// The same among the ranks of a staging group. From the stager's thread.
   [[nodiscard]] virtual expected<exchange_result> exchange_staging(const exchange_request& message) = 0;
 
-  /// Tells that an exchange of a staging group will not be complete. From any thread.
+  /// Reports that an exchange of a staging group will not be complete. From any thread.
   virtual void end(const exchange_ended& message) = 0;
 
   /// An all-gather of descriptors among the ranks of this node. From the training thread.
@@ -46,17 +46,17 @@ class driver_client {
   /// Returns once all workers have the same plan. From the training thread.
   [[nodiscard]] virtual expected<plan_accepted> agree(const run_plan& plan) = 0;
 
-  /// Returns once all who are left have reported, with this worker's place among them. From the training thread.
+  /// Returns this worker's next place once all remaining workers have reported. From the training thread.
   [[nodiscard]] virtual expected<next_generation> regroup(const regroup_report& report) = 0;
 
-  /// Tells that this joiner has caught up with the others. From the training thread.
+  /// Reports that this joiner has caught up with the others. From the training thread.
   virtual void tell(const caught_up& message) = 0;
 
   /// Returns once the checkpoint is durable or given up. From the snapshot writer's thread.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver(const checkpoint_part& part) = 0;
 
-  /// The same of the whole state, by a worker that has leave to end as the last that has it. From a thread of the
-  /// group's.
+  /// Commits the whole state, sent by the last worker that has it before its permitted exit. From a thread of the
+  /// group.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver_last(const checkpoint_part&) {
     return fail(errc::invalid_argument, "there is no store to deliver to");
   }
@@ -74,19 +74,19 @@ class driver_client {
   /// The key with which the workers of this run authenticate each other. From any thread.
   [[nodiscard]] virtual collectives::run_secret group_secret() const { return {}; }
 
-  /// Asks for leave to end this process, which a GPU's library does not let go, and waits for its turn. From a thread
-  /// of the group's.
+  /// Requests a permit to exit, because the GPU's library does not return. Waits until it is granted. From a thread of
+  /// the group.
   [[nodiscard]] virtual expected<exit_granted> request_exit(const exit_request&) {
     return fail(errc::invalid_argument, "there is nobody to ask");
   }
 
-  /// It needs none any more. From a thread of the group's.
+  /// The permit is not needed any more. From a thread of the group.
   virtual void withdraw(const exit_withdrawn&) {}
 
-  /// Returns once the driver has taken them in: that is the back pressure. From the metrics thread.
+  /// Returns once the driver has taken the batch in: that is the back pressure. From the metrics thread.
   [[nodiscard]] virtual expected<void> push(const metrics_batch& batch) = 0;
 
-  /// Tells the end of the training function. From the training thread.
+  /// Reports the end of the training function. From the training thread.
   virtual void finish(const worker_finished& message) = 0;
 };
 

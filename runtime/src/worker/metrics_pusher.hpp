@@ -13,9 +13,8 @@
 
 namespace troupe::runtime {
 
-/// Takes metrics from the training thread without ever making it wait, and pushes them to the driver from a thread of
-/// its own: one batch under way at a time, at most some fifty a second. When the driver cannot keep up, the newest
-/// reports are given up and counted.
+/// Takes metrics from the training thread without blocking it and pushes them to the driver from its own thread: one
+/// batch at a time, at most about fifty a second. Excess reports are dropped and counted.
 class metrics_pusher {
  public:
   /// `head` has run, worker and rank; `driver` outlives this.
@@ -30,8 +29,8 @@ class metrics_pusher {
   /// The training thread has applied this step.
   void applied(step_id step);
 
-  /// For what is reported from now on; what was reported before is pushed first, as it is. Waits for that for a moment,
-  /// because others may go on with the state of a process that is killed next, but not for a driver that is slow.
+  /// Later reports belong to this rank. Pushes earlier ones first, and waits briefly for that: this process may be
+  /// killed while others continue with its state.
   void set_rank(rank_id rank);
 
   /// Returns when everything that was reported before has been pushed, or cannot be. From any thread.

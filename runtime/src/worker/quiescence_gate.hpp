@@ -9,11 +9,11 @@
 
 namespace troupe::runtime {
 
-/// Says when the tracked state keeps still: while the training thread waits for a group, it is that of the last step
-/// whose body has returned. Whoever the training thread waits for may read it then.
+/// Knows when the tracked state does not change: while the training thread waits for a group, it is that of the last
+/// step whose body has returned. Whoever the training thread waits for may read it then.
 class quiescence_gate {
  public:
-  /// While one lives, the state keeps still. For the training thread; one inside the other is fine.
+  /// While one lives, the state does not change. For the training thread; scopes may be nested.
   class scope {
    public:
     scope(quiescence_gate& gate, step_id step) : gate_(gate) { gate_.begin(step); }
@@ -25,7 +25,7 @@ class quiescence_gate {
     quiescence_gate& gate_;
   };
 
-  /// The step whose state it is, once it keeps still; nothing if that takes longer than `limit`. From any thread.
+  /// The step whose state it is, once it does not change; nothing if that takes longer than `limit`. From any thread.
   [[nodiscard]] std::optional<step_id> wait(std::chrono::milliseconds limit) {
     auto lock = std::unique_lock{mutex_};
     if (!changed_.wait_for(lock, limit, [this] { return depth_ > 0; }))

@@ -12,7 +12,7 @@
 
 namespace troupe::runtime {
 
-/// A shard that is computed twice in a step: by the rank whose it is, and by another one; by the same where there is no
+/// A shard that is computed twice in a step: by its owner, and by another rank; by the owner again if there is no
 /// other.
 struct redundant_check {
   shard_id shard;

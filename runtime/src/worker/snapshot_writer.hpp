@@ -28,9 +28,9 @@ struct staged_part {
   std::span<const std::byte> bytes;
 };
 
-/// Takes copies of this rank's share of the tracked state, and brings them to the device and to the store behind the
-/// back of training: in a thread of its own that gives way to others, one copy after the other. Its owner calls it from
-/// the training thread, but for `abandon`.
+/// Copies this rank's share of the tracked state, and brings the copies to the device and to the store in the
+/// background: on its own thread with low priority, one after the other. Its owner calls it from the training thread,
+/// except for `abandon`.
 class snapshot_writer {
  public:
   /// What becomes of a copy. Called from the writer's thread.
@@ -53,7 +53,7 @@ class snapshot_writer {
 
   /// Copies the chunks of part `head.rank` out of `state`, whose tensors are those that `head` names, and returns: they
   /// may change from here on. Waits first while all copies are in use. `head` lacks its report, which the writer fills
-  /// in; what goes wrong is told to the store instead.
+  /// in; errors are reported to the store instead.
   void begin(checkpoint_part head, serialization::chunk_plan plan, const tracked_state& state);
 
   /// How many have begun, and are neither durable nor given up.
@@ -63,8 +63,8 @@ class snapshot_writer {
   /// begun; fails with `errc::aborted` if it was abandoned, and as `deliver` does.
   [[nodiscard]] expected<checkpoint_outcome> wait();
 
-  /// The generation is over: what has not been written yet is not wanted any more. What the store has already been told
-  /// of is for the store to decide. From any thread.
+  /// The generation is over: abandons copies that are not written yet. The store decides about parts that it already
+  /// has. From any thread.
   void abandon();
 
   /// Whether any was abandoned, or refused by the store, since the last call.
@@ -100,8 +100,8 @@ class snapshot_writer {
 /// The bytes of one part of a plan.
 [[nodiscard]] std::size_t share_bytes(const serialization::chunk_plan& plan, std::uint32_t part);
 
-/// Copies the chunks of one part, in order, to the begin of `target`, which has room for them. Throws what a
-/// `tensor_memory` fails with.
+/// Copies the chunks of one part, in order, to the beginning of `target`, which is large enough. Throws the errors of a
+/// `tensor_memory`.
 void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, const tracked_state& state,
                 std::span<std::byte> target);
 

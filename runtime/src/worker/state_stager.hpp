@@ -25,8 +25,8 @@
 
 /// The state for joiners while training goes on. A *staging group* is a communicator of its own: the members of a
 /// generation, who have the state, are its ranks 0 to N - 1, and the joiners follow. Each member copies a share of
-/// the state between two steps and sends it behind the back of its training; rank 0 then sends what the joiners need
-/// to come after: the reduced gradients of the steps since, and the results of evaluations.
+/// the state between two steps and sends it in the background; rank 0 then sends what the joiners need to catch up:
+/// the reduced gradients of the steps since, and the results of evaluations.
 namespace troupe::runtime {
 
 enum class staging_kind : std::uint64_t { snapshot = 1, gradient = 2, evaluation = 3, end = 4 };
@@ -46,7 +46,7 @@ struct staging_settings {
   std::uint32_t queue_limit_gradients = 16;
   /// How long the group waits for a joiner that takes nothing; none: as its communicator has it.
   std::optional<std::chrono::milliseconds> deadline = {};
-  /// Told when the group has ended with an error: who waits for it to form waits in vain. From any thread.
+  /// Called when the group has failed, so that peers stop waiting for it. From any thread.
   std::function<void()> given_up = {};
   /// Forms the group. Called once, on the stager's thread; returns soon after it is asked to stop. The communicator's
   /// deadline bounds each wait for a joiner, which may be in the middle of a step.

@@ -8,7 +8,7 @@
 
 namespace troupe::runtime {
 
-/// What travels beside the tracked tensors.
+/// What is transferred beside the tracked tensors.
 struct transferred_extras {
   metric_map last_metrics;
 };

@@ -50,7 +50,7 @@ struct opened_gpu {
 
 /// The group of workers of one generation: its communicator, the device group beside it where the worker has a GPU, and
 /// the memory that outlives generations. Used by the training thread, but for `abort`, `describe` and
-/// `waits_for_own_gpu`, which come from any thread. Throws `exception` with what communicators and devices fail with.
+/// `waits_for_own_gpu`, which come from any thread. Throws `exception` with the errors of communicators and devices.
 class worker_group {
  public:
   struct settings {
@@ -73,8 +73,8 @@ class worker_group {
   void begin_generation(const group_place& place);
   /// Forms the communicator of the generation.
   void form();
-  /// Ends both groups. On return nothing of them writes to this worker's memory any more, which may be soon only if
-  /// they were aborted: with `reason`, unless its code is `none`.
+  /// Ends both groups. On return nothing writes to this worker's memory any more. Quick only if the groups were
+  /// aborted; aborts them with `reason` unless its code is `none`.
   void close(const error& reason, step_id step);
 
   /// The ranks that did not answer when the group was closed, or that forming did not reach.
@@ -95,8 +95,8 @@ class worker_group {
   /// Ends what is under way in the groups of this generation.
   void give_up(const error& reason) noexcept;
 
-  /// Makes pending and later operations of this generation fail, or of an earlier one, fail, formed or not. A later
-  /// generation is not touched.
+  /// Makes pending and later operations of this or an earlier generation fail, whether its group is formed or still
+  /// forming. Later generations are unaffected.
   void abort(generation_id generation, const error& reason);
   /// What the group does and which ranks it waits for, for people.
   [[nodiscard]] std::string describe();

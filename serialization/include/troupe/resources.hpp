@@ -7,10 +7,11 @@
 
 namespace troupe {
 
-/// What a worker wants of a node, or what a node has. 0 CPUs in a request: takes part in no accounting.
+/// What a worker requests of a node, or what a node offers. A request of 0 CPUs reserves none.
 struct resources {
   std::uint32_t cpus = 0;
-  /// A worker may take a fraction: with 0.25, up to four of one run share a GPU. Above one, and on a node, whole ones.
+  /// A worker may take a fraction: with 0.25, up to four of one run share a GPU. Above one only whole numbers; nodes
+  /// offer whole GPUs.
   double gpus = 0;
 
   auto operator<=>(const resources&) const = default;

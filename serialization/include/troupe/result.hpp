@@ -136,7 +136,7 @@ struct run_result {
   double seconds_to_first_step = 0;
   double seconds_total = 0;
 
-  /// It counts as failed, unless it does already.
+  /// Marks the run as failed with `why`, unless it has failed already.
   void fail(error why) {
     if (status == run_status::failed)
       return;

@@ -27,10 +27,10 @@ namespace troupe::actors {
 
 namespace {
 
-/// By which workers find out whether they see this directory.
+/// Workers read this file to learn whether they share the directory.
 constexpr auto nonce_file = ".probe-store";
 
-/// What stands in a file of a line; nothing if there is no such file.
+/// The first line of a file; nothing if it cannot be read.
 std::optional<std::string> read_line(const std::filesystem::path& path) {
   auto in = std::ifstream{path};
   auto result = std::string{};
@@ -39,7 +39,7 @@ std::optional<std::string> read_line(const std::filesystem::path& path) {
   return result;
 }
 
-/// What probes have left: a worker may have been killed in one.
+/// Removes probe files of workers that were killed.
 void remove_probes(const std::filesystem::path& directory) {
   auto code = std::error_code{};
   std::vector<std::filesystem::path> found;
@@ -86,28 +86,28 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (message.run != config_.run || message.generation <= generation_)
       return;
     generation_ = message.generation;
-    over_ = {};
+    last_complete_step_ = {};
     attempts_.forget_before(generation_);
     auto first_that_stays = waiting_.lower_bound({generation_, step_id{}, 0});
     for (auto i = waiting_.begin(); i != first_that_stays; i = waiting_.erase(i))
       for (auto& each : i->second)
         each.deliver(stale());
-    remove_what_is_over();
+    remove_finished_attempts();
   }
 
-  /// What attempts have left into which nobody writes any more: it is in the way of nobody, but of the disk.
-  void remove_what_is_over() {
+  /// Removes directories of attempts that no worker writes to any more, to free space.
+  void remove_finished_attempts() {
     std::vector<std::filesystem::path> in_use;
     auto code = std::error_code{};
     for (auto entries = std::filesystem::directory_iterator{config_.directory, code};
          !code && entries != std::filesystem::directory_iterator{}; entries.increment(code))
-      if (may_be_in_use(entries->path().filename().string(), generation_, over_))
+      if (may_be_in_use(entries->path().filename().string(), generation_, last_complete_step_))
         in_use.push_back(entries->path());
     if (!code)
       std::ignore = serialization::remove_abandoned(config_.directory, in_use);
   }
 
-  /// Whoever can read what the other has written shares its directory: the name alone could be a coincidence.
+  /// Worker and store share the directory if each can read the other's nonce; an equal path proves nothing.
   storage_view look(const storage_probe& probe) {
     storage_view result;
     auto is_name = probe.file.find('/') == std::string::npos;
@@ -155,10 +155,10 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     // Each rank writes one part after the other: none of them is behind this step.
     if (!is_last_copy) {
       generation_ = std::max(generation_, part.generation);
-      over_ = std::max(over_, part.step);
+      last_complete_step_ = std::max(last_complete_step_, part.step);
     }
     if (outcome.reason.code != errc::none)
-      remove_what_is_over();
+      remove_finished_attempts();
     if (config_.on_outcome)
       config_.on_outcome(outcome);
     auto waiting = waiting_.extract(key);
@@ -198,10 +198,10 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
   checkpoint_attempts attempts_;
   /// The last that has begun, as far as anything has come of it.
   generation_id generation_;
-  /// What stands in `nonce_file`; empty while there is none.
+  /// The content of `nonce_file`; empty while there is none.
   std::string nonce_;
   /// Of that generation, the last step whose parts have all come.
-  step_id over_;
+  step_id last_complete_step_;
   std::map<attempt_key, std::vector<promise>> waiting_;
   /// The last ones: a part that is sent again over another connection gets the same answer.
   std::deque<known_outcome> outcomes_;

@@ -3,7 +3,7 @@
 #include <troupe/boosting/stored_model.hpp>
 #include <troupe/data/exact_reduction.hpp>
 #include <troupe/data/preprocessor.hpp>
-#include <troupe/inference/model_room.hpp>
+#include <troupe/inference/model_storage.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
 #include <array>
@@ -39,8 +39,8 @@ rounds::rounds(train_context& ctx, const tree_library& library, settings how, co
     throw exception{errc::invalid_argument, "the number of rounds is not known: set training_config.rounds"};
   compare(library, build);
   require_rows(library, *sets_.training, ctx_.world_size());
-  room_.resize(how_.model_bytes);
-  ctx_.state().track(library.model_tensor(), room_);
+  storage_.resize(how_.model_bytes);
+  ctx_.state().track(library.model_tensor(), storage_);
 }
 
 feature_table rounds::fetch(const data::data_set& set, std::span<const std::uint64_t> numbers) const {
@@ -111,7 +111,7 @@ void rounds::begin(learner& trees, std::uint64_t rounds) {
   if (rounds == 0)
     trees.begin(0, {});
   else
-    trees.begin(rounds, value_or_throw(inference::get_model(std::as_bytes(std::span{room_}))));
+    trees.begin(rounds, value_or_throw(inference::get_model(std::as_bytes(std::span{storage_}))));
 }
 
 metric_map rounds::compute(learner& trees, std::uint64_t round) {
@@ -142,7 +142,7 @@ void rounds::keep_model(learner& trees) {
   auto written = expected<void>{};
   if (ctx_.rank() == 0) {
     auto call = in_library();
-    written = inference::put_model(trees.save(), std::as_writable_bytes(std::span{room_}));
+    written = inference::put_model(trees.save(), std::as_writable_bytes(std::span{storage_}));
     fits[0] = written ? 1 : 0;
   }
   ctx_.broadcast(std::span<std::uint64_t>{fits});
@@ -150,7 +150,7 @@ void rounds::keep_model(learner& trees) {
     throw exception{std::move(written.error())};
   if (fits[0] == 0)
     throw exception{errc::unsatisfiable, "the model does not fit into its tensor in checkpoints: see rank 0"};
-  ctx_.broadcast(std::span{room_});
+  ctx_.broadcast(std::span{storage_});
 }
 
 } // namespace troupe::boosting

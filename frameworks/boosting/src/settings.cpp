@@ -1,6 +1,6 @@
 #include <troupe/boosting/settings.hpp>
 
-#include <troupe/inference/model_room.hpp>
+#include <troupe/inference/model_storage.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -48,7 +48,7 @@ double number_of(const nlohmann::json& parameters, std::initializer_list<const c
   return otherwise;
 }
 
-std::optional<std::uint64_t> room_of(double trees, double bytes_per_tree) {
+std::optional<std::uint64_t> model_capacity(double trees, double bytes_per_tree) {
   auto bytes = trees * bytes_per_tree + bytes_of_rest;
   if (!(bytes <= std::exp2(32)))
     return std::nullopt;
@@ -100,7 +100,7 @@ read_settings(const tree_library& library, const nlohmann::json& config, const n
 
 trainer make_trainer(const app& program, const function& train, const tree_library& library, settings how,
                      const own_settings& own, std::uint64_t rounds, trainer_config all) {
-  how.model_bytes = inference::room_of_latest(all.run, library.model_tensor()).value_or(how.model_bytes);
+  how.model_bytes = inference::latest_capacity(all.run, library.model_tensor()).value_or(how.model_bytes);
   all.run.steps = rounds;
   all.config = config_of(library, how, own, all.config);
   all.options = options_of(library, how, own, all.options);

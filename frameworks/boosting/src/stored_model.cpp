@@ -1,7 +1,7 @@
 #include <troupe/boosting/stored_model.hpp>
 
 #include <troupe/data/feature_rows.hpp>
-#include <troupe/inference/model_room.hpp>
+#include <troupe/inference/model_storage.hpp>
 #include <troupe/serialization/files/durable_file.hpp>
 
 #include <algorithm>

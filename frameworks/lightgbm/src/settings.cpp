@@ -99,7 +99,7 @@ std::optional<std::uint64_t> most_model_bytes(const nlohmann::json& parameters, 
       static_cast<double>(rounds) * std::max(1.0, boosting::number_of(parameters, {"num_class", "num_classes"}, 1));
   auto leaves =
       std::max(2.0, boosting::number_of(parameters, {"num_leaves", "num_leaf", "max_leaves", "max_leaf"}, 31));
-  return boosting::room_of(trees, bytes_per_tree + leaves * bytes_per_leaf);
+  return boosting::model_capacity(trees, bytes_per_tree + leaves * bytes_per_leaf);
 }
 
 expected<settings> settings_of(const training_config& config) {

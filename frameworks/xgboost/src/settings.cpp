@@ -48,7 +48,7 @@ std::optional<std::uint64_t> most_model_bytes(const nlohmann::json& parameters, 
     nodes = nodes > 0 ? std::min(nodes, std::exp2(depth + 1) - 1) : std::exp2(depth + 1) - 1;
   if (nodes == 0)
     return std::nullopt;
-  return boosting::room_of(trees, bytes_per_tree + nodes * bytes_per_node);
+  return boosting::model_capacity(trees, bytes_per_tree + nodes * bytes_per_node);
 }
 
 expected<settings> settings_of(const training_config& config) {

@@ -32,17 +32,17 @@ TEST_CASE("invalid values of the shared settings are refused by name") {
 }
 
 TEST_CASE("the model's memory is what was configured or can be needed, and at least 4 KiB") {
-  auto room = [](std::uint64_t asked) {
+  auto capacity = [](std::uint64_t asked) {
     auto what = good();
     what.model_bytes = asked;
     value_or_throw(complete(what, 3, 123'456, "depth"));
     return what.model_bytes;
   };
-  CHECK(room(0) == 123'456);
-  CHECK(room(99'999) == 99'999);
-  CHECK(room(1) == 4096);
-  CHECK(room_of(10, 1000) == std::uint64_t{1} << 17);
-  CHECK(!room_of(1e9, 1e9));
+  CHECK(capacity(0) == 123'456);
+  CHECK(capacity(99'999) == 99'999);
+  CHECK(capacity(1) == 4096);
+  CHECK(model_capacity(10, 1000) == std::uint64_t{1} << 17);
+  CHECK(!model_capacity(1e9, 1e9));
   CHECK(number_of({{"b", "7.5"}}, {"a", "b"}, 1) == 7.5);
   CHECK(number_of({{"a", 2}, {"b", 3}}, {"a", "b"}, 1) == 2);
   CHECK(number_of({{"a", "many"}}, {"a", "b"}, 1) == 1);

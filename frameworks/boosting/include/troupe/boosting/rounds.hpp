@@ -5,7 +5,7 @@
 #include <troupe/boosting/tables.hpp>
 #include <troupe/boosting/work_watch.hpp>
 #include <troupe/data/feature_rows.hpp>
-#include <troupe/messages.hpp>
+#include <troupe/metrics.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -76,7 +76,7 @@ class rounds {
   training_sets sets_;
   data::known_categories categories_;
   work_watch watch_;
-  std::vector<std::uint8_t> room_;
+  std::vector<std::uint8_t> storage_;
 };
 
 } // namespace troupe::boosting

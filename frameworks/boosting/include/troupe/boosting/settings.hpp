@@ -66,7 +66,7 @@ template <class Config>
                                double otherwise);
 
 /// The memory for a model with this many trees, a power of two; `nullopt` if it is uselessly large.
-[[nodiscard]] std::optional<std::uint64_t> room_of(double trees, double bytes_per_tree);
+[[nodiscard]] std::optional<std::uint64_t> model_capacity(double trees, double bytes_per_tree);
 
 /// The `trainer_config::config` and `trainer_config::options` sent to the workers; `user` is the user's own.
 [[nodiscard]] nlohmann::json config_of(const tree_library& library, const settings& what, const own_settings& own,

@@ -17,10 +17,10 @@ namespace troupe::inference {
 
 /// Writes a model, preceded by its length, into memory of a fixed size; the rest becomes zeros. Fails with
 /// `errc::unsatisfiable` if it does not fit.
-[[nodiscard]] expected<void> put_model(std::span<const std::byte> model, std::span<std::byte> room);
+[[nodiscard]] expected<void> put_model(std::span<const std::byte> model, std::span<std::byte> storage);
 
 /// The model in such memory, as a view. Fails with `errc::damaged` for an impossible length.
-[[nodiscard]] expected<std::span<const std::byte>> get_model(std::span<const std::byte> room);
+[[nodiscard]] expected<std::span<const std::byte>> get_model(std::span<const std::byte> storage);
 
 /// The model in the checkpoint's tensor of this name. Fails with `errc::not_found` if there is none, and as reading
 /// does.
@@ -29,6 +29,6 @@ namespace troupe::inference {
 
 /// The size of that tensor in the checkpoint from which the run will resume, if there is one: a run keeps its initial
 /// capacity even if its number of rounds changes.
-[[nodiscard]] std::optional<std::uint64_t> room_of_latest(const run_config& run, std::string_view tensor);
+[[nodiscard]] std::optional<std::uint64_t> latest_capacity(const run_config& run, std::string_view tensor);
 
 } // namespace troupe::inference

@@ -187,10 +187,11 @@ std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<cont
   if (stops)
     loop_ = loop_stage::stopped;
   std::vector<boundary_action> result;
-  result.push_back({consider_checkpoint{is_last || stops, asked, regroups}, stops     ? "the run stops"
-                                                                            : is_last ? "it was the last step"
-                                                                            : asked   ? "a checkpoint was asked for"
-                                                                                      : "the step is complete"});
+  result.push_back({consider_checkpoint{.is_last = is_last || stops, .is_asked = asked, .regroups = regroups},
+                    stops     ? "the run stops"
+                    : is_last ? "it was the last step"
+                    : asked   ? "a checkpoint was asked for"
+                              : "the step is complete"});
   if (stages && !stops && !is_last)
     result.push_back({*stages, "joiners need the state"});
   if (regroups && !stops)

@@ -14,8 +14,8 @@ using namespace troupe::collectives::testing;
 namespace {
 
 /// Every transport with every world size.
-std::vector<std::pair<transport_kind, std::uint32_t>> groups() {
-  std::vector<std::pair<transport_kind, std::uint32_t>> result;
+std::vector<std::pair<swept_transport, std::uint32_t>> groups() {
+  std::vector<std::pair<swept_transport, std::uint32_t>> result;
   for (auto kind : all_transports)
     for (auto world_size : {1u, 2u, 3u, 4u, 7u, 8u})
       result.emplace_back(kind, world_size);
@@ -392,7 +392,7 @@ TEST_CASE("the fast all-reduce gives equal replicas, for every segment's type") 
 
 TEST_CASE("all-reduce sends the bytes of a ring") {
   constexpr std::uint32_t world_size = 8;
-  const auto results = group_of(transport_kind::tcp, world_size).run([](communicator& group) -> std::uint64_t {
+  const auto results = group_of(swept_transport::tcp, world_size).run([](communicator& group) -> std::uint64_t {
     std::vector<float> data(std::size_t{world_size} * 16 * 400);
     const auto before = group.sent().sent_bytes;
     return group.all_reduce(std::span{data}) ? group.sent().sent_bytes - before : 0;

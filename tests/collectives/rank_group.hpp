@@ -20,20 +20,20 @@
 
 namespace troupe::collectives::testing {
 
-enum class transport_kind : std::uint8_t { tcp, tcp_encrypted, shm, hierarchical };
+enum class swept_transport : std::uint8_t { tcp, tcp_encrypted, shm, hierarchical };
 
-inline constexpr transport_kind all_transports[] = {transport_kind::tcp, transport_kind::tcp_encrypted,
-                                                    transport_kind::shm, transport_kind::hierarchical};
+inline constexpr swept_transport all_transports[] = {swept_transport::tcp, swept_transport::tcp_encrypted,
+                                                     swept_transport::shm, swept_transport::hierarchical};
 
-inline std::string to_string(transport_kind x) {
+inline std::string to_string(swept_transport x) {
   switch (x) {
-  case transport_kind::tcp:
+  case swept_transport::tcp:
     return "tcp";
-  case transport_kind::tcp_encrypted:
+  case swept_transport::tcp_encrypted:
     return "tcp-encrypted";
-  case transport_kind::shm:
+  case swept_transport::shm:
     return "shm";
-  case transport_kind::hierarchical:
+  case swept_transport::hierarchical:
     return "hierarchical";
   }
   return "?";
@@ -91,13 +91,13 @@ inline std::vector<std::uint32_t> some_hosts(std::uint32_t world_size) {
 /// Ranks as threads of this process, over any transport.
 class rank_group {
  public:
-  explicit rank_group(transport_kind kind, std::uint32_t world_size,
+  explicit rank_group(swept_transport kind, std::uint32_t world_size,
                       std::chrono::milliseconds deadline = std::chrono::seconds{120},
                       generation_id generation = generation_id{1}, std::vector<std::uint32_t> hosts = {},
                       bool results_for_devices = false)
       : members_(world_size) {
     if (hosts.empty())
-      hosts = kind == transport_kind::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
+      hosts = kind == swept_transport::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
     rendezvous<std::string> addresses{world_size};
     rendezvous<std::vector<int>> descriptors{world_size};
     rendezvous<int> done{world_size};
@@ -129,12 +129,12 @@ class rank_group {
         place.deadline = deadline;
         place.secret = some_secret();
         place.tag = "a run";
-        place.encrypted = kind != transport_kind::tcp;
-        if (kind == transport_kind::tcp || kind == transport_kind::tcp_encrypted)
+        place.encrypted = kind != swept_transport::tcp;
+        if (kind == swept_transport::tcp || kind == swept_transport::tcp_encrypted)
           return make_tcp_communicator(place, exchange_addresses);
         // Every rank maps the pools of all others into this one process, of which ThreadSanitizer leaves us 1.5 TiB.
         auto pool = value_or_throw(shared_pool::make(1 << 28));
-        if (kind == transport_kind::shm)
+        if (kind == swept_transport::shm)
           return make_shm_communicator(
               {rank_id{rank}, world_size, generation, deadline, std::move(pool), {}, results_for_devices},
               exchange_descriptors);
@@ -187,8 +187,8 @@ class rank_group {
 
 /// Groups are made once: all cases of a transport and size run on the same connections, one after the other, as steps
 /// do.
-inline rank_group& group_of(transport_kind kind, std::uint32_t world_size) {
-  static std::map<std::pair<transport_kind, std::uint32_t>, std::unique_ptr<rank_group>> groups;
+inline rank_group& group_of(swept_transport kind, std::uint32_t world_size) {
+  static std::map<std::pair<swept_transport, std::uint32_t>, std::unique_ptr<rank_group>> groups;
   auto& group = groups[{kind, world_size}];
   if (!group)
     group = std::make_unique<rank_group>(kind, world_size);

@@ -78,7 +78,7 @@ void check_everywhere(std::uint32_t world_size, const reduction_case& x, const s
 /// The bytes that every rank sends in one call.
 std::vector<std::uint64_t> sent_bytes(std::uint32_t world_size, const bucket_layout& layout, std::uint32_t shards,
                                       const std::vector<shard_range>& ownership) {
-  return group_of(transport_kind::tcp, world_size).run([&](communicator& group) {
+  return group_of(swept_transport::tcp, world_size).run([&](communicator& group) {
     const auto before = group.sent().sent_bytes;
     return reduce(group, {layout, shards, ownership}).empty() ? 0 : (group.sent().sent_bytes - before) / 2;
   });

@@ -18,7 +18,7 @@ std::shared_ptr<fake_device> shared_device() {
   return std::make_shared<fake_device>(fake_device::options{.seed = 9});
 }
 
-void check_bits(transport_kind kind, std::uint32_t world_size, const std::shared_ptr<device>& where,
+void check_bits(swept_transport kind, std::uint32_t world_size, const std::shared_ptr<device>& where,
                 const device_case& x) {
   INFO(to_string(kind), ", ranks ", world_size, ", shards ", x.shards, ", bytes ", x.layout.size_bytes());
   const auto wanted = reference_root(x.layout, x.shards, x.divisor);
@@ -48,7 +48,7 @@ TEST_CASE("results that the device cannot read in place are copied up in chunks"
   where->pins_read_only = false;
   // More than two chunks; by as many threads as there are processors for each rank.
   for (std::uint32_t world_size : {1u, 2u})
-    check_bits(transport_kind::shm, world_size, where,
+    check_bits(swept_transport::shm, world_size, where,
                {bucket_layout{{{dtype::f32, 6'700'001}}}, 2, even_ownership(2, world_size)});
   CHECK(where->refused_pins > 0);
 }
@@ -74,7 +74,7 @@ TEST_CASE("the fast mode stages, too") {
   const auto where = shared_device();
   for (const auto& layout : device_layouts()) {
     const auto wanted = reference_fast(layout, 3);
-    const auto results = group_of(transport_kind::shm, 3).run([&](communicator& host) {
+    const auto results = group_of(swept_transport::shm, 3).run([&](communicator& host) {
       auto group = value_or_throw(make_staged_device_group(where, host));
       CHECK(group->name() == "staged (shm)");
       return reduce_fast_on_device(*group, layout);
@@ -86,7 +86,7 @@ TEST_CASE("the fast mode stages, too") {
 
 TEST_CASE("an abort ends the waits for a missing rank, and the host's group with them") {
   const auto where = shared_device();
-  rank_group hosts{transport_kind::shm, 2};
+  rank_group hosts{swept_transport::shm, 2};
   const bucket_layout layout{{{dtype::f32, 40000}}};
   auto group = value_or_throw(make_staged_device_group(where, hosts[0]));
   auto ready = value_or_throw(device_event::make(where));
@@ -101,7 +101,7 @@ TEST_CASE("an abort ends the waits for a missing rank, and the host's group with
 }
 
 TEST_CASE("waiting for the own GPU is distinguished from waiting for peers") {
-  rank_group hosts{transport_kind::shm, 2};
+  rank_group hosts{swept_transport::shm, 2};
   check_who_is_waited_for(*value_or_throw(make_staged_device_group(shared_device(), hosts[0])));
 }
 
@@ -109,14 +109,14 @@ TEST_CASE("with the host's group, too, a device whose copies hang ends the proce
   const auto where = shared_device();
   std::vector<std::unique_ptr<rank_group>> hosts;
   check_hanging_device(where, begins_on::callers_thread, [&](hang_policy on_hang) {
-    hosts.push_back(std::make_unique<rank_group>(transport_kind::shm, 2));
+    hosts.push_back(std::make_unique<rank_group>(swept_transport::shm, 2));
     return value_or_throw(make_staged_device_group(where, (*hosts.back())[0], std::move(on_hang)));
   });
 }
 
 TEST_CASE("an error of the host's group names call and rank of the device group") {
   const auto where = shared_device();
-  rank_group hosts{transport_kind::shm, 2};
+  rank_group hosts{swept_transport::shm, 2};
   const bucket_layout layout{{{dtype::f32, 40000}}};
   auto group = value_or_throw(make_staged_device_group(where, hosts[0]));
   auto ready = value_or_throw(device_event::make(where));

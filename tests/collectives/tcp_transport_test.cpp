@@ -501,7 +501,7 @@ TEST_CASE("the handshake goes through with the secret, and at every wrong byte e
 // ------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("messages of all sizes arrive, also where they come before their receive and in another order than calls") {
-  for (auto kind : {transport_kind::tcp, transport_kind::tcp_encrypted}) {
+  for (auto kind : {swept_transport::tcp, swept_transport::tcp_encrypted}) {
     rank_group group{kind, 2};
     const std::vector<std::size_t> sizes{1,      55,     56,     57,     4096,   8191,    8192,
                                          16'383, 16'384, 16'385, 65'536, 65'537, 300'000, 5'000'000};
@@ -566,7 +566,7 @@ TEST_CASE("a send that nobody receives is found out, however much the sockets ta
 }
 
 TEST_CASE("large transfers in both directions at once do not wait for each other") {
-  for (auto kind : {transport_kind::tcp, transport_kind::tcp_encrypted})
+  for (auto kind : {swept_transport::tcp, swept_transport::tcp_encrypted})
     for (std::uint32_t world_size : {2u, 3u, 7u}) {
       rank_group group{kind, world_size};
       const std::size_t block = 3'000'000;
@@ -589,7 +589,7 @@ TEST_CASE("large transfers in both directions at once do not wait for each other
 }
 
 TEST_CASE("an abort from another thread ends a call that is sending, receiving, or has yet to begin") {
-  for (auto kind : {transport_kind::tcp, transport_kind::tcp_encrypted}) {
+  for (auto kind : {swept_transport::tcp, swept_transport::tcp_encrypted}) {
     rank_group group{kind, 2};
     const error reason{errc::stopped, "enough"};
     std::vector<std::byte> data(50'000'000);

@@ -216,10 +216,10 @@ TEST_CASE("a state whose copy fails is not staged, and training goes on") {
 }
 
 TEST_CASE("a state is transferred from and to memory that no pointer leads to") {
-  using collectives::testing::transport_kind;
+  using collectives::testing::swept_transport;
   for (auto from : {residence::here, residence::hidden})
     for (auto to : {residence::here, residence::hidden}) {
-      auto ranks = collectives::testing::rank_group{transport_kind::shm, 3};
+      auto ranks = collectives::testing::rank_group{swept_transport::shm, 3};
       auto expected = replica{odd_sizes};
       expected.fill(9);
       std::ignore = ranks.run([&](communicator& group) {

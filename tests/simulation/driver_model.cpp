@@ -131,7 +131,7 @@ void collectives_model::end(const exchange_ended& message) {
 
 // -- the driver -------------------------------------------------------------------------------------------------------
 
-driver_model::driver_model(stage& world, const run_coordinator::settings& settings, std::uint32_t nodes)
+driver_model::driver_model(driver_environment& world, const run_coordinator::settings& settings, std::uint32_t nodes)
     : world_(world),
       coordinator_(settings),
       store_(world),
@@ -276,7 +276,7 @@ void driver_model::start(const std::vector<worker_place>& places) {
 
 std::optional<std::uint32_t> driver_model::emptiest_node(const std::vector<worker_place>& more) const {
   std::vector<std::uint32_t> load(nodes_.size());
-  if (!awaiting_room_)
+  if (!awaiting_capacity_)
     for (const auto& place : coordinator_.occupied())
       ++load[place.node];
   for (const auto& place : more)
@@ -615,7 +615,7 @@ void driver_model::node_goes(std::uint32_t node) {
 }
 
 void driver_model::has_capacity() {
-  if (awaiting_room_)
+  if (awaiting_capacity_)
     place_again();
   else
     act(coordinator_.on_capacity());
@@ -641,7 +641,7 @@ void driver_model::attempt_is_closed(std::uint32_t attempt) {
     return;
   restored_ = store_.latest();
   world_.count(restored_ ? branch::restart_from_checkpoint : branch::restart_without_checkpoint);
-  awaiting_room_ = true;
+  awaiting_capacity_ = true;
   place_again();
 }
 
@@ -660,7 +660,7 @@ void driver_model::place_again() {
     places[i].worker = {known_ + i};
     places[i].rank = {i};
   }
-  awaiting_room_ = false;
+  awaiting_capacity_ = false;
   lay_out(places);
   coordinator_.on_restarted(places, std::nullopt, restored_ ? restored_->step : step_id{});
   start(places);

@@ -23,9 +23,9 @@ namespace troupe::simulation {
 enum class reminder : std::uint8_t { tick, start, drain, hold, grace };
 
 /// What the driver's process needs of the world.
-class stage {
+class driver_environment {
  public:
-  virtual ~stage() = default;
+  virtual ~driver_environment() = default;
 
   virtual random_source& random() = 0;
   virtual mutation defect() const = 0;
@@ -63,7 +63,7 @@ class stage {
 /// The checkpoint store's actor: parts of one generation make a checkpoint; parts of older ones are refused.
 class store_model {
  public:
-  explicit store_model(stage& world) : world_(world) {}
+  explicit store_model(driver_environment& world) : world_(world) {}
 
   void begin(generation_id generation);
   void add(worker_id from, const request<state_part>& part);
@@ -83,7 +83,7 @@ class store_model {
 
   void commit(generation_id generation, const attempt& whole);
 
-  stage& world_;
+  driver_environment& world_;
   generation_id generation_;
   /// The last that was begun, whatever the store makes of it.
   generation_id truly_begun_;
@@ -96,14 +96,14 @@ class store_model {
 /// The collectives actor around the product's table.
 class collectives_model {
  public:
-  explicit collectives_model(stage& world) : world_(world) {}
+  explicit collectives_model(driver_environment& world) : world_(world) {}
 
   void begin(const generation_started& message);
   void exchange(worker_id from, request<exchange_request> message);
   void end(const exchange_ended& message);
 
  private:
-  stage& world_;
+  driver_environment& world_;
   actors::exchange_table table_;
   /// By sequence number.
   std::map<std::uint64_t, std::vector<std::pair<worker_id, std::uint64_t>>> waiting_;
@@ -121,7 +121,7 @@ struct journal_model {
 class driver_model {
  public:
   /// `nodes` that are open.
-  driver_model(stage& world, const actors::run_coordinator::settings& settings, std::uint32_t nodes);
+  driver_model(driver_environment& world, const actors::run_coordinator::settings& settings, std::uint32_t nodes);
   /// Another driver of the same run, after the end of `before`. `living`: the processes on the nodes that answer.
   driver_model(const driver_model& before, const actors::run_coordinator::settings& settings,
                const std::map<std::uint32_t, std::vector<worker_beat>>& living);
@@ -242,7 +242,7 @@ class driver_model {
   [[nodiscard]] std::optional<std::uint32_t> emptiest_node(const std::vector<actors::worker_place>& more) const;
   void guess_missing_reports();
 
-  stage& world_;
+  driver_environment& world_;
   actors::run_coordinator coordinator_;
   store_model store_;
   collectives_model collectives_;
@@ -275,7 +275,7 @@ class driver_model {
   /// Who follows the others.
   std::set<worker_id> staged_;
   std::optional<number_chain> restored_;
-  bool awaiting_room_ = false;
+  bool awaiting_capacity_ = false;
   bool grace_running_ = false;
   bool concluded_ = false;
 

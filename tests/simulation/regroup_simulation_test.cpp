@@ -45,10 +45,10 @@ struct campaign {
   std::optional<finding> found;
 };
 
-/// Plays schedules from `first` on, in all processors: `count` of them, or more until `end`, or up to the first
+/// Simulates schedules from `first` on, in all processors: `count` of them, or more until `end`, or up to the first
 /// finding.
-campaign play(std::uint64_t first, std::uint64_t count, mutation defect,
-              std::chrono::steady_clock::time_point end = {}) {
+campaign simulate(std::uint64_t first, std::uint64_t count, mutation defect,
+                  std::chrono::steady_clock::time_point end = {}) {
   campaign result;
   std::mutex mutex;
   std::atomic<std::uint64_t> next{0};
@@ -57,13 +57,14 @@ campaign play(std::uint64_t first, std::uint64_t count, mutation defect,
     campaign mine;
     for (;;) {
       auto index = next++;
-      // Lower ones than the first finding are fake to their end, so that the result does not hang on the processors.
+      // Lower ones than the first finding are simulated to their end, so that the result does not depend on the
+      // processors.
       if (index >= limit || (index >= count && std::chrono::steady_clock::now() >= end))
         break;
-      auto fake = schedule{first + index, defect, mine.counts, nullptr};
-      auto wrong = fake.play();
+      auto simulated = schedule{first + index, defect, mine.counts, nullptr};
+      auto wrong = simulated.simulate();
       ++mine.schedules;
-      mine.turns += fake.turns();
+      mine.turns += simulated.turns();
       if (!wrong)
         continue;
       auto lock = std::lock_guard{mutex};
@@ -90,7 +91,7 @@ campaign play(std::uint64_t first, std::uint64_t count, mutation defect,
 std::string trace_of(std::uint64_t seed, mutation defect = mutation::none) {
   tally counts;
   std::vector<std::string> lines;
-  std::ignore = schedule{seed, defect, counts, &lines}.play();
+  std::ignore = schedule{seed, defect, counts, &lines}.simulate();
   std::string text;
   for (const auto& line : lines)
     text += line + "\n";
@@ -104,7 +105,7 @@ TEST_CASE("whatever dies, freezes, comes back and goes, every run ends with the 
     const auto seed = std::strtoull(given, nullptr, 10);
     std::cout << trace_of(seed);
     tally counts;
-    const auto wrong = schedule{seed, mutation::none, counts, nullptr}.play();
+    const auto wrong = schedule{seed, mutation::none, counts, nullptr}.simulate();
     INFO(wrong.value_or(""));
     CHECK_FALSE(wrong.has_value());
     return;
@@ -114,7 +115,7 @@ TEST_CASE("whatever dies, freezes, comes back and goes, every run ends with the 
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{seconds != nullptr ? std::atoi(seconds) : 0};
   std::cout << "seeds of the simulation: from " << first << std::endl;
   const auto wanted = seconds != nullptr ? long_form : short_form;
-  const auto done = play(first, wanted, mutation::none, end);
+  const auto done = simulate(first, wanted, mutation::none, end);
   std::cout << done.schedules << " schedules, " << done.turns << " turns\n";
   for (std::size_t i = 0; i < tally::size; ++i)
     std::cout << "  " << to_string(static_cast<branch>(i)) << ": " << done.counts.of(static_cast<branch>(i)) << "\n";
@@ -133,7 +134,7 @@ TEST_CASE("each thing that the shell around the decisions could do wrong is foun
   if (std::getenv("TROUPE_SEED") != nullptr)
     return;
   for (auto defect : mutations) {
-    const auto done = play(1, patience, defect);
+    const auto done = simulate(1, patience, defect);
     INFO(to_string(defect));
     CHECK(done.found.has_value());
     if (done.found)
@@ -142,7 +143,7 @@ TEST_CASE("each thing that the shell around the decisions could do wrong is foun
   }
 }
 
-TEST_CASE("a schedule is the same each time it is fake") {
+TEST_CASE("a schedule is the same each time it is simulated") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed)
     CHECK(trace_of(seed) == trace_of(seed));
 }

@@ -40,7 +40,7 @@ std::string name_of(const worker_model& x) {
 
 } // namespace
 
-simulation::process::process(surroundings& world, worker_id id, std::uint32_t node, flaw has)
+simulation::process::process(worker_environment& world, worker_id id, std::uint32_t node, flaw has)
     : model(world, id, node, has),
       to_actor{end::actor, id.value},
       to_thread_from_driver{end::thread, id.value},
@@ -50,7 +50,7 @@ simulation::process::process(surroundings& world, worker_id id, std::uint32_t no
       to_collectives{end::collectives, id.value} {}
 
 simulation::simulation(std::uint64_t seed, mutation defect, tally& counts, std::vector<std::string>* trace)
-    : random_(seed), defect_(defect), counts_(counts), trace_(trace), passed_at_(most_steps + 1) {
+    : random_(seed), defect_(defect), counts_(counts), trace_(trace), committed_at_(most_steps + 1) {
   steps_ = random_.between(10, most_steps);
   checkpoint_every_ = random_.between(2, 5);
   peers_are_noticed_ = !random_.one_in(3);
@@ -183,7 +183,7 @@ void simulation::plan_trouble() {
 
 // -- the loop ---------------------------------------------------------------------------------------------------------
 
-std::optional<std::string> simulation::play() {
+std::optional<std::string> simulation::simulate() {
   try {
     driver_->begin();
     while (!conclusion_ && !violation_)
@@ -924,7 +924,7 @@ void simulation::cause_what_is_due() {
     const auto x = incidents_[i];
     // What is to come after a step comes before the run is over.
     auto is_due = !x.where && furthest_ >= x.step &&
-                  (now_ >= passed_at_[x.step] + x.turns || furthest_ + 1 >= steps_) &&
+                  (now_ >= committed_at_[x.step] + x.turns || furthest_ + 1 >= steps_) &&
                   (x.what > incident::kill_driver || pick_process()) &&
                   // Nobody hears a wish.
                   (driver_lives_ || x.what < incident::kill_driver);
@@ -1083,7 +1083,7 @@ void simulation::stands(worker_model& who, standing where) {
     each.who = who.id();
     each.step = furthest_;
     each.turns = random_.below(3);
-    passed_at_[furthest_] = std::max(passed_at_[furthest_], now_);
+    committed_at_[furthest_] = std::max(committed_at_[furthest_], now_);
     return;
   }
 }
@@ -1110,7 +1110,7 @@ void simulation::has_applied(worker_model& who, const number_chain& before, cons
             (before == undisturbed_chain()[before.step.value] ? "and had the same before" : "and before, too"));
   if (after.step.value > furthest_) {
     furthest_ = after.step.value;
-    passed_at_[furthest_] = now_;
+    committed_at_[furthest_] = now_;
   }
 }
 
@@ -1157,17 +1157,17 @@ void simulation::violates(const worker_model& who, const std::string& what) {
 void simulation::forms(const form_generation& next) {
   counts_.count(branch::regroup);
   // All that had applied a step may be gone with the driver, before another heard that it is to apply it.
-  const auto is_forgotten = std::exchange(settled_by_, drivers_) != drivers_ &&
-                            next.decision.commit_point.value + 1 == settled_.value &&
+  const auto is_forgotten = std::exchange(formed_by_, drivers_) != drivers_ &&
+                            next.decision.commit_point.value + 1 == commit_point_.value &&
                             std::ranges::none_of(living_, [this](auto id) {
                               const auto& who = processes_[id]->model;
-                              return who.committed() >= settled_ && !driver_->is_given_up(who.id()) &&
+                              return who.committed() >= commit_point_ && !driver_->is_given_up(who.id()) &&
                                      !driver_->is_told_lost(who.id()) && !driver_->is_silent(who.node());
                             });
-  if (next.decision.commit_point < settled_ && !is_forgotten)
-    violate("step " + text(next.decision.commit_point.value) + " is commit_point, and step " + text(settled_.value) +
-            " was before");
-  settled_ = next.decision.commit_point;
+  if (next.decision.commit_point < commit_point_ && !is_forgotten)
+    violate("step " + text(next.decision.commit_point.value) + " is the commit point, and step " +
+            text(commit_point_.value) + " was before");
+  commit_point_ = next.decision.commit_point;
   auto is_behind = false;
   for (const auto& place : next.places) {
     auto* who = find(place.worker);
@@ -1176,20 +1176,20 @@ void simulation::forms(const form_generation& next) {
     if (who != nullptr && who->model.is_caught_up() &&
         std::ranges::find(next.joiners, place.worker) == next.joiners.end()) {
       counts_.count(branch::follower_let_in);
-      if (who->model.committed() != settled_)
+      if (who->model.committed() != commit_point_)
         violate(name_of(who->model) + " has followed the others to step " + text(who->model.committed().value) +
-                ", and they are at step " + text(settled_.value));
+                ", and they are at step " + text(commit_point_.value));
     }
     if (who == nullptr || !who->model.has_state())
       continue;
-    is_behind = is_behind || who->model.committed() < settled_;
-    if (who->model.committed() > settled_)
+    is_behind = is_behind || who->model.committed() < commit_point_;
+    if (who->model.committed() > commit_point_)
       violate(name_of(who->model) + " has committed step " + text(who->model.committed().value) + ", and step " +
-              text(settled_.value + 1) + " is to be computed again");
-    if (who->model.committed() < settled_ && who->model.reduced() < settled_)
-      violate(name_of(who->model) + " is to apply step " + text(settled_.value) + " without its gradient");
-    if (!next.joiners.empty() && who->model.state().step != settled_)
-      violate(name_of(who->model) + " is to give a joiner the state of step " + text(settled_.value) +
+              text(commit_point_.value + 1) + " is to be computed again");
+    if (who->model.committed() < commit_point_ && who->model.reduced() < commit_point_)
+      violate(name_of(who->model) + " is to apply step " + text(commit_point_.value) + " without its gradient");
+    if (!next.joiners.empty() && who->model.state().step != commit_point_)
+      violate(name_of(who->model) + " is to give a joiner the state of step " + text(commit_point_.value) +
               ", and has that of step " + text(who->model.state().step.value));
   }
   for (const auto& before : driver_->places()) {
@@ -1210,7 +1210,7 @@ void simulation::forms(const form_generation& next) {
 }
 
 void simulation::restarts() {
-  settled_ = {};
+  commit_point_ = {};
   for (auto id : living_) {
     const auto& who = processes_[id]->model;
     if (!who.has_state() || who.has_failed() || who.attempt() + 1 != driver_->coordinator().attempt() ||

@@ -64,19 +64,19 @@ namespace troupe::simulation {
 /// The distance between two reminders of the driver's clock, which goes on by one with every turn of anybody.
 inline constexpr std::uint32_t tick_length = 20;
 
-class simulation final : public surroundings, public stage {
+class simulation final : public worker_environment, public driver_environment {
  public:
   simulation(std::uint64_t seed, mutation defect, tally& counts, std::vector<std::string>* trace);
   ~simulation() override;
 
-  /// Plays the schedule to its end. Returns what went wrong.
-  std::optional<std::string> play();
+  /// Simulates the schedule to its end. Returns what went wrong.
+  std::optional<std::string> simulate();
 
   /// How many faults there were.
   [[nodiscard]] std::uint32_t faults() const noexcept { return faults_; }
   [[nodiscard]] std::uint64_t turns() const noexcept { return turns_; }
 
-  // -- surroundings ---------------------------------------------------------------------------------------------------
+  // -- worker_environment ---------------------------------------------------------------------------------------------
   random_source& random() override { return random_; }
   mutation defect() const override { return defect_; }
   const run_id& run() const override { return run_; }
@@ -102,7 +102,7 @@ class simulation final : public surroundings, public stage {
   void note(const worker_model& who, const std::string& what) override;
   bool is_tracing() const override { return trace_ != nullptr; }
 
-  // -- stage ----------------------------------------------------------------------------------------------------------
+  // -- driver_environment ---------------------------------------------------------------------------------------------
   actors::run_coordinator::time clock() const override;
   void send_to_actor(worker_id worker, packet what) override;
   void send_to_thread(worker_id worker, packet what) override;
@@ -137,7 +137,7 @@ class simulation final : public surroundings, public stage {
   };
 
   struct process {
-    process(surroundings& world, worker_id id, std::uint32_t node, flaw has);
+    process(worker_environment& world, worker_id id, std::uint32_t node, flaw has);
 
     worker_model model;
     route to_actor;
@@ -307,7 +307,7 @@ class simulation final : public surroundings, public stage {
   /// How many there have been, and whether the last lives.
   std::uint32_t drivers_ = 1;
   /// The one that formed the last generation.
-  std::uint32_t settled_by_ = 1;
+  std::uint32_t formed_by_ = 1;
   bool driver_lives_ = true;
   std::deque<node> nodes_;
   /// By worker id; gaps are processes that never were.
@@ -329,7 +329,7 @@ class simulation final : public surroundings, public stage {
   std::vector<planned_event> events_;
   std::vector<planned_incident> incidents_;
   /// When the furthest worker committed each step first.
-  std::vector<std::uint64_t> passed_at_;
+  std::vector<std::uint64_t> committed_at_;
   std::uint64_t furthest_ = 0;
   std::uint32_t faults_ = 0;
   bool stop_asked_ = false;
@@ -343,7 +343,7 @@ class simulation final : public surroundings, public stage {
   std::uint32_t group_hangs_ = 0;
 
   // -- the checker's memory -------------------------------------------------------------------------------------------
-  step_id settled_;
+  step_id commit_point_;
   /// By attempt: whether workers of this host, or of another, have trained.
   std::map<std::uint32_t, std::uint32_t> hosts_;
   /// How many loops each joiner was told to skip.

@@ -206,7 +206,7 @@ void worker_model::stand(standing where) {
 }
 
 template <class Message>
-void worker_model::ask(void (surroundings::*send)(worker_model&, packet), Message message) {
+void worker_model::ask(void (worker_environment::*send)(worker_model&, packet), Message message) {
   awaited_ = ++requests_;
   (world_.*send)(*this, request<Message>{awaited_, std::move(message)});
 }
@@ -236,7 +236,7 @@ void worker_model::form_communicator() {
   if (auto reason = protocol_->abort_reason())
     return regroup(interrupted_, *reason);
   cut_off_ = false;
-  ask(&surroundings::send_to_collectives,
+  ask(&worker_environment::send_to_collectives,
       exchange_request{world_.run(), generation(), 0, rank(), std::to_string(id_.value)});
   stand(standing::exchanging);
 }
@@ -383,7 +383,7 @@ void worker_model::agree() {
   plan.data_fingerprint = flaw_ == flaw::other_plan ? "other data" : "data";
   plan.state_bytes = 1;
   protocol_->complete(plan);
-  ask(&surroundings::send_to_driver, std::move(plan));
+  ask(&worker_environment::send_to_driver, std::move(plan));
   stand(standing::agreeing);
 }
 
@@ -528,7 +528,7 @@ void worker_model::act_at_boundary() {
 }
 
 void worker_model::save() {
-  ask(&surroundings::send_to_store, state_part{generation(), rank(), place().world_size, id_, state_});
+  ask(&worker_environment::send_to_store, state_part{generation(), rank(), place().world_size, id_, state_});
   stand(standing::saving);
 }
 
@@ -614,7 +614,7 @@ void worker_model::report(const error& reason) {
   if (world_.is_tracing())
     world_.note(*this, "reports generation " + std::to_string(message.generation.value) + describe(message) + ": " +
                            reason.message);
-  ask(&surroundings::send_to_driver, std::move(message));
+  ask(&worker_environment::send_to_driver, std::move(message));
   stand(standing::reporting);
 }
 
@@ -643,7 +643,7 @@ void worker_model::take(const answer<next_generation>& message) {
     has_snapshot_ = awaits_evaluation_ = false;
     position_ = 0;
     cut_off_ = protocol_->staging_abort_reason().has_value();
-    ask(&surroundings::send_to_collectives,
+    ask(&worker_environment::send_to_collectives,
         exchange_request{world_.run(), group->group.generation, group->group.number, group->group.rank,
                          std::to_string(id_.value), group->group.sources + group->group.joiners});
     return stand(standing::exchanging);

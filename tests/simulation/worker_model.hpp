@@ -52,9 +52,9 @@ enum class standing : std::uint8_t {
 std::string_view to_string(standing x) noexcept;
 
 /// What a worker's process needs of the world.
-class surroundings {
+class worker_environment {
  public:
-  virtual ~surroundings() = default;
+  virtual ~worker_environment() = default;
 
   virtual random_source& random() = 0;
   virtual mutation defect() const = 0;
@@ -94,7 +94,7 @@ class surroundings {
 /// two turns, others cannot tell apart from a single instant.
 class worker_model {
  public:
-  worker_model(surroundings& world, worker_id id, std::uint32_t node, flaw has)
+  worker_model(worker_environment& world, worker_id id, std::uint32_t node, flaw has)
       : world_(world), id_(id), node_(node), flaw_(has) {}
 
   // -- the actor ------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class worker_model {
   enum class interrupted : std::uint8_t { joining, agreeing, evaluating, entering, beginning, step, saving, boundary };
 
   template <class Message>
-  void ask(void (surroundings::*send)(worker_model&, packet), Message message);
+  void ask(void (worker_environment::*send)(worker_model&, packet), Message message);
   /// Whether this is what the thread waits for.
   bool is_awaited(std::uint64_t number);
   [[nodiscard]] const group_place& place() const noexcept;
@@ -192,7 +192,7 @@ class worker_model {
   void finish(error reason, bool needs_restart);
   void lose(interrupted where, const error& reason);
 
-  surroundings& world_;
+  worker_environment& world_;
   worker_id id_;
   std::uint32_t node_;
   flaw flaw_;

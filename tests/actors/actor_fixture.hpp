@@ -29,8 +29,8 @@
 #include <utility>
 #include <vector>
 
-/// Troupe's actors in one process, without sockets and processes: a launcher whose workers are actors that play a
-/// worker's part.
+/// Troupe's actors in one process, without sockets and processes: a launcher whose workers are actors that follow a
+/// script.
 namespace troupe::actors {
 
 /// A test that waits longer than this has failed.
@@ -124,7 +124,7 @@ class record {
 };
 
 /// What a fake worker does.
-enum class part {
+enum class worker_script {
   /// Joins, agrees, trains some steps, takes a checkpoint, returns.
   trains,
   /// As above, but trains until it is told to stop.
@@ -132,7 +132,7 @@ enum class part {
   /// Throws after the third step; the others wait for it until they are cut off, and go on with who is left.
   throws,
   waits_for_others,
-  /// Stands after the third step until it is in a later generation of `stage::group` workers.
+  /// Stands after the third step until it is in a later generation of `fake_node_processes::group` workers.
   waits_for_help,
   /// Its process ends after the third step.
   dies,
@@ -149,16 +149,16 @@ enum class part {
 };
 
 /// The processes of one node, fake. Shared by the test, the launcher and the workers.
-class stage : public std::enable_shared_from_this<stage> {
+class fake_node_processes : public std::enable_shared_from_this<fake_node_processes> {
  public:
-  stage(caf::actor_system& system, part everybody) : system_(system), everybody_(everybody) {}
+  fake_node_processes(caf::actor_system& system, worker_script everybody) : system_(system), everybody_(everybody) {}
 
   /// What one of the workers does instead.
-  void cast(worker_id worker, part role) { roles_[worker] = role; }
+  void set_script(worker_id worker, worker_script script) { scripts_[worker] = script; }
 
-  [[nodiscard]] part role_of(worker_id worker) const {
-    auto i = roles_.find(worker);
-    return i == roles_.end() ? everybody_ : i->second;
+  [[nodiscard]] worker_script script_of(worker_id worker) const {
+    auto i = scripts_.find(worker);
+    return i == scripts_.end() ? everybody_ : i->second;
   }
 
   [[nodiscard]] launcher_factory factory();
@@ -304,8 +304,8 @@ class stage : public std::enable_shared_from_this<stage> {
   };
 
   caf::actor_system& system_;
-  part everybody_;
-  std::map<worker_id, part> roles_;
+  worker_script everybody_;
+  std::map<worker_id, worker_script> scripts_;
   std::optional<worker_id> unkillable_;
   std::mutex mutex_;
   node_actor node_;
@@ -318,42 +318,42 @@ class stage : public std::enable_shared_from_this<stage> {
 
 class fake_launcher : public process_launcher {
  public:
-  explicit fake_launcher(std::shared_ptr<stage> where) : stage_(std::move(where)) {}
-  ~fake_launcher() override { stage_->disconnect(); }
+  explicit fake_launcher(std::shared_ptr<fake_node_processes> where) : processes_(std::move(where)) {}
+  ~fake_launcher() override { processes_->disconnect(); }
 
   expected<std::string> open(const open_run& request) override {
-    if (request.run == stage::freezing_run()) {
-      stage_->stand_while_frozen();
+    if (request.run == fake_node_processes::freezing_run()) {
+      processes_->stand_while_frozen();
       return fail(errc::not_found, "no such program");
     }
-    stage_->opened.add(request);
-    if (stage_->open_error.code != errc::none)
-      return fail(stage_->open_error);
+    processes_->opened.add(request);
+    if (processes_->open_error.code != errc::none)
+      return fail(processes_->open_error);
     return "/there" + request.program_path;
   }
 
-  void start(const launch_request& request) override { stage_->start(request); }
+  void start(const launch_request& request) override { processes_->start(request); }
 
   void kill(const run_id& run) override {
-    stage_->killed.add(run);
-    stage_->kill_all();
+    processes_->killed.add(run);
+    processes_->kill_all();
   }
 
   void kill(const run_id&, worker_id worker) override {
-    stage_->killed_one.add(worker);
-    stage_->kill(worker);
+    processes_->killed_one.add(worker);
+    processes_->kill(worker);
   }
 
-  expected<process_sample> sample(const run_id&, worker_id worker) override { return stage_->sample(worker); }
-  expected<process_sample> sample_node() override { return stage_->sample_node(); }
+  expected<process_sample> sample(const run_id&, worker_id worker) override { return processes_->sample(worker); }
+  expected<process_sample> sample_node() override { return processes_->sample_node(); }
 
-  void close(const run_id& run) override { stage_->closed.add(run); }
+  void close(const run_id& run) override { processes_->closed.add(run); }
 
  private:
-  std::shared_ptr<stage> stage_;
+  std::shared_ptr<fake_node_processes> processes_;
 };
 
-inline launcher_factory stage::factory() {
+inline launcher_factory fake_node_processes::factory() {
   return [me = shared_from_this()](launcher_events events) -> std::unique_ptr<process_launcher> {
     me->connect(std::move(events));
     return std::make_unique<fake_launcher>(me);
@@ -365,8 +365,8 @@ using fake_worker_interface = worker_actor::extend<caf::result<void>(run_control
 /// A worker process, as far as the other actors see it.
 class fake_worker : public fake_worker_interface::base {
  public:
-  fake_worker(caf::actor_config& cfg, std::shared_ptr<stage> where, launch_request request)
-      : fake_worker_interface::base(cfg), stage_(std::move(where)), request_(std::move(request)) {}
+  fake_worker(caf::actor_config& cfg, std::shared_ptr<fake_node_processes> where, launch_request request)
+      : fake_worker_interface::base(cfg), processes_(std::move(where)), request_(std::move(request)) {}
 
   behavior_type make_behavior() override {
     join();
@@ -378,8 +378,8 @@ class fake_worker : public fake_worker_interface::base {
           if (has_state_ && message.generation >= place_.generation)
             report(message.reason);
         },
-        [this](const release_worker&) { stage_->end(request_.worker, 0, "exit code 0"); },
-        [](const activity_question&) { return activity_answer{"plays"}; },
+        [this](const release_worker&) { processes_->end(request_.worker, 0, "exit code 0"); },
+        [](const activity_question&) { return activity_answer{"a fake worker"}; },
         [this](const run_control& control, const collectives_actor&, const checkpoint_store& store) {
           control_ = control;
           store_ = store;
@@ -388,16 +388,16 @@ class fake_worker : public fake_worker_interface::base {
   }
 
  private:
-  [[nodiscard]] part role() const { return stage_->role_of(request_.worker); }
+  [[nodiscard]] worker_script script() const { return processes_->script_of(request_.worker); }
 
   void join() {
-    auto secret = role() == part::impostor ? "not the secret" : request_.secret;
+    auto secret = script() == worker_script::impostor ? "not the secret" : request_.secret;
     auto hello = join_request{request_.run, request_.worker, serialization::random_hex(16)};
-    auto node = stage_->node();
+    auto node = processes_->node();
     request(node, patience, hello)
         .then(
             [this, node, hello, secret](const join_challenge& challenge) {
-              if (role() != part::impostor && !verify_node(secret, hello, challenge))
+              if (script() != worker_script::impostor && !verify_node(secret, hello, challenge))
                 return leave("the node does not know the secret");
               auto proof = make_proof(secret, join_role::worker, hello.run, hello.worker, challenge.nonce);
               request(node, patience, join_proof{hello.run, hello.worker, proof},
@@ -413,7 +413,7 @@ class fake_worker : public fake_worker_interface::base {
             [this](const caf::error& reason) { leave(from_caf(reason).message); });
   }
 
-  void leave(const std::string& why) { stage_->end(request_.worker, 1, "exit code 1", {why}); }
+  void leave(const std::string& why) { processes_->end(request_.worker, 1, "exit code 1", {why}); }
 
   void say_ready() {
     worker_ready ready;
@@ -421,26 +421,26 @@ class fake_worker : public fake_worker_interface::base {
     ready.worker = request_.worker;
     ready.pid = 1000 + request_.worker.value;
     ready.host = "host of " + std::to_string(request_.worker.value);
-    ready.build_id = role() == part::other_build ? "decaf" : "c0ffee";
+    ready.build_id = script() == worker_script::other_build ? "decaf" : "c0ffee";
     ready.numerics = R"({"cpu":"v3"})";
     request(control_, patience, ready, caf::actor_cast<worker_actor>(this))
         .then([this] { beat(); }, [this](const caf::error& reason) { leave(from_caf(reason).message); });
   }
 
   void beat() {
-    if (auto node = stage_->node())
+    if (auto node = processes_->node())
       caf::anon_send(node, worker_beat{request_.run, request_.worker, place_.generation, {step_}, ++beats_});
     run_delayed(std::chrono::milliseconds{200}, [this] { beat(); });
   }
 
   void begin(const begin_training& message) {
-    stage_->begun.add(message);
+    processes_->begun.add(message);
     begin_ = message;
     place_ = message.place;
     step_ = message.resume.step.value;
     // A joiner has no place yet, and gets the state of the others with it.
     has_state_ = place_.generation != generation_id{};
-    stage_->write({request_.run, request_.worker, 0, {"hello from rank " + std::to_string(place_.rank.value)}});
+    processes_->write({request_.run, request_.worker, 0, {"hello from rank " + std::to_string(place_.rank.value)}});
     propose();
   }
 
@@ -450,7 +450,7 @@ class fake_worker : public fake_worker_interface::base {
     plan.generation = place_.generation;
     plan.worker = begin_.worker;
     plan.steps = steps();
-    plan.batch_samples = role() == part::disagrees ? 65 : 64;
+    plan.batch_samples = script() == worker_script::disagrees ? 65 : 64;
     plan.data_samples = 1797;
     plan.data_fingerprint = "digits";
     plan.tensors = "w f32 [100]";
@@ -464,26 +464,26 @@ class fake_worker : public fake_worker_interface::base {
   }
 
   [[nodiscard]] std::uint64_t steps() const {
-    return begin_.settings.steps > 0 ? begin_.settings.steps : stage_->steps;
+    return begin_.settings.steps > 0 ? begin_.settings.steps : processes_->steps;
   }
 
   /// Whether this one stands after the third step.
   [[nodiscard]] bool stands() const {
-    switch (role()) {
-    case part::throws:
-    case part::dies:
+    switch (script()) {
+    case worker_script::throws:
+    case worker_script::dies:
       return true;
-    case part::waits_for_others:
+    case worker_script::waits_for_others:
       return place_.generation == generation_id{1};
-    case part::waits_for_help:
-      return place_.generation == generation_id{1} || place_.world_size < stage_->group;
-    case part::trains:
-    case part::until_stopped:
-    case part::silent:
-    case part::stillborn:
-    case part::other_build:
-    case part::impostor:
-    case part::disagrees:
+    case worker_script::waits_for_help:
+      return place_.generation == generation_id{1} || place_.world_size < processes_->group;
+    case worker_script::trains:
+    case worker_script::until_stopped:
+    case worker_script::silent:
+    case worker_script::stillborn:
+    case worker_script::other_build:
+    case worker_script::impostor:
+    case worker_script::disagrees:
       return false;
     }
     return false;
@@ -522,11 +522,11 @@ class fake_worker : public fake_worker_interface::base {
 
   void after_training() {
     auto rank = "rank " + std::to_string(place_.rank.value);
-    if (role() == part::throws)
+    if (script() == worker_script::throws)
       return finish({errc::user_error, rank + " after step 3: out of range"});
-    if (role() == part::dies)
-      return stage_->end(request_.worker, 139, "killed by signal 11 (SIGSEGV)", {"its last line"});
-    if (role() == part::until_stopped ? stop_asked_ : !stands())
+    if (script() == worker_script::dies)
+      return processes_->end(request_.worker, 139, "killed by signal 11 (SIGSEGV)", {"its last line"});
+    if (script() == worker_script::until_stopped ? stop_asked_ : !stands())
       return save_and_finish(stop_asked_);
     stands_between_steps_ = true;
     if (regroup_asked_ == place_.generation)
@@ -542,7 +542,7 @@ class fake_worker : public fake_worker_interface::base {
       regroup_asked_ = regroups->generation;
     if (!stands_between_steps_ || !has_state_ || reporting_ || finished_)
       return;
-    if (std::holds_alternative<stop_command>(command.what) && role() == part::until_stopped)
+    if (std::holds_alternative<stop_command>(command.what) && script() == worker_script::until_stopped)
       save_and_finish(true);
     if (regroups != nullptr && regroups->generation == place_.generation)
       report({});
@@ -635,7 +635,7 @@ class fake_worker : public fake_worker_interface::base {
     send(control_, std::move(message));
   }
 
-  std::shared_ptr<stage> stage_;
+  std::shared_ptr<fake_node_processes> processes_;
   launch_request request_;
   run_control control_;
   checkpoint_store store_;
@@ -656,8 +656,8 @@ class fake_worker : public fake_worker_interface::base {
   bool finished_ = false;
 };
 
-inline void stage::start(const launch_request& request) {
-  auto role = role_of(request.worker);
+inline void fake_node_processes::start(const launch_request& request) {
+  auto script = script_of(request.worker);
   launcher_events events;
   {
     auto lock = std::lock_guard{mutex_};
@@ -669,9 +669,9 @@ inline void stage::start(const launch_request& request) {
     return events.started({request.run, request.worker, fail(start_error)});
   events.started({request.run, request.worker, 1000 + request.worker.value});
   started.add(request);
-  if (role == part::stillborn)
+  if (script == worker_script::stillborn)
     return end(request.worker, 127, "exit code 127", {"libfoo.so: not found"});
-  if (role == part::silent)
+  if (script == worker_script::silent)
     return;
   auto worker = system_.spawn<fake_worker>(shared_from_this(), request);
   auto lock = std::lock_guard{mutex_};
@@ -682,7 +682,7 @@ inline void stage::start(const launch_request& request) {
 /// A node that ends with its owner.
 class fake_node : public connected_node {
  public:
-  fake_node(caf::actor_system& system, const std::shared_ptr<stage>& where, const std::string& host,
+  fake_node(caf::actor_system& system, const std::shared_ptr<fake_node_processes>& where, const std::string& host,
             resources capacity = {4, 0})
       : handle_(spawn_node(system, {"host", host, capacity, {}}, where->factory())), address_(host + ":4000") {
     where->set_node(handle_);

@@ -52,7 +52,7 @@ class fake_driver : public run_control::base {
 class host : public actor_fixture {
  public:
   host() {
-    processes = std::make_shared<stage>(system(), part::silent);
+    processes = std::make_shared<fake_node_processes>(system(), worker_script::silent);
     node = spawn_node(system(), {"host-a", "10.0.0.7", {16, 2}, {}}, processes->factory());
     processes->set_node(node);
     heard = std::make_shared<fake_driver::heard>();
@@ -125,7 +125,7 @@ class host : public actor_fixture {
     return std::ranges::find(living, worker_id{worker}) != living.end();
   }
 
-  std::shared_ptr<stage> processes;
+  std::shared_ptr<fake_node_processes> processes;
   std::shared_ptr<fake_driver::heard> heard;
   /// How long a worker may say nothing.
   std::uint64_t timeout_ms = 600'000;
@@ -485,7 +485,7 @@ TEST_CASE_FIXTURE(host, "a node without runs tells nobody anything, and begins a
 
 TEST_CASE_FIXTURE(host, "the driver hears of a worker that is stopped, and decides; one that beats is not silent") {
   timeout_ms = 600;
-  processes->cast({0}, part::until_stopped);
+  processes->set_script({0}, worker_script::until_stopped);
   REQUIRE(open());
   REQUIRE(start({0, 1}));
   REQUIRE(join(1, secret) == errc::none);

@@ -64,18 +64,18 @@ class trainer_fixture : public actor_fixture {
       caf::anon_send_exit(observer_, caf::exit_reason::user_shutdown);
   }
 
-  /// Two nodes on which everybody plays `role`.
-  void open(part role) {
+  /// Two nodes whose workers all follow `script`.
+  void open(worker_script script) {
     for (auto i = 0; i < 2; ++i) {
-      nodes.push_back(std::make_shared<stage>(system(), role));
+      nodes.push_back(std::make_shared<fake_node_processes>(system(), script));
       config.cluster.nodes.push_back("10.0.0." + std::to_string(i) + ":4000");
     }
   }
 
   /// On both nodes.
-  void cast(std::uint32_t worker, part role) {
+  void set_script(std::uint32_t worker, worker_script script) {
     for (const auto& node : nodes)
-      node->cast({worker}, role);
+      node->set_script({worker}, script);
   }
 
   /// From now on; without a code, the node can be reached again.
@@ -185,7 +185,7 @@ class trainer_fixture : public actor_fixture {
   void kill(std::size_t node, std::uint32_t worker) { nodes[node]->end({worker}, 137, "killed by signal 9 (SIGKILL)"); }
 
   trainer_config config;
-  std::vector<std::shared_ptr<stage>> nodes;
+  std::vector<std::shared_ptr<fake_node_processes>> nodes;
   resources capacity{4, 0};
   bool first_node_is_dead = false;
   record<std::string> shown;
@@ -199,7 +199,7 @@ class trainer_fixture : public actor_fixture {
 
   /// Called in threads that may outlive the fixture, but not its actor system.
   decltype(trainer_services::connect_node) make_connector() {
-    std::map<std::string, std::shared_ptr<stage>> reachable;
+    std::map<std::string, std::shared_ptr<fake_node_processes>> reachable;
     for (std::size_t i = 0; i < nodes.size(); ++i)
       reachable[config.cluster.nodes.at(i)] = nodes[i];
     auto dead = std::exchange(first_node_is_dead, false) ? config.cluster.nodes.at(0) : std::string{};
@@ -226,7 +226,7 @@ class trainer_fixture : public actor_fixture {
 } // namespace
 
 TEST_CASE_FIXTURE(trainer_fixture, "a whole run on two nodes: its result, its files, its events") {
-  open(part::trains);
+  open(worker_script::trains);
   config.scaling.num_workers = 4;
   config.scaling.placement = placement_strategy::spread;
   auto result = fit();
@@ -305,7 +305,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a whole run on two nodes: its result, its fi
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "one worker needs no data plane") {
-  open(part::trains);
+  open(worker_script::trains);
   config.scaling.num_workers = 1;
   CHECK(fit().status == run_status::completed);
   CHECK(nodes[0]->begun.all().at(0).place.transport == transport_kind::self);
@@ -313,7 +313,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "one worker needs no data plane") {
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run goes on where its checkpoint stands, and its files with it") {
-  open(part::trains);
+  open(worker_script::trains);
   auto first = fit();
   config.run.steps = 8;
   config.scaling.num_workers = 3;
@@ -331,7 +331,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run goes on where its checkpoint stands, a
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run of another configuration does not go on, and starts no process") {
-  open(part::trains);
+  open(worker_script::trains);
   CHECK(fit().status == run_status::completed);
   auto before = nodes[0]->started.all().size();
   config.config["lr"] = 0.25;
@@ -344,7 +344,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run of another configuration does not go o
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a new run begins with the state of another, at its own first step") {
-  open(part::trains);
+  open(worker_script::trains);
   auto first = fit();
   config.run.name = "other";
   config.config["lr"] = 0.25;
@@ -358,7 +358,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a new run begins with the state of another, 
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "resume 'required' fails without a checkpoint") {
-  open(part::trains);
+  open(worker_script::trains);
   config.run.resume = resume_mode::required;
   auto result = fit();
   CHECK(result.status == run_status::failed);
@@ -369,10 +369,10 @@ TEST_CASE_FIXTURE(trainer_fixture, "resume 'required' fails without a checkpoint
 TEST_CASE_FIXTURE(trainer_fixture,
                   "the user's error ends the run with rank, step and text; the others are consequences") {
   config.failure.max_failures = 0;
-  open(part::waits_for_others);
+  open(worker_script::waits_for_others);
   config.scaling.num_workers = 4;
   for (auto& node : nodes)
-    node->cast({2}, part::throws);
+    node->set_script({2}, worker_script::throws);
   auto result = fit();
   CHECK(result.status == run_status::failed);
   CHECK(result.exit_code() == 1);
@@ -396,9 +396,9 @@ TEST_CASE_FIXTURE(trainer_fixture,
 
 TEST_CASE_FIXTURE(trainer_fixture, "a worker that dies ends the run with its exit status and last lines") {
   config.failure.max_failures = 0;
-  open(part::waits_for_others);
+  open(worker_script::waits_for_others);
   for (auto& node : nodes)
-    node->cast({1}, part::dies);
+    node->set_script({1}, worker_script::dies);
   auto result = fit();
   CHECK(result.status == run_status::failed);
   CHECK(result.reason.code == errc::worker_lost);
@@ -408,9 +408,9 @@ TEST_CASE_FIXTURE(trainer_fixture, "a worker that dies ends the run with its exi
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a worker that does not come up ends the run with what it said") {
-  open(part::trains);
+  open(worker_script::trains);
   for (auto& node : nodes)
-    node->cast({1}, part::stillborn);
+    node->set_script({1}, worker_script::stillborn);
   auto result = fit();
   CHECK(result.reason.code == errc::worker_lost);
   CHECK(says(result.reason.message, "before it had joined"));
@@ -418,27 +418,27 @@ TEST_CASE_FIXTURE(trainer_fixture, "a worker that does not come up ends the run 
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a worker that does not know the secret is not let in") {
-  open(part::trains);
+  open(worker_script::trains);
   for (auto& node : nodes)
-    node->cast({0}, part::impostor);
+    node->set_script({0}, worker_script::impostor);
   auto result = fit();
   CHECK(result.reason.code == errc::worker_lost);
   CHECK(says(result.reason.message, "does not know the run's secret"));
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a worker of another build ends the run") {
-  open(part::trains);
+  open(worker_script::trains);
   for (auto& node : nodes)
-    node->cast({1}, part::other_build);
+    node->set_script({1}, worker_script::other_build);
   auto result = fit();
   CHECK(result.reason.code == errc::program_mismatch);
   CHECK(nodes[0]->begun.all().empty());
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "workers that do not join are tried once more") {
-  open(part::trains);
+  open(worker_script::trains);
   for (auto& node : nodes)
-    node->cast({1}, part::silent);
+    node->set_script({1}, worker_script::silent);
   config.run.start_timeout = std::chrono::milliseconds{500};
   auto result = fit();
   CHECK(result.status == run_status::completed);
@@ -448,7 +448,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "workers that do not join are tried once more
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "workers that never join are named when the limit is reached") {
-  open(part::silent);
+  open(worker_script::silent);
   config.run.start_timeout = std::chrono::milliseconds{200};
   auto result = fit();
   CHECK(result.reason.code == errc::timed_out);
@@ -456,9 +456,9 @@ TEST_CASE_FIXTURE(trainer_fixture, "workers that never join are named when the l
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "workers that disagree about the run are told how") {
-  open(part::trains);
+  open(worker_script::trains);
   for (auto& node : nodes)
-    node->cast({1}, part::disagrees);
+    node->set_script({1}, worker_script::disagrees);
   auto result = fit();
   CHECK(result.reason.code == errc::mismatch);
   CHECK(says(result.reason.message, "batch size: 64 on worker 0 (rank 0), 65 on worker 1 (rank 1)"));
@@ -468,7 +468,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "workers that disagree about the run are told
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a stop ends the run with a checkpoint of what was reached") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) { CHECK(ask<void>(trainer, stop_request{})); });
   CHECK(result.status == run_status::stopped);
   CHECK(result.exit_code() == 0);
@@ -479,7 +479,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a stop ends the run with a checkpoint of wha
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "an immediate stop waits for nobody") {
-  open(part::waits_for_others);
+  open(worker_script::waits_for_others);
   auto result = fit_and([&](const trainer_actor& trainer) {
     CHECK(ask<void>(trainer, stop_request{}));
     CHECK(ask<void>(trainer, stop_request{true}));
@@ -490,7 +490,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "an immediate stop waits for nobody") {
 
 TEST_CASE_FIXTURE(trainer_fixture,
                   "a trainer that is ended leaves nobody waiting, no process, and its directory to others") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   auto trainer = spawn();
   auto pending = self()->request(trainer, patience, fit_request{});
   CHECK(events->wait_until_any([](const event& x) { return std::holds_alternative<run_progress>(x); }));
@@ -506,7 +506,7 @@ TEST_CASE_FIXTURE(trainer_fixture,
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "fit is refused while a run is under way") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     auto second = ask<run_result>(trainer, fit_request{});
     REQUIRE_FALSE(second);
@@ -517,11 +517,11 @@ TEST_CASE_FIXTURE(trainer_fixture, "fit is refused while a run is under way") {
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a second trainer does not get the directory of a run that is under way") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   auto rival = trainer_fixture{};
   rival.config = config;
   rival.config.cluster.nodes.clear();
-  rival.open(part::trains);
+  rival.open(worker_script::trains);
   auto result = fit_and([&](const trainer_actor& trainer) {
     auto refused = rival.fit();
     CHECK(refused.status == run_status::failed);
@@ -534,7 +534,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a second trainer does not get the directory 
 
 TEST_CASE_FIXTURE(trainer_fixture, "a node that is lost in training ends the run") {
   config.failure.max_failures = 0;
-  open(part::waits_for_others);
+  open(worker_script::waits_for_others);
   config.scaling.placement = placement_strategy::spread;
   auto result = fit_and([&](const trainer_actor&) { caf::anon_send_exit(nodes[1]->node(), caf::exit_reason::kill); });
   CHECK(result.status == run_status::failed);
@@ -544,7 +544,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that is lost in training ends the run
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a node that cannot be reached fails the run before anything is written") {
-  open(part::trains);
+  open(worker_script::trains);
   set_connect_error("10.0.0.1:4000", {errc::unreachable, "no connection to 10.0.0.1:4000"});
   auto result = fit();
   CHECK(result.status == run_status::failed);
@@ -553,7 +553,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that cannot be reached fails the run 
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a node that is gone right after it was reached fails the run") {
-  open(part::trains);
+  open(worker_script::trains);
   first_node_is_dead = true;
   auto result = fit();
   CHECK(result.status == run_status::failed);
@@ -563,7 +563,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that is gone right after it was reach
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a node that has not the program fails the run with its address") {
-  open(part::trains);
+  open(worker_script::trains);
   nodes[0]->open_error = {errc::program_mismatch, "another build"};
   auto result = fit();
   CHECK(result.reason == error{errc::program_mismatch, "node 10.0.0.0:4000: another build"});
@@ -571,14 +571,14 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that has not the program fails the ru
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a process that cannot be started fails the run with the node's address") {
-  open(part::trains);
+  open(worker_script::trains);
   nodes[0]->start_error = {errc::io_error, "too many processes"};
   auto result = fit();
   CHECK(result.reason == error{errc::io_error, "node 10.0.0.0:4000: too many processes"});
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "what cannot be satisfied or meant fails before anything starts") {
-  open(part::trains);
+  open(worker_script::trains);
   config.scaling.resources_per_worker.cpus = 5;
   CHECK(fit().reason.code == errc::unsatisfiable);
   config.scaling.num_workers = 0;
@@ -588,7 +588,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "what cannot be satisfied or meant fails befo
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a person is told of shared CPUs and of uneven shards") {
-  open(part::trains);
+  open(worker_script::trains);
   capacity = {1, 0};
   config.scaling.num_workers = 7;
   CHECK(fit().status == run_status::completed);
@@ -599,7 +599,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a person is told of shared CPUs and of uneve
 // -- healing --------------------------------------------------------------------------------------------------------
 
 TEST_CASE_FIXTURE(trainer_fixture, "a worker that is killed is replaced, and the run is completed") {
-  open(part::waits_for_help);
+  open(worker_script::waits_for_help);
   auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
   CHECK(result.status == run_status::completed);
   CHECK(result.reason == error{});
@@ -641,7 +641,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a worker that is killed is replaced, and the
 
 TEST_CASE_FIXTURE(trainer_fixture, "where nobody is to be replaced, who is left completes the run") {
   config.failure.replace_lost = false;
-  open(part::waits_for_others);
+  open(worker_script::waits_for_others);
   config.scaling.num_workers = 3;
   auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
   CHECK(result.status == run_status::completed);
@@ -653,8 +653,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "where nobody is to be replaced, who is left 
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a replacement of another build is refused, and another one is started") {
-  open(part::waits_for_help);
-  cast(2, part::other_build);
+  open(worker_script::waits_for_help);
+  set_script(2, worker_script::other_build);
   auto result = fit_and([&](const trainer_actor&) { kill(0, 1); });
   CHECK(result.status == run_status::completed);
   REQUIRE(result.failures.size() == 2);
@@ -667,10 +667,10 @@ TEST_CASE_FIXTURE(trainer_fixture, "a replacement of another build is refused, a
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "replacements that do not come up are given up after three") {
-  open(part::waits_for_others);
+  open(worker_script::waits_for_others);
   for (std::uint32_t worker = 2; worker < 9; ++worker)
-    cast(worker, part::stillborn);
-  cast(0, part::until_stopped);
+    set_script(worker, worker_script::stillborn);
+  set_script(0, worker_script::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     kill(0, 1);
     CHECK(is_said("3 workers in a row ended before they had joined"));
@@ -682,8 +682,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "replacements that do not come up are given u
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "an exception is tried once more by the others, and the run is completed") {
-  open(part::waits_for_help);
-  cast(1, part::throws);
+  open(worker_script::waits_for_help);
+  set_script(1, worker_script::throws);
   auto result = fit();
   CHECK(result.status == run_status::completed);
   REQUIRE(result.failures.size() == 1);
@@ -693,7 +693,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "an exception is tried once more by the other
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "an exception that comes again on the same step is the user's, and ends the run") {
-  open(part::throws);
+  open(worker_script::throws);
   auto result = fit();
   CHECK(result.status == run_status::failed);
   CHECK(result.reason.code == errc::user_error);
@@ -702,11 +702,11 @@ TEST_CASE_FIXTURE(trainer_fixture, "an exception that comes again on the same st
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "when nobody is left the run starts again from its latest checkpoint") {
-  open(part::trains);
+  open(worker_script::trains);
   config.scaling.num_workers = 1;
   auto first = fit();
   config.run.steps = 10;
-  cast(0, part::waits_for_others);
+  set_script(0, worker_script::waits_for_others);
   auto result = fit_and([&](const trainer_actor&) { kill(0, 0); });
   CHECK(result.status == run_status::completed);
   CHECK(result.steps == 10);
@@ -729,7 +729,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "when nobody is left the run starts again fro
 
 TEST_CASE_FIXTURE(trainer_fixture,
                   "each worker gets a GPU, its replacement the one that is free, and so does a second attempt") {
-  open(part::waits_for_help);
+  open(worker_script::waits_for_help);
   capacity = {4, 2};
   config.scaling.use_gpu = true;
   config.scaling.resources_per_worker.gpus = 0.5;
@@ -747,13 +747,13 @@ TEST_CASE_FIXTURE(trainer_fixture,
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run that starts again does so on the GPU that its dead worker had") {
-  open(part::trains);
+  open(worker_script::trains);
   capacity = {4, 1};
   config.scaling.use_gpu = true;
   config.scaling.num_workers = 1;
   std::ignore = fit();
   config.run.steps = 10;
-  cast(0, part::waits_for_others);
+  set_script(0, worker_script::waits_for_others);
   auto result = fit_and([&](const trainer_actor&) { kill(0, 0); });
   CHECK(result.status == run_status::completed);
   CHECK(result.restarts == 1);
@@ -762,7 +762,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run that starts again does so on the GPU t
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run on GPUs starts again on a node that was lost and has come back") {
-  open(part::trains);
+  open(worker_script::trains);
   nodes.pop_back();
   config.cluster.nodes.pop_back();
   capacity = {4, 1};
@@ -770,7 +770,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run on GPUs starts again on a node that wa
   config.scaling.num_workers = 1;
   std::ignore = fit();
   config.run.steps = 10;
-  cast(0, part::waits_for_others);
+  set_script(0, worker_script::waits_for_others);
   auto result = fit_and([&](const trainer_actor&) { caf::anon_send_exit(nodes[0]->node(), caf::exit_reason::kill); });
   CHECK(result.status == run_status::completed);
   CHECK(result.steps == 10);
@@ -778,7 +778,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run on GPUs starts again on a node that wa
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run that cannot start on one of its nodes ends once, and does not start again") {
-  open(part::silent);
+  open(worker_script::silent);
   config.scaling.placement = placement_strategy::spread;
   nodes[1]->start_error = {errc::io_error, "no more processes"};
   auto result = fit();
@@ -791,7 +791,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run that cannot start on one of its nodes 
 
 TEST_CASE_FIXTURE(trainer_fixture,
                   "more GPUs than there are fail at once, with what is asked for and what is offered") {
-  open(part::trains);
+  open(worker_script::trains);
   config.scaling.use_gpu = true;
   config.scaling.num_workers = 4;
   auto reason = fit().reason;
@@ -803,8 +803,8 @@ TEST_CASE_FIXTURE(trainer_fixture,
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a worker that is killed before it has joined has the run started again") {
-  open(part::trains);
-  cast(1, part::silent);
+  open(worker_script::trains);
+  set_script(1, worker_script::silent);
   auto result = fit_and_at_once([&](const trainer_actor&) {
     nodes[0]->started.wait_for(2);
     kill(0, 1);
@@ -817,7 +817,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a worker that is killed before it has joined
 // -- nodes that are lost, and come -----------------------------------------------------------------------------------
 
 TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its worker replaced on another") {
-  open(part::waits_for_help);
+  open(worker_script::waits_for_help);
   config.scaling.placement = placement_strategy::spread;
   auto result = fit_and([&](const trainer_actor&) {
     nodes[1]->freeze();
@@ -835,7 +835,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the state is waited for, and they go on") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   config.scaling.placement = placement_strategy::strict_pack;
   auto result = fit_and([&](const trainer_actor& trainer) {
     nodes[0]->freeze();
@@ -853,9 +853,9 @@ TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the s
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the state is given up in the end") {
-  open(part::trains);
-  cast(0, part::until_stopped);
-  cast(1, part::until_stopped);
+  open(worker_script::trains);
+  set_script(0, worker_script::until_stopped);
+  set_script(1, worker_script::until_stopped);
   config.failure.unreachable_after = std::chrono::milliseconds{500};
   config.scaling.placement = placement_strategy::strict_pack;
   auto result = fit_and([&](const trainer_actor&) {
@@ -871,7 +871,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the s
 
 TEST_CASE_FIXTURE(trainer_fixture,
                   "a node that was given up and speaks again ends what it has, and takes new workers") {
-  open(part::waits_for_help);
+  open(worker_script::waits_for_help);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;
   capacity = {1, 0};
@@ -890,7 +890,7 @@ TEST_CASE_FIXTURE(trainer_fixture,
 
 TEST_CASE_FIXTURE(trainer_fixture,
                   "a node whose connection is lost is dialled again, and the run goes on when it is back") {
-  open(part::waits_for_help);
+  open(worker_script::waits_for_help);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;
   capacity = {1, 0};
@@ -909,7 +909,7 @@ TEST_CASE_FIXTURE(trainer_fixture,
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run with a range waits for its nodes, and begins when there are enough") {
-  open(part::trains);
+  open(worker_script::trains);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;
   capacity = {1, 0};
@@ -926,7 +926,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run with a range waits for its nodes, and 
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run with a range that gets too few workers ends after its limit") {
-  open(part::waits_for_help);
+  open(worker_script::waits_for_help);
   config.scaling.num_workers = {2, 3};
   config.scaling.resources_per_worker.cpus = 1;
   config.scaling.wait_for_workers = std::chrono::milliseconds{300};
@@ -941,7 +941,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run with a range that gets too few workers
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "the workers of a node that goes away are replaced first, and no step is redone") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   config.scaling.placement = placement_strategy::spread;
   auto result = fit_and([&](const trainer_actor& trainer) {
     CHECK(ask<void>(nodes[1]->node(), drain_request{600'000}));
@@ -963,7 +963,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "the workers of a node that goes away are rep
 // -- on request -----------------------------------------------------------------------------------------------------
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run takes another size on request, up and down") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     for (auto workers : {0u, 9u}) {
       auto refused = ask<void>(trainer, resize_request{workers});
@@ -984,7 +984,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run takes another size on request, up and 
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused goes on when it is resumed") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     CHECK(ask<void>(trainer, pause_request{}));
     CHECK(is_said("the run is paused after step 5"));
@@ -1000,7 +1000,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused goes on when it is resu
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "before a run has begun it cannot be paused, and whoever asks is told") {
-  open(part::trains);
+  open(worker_script::trains);
   auto trainer = spawn();
   auto refused = ask<void>(trainer, pause_request{});
   REQUIRE_FALSE(refused);
@@ -1012,7 +1012,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "before a run has begun it cannot be paused, 
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused can be stopped") {
-  open(part::until_stopped);
+  open(worker_script::until_stopped);
   auto result = fit_and([&](const trainer_actor& trainer) {
     CHECK(ask<void>(trainer, pause_request{}));
     CHECK(is_said("the run is paused after step 5"));

@@ -24,7 +24,7 @@ struct fake_host : training_host {
     return result;
   }
 
-  std::string describe() override { return "plays"; }
+  std::string describe() override { return "trains"; }
 
   std::vector<std::string> calls;
   std::uint64_t beats = 0;
@@ -73,7 +73,7 @@ TEST_CASE_FIXTURE(actor_fixture, "a worker hands on what it is told, in order, a
   CHECK(ask<void>(worker, control_command{{}, 5, stop_command{}}));
   CHECK(ask<void>(worker, abort_training{{}, {1}, {errc::aborted, "why"}}));
   CHECK(ask<void>(worker, release_worker{}));
-  CHECK(ask<activity_answer>(worker, activity_question{})->text == "plays");
+  CHECK(ask<activity_answer>(worker, activity_question{})->text == "trains");
   caf::anon_send_exit(worker, caf::exit_reason::user_shutdown);
   CHECK(has_ended(worker));
   CHECK(host->calls == std::vector<std::string>{"begin train", "command 5", "abort why", "release"});

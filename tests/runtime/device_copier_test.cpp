@@ -28,7 +28,7 @@ std::vector<std::byte> pattern(std::size_t size, std::uint32_t seed) {
 }
 
 /// What holds on a fake device and on a real one.
-void check_door(const std::shared_ptr<device>& where) {
+void check_copier(const std::shared_ptr<device>& where) {
   auto stream = value_or_throw(device_stream::make(where));
   auto copier = value_or_throw(device_copier::open(where, stream.handle()));
   auto memory = value_or_throw(device_memory::make(where, 3 * half + 1000));
@@ -80,11 +80,11 @@ TEST_CASE("bytes come whole through the copier, after what the training function
     CAPTURE(seed);
     fake_device::options options;
     options.seed = seed;
-    check_door(std::make_shared<fake_device>(options));
+    check_copier(std::make_shared<fake_device>(options));
   }
 }
 
 TEST_CASE("the same on a GPU") {
   if (testing::has_gpu())
-    check_door(value_or_throw(collectives::open_device(0)));
+    check_copier(value_or_throw(collectives::open_device(0)));
 }

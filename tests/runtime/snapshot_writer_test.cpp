@@ -218,7 +218,7 @@ TEST_CASE("what the store has been told of is the store's to decide") {
   }
 }
 
-TEST_CASE("a share of memory that no pointer leads to is copied through its door, into memory that was made ready") {
+TEST_CASE("a share that is not in host memory is copied through its tensor_memory, into memory that was made ready") {
   fake there;
   sample plain;
   auto hidden = std::make_shared<testing::hidden_memory>(5000 * 4);

@@ -415,7 +415,7 @@ TEST_CASE("a state that no pointer leads to is restored from what is stored") {
   CHECK(after.sha256() == before.sha256());
 }
 
-TEST_CASE("what the door to a tensor fails with comes out, and a door of another size is refused") {
+TEST_CASE("errors of a tensor_memory are passed on, and one of another size is refused") {
   tracked_state state;
   hidden_sample mine;
   mine.track(state);

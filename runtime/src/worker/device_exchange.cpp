@@ -20,9 +20,7 @@ class device_exchange final : public gradient_exchange {
   void begin(shard_range range) override { reduction_.begin(range); }
   bucket_memory next(shard_id shard) override { return reduction_.next(shard); }
 
-  void start(std::size_t part) override {
-    reduction_.start(part, {terms_.shards, terms_.ownership, terms_.divisor, terms_.is_fast});
-  }
+  void start(std::size_t part) override { reduction_.start(part, terms_); }
 
   std::size_t started() const noexcept override { return reduction_.started(); }
 
@@ -34,9 +32,9 @@ class device_exchange final : public gradient_exchange {
     fetch(reduction_.result().subspan(bucket_.metrics_offset()), std::as_writable_bytes(std::span{metrics_}));
   }
 
-  void settle() noexcept override { reduction_.settle(); }
+  void wait_until_idle() noexcept override { reduction_.wait_until_idle(); }
 
-  bool is_under_way() const override { return !reduction_.is_settled() && group_.is_device_group(reduction_.group()); }
+  bool is_under_way() const override { return !reduction_.is_idle() && group_.is_device_group(reduction_.group()); }
 
   reduced_memory result() const noexcept override { return reduction_.result(); }
   std::span<const double> metrics() const noexcept override { return metrics_; }

@@ -31,7 +31,7 @@ device_span<std::byte> gpu_reduction::next(shard_id shard) {
   return value_or_throw(sums_.next(shard, stream_));
 }
 
-void gpu_reduction::start(std::size_t part, const reduction_terms& terms) {
+void gpu_reduction::start(std::size_t part, const exchange_terms& terms) {
   if (started_ == 0)
     value_or_throw(sums_.close(stream_));
   const auto range = result_->parts()[part];
@@ -40,11 +40,11 @@ void gpu_reduction::start(std::size_t part, const reduction_terms& terms) {
   if (terms.is_fast) {
     const auto mine = add_up_partials(range);
     value_or_throw(ready.record(stream_));
-    is_settled_ = false;
+    is_idle_ = false;
     value_or_throw(group_.all_reduce_fast(sums_.layout(), mine, *result_, ready, terms.divisor, part));
   } else {
     value_or_throw(ready.record(stream_));
-    is_settled_ = false;
+    is_idle_ = false;
     value_or_throw(group_.reduce_leaves(sums_.layout(), terms.shards, terms.ownership, sums_.partials(), *result_,
                                         ready, terms.divisor, part));
   }
@@ -52,12 +52,12 @@ void gpu_reduction::start(std::size_t part, const reduction_terms& terms) {
 }
 
 void gpu_reduction::finish() {
-  is_settled_ = true;
+  is_idle_ = true;
   value_or_throw(group_.finish());
 }
 
-void gpu_reduction::settle() noexcept {
-  if (!std::exchange(is_settled_, true))
+void gpu_reduction::wait_until_idle() noexcept {
+  if (!std::exchange(is_idle_, true))
     static_cast<void>(group_.finish());
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "worker/gradient_exchange.hpp"
+
 #include <troupe/collectives/bucket_layout.hpp>
 #include <troupe/collectives/device.hpp>
 #include <troupe/collectives/device_group.hpp>
@@ -16,26 +18,16 @@
 
 namespace troupe::runtime {
 
-/// What a step's reduction is told beside its contributions.
-struct reduction_terms {
-  std::uint32_t shards = 1;
-  std::span<const shard_range> ownership;
-  /// The batch's samples, by which sums are divided.
-  std::uint64_t divisor = 1;
-  /// Leaves the order of sums to the transport.
-  bool is_fast = false;
-};
-
 /// The reduction of a step's gradient in the memory of a worker's GPU, for one generation: the contributions of its
-/// shards, written by work on one stream; the sums of all, on the group's. Throws `exception` with what the group and
-/// the device fail with. All on the training thread.
+/// shards, written by work on one stream; the sums of all, on the group's. Throws `exception` with the errors of the
+/// group and the device. All on the training thread.
 class gpu_reduction {
  public:
-  /// `group` outlives every call but those of `result`, `group` and `is_settled`, and the destructor.
+  /// `group` outlives every call but those of `result`, `group` and `is_idle`, and the destructor.
   gpu_reduction(collectives::device_group& group, const collectives::device_stream& written_on,
                 const collectives::bucket_layout& layout, std::uint32_t shards,
                 std::vector<collectives::byte_range> parts);
-  /// Waits for what stands on the stream: it may still look at what was reduced.
+  /// Waits for the work on the stream, which may still read what was reduced.
   ~gpu_reduction();
   gpu_reduction(const gpu_reduction&) = delete;
   gpu_reduction& operator=(const gpu_reduction&) = delete;
@@ -49,18 +41,18 @@ class gpu_reduction {
   /// The bucket for this shard's contribution; zero, once the stream comes there.
   [[nodiscard]] device_span<std::byte> next(shard_id shard);
 
-  /// Begins the reduction of a part: its contributions are what stands on the stream. All ranks begin all parts of a
-  /// step, in the same order. Returns at once.
-  void start(std::size_t part, const reduction_terms& terms);
+  /// Begins the reduction of a part: work on the stream writes its contributions. All ranks begin all parts of a step,
+  /// in the same order. Returns at once.
+  void start(std::size_t part, const exchange_terms& terms);
   /// How many parts have been begun since `begin`.
   [[nodiscard]] std::size_t started() const noexcept { return started_; }
 
   /// Returns once all that was begun is reduced, and nothing of it writes any more.
   void finish();
-  /// The same, whatever has become of it.
-  void settle() noexcept;
+  /// The same, also after a failure.
+  void wait_until_idle() noexcept;
   /// Whether nothing is under way.
-  [[nodiscard]] bool is_settled() const noexcept { return is_settled_; }
+  [[nodiscard]] bool is_idle() const noexcept { return is_idle_; }
 
   /// The reduced bucket; until the next step's first part is begun.
   [[nodiscard]] device_span<const std::byte> result() const noexcept { return result_->bytes(); }
@@ -75,7 +67,7 @@ class gpu_reduction {
   /// By part: its contributions are written.
   std::vector<collectives::device_event> ready_;
   std::size_t started_ = 0;
-  bool is_settled_ = true;
+  bool is_idle_ = true;
   /// The sum of this rank's shards, where the order does not matter.
   collectives::device_memory added_;
 };

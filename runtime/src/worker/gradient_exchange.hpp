@@ -33,7 +33,7 @@ using bucket_memory = std::variant<std::span<std::byte>, device_span<std::byte>>
 using reduced_memory = std::variant<std::span<const std::byte>, device_span<const std::byte>>;
 
 /// The contributions of a worker's shards, and their sum over all ranks, step after step in one generation: in host
-/// memory or in the memory of the worker's GPU. Throws `exception` with what the group fails with. All calls come from
+/// memory or in the memory of the worker's GPU. Throws `exception` with the errors of the group. All calls come from
 /// the training thread.
 class gradient_exchange {
  public:
@@ -53,8 +53,8 @@ class gradient_exchange {
   [[nodiscard]] virtual std::size_t started() const noexcept = 0;
   /// Starts the parts that are left, and returns once the sum of all ranks is complete.
   virtual void finish() = 0;
-  /// Returns once nothing that was started writes any more, whatever has become of it.
-  virtual void settle() noexcept = 0;
+  /// Returns once nothing that was started writes any more, also after a failure.
+  virtual void wait_until_idle() noexcept = 0;
   /// Whether something was started in a group that lives, and is under way.
   [[nodiscard]] virtual bool is_under_way() const = 0;
 

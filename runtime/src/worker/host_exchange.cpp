@@ -23,7 +23,7 @@ class host_exchange final : public gradient_exchange {
 
   ~host_exchange() override {
     // What was started uses this object's memory.
-    settle();
+    wait_until_idle();
   }
 
   void begin(shard_range range) override {
@@ -58,7 +58,7 @@ class host_exchange final : public gradient_exchange {
       value_or_throw(call.wait());
   }
 
-  void settle() noexcept override {
+  void wait_until_idle() noexcept override {
     for (const auto& call : started_)
       (void)call.wait();
   }

@@ -21,7 +21,7 @@ step_driver::~step_driver() {
   // What was started uses this object's memory, and may wait for ranks that do not come any more.
   session_.group().give_up(
       {errc::aborted, fmt::format("the training function left step {} while its gradient was being reduced", id_)});
-  exchange_->settle();
+  exchange_->wait_until_idle();
 }
 
 std::uint64_t step_driver::seed() const noexcept {
@@ -266,21 +266,21 @@ double step_driver::metric(std::size_t index, std::string_view name) const {
 }
 
 std::span<const float> step_driver::all_reduce() {
-  settle_step();
+  commit_step();
   const auto bucket = mode_ == mode::joiner ? std::span<const std::byte>{repeated_.bytes()}
                                             : std::get<std::span<const std::byte>>(exchange_->result());
   return {reinterpret_cast<const float*>(bucket.data()), plan_.gradient_elements};
 }
 
 device_span<const float> step_driver::all_reduce_on_gpu() {
-  settle_step();
+  commit_step();
   const auto bucket = mode_ == mode::joiner ? device_span<const std::byte>{repeated_on_gpu_.bytes()}
                                             : std::get<device_span<const std::byte>>(exchange_->result());
   return bucket.as<const float>().first(plan_.gradient_elements);
 }
 
 /// Throws unless the body may reduce now. Returns once the step counts.
-void step_driver::settle_step() {
+void step_driver::commit_step() {
   leave_if_regrouped();
   if (state_ == try_state::reduced)
     throw exception{errc::user_error, fmt::format("step.all_reduce() was called twice in step {}", id_)};
@@ -311,7 +311,7 @@ void step_driver::lose_group(error reason) {
     throw exception{std::move(reason)};
   {
     const auto quiet = session_.quiet();
-    exchange_->settle();
+    exchange_->wait_until_idle();
   }
   session_.regroup(std::move(reason));
   if (session_.protocol().committed() < id_) {

@@ -72,7 +72,7 @@ class step_driver {
   void form_exchange();
   void try_body(const step_body& body);
   void run_body(const step_body& body);
-  void settle_step();
+  void commit_step();
   void take_from_members();
   void hand_to_joiners();
   void leave_if_regrouped();

@@ -78,8 +78,6 @@ struct exit_report {
   /// The end of its output and error stream, oldest first.
   std::vector<std::string> last_lines;
 
-  [[nodiscard]] bool succeeded() const noexcept { return exit_code == 0; }
-
   /// "exit code 3", or "killed by signal 9 (SIGKILL)", and the evidence.
   [[nodiscard]] std::string describe() const;
 };

@@ -2,6 +2,7 @@
 
 #include <troupe/runtime/program.hpp>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -176,7 +177,7 @@ std::string size_of_file(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0)
     return "no build id";
-  return "no build id, " + std::to_string(status.st_size) + " bytes";
+  return fmt::format("no build id, {} bytes", status.st_size);
 }
 
 /// OpenBLAS chooses a kernel by the processor it finds; libblas.so.3 may be OpenBLAS under another name.

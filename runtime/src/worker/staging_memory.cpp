@@ -1,8 +1,9 @@
 #include "worker/staging_memory.hpp"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <cstring>
-#include <string>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -53,9 +54,10 @@ expected<void> staging_memory::map(std::size_t size_bytes) {
       size_bytes < granule ? (size_bytes + 4095) / 4096 * 4096 : (size_bytes + granule - 1) / granule * granule;
   auto* begin = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (begin == MAP_FAILED)
-    return fail(errc::unsatisfiable, "no memory for a copy of " + std::to_string(size_bytes) +
-                                         " bytes of the tracked state: " + std::strerror(errno) +
-                                         " (more workers hold smaller shares)");
+    return fail(errc::unsatisfiable,
+                fmt::format("no memory for a copy of {} bytes of the tracked state: {} (more workers hold smaller "
+                            "shares)",
+                            size_bytes, std::strerror(errno)));
   bytes_ = {static_cast<std::byte*>(begin), rounded};
   // A wish only.
   ::madvise(begin, rounded, MADV_HUGEPAGE);

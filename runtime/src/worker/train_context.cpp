@@ -4,6 +4,7 @@
 #include "worker/step_driver.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 
 namespace troupe {
 
@@ -47,9 +48,9 @@ void basic_shard::mark_ready(std::uint64_t first, std::uint64_t count) {
 
 void shard::contribute(std::span<const float> gradient) {
   if (gradient.size() != gradient_.size())
-    throw exception{errc::invalid_argument, "a contribution of " + std::to_string(gradient.size()) +
-                                                " elements to a gradient of " + std::to_string(gradient_.size()) +
-                                                ": set step_plan.gradient_elements"};
+    throw exception{errc::invalid_argument, fmt::format("a contribution of {} elements to a gradient of {}: set "
+                                                        "step_plan.gradient_elements",
+                                                        gradient.size(), gradient_.size())};
   for (std::size_t i = 0; i < gradient.size(); ++i)
     gradient_[i] += gradient[i];
 }

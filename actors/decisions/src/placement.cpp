@@ -59,7 +59,7 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
   if (request.placement == placement_strategy::strict_spread)
     return {errc::unsatisfiable,
             fmt::format("{} are to be on nodes of their own (strict_spread), and {} can take one {}", workers,
-                        plural(static_cast<double>(offers.size()), "node"), nodes)};
+                        plural(offers.size(), "node"), nodes)};
   if (request.placement == placement_strategy::strict_pack && fitting >= least)
     return {errc::unsatisfiable,
             fmt::format("{} are to be on one node (strict_pack), and none has capacity for all {}", workers, nodes)};

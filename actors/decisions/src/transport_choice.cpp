@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/transport_choice.hpp>
 
+#include <troupe/actors/decisions/plural.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,13 +14,9 @@ namespace {
 /// How many workers of a node the control blocks of shared memory have capacity for.
 constexpr std::size_t most_sharing = 256;
 
-std::string workers(std::size_t n) {
-  return fmt::format("{} worker{}", n, n == 1 ? "" : "s");
-}
-
 /// Why they cannot use shared memory.
 std::string too_many(std::size_t on_one_node) {
-  return fmt::format("{} on a node are more than can share memory ({})", workers(on_one_node), most_sharing);
+  return fmt::format("{} on a node are more than can share memory ({})", plural(on_one_node, "worker"), most_sharing);
 }
 
 } // namespace
@@ -32,8 +30,7 @@ expected<transport_choice> choose_transport(transport_mode mode, std::span<const
     most = std::max(most, count);
   if (places.size() == 1)
     return transport_choice{transport_kind::self, "nothing: there is one worker"};
-  const auto where =
-      fmt::format("{} on {} node{}", workers(places.size()), on_node.size(), on_node.size() == 1 ? "" : "s");
+  const auto where = plural(places.size(), "worker") + " on " + plural(on_node.size(), "node");
   switch (mode) {
   case transport_mode::tcp:
     return transport_choice{transport_kind::tcp, "TCP, as asked for: " + where};

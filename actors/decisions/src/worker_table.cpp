@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/worker_table.hpp>
 
+#include <troupe/actors/decisions/plural.hpp>
+
 #include <fmt/format.h>
 
 #include <type_traits>
@@ -65,7 +67,7 @@ std::string describe_joining(const std::vector<worker_record*>& joiners) {
 }
 
 std::string count_workers(std::uint64_t n) {
-  return fmt::format("{} worker{}", n, n == 1 ? "" : "s");
+  return plural(n, "worker");
 }
 
 void worker_table::add(const worker_place& place, step_id applied, run_time now) {

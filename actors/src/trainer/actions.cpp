@@ -2,6 +2,7 @@
 
 #include "trainer/begin_message.hpp"
 
+#include <troupe/actors/decisions/plural.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/collectives/summation_tree.hpp>
 
@@ -72,8 +73,8 @@ void trainer_state::begin_joiner_of(const begin_joiner& joiner) {
 }
 
 void trainer_state::add(generation_record record) {
-  notify(false, fmt::format("generation {} of {} {}: {}", record.generation, record.workers,
-                            record.workers == 1 ? "worker" : "workers", record.reason));
+  notify(false,
+         fmt::format("generation {} of {}: {}", record.generation, plural(record.workers, "worker"), record.reason));
   record_.add(record);
   for (const auto& place : layout_.places())
     record.members.push_back(record_[place.worker]);

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <string>
 
 namespace troupe::actors {
@@ -13,6 +14,12 @@ inline std::string plural(double n, const std::string& noun) {
   auto end = whole ? std::to_chars(text, text + sizeof(text), n, std::chars_format::fixed, 0).ptr
                    : std::to_chars(text, text + sizeof(text), n, std::chars_format::general, 4).ptr;
   return std::string{text, end} + " " + noun + (n == 0 || n > 1 ? "s" : "");
+}
+
+/// The same for whole numbers.
+template <std::integral Number>
+std::string plural(Number n, const std::string& noun) {
+  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
 }
 
 } // namespace troupe::actors

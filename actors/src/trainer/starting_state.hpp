@@ -1,10 +1,12 @@
 #pragma once
 
-#include <troupe/actors/decisions/run_coordinator.hpp>
+#include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
+#include <troupe/types.hpp>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>

@@ -1,12 +1,18 @@
 #pragma once
 
-#include <troupe/actors/decisions/run_coordinator.hpp>
+#include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/inspect.hpp>
+#include <troupe/messages/node.hpp>
+#include <troupe/messages/worker.hpp>
 #include <troupe/result.hpp>
 #include <troupe/serialization/checkpoint/manifest.hpp>
 #include <troupe/serialization/files/line_file.hpp>
+#include <troupe/tensor.hpp>
+#include <troupe/types.hpp>
+
+#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <filesystem>

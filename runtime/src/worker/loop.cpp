@@ -126,14 +126,16 @@ void train_context::impl::stage(step_id step, const actors::stage_state& what) {
 // -- a joiner ---------------------------------------------------------------------------------------------------------
 
 bool train_context::impl::join(step_driver& driver, const step_body& body) {
-  for (;;) {
-    regroup({});
-    if (has_state())
+  for (;;)
+    switch (members_.regroup({})) {
+    case runtime::membership::outcome::placed:
       return true;
-    if (members_.skips_loop())
+    case runtime::membership::outcome::skips_loop:
       return false;
-    follow(driver, body);
-  }
+    case runtime::membership::outcome::follows:
+      follow(driver, body);
+      break;
+    }
 }
 
 /// Takes the state as it was at a boundary of the members, and repeats their steps until they name one where the joiner

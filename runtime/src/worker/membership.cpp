@@ -66,9 +66,8 @@ collectives::communicator& membership::communicator() {
 
 // -- a lost group -----------------------------------------------------------------------------------------------------
 
-void membership::regroup(error reason, position where) {
+membership::outcome membership::regroup(error reason, position where) {
   auto scope = activity::scope{activity_, activity_kind::control};
-  skips_loop_ = false;
   // What is said to joiners at a boundary that all members have come to stays true.
   if (where == position::elsewhere && !protocol_.lock()->has_caught_up())
     stager_.abort(reason);
@@ -87,16 +86,14 @@ void membership::regroup(error reason, position where) {
     auto action = protocol_.lock()->on_next(std::move(next));
     if (std::holds_alternative<actors::leave_run>(action.what))
       throw worker_released{};
-    if (std::holds_alternative<actors::skip_loop_body>(action.what)) {
-      skips_loop_ = true;
-      return;
-    }
+    if (std::holds_alternative<actors::skip_loop_body>(action.what))
+      return outcome::skips_loop;
     if (std::holds_alternative<actors::follow_members>(action.what)) {
       catch_up_.begin();
       // An abort that comes from here on finds it.
       if (auto over = protocol_.lock()->staging_abort_reason())
         catch_up_.abort(*over);
-      return;
+      return outcome::follows;
     }
     // What came before is no pause of a joiner's.
     if (is_joiner)
@@ -106,7 +103,7 @@ void membership::regroup(error reason, position where) {
     if (place == nullptr)
       pusher_.set_rank(protocol().rank());
     else if (form(place->place, reason))
-      return;
+      return outcome::placed;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <troupe/actors/decisions/worker_protocol.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 
 namespace troupe {
@@ -49,15 +50,21 @@ class membership {
   /// Throws if this worker has no group: a joiner before its first loop, or a custom loop that lost it.
   [[nodiscard]] collectives::communicator& communicator();
 
+  enum class outcome : std::uint8_t {
+    /// This worker has a place in the next generation, and the state.
+    placed,
+    /// This joiner has a place in a staging group: it follows the members.
+    follows,
+    /// The members have completed the loop that this joiner has come to.
+    skips_loop,
+  };
+
   /// Reports, waits for the decision and forms the next generation, as often as it takes. On return
-  /// `protocol().committed()` is what was decided, and nothing of the old generation's is in use any more, but results
-  /// that were reduced. A joiner may come back with a place in a staging group, or with nothing to do in this loop.
-  /// Throws `worker_released`, too.
-  void regroup(error reason) { regroup(std::move(reason), position::elsewhere); }
+  /// `protocol().committed()` is what was decided, and nothing of the old generation is in use any more, except for
+  /// results that were reduced. Throws `worker_released`, too.
+  outcome regroup(error reason) { return regroup(std::move(reason), position::elsewhere); }
   /// The same at a boundary that all members have come to.
   void regroup_between_steps() { regroup({}, position::between_steps); }
-  /// Whether the last regroup of this joiner had it skip the loop that it has come to.
-  [[nodiscard]] bool skips_loop() const noexcept { return skips_loop_; }
 
   [[nodiscard]] bool is_loss_of_group(const error& reason) { return protocol_.lock()->is_loss_of_group(reason); }
   [[nodiscard]] bool may_form_again(const error& reason) { return protocol_.lock()->may_form_again(reason); }
@@ -75,7 +82,7 @@ class membership {
  private:
   enum class position { elsewhere, between_steps };
 
-  void regroup(error reason, position where);
+  outcome regroup(error reason, position where);
   [[nodiscard]] next_generation report(error reason, std::vector<rank_id> unreachable);
   /// Takes the place in a new generation. False if that is lost while it forms.
   [[nodiscard]] bool form(const member_place& place, error& lost);
@@ -97,7 +104,6 @@ class membership {
   std::chrono::steady_clock::time_point last_commit_ = std::chrono::steady_clock::now();
   /// When the last step before the group was lost was committed.
   std::optional<std::chrono::steady_clock::time_point> pause_began_;
-  bool skips_loop_ = false;
   bool prepares_checkpoints_;
 };
 

@@ -13,9 +13,9 @@ metrics_pusher::metrics_pusher(driver_client& driver, metrics_batch head)
 metrics_pusher::~metrics_pusher() {
   {
     auto lock = std::lock_guard{mutex_};
-    stop_ = true;
-    wake();
+    phase_ = phase::stopping;
   }
+  work_.notify_one();
   changed_.notify_all();
   thread_.join();
 }
@@ -30,7 +30,7 @@ bool metrics_pusher::has_pending() const noexcept {
 }
 
 void metrics_pusher::wake() {
-  if (idle_)
+  if (phase_ == phase::idle)
     work_.notify_one();
 }
 
@@ -84,8 +84,9 @@ bool metrics_pusher::flush_within(std::chrono::milliseconds limit) {
   wake();
   changed_.notify_all();
   // Others may go on reporting meanwhile.
-  const auto done = changed_.wait_for(
-      lock, limit, [this, wanted = changes_] { return stop_ || (!busy_ && !dirty()) || pushed_changes_ >= wanted; });
+  const auto done = changed_.wait_for(lock, limit, [this, wanted = changes_] {
+    return phase_ == phase::stopping || (phase_ != phase::pushing && !dirty()) || pushed_changes_ >= wanted;
+  });
   --flushing_;
   return done;
 }
@@ -127,18 +128,18 @@ metrics_pusher::sealed_batch metrics_pusher::take() {
 void metrics_pusher::loop() {
   using namespace std::chrono_literals;
   auto lock = std::unique_lock{mutex_};
-  for (;;) {
-    idle_ = true;
-    work_.wait(lock, [this] { return stop_ || dirty(); });
-    idle_ = false;
-    if (stop_)
+  while (phase_ != phase::stopping) {
+    phase_ = phase::idle;
+    work_.wait(lock, [this] { return phase_ == phase::stopping || dirty(); });
+    if (phase_ == phase::stopping)
       return;
     const auto next = take();
-    busy_ = true;
+    phase_ = phase::pushing;
     lock.unlock();
     auto pushed = driver_.push(next.content);
     lock.lock();
-    busy_ = false;
+    if (phase_ == phase::pushing)
+      phase_ = phase::pausing;
     pushed_changes_ = next.changes;
     if (!pushed) {
       // The driver is gone or does not want them: nobody is left to tell.
@@ -147,7 +148,7 @@ void metrics_pusher::loop() {
       pending_.applied = pushed_;
     }
     changed_.notify_all();
-    changed_.wait_for(lock, 20ms, [this] { return stop_ || flushing_ > 0; });
+    changed_.wait_for(lock, 20ms, [this] { return phase_ == phase::stopping || flushing_ > 0; });
   }
 }
 

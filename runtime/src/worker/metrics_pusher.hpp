@@ -43,6 +43,16 @@ class metrics_pusher {
     std::uint64_t changes = 0;
   };
 
+  /// What the thread does.
+  enum class phase : std::uint8_t {
+    idle,
+    pushing,
+    /// Between two batches, so that the next is larger.
+    pausing,
+    /// It ends, because this object does.
+    stopping,
+  };
+
   void loop();
   /// False if it takes longer than that.
   bool flush_within(std::chrono::milliseconds limit);
@@ -64,18 +74,16 @@ class metrics_pusher {
   std::condition_variable work_;
   /// Tells of flushes and their ends.
   std::condition_variable changed_;
-  bool idle_ = false;
   metrics_batch pending_;
   /// What was reported under earlier ranks.
   std::deque<sealed_batch> sealed_;
   step_id pushed_;
   std::uint64_t batches_ = 0;
-  bool busy_ = false;
   /// Counts what was reported, and how much of it has been pushed.
   std::uint64_t changes_ = 0;
   std::uint64_t pushed_changes_ = 0;
   int flushing_ = 0;
-  bool stop_ = false;
+  phase phase_ = phase::pausing;
   std::thread thread_;
 };
 

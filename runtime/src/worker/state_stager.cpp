@@ -80,8 +80,7 @@ void state_stager::begin(staging_settings settings, const tracked_state& state, 
   settings_ = std::move(settings);
   {
     auto lock = std::lock_guard{mutex_};
-    active_ = true;
-    ended_ = false;
+    phase_ = phase::open;
     last_error_ = {};
     cancel_forming_ = {};
     latest_ = settings_.step;
@@ -129,7 +128,7 @@ void state_stager::push_end(step_id boundary, std::uint64_t commands_agreed, std
 }
 
 bool state_stager::takes_frames() const {
-  return active_ && is_first() && !ended_ && last_error_.code == errc::none;
+  return phase_ == phase::open && is_first() && last_error_.code == errc::none;
 }
 
 void state_stager::push(staging_kind kind, step_id step, std::span<const std::byte> bytes) {
@@ -157,7 +156,8 @@ void state_stager::push(staging_kind kind, step_id step, std::span<const std::by
     if (!takes_frames())
       return;
     queue_.push_back(std::move(added));
-    ended_ = kind == staging_kind::end;
+    if (kind == staging_kind::end)
+      phase_ = phase::ending;
     if (kind == staging_kind::gradient)
       latest_ = step;
   } catch (const std::bad_alloc&) {
@@ -168,7 +168,7 @@ void state_stager::push(staging_kind kind, step_id step, std::span<const std::by
 
 void state_stager::abort(error reason) {
   auto lock = std::unique_lock{mutex_};
-  if (!active_ || last_error_.code != errc::none)
+  if (phase_ == phase::none || last_error_.code != errc::none)
     return;
   if (reason.code == errc::none)
     reason.code = errc::aborted;
@@ -185,7 +185,7 @@ void state_stager::abort(error reason) {
 
 bool state_stager::is_active() const {
   auto lock = std::lock_guard{mutex_};
-  return active_;
+  return phase_ != phase::none;
 }
 
 error state_stager::last_error() const {
@@ -304,7 +304,7 @@ void state_stager::leave(std::unique_ptr<collectives::communicator> group, error
   if (settings_.given_up && last_error().code != errc::none)
     settings_.given_up();
   auto lock = std::lock_guard{mutex_};
-  active_ = false;
+  phase_ = phase::none;
 }
 
 // -- a joiner's side -----------------------------------------------------------------------------------------------

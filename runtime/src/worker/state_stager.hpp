@@ -94,6 +94,15 @@ class state_stager {
     std::vector<std::byte> bytes;
   };
 
+  enum class phase : std::uint8_t {
+    /// No group is under way.
+    none,
+    /// One is, and takes frames.
+    open,
+    /// Its last frame has come: it ends once the joiners have that.
+    ending,
+  };
+
   void stage_share(const tracked_state& state, const transferred_extras& extras);
   void push(staging_kind kind, step_id step, std::span<const std::byte> bytes);
   [[nodiscard]] bool takes_frames() const;
@@ -120,8 +129,7 @@ class state_stager {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool active_ = false;
-  bool ended_ = false;
+  phase phase_ = phase::none;
   error last_error_;
   std::stop_source cancel_forming_;
   /// The thread's, once it is formed.

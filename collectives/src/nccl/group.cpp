@@ -238,7 +238,7 @@ expected<void> nccl_device_group::reduce_fast(const reduction& what) {
 /// Returns once NCCL has released the streams. If it hangs, ends this process.
 void nccl_device_group::let_go() noexcept {
   const auto end = comm_.wait_until_let_go();
-  if (end == nccl::owned_comm::state::owned)
+  if (!end)
     return;
   is_process_ending_ = is_process_ending_ || end == nccl::owned_comm::state::process_ends;
   settle(stream_);

@@ -45,7 +45,8 @@ owned_comm::owned_comm(std::shared_ptr<const library> api, std::shared_ptr<devic
 owned_comm::~owned_comm() {
   {
     const std::lock_guard lock{watch_mutex_};
-    is_ending_ = true;
+    if (state_ == state::owned)
+      state_ = state::ending;
   }
   watch_changed_.notify_all();
   if (watchdog_.joinable())
@@ -91,15 +92,17 @@ void owned_comm::leave() noexcept {
 void owned_comm::give_up() noexcept {
   {
     const std::lock_guard lock{watch_mutex_};
-    is_given_up_ = true;
+    if (state_ == state::owned)
+      state_ = state::giving_up;
   }
   watch_changed_.notify_all();
 }
 
-owned_comm::state owned_comm::wait_until_let_go() noexcept {
+std::optional<owned_comm::state> owned_comm::wait_until_let_go() noexcept {
   std::unique_lock lock{watch_mutex_};
-  if (watchdog_.joinable())
-    watch_changed_.wait(lock, [this] { return state_ != state::owned; });
+  if (!watchdog_.joinable())
+    return std::nullopt;
+  watch_changed_.wait(lock, [this] { return state_ != state::owned && state_ != state::giving_up; });
   return state_;
 }
 
@@ -111,8 +114,8 @@ bool owned_comm::is_revoked() noexcept {
 void owned_comm::watch() {
   {
     std::unique_lock lock{watch_mutex_};
-    watch_changed_.wait(lock, [this] { return is_given_up_ || is_ending_; });
-    if (!is_given_up_)
+    watch_changed_.wait(lock, [this] { return state_ != state::owned; });
+    if (state_ == state::ending)
       return;
   }
   const auto end = escalate_abort();

@@ -7,8 +7,10 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -53,9 +55,18 @@ class owned_comm {
   /// Starts to end the communicator while work may be running. Returns at once.
   void give_up() noexcept;
 
-  enum class state : std::uint8_t { owned, let_go, revoked, process_ends };
-  /// Returns the state after `give_up` has run its course. Returns at once if nothing was ever owned.
-  [[nodiscard]] state wait_until_let_go() noexcept;
+  enum class state : std::uint8_t {
+    owned,
+    /// `give_up` was called, and its thread ends the communicator.
+    giving_up,
+    /// This object ends, without `give_up`.
+    ending,
+    let_go,
+    revoked,
+    process_ends,
+  };
+  /// Returns the state after `give_up` has run its course. Returns nothing, at once, if nothing was ever owned.
+  [[nodiscard]] std::optional<state> wait_until_let_go() noexcept;
   [[nodiscard]] bool is_revoked() noexcept;
 
   [[nodiscard]] nccl_memory& memory() noexcept { return *memory_; }
@@ -81,8 +92,6 @@ class owned_comm {
   std::mutex watch_mutex_;
   std::condition_variable watch_changed_;
   state state_ = state::owned;
-  bool is_given_up_ = false;
-  bool is_ending_ = false;
   std::thread watchdog_;
 };
 

@@ -121,6 +121,20 @@ class train_context::impl {
     custom_lost,
   };
 
+  /// For messages.
+  struct names {
+    std::vector<gradient_tensor> gradient;
+    std::string frameworks;
+  };
+
+  /// What became of the last loop.
+  struct loop_end {
+    /// Identity of the tracked state at its end.
+    std::string state_sha256;
+    /// It was left because of a stop.
+    bool stopped = false;
+  };
+
   void prepare();
   void agree_on(const step_plan& plan);
   void agree_on(run_plan message);
@@ -157,17 +171,8 @@ class train_context::impl {
   runtime::evaluator evaluator_;
   step_id restored_step_;
   loop_kind kind_ = loop_kind::undecided;
-  struct {
-    std::vector<gradient_tensor> gradient;
-    std::string frameworks;
-  } names_;
-  /// What became of the last loop.
-  struct {
-    /// Identity of the tracked state at its end.
-    std::string state_sha256;
-    /// It was left because of a stop.
-    bool stopped = false;
-  } ended_;
+  names names_;
+  loop_end ended_;
 };
 
 } // namespace troupe

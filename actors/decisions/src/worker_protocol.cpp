@@ -22,8 +22,8 @@ worker_protocol::worker_protocol(const begin_training& begin)
       place_(begin.place),
       step_(begin.resume.step),
       committed_(step_),
-      reduced_(step_) {
-  evaluations_.of_members = begin.earlier_evaluations;
+      reduced_(step_),
+      evaluations_(begin.earlier_evaluations) {
   if (place_.generation == generation_id{})
     state_ = preparing{};
   else
@@ -59,9 +59,9 @@ bool worker_protocol::enter_loop() {
   ++loops_;
   if (is_stopped())
     return false;
-  if (has_state() || loops_ >= evaluations_.of_members.size())
+  if (has_state() || !evaluations_.has_members_before(loops_))
     return true;
-  evaluations_.since_loop.clear();
+  evaluations_.forget_since_loop();
   return false;
 }
 
@@ -71,13 +71,13 @@ void worker_protocol::complete(run_plan& plan) const {
   // A joiner may have had a place, and lost it before it got the state.
   plan.generation = has_state() ? place_.generation : generation_id{};
   plan.loop = loops_ == 0 ? 0 : loops_ - 1;
-  plan.evaluations = evaluations_.since_loop;
+  plan.evaluations = evaluations_.since_loop();
 }
 
 void worker_protocol::on_plan_accepted() {
   if (loop_ == loop_stage::unplanned)
     loop_ = loop_stage::planned;
-  evaluations_.since_loop.clear();
+  evaluations_.forget_since_loop();
 }
 
 void worker_protocol::end_steps() noexcept {
@@ -89,24 +89,17 @@ evaluation_plan worker_protocol::plan_evaluation() {
   if (follows())
     return evaluation_from_members{};
   if (has_state())
-    return evaluate_now{evaluations_.count + 1};
-  const auto number = evaluations_.since_loop.size();
-  if (loops_ >= evaluations_.of_members.size() || number >= evaluations_.of_members[loops_].size())
-    throw exception{errc::mismatch, "this joining worker evaluates what the others did not: the training function does "
-                                    "not do the same on all workers"};
-  auto known = evaluations_.of_members[loops_][number];
-  evaluations_.since_loop.push_back(known);
-  return evaluation_known{std::move(known)};
+    return evaluate_now{evaluations_.count() + 1};
+  return evaluation_known{evaluations_.take_from_members(loops_)};
 }
 
 void worker_protocol::on_evaluated(std::uint64_t number, std::vector<double> values) {
-  evaluations_.count = number;
-  evaluations_.last = std::move(values);
+  evaluations_.add(number, std::move(values));
 }
 
 void worker_protocol::on_evaluation_returned() {
   if (!is_in_steps())
-    evaluations_.since_loop.push_back(evaluations_.last);
+    evaluations_.on_returned();
 }
 
 // -- steps ------------------------------------------------------------------------------------------------------------
@@ -240,7 +233,7 @@ void worker_protocol::begin_regroup_between_steps() {
 }
 
 regroup_report worker_protocol::report(error reason, std::vector<rank_id> unreachable) {
-  const auto progress = worker_progress{committed_, commands_agreed_, evaluations_.count};
+  const auto progress = worker_progress{committed_, commands_agreed_, evaluations_.count()};
   auto result =
       regroup_report{run_, place_.generation, worker_, ++reports_, {}, std::move(reason), std::move(unreachable)};
   if (const auto* group = std::get_if<arrived>(&state_)) {
@@ -262,7 +255,7 @@ worker_action worker_protocol::on_next(next_generation next) {
   if (std::holds_alternative<released>(next.what))
     return {leave_run{}, "the run goes on without this worker"};
   if (auto* loop = std::get_if<loop_completed>(&next.what)) {
-    evaluations_.of_members.push_back(std::move(loop->evaluations));
+    evaluations_.add_loop_of_members(std::move(loop->evaluations));
     state_ = preparing{};
     position_ = report_position::elsewhere;
     return {skip_loop_body{}, "the members have completed this loop"};
@@ -286,7 +279,7 @@ worker_action worker_protocol::adopt(member_place next) {
     step_ = committed_;
     commands_done_ = commands_agreed_;
     if (!with_state)
-      evaluations_.count = next.evaluations;
+      evaluations_.skip_to(next.evaluations);
   }
   // The driver says what is compared: a member that left the barrier before knows that it is behind, others do not.
   comparison_ = next.comparison;
@@ -349,7 +342,7 @@ expected<void> worker_protocol::on_end_of_staging(step_id boundary, std::uint64_
                                             "{}: an invariant of Troupe is broken",
                                             boundary, step_));
   commands_agreed_ = commands_agreed;
-  evaluations_.count = evaluations;
+  evaluations_.skip_to(evaluations);
   state_ = arrived{*staging()};
   position_ = report_position::between_steps;
   return {};

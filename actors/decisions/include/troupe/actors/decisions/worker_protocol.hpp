@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/actors/decisions/evaluation_log.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/begin.hpp>
 #include <troupe/messages/commands.hpp>
@@ -57,7 +58,8 @@ struct consider_checkpoint {
   bool is_due = false;
 };
 
-/// Give joiners the state over a staging group, while training goes on. Only if `generation` is still the worker's.
+/// Give joiners the state over a staging group, while training goes on. Only if `command.generation` is still the
+/// worker's.
 struct stage_state {
   std::uint64_t number = 0;
   stage_command command;
@@ -163,8 +165,8 @@ class worker_protocol {
   /// The training function gets the result: joiners that come later are told what was found before a loop.
   void on_evaluation_returned();
   /// Whether evaluation `number` has a result; a regroup may have brought it.
-  [[nodiscard]] bool is_evaluated(std::uint64_t number) const noexcept { return evaluations_.count >= number; }
-  [[nodiscard]] const std::vector<double>& last_evaluation() const noexcept { return evaluations_.last; }
+  [[nodiscard]] bool is_evaluated(std::uint64_t number) const noexcept { return evaluations_.count() >= number; }
+  [[nodiscard]] const std::vector<double>& last_evaluation() const noexcept { return evaluations_.last(); }
   /// Whether the result belongs to the steps of a loop: joiners that follow need it then.
   [[nodiscard]] bool is_in_steps() const noexcept { return loop_ == loop_stage::in_steps; }
 
@@ -259,7 +261,7 @@ class worker_protocol {
   /// The step that is under way, or the last one.
   [[nodiscard]] step_id step_under_way() const noexcept;
   [[nodiscard]] std::uint64_t commands_agreed() const noexcept { return commands_agreed_; }
-  [[nodiscard]] std::uint64_t evaluations() const noexcept { return evaluations_.count; }
+  [[nodiscard]] std::uint64_t evaluations() const noexcept { return evaluations_.count(); }
   /// Whether the driver has accepted a plan of this worker.
   [[nodiscard]] bool has_agreed() const noexcept { return loop_ != loop_stage::unplanned; }
   /// A custom loop counts its reports as steps.
@@ -310,15 +312,6 @@ class worker_protocol {
     between_steps,
   };
 
-  struct evaluation_history {
-    std::uint64_t count = 0;
-    std::vector<double> last;
-    /// By loop: what the members found before it. For a joiner.
-    std::vector<std::vector<std::vector<double>>> of_members;
-    /// What was found since the last loop.
-    std::vector<std::vector<double>> since_loop;
-  };
-
   struct aborted_generation {
     generation_id generation;
     error reason;
@@ -337,7 +330,7 @@ class worker_protocol {
   step_id reduced_;
   std::uint64_t commands_agreed_ = 0;
   std::uint64_t commands_done_ = 0;
-  evaluation_history evaluations_;
+  evaluation_log evaluations_;
   /// Loops that were entered.
   std::uint32_t loops_ = 0;
   loop_stage loop_ = loop_stage::unplanned;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/actors/decisions/worker_protocol.hpp>
+#include <troupe/actors/decisions/worker_actions.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>

@@ -152,6 +152,9 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (!whole)
       return answer;
     auto outcome = commit(part.step, std::move(*whole));
+    // A valid checkpoint of this step is as good as the copy.
+    if (is_last_copy && outcome.reason.code == errc::already_exists)
+      outcome = {part.step, (config_.directory / serialization::checkpoint_name(part.step)).string(), {}};
     // Each rank writes one part after the other: none of them is behind this step.
     if (!is_last_copy) {
       generation_ = std::max(generation_, part.generation);

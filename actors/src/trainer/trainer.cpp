@@ -309,6 +309,16 @@ void trainer_state::stop(const stop_request& request) {
   if (!coordinator_)
     return conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
   act(coordinator_->on_stop(request));
+  tell_whom_a_stop_waits_for();
+}
+
+void trainer_state::tell_whom_a_stop_waits_for() {
+  if (!coordinator_ || is_concluding())
+    return;
+  const auto silent =
+      coordinator_->stop_waits_for(clock::now(), [this](std::uint32_t node) { return nodes_->name_of(node); });
+  if (!silent.empty())
+    notify(true, fmt::format("stopping after this step: waits for {}; once more: at once", silent));
 }
 
 caf::result<void> trainer_state::resize(const resize_request& request) {

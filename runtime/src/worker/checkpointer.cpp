@@ -247,10 +247,9 @@ expected<void> checkpointer::save_last_copy(quiescence_gate& gate, const group_p
     }
     pusher_.flush();
     const auto outcome = value_or_throw(link_.deliver_last(part));
-    // A checkpoint of this step that is there already is as good.
-    if (outcome.reason.code != errc::none && outcome.reason.code != errc::already_exists)
+    if (outcome.reason.code != errc::none)
       throw exception{outcome.reason};
-    std::fprintf(stderr, "the last worker with the state saved that of step %llu before its end: %s\n",
+    std::fprintf(stderr, "saved the state of step %llu before this process ends: %s\n",
                  static_cast<unsigned long long>(step->value), outcome.path.c_str());
     return {};
   } catch (const exception& x) {

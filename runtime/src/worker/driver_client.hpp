@@ -55,7 +55,7 @@ class driver_client {
   /// Returns once the checkpoint is durable or given up. From the snapshot writer's thread.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver(const checkpoint_part& part) = 0;
 
-  /// The same of the whole state, by a worker that has leave to end as the last that has it. From a thread of the
+  /// The same of the whole state, by a worker that saves it before it ends. From the training thread, or one of the
   /// group's.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver_last(const checkpoint_part&) {
     return fail(errc::invalid_argument, "there is no store to deliver to");

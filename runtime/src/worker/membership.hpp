@@ -56,6 +56,8 @@ class membership {
   void regroup(error reason) { regroup(std::move(reason), position::elsewhere); }
   /// The same at a boundary that all members have come to.
   void regroup_between_steps() { regroup({}, position::between_steps); }
+  /// To be called between two steps: if the run has ended in the step before, this worker saves the state and throws.
+  void leave_if_asked();
   /// Whether the last regroup of this joiner had it skip the loop that it has come to.
   [[nodiscard]] bool skips_loop() const noexcept { return skips_loop_; }
 
@@ -79,6 +81,7 @@ class membership {
   [[nodiscard]] next_generation report(error reason, std::vector<rank_id> unreachable);
   /// Takes the place in a new generation. False if that is lost while it forms.
   [[nodiscard]] bool form(const member_place& place, error& lost);
+  [[noreturn]] void save_and_leave(error reason);
   void settle_evaluations(const member_place& next);
   void exchange_state(const member_place& next);
 
@@ -97,6 +100,8 @@ class membership {
   std::chrono::steady_clock::time_point last_commit_ = std::chrono::steady_clock::now();
   /// When the last step before the group was lost was committed.
   std::optional<std::chrono::steady_clock::time_point> pause_began_;
+  /// The run has ended for this reason, and this worker saves the state as soon as it is that of a committed step.
+  std::optional<error> leaves_;
   bool skips_loop_ = false;
   bool prepares_checkpoints_;
 };

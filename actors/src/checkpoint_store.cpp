@@ -101,7 +101,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     auto code = std::error_code{};
     for (auto entries = std::filesystem::directory_iterator{config_.directory, code};
          !code && entries != std::filesystem::directory_iterator{}; entries.increment(code))
-      if (may_be_in_use(entries->path().filename().string(), generation_, over_))
+      if (may_be_in_use(entries->path().filename().string(), config_.run, generation_, over_))
         in_use.push_back(entries->path());
     if (!code)
       std::ignore = serialization::remove_abandoned(config_.directory, in_use);

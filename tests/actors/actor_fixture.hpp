@@ -609,7 +609,7 @@ class fake_worker : public fake_worker_interface::base {
     message.values_json = "{}";
     auto plan = serialization::plan_chunks(message.tensors, message.world_size);
     auto directory = std::filesystem::path{begin_.settings.directory} / "checkpoints" /
-                     serialization::temporary_name(message.step, message.generation, 1);
+                     serialization::temporary_name({message.run, message.step, message.generation, 1});
     auto views = state.views();
     auto written = serialization::write_part(directory, place_.rank.value, plan, views);
     if (written)

@@ -79,7 +79,8 @@ expected<void> part_session::answer_put(const json& head) {
   auto plan = serialization::plan_chunks(parse_tensors(head.at("tensors")), world_size);
   auto directory =
       checkpoints_ /
-      serialization::temporary_name(step_id{head.at("step")}, generation_id{head.at("generation")}, head.at("attempt"));
+      serialization::temporary_name(
+          {secret_.run, step_id{head.at("step")}, generation_id{head.at("generation")}, head.at("attempt")});
   TROUPE_TRY(auto writer, serialization::part_writer::create(directory, rank, plan));
   auto report = receive(writer);
   if (!report) {

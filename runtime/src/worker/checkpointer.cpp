@@ -57,7 +57,7 @@ snapshot_writer::destination checkpointer::destination() {
 expected<serialization::part_report> checkpointer::write_to_directory(const staged_part& part,
                                                                       const std::stop_token& stop) {
   const auto& head = part.head;
-  auto name = serialization::temporary_name(head.step, head.generation, head.attempt);
+  auto name = serialization::temporary_name({head.run, head.step, head.generation, head.attempt});
   auto report = part_writer_.write(directory() / name, head.rank.value, part.plan, part.bytes, stop);
   for (const auto& notice : part_writer_.take_notices())
     std::fprintf(stderr, "%s\n", notice.c_str());
@@ -241,7 +241,7 @@ expected<void> checkpointer::save_last_copy(quiescence_gate& gate, const group_p
       const auto stream = value_or_throw(link_.open_part_stream(address));
       part.report = value_or_throw(stream->put({part, plan, memory.bytes().first(size)}, {}));
     } else {
-      const auto name = serialization::temporary_name(part.step, part.generation, part.attempt);
+      const auto name = serialization::temporary_name({part.run, part.step, part.generation, part.attempt});
       part.report = value_or_throw(
           serialization::reusing_writer{}.write(directory() / name, 0, plan, memory.bytes().first(size)));
     }

@@ -111,7 +111,8 @@ TEST_CASE("attempts, steps and generations do not mix") {
 }
 
 TEST_CASE("temporary directories that nobody writes into any more are told from those in use") {
-  const auto in_use = [](const std::string& name) { return may_be_in_use(name, run, {7}, {100}); };
+  const auto run = run_id{"run"};
+  const auto in_use = [&](const std::string& name) { return may_be_in_use(name, run, {7}, {100}); };
   const auto name_of = [](run_id of, std::uint64_t step, std::uint64_t generation, std::uint32_t attempt) {
     return serialization::temporary_name({std::move(of), {step}, {generation}, attempt});
   };

@@ -701,6 +701,26 @@ TEST_CASE_FIXTURE(trainer_fixture, "an exception that comes again on the same st
   CHECK(result.restarts == 0);
 }
 
+TEST_CASE_FIXTURE(trainer_fixture, "the state of a run that fails is saved while somebody has it, and the next run has it") {
+  open(part::waits_for_others);
+  cast(1, part::throws);
+  config.scaling.num_workers = 3;
+  config.failure.max_failures = 0;
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::user_error);
+  CHECK(result.failures.size() == 3);
+  CHECK(result.latest_checkpoint == (root() / "checkpoints" / "step-00000003").string());
+  CHECK(result.checkpoints.taken == 1);
+  auto stored = serialization::checkpoint::open(result.latest_checkpoint);
+  REQUIRE(stored);
+  CHECK(stored->verify());
+  CHECK(is_said("saves the state of step 3 before the run ends"));
+  for (std::uint32_t worker = 0; worker < 3; ++worker)
+    cast(worker, part::trains);
+  CHECK(fit().resumed_from_step == 3);
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "when nobody is left the run starts again from its latest checkpoint") {
   open(part::trains);
   config.scaling.num_workers = 1;
@@ -832,6 +852,30 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its
   CHECK(says(result.failures[0].reason.message, "it is frozen, or the network is cut"));
   REQUIRE(result.workers.size() == 3);
   CHECK(result.workers[2].node == "10.0.0.0:4000");
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a node on which workers keep dying gets no more while another has room") {
+  open(part::until_stopped);
+  for (std::uint32_t worker = 1; worker < 4; ++worker)
+    nodes[1]->cast({worker}, part::dies);
+  config.scaling.placement = placement_strategy::spread;
+  auto expected_node = std::string{"10.0.0.0:4000"};
+  SUBCASE("free CPUs") {}
+  SUBCASE("no free CPUs") {
+    capacity = {1, 0};
+    expected_node = "10.0.0.1:4000";
+  }
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(is_said("3 workers in a row have died on node 10.0.0.1:4000: for 5 s it gets no others"));
+    CHECK(is_formed(2, 7));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.size() == 3);
+  REQUIRE(result.workers.size() == 5);
+  for (std::size_t worker = 1; worker < 4; ++worker)
+    CHECK(result.workers[worker].node == "10.0.0.1:4000");
+  CHECK(result.workers[4].node == expected_node);
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the state is waited for, and they go on") {

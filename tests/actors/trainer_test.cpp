@@ -1,4 +1,5 @@
 #include "actor_fixture.hpp"
+#include "trainer/control_journal.hpp"
 
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -1053,6 +1054,25 @@ TEST_CASE_FIXTURE(trainer_fixture, "before a run has begun it cannot be paused, 
   CHECK_FALSE(ask<void>(trainer, checkpoint_request{}));
   caf::anon_send_exit(trainer, caf::exit_reason::user_shutdown);
   CHECK(has_ended(trainer));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "what is asked for is answered when the journal says it") {
+  open(part::until_stopped);
+  std::ignore = fit_and([&](const trainer_actor& trainer) {
+    const auto kept = [&] {
+      const auto journal = control_journal{system(), root()}.read();
+      REQUIRE(journal.has_value());
+      REQUIRE(journal->has_value());
+      return (**journal).state;
+    };
+    CHECK(ask<void>(trainer, pause_request{}));
+    CHECK(kept().asked == run_course::request::pause);
+    CHECK(ask<void>(trainer, resume_request{}));
+    CHECK(kept().asked == run_course::request::none);
+    CHECK(ask<void>(trainer, resize_request{3}));
+    CHECK(kept().workers == 3);
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused can be stopped") {

@@ -813,8 +813,6 @@ void driver_model::end_waits_of(generation_id generation) {
 
 /// Who has the state, and is not refused: what these have committed is saved before the end, unless they are lost, too.
 void driver_model::note_who_waits_at_the_end(const run_actions& actions) {
-  if (!coordinator_.in_grace())
-    return;
   const auto refuses = [&](worker_id worker) {
     return std::ranges::any_of(actions, [worker](const run_action& x) {
       const auto* refused = std::get_if<refuse_report>(&x.what);
@@ -823,7 +821,7 @@ void driver_model::note_who_waits_at_the_end(const run_actions& actions) {
   };
   for (const auto& [worker, number] : reports_)
     if (const auto& said = last_reports_.at(worker);
-        said.progress() != nullptr && !said.is<worker_position::caught_up>() && !refuses(worker))
+        coordinator_.in_grace() && said.progress() != nullptr && !said.is<worker_position::caught_up>() && !refuses(worker))
       waiting_at_the_end_.emplace(worker, said.progress()->committed);
   for (const auto& action : actions)
     if (const auto* x = std::get_if<fence_worker>(&action.what))
@@ -864,10 +862,12 @@ void driver_model::act(const run_actions& actions) {
     return carry_out(actions);
   if (world_.defect() == mutation::keeps_its_journal_afterwards) {
     carry_out(actions);
-    gate_.add({}, coordinator_.state_to_keep());
+    gate_.add({}, coordinator_.change_since(gate_.latest()));
     return write_journal();
   }
-  gate_.add(actions, coordinator_.state_to_keep());
+  gate_.add(actions, coordinator_.change_since(gate_.latest()));
+  if (gate_.latest() != coordinator_.state_to_keep())
+    world_.violate("a change is not kept");
   write_journal();
   carry_out_what_is_kept();
 }

@@ -1322,7 +1322,7 @@ void simulation::check_saved() {
 /// The cause that is named is one, and there was one.
 void simulation::check_cause(const conclude& x) {
   const auto& all = driver_->coordinator().failures();
-  auto is_cause = [](const failure_record& each) { return each.reason.code != errc::aborted; };
+  auto is_cause = [](const failure_record& each) { return each.reason.code != errc::aborted && !each.consequence; };
   const auto named =
       std::ranges::find_if(all, [&](const auto& each) { return each.reason == x.reason && !each.consequence; });
   if (named == all.end())

@@ -8,6 +8,8 @@
 
 namespace troupe::actors {
 
+using namespace copy_phase;
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -22,7 +24,7 @@ constexpr auto saved_within = 60s;
 /// How long the training functions may take to end afterwards.
 constexpr auto ended_within = 2s;
 
-bool is_over(std::optional<run_time>& since, run_time now, std::chrono::seconds limit) {
+bool is_past(std::optional<run_time>& since, run_time now, std::chrono::seconds limit) {
   since = since.value_or(now);
   return now - *since > limit;
 }
@@ -71,15 +73,15 @@ run_actions last_copy::on_ended(worker_table& workers, worker_id worker) {
 
 run_actions last_copy::on_tick(worker_table& workers, run_time now) {
   if (auto* collects = std::get_if<collecting>(&phase_)) {
-    collects->is_late = is_over(collects->since, now, all_report_within) || collects->is_late;
-    if (is_over(collects->since, now, one_reports_within))
+    collects->is_late = is_past(collects->since, now, all_report_within) || collects->is_late;
+    if (is_past(collects->since, now, one_reports_within))
       return end(workers);
   } else if (auto* saves = std::get_if<saving>(&phase_)) {
-    if (is_over(saves->since, now, saved_within))
+    if (is_past(saves->since, now, saved_within))
       return end(workers);
   } else {
     auto& waits = std::get<over>(phase_);
-    waits.is_late = is_over(waits.since, now, ended_within);
+    waits.is_late = is_past(waits.since, now, ended_within);
   }
   return go_on(workers);
 }

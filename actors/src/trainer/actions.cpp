@@ -156,14 +156,16 @@ void trainer_state::act(actors::run_actions actions) {
     return;
   if (!keeps_journal())
     return carry_out(actions);
-  gate_.add(std::move(actions), coordinator_->state_to_keep());
+  auto& gate = journal_.gate;
+  gate.add(std::move(actions), coordinator_->change_since(gate.latest()));
   write_journal();
   carry_out_what_is_kept();
 }
 
 void trainer_state::carry_out_what_is_kept() {
-  while (auto actions = gate_.next())
+  while (auto actions = journal_.gate.next())
     carry_out(*actions);
+  answer_wishes();
 }
 
 void trainer_state::carry_out(const actors::run_actions& actions) {
@@ -266,7 +268,7 @@ void trainer_state::carry_out(const release_one& x, const std::string&) {
   workers_.release(*this, x.worker, record_.run());
 }
 
-void trainer_state::carry_out(const save_state& x, const std::string& why) {
+void trainer_state::carry_out(const actors::save_state& x, const std::string& why) {
   notify(false, why);
   workers_.reports().answer(x.worker, next_generation{save_and_leave{x.reason}});
 }

@@ -7,9 +7,33 @@
 #include <troupe/types.hpp>
 
 #include <optional>
+#include <utility>
 #include <variant>
 
 namespace troupe::actors {
+
+/// How far the last copy of a run's state is. Times begin with the first tick.
+namespace copy_phase {
+
+struct collecting {
+  std::optional<run_time> since;
+  /// Whoever has reported is enough.
+  bool is_late = false;
+};
+
+struct saving {
+  worker_id who;
+  step_id step;
+  std::optional<run_time> since;
+};
+
+/// It is saved, or cannot be.
+struct over {
+  std::optional<run_time> since;
+  bool is_late = false;
+};
+
+} // namespace copy_phase
 
 /// Has the state of a failing run saved as long as a member has it. The members report, as after any loss. One of those
 /// that have committed most is asked to save all of it, the next if that one ends before it has; the others wait until
@@ -19,7 +43,7 @@ class last_copy {
   /// Every worker is answered that the run ends for `reason`. A state that is no later than `known` is not saved.
   last_copy(error reason, step_id known) : reason_(std::move(reason)), known_(known) {}
   /// The same where the state is not to be kept, or nobody can be asked for it.
-  explicit last_copy(error reason) : reason_(std::move(reason)), phase_(over{}) {}
+  explicit last_copy(error reason) : reason_(std::move(reason)), phase_(copy_phase::over{}) {}
 
   /// What every worker is answered.
   [[nodiscard]] const error& reason() const noexcept { return reason_; }
@@ -38,30 +62,13 @@ class last_copy {
   [[nodiscard]] bool is_overdue() const noexcept;
 
  private:
-  /// Times begin with the first tick.
-  struct collecting {
-    std::optional<run_time> since;
-    /// Whoever has reported is enough.
-    bool is_late = false;
-  };
-  struct saving {
-    worker_id who;
-    step_id step;
-    std::optional<run_time> since;
-  };
-  /// It is saved, or cannot be.
-  struct over {
-    std::optional<run_time> since;
-    bool is_late = false;
-  };
-
   [[nodiscard]] const worker_record* choose(const worker_table& workers) const;
   [[nodiscard]] run_actions go_on(worker_table& workers);
   [[nodiscard]] run_actions end(worker_table& workers);
 
   error reason_;
   step_id known_;
-  std::variant<collecting, saving, over> phase_;
+  std::variant<copy_phase::collecting, copy_phase::saving, copy_phase::over> phase_;
 };
 
 } // namespace troupe::actors

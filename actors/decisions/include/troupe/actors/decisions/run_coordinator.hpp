@@ -161,6 +161,11 @@ class run_coordinator {
     result.failures = budget_.in_row();
     return result;
   }
+  /// The same if it is not what `kept` says.
+  [[nodiscard]] std::optional<control_state> change_since(const control_state& kept) const {
+    const auto is_kept = kept.failures == budget_.in_row() && attempt_.is_kept_in(kept);
+    return is_kept ? std::nullopt : std::optional{state_to_keep()};
+  }
   [[nodiscard]] bool exact_hosts() const noexcept { return hosts_.is_exact(); }
   /// The generation that was formed last, from 1.
   [[nodiscard]] generation_id generation() const noexcept { return attempt_.generation(); }

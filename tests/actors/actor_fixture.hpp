@@ -620,9 +620,8 @@ class fake_worker : public fake_worker_interface::base {
     message.tensors = state.specs();
     message.values_json = "{}";
     auto plan = serialization::plan_chunks(message.tensors, message.world_size);
-    auto directory =
-        std::filesystem::path{begin_.settings.directory} / "checkpoints" /
-        serialization::temporary_name({message.run, message.step, message.generation, message.attempt});
+    auto directory = std::filesystem::path{begin_.settings.directory} / "checkpoints" /
+                     serialization::temporary_name({message.run, message.step, message.generation, message.attempt});
     auto views = state.views();
     auto written = serialization::write_part(directory, message.rank.value, plan, views);
     if (written)

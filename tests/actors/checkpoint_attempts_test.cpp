@@ -48,7 +48,7 @@ TEST_CASE("the last part makes the checkpoint, and its manifest says all that is
   auto whole = attempts.add(part_of(0, 2), when);
   REQUIRE(whole);
   REQUIRE(*whole);
-  CHECK((*whole)->temporary_directory == ".step-00000100.g2.a1.tmp");
+  CHECK((*whole)->temporary_directory == ".step-00000100.rrun.g2.a1.tmp");
   const auto& content = (*whole)->content;
   CHECK(content.run.value == "run");
   CHECK(content.step.value == 100);

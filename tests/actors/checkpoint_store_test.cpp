@@ -45,8 +45,9 @@ class archive : public actor_fixture {
     result.world_size = world_size;
     result.tensors = state_.specs();
     result.values_json = "{}";
-    auto written = serialization::write_part(directory() / serialization::temporary_name({run, step, {1}, attempt}), rank,
-                                             serialization::plan_chunks(state_.specs(), world_size), state_.views());
+    auto written =
+        serialization::write_part(directory() / serialization::temporary_name({run, step, {1}, attempt}), rank,
+                                  serialization::plan_chunks(state_.specs(), world_size), state_.views());
     REQUIRE(written);
     result.report = *written;
     return result;

@@ -684,8 +684,7 @@ TEST_CASE("a stop says for whom it waits, and ends at once when it is asked for 
   std::ignore = run.on_nodes_silent({{0, "no beats"}, {1, "no beats"}}, silent_at);
   CHECK(run.stop_waits_for(silent_at, name).empty());
   CHECK(kinds(run.on_stop({false})) == list{"command"});
-  CHECK(run.stop_waits_for(silent_at + 12s, name) ==
-        "node host-0, silent for 12 s; node host-1, silent for 12 s");
+  CHECK(run.stop_waits_for(silent_at + 12s, name) == "node host-0, silent for 12 s; node host-1, silent for 12 s");
   std::ignore = run.on_node_answers(0, silent_at + 13s);
   CHECK(run.stop_waits_for(silent_at + 14s, name) == "node host-1, silent for 14 s");
   CHECK(conclusion(run.on_stop({true})).status == run_status::stopped);

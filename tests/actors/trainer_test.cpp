@@ -702,7 +702,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "an exception that comes again on the same st
   CHECK(result.restarts == 0);
 }
 
-TEST_CASE_FIXTURE(trainer_fixture, "the state of a run that fails is saved while somebody has it, and the next run has it") {
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "the state of a run that fails is saved while somebody has it, and the next run has it") {
   open(part::waits_for_others);
   cast(1, part::throws);
   config.scaling.num_workers = 3;

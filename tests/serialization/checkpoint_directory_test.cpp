@@ -37,9 +37,9 @@ TEST_CASE("an attempt's name is parsed, and no other name is") {
   for (const auto& which : {attempt_name{{"0f3a"}, {100}, {7}, 2}, attempt_name{{"r"}, {123'456'789'012}, {1}, 1},
                             attempt_name{{"g1"}, {1}, {1}, 1}, attempt_name{{}, {1}, {1}, 1}})
     CHECK(parse_temporary_name(temporary_name(which)) == which);
-  for (const auto* name : {"", "notes", "step-00000100", ".step-1", ".step-00000001.rx.gx.a1.tmp", ".step-1.rx.g1.a1.tmp",
-                           ".step-00000100.rx.g7.a2.tmp.tmp", ".step-00000050.removed", ".step-00000100.g7.a2.tmp",
-                           ".step-00000100.rx/y.g7.a2.tmp"}) {
+  for (const auto* name : {"", "notes", "step-00000100", ".step-1", ".step-00000001.rx.gx.a1.tmp",
+                           ".step-1.rx.g1.a1.tmp", ".step-00000100.rx.g7.a2.tmp.tmp", ".step-00000050.removed",
+                           ".step-00000100.g7.a2.tmp", ".step-00000100.rx/y.g7.a2.tmp"}) {
     CAPTURE(name);
     CHECK_FALSE(parse_temporary_name(name).has_value());
   }

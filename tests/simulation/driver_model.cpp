@@ -820,8 +820,8 @@ void driver_model::note_who_waits_at_the_end(const run_actions& actions) {
     });
   };
   for (const auto& [worker, number] : reports_)
-    if (const auto& said = last_reports_.at(worker);
-        coordinator_.in_grace() && said.progress() != nullptr && !said.is<worker_position::caught_up>() && !refuses(worker))
+    if (const auto& said = last_reports_.at(worker); coordinator_.in_grace() && said.progress() != nullptr &&
+                                                     !said.is<worker_position::caught_up>() && !refuses(worker))
       waiting_at_the_end_.emplace(worker, said.progress()->committed);
   for (const auto& action : actions)
     if (const auto* x = std::get_if<fence_worker>(&action.what))

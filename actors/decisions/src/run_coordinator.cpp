@@ -563,8 +563,8 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
   if (message.reason.code != errc::none) {
     auto what = record(*who, message.reason);
     const auto* now_failing = std::get_if<failing>(&phase_);
-    what.consequence = now_failing != nullptr && (now_failing->answered == message.reason.code ||
-                                                  now_failing->copy.is_asked(message.worker));
+    what.consequence = now_failing != nullptr &&
+                       (now_failing->answered == message.reason.code || now_failing->copy.is_asked(message.worker));
     return fail_run(std::move(what), fmt::format("{} failed: {}", name_of(who->place), message.reason.message));
   }
   if (auto* now = std::get_if<failing>(&phase_))

@@ -158,7 +158,8 @@ void run_record::conclude(run_status status, error reason) {
   result_.steps = std::max(result_.steps, meter_.latest().step);
 }
 
-void run_record::set_final_state(const std::vector<failure_record>& failures, std::string state_sha256, step_id last_step) {
+void run_record::set_final_state(const std::vector<failure_record>& failures, std::string state_sha256,
+                                 step_id last_step) {
   result_.failures = earlier_failures_;
   result_.failures.insert(result_.failures.end(), failures.begin(), failures.end());
   if (result_.status != run_status::failed)

@@ -101,7 +101,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     auto code = std::error_code{};
     for (auto entries = std::filesystem::directory_iterator{config_.directory, code};
          !code && entries != std::filesystem::directory_iterator{}; entries.increment(code))
-      if (may_be_in_use(entries->path().filename().string(), generation_, last_complete_step_))
+      if (may_be_in_use(entries->path().filename().string(), config_.run, generation_, last_complete_step_))
         in_use.push_back(entries->path());
     if (!code)
       std::ignore = serialization::remove_abandoned(config_.directory, in_use);
@@ -152,6 +152,9 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (!whole)
       return answer;
     auto outcome = commit(part.step, std::move(*whole));
+    // A valid checkpoint of this step is as good as the copy.
+    if (is_last_copy && outcome.reason.code == errc::already_exists)
+      outcome = {part.step, (config_.directory / serialization::checkpoint_name(part.step)).string(), {}};
     // Each rank writes one part after the other: none of them is behind this step.
     if (!is_last_copy) {
       generation_ = std::max(generation_, part.generation);

@@ -155,7 +155,7 @@ TEST_CASE_FIXTURE(host, "a driver that speaks another version of the protocol is
   auto offer = ask<node_offer>(node, offer_request{run, protocol_version + 1});
   REQUIRE_FALSE(offer);
   CHECK(offer.error().code == errc::unsupported_version);
-  CHECK(offer.error().message.find("version 4 of the protocol, the driver version 5") != std::string::npos);
+  CHECK(offer.error().message.find("version 5 of the protocol, the driver version 6") != std::string::npos);
 }
 
 TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered those that no other has") {

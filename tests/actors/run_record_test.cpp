@@ -171,3 +171,41 @@ TEST_CASE("a run whose last checkpoint failed has failed, unless only an earlier
   record.set_final_state({}, "abc", {3});
   CHECK(record.finish(start).status == run_status::stopped);
 }
+
+TEST_CASE("another driver tells what those before it have seen, up to a limit") {
+  auto before = record_of(2);
+  before.begin_from({20}, "step-20", {});
+  before.on_restart("all were lost", {25}, start);
+  before.on_checkpoint({{30}, "step-30", {}});
+  for (std::uint64_t generation = 2; generation <= 301; ++generation)
+    before.add(generation_of(generation));
+  std::vector<failure_record> failures(300);
+  for (std::uint32_t i = 0; i < 300; ++i)
+    failures[i].pid = i;
+  failures.back().last_lines = {"its last line"};
+  const auto history = before.history(failures);
+  CHECK(history.failures.size() == 256);
+  CHECK(history.failures.front().pid == 44);
+  CHECK(history.failures.back().last_lines.empty());
+  CHECK(history.generations.size() == 256);
+  run_record next{{"r1"}, {.name = "digits"}, start};
+  next.go_on_from(history);
+  next.begin_from({30}, "step-30", {});
+  next.skip_workers({1000});
+  next.on_started({worker_id{1}, rank_id{0}, 0, 0, 1}, "host", "embedded");
+  next.on_started({worker_id{1000}, rank_id{1}, 0, 0, 1}, "host", "embedded");
+  next.add(generation_of(302));
+  CHECK(next.history({}).failures.size() == 256);
+  next.conclude(run_status::completed, {});
+  next.set_final_state({failures[7]}, "", {40});
+  const auto result = next.finish(start + 1s);
+  CHECK(result.failures.size() == 257);
+  CHECK(result.failures.back().pid == 7);
+  CHECK(result.generations.size() == 257);
+  CHECK(result.restarts == 1);
+  CHECK(result.checkpoints.taken == 1);
+  CHECK(result.resumed_from_step == 20);
+  REQUIRE(result.workers.size() == 3);
+  CHECK(result.workers[0].worker == worker_id{0});
+  CHECK(result.workers[2].worker == worker_id{1000});
+}

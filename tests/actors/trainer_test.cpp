@@ -1,4 +1,5 @@
 #include "actor_fixture.hpp"
+#include "trainer/control_journal.hpp"
 
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -701,6 +702,27 @@ TEST_CASE_FIXTURE(trainer_fixture, "an exception that comes again on the same st
   CHECK(result.restarts == 0);
 }
 
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "the state of a run that fails is saved while somebody has it, and the next run has it") {
+  open(part::waits_for_others);
+  cast(1, part::throws);
+  config.scaling.num_workers = 3;
+  config.failure.max_failures = 0;
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::user_error);
+  CHECK(result.failures.size() == 3);
+  CHECK(result.latest_checkpoint == (root() / "checkpoints" / "step-00000003").string());
+  CHECK(result.checkpoints.taken == 1);
+  auto stored = serialization::checkpoint::open(result.latest_checkpoint);
+  REQUIRE(stored);
+  CHECK(stored->verify());
+  CHECK(is_said("saves the state of step 3 before the run ends"));
+  for (std::uint32_t worker = 0; worker < 3; ++worker)
+    cast(worker, part::trains);
+  CHECK(fit().resumed_from_step == 3);
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "when nobody is left the run starts again from its latest checkpoint") {
   open(worker_script::trains);
   config.scaling.num_workers = 1;
@@ -832,6 +854,30 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its
   CHECK(says(result.failures[0].reason.message, "it is frozen, or the network is cut"));
   REQUIRE(result.workers.size() == 3);
   CHECK(result.workers[2].node == "10.0.0.0:4000");
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a node on which workers keep dying gets no more while another has room") {
+  open(part::until_stopped);
+  for (std::uint32_t worker = 1; worker < 4; ++worker)
+    nodes[1]->cast({worker}, part::dies);
+  config.scaling.placement = placement_strategy::spread;
+  auto expected_node = std::string{"10.0.0.0:4000"};
+  SUBCASE("free CPUs") {}
+  SUBCASE("no free CPUs") {
+    capacity = {1, 0};
+    expected_node = "10.0.0.1:4000";
+  }
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(is_said("3 workers in a row have died on node 10.0.0.1:4000: for 5 s it gets no others"));
+    CHECK(is_formed(2, 7));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.size() == 3);
+  REQUIRE(result.workers.size() == 5);
+  for (std::size_t worker = 1; worker < 4; ++worker)
+    CHECK(result.workers[worker].node == "10.0.0.1:4000");
+  CHECK(result.workers[4].node == expected_node);
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the state is waited for, and they go on") {
@@ -1009,6 +1055,25 @@ TEST_CASE_FIXTURE(trainer_fixture, "before a run has begun it cannot be paused, 
   CHECK_FALSE(ask<void>(trainer, checkpoint_request{}));
   caf::anon_send_exit(trainer, caf::exit_reason::user_shutdown);
   CHECK(has_ended(trainer));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "what is asked for is answered when the journal says it") {
+  open(part::until_stopped);
+  std::ignore = fit_and([&](const trainer_actor& trainer) {
+    const auto kept = [&] {
+      const auto journal = control_journal{system(), root()}.read();
+      REQUIRE(journal.has_value());
+      REQUIRE(journal->has_value());
+      return (**journal).state;
+    };
+    CHECK(ask<void>(trainer, pause_request{}));
+    CHECK(kept().asked == run_course::request::pause);
+    CHECK(ask<void>(trainer, resume_request{}));
+    CHECK(kept().asked == run_course::request::none);
+    CHECK(ask<void>(trainer, resize_request{3}));
+    CHECK(kept().workers == 3);
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused can be stopped") {

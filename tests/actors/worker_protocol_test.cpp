@@ -291,6 +291,15 @@ TEST_CASE("a joiner whose group is lost before it has the state reports without 
   CHECK(who.report({}).generation == generation_id{3});
 }
 
+TEST_CASE("a member whose run ends is asked to save the state that it has") {
+  auto who = member();
+  who.begin_regroup();
+  const auto action = who.on_next({save_and_leave{{errc::aborted, "the run is ending"}}});
+  REQUIRE(is<save_last_copy>(action));
+  CHECK(std::get<save_last_copy>(action.what).reason == error{errc::aborted, "the run is ending"});
+  CHECK(who.has_state());
+}
+
 TEST_CASE("a joiner that has lost its first place tells its next plan as one that has none") {
   auto who = joiner();
   REQUIRE(is<form_group>(who.on_next(next_of(3, 9, {{1}}))));

@@ -108,6 +108,26 @@ TEST_CASE("a run whose only node cannot be connected to for seconds goes on with
   CHECK(contains(t.nodes[0].process.err(), "is connected again after"));
 }
 
+TEST_CASE("Ctrl-C says for which nodes it waits, and the second one ends the run, and says where it goes on") {
+  trial t{1};
+  auto driver = t.here.start(t.arguments("stopped", {"--checkpoint-every", "20"}));
+  t.here.await_step(driver, "stopped", 40);
+  t.links[0]->refuse();
+  t.reset_all();
+  t.here.await(driver, [&] { return contains(driver.err(), "so the run waits for it"); });
+  driver.signal(SIGINT);
+  t.here.await(driver, [&] {
+    return contains(driver.err(), "stopping after this step: waits for node " + t.links[0]->address() + ", silent for");
+  });
+  driver.signal(SIGINT);
+  const auto status = driver.wait();
+  INFO(driver.err());
+  CHECK(status == exit_status{130, {}});
+  const auto result = t.here.result("stopped");
+  CHECK(result["status"] == "stopped");
+  CHECK(contains(driver.err(), "goes on from " + result["latest_checkpoint"].get<std::string>()));
+}
+
 TEST_CASE("of two nodes, the one that cannot be connected to is given up, and takes workers again later") {
   trial t{2};
   const auto wanted = t.undisturbed();

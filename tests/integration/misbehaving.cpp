@@ -11,7 +11,7 @@
 #include <vector>
 
 /// A training program that misbehaves on rank 1 in step 3. With "heal" in front it does so in the first generation
-/// only, and the run is expected to survive.
+/// only, and the run is expected to survive. "throw later" throws in step 5, and is otherwise the same as "behave".
 namespace {
 
 [[noreturn]] void stand_still() {
@@ -114,6 +114,8 @@ void train(troupe::train_context& ctx) {
   ctx.for_each_step(plan, [&](troupe::step& step) {
     if (step.number() == 3 && ctx.rank() == 1 && (!heals || ctx.generation() == 1 || how == "throw always"))
       misbehave(ctx, how);
+    if (step.number() == 5 && ctx.rank() == 1 && ctx.options().at("throws").get<bool>())
+      throw std::runtime_error{"the gradient is on holiday"};
     if (how == "write early")
       weights[0] += 1;
     for (auto& shard : step.shards())
@@ -152,7 +154,9 @@ int main(int argc, char** argv) {
     how = "epochs";
     config.failure.background_transfer_above_bytes = 0;
   }
-  config.config = {{"how", how}, {"heal", heals}};
+  const auto throws_later = how == "throw later";
+  config.config = {{"how", throws_later ? "behave" : how}, {"heal", heals}};
+  config.options = {{"throws", throws_later}};
   config.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
   config.scaling.placement = troupe::placement_strategy::spread;
   config.run.storage_path = argv[3];

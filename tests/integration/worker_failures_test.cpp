@@ -16,8 +16,8 @@ struct trial {
     nodes.push_back(here.start_node());
   }
 
-  [[nodiscard]] outcome run(const std::string& how) {
-    auto argv = std::vector<std::string>{TROUPE_MISBEHAVING, how, "3", here.path("runs").string(), "run"};
+  [[nodiscard]] outcome run(const std::string& how, const std::string& name = "run") {
+    auto argv = std::vector<std::string>{TROUPE_MISBEHAVING, how, "3", here.path("runs").string(), name};
     for (const auto& node : nodes)
       argv.push_back(node.address);
     auto result = here.run(argv);
@@ -75,6 +75,29 @@ TEST_CASE("an exception in the training function ends the run with rank, step an
   CHECK(contains(ran.err, "rank 1 after step 2: the gradient is on holiday"));
   t.check_cause("user_error");
   CHECK(t.here.result("run")["failures"][0]["step"] == 2);
+}
+
+TEST_CASE("the state of a run that fails is saved by a worker that has it, and the next run goes on from there") {
+  trial t;
+  SUBCASE("without nodes") {}
+  SUBCASE("on nodes") {
+    t.use_nodes();
+  }
+  auto failed = t.run("throw later");
+  INFO(failed.err);
+  CHECK(failed.status == exit_status{1, {}});
+  t.check_cause("user_error");
+  auto result = t.here.result("run");
+  CHECK(result["steps"] == 4);
+  CHECK(contains(result["latest_checkpoint"].get<std::string>(), "step-00000004"));
+  auto again = t.run("behave");
+  INFO(again.err);
+  CHECK(again.status == exit_status{0, {}});
+  result = t.here.result("run");
+  CHECK(result["resumed_from_step"] == 4);
+  CHECK(result["steps"] == 6);
+  REQUIRE(t.run("behave", "undisturbed").status == exit_status{0, {}});
+  CHECK(result["state_sha256"] == t.here.result("undisturbed")["state_sha256"]);
 }
 
 TEST_CASE("a worker that exits ends the run with its exit code and last lines") {

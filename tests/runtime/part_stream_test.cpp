@@ -102,7 +102,7 @@ class place {
     auto plan = serialization::plan_chunks(state.specs(), content.world_size);
     value_or_throw(serialization::add_parts(content, state.specs(), plan, reports));
     return value_or_throw(serialization::commit_checkpoint(
-        checkpoints(), checkpoints() / serialization::temporary_name({5}, {1}, 1), content));
+        checkpoints(), checkpoints() / serialization::temporary_name({content.run, {5}, {1}, 1}), content));
   }
 
   [[nodiscard]] bool is_empty() const { return fs::is_empty(checkpoints()); }

@@ -161,6 +161,8 @@ class fake_driver {
   std::function<void(const checkpoint_part&)> on_part;
   /// What becomes of every checkpoint, if not what becomes of it.
   std::optional<error> refuse_checkpoints;
+  /// The one that is asked to save the state before the run ends.
+  std::optional<worker_id> saver;
 
   int exchanges_ = 0;
   std::vector<metrics_batch> batches_;
@@ -200,13 +202,18 @@ class fake_link : public runtime::driver_client {
     return driver_.exchange_descriptors(request, mine);
   }
   expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
-  expected<next_generation> regroup(const regroup_report&) override { return fail(errc::aborted, "the run is ending"); }
+  expected<next_generation> regroup(const regroup_report& report) override {
+    if (report.worker == driver_.saver)
+      return next_generation{save_and_leave{{errc::aborted, "the run is ending"}}};
+    return fail(errc::aborted, "the run is ending");
+  }
   expected<exchange_result> exchange_staging(const exchange_request&) override {
     return fail(errc::internal, "this fake does not implement it");
   }
   void tell(const caught_up&) override {}
   void end(const exchange_ended&) override {}
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override { return driver_.deliver(part); }
+  expected<checkpoint_outcome> deliver_last(const checkpoint_part& part) override { return driver_.deliver(part); }
   expected<void> push(const metrics_batch& batch) override { return driver_.push(batch); }
   void finish(const worker_finished&) override {}
 
@@ -1047,6 +1054,40 @@ TEST_CASE("reports up to a checkpoint are with the driver before its part is") {
   check_completed(train_on(group, config, 24).finished, config.steps);
   CHECK(parts == 12);
   CHECK(late == 0);
+}
+
+TEST_CASE("a worker that is asked to saves all of the state before its run ends, as it was after the last step") {
+  auto config = settings{.workers = 2, .steps = 4};
+  auto undisturbed = session_group{config};
+  const auto wanted = train_on(undisturbed, config, 24).finished[0].state_sha256;
+  config.steps = 9;
+  const auto fail_in_fifth = [&](session_group& group) {
+    group.driver().saver = worker_id{10};
+    return group.run([&](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      track(ctx, mine);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        if (step.number() == 5 && ctx.rank() == 1)
+          throw std::runtime_error{"out of range"};
+        ordinary_step(step, mine);
+      });
+    });
+  };
+  auto saving = session_group{config};
+  auto finished = fail_in_fifth(saving);
+  CHECK(finished[0].reason.code == errc::aborted);
+  CHECK(finished[0].step.value == 4);
+  CHECK(finished[1].reason.code == errc::user_error);
+  REQUIRE(saving.checkpoint_steps() == std::vector<std::uint64_t>{4});
+  const auto saved = value_or_throw(serialization::checkpoint::open(saving.checkpoints() / "step-00000004"));
+  CHECK(saved.content().world_size == 1);
+  CHECK(value_or_throw(serialization::state_sha256(saved)) == wanted);
+
+  auto full = session_group{config};
+  full.driver().refuse_checkpoints = error{errc::io_error, "No space left on device"};
+  finished = fail_in_fifth(full);
+  CHECK(finished[0].reason.code == errc::io_error);
+  CHECK(contains(finished[0].reason.message, "the state of step 4 could not be saved before the end of the run"));
 }
 
 TEST_CASE("a checkpoint that is given up does not end the training; one that the run's end cuts off does") {

@@ -241,6 +241,7 @@ void for_each_message(Visitor visit) {
   visit("staging_place", sample_staging_place());
   visit("loop_completed", loop_completed{{{0.5}, {-2.0, 1.0}}});
   visit("released", released{});
+  visit("save_and_leave", save_and_leave{reason});
   visit("begin_training", sample_begin());
   visit("control_command", control_command{sample_run, 5, stage_command{{7}, 2, true, 3}});
   visit("stop_command", stop_command{});

@@ -1289,6 +1289,8 @@ void simulation::concludes(const conclude& x, const std::string&) {
   if ((x.status == run_status::failed) != (x.reason.code != errc::none && x.reason.code != errc::stopped))
     violate("the run ends for a reason that is none: " + x.reason.message);
   if (x.status == run_status::failed)
+    check_saved();
+  if (x.status == run_status::failed)
     return check_cause(x);
   if (x.status == run_status::stopped && !stop_asked_)
     return violate("the run stops, and nobody has asked for it");
@@ -1302,10 +1304,25 @@ void simulation::concludes(const conclude& x, const std::string&) {
   check_results();
 }
 
+/// What a member had when the run failed is in a checkpoint, unless it was lost before it could be asked.
+void simulation::check_saved() {
+  const auto& saved = driver_->store().latest();
+  const auto is_reached = [this](const process& x) {
+    const auto& home = nodes_[x.model.node()];
+    return x.model.lives() && !x.model.is_frozen() && !x.is_cut_off && home.lives && !home.frozen && !home.cut;
+  };
+  if (stop_asked_)
+    return;
+  for (const auto& [worker, committed] : driver_->waiting_at_the_end())
+    if (is_reached(*processes_[worker.value]) && (saved ? saved->step : step_id{}) < committed)
+      return violate("the run fails, and the state of step " + text(committed.value) + " is lost, which worker " +
+                     text(worker.value) + " has");
+}
+
 /// The cause that is named is one, and there was one.
 void simulation::check_cause(const conclude& x) {
   const auto& all = driver_->coordinator().failures();
-  auto is_cause = [](const failure_record& each) { return each.reason.code != errc::aborted; };
+  auto is_cause = [](const failure_record& each) { return each.reason.code != errc::aborted && !each.consequence; };
   const auto named =
       std::ranges::find_if(all, [&](const auto& each) { return each.reason == x.reason && !each.consequence; });
   if (named == all.end())

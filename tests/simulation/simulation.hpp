@@ -260,6 +260,7 @@ class simulation final : public worker_environment, public driver_environment {
   void check_given_up(const std::function<bool(const worker_model&)>& is_given_up, std::uint32_t attempt,
                       std::chrono::steady_clock::duration silent_for, const std::string& name);
   void check_cause(const actors::conclude& end);
+  void check_saved();
   [[nodiscard]] bool is_ground(const error& reason) const;
   void check_results();
   void outlive_the_end();

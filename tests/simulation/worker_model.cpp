@@ -112,6 +112,9 @@ void worker_model::command(const control_command& message) {
 }
 
 void worker_model::release() {
+  // A thread of the user's may keep the process from ending: its node kills it in the end.
+  if (world_.random().one_in(32))
+    return;
   die();
   world_.process_ends(*this);
 }
@@ -324,6 +327,8 @@ void worker_model::leave_loop() {
 }
 
 void worker_model::begin_evaluation() {
+  if (leaves_)
+    return finish({errc::timed_out, "the group that evaluates is gone"}, false);
   const auto plan = protocol_->plan_evaluation();
   if (const auto* known = std::get_if<actors::evaluation_known>(&plan)) {
     const auto before = loop_ == 0 ? 0 : world_.training_function().loops[loop_ - 1].end;
@@ -492,6 +497,8 @@ void worker_model::apply() {
 
 /// What the session does at the end of a step.
 void worker_model::end_step() {
+  if (leaves_)
+    return save_last_copy();
   if (commands_.highest() < protocol_->commands_agreed()) {
     if (stands_ != standing::waiting_for_commands)
       stand(standing::waiting_for_commands);
@@ -532,9 +539,18 @@ void worker_model::save() {
   stand(standing::saving);
 }
 
+void worker_model::save_last_copy() {
+  ask(&surroundings::send_to_store, state_part{generation(), rank(), 1, id_, state_, true});
+  stand(standing::saving);
+}
+
 void worker_model::take(const answer<checkpoint_outcome>& message) {
   if (!is_awaited(message.number))
     return;
+  if (leaves_) {
+    const auto reason = message.value ? *leaves_ : message.value.error();
+    return finish(reason, protocol_->is_loss_of_group(reason));
+  }
   if (message.value)
     return act_at_boundary();
   lose(interrupted::saving, message.value.error());
@@ -632,6 +648,13 @@ void worker_model::take(const answer<next_generation>& message) {
   auto action = protocol_->on_next(std::move(next));
   if (std::holds_alternative<actors::leave_run>(action.what))
     return finish({errc::stopped, "not needed any more"}, false);
+  if (const auto* last = std::get_if<actors::save_last_copy>(&action.what)) {
+    leaves_ = last->reason;
+    if (protocol_->step() == committed())
+      return save_last_copy();
+    // The step has a gradient, and is applied first. The state in the middle of a body cannot be saved.
+    return interrupted_ == interrupted::step ? apply() : finish({errc::timed_out, "the body has not ended"}, false);
+  }
   if (std::holds_alternative<actors::skip_loop_body>(action.what)) {
     world_.skips_loop(*this);
     if (world_.defect() == mutation::stays_in_a_completed_loop)

@@ -174,6 +174,7 @@ class worker_model {
   void apply();
   void end_step();
   void save();
+  void save_last_copy();
   void act_at_boundary();
   void stage(const actors::stage_state& what);
   void stop_giving();
@@ -229,6 +230,8 @@ class worker_model {
   /// What is left to do at this boundary, in order.
   std::vector<actors::boundary_action> boundary_;
   bool stop_ = false;
+  /// The run ends for this reason, once this worker has saved the state.
+  std::optional<error> leaves_;
   /// What this worker gives to joiners.
   std::shared_ptr<staging_stream> given_;
   /// Of a joiner that follows the others.

@@ -33,10 +33,12 @@ serialization::manifest describe(const checkpoint_metadata& metadata, const chec
 
 } // namespace
 
-bool may_be_in_use(std::string_view name, generation_id generation, step_id over) {
+bool may_be_in_use(std::string_view name, const run_id& run, generation_id generation, step_id over) {
   if (serialization::is_removed_name(name))
     return false;
   const auto its = serialization::parse_temporary_name(name);
+  if (its && its->run != run)
+    return false;
   if (!its || its->generation > generation || its->attempt >= serialization::first_last_copy)
     return true;
   return its->generation == generation && its->step > over;
@@ -58,7 +60,7 @@ checkpoint_attempts::add(const checkpoint_part& part, std::chrono::sys_time<std:
     reports.push_back(each.report);
   }
   const auto& first = whole.begin()->second;
-  complete_checkpoint result{serialization::temporary_name(first.step, first.generation, first.attempt),
+  complete_checkpoint result{serialization::temporary_name({first.run, first.step, first.generation, first.attempt}),
                              describe(metadata_, first, now)};
   auto plan = serialization::plan_chunks(first.tensors, first.world_size);
   TROUPE_TRY(serialization::add_parts(result.content, first.tensors, plan, reports));

@@ -93,4 +93,19 @@ std::string silent_peers::describe_wait(const std::string& why) const {
                      why, std::chrono::duration_cast<std::chrono::seconds>(how_.unreachable_after).count());
 }
 
+std::string silent_peers::describe_silence(const worker_table& workers, run_time now,
+                                           const std::function<std::string(std::uint32_t)>& name_of_node) const {
+  std::string result;
+  const auto add = [&](const std::string& name, run_time since) {
+    result += fmt::format("{}{}, silent for {} s", result.empty() ? "" : "; ", name,
+                          std::chrono::duration_cast<std::chrono::seconds>(now - since).count());
+  };
+  for (const auto& [node, x] : nodes_)
+    add("node " + name_of_node(node), x.since);
+  for (const auto& [worker, x] : workers_)
+    if (const auto* who = workers.find(worker))
+      add(name_of(who->place), x.since);
+  return result;
+}
+
 } // namespace troupe::actors

@@ -132,8 +132,10 @@ void trainer_state::on_node_open(std::uint32_t node) {
 }
 
 void trainer_state::on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes) {
-  if (coordinator_ && has_begun())
-    return act(coordinator_->on_nodes_silent(nodes, clock::now()));
+  if (coordinator_ && has_begun()) {
+    act(coordinator_->on_nodes_silent(nodes, clock::now()));
+    return tell_whom_a_stop_waits_for();
+  }
   // Before processes are started, the nodes' answers have deadlines of their own.
   for (const auto& [node, why] : nodes)
     notify(true, why);

@@ -41,7 +41,7 @@ trainer_state::behavior_type trainer_state::make_behavior() {
   return {
       [this](const fit_request&) { return fit(); },
       [this](const run_observer& observer) { observers_.push_back(observer); },
-      [this](const stop_request& request) { stop(request); },
+      [this](const stop_request& request) { return stop(request); },
       [this](const checkpoint_request&) { return grant(&run_coordinator::on_checkpoint_request, "save a checkpoint"); },
       [this](const resize_request& request) { return resize(request); },
       [this](const pause_request&) { return grant(&run_coordinator::on_pause, "pause"); },
@@ -79,6 +79,8 @@ trainer_state::behavior_type trainer_state::make_behavior() {
 void trainer_state::let_go() {
   // Whoever holds a handle keeps this object: promises are not broken, nor files let go, by themselves.
   workers_.fail_pending({errc::aborted, "the run is ending"});
+  for (auto& [number, promise] : std::exchange(journal_.wishes, {}))
+    promise.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
   if (answer_.pending())
     answer_.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
   observers_.clear();
@@ -303,12 +305,25 @@ void trainer_state::skipped(step_id step) {
   publish(checkpoint_skipped{record_.run(), step});
 }
 
-void trainer_state::stop(const stop_request& request) {
+caf::result<void> trainer_state::stop(const stop_request& request) {
   if (!answer_.pending() || is_concluding())
-    return;
-  if (!coordinator_)
-    return conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
+    return caf::unit;
+  if (!coordinator_) {
+    conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
+    return caf::unit;
+  }
   act(coordinator_->on_stop(request));
+  tell_whom_a_stop_waits_for();
+  return answer_when_kept();
+}
+
+void trainer_state::tell_whom_a_stop_waits_for() {
+  if (!coordinator_ || is_concluding())
+    return;
+  const auto silent =
+      coordinator_->stop_waits_for(clock::now(), [this](std::uint32_t node) { return nodes_->name_of(node); });
+  if (!silent.empty())
+    notify(true, fmt::format("stopping after this step: waits for {}; once more: at once", silent));
 }
 
 caf::result<void> trainer_state::resize(const resize_request& request) {
@@ -347,13 +362,32 @@ caf::result<void> trainer_state::do_or_refuse(actors::run_actions actions) {
   act(std::move(actions));
   if (refusal)
     return to_caf({errc::invalid_argument, std::move(*refusal)});
-  return caf::unit;
+  return answer_when_kept();
+}
+
+caf::result<void> trainer_state::answer_when_kept() {
+  if (!keeps_journal() || is_concluding())
+    return caf::unit;
+  auto promise = make_response_promise<void>();
+  journal_.wishes.emplace_back(journal_.gate.latest_number(), promise);
+  answer_wishes();
+  return promise;
+}
+
+void trainer_state::answer_wishes() {
+  for (; !journal_.wishes.empty(); journal_.wishes.pop_front()) {
+    auto& [number, promise] = journal_.wishes.front();
+    if (!is_concluding() && !journal_.gate.is_kept(number))
+      return;
+    promise.deliver();
+  }
 }
 
 void trainer_state::conclude_run(run_status status, error reason) {
   if (is_concluding())
     return;
   phase_ = trainer_phase::concluding{};
+  answer_wishes();
   workers_.fail_pending({errc::aborted, "the run is ending"});
   record_.conclude(status, std::move(reason));
   if (coordinator_) {

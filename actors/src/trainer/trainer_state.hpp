@@ -19,6 +19,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -154,11 +155,15 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
 
   // trainer.cpp
   caf::result<run_result> fit();
-  void stop(const stop_request& request);
+  caf::result<void> stop(const stop_request& request);
+  void tell_whom_a_stop_waits_for();
   caf::result<void> resize(const resize_request& request);
   caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
   /// Whoever asked gets what the coordinator only warns of as an error, too.
   caf::result<void> do_or_refuse(actors::run_actions actions);
+  /// Whoever asked is answered once another driver would know of it.
+  caf::result<void> answer_when_kept();
+  void answer_wishes();
   caf::result<void> ready(const worker_ready& message, const worker_actor& worker);
   caf::result<plan_accepted> agree(const run_plan& plan);
   caf::result<next_generation> report(const regroup_report& message);
@@ -258,6 +263,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void carry_out(const avoid_node& x, const std::string&);
   void carry_out(const restart_run&, const std::string& why);
   void carry_out(const release_one& x, const std::string&);
+  void carry_out(const actors::save_state& x, const std::string& why);
   void carry_out(const abort_all& x, const std::string& why);
   void carry_out(const release_all&, const std::string&);
   void carry_out(const warn&, const std::string& why);
@@ -273,11 +279,9 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void add(generation_record record);
   void fence(worker_id worker, const std::string& why);
   void abort_workers(const error& reason);
-  /// Whoever waits for a checkpoint that a lost worker will not complete is answered. An exit message would overtake
-  /// the parts that have arrived, and a checkpoint may be complete with them: it is sent after something that came
-  /// after them is answered.
-  void end_store_after_its_parts();
-  void await_end_of_grace();
+  /// Whoever waits for an address, or for a checkpoint that a lost worker will not complete, is answered: all have to
+  /// report.
+  void end_waits_of(generation_id generation);
   /// Nobody is given up for it: user code may take its time before it comes to a call that reports.
   void complain_about_reports();
   [[nodiscard]] generation_started generation_now() const;
@@ -306,9 +310,13 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   starting_state state_;
   run_layout layout_;
   std::optional<run_coordinator> coordinator_;
-  journal_gate gate_;
-  /// Why the journal could not be written last; empty if it could.
-  std::string journal_problem_;
+  struct {
+    journal_gate gate;
+    /// Why it could not be written last; empty if it could.
+    std::string problem;
+    /// Who has asked for something that it does not say yet.
+    std::deque<std::pair<std::uint64_t, caf::typed_response_promise<void>>> wishes;
+  } journal_;
   hang_watch hangs_;
 };
 

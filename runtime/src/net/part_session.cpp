@@ -78,8 +78,8 @@ expected<void> part_session::answer_put(const json& head) {
     return fail(errc::invalid_argument, fmt::format("rank {} is not below the world size {}", rank, world_size));
   auto plan = serialization::plan_chunks(parse_tensors(head.at("tensors")), world_size);
   auto directory =
-      checkpoints_ /
-      serialization::temporary_name(step_id{head.at("step")}, generation_id{head.at("generation")}, head.at("attempt"));
+      checkpoints_ / serialization::temporary_name({secret_.run, step_id{head.at("step")},
+                                                    generation_id{head.at("generation")}, head.at("attempt")});
   TROUPE_TRY(auto writer, serialization::part_writer::create(directory, rank, plan));
   auto report = receive(writer);
   if (!report) {

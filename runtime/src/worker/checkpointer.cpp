@@ -57,7 +57,7 @@ snapshot_writer::destination checkpointer::destination() {
 expected<serialization::part_report> checkpointer::write_to_directory(const staged_part& part,
                                                                       const std::stop_token& stop) {
   const auto& head = part.head;
-  auto name = serialization::temporary_name(head.step, head.generation, head.attempt);
+  auto name = serialization::temporary_name({head.run, head.step, head.generation, head.attempt});
   auto report = part_writer_.write(directory() / name, head.rank.value, part.plan, part.bytes, stop);
   for (const auto& notice : part_writer_.take_notices())
     std::fprintf(stderr, "%s\n", notice.c_str());
@@ -241,16 +241,15 @@ expected<void> checkpointer::save_last_copy(quiescence_gate& gate, const group_p
       const auto stream = value_or_throw(driver_.open_part_stream(address));
       part.report = value_or_throw(stream->put({part, plan, memory.bytes().first(size)}, {}));
     } else {
-      const auto name = serialization::temporary_name(part.step, part.generation, part.attempt);
+      const auto name = serialization::temporary_name({part.run, part.step, part.generation, part.attempt});
       part.report = value_or_throw(
           serialization::reusing_writer{}.write(directory() / name, 0, plan, memory.bytes().first(size)));
     }
     pusher_.flush();
     const auto outcome = value_or_throw(driver_.deliver_last(part));
-    // A checkpoint of this step that is there already is as good.
-    if (outcome.reason.code != errc::none && outcome.reason.code != errc::already_exists)
+    if (outcome.reason.code != errc::none)
       throw exception{outcome.reason};
-    std::fprintf(stderr, "the last worker with the state saved that of step %llu before its end: %s\n",
+    std::fprintf(stderr, "saved the state of step %llu before this process ends: %s\n",
                  static_cast<unsigned long long>(step->value), outcome.path.c_str());
     return {};
   } catch (const exception& x) {

@@ -69,6 +69,7 @@ std::vector<control_command> train_context::impl::take_due_commands() {
 }
 
 bool train_context::impl::end_step(step_id step, bool is_last) {
+  members_.leave_if_asked();
   const auto commands = take_due_commands();
   const auto actions = members_.locked()->on_boundary(commands, is_last);
   ended_.stopped = false;

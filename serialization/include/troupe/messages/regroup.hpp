@@ -215,10 +215,20 @@ struct released {
 
 TROUPE_INSPECT(released)
 
+/// The run ends for this reason. This worker saves the whole state first, as the last checkpoint, and then fails with
+/// the same reason; or with another, if it could not save.
+struct save_and_leave {
+  error reason;
+
+  bool operator==(const save_and_leave&) const = default;
+};
+
+TROUPE_INSPECT(save_and_leave, reason)
+
 /// What a worker does next. It takes its place in the next generation, or leaves. A joiner may also follow the members
 /// in a staging group, and report again once it has caught up or failed; or skip a loop. Answers a `regroup_report`.
 struct next_generation {
-  std::variant<member_place, staging_place, loop_completed, released> what;
+  std::variant<member_place, staging_place, loop_completed, released, save_and_leave> what;
 
   bool operator==(const next_generation&) const = default;
 };

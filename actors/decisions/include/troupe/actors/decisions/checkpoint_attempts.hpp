@@ -20,9 +20,10 @@ struct complete_checkpoint {
   serialization::manifest content;
 };
 
-/// Whether a worker may still write into a temporary directory of this name, if `generation` is the last that has begun
-/// and all its parts up to step `over` have come. Foreign names count as in use, and so do last copies. Pure.
-[[nodiscard]] bool may_be_in_use(std::string_view name, generation_id generation, step_id over);
+/// Whether a worker of this run may still write into a temporary directory of this name, if `generation` is the last
+/// that has begun and all its parts up to step `over` have come. What another run has left is not in use. Other names
+/// count as in use, and so do last copies. Pure.
+[[nodiscard]] bool may_be_in_use(std::string_view name, const run_id& run, generation_id generation, step_id over);
 
 /// Which parts of which checkpoint attempt have come, for the checkpoint store. A plain class; it does no I/O.
 class checkpoint_attempts {

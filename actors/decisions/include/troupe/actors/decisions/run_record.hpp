@@ -3,6 +3,7 @@
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/progress_meter.hpp>
 #include <troupe/config.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/messages/checkpoint.hpp>
 #include <troupe/messages/worker.hpp>
 #include <troupe/metrics.hpp>
@@ -12,8 +13,25 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace troupe::actors {
+
+/// What another driver tells in the run's result of those before it: the last 256 failures and generations
+/// and the last 1,024 workers at most.
+struct run_history {
+  /// Without the lines that their processes wrote last.
+  std::vector<failure_record> failures;
+  std::vector<generation_record> generations;
+  std::vector<worker_info> workers;
+  std::uint32_t restarts = 0;
+  checkpoint_counts checkpoints;
+  std::uint64_t resumed_from_step = 0;
+
+  bool operator==(const run_history&) const = default;
+};
+
+TROUPE_INSPECT(run_history, failures, generations, workers, restarts, checkpoints, resumed_from_step)
 
 /// What has happened in a run so far: it becomes the run's result. A plain class; time comes in as an argument.
 class run_record {
@@ -33,6 +51,11 @@ class run_record {
   /// The state that the run begins with, at its start or after a restart: its step, the checkpoint of this run that
   /// holds it (empty if none does), and the metrics reported before it was taken.
   void begin_from(step_id step, std::string checkpoint, metric_map metrics);
+
+  /// What is known if another driver is to go on: `failures` are those of this driver.
+  [[nodiscard]] run_history history(const std::vector<failure_record>& failures) const;
+  /// Goes on with what another driver has left. Before `begin_from`.
+  void go_on_from(run_history before);
 
   /// Ids below this one were given by another driver.
   void skip_workers(worker_id next);
@@ -70,7 +93,7 @@ class run_record {
   void note_exactness(bool exact) noexcept { result_.exact = result_.exact && exact; }
   void conclude(run_status status, error reason);
   /// What the workers' last reports say; `state_sha256` is empty if they said nothing or the run has failed.
-  void set_final_state(std::vector<failure_record> failures, std::string state_sha256, step_id last_step);
+  void set_final_state(const std::vector<failure_record>& failures, std::string state_sha256, step_id last_step);
   /// The result, with its duration.
   [[nodiscard]] run_result finish(clock::time_point now);
 
@@ -80,6 +103,8 @@ class run_record {
   run_result result_;
   clock::time_point started_;
   step_id first_step_;
+  /// Those that another driver has seen.
+  std::vector<failure_record> earlier_failures_;
   /// Of rank 0, before the checkpoint that the run resumed from.
   metric_map earlier_metrics_;
   progress_meter meter_;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -62,6 +63,9 @@ class silent_peers {
   [[nodiscard]] bool contains(worker_id worker) const { return workers_.contains(worker); }
   /// Whom the run waits for, and how long: for people. `why` says who is silent.
   [[nodiscard]] std::string describe_wait(const std::string& why) const;
+  /// "node b:4000, silent for 12 s": those that do not answer now, for people.
+  [[nodiscard]] std::string describe_silence(const worker_table& workers, run_time now,
+                                             const std::function<std::string(std::uint32_t)>& name_of_node) const;
   [[nodiscard]] const std::string& reason_of(worker_id worker) const { return workers_.at(worker).why; }
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/error.hpp>
 #include <troupe/messages/commands.hpp>
 #include <troupe/messages/regroup.hpp>
 #include <troupe/messages/staging.hpp>
@@ -34,9 +35,14 @@ struct skip_loop_body {};
 /// The run goes on without this worker: leave the training function.
 struct leave_run {};
 
+/// The run ends: save the state once it is that of `committed`, and leave the training function.
+struct save_last_copy {
+  error reason;
+};
+
 /// What an answer to a report asks for, and why (for the log).
 struct worker_action {
-  std::variant<form_group, report_again, follow_members, skip_loop_body, leave_run> what;
+  std::variant<form_group, report_again, follow_members, skip_loop_body, leave_run, save_last_copy> what;
   std::string why;
 };
 

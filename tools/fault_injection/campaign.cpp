@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 namespace troupe::chaos {
@@ -29,6 +31,9 @@ using std::chrono::milliseconds;
 /// How often the state of the run is checked.
 constexpr auto look_interval = 5ms;
 
+/// How often memory is measured.
+constexpr auto measure_interval = 100ms;
+
 /// How long a fault waits for a victim before it is given up; far longer than the replacement of a worker takes.
 constexpr auto patience = 15s;
 
@@ -41,6 +46,14 @@ constexpr auto time_after_last_fault = 1500ms;
 
 /// Faults end before the last steps, because a worker that is killed after its last step is not reported as a failure.
 constexpr double share_of_steps_disturbed = 0.95;
+
+std::uint64_t resident_bytes(pid_t pid) {
+  auto in = std::istringstream{testing::read_file(fmt::format("/proc/{}/statm", pid))};
+  auto all = std::uint64_t{0};
+  auto resident = std::uint64_t{0};
+  in >> all >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
 
 class campaign {
  public:
@@ -80,6 +93,7 @@ class campaign {
 
   void look() {
     run_.look();
+    measure();
     if (run_.step() == step_ && run_.generation() == generation_)
       return;
     auto now = clock::now();
@@ -94,6 +108,19 @@ class campaign {
     step_ = run_.step();
     generation_ = run_.generation();
     progress_at_ = now;
+    progressed_under_ = run_.driver().pid();
+  }
+
+  /// A driver's memory counts once the run has made a step with it: before, it grows.
+  void measure() {
+    const auto now = clock::now();
+    if (now < measured_at_ + measure_interval)
+      return;
+    measured_at_ = now;
+    if (run_.driver().pid() == progressed_under_)
+      report_.driver_memory.add(resident_bytes(progressed_under_));
+    for (std::size_t node = 0; step_ > 0 && node < run_.nodes(); ++node)
+      report_.node_memory.add(resident_bytes(run_.node(node).pid()));
   }
 
   void plan() {
@@ -174,6 +201,9 @@ class campaign {
   clock::time_point due_;
   std::optional<clock::time_point> waiting_since_;
   clock::time_point progress_at_;
+  /// The driver under which the run has last made a step.
+  pid_t progressed_under_ = 0;
+  clock::time_point measured_at_;
   /// When the last fault was injected, until a new generation makes a step.
   std::optional<clock::time_point> unhealed_;
   std::uint64_t step_ = 0;
@@ -186,6 +216,14 @@ class campaign {
 };
 
 } // namespace
+
+void memory_range::add(std::uint64_t bytes) {
+  if (bytes == 0)
+    return;
+  least_bytes = least_bytes == 0 ? bytes : std::min(least_bytes, bytes);
+  most_bytes = std::max(most_bytes, bytes);
+  last_bytes = bytes;
+}
 
 campaign_report disturb(scene& run, const campaign_options& options) {
   return campaign{run, options}.disturb();

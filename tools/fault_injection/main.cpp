@@ -286,7 +286,7 @@ class session {
 
   [[nodiscard]] bool conclude() {
     facts_.samples = samples_of(facts_.run);
-    show_pauses();
+    show_measurements();
     auto passed = true;
     std::printf("\n");
     for (const auto& each : judge(facts_)) {
@@ -303,7 +303,7 @@ class session {
     return passed;
   }
 
-  void show_pauses() const {
+  void show_measurements() const {
     std::vector<double> pauses;
     if (facts_.result.is_object() && facts_.result.contains("generations"))
       for (const auto& each : facts_.result["generations"])
@@ -316,6 +316,13 @@ class session {
     };
     show("pauses, as the run reports them", pauses);
     show("from a fault to the next generation's first step, measured from outside", report_.seconds_to_heal);
+    auto show_memory = [](const char* whose, const memory_range& memory) {
+      if (memory.most_bytes > 0)
+        fmt::print("memory of {}: {} to {} MB, {} MB at the end\n", whose, memory.least_bytes / 1'000'000,
+                   memory.most_bytes / 1'000'000, memory.last_bytes / 1'000'000);
+    };
+    show_memory("the driver, and of those that replaced it", report_.driver_memory);
+    show_memory("each caf-node", report_.node_memory);
   }
 
   options options_;

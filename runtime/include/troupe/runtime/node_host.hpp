@@ -24,6 +24,7 @@ struct node_options {
   std::filesystem::path program_directory;
   bool insecure = false;
   std::filesystem::path keys;
+  /// Takes a line of the node's log, in the node's own thread: while it waits, the node is silent.
   std::function<void(const std::string&)> log;
 };
 

@@ -30,6 +30,12 @@ struct driver_down {
   down_cause why = down_cause::ended;
 };
 
+/// A worker process has ended. From a thread of the launcher's to its node, which tells the driver: what comes over the
+/// network is no such event.
+struct process_ended {
+  worker_ended what;
+};
+
 /// There are lines of a run's workers. From a thread of the launcher's to its node.
 struct output_waiting {
   run_id run;
@@ -155,6 +161,7 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::take_over_directory))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::directory_taken_over))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::release_directory))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::write_journal))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::process_ended))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -177,3 +184,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::take_over_directory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::directory_taken_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::release_directory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::write_journal)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::process_ended)

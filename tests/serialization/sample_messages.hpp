@@ -204,11 +204,13 @@ void for_each_message(Visitor visit) {
   visit("run_superseded", run_superseded{sample_run});
   visit("run_claimed", run_claimed{sample_run, {{sample_run, {3}, {7}, {250}, 11, activity_kind::collective}}});
   visit("run_opened", run_opened{sample_run, "/opt/train"});
-  visit("start_workers",
-        start_workers{
-            sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}}, {6, "beef"}});
+  visit("start_workers", start_workers{sample_run,
+                                       {"", "--fast"},
+                                       {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}},
+                                       std::string(64, '5'),
+                                       {6, "beef"}});
   visit("workers_started", workers_started{sample_run, {4711, 4712}});
-  visit("end_run", end_run{sample_run, {6, "beef"}});
+  visit("end_run", end_run{sample_run, std::string(64, '5'), {6, "beef"}});
   visit("join_request", join_request{sample_run, {3}, "aa"});
   visit("join_challenge", join_challenge{"bb", "cc"});
   visit("join_proof", join_proof{sample_run, {3}, "dd"});
@@ -266,7 +268,7 @@ void for_each_message(Visitor visit) {
   visit("fit_request", fit_request{});
   visit("stop_request", stop_request{true});
   visit("checkpoint_request", checkpoint_request{});
-  visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped", {6, "beef"}});
+  visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped", std::string(64, '5'), {6, "beef"}});
   visit("worker_beat", sample_beat());
   visit("node_beat", node_beat{sample_run, {sample_beat()}, {{{5}, "its process is stopped"}}});
   visit("node_leaving", node_leaving{sample_run, 30'000});

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 
@@ -33,6 +34,12 @@ group_place group_layout::place_of(const worker_place& who) const {
   result.data_address = used_nodes_.size() > 1 ? addresses_[who.node] : "127.0.0.1";
   result.host_address = addresses_[who.node];
   return result;
+}
+
+bool group_layout::is_launch_variable(std::string_view name) noexcept {
+  static constexpr std::array<std::string_view, 6> names{"RANK",       "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                                                         "GROUP_RANK", "MASTER_ADDR"};
+  return std::ranges::find(names, name) != names.end();
 }
 
 std::map<std::string, std::string> group_layout::environment_of(const worker_place& who) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::actors {
@@ -27,6 +28,7 @@ class group_layout {
   [[nodiscard]] group_place place_of(const worker_place& who) const;
 
   /// torchrun's variables.
+  [[nodiscard]] static bool is_launch_variable(std::string_view name) noexcept;
   [[nodiscard]] std::map<std::string, std::string> environment_of(const worker_place& who) const;
 
  private:

@@ -64,11 +64,13 @@ int main(int argc, char** argv) {
   app.add_option("--gpus", options.gpus,
                  "GPUs to offer (default: those of this host that CUDA_VISIBLE_DEVICES selects)");
   app.add_option("--program-dir", options.program_directory,
-                 "Directory that contains the programs, by file name (default: the driver's path)")
+                 "Directory of the programs that may be started, by file name. Needed beyond loopback and with "
+                 "--insecure (default: the driver's path)")
       ->check(CLI::ExistingDirectory);
   app.add_option("--keys", options.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
-  app.add_flag("--insecure", options.insecure,
-               "Connect without TLS: anyone who can reach the port can run code as its owner");
+  app.add_flag(
+      "--insecure", options.insecure,
+      "Connect without TLS: anyone who can reach the port can run the programs of --program-dir, as its owner");
   auto grace = std::chrono::seconds{25};
   app.add_option_function<unsigned>(
          "--grace", [&grace](unsigned seconds) { grace = std::chrono::seconds{seconds}; },
@@ -85,7 +87,7 @@ int main(int argc, char** argv) {
   options.listen = *where;
   options.log = log_line;
   if (options.insecure)
-    log_line("warning: --insecure: anyone who can reach this port can run code as its owner");
+    log_line("warning: --insecure: anyone who can reach this port can run the programs of --program-dir as its owner");
   auto node = troupe::runtime::node_host::start(options);
   if (!node) {
     std::fprintf(stderr, "caf-node: %s\n", node.error().message.c_str());

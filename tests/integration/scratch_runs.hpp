@@ -47,6 +47,11 @@ class scratch_runs {
   [[nodiscard]] std::filesystem::path text() const { return path("text.txt"); }
   [[nodiscard]] std::filesystem::path run_directory(const std::string& name) const { return path("runs") / name; }
 
+  /// The directory of charlm, for `--program-dir`.
+  [[nodiscard]] static std::string programs() {
+    return std::filesystem::path{program(TROUPE_CHARLM)}.parent_path().string();
+  }
+
   /// Words that repeat irregularly, so that there is something to learn.
   static std::string make_text(std::size_t bytes) {
     static constexpr std::array<const char*, 8> words{"the", "actor", "sends", "its", "gradient", "to", "a", "tree"};
@@ -94,7 +99,11 @@ class scratch_runs {
   [[nodiscard]] running_node start_node(std::vector<std::string> more = {},
                                         std::map<std::string, std::string> environment = {}) {
     more.insert(more.begin(), program(TROUPE_CAF_NODE));
-    auto process = start(std::move(more), std::move(environment));
+    return await_node(start(std::move(more), std::move(environment)));
+  }
+
+  /// Waits for the address of a caf-node that was started.
+  [[nodiscard]] static running_node await_node(child_process process) {
     static const auto mark = std::string{"caf-node: listening on "};
     if (!becomes_true([&] { return process.out().find('\n') != std::string::npos || !process.running(); }))
       throw std::runtime_error{"caf-node does not say where it listens"};

@@ -75,11 +75,9 @@ struct copy {
 /// A driver's directory and its receiver.
 class place {
  public:
-  explicit place(bool secure = true) {
-    if (secure)
-      keys = value_or_throw(loopback_keys(scratch_.path() / "keys"));
+  explicit place(bool encrypted = true) : is_encrypted(encrypted) {
     fs::create_directory(checkpoints());
-    receiver = value_or_throw(open_part_receiver({this_run, secret, keys}, checkpoints(), true));
+    receiver = value_or_throw(open_part_receiver({this_run, secret, is_encrypted}, checkpoints(), true));
   }
 
   [[nodiscard]] fs::path checkpoints() const { return scratch_.path() / "checkpoints"; }
@@ -88,7 +86,7 @@ class place {
   }
 
   [[nodiscard]] std::shared_ptr<part_stream> stream(std::uint32_t worker, const std::string& known = secret) const {
-    return std::make_shared<part_stream>(part_stream_secret{this_run, known, keys}, worker_id{worker}, where());
+    return std::make_shared<part_stream>(part_stream_secret{this_run, known, is_encrypted}, worker_id{worker}, where());
   }
 
   /// Makes a checkpoint of the received parts.
@@ -107,7 +105,7 @@ class place {
 
   [[nodiscard]] bool is_empty() const { return fs::is_empty(checkpoints()); }
 
-  std::optional<tls_files> keys;
+  bool is_encrypted;
   std::unique_ptr<actors::part_receiver> receiver;
 
  private:
@@ -173,11 +171,11 @@ class spoiling_proxy {
 } // namespace
 
 TEST_CASE("streamed parts make the same checkpoint as written ones and can be read back on any number of workers") {
-  for (auto secure : {true, false})
+  for (auto encrypted : {true, false})
     for (std::uint32_t world_size : {1u, 3u, 4u}) {
-      CAPTURE(secure);
+      CAPTURE(encrypted);
       CAPTURE(world_size);
-      place there{secure};
+      place there{encrypted};
       sample values;
       tracked_state state;
       values.track(state);
@@ -249,18 +247,23 @@ TEST_CASE("a worker that is lost in mid-stream leaves nothing behind") {
   CHECK(becomes_true([&] { return there.is_empty(); }));
 }
 
-TEST_CASE("a peer without the run's secret or without keys cannot write anything") {
-  place there;
-  sample values;
-  tracked_state state;
-  values.track(state);
-  auto part = copy{state, 0, 1};
-  auto stranger = there.stream(0, std::string(64, 'b'))->put(part.staged(), {});
-  REQUIRE_FALSE(stranger);
-  CHECK(stranger.error().code == errc::wrong_secret);
-  auto plain = part_stream{{this_run, secret, std::nullopt}, worker_id{0}, there.where()};
-  CHECK_FALSE(plain.put(part.staged(), {}));
-  CHECK(there.is_empty());
+TEST_CASE("a peer without the run's secret, of another run, or without encryption cannot write anything") {
+  for (auto encrypted : {true, false}) {
+    CAPTURE(encrypted);
+    place there{encrypted};
+    sample values;
+    tracked_state state;
+    values.track(state);
+    auto part = copy{state, 0, 1};
+    auto stranger = there.stream(0, std::string(64, 'b'))->put(part.staged(), {});
+    REQUIRE_FALSE(stranger);
+    CHECK(stranger.error().code == (encrypted ? errc::not_authenticated : errc::wrong_secret));
+    auto other_run = part_stream{{run_id{"another"}, secret, encrypted}, worker_id{0}, there.where()};
+    CHECK_FALSE(other_run.put(part.staged(), {}));
+    auto other_mode = part_stream{{this_run, secret, !encrypted}, worker_id{0}, there.where()};
+    CHECK_FALSE(other_mode.put(part.staged(), {}));
+    CHECK(there.is_empty());
+  }
 }
 
 TEST_CASE("a byte damaged in transit is reported, in either direction") {
@@ -271,7 +274,7 @@ TEST_CASE("a byte damaged in transit is reported, in either direction") {
   auto part = copy{state, 0, 1};
   {
     auto proxy = spoiling_proxy{there.where(), 1'000'000};
-    auto stream = part_stream{{this_run, secret, std::nullopt}, worker_id{0}, proxy.where()};
+    auto stream = part_stream{{this_run, secret, false}, worker_id{0}, proxy.where()};
     auto result = stream.put(part.staged(), {});
     REQUIRE_FALSE(result);
     CHECK(result.error().code == errc::damaged);

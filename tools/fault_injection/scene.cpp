@@ -91,7 +91,8 @@ void scene::start_node(std::size_t node, const std::string& listen) {
   std::vector<std::string> argv{options_.caf_node.string(), "--listen", listen};
   // No other process can reach the private network, so certificates for its addresses would not add security.
   if (network_)
-    argv.emplace_back("--insecure");
+    argv.insert(argv.end(), {"--insecure", "--program-dir",
+                             std::filesystem::absolute(options_.program.front()).parent_path().string()});
   ++place.starts;
   place.process = start(network_ ? network_->at_node(node) : std::vector<std::string>{}, argv,
                         fmt::format("node-{}.{}", node + 1, place.starts));

@@ -28,10 +28,8 @@ constexpr auto accept_limit = 10s;
 /// Accepts connections on one thread, and serves each on a thread of its own.
 class receiver : public actors::part_receiver {
  public:
-  receiver(part_stream_secret secret, std::shared_ptr<const tls_context> context, std::filesystem::path checkpoints,
-           unique_fd socket)
+  receiver(part_stream_secret secret, std::filesystem::path checkpoints, unique_fd socket)
       : secret_(std::move(secret)),
-        context_(std::move(context)),
         checkpoints_(std::move(checkpoints)),
         socket_(std::move(socket)),
         port_(port_of(socket_.get())) {
@@ -106,7 +104,7 @@ class receiver : public actors::part_receiver {
   void serve_or_throw(unique_fd peer) {
     // As low as the writing threads of workers, so that training goes first.
     ::setpriority(PRIO_PROCESS, 0, 10);
-    auto stream = secure_stream::accept(std::move(peer), context_, accept_limit, stop_.get_token());
+    auto stream = secure_stream::accept(std::move(peer), secret_.key(), accept_limit, stop_.get_token());
     if (!stream)
       return;
     part_session{std::move(*stream), secret_, checkpoints_,
@@ -118,7 +116,6 @@ class receiver : public actors::part_receiver {
   }
 
   part_stream_secret secret_;
-  std::shared_ptr<const tls_context> context_;
   std::filesystem::path checkpoints_;
   unique_fd socket_;
   std::uint16_t port_;
@@ -134,11 +131,10 @@ class receiver : public actors::part_receiver {
 
 expected<std::unique_ptr<actors::part_receiver>> open_part_receiver(part_stream_secret secret,
                                                                     std::filesystem::path checkpoints, bool loopback) {
-  TROUPE_TRY(auto context, secret.make_context());
   auto socket = listen_on_any_port(loopback);
   if (!socket)
     return fail(errc::unreachable, fmt::format("cannot listen for parts of checkpoints: {}", std::strerror(errno)));
-  return std::make_unique<receiver>(std::move(secret), std::move(context), std::move(checkpoints), std::move(socket));
+  return std::make_unique<receiver>(std::move(secret), std::move(checkpoints), std::move(socket));
 }
 
 } // namespace troupe::runtime

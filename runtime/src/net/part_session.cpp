@@ -51,13 +51,15 @@ bool part_session::authenticate() {
   auto hello = stream_.read_text(greeting_limit_bytes);
   if (!hello)
     return false;
+  const auto& binding = stream_.binding();
   join_request request{run_id{hello->value("run", "")}, worker_id{hello->value("worker", 0u)},
-                       hello->value("nonce", "")};
+                       hello->value("nonce", "") + binding};
   if (request.run != secret_.run)
     return false;
   auto handshake = actors::join_handshake{secret_.secret};
-  auto challenge = handshake.challenge(request, serialization::random_hex(16));
-  if (!stream_.write_text({{"nonce", challenge.nonce}, {"proof", challenge.proof}}))
+  const auto nonce = serialization::random_hex(16);
+  const auto challenge = handshake.challenge(request, nonce + binding);
+  if (!stream_.write_text({{"nonce", nonce}, {"proof", challenge.proof}}))
     return false;
   auto proof = stream_.read_text(greeting_limit_bytes);
   return proof && handshake.verify({request.run, request.worker, proof->value("proof", "")}).has_value();

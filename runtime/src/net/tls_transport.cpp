@@ -1,5 +1,7 @@
 #include "net/tls_transport.hpp"
 
+#include <troupe/actors/decisions/refusal_log.hpp>
+
 #include <caf/byte_buffer.hpp>
 #include <caf/io/abstract_broker.hpp>
 #include <caf/io/network/acceptor_impl.hpp>
@@ -7,11 +9,14 @@
 #include <caf/io/network/native_socket.hpp>
 #include <caf/io/receive_policy.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <functional>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <optional>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -67,6 +72,17 @@ class tls_stream : public net::event_handler {
 
   void pause() { watch_reads(false); }
 
+  [[nodiscard]] const tls_session& session() const noexcept { return *session_; }
+
+  /// Called once, when nothing comes or goes any more.
+  void when_ended(std::function<void()> then) { on_end_ = std::move(then); }
+
+  /// The other end must not be talked to any more.
+  void end() {
+    if (!ended_)
+      fail(net::operation::read);
+  }
+
   void configure_read(caf::io::receive_policy::config config) {
     policy_ = config.first;
     wanted_bytes_ = config.second;
@@ -86,6 +102,8 @@ class tls_stream : public net::event_handler {
     accepted_ = nullptr;
     watch_reads(false);
     watch_writes(false);
+    if (const auto then = std::exchange(on_end_, nullptr))
+      then();
   }
 
   void graceful_shutdown() override {
@@ -278,6 +296,7 @@ class tls_stream : public net::event_handler {
   caf::intrusive_ptr<net::stream_manager> self_;
   /// Set while the handshake lasts.
   std::function<void(bool)> accepted_;
+  std::function<void()> on_end_;
 
   bool watches_reads_ = false;
   bool watches_writes_ = false;
@@ -296,48 +315,6 @@ class tls_stream : public net::event_handler {
   caf::byte_buffer out_;
   /// Data written by the broker since `out_` was taken. It is separate because a repeated write needs the same bytes.
   caf::byte_buffer next_out_;
-};
-
-class tls_scribe : public caf::io::scribe {
- public:
-  tls_scribe(net::default_multiplexer& multiplexer, int fd, std::unique_ptr<tls_session> session)
-      : caf::io::scribe(net::conn_hdl_from_socket(fd)), stream_(multiplexer, fd, std::move(session), *this) {}
-
-  tls_stream& stream() noexcept { return stream_; }
-
-  void configure_read(caf::io::receive_policy::config config) override {
-    stream_.configure_read(config);
-    if (!std::exchange(started_, true))
-      stream_.start();
-  }
-
-  void ack_writes(bool enable) override { stream_.ack_writes(enable); }
-  caf::byte_buffer& wr_buf() override { return stream_.wr_buf(); }
-  caf::byte_buffer& rd_buf() override { return stream_.rd_buf(); }
-  void flush() override { stream_.flush(); }
-  std::string addr() const override { return or_empty(net::remote_addr_of_fd(stream_.fd())); }
-  std::uint16_t port() const override { return or_empty(net::remote_port_of_fd(stream_.fd())); }
-
-  void graceful_shutdown() override {
-    stream_.graceful_shutdown();
-    detach(&stream_.backend(), false);
-  }
-
-  void add_to_loop() override { stream_.resume(); }
-  void remove_from_loop() override { stream_.pause(); }
-
- private:
-  bool started_ = false;
-  tls_stream stream_;
-};
-
-using tls_scribe_ptr = caf::intrusive_ptr<tls_scribe>;
-
-struct accept_policy {
-  bool try_accept(int& result, int listener) {
-    result = ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    return result >= 0;
-  }
 };
 
 /// Calls `expired` in the multiplexer's thread.
@@ -369,11 +346,83 @@ class deadline_timer : public net::event_handler {
   std::function<void()> expired_;
 };
 
+class tls_scribe : public caf::io::scribe {
+ public:
+  tls_scribe(net::default_multiplexer& multiplexer, int fd, std::unique_ptr<tls_session> session,
+             std::shared_ptr<key_source> keys)
+      : caf::io::scribe(net::conn_hdl_from_socket(fd)),
+        stream_(multiplexer, fd, std::move(session), *this),
+        keys_(std::move(keys)) {}
+
+  tls_stream& stream() noexcept { return stream_; }
+  [[nodiscard]] const tls_stream& stream() const noexcept { return stream_; }
+
+  void configure_read(caf::io::receive_policy::config config) override {
+    stream_.configure_read(config);
+    if (std::exchange(started_, true))
+      return;
+    watch_revocations();
+    stream_.start();
+  }
+
+  void ack_writes(bool enable) override { stream_.ack_writes(enable); }
+  caf::byte_buffer& wr_buf() override { return stream_.wr_buf(); }
+  caf::byte_buffer& rd_buf() override { return stream_.rd_buf(); }
+  void flush() override { stream_.flush(); }
+  std::string addr() const override { return or_empty(net::remote_addr_of_fd(stream_.fd())); }
+  std::uint16_t port() const override { return or_empty(net::remote_port_of_fd(stream_.fd())); }
+
+  void graceful_shutdown() override {
+    stream_.graceful_shutdown();
+    detach(&stream_.backend(), false);
+  }
+
+  void add_to_loop() override { stream_.resume(); }
+  void remove_from_loop() override { stream_.pause(); }
+
+ private:
+  void watch_revocations() {
+    if (keys_->files().scope != key_scope::cluster)
+      return;
+    revocations_.emplace(stream_.backend(), [this] { end_if_revoked(); });
+    revocations_->start();
+    revocations_->set(revocation_interval);
+    // The timer keeps this connection, and the multiplexer, until the stream has ended; see `tls_stream::watch`.
+    stream_.when_ended([self = caf::intrusive_ptr<tls_scribe>{this}] {
+      self->revocations_->stop();
+      self->stream_.backend().post([self] {});
+    });
+  }
+
+  void end_if_revoked() {
+    const auto& peer = stream_.session().peer();
+    if (!keys_->current()->is_revoked(peer.serial))
+      return revocations_->set(revocation_interval);
+    keys_->log(fmt::format("ended the connection with {}: its certificate, serial number {}, has been revoked",
+                           peer.name, peer.serial));
+    stream_.end();
+  }
+
+  bool started_ = false;
+  tls_stream stream_;
+  std::shared_ptr<key_source> keys_;
+  std::optional<deadline_timer> revocations_;
+};
+
+using tls_scribe_ptr = caf::intrusive_ptr<tls_scribe>;
+
+struct accept_policy {
+  bool try_accept(int& result, int listener) {
+    result = ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    return result >= 0;
+  }
+};
+
 class tls_doorman : public caf::io::doorman {
  public:
-  tls_doorman(net::default_multiplexer& multiplexer, int fd, std::shared_ptr<const tls_context> context)
+  tls_doorman(net::default_multiplexer& multiplexer, int fd, std::shared_ptr<key_source> keys)
       : caf::io::doorman(net::accept_hdl_from_socket(fd)),
-        context_(std::move(context)),
+        keys_(std::move(keys)),
         acceptor_(multiplexer, fd),
         timer_(multiplexer, [this] { drop_late(); }) {}
 
@@ -384,8 +433,8 @@ class tls_doorman : public caf::io::doorman {
 
   bool new_connection() override {
     auto fd = acceptor_.accepted_socket();
-    auto session = std::make_unique<tls_session>(context_, tls_role::server, fd);
-    auto scribe = caf::make_counted<tls_scribe>(acceptor_.backend(), fd, std::move(session));
+    auto session = std::make_unique<tls_session>(keys_->current(), tls_role::server, fd);
+    auto scribe = caf::make_counted<tls_scribe>(acceptor_.backend(), fd, std::move(session), keys_);
     // The doorman may have been closed before the multiplexer reported this connection.
     if (detached())
       return false;
@@ -428,13 +477,22 @@ class tls_doorman : public caf::io::doorman {
     auto kept = std::move(found->scribe);
     waiting_.erase(found);
     if (!verified)
-      return;
+      return log_refusal(*kept);
     if (detached()) {
       kept->stream().drop();
       return;
     }
     parent()->add_scribe(kept);
     caf::io::doorman::new_connection(&acceptor_.backend(), kept->hdl());
+  }
+
+  void log_refusal(const tls_scribe& refused) {
+    const auto& why = refused.stream().session().reason();
+    if (why.code != errc::not_authenticated)
+      return;
+    const auto line = fmt::format("refused a connection from {}: the other end {}", refused.addr(), why.message);
+    if (const auto wanted = refusals_.add(line, clock::now()))
+      keys_->log(*wanted);
   }
 
   void drop_oldest() {
@@ -450,7 +508,8 @@ class tls_doorman : public caf::io::doorman {
       timer_.set(waiting_.front().deadline - now);
   }
 
-  std::shared_ptr<const tls_context> context_;
+  std::shared_ptr<key_source> keys_;
+  actors::refusal_log refusals_;
   net::acceptor_impl<accept_policy> acceptor_;
   deadline_timer timer_;
   /// In order of arrival, which is also the order of their deadlines.
@@ -459,14 +518,13 @@ class tls_doorman : public caf::io::doorman {
 
 } // namespace
 
-caf::io::scribe_ptr make_tls_scribe(net::default_multiplexer& multiplexer, int fd,
-                                    std::unique_ptr<tls_session> session) {
-  return caf::make_counted<tls_scribe>(multiplexer, fd, std::move(session));
+caf::io::scribe_ptr make_tls_scribe(net::default_multiplexer& multiplexer, int fd, std::unique_ptr<tls_session> session,
+                                    std::shared_ptr<key_source> keys) {
+  return caf::make_counted<tls_scribe>(multiplexer, fd, std::move(session), std::move(keys));
 }
 
-caf::io::doorman_ptr make_tls_doorman(net::default_multiplexer& multiplexer, int fd,
-                                      std::shared_ptr<const tls_context> context) {
-  return caf::make_counted<tls_doorman>(multiplexer, fd, std::move(context));
+caf::io::doorman_ptr make_tls_doorman(net::default_multiplexer& multiplexer, int fd, std::shared_ptr<key_source> keys) {
+  return caf::make_counted<tls_doorman>(multiplexer, fd, std::move(keys));
 }
 
 } // namespace troupe::runtime

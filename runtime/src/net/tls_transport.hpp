@@ -1,5 +1,6 @@
 #pragma once
 
+#include "net/key_source.hpp"
 #include "net/tls_session.hpp"
 
 #include <caf/io/doorman.hpp>
@@ -20,14 +21,18 @@ namespace troupe::runtime {
 /// How long a peer that has connected may take to present its certificate.
 inline constexpr auto handshake_limit = std::chrono::seconds{10};
 
-/// A connection for CAF's broker over a socket whose handshake is done. Takes ownership of the socket. Callable from
-/// any thread.
+/// How often a connection with keys of a cluster looks whether its peer has been revoked meanwhile, and then ends.
+inline constexpr auto revocation_interval = std::chrono::seconds{2};
+
+/// A connection for CAF's broker over a socket whose handshake is done with these keys. Takes ownership of the socket.
+/// Callable from any thread.
 [[nodiscard]] caf::io::scribe_ptr make_tls_scribe(caf::io::network::default_multiplexer& multiplexer, int fd,
-                                                  std::unique_ptr<tls_session> session);
+                                                  std::unique_ptr<tls_session> session,
+                                                  std::shared_ptr<key_source> keys);
 
 /// A listener over a socket, of which it takes ownership. Hands a connection to its broker only after the peer has been
-/// verified. Callable from any thread.
+/// verified, and logs whom it refuses. Callable from any thread.
 [[nodiscard]] caf::io::doorman_ptr make_tls_doorman(caf::io::network::default_multiplexer& multiplexer, int fd,
-                                                    std::shared_ptr<const tls_context> context);
+                                                    std::shared_ptr<key_source> keys);
 
 } // namespace troupe::runtime

@@ -352,7 +352,8 @@ void live(const std::vector<function>& functions) {
   auto self = caf::scoped_actor{system};
   auto relay = actors::spawn_driver_relay(system);
   join(self, *node, *bootstrap, relay);
-  auto link = actor_link{system, relay, bootstrap->worker, {bootstrap->run, bootstrap->secret, bootstrap->keys}};
+  auto link =
+      actor_link{system, relay, bootstrap->worker, {bootstrap->run, bootstrap->secret, bootstrap->keys.has_value()}};
   auto host = std::make_shared<process_host>(functions, link, bootstrap->run, bootstrap->worker);
   answer_questions(host);
   auto worker = actors::spawn_worker(system, *node, host);

@@ -74,7 +74,7 @@ class node_state : public orderly_end<node_interface::base> {
           return adopt(request, {control, collectives, store});
         },
         [this](const start_workers& request) { return start(request); },
-        [this](const kill_worker& request) { kill(request); },
+        [this](const kill_worker& request) { return kill(request); },
         [this](const worker_beat& beat) { take_beat(beat); },
         [this](const drain_request& request) { return drain(request); },
         [this](const end_run& request) { return end(request); },

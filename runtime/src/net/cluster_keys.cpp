@@ -233,7 +233,7 @@ expected<void> init_cluster_ca(const fs::path& directory) {
 expected<tls_files> issue_certificate(const fs::path& directory, const certificate_request& request) {
   TROUPE_TRY(const auto host, parse_host(request.host));
   TROUPE_TRY(auto authority, office::open(directory));
-  const auto files = authority.files_of(host);
+  auto files = authority.files_of(host);
   for (const auto& path : {files.certificate, files.key})
     if (is_present(path))
       return fail(errc::already_exists,
@@ -247,7 +247,7 @@ expected<tls_files> renew_certificate(const fs::path& directory, std::string_vie
                                       const certificate_changes& changes) {
   TROUPE_TRY(const auto name, parse_host(host));
   TROUPE_TRY(auto authority, office::open(directory));
-  const auto files = authority.files_of(name);
+  auto files = authority.files_of(name);
   if (!is_present(files.certificate))
     return fail(errc::not_found, fmt::format("{}: no such file, so there is nothing to renew; run `troupe certs issue "
                                              "{}`",

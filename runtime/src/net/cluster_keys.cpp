@@ -92,7 +92,7 @@ class office {
     auto names = alternative_name(host);
     for (const auto& each : also) {
       TROUPE_TRY(const auto further, parse_host(each));
-      names += "," + alternative_name(further);
+      names += fmt::format(",{}", alternative_name(further));
     }
     TROUPE_TRY(auto key, make_key());
     TROUPE_TRY(auto certificate, make_certificate(key.get(), authority_, {host.text, names, role, valid_days}));
@@ -128,7 +128,9 @@ class office {
         lock_(std::move(lock)),
         index_(std::move(index)) {}
 
-  static std::string alternative_name(const host_name& host) { return (host.is_address ? "IP:" : "DNS:") + host.text; }
+  static std::string alternative_name(const host_name& host) {
+    return fmt::format("{}:{}", host.is_address ? "IP" : "DNS", host.text);
+  }
 
   static issued_certificate describe(const host_name& host, const X509* certificate) {
     return {host.text,

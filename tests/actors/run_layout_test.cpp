@@ -54,6 +54,10 @@ TEST_CASE("shards that do not divide well are warned of") {
   CHECK(layout_of(std::vector<std::uint32_t>(11, 0))
             .uneven_shards()
             .starts_with("11 workers share 16 shards unevenly: they run at 72 %"));
+  // What is advised suits the number of workers.
+  for (const auto& [workers, advice] :
+       {std::pair{5u, "such as 15 or 20"}, {7u, "such as 14 or 21"}, {11u, "such as 11 or 22"}})
+    CHECK(layout_of(std::vector<std::uint32_t>(workers, 0)).uneven_shards().find(advice) != std::string::npos);
 }
 
 TEST_CASE("each node is told of its own workers") {

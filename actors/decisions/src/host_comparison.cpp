@@ -48,8 +48,8 @@ std::optional<error> host_comparison::find_difference(const worker_record& who, 
     return std::nullopt;
   return error{errc::mismatch,
                fmt::format("{} on {} computes differently from {}, so that the result would depend on the host:{}\n"
-                           "Use hosts of one kind, or set run.allow_mixed_hosts (the result is then marked as not "
-                           "exact)",
+                           "Use hosts of one kind, or set run.allow_mixed_hosts (--allow-mixed-hosts; the result is "
+                           "then marked as not exact)",
                            name_of(who.place), message.host, against, join_lines(differences))};
 }
 

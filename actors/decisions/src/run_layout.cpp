@@ -34,9 +34,13 @@ std::string run_layout::uneven_shards() const {
   const auto efficiency = static_cast<double>(shards_) / (static_cast<double>(n) * most);
   if (efficiency >= 0.85)
     return {};
-  return fmt::format("{} workers share {} shards unevenly: they run at {} % of what they could (a multiple of the "
-                     "number of workers, such as 24 or 64, suits better)",
-                     n, shards_, static_cast<int>(efficiency * 100));
+  const auto below = shards_ / n * n;
+  const auto above = below + n;
+  return fmt::format(
+      "{} workers share {} shards unevenly: they run at {} % of what they could. A number of shards that "
+      "{} divides suits better, such as {}{}: scaling.shards, --shards (it affects the result, as the "
+      "batch size does)",
+      n, shards_, static_cast<int>(efficiency * 100), n, below > 0 ? fmt::format("{} or ", below) : "", above);
 }
 
 std::map<std::uint32_t, start_workers> run_layout::start_messages(const run_id& run,

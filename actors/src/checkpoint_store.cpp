@@ -142,7 +142,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
       auto ignored = std::error_code{};
       const auto path = config_.directory / serialization::checkpoint_name(part.step);
       if (std::filesystem::exists(path, ignored))
-        return checkpoint_outcome{part.step, path.string(), {}};
+        return checkpoint_outcome{part.step, path.string(), {}, 0, 0};
       return stale();
     }
     waiting_[key].push_back(make_response_promise<checkpoint_outcome>());
@@ -171,7 +171,12 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
   }
 
   checkpoint_outcome commit(step_id step, expected<complete_checkpoint> whole) {
-    auto give_up = [&](error reason) { return checkpoint_outcome{step, {}, std::move(reason)}; };
+    auto give_up = [&](error reason) {
+      checkpoint_outcome outcome;
+      outcome.step = step;
+      outcome.reason = std::move(reason);
+      return outcome;
+    };
     if (!whole)
       return give_up(std::move(whole.error()));
     auto path = serialization::commit_checkpoint(config_.directory, config_.directory / whole->temporary_directory,
@@ -179,9 +184,12 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (!path)
       return give_up(std::move(path.error()));
     // What cannot be removed costs space; it is tried again after the next checkpoint.
-    std::ignore = serialization::apply_retention(config_.directory,
-                                                 {config_.num_to_keep, config_.score_attribute, config_.score_order});
-    return {step, path->string(), {}};
+    std::ignore = serialization::apply_retention(config_.directory, config_.keep);
+    const auto took = std::chrono::system_clock::now() - whole->began;
+    std::uint64_t size_bytes = 0;
+    for (const auto& tensor : whole->content.tensors)
+      size_bytes += tensor.spec.size_bytes();
+    return {step, path->string(), {}, size_bytes, std::max(0.0, std::chrono::duration<double>(took).count())};
   }
 
   using attempt_key = std::tuple<generation_id, step_id, std::uint32_t>;

@@ -13,8 +13,10 @@
 
 #include <caf/allowed_unsafe_message_type.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -106,6 +108,12 @@ struct append_metrics {
   std::uint32_t pid = 0;
 };
 
+/// Appends to events.jsonl. What comes before the directory is claimed waits for it. Not answered.
+struct append_event {
+  std::chrono::system_clock::time_point when;
+  nlohmann::ordered_json what;
+};
+
 /// Writes a worker's lines to its log, and shows them. Answered when they are in the log.
 struct append_output {
   worker_output output;
@@ -155,6 +163,7 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::take_over_directory))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::directory_taken_over))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::release_directory))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::write_journal))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::append_event))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -177,3 +186,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::take_over_directory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::directory_taken_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::release_directory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::write_journal)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::append_event)

@@ -22,9 +22,9 @@ const auto run = run_id{"run"};
 class archive : public actor_fixture {
  public:
   archive() {
-    store = spawn_checkpoint_store(system(), {run, directory(), 2,
-                                              [this](const checkpoint_outcome& outcome) { heard.add(outcome); }, "loss",
-                                              score_mode::min});
+    store = spawn_checkpoint_store(
+        system(),
+        {run, directory(), {2, "loss", score_mode::min}, [this](const auto& outcome) { heard.add(outcome); }});
     REQUIRE(ask<void>(store, checkpoint_metadata{run, 17, 8, 64, 1, "c0ffee", "{}", "digits", "{}"}));
   }
   ~archive() {

@@ -58,7 +58,7 @@ class host : public actor_fixture {
     heard = std::make_shared<fake_driver::heard>();
     driver = system().spawn<fake_driver>(heard);
     collectives = spawn_collectives(system());
-    store = spawn_checkpoint_store(system(), {run, "unused", 1, {}});
+    store = spawn_checkpoint_store(system(), {run, "unused", {1}, {}});
   }
   ~host() {
     for (const auto& each :

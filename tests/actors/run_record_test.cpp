@@ -62,6 +62,13 @@ TEST_CASE("the first step counts from the call of fit, and only steps after the 
   CHECK(record.result().latest_checkpoint == "step-5");
 }
 
+TEST_CASE("the time of a run goes on where it was left") {
+  auto record = record_of(1);
+  CHECK(record.run_time(start + 3s).count() == 3);
+  record.set_earlier_time(8.5);
+  CHECK(record.run_time(start + 3s).count() == 11.5);
+}
+
 TEST_CASE("progress is rank 0's") {
   auto record = record_of(2);
   record.on_begin();
@@ -111,13 +118,14 @@ TEST_CASE("steps that an earlier attempt had applied count as redone, too") {
 
 TEST_CASE("the result has the metrics of the last reports, and for the rest those of the checkpoint") {
   auto record = record_of(1);
-  record.begin_from({1}, "step-1", {{"loss", 9.0}, {"accuracy", 0.5}});
+  record.begin_from({1}, "step-1", {{"loss", 9.0}, {"accuracy", 0.5}}, {{"loss", 1}, {"accuracy", 1}});
   record.on_begin();
   std::ignore = record.on_metrics(report_of(0, 2), {1}, start);
   record.conclude(run_status::completed, {});
   record.set_final_state({}, "abc", {4});
   auto result = record.finish(start + 3s);
   CHECK(result.metrics == metric_map{{"accuracy", 0.5}, {"loss", 0.5}});
+  CHECK(result.metrics_from == metric_steps{{"accuracy", 1}, {"loss", 2}});
   CHECK(result.steps == 4);
   CHECK(result.state_sha256 == "abc");
   CHECK(result.seconds_total == 3);
@@ -144,7 +152,7 @@ TEST_CASE("checkpoints are counted by their outcome; a failed one leaves the lat
   record.on_checkpoint(bad);
   CHECK(record.on_skipped_checkpoint() == 1);
   CHECK(record.on_skipped_checkpoint() == 2);
-  CHECK(record.result().checkpoints == checkpoint_counts{1, 2, 1});
+  CHECK(record.result().due_checkpoints == checkpoint_counts{1, 2, 1});
   CHECK(record.result().latest_checkpoint == "step-2");
 }
 

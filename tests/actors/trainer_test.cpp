@@ -242,7 +242,12 @@ TEST_CASE_FIXTURE(trainer_fixture, "a whole run on two nodes: its result, its fi
   CHECK(result.name == "digits");
   CHECK(result.path == root().string());
   CHECK(result.latest_checkpoint == (root() / "checkpoints" / "step-00000005").string());
-  CHECK(result.checkpoints == checkpoint_counts{1, 0, 0});
+  CHECK(result.metrics_from == metric_steps{{"loss", 5}});
+  CHECK(result.due_checkpoints == checkpoint_counts{1, 0, 0});
+  REQUIRE(result.checkpoints.size() == 1);
+  CHECK(result.checkpoints[0].step == step_id{5});
+  CHECK(result.checkpoints[0].path == result.latest_checkpoint);
+  CHECK_FALSE(result.best_checkpoint);
   REQUIRE(result.workers.size() == 4);
   for (std::uint32_t i = 0; i < 4; ++i)
     CHECK(result.workers[i] ==
@@ -357,6 +362,54 @@ TEST_CASE_FIXTURE(trainer_fixture, "a new run begins with the state of another, 
   CHECK_FALSE(begun.resume.restore_step);
 }
 
+TEST_CASE_FIXTURE(trainer_fixture, "a run says that it resumes, and when nothing was left to do") {
+  open(part::trains);
+  const auto first = fit();
+  config.run.steps = 8;
+  CHECK(fit().status == run_status::completed);
+  CHECK(first_event<run_notice>(
+      [&](const run_notice& x) { return x.text == "resumes from step 5 in " + first.latest_checkpoint; }));
+  CHECK(fit().status == run_status::completed);
+  CHECK(first_event<run_notice>([&](const run_notice& x) {
+    return x.warning && says(x.text, "nothing was left to do: the run in " + first.path + " has done step 8") &&
+           says(x.text, "--resume restart");
+  }));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a run is begun anew on request, and the old one is moved aside") {
+  open(part::trains);
+  const auto first = fit();
+  config.run.resume = resume_mode::restart;
+  config.config["lr"] = 0.25;
+  const auto second = fit();
+  CHECK(second.status == run_status::completed);
+  CHECK(second.resumed_from_step == 0);
+  CHECK(second.path == first.path);
+  CHECK(nlohmann::json::parse(read_file(first.path + ".1/result.json"))["run"] == first.run.value);
+  CHECK(first_event<run_notice>([&](const run_notice& x) {
+    return x.text == "the earlier run in " + first.path + " is now " + first.path + ".1";
+  }));
+  CHECK(std::filesystem::canonical(root().parent_path() / "latest") == std::filesystem::canonical(root()));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "what happens is in the run's events, over all its processes") {
+  open(part::trains);
+  CHECK(fit().status == run_status::completed);
+  config.run.steps = 8;
+  CHECK(fit().status == run_status::completed);
+  std::vector<std::string> kinds;
+  auto in = std::ifstream{root() / "events.jsonl"};
+  for (std::string line; std::getline(in, line);) {
+    const auto event = nlohmann::json::parse(line);
+    CHECK(event["time"].get<std::string>().ends_with("Z"));
+    if (event["event"] == "checkpoint")
+      CHECK(event["bytes"] == 400);
+    if (event["event"] != "warning")
+      kinds.push_back(event["event"]);
+  }
+  CHECK(kinds == std::vector<std::string>{"started", "checkpoint", "ended", "started", "checkpoint", "ended"});
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "resume 'must' fails without a checkpoint") {
   open(part::trains);
   config.run.resume = resume_mode::required;
@@ -391,7 +444,8 @@ TEST_CASE_FIXTURE(trainer_fixture,
   CHECK(stored_result()["error"]["code"] == "user_error");
   auto notice = first_event<run_notice>([](const run_notice& x) { return x.warning; });
   REQUIRE(notice);
-  CHECK(says(notice->text, "out of range"));
+  // The reason stands in the result, which the program shows.
+  CHECK(notice->text == "worker 2 (rank 2) failed, which ends the run");
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a worker that dies ends the run with its exit status and last lines") {
@@ -861,7 +915,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the s
   auto result = fit_and([&](const trainer_actor&) {
     nodes[0]->freeze();
     CHECK(is_said("the run waits for it"));
-    CHECK(is_said("the run starts again from its latest checkpoint"));
+    CHECK(is_said("the run starts again from the beginning, because it has no checkpoint"));
     nodes[0]->thaw();
   });
   CHECK(result.status == run_status::completed);

@@ -209,7 +209,7 @@ TEST_CASE("commands take effect at the boundary whose barrier agreed on them, in
   CHECK(due->up_to == 3);
   const auto actions = who.on_boundary(
       {{{"r"}, 1, checkpoint_command{}}, {{"r"}, 2, stage_command{{1}, 1, false, 0}}, {{"r"}, 3, regroup_command{{1}}}},
-      false);
+      step_end::goes_on);
   REQUIRE(actions.size() == 3);
   const auto* save = std::get_if<consider_checkpoint>(&actions[0].what);
   REQUIRE(save);
@@ -224,28 +224,56 @@ TEST_CASE("commands take effect at the boundary whose barrier agreed on them, in
 TEST_CASE("a stop comes after its checkpoint, and nothing is staged for joiners any more") {
   auto who = member();
   const auto actions =
-      who.on_boundary({{{"r"}, 1, stage_command{{1}, 1, false, 0}}, {{"r"}, 2, stop_command{}}}, false);
+      who.on_boundary({{{"r"}, 1, stage_command{{1}, 1, false, 0}}, {{"r"}, 2, stop_command{}}}, step_end::goes_on);
   REQUIRE(actions.size() == 2);
   CHECK(std::get<consider_checkpoint>(actions[0].what).is_last);
   CHECK(std::holds_alternative<stop_here>(actions[1].what));
 }
 
 TEST_CASE("a stop ends the loops after the one that it was asked in, too, even if that was over") {
-  for (auto is_last : {false, true}) {
+  for (auto end : {step_end::goes_on, step_end::last_step}) {
     auto who = member();
     REQUIRE(who.enter_loop());
     who.on_plan_accepted();
     who.begin_steps();
-    static_cast<void>(who.on_boundary({{{"r"}, 1, stop_command{}}}, is_last));
+    static_cast<void>(who.on_boundary({{{"r"}, 1, stop_command{}}}, end));
     who.end_steps();
     CHECK(who.is_stopped());
     CHECK_FALSE(who.enter_loop());
   }
 }
 
+TEST_CASE("a run that is finished takes its last checkpoint, and nobody joins or leaves, nor is it stopped") {
+  auto who = member();
+  REQUIRE(who.enter_loop());
+  who.on_plan_accepted();
+  who.begin_steps();
+  const auto actions = who.on_boundary(
+      {{{"r"}, 1, stage_command{{1}, 1, false, 0}}, {{"r"}, 2, regroup_command{{1}}}, {{"r"}, 3, checkpoint_command{}}},
+      step_end::finishes_run);
+  REQUIRE(actions.size() == 1);
+  const auto& save = std::get<consider_checkpoint>(actions[0].what);
+  CHECK(save.is_last);
+  CHECK(save.finishes_run);
+  who.end_steps();
+  CHECK(who.is_finished());
+  CHECK_FALSE(who.is_stopped());
+  CHECK_FALSE(who.enter_loop());
+}
+
+TEST_CASE("a run that was finished before its checkpoint enters its loop, and does no step") {
+  begin_training begin;
+  begin.place.generation = {1};
+  begin.place.world_size = 1;
+  begin.resume.is_finished = true;
+  auto who = worker_protocol{begin};
+  CHECK(who.is_finished());
+  CHECK(who.enter_loop());
+}
+
 TEST_CASE("a command to regroup is of no effect in another generation") {
   auto who = member(2);
-  const auto actions = who.on_boundary({{{"r"}, 1, regroup_command{{1}}}}, false);
+  const auto actions = who.on_boundary({{{"r"}, 1, regroup_command{{1}}}}, step_end::goes_on);
   REQUIRE(actions.size() == 1);
   CHECK_FALSE(std::get<consider_checkpoint>(actions[0].what).regroups);
 }

@@ -62,7 +62,13 @@ const std::vector<mistake>& mistakes() {
        "resources_per_worker.gpus", "whole GPUs"},
       {"NCCL without GPUs", [](auto& x) { x.run.transport = transport_mode::nccl; }, "run.transport",
        "set scaling.use_gpu"},
-      {"no name", [](auto& x) { x.run.name = ""; }, "run.name", "use letters"},
+      {"the name of the link to the latest run", [](auto& x) { x.run.name = "latest"; }, "run.name", "another name"},
+      {"a fresh directory that is to be resumed",
+       [](auto& x) {
+         x.run.name = "";
+         x.run.resume = resume_mode::required;
+       },
+       "resume_mode::required", "set run.name (--name)"},
       {"a hidden name", [](auto& x) { x.run.name = ".hidden"; }, "run.name", "use letters"},
       {"a name that leaves the storage path", [](auto& x) { x.run.name = "a/b"; }, "run.name", "use letters"},
       {"a name with a zero byte", [](auto& x) { x.run.name = std::string("a\0b", 3); }, "run.name", "use letters"},
@@ -72,6 +78,8 @@ const std::vector<mistake>& mistakes() {
       {"no storage path", [](auto& x) { x.run.storage_path = ""; }, "run.storage_path", "name the directory"},
       {"no checkpoint to keep", [](auto& x) { x.checkpoint.num_to_keep = 0; }, "checkpoint.num_to_keep",
        "at least the latest"},
+      {"no best checkpoint to keep", [](auto& x) { x.checkpoint.num_best_to_keep = 0; }, "checkpoint.num_best_to_keep",
+       "at least 1"},
       {"a score that is ordered in no way", [](auto& x) { x.checkpoint.score_order = score_mode{0}; },
        "checkpoint.score_order", "score_mode::max"},
       {"an order without a score", [](auto& x) { x.checkpoint.score_order = score_mode::min; },

@@ -42,6 +42,10 @@ inline generation_record sample_generation() {
   return result;
 }
 
+inline kept_checkpoint sample_kept() {
+  return {{400}, "/runs/digits/checkpoints/step-00000400", {{"accuracy", 0.75}}, 0.75};
+}
+
 inline run_result sample_result() {
   run_result result;
   result.run = sample_run;
@@ -51,7 +55,10 @@ inline run_result sample_result() {
   result.metrics = {{"accuracy", 0.75}, {"loss", -1.5e+30}};
   result.state_sha256 = std::string(64, 'a');
   result.latest_checkpoint = "/runs/digits/checkpoints/step-00000500";
-  result.checkpoints = {5, 3, 1};
+  result.metrics_from = {{"accuracy", 490}, {"loss", 500}};
+  result.checkpoints = {sample_kept()};
+  result.best_checkpoint = sample_kept();
+  result.due_checkpoints = {5, 3, 1};
   result.path = "/runs/digits";
   result.reason = {errc::stopped, "stopped on request"};
   result.failures = {sample_failure()};
@@ -105,11 +112,15 @@ inline begin_training sample_begin() {
   result.checkpoints.max_in_flight = 3;
   result.checkpoints.sync = checkpoint_sync::stream;
   result.checkpoints.reuse_unchanged = false;
+  result.checkpoints.may_skip = false;
   result.resume.load = {true, true, {{"old", "new"}}};
+  result.resume.is_finished = true;
+  result.resume.run_time_us = 8'500'000;
   result.settings.fast_reduction = true;
   result.settings.keep_ledger = true;
   result.settings.driver_ends_waits = true;
   result.settings.encrypt_data_plane = false;
+  result.settings.end_on_not_finite = true;
   result.settings.answer_timeout_ms = 2'400;
   result.settings.check_every_step = true;
   result.settings.verify_determinism = 25;
@@ -178,6 +189,7 @@ inline checkpoint_part sample_part() {
   result.tensors = {{"w", dtype::bf16, {3, 1001}}};
   result.metrics = {{"loss", 0.5}};
   result.values_json = R"({"note":"héllo"})";
+  result.finishes_run = true;
   return result;
 }
 
@@ -224,10 +236,12 @@ void for_each_message(Visitor visit) {
                                        8,
                                        {41},
                                        9,
-                                       {{{40}, 1'000'000, {{"loss", 0.5}}}, {{41}, 2'000'000, {{"loss", 0.25}}}},
+                                       {{{40}, 1'000'000, 1'795'689'600'000'000, {{"loss", 0.5}}},
+                                        {{41}, 2'000'000, 1'795'689'601'000'000, {{"loss", 0.25}}}},
                                        {{{41}, {7}, {2, 4}, 77}},
                                        {{{8}, {42}, 62'500}},
-                                       {{40}}});
+                                       {{40}},
+                                       {{{41}, shard_id{5}, "loss", 0.125}}});
   visit("worker_finished", sample_finished());
   visit("regroup_report", sample_report());
   visit("worker_position::without_state", worker_position::without_state{9});
@@ -255,13 +269,13 @@ void for_each_message(Visitor visit) {
   visit("exchange_result", exchange_result{{7}, {"", "blob"}});
   visit("generation_started", generation_started{sample_run, {7}, 4});
   visit("checkpoint_part", sample_part());
-  visit("checkpoint_outcome", checkpoint_outcome{{100}, "/runs/digits/checkpoints/step-00000100", reason});
+  visit("checkpoint_outcome", checkpoint_outcome{{100}, "/runs/digits/checkpoints/step-00000100", reason, 4096, 0.25});
   visit("checkpoint_metadata",
         checkpoint_metadata{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"});
   visit("run_result", sample_result());
   visit("run_started", run_started{sample_run, "digits", "/runs/digits", {sample_worker()}, 250});
-  visit("run_progress", run_progress{sample_run, 41, 1000, 64, {{"loss", 0.5}}, 1234.5, 8.25, 16.75});
-  visit("checkpoint_saved", checkpoint_saved{sample_run, {100}, "/runs/digits/checkpoints/step-00000100"});
+  visit("run_progress", run_progress{sample_run, 41, 1000, 64, {{"loss", 0.5}}, {{"loss", 42}}, 1234.5, 8.25, 16.75});
+  visit("checkpoint_saved", checkpoint_saved{sample_run, {100}, "/runs/digits/checkpoints/step-00000100", 4096, 0.25});
   visit("run_notice", run_notice{sample_run, true, "read me"});
   visit("fit_request", fit_request{});
   visit("stop_request", stop_request{true});

@@ -501,7 +501,9 @@ void worker_model::end_step() {
   if (const auto due = protocol_->due_commands())
     commands = commands_.take(due->after, due->up_to, std::chrono::milliseconds{0});
   stop_ = false;
-  boundary_ = protocol_->on_boundary(commands, state_.step.value == world_.training_function().loops[loop_].end);
+  boundary_ = protocol_->on_boundary(commands, state_.step.value == world_.training_function().loops[loop_].end
+                                                   ? actors::step_end::last_step
+                                                   : actors::step_end::goes_on);
   act_at_boundary();
 }
 

@@ -555,7 +555,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
     auto what = record(*who, message.reason);
     const auto* now_failing = std::get_if<failing>(&phase_);
     what.consequence = now_failing != nullptr && now_failing->answered == message.reason.code;
-    return fail_run(std::move(what), fmt::format("{} failed: {}", name_of(who->place), message.reason.message));
+    return fail_run(std::move(what), name_of(who->place) + " failed, which ends the run");
   }
   if (is<failing>())
     return attempt_.workers().nobody_is_active() ? conclude_failure("all workers have reported") : run_actions{};

@@ -21,13 +21,14 @@ run_record::run_record(run_id run, const run_config& config, clock::time_point n
   result_.exact = config.reduction == reduction_mode::exact;
 }
 
-void run_record::begin_from(step_id step, std::string checkpoint, metric_map metrics) {
+void run_record::begin_from(step_id step, std::string checkpoint, metric_map metrics, metric_steps metrics_from) {
   first_step_ = step;
   if (result_.restarts == 0)
     result_.resumed_from_step = step.value;
   result_.steps = step.value;
   result_.latest_checkpoint = std::move(checkpoint);
   earlier_metrics_ = std::move(metrics);
+  earlier_from_ = std::move(metrics_from);
 }
 
 void run_record::on_started(const worker_place& place, const std::string& host, const std::string& node) {
@@ -71,14 +72,14 @@ std::optional<run_progress> run_record::latest_progress() const {
 
 void run_record::on_checkpoint(const checkpoint_outcome& outcome) {
   if (outcome.reason.code != errc::none) {
-    ++result_.checkpoints.failed;
+    ++result_.due_checkpoints.failed;
     // What exists is saved.
     if (outcome.reason.code != errc::already_exists)
       unsaved_ = outcome;
     return;
   }
   unsaved_.reset();
-  ++result_.checkpoints.taken;
+  ++result_.due_checkpoints.taken;
   result_.latest_checkpoint = outcome.path;
 }
 
@@ -115,6 +116,8 @@ void run_record::conclude(run_status status, error reason) {
   result_.metrics = meter_.latest().metrics;
   // What was not reported again is as it was when the run was left.
   result_.metrics.insert(earlier_metrics_.begin(), earlier_metrics_.end());
+  result_.metrics_from = meter_.latest().metrics_from;
+  result_.metrics_from.insert(earlier_from_.begin(), earlier_from_.end());
   result_.steps = std::max(result_.steps, meter_.latest().step);
 }
 

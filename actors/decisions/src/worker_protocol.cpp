@@ -22,7 +22,8 @@ worker_protocol::worker_protocol(const begin_training& begin)
       place_(begin.place),
       step_(begin.resume.step),
       committed_(step_),
-      reduced_(step_) {
+      reduced_(step_),
+      is_finished_(begin.resume.is_finished) {
   evaluations_.of_members = begin.earlier_evaluations;
   if (place_.generation == generation_id{})
     state_ = preparing{};
@@ -57,7 +58,7 @@ step_id worker_protocol::step_under_way() const noexcept {
 
 bool worker_protocol::enter_loop() {
   ++loops_;
-  if (is_stopped())
+  if (is_stopped() || loop_ == loop_stage::finished)
     return false;
   if (has_state() || loops_ >= evaluations_.of_members.size())
     return true;
@@ -81,7 +82,7 @@ void worker_protocol::on_plan_accepted() {
 }
 
 void worker_protocol::end_steps() noexcept {
-  if (loop_ != loop_stage::stopped)
+  if (loop_ != loop_stage::stopped && loop_ != loop_stage::finished)
     loop_ = loop_stage::planned;
 }
 
@@ -170,7 +171,9 @@ std::optional<command_range> worker_protocol::due_commands() const noexcept {
   return command_range{commands_done_, commands_agreed_};
 }
 
-std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<control_command>& commands, bool is_last) {
+std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<control_command>& commands, step_end end) {
+  const auto finishes = end == step_end::finishes_run;
+  const auto is_last = finishes || end == step_end::last_step;
   auto stops = false;
   auto asked = false;
   auto regroups = false;
@@ -186,14 +189,22 @@ std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<cont
   }
   if (stops)
     loop_ = loop_stage::stopped;
+  // A run that ends by itself is not stopped.
+  if (finishes) {
+    loop_ = loop_stage::finished;
+    is_finished_ = true;
+  }
   std::vector<boundary_action> result;
-  result.push_back({consider_checkpoint{is_last || stops, asked, regroups}, stops     ? "the run stops"
-                                                                            : is_last ? "it was the last step"
-                                                                            : asked   ? "a checkpoint was asked for"
-                                                                                      : "the step is complete"});
+  result.push_back({consider_checkpoint{is_last || stops, asked, regroups, false, finishes},
+                    finishes  ? "the training function has finished the run"
+                    : stops   ? "the run stops"
+                    : is_last ? "it was the last step"
+                    : asked   ? "a checkpoint was asked for"
+                              : "the step is complete"});
   if (stages && !stops && !is_last)
     result.push_back({*stages, "joiners need the state"});
-  if (regroups && !stops)
+  // Nobody who joins here would know that no step comes any more.
+  if (regroups && !stops && !finishes)
     result.push_back({regroup_here{place_.generation}, "members join or leave"});
   if (stops && !is_last)
     result.push_back({stop_here{}, "a stop was asked for"});

@@ -27,6 +27,8 @@ void trainer_state::fence(worker_id worker, const std::string& why) {
 
 begin_training trainer_state::begin_message_for(worker_id worker) const {
   auto message = begin_message(function_, record_.result().path, record_.run(), config_, state_);
+  message.resume.run_time_us = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(record_.run_time(clock::now())).count());
   message.worker = worker;
   message.place.part_stream = nodes_->part_address_for(*workers_.node_of(worker));
   return message;
@@ -153,6 +155,8 @@ void trainer_state::end_store_after_its_parts() {
 void trainer_state::act(actors::run_actions actions) {
   if (is_concluding())
     return;
+  for (auto& each : failure_events_.take_new(coordinator_->failures()))
+    record_event(std::move(each));
   if (!keeps_journal())
     return carry_out(actions);
   gate_.add(std::move(actions), coordinator_->state_to_keep());

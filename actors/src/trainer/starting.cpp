@@ -52,6 +52,7 @@ void trainer_state::begin_in(claimed_directory& claimed) {
   if (!claimed.warning.empty())
     notify(true, std::move(claimed.warning));
   begin_from(std::move(*claimed.state));
+  record_.set_earlier_time(state_.seconds);
   collectives_ = spawn_collectives(system());
   coordinator_.emplace(run_coordinator::settings{
       record_.run(), services_.build_id, layout_.places(), config_.run.allow_mixed_hosts, state_.resumed,
@@ -79,10 +80,11 @@ void trainer_state::begin_from(starting_state state) {
   for (const auto& each : state_.passed_over)
     notify(true, "a newer checkpoint was passed over: " + each);
   if (state_.restore_step)
-    notify(false, fmt::format("goes on from step {} ({})", state_.step, state_.restore_from));
+    notify(false, fmt::format("resumes from step {} in {}", state_.step, state_.restore_from));
   else if (!state_.restore_from.empty())
     notify(false, "begins with the state of " + state_.restore_from);
-  record_.begin_from(state_.step, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics);
+  record_.begin_from(state_.step, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
+                     state_.metrics_from);
 }
 
 expected<void> trainer_state::lay_out(std::vector<worker_place> places) {
@@ -195,7 +197,9 @@ std::vector<node_capacity> trainer_state::capacities() const {
 }
 
 void trainer_state::restart(const std::string& why) {
-  notify(true, why + ": the run starts again from its latest checkpoint");
+  notify(true, fmt::format("{}: the run starts again from {}", why,
+                           record_.result().latest_checkpoint.empty() ? "the beginning, because it has no checkpoint"
+                                                                      : "its latest checkpoint"));
   record_.on_restart(why, coordinator_->furthest(), clock::now());
   workers_.fail_pending({errc::aborted, "the run starts again from a checkpoint"});
   workers_.forget_attempt();

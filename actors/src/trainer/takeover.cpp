@@ -148,7 +148,9 @@ void trainer_state::take_over() {
   phase_ = trainer_phase::running{{}};
   // Later workers are told what the earlier ones began with.
   state_.step = state.began_at;
-  record_.begin_from(state.began_at, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics);
+  record_.begin_from(state.began_at, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
+                     state_.metrics_from);
+  record_.set_earlier_time(state_.seconds);
   record_.skip_workers(worker_id{found.journal.next_worker});
   for (const auto& all : {places, others})
     for (const auto& place : all) {

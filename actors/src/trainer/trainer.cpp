@@ -110,6 +110,11 @@ caf::result<run_result> trainer_state::fit() {
   return answer_;
 }
 
+void trainer_state::record_event(nlohmann::ordered_json what) {
+  if (files_)
+    anon_send(files_, append_event{std::chrono::system_clock::now(), std::move(what)});
+}
+
 void trainer_state::announce(std::string& last, std::string text) {
   if (text != last)
     notify(true, text);
@@ -226,6 +231,9 @@ caf::result<void> trainer_state::take_metrics(const metrics_batch& batch) {
   if (batch.dropped > 0)
     notify(true, fmt::format("rank {} reported faster than could be taken in: {} reports are lost", batch.rank,
                              batch.dropped));
+  for (const auto& pause : batch.pauses)
+    record_event(event_of(pause, batch.rank));
+  warn_not_finite(batch);
   coordinator_->on_applied(batch.worker, batch.applied);
   auto progress = record_.on_metrics(batch, coordinator_->generation(), clock::now());
   for (auto step : batch.skipped)
@@ -233,6 +241,16 @@ caf::result<void> trainer_state::take_metrics(const metrics_batch& batch) {
   if (progress)
     publish(*progress);
   return answer;
+}
+
+void trainer_state::warn_not_finite(const metrics_batch& batch) {
+  for (const auto& each : batch.not_finite)
+    if (not_finite_.insert(each.metric).second)
+      notify(true, fmt::format("{} is {} in step {} on rank {}{}; {}", each.metric, each.value, each.step, batch.rank,
+                               each.shard ? fmt::format(", from shard {}", *each.shard) : std::string{},
+                               config_.failure.not_finite == not_finite_mode::end_run
+                                   ? "the run ends before that step is applied (failure.not_finite)"
+                                   : "training goes on (failure.not_finite can have the run end instead)"));
 }
 
 template <class Message>
@@ -288,7 +306,7 @@ caf::result<void> trainer_state::show(worker_output output) {
 void trainer_state::checkpointed(const checkpoint_outcome& outcome) {
   record_.on_checkpoint(outcome);
   if (outcome.reason.code == errc::none)
-    return publish(checkpoint_saved{record_.run(), outcome.step, outcome.path});
+    return publish(checkpoint_saved{record_.run(), outcome.step, outcome.path, outcome.size_bytes, outcome.seconds});
   publish(checkpoint_failed{record_.run(), outcome.step, outcome.reason});
   notify(true, fmt::format("the checkpoint of step {} failed, training goes on and the older ones stand: {}",
                            outcome.step, outcome.reason.message));
@@ -350,6 +368,16 @@ caf::result<void> trainer_state::do_or_refuse(actors::run_actions actions) {
   return caf::unit;
 }
 
+void trainer_state::tell_if_nothing_was_left() {
+  const auto& run = record_.result();
+  if (run.status != run_status::completed || !state_.restore_step || run.steps > state_.step.value)
+    return;
+  notify(true, fmt::format("nothing was left to do: the run in {} {} step {}. Begin anew with resume_mode::restart "
+                           "(--resume restart), choose another name (run.name, --name){}",
+                           run.path, state_.is_finished ? "was finished by a decision of its own in" : "has done",
+                           state_.step, state_.is_finished ? "" : ", or set more steps (run.steps, --steps)"));
+}
+
 void trainer_state::conclude_run(run_status status, error reason) {
   if (is_concluding())
     return;
@@ -357,8 +385,11 @@ void trainer_state::conclude_run(run_status status, error reason) {
   workers_.fail_pending({errc::aborted, "the run is ending"});
   record_.conclude(status, std::move(reason));
   if (coordinator_) {
+    for (auto& each : failure_events_.take_new(coordinator_->failures()))
+      record_event(std::move(each));
     record_.note_exactness(coordinator_->exact_hosts());
     record_.set_final_state(coordinator_->failures(), coordinator_->state_sha256(), coordinator_->final_step());
+    tell_if_nothing_was_left();
   }
   nodes_->end_run([this] {
     request(files_, caf::infinite, finish_run{record_.finish(clock::now())})

@@ -3,6 +3,7 @@
 #include "orderly_end.hpp"
 #include "trainer/control_journal.hpp"
 #include "trainer/interface.hpp"
+#include "trainer/run_events.hpp"
 #include "trainer/run_files.hpp"
 #include "trainer/run_nodes.hpp"
 #include "trainer/run_workers.hpp"
@@ -145,10 +146,14 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
 
   template <class Event>
   void publish(const Event& event) {
+    if (auto line = event_of(event))
+      record_event(std::move(*line));
     for (const auto& observer : observers_)
       send(observer, event);
   }
   void notify(bool warning, std::string text) override { publish(run_notice{record_.run(), warning, std::move(text)}); }
+  /// For events.jsonl.
+  void record_event(nlohmann::ordered_json what);
   /// Notifies users, unless `last` says the same.
   void announce(std::string& last, std::string text);
 
@@ -172,12 +177,15 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   caf::result<void> hand_to_files(Message message);
   void checkpointed(const checkpoint_outcome& outcome);
   void skipped(step_id step);
+  void warn_not_finite(const metrics_batch& batch);
   void take_beat(const node_beat& beat);
   void tick();
   void deal_with(const hang_finding& finding);
   /// One worker, or all if nobody is at fault.
   void ask_what_they_do(std::optional<worker_id> one);
   void conclude_run(run_status status, error reason);
+  /// For those who repeat a command and wonder why nothing happens.
+  void tell_if_nothing_was_left();
   void deliver(const run_result& result);
 
   // takeover.cpp
@@ -310,6 +318,9 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   /// Why the journal could not be written last; empty if it could.
   std::string journal_problem_;
   hang_watch hangs_;
+  failure_events failure_events_;
+  /// Metrics whose users have been warned.
+  std::set<std::string> not_finite_;
 };
 
 } // namespace troupe::actors

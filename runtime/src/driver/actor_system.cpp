@@ -1,5 +1,6 @@
 #include <troupe/actor_system.hpp>
 
+#include "driver/run_naming.hpp"
 #include "net/connection.hpp"
 #include "net/part_stream.hpp"
 #include "node/local_launcher.hpp"
@@ -141,6 +142,7 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& c
 actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& train, trainer_config config,
                                     std::function<void(rank_id, const std::string&)> show_output,
                                     const std::filesystem::path& worker_path) {
+  runtime::name_run(config);
   actors::trainer_services services;
   services.connect_node = [&system](const cluster_config& cluster, const std::string& address) {
     return connect_node(system, cluster, address);

@@ -27,7 +27,7 @@ checkpointer::checkpointer(const begin_training& begin, driver_client& link, tra
       state_(state),
       pusher_(pusher),
       activity_(doing),
-      agreement_(begin.checkpoints.every_steps, begin.checkpoints.max_in_flight),
+      agreement_(begin.checkpoints.every_steps, begin.checkpoints.max_in_flight, begin.checkpoints.may_skip),
       part_writer_(begin.checkpoints.reuse_unchanged ? serialization::reuse_policy{}
                                                      : serialization::reuse_policy::none()),
       snapshots_(destination(), begin.checkpoints.max_in_flight) {}
@@ -164,13 +164,18 @@ void checkpointer::at_boundary(step_id step, const actors::consider_checkpoint& 
   case decision::none:
     return;
   case decision::take:
-    return begin(step, now);
+    return begin(step, now, what.finishes_run);
+  case decision::wait_and_take:
+    // If the generation ends meanwhile, the next boundary owes one.
+    if (!snapshots_.wait())
+      return agreement_.owe();
+    return begin(step, now, what.finishes_run);
   case decision::wait:
     // If the generation ends meanwhile, the next boundary owes one.
     return agreement_.on_waited(step, !snapshots_.wait());
   case decision::take_and_wait:
     for (;;) {
-      begin(step, place());
+      begin(step, place(), what.finishes_run);
       auto outcome = snapshots_.wait();
       if (outcome)
         return;
@@ -203,8 +208,9 @@ checkpoint_part checkpointer::describe_part(step_id step, const group_place& pla
   return part;
 }
 
-void checkpointer::begin(step_id step, const group_place& place) {
+void checkpointer::begin(step_id step, const group_place& place, bool finishes_run) {
   auto part = describe_part(step, place);
+  part.finishes_run = finishes_run;
   auto plan = serialization::plan_chunks(part.tensors, part.world_size);
   snapshots_.begin(std::move(part), std::move(plan), state_);
   agreement_.on_begun();

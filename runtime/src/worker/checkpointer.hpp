@@ -77,7 +77,7 @@ class checkpointer {
   [[nodiscard]] bool sees_storage(const group_place& place);
   [[nodiscard]] bool tracks_nothing() const;
   [[nodiscard]] checkpoint_part describe_part(step_id step, const group_place& place) const;
-  void begin(step_id step, const group_place& place);
+  void begin(step_id step, const group_place& place, bool finishes_run);
   [[nodiscard]] std::filesystem::path directory() const;
 
   const begin_training& begin_;

@@ -48,7 +48,7 @@ void train_context::impl::report_with_checkpoint(step_id step) {
     agree_on(std::move(message));
   }
   checkpoints_.on_barrier(place().generation, {words[in_flight], false});
-  save_at_boundary(step, {words[stop] != 0 || step.value == settings().steps, false, false, true});
+  save_at_boundary(step, {words[stop] != 0 || step.value == settings().steps, false, false, true, false});
 }
 
 } // namespace troupe

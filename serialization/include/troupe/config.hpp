@@ -77,6 +77,8 @@ enum class resume_mode : std::uint8_t {
   never = 2,
   /// Fail if there is no checkpoint.
   required = 3,
+  /// Start from the beginning. What the run's directory holds is moved aside, to `name.1`, `name.2`, ...
+  restart = 4,
 };
 
 /// How gradients are summed.
@@ -104,8 +106,10 @@ enum class transport_mode : std::uint8_t {
 
 /// Which run this is, and where its files are.
 struct run_config {
-  /// The run's directory is `storage_path / name`. Letters, digits, '.', '_' and '-'.
-  std::string name = "run";
+  /// The run's directory is `storage_path / name`. Letters, digits, '.', '_' and '-'; not "latest". A run without a
+  /// name begins in a fresh directory, whose name is made of the program's and the time.
+  std::string name = {};
+  /// `storage_path / "latest"` is a link to the directory of the run that was begun last.
   std::filesystem::path storage_path = "runs";
   resume_mode resume = resume_mode::automatic;
   /// The number of the last step, counted over the whole life of the run; 0 leaves it to the training function. May
@@ -145,8 +149,11 @@ struct checkpoint_config {
   /// its age. Empty: none is kept for its metric. A checkpoint without the metric is never the best.
   std::string score_attribute = {};
   score_mode score_order = score_mode::max;
+  /// The number of best checkpoints to keep besides the latest; at least 1. Without a `score_attribute` there are none.
+  std::uint32_t num_best_to_keep = 1;
   /// Training stops only to copy the state; up to this many checkpoints are written in the background. A checkpoint
-  /// that comes due while this many are being written is skipped with a warning. 0: training waits for each one.
+  /// that comes due while this many are being written is skipped with a warning; with a `score_attribute` it may be the
+  /// best, so training waits until it can be taken. 0: training waits for each one.
   std::uint32_t max_in_flight = 1;
   /// How the parts reach the driver's host.
   checkpoint_sync sync = checkpoint_sync::automatic;
@@ -165,6 +172,14 @@ enum class hang_mode : std::uint8_t {
   replace = 2,
 };
 
+/// What to do about a loss, or another metric of a step, that is NaN or infinite.
+enum class not_finite_mode : std::uint8_t {
+  /// Warn, with step and rank.
+  warn = 1,
+  /// Warn, and end the run before the step is applied.
+  end_run = 2,
+};
+
 /// How failures are detected, and how many a run tolerates.
 struct failure_config {
   /// More failures in a row than this, with no new step between them, end the run; 0 ends it at the first. What breaks
@@ -180,6 +195,7 @@ struct failure_config {
   std::chrono::milliseconds unreachable_after{300'000};
   /// How long workers live on when their node has lost its connection to the driver. 0: they end at once.
   std::chrono::milliseconds driver_grace{60'000};
+  not_finite_mode not_finite = not_finite_mode::warn;
   hang_mode hang = hang_mode::replace;
   /// A rank whose training thread makes no progress for this long is reported. `train_context::heartbeat` counts as
   /// progress, also before the first loop.

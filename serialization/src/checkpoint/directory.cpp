@@ -235,6 +235,16 @@ expected<void> remove_checkpoint(const fs::path& path, file_system& files) {
   return remove_tree(hidden, files);
 }
 
+expected<std::vector<retention_candidate>> list_candidates(const fs::path& checkpoints_directory, file_system& files) {
+  TROUPE_TRY(auto entries, list_checkpoints(checkpoints_directory, files));
+  auto result = std::vector<retention_candidate>{};
+  for (const auto& entry : entries) {
+    auto content = read_manifest(entry.path / manifest_file_name, files);
+    result.push_back({entry.step, content ? std::move(content->metrics) : std::map<std::string, double>{}});
+  }
+  return result;
+}
+
 expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, const retention_policy& policy,
                                                 file_system& files) {
   if (policy.num_to_keep == 0)

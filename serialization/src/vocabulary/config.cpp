@@ -56,14 +56,24 @@ expected<void> validate(const trainer_config& config) {
   if (config.run.transport == transport_mode::nccl && resources_of_worker(scaling).gpus == 0)
     return fail(errc::invalid_argument, "run.transport is nccl, which carries gradients between GPUs, and the workers "
                                         "have none: set scaling.use_gpu, or leave run.transport at its default");
-  if (!is_file_name(config.run.name))
+  if (!config.run.name.empty() && !is_file_name(config.run.name))
     return fail(errc::invalid_argument, fmt::format("run.name '{}' cannot name a directory: use letters, digits, '.', "
                                                     "'_' and '-', at most 128, not starting with '.'",
                                                     config.run.name));
+  if (config.run.name == "latest")
+    return fail(errc::invalid_argument,
+                "run.name is 'latest', which is the link to the run that was begun last: choose "
+                "another name");
+  if (config.run.name.empty() && config.run.resume == resume_mode::required)
+    return fail(errc::invalid_argument, "run.resume is resume_mode::required (--resume required), and a run without a "
+                                        "name is a new one: set run.name (--name) to that of the run to resume");
   if (config.run.storage_path.empty())
     return fail(errc::invalid_argument, "run.storage_path is empty: name the directory that is to hold the run's own");
   if (config.checkpoint.num_to_keep == 0)
     return fail(errc::invalid_argument, "checkpoint.num_to_keep is 0: at least the latest checkpoint is kept");
+  if (config.checkpoint.num_best_to_keep == 0)
+    return fail(errc::invalid_argument, "checkpoint.num_best_to_keep is 0: give at least 1, or leave "
+                                        "checkpoint.score_attribute empty to keep none for its score");
   if (config.checkpoint.score_order != score_mode::max && config.checkpoint.score_order != score_mode::min)
     return fail(errc::invalid_argument, "checkpoint.score_order is neither score_mode::max nor score_mode::min");
   if (config.checkpoint.score_order == score_mode::min && config.checkpoint.score_attribute.empty())

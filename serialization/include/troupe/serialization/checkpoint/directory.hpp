@@ -86,6 +86,10 @@ remove_abandoned(const std::filesystem::path& checkpoints_directory,
 [[nodiscard]] expected<std::filesystem::path> set_aside(const std::filesystem::path& path,
                                                         file_system& files = local_files());
 
+/// The committed checkpoints with their metrics, oldest step first. One whose manifest cannot be read has no metrics.
+[[nodiscard]] expected<std::vector<retention_candidate>>
+list_candidates(const std::filesystem::path& checkpoints_directory, file_system& files = local_files());
+
 /// Removes the checkpoints that `decide_retention` does not keep, and returns them, oldest first; the newest and the
 /// best are never removed. First reads the newest back from the device: if it does not verify, nothing is removed and
 /// the error says why (`errc::damaged`, `errc::unsupported_version`, `errc::io_error`). Reads nothing if there are at

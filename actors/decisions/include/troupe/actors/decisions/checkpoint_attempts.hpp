@@ -18,6 +18,8 @@ struct complete_checkpoint {
   /// The name of the directory that the parts were written to.
   std::string temporary_directory;
   serialization::manifest content;
+  /// When its first part came.
+  std::chrono::sys_time<std::chrono::milliseconds> began;
 };
 
 /// Whether a worker may still write into a temporary directory of this name, if `generation` is the last that has begun
@@ -44,8 +46,14 @@ class checkpoint_attempts {
  private:
   using key = std::tuple<generation_id, step_id, std::uint32_t>;
 
+  struct pending_attempt {
+    std::map<rank_id, checkpoint_part> parts;
+    /// When the first of them came.
+    std::chrono::sys_time<std::chrono::milliseconds> began;
+  };
+
   checkpoint_metadata facts_;
-  std::map<key, std::map<rank_id, checkpoint_part>> pending_;
+  std::map<key, pending_attempt> pending_;
 };
 
 } // namespace troupe::actors

@@ -31,8 +31,15 @@ class run_record {
   void set_path(std::string path) { result_.path = std::move(path); }
 
   /// The state that the run begins with, at its start or after a restart: its step, the checkpoint of this run that
-  /// holds it (empty if none does), and the metrics reported before it was taken.
-  void begin_from(step_id step, std::string checkpoint, metric_map metrics);
+  /// holds it (empty if none does), and the metrics reported before it was taken, with the steps they are from.
+  void begin_from(step_id step, std::string checkpoint, metric_map metrics, metric_steps metrics_from = {});
+
+  /// How long the run had been training before this driver, in seconds.
+  void set_earlier_time(double seconds) noexcept { earlier_time_ = std::chrono::duration<double>{seconds}; }
+  /// How long it has been training in all: the time in which it had no driver does not count.
+  [[nodiscard]] std::chrono::duration<double> run_time(clock::time_point now) const {
+    return earlier_time_ + (now - started_);
+  }
 
   /// The id of the next worker that is started.
   /// Ids below this one were given by another driver.
@@ -55,7 +62,7 @@ class run_record {
   [[nodiscard]] std::optional<run_progress> latest_progress() const;
   void on_checkpoint(const checkpoint_outcome& outcome);
   /// Returns how often a checkpoint was skipped, this one included.
-  std::uint64_t on_skipped_checkpoint() { return ++result_.checkpoints.skipped; }
+  std::uint64_t on_skipped_checkpoint() { return ++result_.due_checkpoints.skipped; }
 
   void add(generation_record record) { result_.generations.push_back(std::move(record)); }
   /// The run restarts. `furthest`: the last step that any worker had applied.
@@ -79,9 +86,11 @@ class run_record {
 
   run_result result_;
   clock::time_point started_;
+  std::chrono::duration<double> earlier_time_{0};
   step_id first_step_;
   /// Of rank 0, before the checkpoint that the run resumed from.
   metric_map earlier_metrics_;
+  metric_steps earlier_from_;
   progress_meter meter_;
   /// How many attempts have begun to train.
   std::uint32_t begun_ = 0;

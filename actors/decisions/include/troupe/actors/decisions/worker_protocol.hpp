@@ -45,6 +45,16 @@ struct worker_action {
   std::string why;
 };
 
+/// What comes after a step, as far as the training function decides it.
+enum class step_end : std::uint8_t {
+  /// The next step.
+  goes_on,
+  /// It was the loop's last.
+  last_step,
+  /// Nothing: the training function has finished the run with this step.
+  finishes_run,
+};
+
 /// Consider a checkpoint: a decision that `checkpoint_agreement` makes with the checkpoints that are in flight.
 struct consider_checkpoint {
   /// Nothing comes after this boundary.
@@ -55,6 +65,8 @@ struct consider_checkpoint {
   bool regroups = false;
   /// A custom loop saves here.
   bool is_due = false;
+  /// The training function has finished the run with this step.
+  bool finishes_run = false;
 };
 
 /// Give joiners the state over a staging group, while training goes on. Only if `generation` is still the worker's.
@@ -137,13 +149,15 @@ class worker_protocol {
  public:
   explicit worker_protocol(const begin_training& begin);
 
+  /// Whether the run was finished before its last step, by a decision of its own: no further step is done.
+  [[nodiscard]] bool is_finished() const noexcept { return is_finished_; }
   /// The state that it begins with is that after `step`.
   void on_restored(step_id step) noexcept { step_ = committed_ = reduced_ = step; }
 
   // -- loops of the training function
 
   /// Comes to the next loop. False if it is skipped: by a joiner if the members have completed that loop, and by all
-  /// after a stop.
+  /// after a stop, or after the step that finished the run.
   [[nodiscard]] bool enter_loop();
   /// Whether a stop has taken effect.
   [[nodiscard]] bool is_stopped() const noexcept { return loop_ == loop_stage::stopped; }
@@ -190,7 +204,7 @@ class worker_protocol {
   /// The commands that the last barrier agreed on and that have not been acted on.
   [[nodiscard]] std::optional<command_range> due_commands() const noexcept;
   /// What to do at the boundary after `step`, in this order. `commands` are those of `due_commands`.
-  [[nodiscard]] std::vector<boundary_action> on_boundary(const std::vector<control_command>& commands, bool is_last);
+  [[nodiscard]] std::vector<boundary_action> on_boundary(const std::vector<control_command>& commands, step_end end);
   /// Whether the loop that a `stage_command` names is the present one.
   [[nodiscard]] bool is_present_loop(std::uint32_t loop) const noexcept { return loop + 1 == loops_; }
 
@@ -299,6 +313,8 @@ class worker_protocol {
     in_steps,
     /// A stop has taken effect: no further step is done.
     stopped,
+    /// The training function has finished the run: the same.
+    finished,
   };
 
   /// Where the group was lost, for the next report.
@@ -341,6 +357,8 @@ class worker_protocol {
   /// Loops that were entered.
   std::uint32_t loops_ = 0;
   loop_stage loop_ = loop_stage::unplanned;
+  /// In this process, or before the checkpoint that it began with.
+  bool is_finished_ = false;
   report_position position_ = report_position::elsewhere;
   std::uint64_t reports_ = 0;
   /// At the next barrier.

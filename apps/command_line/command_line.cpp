@@ -109,17 +109,24 @@ CLI::Validator worker_range_text() {
   return {check, ""};
 }
 
+void add_name(CLI::App& app, std::string& name) {
+  app.add_option("--name", name,
+                 "Name of the run's directory; a run of this name that exists is resumed (default: a fresh directory, "
+                 "which 'latest' in the storage directory leads to)");
+}
+
 void add_resume(CLI::App& app, resume_mode& mode) {
   app.add_option_function<std::string>(
          "--resume",
          [&mode](const std::string& word) {
            mode = word == "never"      ? resume_mode::never
+                  : word == "restart"  ? resume_mode::restart
                   : word == "required" ? resume_mode::required
                                        : resume_mode::automatic;
          },
-         "auto: resume from the latest checkpoint, if any; never: fail if the run exists; required: fail without a "
-         "checkpoint")
-      ->check(CLI::IsMember({"auto", "never", "required"}))
+         "What to do with a run of this name: auto: resume from its latest checkpoint, if any; restart: move it aside "
+         "and begin anew; never: fail if it exists; required: fail without a checkpoint")
+      ->check(CLI::IsMember({"auto", "restart", "never", "required"}))
       ->default_str("auto");
 }
 

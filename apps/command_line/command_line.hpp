@@ -26,6 +26,9 @@ inline constexpr int exit_usage = 2;
 /// Accepts what `parse_worker_range` does.
 [[nodiscard]] CLI::Validator worker_range_text();
 
+/// Adds `--name`.
+void add_name(CLI::App& app, std::string& name);
+
 /// Adds `--resume`.
 void add_resume(CLI::App& app, resume_mode& mode);
 

@@ -125,6 +125,13 @@ void train(troupe::train_context& ctx) {
     if (how == "drift" && ctx.rank() == 1)
       weights[7] += 1;
     step.report({{"loss", step.mean_loss()}});
+    if (!how.starts_with("finish") || step.number() != 4)
+      return;
+    // The others have said that the run is finished, or are about to.
+    if (how == "finish and die" && ctx.rank() == 1 && ctx.generation() == 1)
+      std::raise(SIGKILL);
+    if (how != "finish apart" || ctx.rank() != 1)
+      step.finish();
   });
 }
 

@@ -72,7 +72,7 @@ class scratch_runs {
     return {status, process.out(), process.err()};
   }
 
-  /// The arguments of a small charlm run; `more` takes precedence.
+  /// The arguments of a small charlm run, which is fresh without a name; `more` takes precedence.
   [[nodiscard]] std::vector<std::string> charlm(const std::string& name, std::vector<std::string> more = {}) const {
     std::vector<std::pair<std::string, std::string>> defaults{{"--hidden", "32"},
                                                               {"--embedding", "16"},
@@ -84,7 +84,7 @@ class scratch_runs {
                                                               {"--name", name}};
     std::vector<std::string> result{program(TROUPE_CHARLM), "--quiet"};
     for (const auto& [option, value] : defaults)
-      if (std::ranges::find(more, option) == more.end())
+      if (!value.empty() && std::ranges::find(more, option) == more.end())
         result.insert(result.end(), {option, value});
     result.insert(result.end(), more.begin(), more.end());
     return result;

@@ -51,20 +51,25 @@ void step_driver::note_not_finite(shard_id shard, std::size_t metric, double val
     contributed = not_finite_row{id_, shard, plan_.metrics[metric], value};
 }
 
+/// Before others can end the run because of it. The first in a row of steps says it all.
+void step_driver::tell_not_finite() {
+  for (auto& each : finite_) {
+    const auto row = std::exchange(each.contributed, std::nullopt);
+    if (std::exchange(each.contributes_finite, !row) && row)
+      session_.record(*row);
+  }
+}
+
 /// The step is committed, and not applied. The mean is the same on every rank, and so is the decision.
 void step_driver::check_finite() {
   auto text = std::string{};
   for (std::size_t i = 0; i < finite_.size(); ++i) {
     const auto mean = metric(i, plan_.metrics[i]);
-    const auto is_finite = std::isfinite(mean);
-    auto contributed = std::exchange(finite_[i].contributed, std::nullopt);
-    // The first in a row of steps says it all. Where nobody saw it come in, as on a GPU, rank 0 knows the mean.
-    const auto is_first = std::exchange(finite_[i].was_finite, is_finite);
-    if (is_finite)
+    const auto is_first = std::exchange(finite_[i].was_finite, std::isfinite(mean));
+    if (std::isfinite(mean))
       continue;
-    if (is_first && contributed)
-      session_.record(*contributed);
-    else if (is_first && plan_.on_gpu && session_.protocol().rank() == rank_id{})
+    // On a GPU nobody sees it come in.
+    if (is_first && plan_.on_gpu && session_.protocol().rank() == rank_id{})
       session_.record(not_finite_row{id_, {}, plan_.metrics[i], mean});
     text += fmt::format("{}{} is {}", text.empty() ? "" : ", ", plan_.metrics[i], mean);
   }
@@ -345,6 +350,7 @@ void step_driver::settle_step() {
                                                   id_, *checker_.again())};
   checker_.keep_first(*exchange_);
   check_untouched();
+  tell_not_finite();
   try {
     reduce();
   } catch (const exception& x) {

@@ -91,6 +91,7 @@ class step_driver {
   [[nodiscard]] runtime::bucket_memory open_own(shard_id id);
   [[nodiscard]] runtime::bucket_memory open_again();
   void check_untouched() const;
+  void tell_not_finite();
   void check_finite();
 
   train_context::impl& session_;
@@ -115,9 +116,12 @@ class step_driver {
   std::vector<std::uint64_t> digests_before_;
   bool checks_body_;
   bool finishes_run_ = false;
-  /// By metric: what this rank has contributed to the present step, and whether the mean of the last step was finite.
+  /// By metric.
   struct finite_check {
+    /// What this rank has contributed to the present step, if it is not finite.
     std::optional<not_finite_row> contributed;
+    /// Whether what it contributed to the step before was finite, and the mean of that step.
+    bool contributes_finite = true;
     bool was_finite = true;
   };
   std::vector<finite_check> finite_;

@@ -513,7 +513,7 @@ class fake_worker : public fake_worker_interface::base {
     auto third = std::min(steps(), begin_.resume.step.value + 3);
     for (auto last = stands() ? third : steps(); step_ < last;) {
       ++step_;
-      batch.rows.push_back({{step_}, step_, {{"loss", 1.0 / static_cast<double>(step_)}}});
+      batch.rows.push_back({{step_}, step_, 0, {{"loss", 1.0 / static_cast<double>(step_)}}});
       batch.ledger.push_back({{step_}, place_.generation, place_.ownership[place_.rank.value]});
     }
     batch.applied = {step_};

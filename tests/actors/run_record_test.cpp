@@ -22,7 +22,7 @@ metrics_batch report_of(std::uint32_t rank, std::uint64_t step) {
   batch.worker = {rank};
   batch.rank = {rank};
   batch.applied = {step};
-  batch.rows.push_back({{step}, step, {{"loss", 1.0 / static_cast<double>(step)}}});
+  batch.rows.push_back({{step}, step, 0, {{"loss", 1.0 / static_cast<double>(step)}}});
   return batch;
 }
 

@@ -261,7 +261,7 @@ TEST_CASE("a run that is finished takes its last checkpoint, and nobody joins or
   CHECK_FALSE(who.enter_loop());
 }
 
-TEST_CASE("a run that was finished before its checkpoint enters its loop, and does no step") {
+TEST_CASE("a run that was finished before its checkpoint enters its first loop, does no step, and skips the others") {
   begin_training begin;
   begin.place.generation = {1};
   begin.place.world_size = 1;
@@ -269,6 +269,7 @@ TEST_CASE("a run that was finished before its checkpoint enters its loop, and do
   auto who = worker_protocol{begin};
   CHECK(who.is_finished());
   CHECK(who.enter_loop());
+  CHECK_FALSE(who.enter_loop());
 }
 
 TEST_CASE("a command to regroup is of no effect in another generation") {

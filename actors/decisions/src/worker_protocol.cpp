@@ -58,7 +58,8 @@ step_id worker_protocol::step_under_way() const noexcept {
 
 bool worker_protocol::enter_loop() {
   ++loops_;
-  if (is_stopped() || loop_ == loop_stage::finished)
+  // In the first loop of a process, what was restored is checked; it has no step to do.
+  if (is_stopped() || (is_finished_ && loops_ > 1))
     return false;
   if (has_state() || loops_ >= evaluations_.of_members.size())
     return true;
@@ -82,7 +83,7 @@ void worker_protocol::on_plan_accepted() {
 }
 
 void worker_protocol::end_steps() noexcept {
-  if (loop_ != loop_stage::stopped && loop_ != loop_stage::finished)
+  if (loop_ != loop_stage::stopped)
     loop_ = loop_stage::planned;
 }
 
@@ -187,13 +188,10 @@ std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<cont
       stages = stage_state{each.sequence, *x};
     commands_done_ = each.sequence;
   }
-  if (stops)
-    loop_ = loop_stage::stopped;
   // A run that ends by itself is not stopped.
-  if (finishes) {
-    loop_ = loop_stage::finished;
-    is_finished_ = true;
-  }
+  if (stops && !finishes)
+    loop_ = loop_stage::stopped;
+  is_finished_ = is_finished_ || finishes;
   std::vector<boundary_action> result;
   result.push_back({consider_checkpoint{is_last || stops, asked, regroups, false, finishes},
                     finishes  ? "the training function has finished the run"

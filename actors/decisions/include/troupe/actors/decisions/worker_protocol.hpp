@@ -313,8 +313,6 @@ class worker_protocol {
     in_steps,
     /// A stop has taken effect: no further step is done.
     stopped,
-    /// The training function has finished the run: the same.
-    finished,
   };
 
   /// Where the group was lost, for the next report.

@@ -1,5 +1,7 @@
 #include "tcp/address.hpp"
 
+#include <troupe/serialization/files/digest.hpp>
+
 #include <algorithm>
 #include <arpa/inet.h>
 #include <array>
@@ -8,7 +10,9 @@
 #include <memory>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <span>
 #include <system_error>
+#include <type_traits>
 
 namespace troupe::collectives::tcp {
 
@@ -37,6 +41,34 @@ int bind_and_listen(const unique_fd& socket, const address& at) {
   if (::bind(socket.get(), at.data(), at.size_bytes()) != 0 || ::listen(socket.get(), backlog) != 0)
     return errno;
   return 0;
+}
+
+/// The parts of a blob.
+constexpr unsigned blob_format = 0xa0;
+constexpr unsigned encrypted_flag = 1;
+constexpr unsigned ipv6_flag = 2;
+constexpr std::size_t tag_offset = 1;
+constexpr std::size_t port_offset = tag_offset + sizeof(std::uint32_t);
+constexpr std::size_t host_offset = port_offset + sizeof(std::uint16_t);
+
+template <class T>
+void append(std::string& to, const T& what) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  to.append(reinterpret_cast<const char*>(&what), sizeof(what));
+}
+
+template <class T>
+T read_at(const std::string& from, std::size_t offset) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  T result;
+  std::memcpy(&result, from.data() + offset, sizeof(result));
+  return result;
+}
+
+/// Says of which group a blob is, and of which of its ranks: a digest, against mistakes and not against malice.
+std::uint32_t group_tag(const tcp_options& options, std::uint32_t rank) {
+  const std::array<std::uint64_t, 2> what{options.generation.value, std::uint64_t{options.world_size} << 32 | rank};
+  return static_cast<std::uint32_t>(serialization::xxh3(std::as_bytes(std::span{what})));
 }
 
 bool can_bind(const address& at) {
@@ -128,52 +160,45 @@ std::string describe(const tcp_options& options) {
 }
 
 std::string encode(const tcp_options& options, const address& at) {
-  address_blob blob;
-  blob.generation = options.generation.value;
-  blob.world_size = options.world_size;
-  blob.rank = options.rank.value;
-  blob.is_encrypted = options.encrypted ? 1 : 0;
-  blob.family = static_cast<std::uint16_t>(at.family());
-  blob.port = at.port();
-  if (at.family() == AF_INET6)
-    std::memcpy(blob.host, &as_ipv6(at).sin6_addr, sizeof(in6_addr));
+  const auto is_ipv6 = at.family() == AF_INET6;
+  const auto flags = (is_ipv6 ? ipv6_flag : 0u) | (options.encrypted ? encrypted_flag : 0u);
+  std::string result{static_cast<char>(blob_format | flags)};
+  append(result, group_tag(options, options.rank.value));
+  append(result, htons(at.port()));
+  if (is_ipv6)
+    append(result, as_ipv6(at).sin6_addr);
   else
-    std::memcpy(blob.host, &as_ipv4(at).sin_addr, sizeof(in_addr));
-  return {reinterpret_cast<const char*>(&blob), sizeof(blob)};
+    append(result, as_ipv4(at).sin_addr);
+  return result;
 }
 
-expected<address> decode(const tcp_options& options, std::uint32_t peer, const std::string& text) {
-  static_assert(std::has_unique_object_representations_v<address_blob>);
+expected<address> decode(const tcp_options& options, std::uint32_t peer, const std::string& blob) {
   const auto foreign = [&] {
     return fail(errc::mismatch, fmt::format("{}: the blob of rank {} is not from this generation and group; exchange "
                                             "among exactly its members, in rank order",
                                             describe(options), peer));
   };
-  address_blob blob;
-  if (text.size() != sizeof(blob))
+  const auto head = blob.empty() ? 0u : static_cast<std::uint8_t>(blob[0]);
+  const auto is_ipv6 = (head & ipv6_flag) != 0;
+  if ((head & ~(ipv6_flag | encrypted_flag)) != blob_format ||
+      blob.size() != host_offset + (is_ipv6 ? sizeof(in6_addr) : sizeof(in_addr)) ||
+      read_at<std::uint32_t>(blob, tag_offset) != group_tag(options, peer))
     return foreign();
-  std::memcpy(&blob, text.data(), sizeof(blob));
-  if (blob.magic != address_blob{}.magic || blob.generation != options.generation.value ||
-      blob.world_size != options.world_size || blob.rank != peer)
-    return foreign();
-  if ((blob.is_encrypted != 0) != options.encrypted)
-    return fail(errc::mismatch,
-                fmt::format("{}: rank {} {} its messages and this rank does not agree; set encryption "
-                            "equally on all ranks",
-                            describe(options), peer, blob.is_encrypted != 0 ? "encrypts" : "does not encrypt"));
-  if (blob.family == AF_INET6) {
+  if (const auto encrypts = (head & encrypted_flag) != 0; encrypts != options.encrypted)
+    return fail(errc::mismatch, fmt::format("{}: rank {} {} its messages and this rank does not agree; set encryption "
+                                            "equally on all ranks",
+                                            describe(options), peer, encrypts ? "encrypts" : "does not encrypt"));
+  if (is_ipv6) {
     sockaddr_in6 result{};
     result.sin6_family = AF_INET6;
-    result.sin6_port = htons(blob.port);
-    std::memcpy(&result.sin6_addr, blob.host, sizeof(in6_addr));
+    result.sin6_port = read_at<std::uint16_t>(blob, port_offset);
+    result.sin6_addr = read_at<in6_addr>(blob, host_offset);
     return address{reinterpret_cast<const sockaddr*>(&result), sizeof(result)};
   }
-  if (blob.family != AF_INET)
-    return foreign();
   sockaddr_in result{};
   result.sin_family = AF_INET;
-  result.sin_port = htons(blob.port);
-  std::memcpy(&result.sin_addr, blob.host, sizeof(in_addr));
+  result.sin_port = read_at<std::uint16_t>(blob, port_offset);
+  result.sin_addr = read_at<in_addr>(blob, host_offset);
   return address{reinterpret_cast<const sockaddr*>(&result), sizeof(result)};
 }
 

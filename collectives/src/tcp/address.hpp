@@ -47,21 +47,9 @@ struct listener {
 /// Listens at `host`, at the first free port of the range. Fails with `errc::unreachable`.
 [[nodiscard]] expected<listener> listen_at(address host, const std::optional<port_range>& ports);
 
-/// What a rank tells the others over the control plane. Fixed layout, sent as it is: all hosts of a group have the same
-/// byte order, which the magic number checks.
-struct address_blob {
-  std::uint64_t magic = 0x7470'6374'0000'0001;
-  std::uint64_t generation = 0;
-  std::uint32_t world_size = 0;
-  std::uint32_t rank = 0;
-  std::uint32_t is_encrypted = 0;
-  std::uint16_t family = 0;
-  std::uint16_t port = 0;
-  std::uint8_t host[16] = {};
-
-  bool operator==(const address_blob&) const = default;
-};
-
+/// What a rank tells the others over the control plane. Every rank gets that of every other, so it is short: a byte
+/// that says what follows and whether the rank encrypts, 4 bytes by which a blob of another group is recognised, the
+/// port and the host, 4 or 16 bytes. Ports and hosts are in the network's byte order.
 [[nodiscard]] std::string encode(const tcp_options& options, const address& at);
 
 /// Reads the blob of `peer`, and checks that it belongs to this rank's group.

@@ -6,6 +6,7 @@
 #include <troupe/actors/node.hpp>
 #include <troupe/actors/process_launcher.hpp>
 #include <troupe/actors/trainer.hpp>
+#include <troupe/collectives/summation_tree.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
 #include <troupe/serialization/checkpoint/directory.hpp>
@@ -516,7 +517,9 @@ class fake_worker : public fake_worker_interface::base {
     for (auto last = stands() ? third : steps(); step_ < last;) {
       ++step_;
       batch.rows.push_back({{step_}, step_, {{"loss", 1.0 / static_cast<double>(step_)}}});
-      batch.ledger.push_back({{step_}, place_.generation, place_.ownership[place_.rank.value]});
+      batch.ledger.push_back({{step_},
+                              place_.generation,
+                              collectives::owned_shards(begin_.settings.shards, place_.world_size, place_.rank.value)});
     }
     batch.applied = {step_};
     request(control_, patience, batch).then(unless_regrouped([this] { after_training(); }), fail_unless_regrouped());

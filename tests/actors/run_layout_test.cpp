@@ -69,6 +69,13 @@ TEST_CASE("each node is told of its own workers") {
   CHECK(messages[1].arguments == std::vector<std::string>{"--fast"});
 }
 
+TEST_CASE("a place says which neighbouring ranks are on one node, whoever gets it") {
+  auto layout = layout_of({0, 0, 1, 0});
+  const auto wanted = std::vector<node_ranks>{{0, 2}, {1, 1}, {0, 1}};
+  for (const auto& place : layout.places())
+    CHECK(layout.place_of(place, {1}, 1, "").nodes == wanted);
+}
+
 TEST_CASE("members are told who has joined, who compares states, and who has the evaluation") {
   auto layout = layout_of({0, 0, 0});
   form_generation next;

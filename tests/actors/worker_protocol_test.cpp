@@ -15,7 +15,6 @@ group_place place_of(std::uint64_t generation, std::uint32_t rank = 1, std::uint
   result.generation = {generation};
   result.rank = {rank};
   result.world_size = world_size;
-  result.ownership = {{0, 4}, {4, 8}};
   return result;
 }
 
@@ -24,6 +23,7 @@ worker_protocol member(std::uint64_t generation = 1, std::uint64_t restored = 0)
   begin.run = {"r"};
   begin.worker = {7};
   begin.place = place_of(generation);
+  begin.settings.shards = 8;
   begin.resume.step = {restored};
   return worker_protocol{begin};
 }
@@ -78,6 +78,20 @@ TEST_CASE("a step is committed when its barrier is complete") {
   CHECK(who.committed() == step_id{1});
   CHECK(who.reduced() == step_id{1});
   CHECK(who.step() == step_id{1});
+}
+
+TEST_CASE("the shards are split evenly among the ranks of each generation") {
+  auto who = member();
+  CHECK(who.ownership() == std::vector<shard_range>{{0, 4}, {4, 8}});
+  CHECK(who.shards() == shard_range{4, 8});
+  REQUIRE(who.on_abort(abort_of(1)) == abort_effect::ends_group);
+  who.begin_regroup();
+  static_cast<void>(who.report({}));
+  member_place next;
+  next.place = place_of(2, 2, 4);
+  REQUIRE(is<form_group>(who.on_next({next})));
+  CHECK(who.ownership() == std::vector<shard_range>{{0, 2}, {2, 4}, {4, 6}, {6, 8}});
+  CHECK(who.shards() == shard_range{4, 6});
 }
 
 TEST_CASE("an abort before the barrier leaves the step open, and the report says so") {

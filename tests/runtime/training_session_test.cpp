@@ -306,9 +306,8 @@ class session_group {
     result.place.world_size = config_.workers;
     result.place.local_rank = rank;
     result.place.local_world_size = config_.workers;
-    result.place.ownership = collectives::even_ownership(config_.shards, config_.workers);
     result.place.transport = config_.workers == 1 ? transport_kind::self : config_.transport;
-    result.place.nodes.assign(config_.workers, 0);
+    result.place.nodes = {{0, config_.workers}};
     result.place.data_address = "127.0.0.1";
     result.settings.function = "train";
     result.settings.name = "test";

@@ -75,9 +75,8 @@ inline group_place sample_place() {
   result.local_rank = 1;
   result.local_world_size = 2;
   result.node_rank = 1;
-  result.ownership = {{1, 2}, {2, 4}};
   result.transport = transport_kind::tcp;
-  result.nodes = {0, 0, 1, 1};
+  result.nodes = {{1, 2}, {3, 2}};
   result.data_address = "10.0.0.7";
   result.host_address = "host-a.example";
   result.part_stream = "10.0.0.1:4001";

@@ -1,7 +1,5 @@
 #include "driver_model.hpp"
 
-#include <troupe/collectives/summation_tree.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -482,7 +480,6 @@ void driver_model::fail_pending(const error& reason) {
 }
 
 void driver_model::form(const form_generation& next) {
-  const auto old_size = layout_.world_size();
   // Joiners that did not get the state wait for a place again.
   for (const auto& place : places())
     if (!is_given_up(place.worker))
@@ -495,10 +492,6 @@ void driver_model::form(const form_generation& next) {
     was_member_[worker.value] = true;
     if (worker == next.decision.evaluation_source)
       world_.count(branch::evaluation_settled);
-    if (world_.defect() == mutation::keeps_the_old_ownership) {
-      message.place.ownership = collectives::even_ownership(shards, old_size);
-      message.place.ownership.resize(layout_.world_size());
-    }
     if (world_.defect() == mutation::decides_before_all_have_reported && !reports_.contains(worker))
       owed_[worker] = next_generation{message};
     answer_report(worker, next_generation{message});

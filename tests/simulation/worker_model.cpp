@@ -1,5 +1,7 @@
 #include "worker_model.hpp"
 
+#include <troupe/collectives/summation_tree.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -77,6 +79,7 @@ void worker_model::begin(const begin_work& message) {
   begin.run = world_.run();
   begin.worker = id_;
   begin.place = message.place;
+  begin.settings.shards = shards;
   begin.resume.step = restored_ = message.restored.step;
   begin.earlier_evaluations = message.earlier_evaluations;
   protocol_.emplace(begin);
@@ -339,7 +342,7 @@ void worker_model::begin_evaluation() {
   }
   evaluation_ = std::get<actors::evaluate_now>(plan).number;
   collective mine;
-  mine.sum = evaluated_shards(state_, protocol_->shards());
+  mine.sum = evaluated_shards(state_, own_shards());
   enter(collective::kind::evaluate, mine);
 }
 
@@ -414,6 +417,13 @@ void worker_model::fail(program::exception::place where, step_id step) {
          world_.defect() == mutation::takes_an_exception_for_a_loss);
 }
 
+shard_range worker_model::own_shards() const {
+  if (world_.defect() != mutation::keeps_the_old_ownership || size_before_ == 0)
+    return protocol_->shards();
+  const auto rank = protocol_->rank().value;
+  return rank < size_before_ ? collectives::owned_shards(shards, size_before_, rank) : shard_range{};
+}
+
 void worker_model::begin_step() {
   using place = program::exception::place;
   const auto step = step_id{state_.step.value + 1};
@@ -422,7 +432,7 @@ void worker_model::begin_step() {
   if (world_.throws(*this, step, place::before_reduction))
     return fail(place::before_reduction, step);
   collective mine;
-  mine.sum = state_.contributions(step, protocol_->shards());
+  mine.sum = state_.contributions(step, own_shards());
   enter(collective::kind::reduce, mine);
 }
 
@@ -645,6 +655,8 @@ void worker_model::take(const answer<next_generation>& message) {
   // The mutant does not apply what it holds.
   if (world_.defect() == mutation::drops_the_held_gradient && had_state && place != nullptr)
     std::get<member_place>(next.what).commit_point = committed();
+  if (had_state)
+    size_before_ = protocol_->place().world_size;
   auto action = protocol_->on_next(std::move(next));
   if (std::holds_alternative<actors::leave_run>(action.what))
     return finish({errc::stopped, "not needed any more"}, false);

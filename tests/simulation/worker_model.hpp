@@ -162,6 +162,8 @@ class worker_model {
   void end_evaluation();
   void check_evaluation(const std::vector<double>& values, step_id step);
   void fail(program::exception::place where, step_id step);
+  /// Those that it computes.
+  [[nodiscard]] shard_range own_shards() const;
   void begin_step();
   void enter(collective::kind what, collective mine);
   /// Nothing as long as the operation is under way; then whether it has a result.
@@ -218,6 +220,8 @@ class worker_model {
   bool regrouping_ = false;
   /// The generation that is formed.
   member_place next_;
+  /// How many ranks the generation before had; only for the mutant that keeps its ownership.
+  std::uint32_t size_before_ = 0;
   /// The step that the attempt began after.
   step_id restored_;
   /// The loop that comes next, or is under way, and the evaluations done before it.

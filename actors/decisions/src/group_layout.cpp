@@ -1,7 +1,5 @@
 #include <troupe/actors/decisions/group_layout.hpp>
 
-#include <troupe/collectives/summation_tree.hpp>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,13 +8,18 @@
 
 namespace troupe::actors {
 
-group_layout::group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, std::uint32_t shards,
+group_layout::group_layout(std::vector<worker_place> places, std::vector<std::string> addresses,
                            transport_kind transport)
-    : places_(std::move(places)), addresses_(std::move(addresses)), shards_(shards), transport_(transport) {
+    : places_(std::move(places)), addresses_(std::move(addresses)), transport_(transport) {
   std::set<std::uint32_t> used;
   for (const auto& place : places_)
     used.insert(place.node);
   used_nodes_.assign(used.begin(), used.end());
+  for (const auto& place : places_)
+    if (!ranks_of_nodes_.empty() && ranks_of_nodes_.back().node == place.node)
+      ++ranks_of_nodes_.back().count;
+    else
+      ranks_of_nodes_.push_back({place.node, 1});
 }
 
 group_place group_layout::place_of(const worker_place& who) const {
@@ -26,10 +29,8 @@ group_place group_layout::place_of(const worker_place& who) const {
   result.local_rank = who.local_rank;
   result.local_world_size = who.local_world_size;
   result.node_rank = node_rank_of(who);
-  result.ownership = collectives::even_ownership(shards_, world_size());
   result.transport = transport_;
-  for (const auto& place : places_)
-    result.nodes.push_back(place.node);
+  result.nodes = ranks_of_nodes_;
   result.data_address = used_nodes_.size() > 1 ? addresses_[who.node] : "127.0.0.1";
   result.host_address = addresses_[who.node];
   return result;

@@ -20,7 +20,7 @@ expected<std::string> run_layout::lay_out(std::vector<worker_place> places, std:
     notice = (gpus_ > 0 ? "what lies in host memory goes over " : "gradients go over ") + choice->reason;
   transport_ = choice->transport;
   addresses_ = std::move(addresses);
-  layout_ = {std::move(places), addresses_, shards_, transport_};
+  layout_ = {std::move(places), addresses_, transport_};
   return notice;
 }
 
@@ -42,7 +42,7 @@ std::string run_layout::uneven_shards() const {
 std::map<std::uint32_t, start_workers> run_layout::start_messages(const run_id& run,
                                                                   const std::vector<std::string>& arguments,
                                                                   const std::vector<worker_place>& places) const {
-  const auto layout = group_layout{places, addresses_, shards_, transport_};
+  const auto layout = group_layout{places, addresses_, transport_};
   std::map<std::uint32_t, start_workers> result;
   for (const auto& place : places) {
     auto& message = result[place.node];

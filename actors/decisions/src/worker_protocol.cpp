@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/worker_protocol.hpp>
 
+#include <troupe/collectives/summation_tree.hpp>
+
 #include <algorithm>
 #include <fmt/format.h>
 #include <utility>
@@ -19,15 +21,21 @@ constexpr auto caught_up_within = std::chrono::milliseconds{50};
 worker_protocol::worker_protocol(const begin_training& begin)
     : run_(begin.run),
       worker_(begin.worker),
-      place_(begin.place),
+      number_of_shards_(begin.settings.shards),
       step_(begin.resume.step),
       committed_(step_),
       reduced_(step_),
       evaluations_(begin.earlier_evaluations) {
+  take(begin.place);
   if (place_.generation == generation_id{})
     state_ = preparing{};
   else
     state_ = between_steps{};
+}
+
+void worker_protocol::take(group_place place) {
+  place_ = std::move(place);
+  ownership_ = collectives::even_ownership(number_of_shards_, place_.world_size);
 }
 
 bool worker_protocol::has_state() const noexcept {
@@ -285,7 +293,7 @@ worker_action worker_protocol::adopt(member_place next) {
   }
   // The driver says what is compared: a member that left the barrier before knows that it is behind, others do not.
   comparison_ = next.comparison;
-  place_ = next.place;
+  take(next.place);
   if (position_ == report_position::in_step)
     position_ = report_position::elsewhere;
   if (with_state)

@@ -72,15 +72,15 @@ void step_driver::form_exchange() {
   // The old one first: it may be large.
   exchange_.reset();
   const auto& protocol = session_.protocol();
-  auto terms = runtime::exchange_terms{session_.settings().shards, protocol.place().ownership, plan_.batch_samples,
+  auto terms = runtime::exchange_terms{session_.settings().shards, protocol.ownership(), plan_.batch_samples,
                                        session_.settings().fast_reduction};
   exchange_ = plan_.on_gpu ? runtime::make_device_exchange(session_.group(), bucket_, std::move(terms), protocol.step())
                            : runtime::make_host_exchange(session_.group().communicator(), bucket_, std::move(terms));
 }
 
 void step_driver::try_body(const step_body& body) {
-  const auto& place = session_.protocol().place();
-  checker_.begin(id_, session_.settings().shards, place.ownership, place.rank);
+  const auto& protocol = session_.protocol();
+  checker_.begin(id_, session_.settings().shards, protocol.ownership(), protocol.rank());
   next_shard_ = range_.first;
   samples_digest_ = 0;
   state_ = try_state::computing;

@@ -132,7 +132,9 @@ class worker_protocol {
   [[nodiscard]] const group_place& place() const noexcept { return place_; }
   [[nodiscard]] rank_id rank() const noexcept { return place_.rank; }
   [[nodiscard]] generation_id generation() const noexcept { return place_.generation; }
-  [[nodiscard]] shard_range shards() const { return place_.ownership[place_.rank.value]; }
+  /// Which shards each rank of its generation computes.
+  [[nodiscard]] const std::vector<shard_range>& ownership() const noexcept { return ownership_; }
+  [[nodiscard]] shard_range shards() const { return ownership_[place_.rank.value]; }
   /// Whether it has the run's state: a joiner has none until the members give it.
   [[nodiscard]] bool has_state() const noexcept;
   /// Whether it repeats the members' steps in a staging group.
@@ -209,11 +211,14 @@ class worker_protocol {
   };
 
   void fence();
+  void take(group_place place);
   [[nodiscard]] worker_action adopt(member_place next);
 
   run_id run_;
   worker_id worker_;
+  std::uint32_t number_of_shards_;
   group_place place_;
+  std::vector<shard_range> ownership_;
   std::variant<preparing, following, arrived, close_behind, receiving, computing, holding, between_steps, fenced>
       state_;
   step_id step_;

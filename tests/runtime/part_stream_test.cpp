@@ -79,7 +79,7 @@ class place {
     if (secure)
       keys = value_or_throw(loopback_keys(scratch_.path() / "keys"));
     fs::create_directory(checkpoints());
-    receiver = value_or_throw(open_part_receiver({this_run, secret, keys}, checkpoints(), true));
+    receiver = value_or_throw(open_part_receiver({this_run, secret, keys}, checkpoints(), std::nullopt));
   }
 
   [[nodiscard]] fs::path checkpoints() const { return scratch_.path() / "checkpoints"; }

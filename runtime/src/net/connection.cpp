@@ -197,9 +197,9 @@ expected<actors::node_actor> introduce_over(caf::actor_system& system, const end
   auto& multiplexer = multiplexer_of(system);
   auto keys = keys_of(system);
   if (!keys)
-    return introduce(system, where, multiplexer.new_scribe(socket.release()), deadline);
+    return introduce(system, where, make_basp_scribe(multiplexer, socket.release(), nullptr), deadline);
   TROUPE_TRY(auto session, authenticate(where, *keys, socket.get(), deadline));
-  return introduce(system, where, make_tls_scribe(multiplexer, socket.release(), std::move(session)), deadline);
+  return introduce(system, where, make_basp_scribe(multiplexer, socket.release(), std::move(session)), deadline);
 }
 
 } // namespace
@@ -237,8 +237,7 @@ expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& 
     return fail(errc::unreachable,
                 fmt::format("cannot listen on {} ({}): does the address belong to this host, and is the port free?",
                             to_string(where), caf::to_string(listener.error())));
-  auto doorman =
-      context ? make_tls_doorman(multiplexer, *listener, std::move(context)) : multiplexer.new_doorman(*listener);
+  auto doorman = make_basp_doorman(multiplexer, *listener, std::move(context));
   auto port = doorman->port();
   caf::anon_send(broker_of(system), caf::publish_atom_v, std::move(doorman), port,
                  caf::actor_cast<caf::strong_actor_ptr>(node), system.message_types(node));

@@ -4,6 +4,7 @@
 #include "worker/snapshot_writer.hpp"
 
 #include <troupe/actors/trainer.hpp>
+#include <troupe/collectives/tcp_communicator.hpp>
 #include <troupe/runtime/keys.hpp>
 #include <troupe/tracked_state.hpp>
 
@@ -41,10 +42,11 @@ struct part_stream_secret {
   [[nodiscard]] expected<std::shared_ptr<const tls_context>> make_context() const;
 };
 
-/// The driver's end. Writes the parts it receives into `checkpoints`, on one thread for each connection, at the speed
-/// of the device. Sends workers the one checkpoint that it lends. Listens only on loopback if `loopback` is set.
+/// The driver's end. Writes the parts it receives into `checkpoints`, on a few threads, at the speed of the device.
+/// Sends workers the one checkpoint that it lends. Listens at the addresses by which hosts are reached whose way here
+/// is asked for, at ports of the range, if there is one.
 [[nodiscard]] expected<std::unique_ptr<actors::part_receiver>>
-open_part_receiver(part_stream_secret secret, std::filesystem::path checkpoints, bool loopback);
+open_part_receiver(part_stream_secret secret, std::filesystem::path checkpoints, std::optional<collectives::port_range> ports);
 
 /// A worker's end. Used from one thread at a time. Reconnects after a connection was lost or closed.
 class part_stream : public std::enable_shared_from_this<part_stream> {

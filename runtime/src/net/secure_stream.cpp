@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -22,6 +23,8 @@ using clock = std::chrono::steady_clock;
 
 /// How often the stop token is checked.
 constexpr auto slice = 100ms;
+
+constexpr std::size_t first_text_bytes = std::size_t{64} << 10;
 
 constexpr auto never = clock::time_point::max();
 
@@ -87,25 +90,24 @@ expected<secure_stream> secure_stream::connect(const endpoint& where, std::share
         continue;
       }
     }
-    if (auto done = result.shake_hands(std::move(context), tls_role::client, limit); !done)
+    if (auto done = result.shake_hands(std::move(context), limit); !done)
       return fail(done.error().code, fmt::format("{} {}", to_string(where), done.error().message));
     return result;
   }
   return unreachable(why);
 }
 
-expected<secure_stream> secure_stream::accept(collectives::unique_fd socket, std::shared_ptr<const tls_context> context,
-                                              std::chrono::milliseconds limit, std::stop_token stop) {
+secure_stream secure_stream::over(collectives::unique_fd socket, std::unique_ptr<tls_session> session,
+                                  std::stop_token stop) {
   auto result = secure_stream{std::move(socket), std::move(stop)};
-  TROUPE_TRY(result.shake_hands(std::move(context), tls_role::server, limit));
+  result.session_ = std::move(session);
   return result;
 }
 
-expected<void> secure_stream::shake_hands(std::shared_ptr<const tls_context> context, tls_role role,
-                                          std::chrono::milliseconds limit) {
+expected<void> secure_stream::shake_hands(std::shared_ptr<const tls_context> context, std::chrono::milliseconds limit) {
   if (!context)
     return {};
-  session_ = std::make_unique<tls_session>(std::move(context), role, socket_.get());
+  session_ = std::make_unique<tls_session>(std::move(context), tls_role::client, socket_.get());
   auto until = clock::now() + limit;
   for (;;) {
     auto status = session_->handshake();
@@ -190,8 +192,13 @@ expected<nlohmann::json> secure_stream::read_text(std::size_t limit_bytes) {
   if (size > limit_bytes)
     return fail(errc::invalid_argument,
                 fmt::format("the other end announced a text of {} bytes; at most {} are accepted", size, limit_bytes));
-  auto body = std::string(size, '\0');
-  TROUPE_TRY(read(std::as_writable_bytes(std::span{body})));
+  // Memory is taken as the text arrives, whatever its length is said to be.
+  std::string body;
+  while (body.size() < size) {
+    const auto had = body.size();
+    body.resize(std::min<std::size_t>(size, std::max(2 * had, first_text_bytes)));
+    TROUPE_TRY(read(std::as_writable_bytes(std::span{body}.subspan(had))));
+  }
   auto result = nlohmann::json::parse(body, nullptr, false);
   if (!result.is_object())
     return fail(errc::invalid_argument, "received a text that is not a JSON object");

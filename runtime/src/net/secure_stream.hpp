@@ -26,10 +26,12 @@ class secure_stream {
                                                        std::shared_ptr<const tls_context> context,
                                                        std::chrono::milliseconds limit, std::stop_token stop);
 
-  /// Performs the server's side of the handshake over an accepted socket.
-  [[nodiscard]] static expected<secure_stream> accept(collectives::unique_fd socket,
-                                                      std::shared_ptr<const tls_context> context,
-                                                      std::chrono::milliseconds limit, std::stop_token stop);
+  /// Over an accepted socket that does not block and whose handshake is done; a null session means unencrypted.
+  [[nodiscard]] static secure_stream over(collectives::unique_fd socket, std::unique_ptr<tls_session> session,
+                                          std::stop_token stop);
+
+  /// To wait for the next text elsewhere.
+  [[nodiscard]] int fd() const noexcept { return socket_.get(); }
 
   /// Transfer all of `bytes`. Fail with `errc::unreachable` if the other end is gone and `errc::aborted` after a stop
   /// request.
@@ -47,8 +49,7 @@ class secure_stream {
  private:
   secure_stream(collectives::unique_fd socket, std::stop_token stop);
 
-  [[nodiscard]] expected<void> shake_hands(std::shared_ptr<const tls_context> context, tls_role role,
-                                           std::chrono::milliseconds limit);
+  [[nodiscard]] expected<void> shake_hands(std::shared_ptr<const tls_context> context, std::chrono::milliseconds limit);
   /// Waits until the socket is ready for `events`. Fails after `limit` and after a stop request.
   [[nodiscard]] expected<void> await(short events, std::chrono::steady_clock::time_point limit) const;
   template <class Plain, class Secure>

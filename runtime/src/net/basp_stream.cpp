@@ -172,7 +172,9 @@ bool basp_stream::hand_on() {
   const auto* bytes = reinterpret_cast<const std::byte*>(in_.data());
   if (auto objection = guard_.take({bytes, collected_})) {
     report_objection(fd(), *objection);
-    fail(operation::read);
+    // So that a peer that speaks another protocol sees this one.
+    write();
+    give_up();
     return false;
   }
   settle();

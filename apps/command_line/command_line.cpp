@@ -139,6 +139,16 @@ void add_nodes(CLI::App& app, cluster_config& cluster) {
       ->delimiter(',');
   app.add_flag("--trusted-network", cluster.trusted_network,
                "Do not encrypt gradients between hosts, because the network is private");
+  app.add_option_function<std::string>(
+         "--port-range",
+         [&cluster](const std::string& text) {
+           auto range = parse_port_range(text);
+           if (!range)
+             throw CLI::ValidationError{"--port-range", range.error().message};
+           cluster.ports = *range;
+         },
+         "Ports for everything that listens during the run: two for each worker of a host, one more on the driver's")
+      ->type_name("FIRST-LAST");
 }
 
 } // namespace troupe::apps

@@ -307,7 +307,7 @@ TEST_CASE("the port is taken from the range, and a range that is used up is name
   REQUIRE(!made);
   CHECK(made.error().code == errc::unreachable);
   INFO(made.error().message);
-  CHECK(mentions(made.error().message, std::to_string(options.ports->first)));
+  CHECK(mentions(made.error().message, to_string(*options.ports)));
   CHECK(mentions(made.error().message, "two for each of its workers"));
 }
 

@@ -1,5 +1,6 @@
 #include "net/part_stream.hpp"
 
+#include <troupe/collectives/listener.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/checkpoint/part_writer.hpp>
@@ -84,7 +85,7 @@ class place {
 
   [[nodiscard]] fs::path checkpoints() const { return scratch_.path() / "checkpoints"; }
   [[nodiscard]] endpoint where() const {
-    return value_or_throw(parse_endpoint(receiver->address_towards("127.0.0.1")));
+    return value_or_throw(parse_endpoint(value_or_throw(receiver->address_towards("127.0.0.1"))));
   }
 
   [[nodiscard]] std::shared_ptr<part_stream> stream(std::uint32_t worker, const std::string& known = secret) const {
@@ -310,6 +311,19 @@ TEST_CASE("a checkpoint that is not lent cannot be read, nor can other files") {
   CHECK(there.stream(0)->get("part-0000.bin", 0, bytes));
   CHECK(there.stream(0)->get("../../keys/loopback/key.pem", 0, bytes).error().code == errc::not_found);
   CHECK(there.stream(0)->get("part-0000.bin", 1u << 30, bytes).error().code == errc::damaged);
+}
+
+TEST_CASE("a range of ports that is used up is named, with the number of ports that a host needs") {
+  testing::scratch_directory scratch;
+  const auto own = value_or_throw(collectives::tcp::resolve_own_host("127.0.0.1"));
+  const auto other = value_or_throw(collectives::tcp::listen_at(own, std::nullopt));
+  const auto ports = port_range{other.at.port(), other.at.port()};
+  const auto receiver = value_or_throw(open_part_receiver({this_run, secret, std::nullopt}, scratch.path(), ports));
+  const auto address = receiver->address_towards("127.0.0.1");
+  REQUIRE(!address);
+  CHECK(address.error().code == errc::unreachable);
+  CHECK(address.error().message.find(to_string(ports)) != std::string::npos);
+  CHECK(address.error().message.find("two for each of its workers") != std::string::npos);
 }
 
 } // namespace troupe::runtime

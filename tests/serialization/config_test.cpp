@@ -90,6 +90,16 @@ const std::vector<mistake>& mistakes() {
          x.cluster.nodes = {"a:1", "b:1", "a:1"};
        },
        "a:1", "more than once"},
+      {"a range that begins with no port",
+       [](auto& x) {
+         x.cluster.ports = port_range{0, 10};
+       },
+       "cluster.ports", "0-10"},
+      {"a range that ends before it begins",
+       [](auto& x) {
+         x.cluster.ports = port_range{28'401, 28'400};
+       },
+       "cluster.ports", "28401-28400"},
   };
   return all;
 }

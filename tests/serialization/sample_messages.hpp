@@ -111,6 +111,7 @@ inline begin_training sample_begin() {
   result.settings.driver_ends_waits = true;
   result.settings.encrypt_data_plane = false;
   result.settings.answer_timeout_ms = 2'400;
+  result.settings.ports = port_range{28'400, 28'499};
   result.settings.check_every_step = true;
   result.settings.verify_determinism = 25;
   result.settings.collective_timeout_ms = 300'000;

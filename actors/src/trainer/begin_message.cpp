@@ -62,6 +62,7 @@ begin_training begin_message(const std::string& function, const std::string& dir
   settings.collective_timeout_ms = static_cast<std::uint64_t>(config.run.collective_timeout.count());
   settings.answer_timeout_ms = static_cast<std::uint64_t>(answer_timeout(config.failure).count());
   settings.encrypt_data_plane = is_exposed(config.cluster);
+  settings.ports = config.cluster.ports;
   settings.driver_ends_waits = config.failure.hang == hang_mode::replace;
   message.resume.checkpoint = state.restore_from;
   message.resume.restore_step = state.restore_step;

@@ -44,9 +44,7 @@ class run_files_state : public orderly_end<run_files::base> {
         [this](const release_directory& message) { release(message); },
         [this](const write_journal& message) { return write(message.content); },
         [this](const find_state&) { return find_latest_state(); },
-        [this](const part_address_request& request) {
-          return parts_ ? parts_->address_towards(request.host) : std::string{};
-        },
+        [this](const part_address_request& request) { return part_address(request.host); },
         [this](const append_metrics& message) {
           if (directory_)
             note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
@@ -212,6 +210,15 @@ class run_files_state : public orderly_end<run_files::base> {
       return "checkpoints need a storage path that all hosts share: " + opened.error().message;
     parts_ = std::move(*opened);
     return {};
+  }
+
+  caf::result<std::string> part_address(const std::string& host) {
+    if (!parts_)
+      return std::string{};
+    auto address = parts_->address_towards(host);
+    if (!address)
+      return to_caf(address.error());
+    return std::move(*address);
   }
 
   /// Workers may read the checkpoint that they begin with.

@@ -177,8 +177,11 @@ void run_nodes::ask_for_part_address(std::uint32_t node, std::function<void()> t
             part_addresses_[node] = std::move(address);
             then();
           },
-          // Then the run is ending.
-          [](const caf::error&) {});
+          [this, node, link = links_.number_of(node)](const caf::error& reason) {
+            // Else the run is ending.
+            if (from_caf(reason).code == errc::unreachable)
+              fail(node, link, reason);
+          });
 }
 
 void run_nodes::request_open(std::uint32_t node) {

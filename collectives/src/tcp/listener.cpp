@@ -123,7 +123,7 @@ expected<listener> listen_at(address host, const std::optional<port_range>& port
           ? fmt::format("no port of cluster.ports, {}, is free at {} ({}): a host needs two for each of its "
                         "workers, and the driver's host one more. Give a wider range, or end what else listens "
                         "there",
-                        fmt::format("{}-{}", ports->first, ports->last), to_string(host), text_of(last_error))
+                        to_string(*ports), to_string(host), text_of(last_error))
           : fmt::format("cannot listen at {}: {}; set an address of this host", to_string(host), text_of(last_error)));
 }
 

@@ -145,9 +145,9 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   services.connect_node = [&system](const cluster_config& cluster, const std::string& address) {
     return connect_node(system, cluster, address);
   };
-  services.receive_parts = [keys = runtime::keys_of(system)](
+  services.receive_parts = [keys = runtime::keys_of(system), ports = config.cluster.ports](
                                const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
-    return runtime::open_part_receiver({run, secret, keys}, checkpoints, std::nullopt);
+    return runtime::open_part_receiver({run, secret, keys}, checkpoints, ports);
   };
   auto program = worker_path.empty() ? value_or_throw(runtime::own_program())
                                      : value_or_throw(runtime::program_file::open(worker_path.string())).identity();

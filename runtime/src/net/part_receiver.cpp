@@ -109,7 +109,7 @@ class session_pool {
 class receiver : public actors::part_receiver {
  public:
   receiver(part_stream_secret secret, std::shared_ptr<const tls_context> context, std::filesystem::path checkpoints,
-           std::optional<collectives::port_range> ports, unique_fd changed)
+           std::optional<port_range> ports, unique_fd changed)
       : secret_(std::move(secret)),
         context_(std::move(context)),
         checkpoints_(std::move(checkpoints)),
@@ -124,19 +124,17 @@ class receiver : public actors::part_receiver {
     watcher_.join();
   }
 
-  std::string address_towards(const std::string& host) const override {
+  expected<std::string> address_towards(const std::string& host) override {
     const auto mine = local_address_towards(host);
     if (mine.empty())
       return std::string{};
     const auto lock = std::lock_guard{mutex_};
     auto found = listeners_.find(mine);
     if (found == listeners_.end()) {
-      const auto own = collectives::tcp::resolve_own_host(mine);
-      if (!own)
-        return {};
-      auto made = collectives::tcp::listen_at(*own, ports_);
+      TROUPE_TRY(const auto own, collectives::tcp::resolve_own_host(mine));
+      auto made = collectives::tcp::listen_at(own, ports_);
       if (!made)
-        return {};
+        return fail(made.error().code, fmt::format("cannot listen for parts of checkpoints: {}", made.error().message));
       found = listeners_.emplace(mine, std::move(*made)).first;
       wake();
     }
@@ -155,7 +153,7 @@ class receiver : public actors::part_receiver {
     std::unique_ptr<part_greeting> greeting;
   };
 
-  void wake() const {
+  void wake() {
     const std::uint64_t once = 1;
     std::ignore = ::write(changed_.get(), &once, sizeof(once));
   }
@@ -289,14 +287,14 @@ class receiver : public actors::part_receiver {
   const part_stream_secret secret_;
   const std::shared_ptr<const tls_context> context_;
   const std::filesystem::path checkpoints_;
-  const std::optional<collectives::port_range> ports_;
+  const std::optional<port_range> ports_;
   /// Ready when there is something new for the watcher.
   const unique_fd changed_;
   std::stop_source stop_;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   /// By the address of this host to which they are bound.
-  mutable std::map<std::string, collectives::tcp::listener> listeners_;
+  std::map<std::string, collectives::tcp::listener> listeners_;
   std::vector<std::unique_ptr<part_session>> returned_;
   std::shared_ptr<const serialization::checkpoint> lent_;
 
@@ -314,9 +312,8 @@ class receiver : public actors::part_receiver {
 
 } // namespace
 
-expected<std::unique_ptr<actors::part_receiver>> open_part_receiver(part_stream_secret secret,
-                                                                    std::filesystem::path checkpoints,
-                                                                    std::optional<collectives::port_range> ports) {
+expected<std::unique_ptr<actors::part_receiver>>
+open_part_receiver(part_stream_secret secret, std::filesystem::path checkpoints, std::optional<port_range> ports) {
   TROUPE_TRY(auto context, secret.make_context());
   auto changed = unique_fd{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
   if (!changed)

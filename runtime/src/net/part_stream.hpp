@@ -4,7 +4,7 @@
 #include "worker/snapshot_writer.hpp"
 
 #include <troupe/actors/trainer.hpp>
-#include <troupe/collectives/tcp_communicator.hpp>
+#include <troupe/port_range.hpp>
 #include <troupe/runtime/keys.hpp>
 #include <troupe/tracked_state.hpp>
 
@@ -46,7 +46,7 @@ struct part_stream_secret {
 /// Sends workers the one checkpoint that it lends. Listens at the addresses by which hosts are reached whose way here
 /// is asked for, at ports of the range, if there is one.
 [[nodiscard]] expected<std::unique_ptr<actors::part_receiver>>
-open_part_receiver(part_stream_secret secret, std::filesystem::path checkpoints, std::optional<collectives::port_range> ports);
+open_part_receiver(part_stream_secret secret, std::filesystem::path checkpoints, std::optional<port_range> ports);
 
 /// A worker's end. Used from one thread at a time. Reconnects after a connection was lost or closed.
 class part_stream : public std::enable_shared_from_this<part_stream> {

@@ -3,6 +3,7 @@
 #include <troupe/checkpoint_sync.hpp>
 #include <troupe/error.hpp>
 #include <troupe/load_options.hpp>
+#include <troupe/port_range.hpp>
 #include <troupe/resources.hpp>
 #include <troupe/serialization/checkpoint/retention.hpp>
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -201,6 +203,9 @@ struct cluster_config {
   /// The network between the hosts is private, or a tunnel: saves the time that encrypting gradients takes, and lets
   /// NCCL, which sends clear text, carry them. Workers authenticate each other in any case.
   bool trusted_network = false;
+  /// Everything that listens during a run takes its port from these, on every host: a firewall needs to open no more.
+  /// Two for each worker of a host, and one more on the driver's. None: the system chooses.
+  std::optional<port_range> ports;
   /// Deadline for connecting to a node.
   std::chrono::milliseconds connect_timeout{3'000};
 };

@@ -92,6 +92,9 @@ expected<void> validate(const trainer_config& config) {
   if (!config.options.is_object())
     return fail(errc::invalid_argument,
                 fmt::format("options must be a JSON object, not {}", config.options.type_name()));
+  if (config.cluster.ports)
+    if (auto valid = validate_ports(*config.cluster.ports); !valid)
+      return fail(valid.error().code, fmt::format("cluster.ports: {}", valid.error().message));
   for (const auto& node : config.cluster.nodes) {
     TROUPE_TRY(auto where, parse_endpoint(node));
     if (where.port == 0)

@@ -2,7 +2,7 @@
 
 #include <troupe/collectives/unique_fd.hpp>
 #include <troupe/error.hpp>
-#include <troupe/collectives/tcp_communicator.hpp>
+#include <troupe/port_range.hpp>
 
 #include <cstdint>
 #include <optional>

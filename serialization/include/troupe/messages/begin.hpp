@@ -4,9 +4,11 @@
 #include <troupe/inspect.hpp>
 #include <troupe/load_options.hpp>
 #include <troupe/messages/regroup.hpp>
+#include <troupe/port_range.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,13 +57,15 @@ struct run_settings {
   std::uint64_t answer_timeout_ms = 0;
   /// What workers send each other over TCP is encrypted.
   bool encrypt_data_plane = true;
+  /// Where workers listen for each other; none: the system chooses.
+  std::optional<port_range> ports;
 
   bool operator==(const run_settings&) const = default;
 };
 
 TROUPE_INSPECT(run_settings, function, name, directory, seed, shards, configuration, options, steps, fast_reduction,
                keep_ledger, check_every_step, verify_determinism, collective_timeout_ms, driver_ends_waits,
-               answer_timeout_ms, encrypt_data_plane)
+               answer_timeout_ms, encrypt_data_plane, ports)
 
 /// What this start of the run continues.
 struct resume_settings {

@@ -104,6 +104,7 @@ void describe(CLI::App& app, options& o) {
       ->capture_default_str();
   run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: which worker computed which shards");
   troupe::apps::add_check_every_step(*run, t.run.check_every_step);
+  troupe::apps::add_debug_rank(*run, t.run.debug_rank);
   troupe::apps::add_verify_determinism(*run, t.run.verify_determinism);
   run->add_flag("--allow-mixed-hosts", t.run.allow_mixed_hosts, "Allow hosts with different kinds of processors");
 

@@ -127,6 +127,11 @@ void add_check_every_step(CLI::App& app, bool& check) {
   app.add_flag("--check-every-step", check, "Check in every step that its body does not write state too early");
 }
 
+void add_debug_rank(CLI::App& app, std::optional<std::uint32_t>& rank) {
+  app.add_option("--debug-rank", rank,
+                 "The worker with this rank waits for a debugger before it joins, and prints how to attach one");
+}
+
 void add_verify_determinism(CLI::App& app, std::uint64_t& every) {
   app.add_flag(
       "--verify-determinism{10}", every,

@@ -490,7 +490,7 @@ TEST_CASE_FIXTURE(host, "the driver hears of a worker that is stopped, and decid
   REQUIRE(start({0, 1}));
   REQUIRE(join(1, secret) == errc::none);
   processes->show({1}, 'T');
-  const auto silent = std::vector<silent_worker>{{{1}, "its process is stopped (SIGSTOP, or a debugger)"}};
+  const auto silent = std::vector<silent_worker>{{{1}, "its process is stopped (SIGSTOP)"}};
   CHECK(heard->beats.wait_until_any([&](const node_beat& x) { return x.silent == silent; }));
   CHECK(processes->killed_one.all().empty());
   // It goes on.

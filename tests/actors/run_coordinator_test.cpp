@@ -106,9 +106,9 @@ run_coordinator training(std::uint32_t workers) {
 }
 
 /// One that survives failures, in training.
-run_coordinator survivor(std::uint32_t workers, std::uint32_t per_node = 2) {
+run_coordinator survivor(std::uint32_t workers, std::uint32_t per_node = 2, const failure_config& failure = {}) {
   auto settings = settings_for(workers, per_node);
-  settings.failure = {};
+  settings.failure = failure;
   auto result = run_coordinator{settings};
   join_all(result, workers);
   for (std::uint32_t i = 0; i < workers; ++i)
@@ -511,7 +511,7 @@ TEST_CASE("a silent worker is killed if others have the state, and its end is th
 
 TEST_CASE("silent workers that alone have the state are waited for, and go on") {
   auto run = survivor(2);
-  const auto both = std::map<worker_id, std::string>{{{0}, "it is stopped"}, {{1}, "it is stopped"}};
+  const auto both = std::vector<silent_worker>{{{0}, "it is stopped"}, {{1}, "it is stopped"}};
   const auto actions = run.on_workers_silent(0, both, start + 1s);
   REQUIRE(kinds(actions) == list{"hold", "hold"});
   CHECK(actions[0].why.find("300 s (failure.unreachable_after)") != std::string::npos);
@@ -531,6 +531,29 @@ TEST_CASE("silent workers are killed in the end, and the run restarts") {
   CHECK(kinds(run.on_workers_silent(0, {{{0}, "it is stopped"}}, start + 1s)) == list{"hold"});
   CHECK(kinds(run.on_tick(start + 302s)) == list{"fence"});
   CHECK(kinds(run.on_ended(ended(0, "killed"))) == list{"restart"});
+}
+
+TEST_CASE("a worker that a debugger holds is waited for, although others have the state") {
+  auto run = survivor(4);
+  const auto held = std::vector<silent_worker>{{{3}, "its process is held by a debugger", silence_kind::debugged}};
+  const auto actions = run.on_workers_silent(1, held, start + 1s);
+  REQUIRE(kinds(actions) == list{"hold"});
+  CHECK(actions[0].why.find("(failure.debugger)") != std::string::npos);
+  // Longer than a frozen one that alone has the state.
+  CHECK(run.on_workers_silent(1, held, start + 1000s).empty());
+  CHECK(run.on_tick(start + 1000s).empty());
+  CHECK(kinds(run.on_workers_silent(1, {}, start + 1001s)) == list{"warn"});
+  CHECK_FALSE(run.awaits_answers());
+  CHECK(run.failures().empty());
+  // The debugger lets it go, and it does not run.
+  CHECK(kinds(run.on_workers_silent(1, held, start + 1002s)) == list{"hold"});
+  CHECK(kinds(run.on_workers_silent(1, {{{3}, "it is stopped"}}, start + 1010s)) == list{"fence"});
+}
+
+TEST_CASE("a worker that a debugger holds is replaced where the configuration says so") {
+  auto run = survivor(4, 2, {.debugger = debugger_mode::replace});
+  const auto held = std::vector<silent_worker>{{{3}, "its process is held by a debugger", silence_kind::debugged}};
+  CHECK(kinds(run.on_workers_silent(1, held, start + 1s)) == list{"fence"});
 }
 
 TEST_CASE("nobody waits for silent workers of a run that has not begun, or that ends") {

@@ -10,8 +10,8 @@
 #include <unistd.h>
 #include <vector>
 
-/// A training program that misbehaves on rank 1 in step 3. With "heal" in front it does so in the first generation
-/// only, and the run is expected to survive.
+/// A training program that misbehaves on rank 1, or the only one in the driver's process, in step 3. With "heal" in
+/// front it does so in the first generation only, and the run is expected to survive.
 namespace {
 
 [[noreturn]] void stand_still() {
@@ -112,7 +112,8 @@ void train(troupe::train_context& ctx) {
   plan.batch_samples = 16;
   plan.gradient_elements = weights.size();
   ctx.for_each_step(plan, [&](troupe::step& step) {
-    if (step.number() == 3 && ctx.rank() == 1 && (!heals || ctx.generation() == 1 || how == "throw always"))
+    if (step.number() == 3 && ctx.rank() == ctx.config().at("culprit").get<unsigned>() &&
+        (!heals || ctx.generation() == 1 || how == "throw always"))
       misbehave(ctx, how);
     if (how == "write early")
       weights[0] += 1;
@@ -152,8 +153,9 @@ int main(int argc, char** argv) {
     how = "epochs";
     config.failure.background_transfer_above_bytes = 0;
   }
-  config.config = {{"how", how}, {"heal", heals}};
-  config.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
+  const auto workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
+  config.config = {{"how", how}, {"heal", heals}, {"culprit", workers == 0 ? 0 : 1}};
+  config.scaling.num_workers = workers;
   config.scaling.placement = troupe::placement_strategy::spread;
   config.run.storage_path = argv[3];
   config.run.name = argv[4];

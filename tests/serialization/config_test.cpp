@@ -23,7 +23,14 @@ struct mistake {
 const std::vector<mistake>& mistakes() {
   using namespace std::chrono_literals;
   static const auto all = std::vector<mistake>{
-      {"no workers", [](auto& x) { x.scaling.num_workers = 0; }, "scaling.num_workers", "at least one"},
+      {"nodes for a run in the driver's process",
+       [](auto& x) {
+         x.scaling.num_workers = 0;
+         x.cluster.nodes = {"127.0.0.1:4000"};
+       },
+       "scaling.num_workers is 0", "takes no cluster.nodes"},
+      {"a rank to debug that no worker has", [](auto& x) { x.run.debug_rank = 1; }, "run.debug_rank is 1",
+       "scaling.num_workers"},
       {"a range from more to fewer",
        [](auto& x) {
          x.scaling.num_workers = {4, 2};
@@ -200,7 +207,8 @@ TEST_CASE("a number of workers is one number or a range, and is written as it is
     worker_range value;
     std::string written;
   };
-  for (const auto& [text, value, written] : std::vector<row>{{"1", {1, 1}, "1"},
+  for (const auto& [text, value, written] : std::vector<row>{{"0", {0, 0}, "0"},
+                                                             {"1", {1, 1}, "1"},
                                                              {"4", {4, 4}, "4"},
                                                              {"2-8", {2, 8}, "2-8"},
                                                              {"2:8", {2, 8}, "2-8"},
@@ -217,7 +225,7 @@ TEST_CASE("a number of workers is one number or a range, and is written as it is
 
 TEST_CASE("an invalid number of workers is refused with its text and an example") {
   for (const std::string text :
-       {"",   "0",  "0-4", "4-2",  "-",  "-4",  "4-",  ":4",   "4:",         "2-4-8",       "2:4:8",
+       {"",   "-0", "0-4", "4-2",  "-",  "-4",  "4-",  ":4",   "4:",         "2-4-8",       "2:4:8",
         " 4", "4 ", "+4",  "four", "4x", "0x4", "4.0", "2..8", "4294967296", "2-4294967296"}) {
     CAPTURE(text);
     auto parsed = parse_worker_range(text);

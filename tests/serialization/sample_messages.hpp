@@ -268,7 +268,7 @@ void for_each_message(Visitor visit) {
   visit("checkpoint_request", checkpoint_request{});
   visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped", {6, "beef"}});
   visit("worker_beat", sample_beat());
-  visit("node_beat", node_beat{sample_run, {sample_beat()}, {{{5}, "its process is stopped"}}});
+  visit("node_beat", node_beat{sample_run, {sample_beat()}, {{{5}, "its process is held by a debugger", silence_kind::debugged}}});
   visit("node_leaving", node_leaving{sample_run, 30'000});
   visit("generation_record", sample_generation());
   visit("resize_request", resize_request{3});

@@ -547,13 +547,16 @@ void driver_model::node_is_silent(std::uint32_t node) {
   lose_node(node, why);
 }
 
-void driver_model::workers_are_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers) {
-  for (const auto& [worker, why] : workers)
+void driver_model::workers_are_silent(std::uint32_t node, const std::vector<silent_worker>& workers) {
+  std::set<worker_id> ids;
+  for (const auto& each : workers)
+    ids.insert(each.worker);
+  for (const auto& [worker, why, kind] : workers)
     if (!is_given_up(worker) && silent_workers_.emplace(worker, world_.clock()).second &&
         world_.defect() == mutation::kills_silent_workers)
       act({{fence_worker{worker, why}, why}});
   std::erase_if(silent_workers_, [&](const auto& x) {
-    const auto answers = where_[x.first] == node && !workers.contains(x.first);
+    const auto answers = where_[x.first] == node && !ids.contains(x.first);
     if (answers && !is_given_up(x.first))
       world_.count(branch::silent_worker_answered);
     return answers;

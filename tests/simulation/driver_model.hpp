@@ -42,7 +42,7 @@ class stage {
   /// What a worker's last beat has told, if it still sends any.
   virtual std::optional<worker_beat> beat_of(worker_id worker) = 0;
   /// The workers of a node that it finds silent, and why; nothing if it does not reach the driver.
-  virtual std::optional<std::map<worker_id, std::string>> silent_workers_of(std::uint32_t node) = 0;
+  virtual std::optional<std::vector<silent_worker>> silent_workers_of(std::uint32_t node) = 0;
 
   // For the checker.
   virtual void count(branch what) = 0;
@@ -153,7 +153,7 @@ class driver_model {
   void connection_lost(std::uint32_t node);
   /// It has said nothing for too long.
   void node_is_silent(std::uint32_t node);
-  void workers_are_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers);
+  void workers_are_silent(std::uint32_t node, const std::vector<silent_worker>& workers);
 
   // -- from users, and the clock --------------------------------------------------------------------------------------
   void ask(actors::run_actions (actors::run_coordinator::*what)());

@@ -1268,16 +1268,16 @@ void simulation::check_given_up(const std::function<bool(const worker_model&)>& 
     counts_.count(branch::silent_for_too_long);
 }
 
-std::optional<std::map<worker_id, std::string>> simulation::silent_workers_of(std::uint32_t node) {
+std::optional<std::vector<silent_worker>> simulation::silent_workers_of(std::uint32_t node) {
   const auto& self = nodes_[node];
   if (!self.lives || self.frozen || self.cut || driver_->is_silent(node) || driver_->is_fenced(node) ||
       driver_->is_away(node))
     return std::nullopt;
-  std::map<worker_id, std::string> result;
+  std::vector<silent_worker> result;
   for (auto id : living_)
     if (const auto& each = *processes_[id]; each.model.node() == node && each.model.is_frozen() &&
                                             each.model.stands() != standing::starting && each.silent_from <= clock())
-      result.emplace(worker_id{id}, "its process is stopped");
+      result.push_back({worker_id{id}, "its process is stopped"});
   return result;
 }
 

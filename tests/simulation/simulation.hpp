@@ -117,7 +117,7 @@ class simulation final : public surroundings, public stage {
   void restarts() override;
   void gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
   void gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
-  std::optional<std::map<worker_id, std::string>> silent_workers_of(std::uint32_t node) override;
+  std::optional<std::vector<silent_worker>> silent_workers_of(std::uint32_t node) override;
   void concludes(const actors::conclude& end, const std::string& why) override;
   std::optional<regroup_report> guess_report_of(worker_id worker) override;
 

@@ -18,7 +18,7 @@ run_coordinator::run_coordinator(const settings& config)
       hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
       budget_(config.failure.max_failures),
       repeated_(config.first_step),
-      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after}),
+      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, config.places.size()}, config.first_step) {
   on_started(config.places);
@@ -30,7 +30,7 @@ run_coordinator::run_coordinator(const settings& config, const control_state& fr
       hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
       budget_(config.failure.max_failures, from.failures),
       repeated_(from.began_at),
-      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after}),
+      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, from.members.size()}, from, now) {}
 
@@ -221,7 +221,7 @@ run_actions run_coordinator::on_node_answers(std::uint32_t node, time now) {
                                std::chrono::duration<double>(now - *since).count())}};
 }
 
-run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers,
+run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::vector<silent_worker>& workers,
                                                time now) {
   const auto change = silent_.set_workers(node, workers, attempt_.workers(), now);
   run_actions actions;
@@ -232,7 +232,7 @@ run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::ma
   append(actions, give_up_silent(now));
   for (auto worker : change.silent)
     if (silent_.contains(worker))
-      actions.push_back({hold{hold::cause::unreachable}, silent_.describe_wait(silent_.reason_of(worker))});
+      actions.push_back({hold{hold::cause::unreachable}, silent_.describe_wait(worker)});
   return actions;
 }
 

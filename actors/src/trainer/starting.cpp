@@ -101,7 +101,14 @@ void trainer_state::start(const std::vector<worker_place>& places) {
     record_.on_started(place, nodes_->roster()[place.node].offer.host, nodes_->name_of(place.node));
     workers_.on_started(place.worker, place.node);
   }
+  const auto is_debugged = [this, &places](worker_id worker) {
+    const auto place = std::ranges::find(places, worker, &worker_place::worker);
+    return coordinator_->starting() && place->rank.value == config_.run.debug_rank;
+  };
   for (auto& [node, message] : layout_.start_messages(record_.run(), config_.arguments, places)) {
+    for (auto& each : message.workers)
+      if (is_debugged(each.worker))
+        each.environment.emplace(debugger_variable, "1");
     auto launched = message.workers;
     nodes_->start(node, std::move(message), [this, node = node, launched = std::move(launched)](const error& reason) {
       not_started(node, launched, reason);

@@ -134,10 +134,7 @@ void trainer_state::take_beat(const node_beat& beat) {
   }
   if (beat.silent.empty() && !coordinator_->awaits_answers())
     return;
-  std::map<worker_id, std::string> silent;
-  for (const auto& each : beat.silent)
-    silent.emplace(each.worker, each.why);
-  act(coordinator_->on_workers_silent(*node, silent, now));
+  act(coordinator_->on_workers_silent(*node, beat.silent, now));
 }
 
 void trainer_state::tick() {

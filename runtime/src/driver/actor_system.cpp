@@ -2,6 +2,7 @@
 
 #include "net/connection.hpp"
 #include "net/part_stream.hpp"
+#include "node/in_process_launcher.hpp"
 #include "node/local_launcher.hpp"
 #include "node/visible_gpus.hpp"
 
@@ -41,15 +42,19 @@ class remote_node : public actors::connected_node {
 /// A node inside the driver, with a port of its own: the same code path as any other node.
 class embedded_node : public actors::connected_node {
  public:
-  static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system) {
+  /// With `in_process`, it runs that function on threads of this process instead of starting processes.
+  static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system,
+                                                                 const std::optional<function>& in_process) {
     auto entry = std::make_shared<runtime::worker_entry>(runtime::keys_of(system));
+    auto launcher = in_process ? runtime::make_in_process_launcher(*in_process, entry)
+                               : runtime::make_local_launcher({{}, true}, entry);
     auto node = actors::spawn_node(system,
                                    {runtime::local_host_name(),
                                     "127.0.0.1",
                                     runtime::local_resources(),
                                     {},
                                     value_or_throw(runtime::gpus_to_offer({}))},
-                                   runtime::make_local_launcher({{}, true}, entry));
+                                   launcher);
     auto port = runtime::publish(node, {"127.0.0.1", 0});
     if (!port) {
       caf::anon_send_exit(node, caf::exit_reason::user_shutdown);
@@ -75,7 +80,8 @@ class embedded_node : public actors::connected_node {
 };
 
 expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system& system, const cluster_config& cluster,
-                                                               const std::string& address) {
+                                                               const std::string& address,
+                                                               const std::optional<function>& in_process) {
   if (!system.has_middleman())
     return fail(errc::invalid_argument, "this actor system was not prepared for Troupe: call troupe::prepare on its "
                                         "configuration before it is made");
@@ -84,7 +90,10 @@ expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system
                 "this actor system has no keys: call troupe::prepare on its configuration before "
                 "it is made, or set cluster.insecure");
   if (address.empty())
-    return embedded_node::start(system);
+    return embedded_node::start(system, in_process);
+  if (in_process)
+    return fail(errc::invalid_argument, "scaling.num_workers is 0: a run that trains in the driver's process takes no "
+                                        "cluster.nodes");
   TROUPE_TRY(auto where, parse_endpoint(address));
   TROUPE_TRY(auto node, runtime::connect(system, where, cluster.connect_timeout));
   return std::make_unique<remote_node>(std::move(node), where);
@@ -142,8 +151,20 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
                                     std::function<void(rank_id, const std::string&)> show_output,
                                     const std::filesystem::path& worker_path) {
   actors::trainer_services services;
-  services.connect_node = [&system](const cluster_config& cluster, const std::string& address) {
-    return connect_node(system, cluster, address);
+  std::optional<function> in_process;
+  if (config.scaling.num_workers == worker_range{0}) {
+    if (!worker_path.empty())
+      throw exception{errc::invalid_argument, "scaling.num_workers is 0, which trains in the driver's process, but "
+                                              "the training function is in " +
+                                                  worker_path.string()};
+    in_process = train;
+    config.scaling.num_workers = 1;
+  }
+  // A person takes longer to attach a debugger.
+  if (config.run.debug_rank)
+    config.run.start_timeout = std::chrono::days{1};
+  services.connect_node = [&system, in_process](const cluster_config& cluster, const std::string& address) {
+    return connect_node(system, cluster, address, in_process);
   };
   auto is_near = [](const std::string& text) {
     auto where = parse_endpoint(text);

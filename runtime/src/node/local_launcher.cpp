@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <map>
 #include <memory>
@@ -23,9 +22,6 @@ extern char** environ;
 namespace troupe::runtime {
 
 namespace {
-
-/// Libraries choose their number of threads by the machine, and their results depend on it. These variables fix it.
-constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
 
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& additions,
                                           const std::vector<std::string>& devices) {

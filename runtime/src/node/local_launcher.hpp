@@ -6,6 +6,7 @@
 #include <troupe/runtime/process.hpp>
 #include <troupe/runtime/program.hpp>
 
+#include <array>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -46,6 +47,10 @@ struct program_source {
 
 /// The environment variable that marks a process as a worker.
 inline constexpr const char* worker_variable = "TROUPE_WORKER";
+
+/// Libraries choose their number of threads by the machine, and their results depend on it. These variables fix it.
+inline constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+                                                             "MKL_NUM_THREADS"};
 
 /// What a worker process reads from its bootstrap.
 struct worker_bootstrap {

@@ -92,6 +92,11 @@ std::string train_context::impl::describe() {
   return fmt::format("step {}, {}", step, members_.group().describe());
 }
 
+std::string train_context::impl::title() {
+  const auto protocol = members_.locked();
+  return fmt::format("r{} s{} {}", protocol->rank(), protocol->committed(), begin_.settings.name);
+}
+
 void train_context::impl::heartbeat() noexcept {
   if (activity_.kind() == activity_kind::user_code)
     activity_.touch();

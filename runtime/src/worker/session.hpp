@@ -54,6 +54,8 @@ class train_context::impl {
   void abort(const abort_training& message) { members_.abort(message); }
   /// What this worker does and which ranks it waits for, for people.
   [[nodiscard]] std::string describe();
+  /// Rank, last committed step and run, in few letters: "r1 s120 digits".
+  [[nodiscard]] std::string title();
   /// Fills in generation, step and activity of the training thread.
   void beat(worker_beat& into) noexcept { members_.beat(into); }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ enum class placement_strategy : std::uint8_t {
 
 /// How many workers a run has. A single number: the run starts with that many; lost workers are replaced while the
 /// others continue, down to one. A range: the run starts once there is capacity for `min`, accepts joiners up to `max`,
-/// and waits while it has fewer than `min`.
+/// and waits while it has fewer than `min`. 0: the training function runs in the driver's process, as one worker with the
+/// same interface and the same bits, for debuggers, profilers and sanitizers.
 struct worker_range {
   std::uint32_t min = 1;
   std::uint32_t max = 1;
@@ -44,7 +46,7 @@ struct worker_range {
   bool operator==(const worker_range&) const = default;
 };
 
-/// Reads "4", or "2-8" or "2:8" for a range.
+/// Reads "4", "2-8" or "2:8" for a range, or "0".
 [[nodiscard]] expected<worker_range> parse_worker_range(const std::string& text);
 [[nodiscard]] std::string to_string(worker_range range);
 
@@ -127,6 +129,9 @@ struct run_config {
   /// Results do not change. Such a step costs the time of one more shard, the overlap of reduction and backward, and
   /// memory for at most two gradients. A single worker computes the shard twice itself.
   std::uint64_t verify_determinism = 0;
+  /// The worker that starts with this rank waits for a debugger before it joins, and prints how to attach one.
+  /// `start_timeout` does not count then.
+  std::optional<std::uint32_t> debug_rank = {};
   /// Deadline for all worker processes to start and join.
   std::chrono::milliseconds start_timeout{30'000};
   /// Deadline of one collective operation. If `failure.hang` is `replace`, ranks wait for a slow rank until it is
@@ -165,6 +170,14 @@ enum class hang_mode : std::uint8_t {
   replace = 2,
 };
 
+/// What to do about a worker that a debugger holds at a breakpoint.
+enum class debugger_mode : std::uint8_t {
+  /// The others wait for it, however long it takes.
+  wait = 1,
+  /// It is treated as a frozen one: it is killed and replaced as soon as others have the run's state.
+  replace = 2,
+};
+
 /// How failures are detected, and how many a run tolerates.
 struct failure_config {
   /// More failures in a row than this, with no new step between them, end the run; 0 ends it at the first. What breaks
@@ -180,6 +193,7 @@ struct failure_config {
   std::chrono::milliseconds unreachable_after{300'000};
   /// How long workers live on when their node has lost its connection to the driver. 0: they end at once.
   std::chrono::milliseconds driver_grace{60'000};
+  debugger_mode debugger = debugger_mode::wait;
   hang_mode hang = hang_mode::replace;
   /// A rank whose training thread makes no progress for this long is reported. `train_context::heartbeat` counts as
   /// progress, also before the first loop.

@@ -19,6 +19,11 @@ bool is_file_name(const std::string& name) {
 /// A hundred workers on one GPU are more than any use needs.
 constexpr double least_gpu_share = 0.01;
 
+/// 0 alone stands for the driver's process.
+bool is_number_of_workers(worker_range x) {
+  return x.min <= x.max && (x.min > 0 || x.max == 0);
+}
+
 bool is_gpu_number(double gpus) {
   return gpus == 0 || (gpus >= least_gpu_share && gpus < 1) || (gpus >= 1 && gpus <= 1024 && gpus == std::floor(gpus));
 }
@@ -34,10 +39,13 @@ resources resources_of_worker(const scaling_config& scaling) {
 
 expected<void> validate(const trainer_config& config) {
   const auto& scaling = config.scaling;
-  if (scaling.num_workers.min == 0 || scaling.num_workers.max < scaling.num_workers.min)
+  if (!is_number_of_workers(scaling.num_workers))
     return fail(errc::invalid_argument, fmt::format("scaling.num_workers is {}: give at least one worker, and in a "
                                                     "range the smaller number first",
                                                     to_string(scaling.num_workers)));
+  if (scaling.num_workers.max == 0 && !config.cluster.nodes.empty())
+    return fail(errc::invalid_argument, "scaling.num_workers is 0: a run that trains in the driver's process takes no "
+                                        "cluster.nodes");
   if (scaling.shards == 0)
     return fail(errc::invalid_argument, "scaling.shards is 0: a batch needs at least one shard (the default is 8)");
   if (scaling.shards > 65536)
@@ -82,6 +90,13 @@ expected<void> validate(const trainer_config& config) {
     return fail(errc::invalid_argument,
                 "failure.heartbeat_timeout must be at least 500 ms, and failure.report_after, failure.replace_after "
                 "and failure.unreachable_after must be positive");
+  if (config.run.debug_rank && *config.run.debug_rank >= scaling.num_workers.max)
+    return fail(errc::invalid_argument,
+                fmt::format("run.debug_rank is {}, but ranks are below scaling.num_workers, which is {}{}",
+                            *config.run.debug_rank, to_string(scaling.num_workers),
+                            scaling.num_workers.max == 0 ? ": start the driver in the debugger" : ""));
+  if (config.failure.debugger != debugger_mode::wait && config.failure.debugger != debugger_mode::replace)
+    return fail(errc::invalid_argument, "failure.debugger is neither debugger_mode::wait nor debugger_mode::replace");
   if (config.failure.driver_grace.count() < 0)
     return fail(errc::invalid_argument, "failure.driver_grace must not be negative");
   if (scaling.scale_up_wait.count() < 0 || scaling.wait_for_workers.count() <= 0)
@@ -117,9 +132,12 @@ expected<worker_range> parse_worker_range(const std::string& text) {
   auto mark = all.find_first_of("-:");
   auto least = number(all.substr(0, mark));
   auto most = mark == std::string_view::npos ? least : number(all.substr(mark + 1));
-  if (!least || !most || *least == 0 || *most < *least)
-    return fail(errc::invalid_argument,
-                fmt::format("'{}' is not a number of workers: give a number, as in 4, or a range, as in 2-8", text));
+  if (!least || !most || !is_number_of_workers({*least, *most}))
+    return fail(
+        errc::invalid_argument,
+        fmt::format("'{}' is not a number of workers: give a number, as in 4, a range, as in 2-8, or 0 to train in the "
+                    "driver's process",
+                    text));
   return worker_range{*least, *most};
 }
 

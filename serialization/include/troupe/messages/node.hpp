@@ -119,6 +119,9 @@ struct run_opened {
 
 TROUPE_INSPECT(run_opened, run, program_path)
 
+/// A variable of `worker_launch::environment`: the process waits for a debugger before it joins.
+inline constexpr const char* debugger_variable = "TROUPE_WAIT_FOR_DEBUGGER";
+
 /// One worker process to start.
 struct worker_launch {
   worker_id worker;
@@ -244,16 +247,27 @@ struct worker_beat {
 
 TROUPE_INSPECT(worker_beat, run, worker, generation, committed, progress, activity)
 
+/// Why a process that lives does not run.
+enum class silence_kind : std::uint8_t {
+  /// It is stopped, or hangs.
+  frozen = 1,
+  /// A debugger holds it.
+  debugged = 2,
+};
+
+TROUPE_INSPECT_ENUM(silence_kind, frozen, debugged)
+
 /// A worker whose process lives and does not run.
 struct silent_worker {
   worker_id worker;
   /// For people: "its process is stopped".
   std::string why;
+  silence_kind kind = silence_kind::frozen;
 
   bool operator==(const silent_worker&) const = default;
 };
 
-TROUPE_INSPECT(silent_worker, worker, why)
+TROUPE_INSPECT(silent_worker, worker, why, kind)
 
 /// A node's heartbeat, with the last heartbeats of its workers of a run. Sent several times a second, never answered.
 struct node_beat {

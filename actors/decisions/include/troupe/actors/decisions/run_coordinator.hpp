@@ -107,7 +107,7 @@ class run_coordinator {
   [[nodiscard]] run_actions on_node_answers(std::uint32_t node, time now);
   /// Of this node's workers these are silent, for these reasons, and may live; no others. They are waited for like
   /// silent nodes.
-  [[nodiscard]] run_actions on_workers_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers,
+  [[nodiscard]] run_actions on_workers_silent(std::uint32_t node, const std::vector<silent_worker>& workers,
                                               time now);
   /// A node's workers have ended.
   [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& why);

@@ -101,7 +101,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     auto code = std::error_code{};
     for (auto entries = std::filesystem::directory_iterator{config_.directory, code};
          !code && entries != std::filesystem::directory_iterator{}; entries.increment(code))
-      if (may_be_in_use(entries->path().filename().string(), generation_, last_complete_step_))
+      if (may_be_in_use(entries->path().filename().string(), config_.run, generation_, last_complete_step_))
         in_use.push_back(entries->path());
     if (!code)
       std::ignore = serialization::remove_abandoned(config_.directory, in_use);
@@ -142,7 +142,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
       auto ignored = std::error_code{};
       const auto path = config_.directory / serialization::checkpoint_name(part.step);
       if (std::filesystem::exists(path, ignored))
-        return checkpoint_outcome{part.step, path.string(), {}};
+        return checkpoint_outcome{part.step, path.string(), {}, 0, 0};
       return stale();
     }
     waiting_[key].push_back(make_response_promise<checkpoint_outcome>());
@@ -152,6 +152,9 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (!whole)
       return answer;
     auto outcome = commit(part.step, std::move(*whole));
+    // A valid checkpoint of this step is as good as the copy.
+    if (is_last_copy && outcome.reason.code == errc::already_exists)
+      outcome = {part.step, (config_.directory / serialization::checkpoint_name(part.step)).string(), {}};
     // Each rank writes one part after the other: none of them is behind this step.
     if (!is_last_copy) {
       generation_ = std::max(generation_, part.generation);
@@ -171,7 +174,12 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
   }
 
   checkpoint_outcome commit(step_id step, expected<complete_checkpoint> whole) {
-    auto give_up = [&](error reason) { return checkpoint_outcome{step, {}, std::move(reason)}; };
+    auto give_up = [&](error reason) {
+      checkpoint_outcome outcome;
+      outcome.step = step;
+      outcome.reason = std::move(reason);
+      return outcome;
+    };
     if (!whole)
       return give_up(std::move(whole.error()));
     auto path = serialization::commit_checkpoint(config_.directory, config_.directory / whole->temporary_directory,
@@ -179,9 +187,12 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (!path)
       return give_up(std::move(path.error()));
     // What cannot be removed costs space; it is tried again after the next checkpoint.
-    std::ignore = serialization::apply_retention(config_.directory,
-                                                 {config_.num_to_keep, config_.score_attribute, config_.score_order});
-    return {step, path->string(), {}};
+    std::ignore = serialization::apply_retention(config_.directory, config_.keep);
+    const auto took = std::chrono::system_clock::now() - whole->began;
+    std::uint64_t size_bytes = 0;
+    for (const auto& tensor : whole->content.tensors)
+      size_bytes += tensor.spec.size_bytes();
+    return {step, path->string(), {}, size_bytes, std::max(0.0, std::chrono::duration<double>(took).count())};
   }
 
   using attempt_key = std::tuple<generation_id, step_id, std::uint32_t>;

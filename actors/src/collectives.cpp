@@ -41,8 +41,6 @@ class collectives_state : public collectives_actor::base {
   const char* name() const override { return "troupe.collectives"; }
 
  private:
-  using promise = caf::typed_response_promise<exchange_result>;
-
   void begin(const generation_started& message) {
     if (leaves_.begin(message))
       for (auto& [worker, waiting] : std::exchange(asking_, {}))
@@ -99,20 +97,23 @@ class collectives_state : public collectives_actor::base {
     auto outcome = table_.add(message);
     if (!outcome)
       return to_caf(outcome.error());
-    if (!*outcome) {
-      waiting_[message.sequence].push_back(make_response_promise<exchange_result>());
-      return waiting_[message.sequence].back();
+    auto& waiting = waiting_[message.sequence];
+    waiting.push_back(make_response_promise());
+    if (*outcome) {
+      // One message for all: it is as long as there are ranks, and stays in memory until it is on its way to the last.
+      const auto answer = caf::make_message(std::move(**outcome));
+      for (auto& each : waiting)
+        each.deliver(answer);
+      waiting_.erase(message.sequence);
     }
-    if (auto waiting = waiting_.extract(message.sequence); !waiting.empty())
-      for (auto& each : waiting.mapped())
-        each.deliver(**outcome);
-    return std::move(**outcome);
+    return caf::delegated<exchange_result>{};
   }
 
   exchange_table table_;
   exit_permits leaves_;
   std::map<worker_id, caf::typed_response_promise<exit_granted>> asking_;
-  std::map<std::uint64_t, std::vector<promise>> waiting_;
+  /// By sequence number. Promises without a type, which deliver a message that is already made.
+  std::map<std::uint64_t, std::vector<caf::response_promise>> waiting_;
 };
 
 } // namespace

@@ -13,8 +13,10 @@
 
 #include <caf/allowed_unsafe_message_type.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -28,6 +30,12 @@ struct driver_down {
   /// Which of the connections to it: there may be another by now.
   std::uint64_t connection = 0;
   down_cause why = down_cause::ended;
+};
+
+/// A worker process has ended. From a thread of the launcher's to its node, which tells the driver: what comes over the
+/// network is no such event.
+struct process_ended {
+  worker_ended what;
 };
 
 /// There are lines of a run's workers. From a thread of the launcher's to its node.
@@ -106,6 +114,12 @@ struct append_metrics {
   std::uint32_t pid = 0;
 };
 
+/// Appends to events.jsonl. What comes before the directory is claimed waits for it. Not answered.
+struct append_event {
+  std::chrono::system_clock::time_point when;
+  nlohmann::ordered_json what;
+};
+
 /// Writes a worker's lines to its log, and shows them. Answered when they are in the log.
 struct append_output {
   worker_output output;
@@ -155,6 +169,8 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::take_over_directory))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::directory_taken_over))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::release_directory))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::write_journal))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::process_ended))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::append_event))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -177,3 +193,5 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::take_over_directory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::directory_taken_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::release_directory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::write_journal)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::process_ended)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::append_event)

@@ -1,8 +1,11 @@
 #include <troupe/actors/run_directory.hpp>
 
+#include <troupe/actors/decisions/plan_comparison.hpp>
+#include <troupe/actors/run_name.hpp>
 #include <troupe/serialization/files/digest.hpp>
 #include <troupe/serialization/files/durable_file.hpp>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,22 +38,29 @@ expected<int> lock_directory(const fs::path& root) {
   if (fd < 0) {
     auto reason = system_error("cannot write to the run's directory " + root.string());
     reason.code = errc::io_error;
-    reason.message += "; choose another storage path, or free space there and make it writable";
+    reason.message +=
+        "; choose another storage path (run.storage_path, --storage), or free space there and make it writable";
     return fail(std::move(reason));
   }
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     ::close(fd);
     return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(path) +
-                                          ": stop that one first, or choose another run name");
+                                          ": stop that one first, or choose another name (run.name, --name)");
   }
   auto pid = fmt::format("{}\n", ::getpid());
   if (::ftruncate(fd, 0) != 0 || ::write(fd, pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
     auto reason = system_error("cannot write to " + path.string());
     ::close(fd);
-    reason.message += "; free space there, or choose another storage path";
+    reason.message += "; free space there, or choose another storage path (run.storage_path, --storage)";
     return fail(std::move(reason));
   }
   return fd;
+}
+
+void unlock(int lock) {
+  // The file stays: removing it would let two drivers lock two files of one name.
+  std::ignore = ::ftruncate(lock, 0);
+  ::close(lock);
 }
 
 /// Workers send nothing twice that is further back in a file.
@@ -68,6 +78,15 @@ std::string tail_of(const fs::path& path, std::size_t most) {
   return result;
 }
 
+/// The end of a driver may have torn the last line that it wrote.
+void drop_torn_line(const fs::path& path) {
+  const auto tail = tail_of(path, most_repeated_bytes);
+  if (const auto torn = tail.size() - (tail.rfind('\n') + 1); torn > 0) {
+    auto ignored = std::error_code{};
+    fs::resize_file(path, fs::file_size(path, ignored) - torn, ignored);
+  }
+}
+
 /// A line for each difference; empty if there is none.
 std::string describe_differences(const run_identity& now, const run_identity& then, std::string_view when) {
   auto result = std::string{};
@@ -83,19 +102,54 @@ std::string describe_differences(const run_identity& now, const run_identity& th
   return result;
 }
 
+/// The row of a line, if its "step" is at most `step`. A torn line has none.
+std::optional<nlohmann::json> row_until(const std::string& line, step_id step) {
+  auto row = nlohmann::json::parse(line, nullptr, false);
+  if (!row.is_object() || !row.contains("step") || !row["step"].is_number_unsigned() ||
+      row["step"].get<std::uint64_t>() > step.value)
+    return std::nullopt;
+  return row;
+}
+
+/// What a line of metrics has besides the user's. A metric of such a name has "metric." in front.
+bool is_own_name(std::string_view name) {
+  return name == "step" || name == "rank" || name == "seconds" || name == "time";
+}
+
+void add_row(metrics_history& to, const nlohmann::json& row) {
+  constexpr std::string_view prefix = "metric.";
+  if (const auto seconds = row.find("seconds"); seconds != row.end() && seconds->is_number())
+    to.seconds = std::max(to.seconds, seconds->get<double>());
+  if (const auto rank = row.find("rank"); rank == row.end() || *rank != 0)
+    return;
+  for (const auto& [key, value] : row.items()) {
+    if (is_own_name(key) || !value.is_number())
+      continue;
+    const auto is_prefixed = key.starts_with(prefix) && is_own_name(std::string_view{key}.substr(prefix.size()));
+    const auto name = is_prefixed ? key.substr(prefix.size()) : key;
+    to.metrics[name] = value.get<double>();
+    to.metrics_from[name] = row["step"].get<std::uint64_t>();
+  }
+}
+
+std::string text_of(std::chrono::system_clock::time_point when) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(when.time_since_epoch()).count();
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
+}
+
 /// Leaves the lines whose "step" is at most `step`, of the file and of those that are to be appended to it; a torn last
-/// line goes, too.
-expected<void> keep_lines_until(const fs::path& path, const std::string& more, step_id step) {
+/// line goes, too. `on_row` sees the rows that are left.
+expected<void> keep_lines_until(const fs::path& path, const std::string& more, step_id step,
+                                const std::function<void(const nlohmann::json&)>& on_row) {
   if (!fs::exists(path) && more.empty())
     return {};
   auto kept = std::string{};
   const auto keep_from = [&](std::istream& in) {
-    for (std::string line; std::getline(in, line);) {
-      auto row = nlohmann::json::parse(line, nullptr, false);
-      if (row.is_object() && row.contains("step") && row["step"].is_number_unsigned() &&
-          row["step"].get<std::uint64_t>() <= step.value)
+    for (std::string line; std::getline(in, line);)
+      if (const auto row = row_until(line, step)) {
         kept += line + "\n";
-    }
+        on_row(*row);
+      }
   };
   if (step.value > 0) {
     auto in = std::ifstream{path};
@@ -119,15 +173,32 @@ expected<run_directory> run_directory::open(const run_config& config) {
   auto code = std::error_code{};
   // A directory in which nothing has begun, as a refused attempt leaves it, holds no run.
   if (config.resume == resume_mode::never && fs::exists(result.root_ / "run.json", code))
-    return fail(errc::already_exists, fmt::format("run directory {} exists and run.resume is never: choose another "
-                                                  "name, remove it, or set run.resume to automatic (--resume auto)",
-                                                  result.root_.string()));
+    return fail(
+        errc::already_exists,
+        "run directory " + result.root_.string() +
+            " exists and run.resume is resume_mode::never: resume the run with resume_mode::automatic (--resume "
+            "auto), begin anew beside it with resume_mode::restart (--resume restart), or choose another name "
+            "(run.name, --name)");
+  if (config.resume == resume_mode::restart && fs::exists(result.root_ / "run.json", code)) {
+    // Not from under another driver.
+    TROUPE_TRY(auto old, lock_directory(result.root_));
+    auto moved = move_run_aside(result.root_);
+    unlock(old);
+    if (!moved)
+      return fail(std::move(moved.error()));
+    result.moved_aside_ = std::move(*moved);
+  }
   if (auto made = serialization::create_directories_durably(result.root_ / "checkpoints"); !made)
-    return fail(errc::io_error,
-                made.error().message + "; choose another storage path, or free space there and make it writable");
+    return fail(
+        errc::io_error,
+        made.error().message +
+            "; choose another storage path (run.storage_path, --storage), or free space there and make it writable");
   TROUPE_TRY(serialization::create_directories_durably(result.root_ / "logs"));
   TROUPE_TRY(auto lock, lock_directory(result.root_));
   result.lock_ = lock;
+  const auto events = result.root_ / "events.jsonl";
+  drop_torn_line(events);
+  result.events_ = serialization::line_file{events};
   return result;
 }
 
@@ -136,6 +207,8 @@ run_directory::run_directory(run_directory&& other) noexcept
       lock_(std::exchange(other.lock_, -1)),
       metrics_(std::move(other.metrics_)),
       ledger_(std::move(other.ledger_)),
+      events_(std::move(other.events_)),
+      moved_aside_(std::move(other.moved_aside_)),
       earlier_(std::move(other.earlier_)) {}
 
 run_directory& run_directory::operator=(run_directory&& other) noexcept {
@@ -143,32 +216,45 @@ run_directory& run_directory::operator=(run_directory&& other) noexcept {
   std::swap(lock_, other.lock_);
   std::swap(metrics_, other.metrics_);
   std::swap(ledger_, other.ledger_);
+  std::swap(events_, other.events_);
+  std::swap(moved_aside_, other.moved_aside_);
   std::swap(earlier_, other.earlier_);
   return *this;
 }
 
 run_directory::~run_directory() {
-  if (lock_ >= 0) {
-    // The file stays: removing it would let two drivers lock two files of one name.
-    std::ignore = ::ftruncate(lock_, 0);
-    ::close(lock_);
-  }
+  if (lock_ >= 0)
+    unlock(lock_);
 }
 
-expected<void> run_directory::rewind(step_id step) {
+expected<metrics_history> run_directory::rewind(step_id step) {
+  metrics_history result;
   for (auto [file, name] : {std::pair{&metrics_, "metrics.jsonl"}, std::pair{&ledger_, "ledger.jsonl"}}) {
     const auto path = root_ / name;
     auto waiting = file->take_waiting();
-    if (auto done = keep_lines_until(path, waiting, step); !done) {
+    const auto on_row = [&result, is_metrics = file == &metrics_](const nlohmann::json& row) {
+      if (is_metrics)
+        add_row(result, row);
+    };
+    if (auto done = keep_lines_until(path, waiting, step, on_row); !done) {
       // Another attempt finds them.
       std::ignore = file->append(waiting);
-      return done;
+      return fail(std::move(done.error()));
     }
     *file = serialization::line_file{path};
   }
   // For those who look before the first report.
   [[maybe_unused]] const auto metrics = std::ofstream{root_ / "metrics.jsonl", std::ios::app};
-  return {};
+  return result;
+}
+
+metrics_history run_directory::history_until(step_id step) const {
+  metrics_history result;
+  auto in = std::ifstream{root_ / "metrics.jsonl"};
+  for (std::string line; std::getline(in, line);)
+    if (const auto row = row_until(line, step))
+      add_row(result, *row);
+  return result;
 }
 
 expected<void> run_directory::write_run(const nlohmann::json& description) const {
@@ -183,14 +269,8 @@ void run_directory::continue_files() {
   earlier_.emplace();
   for (auto [file, name] : {std::pair{&metrics_, "metrics.jsonl"}, std::pair{&ledger_, "ledger.jsonl"}}) {
     const auto path = root_ / name;
-    auto tail = tail_of(path, most_repeated_bytes);
-    // The end of that driver may have torn its last line.
-    if (const auto torn = tail.size() - (tail.rfind('\n') + 1); torn > 0) {
-      auto ignored = std::error_code{};
-      fs::resize_file(path, fs::file_size(path, ignored) - torn, ignored);
-      tail.resize(tail.size() - torn);
-    }
-    auto lines = std::istringstream{std::move(tail)};
+    drop_torn_line(path);
+    auto lines = std::istringstream{tail_of(path, most_repeated_bytes)};
     for (std::string line; std::getline(lines, line);)
       earlier_->digests.insert(serialization::xxh3(serialization::bytes_of(line)));
     *file = serialization::line_file{path};
@@ -206,10 +286,13 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
   std::string metrics;
   for (const auto& row : batch.rows) {
     nlohmann::ordered_json line{
-        {"step", row.step.value}, {"rank", batch.rank.value}, {"seconds", static_cast<double>(row.time_us) / 1e6}};
+        {"step", row.step.value},
+        {"rank", batch.rank.value},
+        {"seconds", static_cast<double>(row.time_us) / 1e6},
+        {"time", text_of(std::chrono::system_clock::time_point{std::chrono::microseconds{row.wall_us}})}};
     // A user's metric may have the name of one of ours.
     for (const auto& [name, value] : row.values)
-      line[line.contains(name) ? "metric." + name : name] = value;
+      line[is_own_name(name) ? "metric." + name : name] = value;
     add(metrics, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   std::string ledger;
@@ -227,6 +310,13 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
   return first ? second : first;
 }
 
+expected<void> run_directory::append_event(std::chrono::system_clock::time_point when,
+                                           const nlohmann::ordered_json& what) {
+  nlohmann::ordered_json line{{"time", text_of(when)}};
+  line.update(what);
+  return events_.append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
+}
+
 expected<void> run_directory::append_output(const worker_output& output) {
   std::string text;
   for (const auto& line : output.lines)
@@ -240,7 +330,7 @@ expected<void> run_directory::append_output(const worker_output& output) {
 }
 
 std::uint64_t run_directory::take_dropped() noexcept {
-  return metrics_.take_dropped() + ledger_.take_dropped();
+  return metrics_.take_dropped() + ledger_.take_dropped() + events_.take_dropped();
 }
 
 expected<void> compare_with_journal(const run_identity& now, const run_identity& then) {
@@ -258,9 +348,8 @@ expected<void> compare_with_checkpoint(const run_identity& now, const serializat
     return {};
   return fail(errc::mismatch,
               fmt::format("this run cannot go on from its checkpoint at step {}, because its result would be that of "
-                          "no single program:{}\nUse what the run was begun with, choose another run name, or begin a "
-                          "new run from the checkpoint's state (load_checkpoint, --from)",
-                          then.step, differences));
+                          "no single program:{}\n{}",
+                          then.step, differences, ways_on));
 }
 
 resumed_plan plan_of(const serialization::manifest& then) {

@@ -1,3 +1,5 @@
+#include "background_log.hpp"
+
 #include <command_line.hpp>
 
 #include <troupe/runtime/node_host.hpp>
@@ -8,9 +10,9 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <mutex>
 #include <pthread.h>
 #include <string>
+#include <unistd.h>
 
 namespace {
 
@@ -23,22 +25,23 @@ std::string now() {
   return text;
 }
 
-void log_line(const std::string& line) {
-  std::fprintf(stderr, "%s caf-node: %s\n", now().c_str(), line.c_str());
+void log_line(background_log& log, const std::string& line) {
+  log.add(fmt::format("{} caf-node: {}", now(), line));
 }
 
 /// Returns when no worker is left, the grace period is over, or a second signal arrives.
-void drain(troupe::runtime::node_host& node, std::chrono::seconds grace, const sigset_t& signals) {
-  log_line(fmt::format("SIGTERM: ending within {} s, after runs have replaced or released the workers here (another "
+void drain(troupe::runtime::node_host& node, std::chrono::seconds grace, const sigset_t& signals, background_log& log) {
+  log_line(log,
+           fmt::format("SIGTERM: ending within {} s, after runs have replaced or released the workers here (another "
                        "signal ends it at once)",
                        grace.count()));
   node.drain(grace);
   while (!node.drained()) {
     constexpr auto interval = timespec{0, 50'000'000};
     if (sigtimedwait(&signals, nullptr, &interval) > 0)
-      return log_line("second signal: ending at once");
+      return log_line(log, "second signal: ending at once");
   }
-  log_line("no worker is left, or the grace period is over: ending");
+  log_line(log, "no worker is left, or the grace period is over: ending");
 }
 
 } // namespace
@@ -64,11 +67,13 @@ int main(int argc, char** argv) {
   app.add_option("--gpus", options.gpus,
                  "GPUs to offer (default: those of this host that CUDA_VISIBLE_DEVICES selects)");
   app.add_option("--program-dir", options.program_directory,
-                 "Directory that contains the programs, by file name (default: the driver's path)")
+                 "Directory of the programs that may be started, by file name. Needed beyond loopback and with "
+                 "--insecure (default: the driver's path)")
       ->check(CLI::ExistingDirectory);
   app.add_option("--keys", options.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
-  app.add_flag("--insecure", options.insecure,
-               "Connect without TLS: anyone who can reach the port can run code as its owner");
+  app.add_flag(
+      "--insecure", options.insecure,
+      "Connect without TLS: anyone who can reach the port can run the programs of --program-dir, as its owner");
   auto grace = std::chrono::seconds{25};
   app.add_option_function<unsigned>(
          "--grace", [&grace](unsigned seconds) { grace = std::chrono::seconds{seconds}; },
@@ -83,9 +88,12 @@ int main(int argc, char** argv) {
     return troupe::apps::exit_usage;
   }
   options.listen = *where;
-  options.log = log_line;
+  // Ends after the node, which uses it.
+  background_log log{STDERR_FILENO};
+  options.log = [&log](const std::string& line) { log_line(log, line); };
   if (options.insecure)
-    log_line("warning: --insecure: anyone who can reach this port can run code as its owner");
+    log_line(log,
+             "warning: --insecure: anyone who can reach this port can run the programs of --program-dir as its owner");
   auto node = troupe::runtime::node_host::start(options);
   if (!node) {
     std::fprintf(stderr, "caf-node: %s\n", node.error().message.c_str());
@@ -93,13 +101,13 @@ int main(int argc, char** argv) {
   }
   std::printf("caf-node: listening on %s\n", troupe::to_string(node->address()).c_str());
   std::fflush(stdout);
-  log_line(fmt::format("offers {} CPUs and {} GPUs; Ctrl-C ends it and its workers", node->offered().cpus,
-                       static_cast<unsigned>(node->offered().gpus)));
+  log_line(log, fmt::format("offers {} CPUs and {} GPUs; Ctrl-C ends it and its workers", node->offered().cpus,
+                            static_cast<unsigned>(node->offered().gpus)));
   auto signal = 0;
   sigwait(&ends, &signal);
   if (signal == SIGTERM && grace.count() > 0)
-    drain(*node, grace, ends);
+    drain(*node, grace, ends, log);
   else
-    log_line(signal == SIGINT ? "SIGINT: ending" : "SIGTERM: ending");
+    log_line(log, signal == SIGINT ? "SIGINT: ending" : "SIGTERM: ending");
   return 0;
 }

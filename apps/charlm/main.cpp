@@ -40,7 +40,6 @@ struct options {
 
 void describe(CLI::App& app, options& o) {
   auto& t = o.trainer;
-  t.run.name = "charlm";
   t.run.steps = 2000;
   t.checkpoint.every_steps = 500;
   app.add_option("--text", o.text, "A text file, or a directory of text files")->capture_default_str();
@@ -65,7 +64,7 @@ void describe(CLI::App& app, options& o) {
       ->check(troupe::apps::worker_range_text());
   run->add_option("--shards", t.scaling.shards, "Logical shards of each batch; affects the result")
       ->capture_default_str();
-  run->add_option("--name", t.run.name, "Name of the run's directory")->capture_default_str();
+  troupe::apps::add_name(*run, t.run.name);
   run->add_option("--storage", t.run.storage_path, "Directory that contains the run's directory")
       ->capture_default_str();
   troupe::apps::add_resume(*run, t.run.resume);
@@ -98,12 +97,15 @@ void describe(CLI::App& app, options& o) {
          },
          "Seconds that workers live on when their node has lost the driver; started again, it takes them over")
       ->default_str("60");
-  run->add_flag("!--no-replace", t.failure.replace_lost, "Continue with fewer workers instead of replacing lost ones");
+  run->add_flag_callback(
+      "--no-replace", [&t] { t.failure.replace_lost = false; },
+      "Continue with fewer workers instead of replacing lost ones");
   run->add_option("--background-transfer-above", t.failure.background_transfer_above_bytes,
                   "A state of more bytes is sent to new workers in the background while the others train")
       ->capture_default_str();
   run->add_flag("--ledger", t.run.keep_ledger, "Write ledger.jsonl: which worker computed which shards");
   troupe::apps::add_check_every_step(*run, t.run.check_every_step);
+  troupe::apps::add_debug_rank(*run, t.run.debug_rank);
   troupe::apps::add_verify_determinism(*run, t.run.verify_determinism);
   run->add_flag("--allow-mixed-hosts", t.run.allow_mixed_hosts, "Allow hosts with different kinds of processors");
 

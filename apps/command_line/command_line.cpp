@@ -109,22 +109,34 @@ CLI::Validator worker_range_text() {
   return {check, ""};
 }
 
+void add_name(CLI::App& app, std::string& name) {
+  app.add_option("--name", name,
+                 "Name of the run's directory; a run of this name that exists is resumed (default: a fresh directory, "
+                 "which 'latest' in the storage directory leads to)");
+}
+
 void add_resume(CLI::App& app, resume_mode& mode) {
   app.add_option_function<std::string>(
          "--resume",
          [&mode](const std::string& word) {
            mode = word == "never"      ? resume_mode::never
+                  : word == "restart"  ? resume_mode::restart
                   : word == "required" ? resume_mode::required
                                        : resume_mode::automatic;
          },
-         "auto: resume from the latest checkpoint, if any; never: fail if the run exists; required: fail without a "
-         "checkpoint")
-      ->check(CLI::IsMember({"auto", "never", "required"}))
+         "What to do with a run of this name: auto: resume from its latest checkpoint, if any; restart: move it aside "
+         "and begin anew; never: fail if it exists; required: fail without a checkpoint")
+      ->check(CLI::IsMember({"auto", "restart", "never", "required"}))
       ->default_str("auto");
 }
 
 void add_check_every_step(CLI::App& app, bool& check) {
   app.add_flag("--check-every-step", check, "Check in every step that its body does not write state too early");
+}
+
+void add_debug_rank(CLI::App& app, std::optional<std::uint32_t>& rank) {
+  app.add_option("--debug-rank", rank,
+                 "The worker with this rank waits for a debugger before it joins, and prints how to attach one");
 }
 
 void add_verify_determinism(CLI::App& app, std::uint64_t& every) {
@@ -139,6 +151,16 @@ void add_nodes(CLI::App& app, cluster_config& cluster) {
       ->delimiter(',');
   app.add_flag("--trusted-network", cluster.trusted_network,
                "Do not encrypt gradients between hosts, because the network is private");
+  app.add_option_function<std::string>(
+         "--port-range",
+         [&cluster](const std::string& text) {
+           auto range = parse_port_range(text);
+           if (!range)
+             throw CLI::ValidationError{"--port-range", range.error().message};
+           cluster.ports = *range;
+         },
+         "Ports for everything that listens during the run: two for each worker of a host, one more on the driver's")
+      ->type_name("FIRST-LAST");
 }
 
 } // namespace troupe::apps

@@ -26,11 +26,17 @@ inline constexpr int exit_usage = 2;
 /// Accepts what `parse_worker_range` does.
 [[nodiscard]] CLI::Validator worker_range_text();
 
+/// Adds `--name`.
+void add_name(CLI::App& app, std::string& name);
+
 /// Adds `--resume`.
 void add_resume(CLI::App& app, resume_mode& mode);
 
 /// Adds `--check-every-step`.
 void add_check_every_step(CLI::App& app, bool& check);
+
+/// Adds `--debug-rank`.
+void add_debug_rank(CLI::App& app, std::optional<std::uint32_t>& rank);
 
 /// Adds `--verify-determinism` for `run_config::verify_determinism`; without a number it means every tenth step.
 void add_verify_determinism(CLI::App& app, std::uint64_t& every);

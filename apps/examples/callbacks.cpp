@@ -1,4 +1,4 @@
-// Callbacks report what a run does, and a program can end its run early: here once the loss is small enough.
+// Callbacks report what a run does, and a program can stop its run from outside: here once the loss is small enough.
 //   callbacks [WORKERS]
 #include "line.hpp"
 
@@ -9,7 +9,6 @@ int main(int argc, char** argv) {
   auto train = troupe::function{"train", example::train};
   auto app = troupe::app{argc, argv, {train}};
   troupe::trainer_config config;
-  config.run.name = "callbacks";
   config.run.steps = 1'000'000;
   config.checkpoint.num_to_keep = 1;
   config.scaling.num_workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 2;

@@ -37,8 +37,7 @@ int main(int argc, char** argv) {
   auto train = troupe::function{"train", find_line};
   auto app = troupe::app{argc, argv, {train}}; // first: a worker process ends in here
   auto workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 4;
-  auto trainer =
-      troupe::trainer{app, train, {.scaling = {.num_workers = workers}, .run = {.name = "first_run", .steps = 200}}};
+  auto trainer = troupe::trainer{app, train, {.scaling = {.num_workers = workers}, .run = {.steps = 200}}};
   auto result = trainer.fit();
   if (result.status == troupe::run_status::failed)
     std::fprintf(stderr, "first_run: %s\n", result.reason.message.c_str());

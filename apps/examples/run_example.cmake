@@ -1,5 +1,6 @@
 # Empties DIRECTORY and runs PROGRAM in it once for each of RUNS (runs are separated by commas, a run's arguments by spaces; - means no
 # arguments). Fails unless every run succeeds, their whole output matches EXPECT, and standard error matches EXPECT_ERRORS if it is given.
+# With SAME_OUTPUT, all runs must write the same.
 file(REMOVE_RECURSE ${DIRECTORY})
 file(MAKE_DIRECTORY ${DIRECTORY})
 # The test has its own keys, so that it writes nothing to the user's home directory.
@@ -13,6 +14,12 @@ foreach(run IN LISTS runs)
   message("${output}${errors}")
   if(NOT code EQUAL 0)
     message(FATAL_ERROR "${PROGRAM} ${run} ended with ${code}")
+  endif()
+  if(SAME_OUTPUT AND DEFINED first_output AND NOT output STREQUAL first_output)
+    message(FATAL_ERROR "${PROGRAM} ${run} wrote this, and the first run:\n${first_output}")
+  endif()
+  if(NOT DEFINED first_output)
+    set(first_output "${output}")
   endif()
   string(APPEND all "${output}")
   string(APPEND all_errors "${errors}")

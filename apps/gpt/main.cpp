@@ -88,7 +88,6 @@ void describe_model(CLI::App& cli, options& o) {
 
 void describe(CLI::App& cli, options& o) {
   auto& run = o.trainer.run;
-  run.name = "gpt";
   run.steps = published_steps;
   // Three of the batch's 12 windows for each shard, and up to four workers.
   o.trainer.scaling.shards = 4;
@@ -119,10 +118,11 @@ void describe(CLI::App& cli, options& o) {
       ->add_option("--checkpoint-every", o.trainer.checkpoint.every_steps,
                    "Steps between checkpoints; 0: only at the end")
       ->capture_default_str();
-  group->add_option("--name", run.name, "Name of the run's directory")->capture_default_str();
+  troupe::apps::add_name(*group, run.name);
   group->add_option("--storage", o.storage, "Directory that contains the run's directory")->capture_default_str();
   troupe::apps::add_resume(*group, run.resume);
   troupe::apps::add_check_every_step(*group, run.check_every_step);
+  troupe::apps::add_debug_rank(*group, run.debug_rank);
   troupe::apps::add_verify_determinism(*group, run.verify_determinism);
   troupe::apps::add_nodes(*group, o.trainer.cluster);
 }

@@ -30,7 +30,6 @@ struct options {
 
 void describe(CLI::App& cli, options& o) {
   auto& run = o.trainer.run;
-  run.name = "mnist";
   run.steps = 200;
   cli.add_option("--images", o.images, "IDX file of images, 28 by 28 bytes each; may be compressed with gzip")
       ->required();
@@ -60,10 +59,11 @@ void describe(CLI::App& cli, options& o) {
   cli.add_option("--checkpoint-every", o.trainer.checkpoint.every_steps,
                  "Steps between checkpoints; 0: only at the end")
       ->capture_default_str();
-  cli.add_option("--name", run.name, "Name of the run's directory")->capture_default_str();
+  troupe::apps::add_name(cli, run.name);
   cli.add_option("--storage", o.storage, "Directory that contains the run's directory")->capture_default_str();
   troupe::apps::add_resume(cli, run.resume);
   troupe::apps::add_check_every_step(cli, run.check_every_step);
+  troupe::apps::add_debug_rank(cli, run.debug_rank);
   troupe::apps::add_verify_determinism(cli, run.verify_determinism);
   troupe::apps::add_nodes(cli, o.trainer.cluster);
   cli.add_flag("--quiet", o.quiet, "Show no progress and no table");

@@ -96,7 +96,6 @@ int main(int argc, char** argv) {
   auto predict_rows = inference::prediction_function("predict", make_job);
   auto program = app{argc, argv, {predict_rows}};
   inference::batch_prediction_config config;
-  config.trainer.run.name.clear();
   config.trainer.checkpoint.every_steps = 16;
   auto workers = std::uint32_t{2};
   std::string checkpoint;

@@ -191,7 +191,8 @@ struct options {
 
 int run(const app& program, const function& train, options& o) {
   if (o.file.empty()) {
-    o.file = (std::filesystem::path{o.trainer.run.storage_path} / (o.trainer.run.name + ".csv")).string();
+    const auto& name = o.trainer.run.name;
+    o.file = (o.trainer.run.storage_path / ((name.empty() ? "tabular" : name) + ".csv")).string();
     std::filesystem::create_directories(o.trainer.run.storage_path);
     write_flowers(o.file);
   }
@@ -219,7 +220,6 @@ int main(int argc, char** argv) {
   auto program = troupe::app{argc, argv, {train}};
   options o;
   o.trainer.scaling.num_workers = 2;
-  o.trainer.run.name = "tabular";
   o.trainer.run.storage_path = "runs";
   o.trainer.run.steps = 300;
   auto workers = std::uint32_t{2};
@@ -245,7 +245,8 @@ int main(int argc, char** argv) {
   apps::add_verify_determinism(cli, o.trainer.run.verify_determinism);
   cli.add_option("--steps", o.trainer.run.steps, "The last step")->capture_default_str();
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
-  cli.add_option("--name", o.trainer.run.name, "Name of the run's directory")->capture_default_str();
+  apps::add_name(cli, o.trainer.run.name);
+  apps::add_resume(cli, o.trainer.run.resume);
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   o.trainer.scaling.num_workers = workers;

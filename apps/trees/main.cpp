@@ -115,7 +115,7 @@ int run(const app& program, const trees::library& library, options& o) {
     o.asked.lightgbm_library = std::filesystem::absolute(o.asked.lightgbm_library);
   auto makes_up = o.file.empty();
   if (makes_up)
-    o.file = (config.run.storage_path / (config.run.name + ".csv")).string();
+    o.file = (config.run.storage_path / ((config.run.name.empty() ? "trees" : config.run.name) + ".csv")).string();
   config.config = {{"features", o.asked.features}, {"label", o.asked.label}};
   config.options = {{"file", std::filesystem::absolute(o.file).string()}};
   auto trainer = library.make_trainer(program, library.train, o.asked);
@@ -142,7 +142,6 @@ int main(int argc, char** argv) {
   auto program = app{argc, argv, std::move(functions)};
   options o;
   auto& config = o.asked.trainer;
-  config.run.name = "trees";
   auto workers = std::uint32_t{2};
   std::string storage = "runs";
   CLI::App cli{"Trains boosted trees on a CSV table with a header.", "trees"};
@@ -164,7 +163,8 @@ int main(int argc, char** argv) {
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   apps::add_nodes(cli, config.cluster);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
-  cli.add_option("--name", config.run.name, "Name of the run's directory")->capture_default_str();
+  apps::add_name(cli, config.run.name);
+  apps::add_resume(cli, config.run.resume);
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   config.scaling.num_workers = workers;

@@ -4,6 +4,8 @@
 #include "file_bytes.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <fmt/format.h>
@@ -51,6 +53,21 @@ std::string_view name_of(csv_type type) {
     return "a known category";
   }
   return "value";
+}
+
+/// Whether other programs write this for a value that is missing.
+bool often_missing(std::string_view field) {
+  auto text = std::string{trimmed(field)};
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  constexpr auto known = std::array{"nan", "-nan", "na", "n/a", "null", "none", "nil", "?"};
+  return std::ranges::find(known, text) != known.end();
+}
+
+std::string advice_on_missing(std::string_view field) {
+  return fmt::format(
+      "; if it means that the value is missing, name it in csv_options::missing_texts ({{\"\", \"{}\"}}) and "
+      "read with missing_values::marked",
+      trimmed(field));
 }
 
 struct text_hash {
@@ -209,8 +226,9 @@ class table_builder {
                                   show_field(value), advice(columns_[column].type)));
       } else if (!builder.add(value)) {
         return fail(errc::damaged,
-                    fmt::format("{}column {}: {} is not {}: expected {}", row.place(), show_field(names_[field]),
-                                show_field(value), name_of(columns_[column].type), builder.expected_text()));
+                    fmt::format("{}column {}: {} is not {}: expected {}{}", row.place(), show_field(names_[field]),
+                                show_field(value), name_of(columns_[column].type), builder.expected_text(),
+                                often_missing(value) ? advice_on_missing(value) : std::string{}));
       }
     }
     return {};

@@ -43,7 +43,22 @@ class batch_predictor::impl {
     result.load_checkpoint.clear();
     result.config = config_of(settings);
     result.options = options_of(settings);
+    if (result.run.resume == resume_mode::automatic && is_of_another_model(result.run, settings.model_sha256))
+      result.run.resume = resume_mode::restart;
     return result;
+  }
+
+  /// Whether the run of this name predicts with another model, such as this one before it was trained further. It does
+  /// not go on with this one: it is moved aside.
+  static bool is_of_another_model(const run_config& run, const std::string& model) {
+    if (run.name.empty())
+      return false;
+    const auto latest = serialization::open_latest(run.storage_path / run.name / "checkpoints");
+    if (!latest)
+      return false;
+    const auto theirs = nlohmann::json::parse(latest->found.content().configuration_json, nullptr, false);
+    return theirs.is_object() && theirs.contains("block_rows") && theirs.contains("model_sha256") &&
+           theirs["model_sha256"] != model;
   }
 
   void install_callbacks() {

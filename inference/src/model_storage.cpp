@@ -47,7 +47,7 @@ expected<std::vector<std::byte>> read_model(const serialization::checkpoint& sou
 }
 
 std::optional<std::uint64_t> latest_capacity(const run_config& run, std::string_view tensor) {
-  if (run.resume == resume_mode::never)
+  if (run.name.empty() || run.resume == resume_mode::never || run.resume == resume_mode::restart)
     return std::nullopt;
   auto latest = serialization::open_latest(run.storage_path / run.name / "checkpoints");
   auto index = latest ? latest->found.find(tensor) : std::nullopt;

@@ -52,6 +52,7 @@ struct Snapshot {
   parts @17 :List(Part);
   tensors @18 :List(Tensor);          # In the order in which the state was tracked; names are unique.
   attachments @19 :List(Attachment);  # In order of name.
+  finishesRun @20 :Bool;              # The run was finished here by a decision of its own, before its last step.
 }
 
 struct Metric {

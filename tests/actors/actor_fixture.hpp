@@ -6,7 +6,10 @@
 #include <troupe/actors/node.hpp>
 #include <troupe/actors/process_launcher.hpp>
 #include <troupe/actors/trainer.hpp>
+#include <troupe/collectives/summation_tree.hpp>
 #include <troupe/serialization/files/digest.hpp>
+
+#include <troupe/serialization/checkpoint/directory.hpp>
 
 #include "scratch.hpp"
 
@@ -513,8 +516,10 @@ class fake_worker : public fake_worker_interface::base {
     auto third = std::min(steps(), begin_.resume.step.value + 3);
     for (auto last = stands() ? third : steps(); step_ < last;) {
       ++step_;
-      batch.rows.push_back({{step_}, step_, {{"loss", 1.0 / static_cast<double>(step_)}}});
-      batch.ledger.push_back({{step_}, place_.generation, place_.ownership[place_.rank.value]});
+      batch.rows.push_back({{step_}, step_, 0, {{"loss", 1.0 / static_cast<double>(step_)}}});
+      batch.ledger.push_back({{step_},
+                              place_.generation,
+                              collectives::owned_shards(begin_.settings.shards, place_.world_size, place_.rank.value)});
     }
     batch.applied = {step_};
     request(control_, patience, batch).then(unless_regrouped([this] { after_training(); }), fail_unless_regrouped());
@@ -575,6 +580,11 @@ class fake_worker : public fake_worker_interface::base {
   }
 
   void go_on(const next_generation& next) {
+    if (const auto* last = std::get_if<save_and_leave>(&next.what)) {
+      auto copy = head_of_part(0, 1);
+      copy.attempt = serialization::first_last_copy + place_.rank.value;
+      return save(std::move(copy), [this, reason = last->reason](const std::string&) { finish(reason); });
+    }
     const auto* member = std::get_if<member_place>(&next.what);
     if (member == nullptr) {
       finished_ = true;
@@ -596,29 +606,42 @@ class fake_worker : public fake_worker_interface::base {
       finish(std::move(reason));
   }
 
-  void save_and_finish(bool stopped) {
+  [[nodiscard]] checkpoint_part head_of_part(std::uint32_t rank, std::uint32_t world_size) const {
+    checkpoint_part result;
+    result.run = begin_.run;
+    result.generation = place_.generation;
+    result.step = {step_};
+    result.attempt = 1;
+    result.rank = {rank};
+    result.world_size = world_size;
+    return result;
+  }
+
+  /// `done` gets the digest of the state.
+  void save(checkpoint_part message, const std::function<void(const std::string&)>& done) {
     auto state = serialization::sample_state{{{"w", dtype::f32, {100}}}, 7};
-    checkpoint_part message;
-    message.run = begin_.run;
-    message.generation = place_.generation;
-    message.step = {step_};
-    message.attempt = 1;
-    message.rank = place_.rank;
-    message.world_size = place_.world_size;
     message.tensors = state.specs();
     message.values_json = "{}";
     auto plan = serialization::plan_chunks(message.tensors, message.world_size);
     auto directory = std::filesystem::path{begin_.settings.directory} / "checkpoints" /
-                     serialization::temporary_name(message.step, message.generation, 1);
+                     serialization::temporary_name({message.run, message.step, message.generation, message.attempt});
     auto views = state.views();
-    auto written = serialization::write_part(directory, place_.rank.value, plan, views);
+    auto written = serialization::write_part(directory, message.rank.value, plan, views);
     if (written)
       message.report = *written;
     else
       message.reason = written.error();
     auto digest = serialization::state_sha256(views, "{}");
-    auto done = unless_regrouped([this, stopped, digest] { finish({}, stopped, digest); });
-    request(store_, patience, message).then([done](const checkpoint_outcome&) { done(); }, fail_unless_regrouped());
+    request(store_, patience, message)
+        .then([done, digest](const checkpoint_outcome&) { done(digest); }, fail_unless_regrouped());
+  }
+
+  void save_and_finish(bool stopped) {
+    save(head_of_part(place_.rank.value, place_.world_size),
+         [this, stopped, generation = place_.generation](const std::string& digest) {
+           if (!reporting_ && generation == place_.generation)
+             finish({}, stopped, digest);
+         });
   }
 
   void finish(error reason, bool stopped = false, std::string digest = {}) {

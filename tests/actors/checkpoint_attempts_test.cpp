@@ -48,7 +48,7 @@ TEST_CASE("the last part makes the checkpoint, and its manifest says all that is
   auto whole = attempts.add(part_of(0, 2), when);
   REQUIRE(whole);
   REQUIRE(*whole);
-  CHECK((*whole)->temporary_directory == ".step-00000100.g2.a1.tmp");
+  CHECK((*whole)->temporary_directory == ".step-00000100.rrun.g2.a1.tmp");
   const auto& content = (*whole)->content;
   CHECK(content.run.value == "run");
   CHECK(content.step.value == 100);
@@ -111,16 +111,23 @@ TEST_CASE("attempts, steps and generations do not mix") {
 }
 
 TEST_CASE("temporary directories that nobody writes into any more are told from those in use") {
-  using serialization::temporary_name;
-  auto in_use = [](const std::string& name) { return may_be_in_use(name, {7}, {100}); };
-  CHECK(in_use(temporary_name({101}, {7}, 1)));
-  CHECK(in_use(temporary_name({1}, {8}, 1)));
-  CHECK_FALSE(in_use(temporary_name({100}, {7}, 1)));
-  CHECK_FALSE(in_use(temporary_name({123'456'789'012}, {6}, 2)));
+  const auto run = run_id{"run"};
+  const auto in_use = [&](const std::string& name) { return may_be_in_use(name, run, {7}, {100}); };
+  const auto name_of = [](run_id of, std::uint64_t step, std::uint64_t generation, std::uint32_t attempt) {
+    return serialization::temporary_name({std::move(of), {step}, {generation}, attempt});
+  };
+  CHECK(in_use(name_of(run, 101, 7, 1)));
+  CHECK(in_use(name_of(run, 1, 8, 1)));
+  CHECK_FALSE(in_use(name_of(run, 100, 7, 1)));
+  CHECK_FALSE(in_use(name_of(run, 123'456'789'012, 6, 2)));
   CHECK_FALSE(in_use(".step-00000050.removed"));
-  CHECK(in_use(temporary_name({50}, {6}, serialization::first_last_copy + 3)));
+  CHECK(in_use(name_of(run, 50, 6, serialization::first_last_copy + 3)));
+  // Whoever wrote these has ended, or was given up with its run.
+  CHECK_FALSE(in_use(name_of(run_id{"another"}, 101, 7, 1)));
+  CHECK_FALSE(in_use(name_of(run_id{"another"}, 50, 6, serialization::first_last_copy + 3)));
   // None of ours, or not understood.
-  for (const auto* name : {"step-00000100", "", ".step-", ".step-1", ".step-00000001.gx.a1.tmp", "notes"})
+  for (const auto* name :
+       {"step-00000100", "", ".step-", ".step-1", ".step-00000001.rx.gx.a1.tmp", ".step-00000001.g1.a1.tmp", "notes"})
     CHECK(in_use(name));
 }
 

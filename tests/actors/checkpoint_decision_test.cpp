@@ -50,6 +50,20 @@ TEST_CASE("only what is due by the number of steps is ever skipped, and only whi
   CHECK(decide_checkpoint({.due = true, .in_flight = 1, .max_in_flight = 2}) == decision::take);
 }
 
+TEST_CASE("what may be the best is taken in its own step, and never skipped") {
+  CHECK(decide_checkpoint({.due = true, .in_flight = 1, .max_in_flight = 1, .may_skip = false}) ==
+        decision::wait_and_take);
+  CHECK(decide_checkpoint({.due = true, .in_flight = 1, .max_in_flight = 2, .may_skip = false}) == decision::take);
+  for_each_boundary([](checkpoint_boundary at) {
+    const auto otherwise = decide_checkpoint(at);
+    at.may_skip = false;
+    const auto what = decide_checkpoint(at);
+    CHECK(what != decision::skip);
+    if (!at.due)
+      CHECK(what == otherwise);
+  });
+}
+
 TEST_CASE("what is owed is taken at the first boundary where that is possible, whatever the number of steps") {
   CHECK(decide_checkpoint({.owed = true}) == decision::take);
   CHECK(decide_checkpoint({.owed = true, .in_flight = 1}) == decision::postpone);

@@ -22,9 +22,9 @@ const auto run = run_id{"run"};
 class archive : public actor_fixture {
  public:
   archive() {
-    store = spawn_checkpoint_store(system(), {run, directory(), 2,
-                                              [this](const checkpoint_outcome& outcome) { heard.add(outcome); }, "loss",
-                                              score_mode::min});
+    store = spawn_checkpoint_store(
+        system(),
+        {run, directory(), {2, "loss", score_mode::min}, [this](const auto& outcome) { heard.add(outcome); }});
     REQUIRE(ask<void>(store, checkpoint_metadata{run, 17, 8, 64, 1, "c0ffee", "{}", "digits", "{}"}));
   }
   ~archive() {
@@ -45,8 +45,9 @@ class archive : public actor_fixture {
     result.world_size = world_size;
     result.tensors = state_.specs();
     result.values_json = "{}";
-    auto written = serialization::write_part(directory() / serialization::temporary_name(step, {1}, attempt), rank,
-                                             serialization::plan_chunks(state_.specs(), world_size), state_.views());
+    auto written =
+        serialization::write_part(directory() / serialization::temporary_name({run, step, {1}, attempt}), rank,
+                                  serialization::plan_chunks(state_.specs(), world_size), state_.views());
     REQUIRE(written);
     result.report = *written;
     return result;
@@ -123,14 +124,14 @@ TEST_CASE_FIXTURE(archive, "a part that could not be written gives up the checkp
   CHECK(outcome.reason == error{errc::io_error, "no space"});
   CHECK(outcome.path.empty());
   CHECK(steps() == list{1});
-  CHECK_FALSE(fs::exists(directory() / serialization::temporary_name({2}, {1}, 1)));
+  CHECK_FALSE(fs::exists(directory() / serialization::temporary_name({run, {2}, {1}, 1})));
   CHECK(deliver(write(0, {3}), write(1, {3})).reason == error{});
 }
 
 TEST_CASE_FIXTURE(archive, "a part that is lost on the way gives up the checkpoint") {
   auto first = write(0, {2});
   auto second = write(1, {2});
-  fs::remove(directory() / serialization::temporary_name({2}, {1}, 1) / "part-0000.bin");
+  fs::remove(directory() / serialization::temporary_name({run, {2}, {1}, 1}) / "part-0000.bin");
   CHECK(deliver(first, second).reason.code == errc::damaged);
   CHECK(steps().empty());
 }
@@ -151,13 +152,16 @@ TEST_CASE_FIXTURE(archive, "nobody waits for a store that has ended") {
 TEST_CASE_FIXTURE(archive, "what a lost generation has written is removed, and what others are writing stays") {
   auto first = write(0, {2});
   auto pending = self()->request(store, patience, first);
-  auto other = directory() / serialization::temporary_name({3}, {2}, 1);
+  auto other = directory() / serialization::temporary_name({run, {3}, {2}, 1});
   fs::create_directory(other);
+  const auto of_earlier_run = directory() / serialization::temporary_name({{"earlier"}, {3}, {2}, 1});
+  fs::create_directory(of_earlier_run);
   REQUIRE(ask<void>(store, generation_started{run, {2}, 0}));
   pending.receive([](const checkpoint_outcome&) { FAIL_CHECK("there is one part of two"); },
                   [](const caf::error& reason) { CHECK(from_caf(reason).code == errc::stale_generation); });
-  CHECK_FALSE(fs::exists(directory() / serialization::temporary_name({2}, {1}, 1)));
+  CHECK_FALSE(fs::exists(directory() / serialization::temporary_name({run, {2}, {1}, 1})));
   CHECK(fs::exists(other));
+  CHECK_FALSE(fs::exists(of_earlier_run));
   // A part that comes too late.
   CHECK(ask<checkpoint_outcome>(store, first).error().code == errc::stale_generation);
 }

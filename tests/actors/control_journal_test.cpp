@@ -37,6 +37,13 @@ run_journal sample(std::uint64_t generation, std::uint64_t claim = 1) {
   state.workers = 4;
   state.asked = run_course::request::pause;
   state.numerics = R"({"libm":"2.36"})";
+  auto& history = result.history;
+  history.failures.emplace_back().reason = {errc::worker_lost, "it ended"};
+  history.generations.emplace_back().generation = {3};
+  history.workers = {{worker_id{3}, rank_id{0}, "host-a", "10.0.0.7:4000", 17}};
+  history.restarts = 1;
+  history.due_checkpoints = {4, 1, 2};
+  history.resumed_from_step = 20;
   return result;
 }
 

@@ -71,7 +71,7 @@ class relay_fixture : public actor_fixture {
  public:
   relay_fixture() {
     collectives = spawn_collectives(system());
-    store = spawn_checkpoint_store(system(), {run, "unused", 1, {}});
+    store = spawn_checkpoint_store(system(), {run, "unused", {1}, {}});
     relay = spawn_driver_relay(system());
   }
   ~relay_fixture() {

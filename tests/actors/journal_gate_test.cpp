@@ -46,8 +46,24 @@ TEST_CASE("what workers hear of waits until the journal says it") {
   gate.on_written();
   CHECK(carried_out(gate) == "a");
   CHECK_FALSE(gate.begin_write());
-  gate.add(command("b"), state_of(1, {0, 1}));
+  gate.add(command("b"), std::nullopt);
   CHECK(carried_out(gate) == "b");
+}
+
+TEST_CASE("it is known when the journal says what was decided") {
+  journal_gate gate;
+  CHECK(gate.is_kept(gate.latest_number()));
+  gate.add({}, state_of(1, {0}));
+  const auto first = gate.latest_number();
+  CHECK_FALSE(gate.is_kept(first));
+  REQUIRE(gate.begin_write());
+  gate.add({}, state_of(2, {0}));
+  CHECK(gate.latest() == state_of(2, {0}));
+  gate.on_written();
+  CHECK(gate.is_kept(first));
+  CHECK_FALSE(gate.is_kept(gate.latest_number()));
+  gate.on_late();
+  CHECK(gate.is_kept(gate.latest_number()));
 }
 
 TEST_CASE("what has no consequences for another driver waits only for what was decided before") {
@@ -55,7 +71,7 @@ TEST_CASE("what has no consequences for another driver waits only for what was d
   gate.add(warning("a"), state_of(1, {0}));
   CHECK(carried_out(gate) == "a");
   gate.add(command("b"), state_of(2, {0}));
-  gate.add(warning("c"), state_of(2, {0}));
+  gate.add(warning("c"), std::nullopt);
   CHECK(carried_out(gate).empty());
   REQUIRE(gate.begin_write());
   gate.on_written();

@@ -2,9 +2,13 @@
 
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/collectives.hpp>
+#include <troupe/actors/decisions/refusal_log.hpp>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <tuple>
 #include <unistd.h>
 
 using namespace troupe;
@@ -53,12 +57,14 @@ class host : public actor_fixture {
  public:
   host() {
     processes = std::make_shared<fake_node_processes>(system(), worker_script::silent);
-    node = spawn_node(system(), {"host-a", "10.0.0.7", {16, 2}, {}}, processes->factory());
+    node =
+        spawn_node(system(), {"host-a", "10.0.0.7", {16, 2}, [log = log](const std::string& line) { log->add(line); }},
+                   processes->factory());
     processes->set_node(node);
     heard = std::make_shared<fake_driver::heard>();
     driver = system().spawn<fake_driver>(heard);
     collectives = spawn_collectives(system());
-    store = spawn_checkpoint_store(system(), {run, "unused", 1, {}});
+    store = spawn_checkpoint_store(system(), {run, "unused", {1}, {}});
   }
   ~host() {
     for (const auto& each :
@@ -74,13 +80,13 @@ class host : public actor_fixture {
   }
 
   expected<workers_started> start(std::initializer_list<std::uint32_t> workers, const run_id& id = run) {
-    start_workers message{id, {"--fast"}, {}};
+    start_workers message{id, {"--fast"}, {}, secret};
     for (auto worker : workers)
       message.workers.push_back({{worker}, {{"RANK", std::to_string(worker)}}});
     return ask<workers_started>(node, message);
   }
 
-  expected<void> end(const run_id& id = run) { return ask<void>(node, end_run{id}); }
+  expected<void> end(const run_id& id = run) { return ask<void>(node, end_run{id, secret}); }
 
   /// A worker's way in: what the node makes of `with` as the secret.
   errc join(std::uint32_t worker, const std::string& with) {
@@ -125,6 +131,7 @@ class host : public actor_fixture {
     return std::ranges::find(living, worker_id{worker}) != living.end();
   }
 
+  std::shared_ptr<record<std::string>> log = std::make_shared<record<std::string>>();
   std::shared_ptr<fake_node_processes> processes;
   std::shared_ptr<fake_driver::heard> heard;
   /// How long a worker may say nothing.
@@ -155,14 +162,14 @@ TEST_CASE_FIXTURE(host, "a driver that speaks another version of the protocol is
   auto offer = ask<node_offer>(node, offer_request{run, protocol_version + 1});
   REQUIRE_FALSE(offer);
   CHECK(offer.error().code == errc::unsupported_version);
-  CHECK(offer.error().message.find("version 4 of the protocol, the driver version 5") != std::string::npos);
+  CHECK(offer.error().message.find("version 5 of the protocol, the driver version 6") != std::string::npos);
 }
 
 TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered those that no other has") {
   const auto other = run_id{"4567"};
   auto offered = [this](const run_id& id) { return ask<node_offer>(node, offer_request{id})->free.gpus; };
   auto launch = [this](const run_id& id, std::uint32_t worker, double gpus) {
-    return ask<workers_started>(node, start_workers{id, {}, {{{worker}, {}, gpus}}});
+    return ask<workers_started>(node, start_workers{id, {}, {{{worker}, {}, gpus}}, secret});
   };
   REQUIRE(open());
   REQUIRE(open(other));
@@ -353,16 +360,57 @@ TEST_CASE_FIXTURE(host, "the driver with the greatest claim has the run, and the
   CHECK(open().error().code == errc::superseded);
   CHECK(start({2}).error().code == errc::superseded);
   CHECK(end().error().code == errc::superseded);
-  CHECK(ask<void>(node, kill_worker{run, {0}, "says the driver before"}));
+  CHECK(ask<void>(node, kill_worker{run, {0}, "says the driver before", secret}).error().code == errc::superseded);
   CHECK(lives(0));
   // What happens meanwhile is told when the new one connects.
   processes->end({1}, 3, "exit code 3", {});
   connect_another_driver();
   REQUIRE(adopt(secret, greater));
   CHECK(heard->ended.wait_for(1).front().worker == worker_id{1});
-  CHECK(ask<void>(node, kill_worker{run, {0}, "says the new one", greater}));
+  CHECK(ask<void>(node, kill_worker{run, {0}, "says the new one", secret, greater}));
   CHECK_FALSE(lives(0));
-  CHECK(ask<void>(node, end_run{run, greater}));
+  CHECK(ask<void>(node, end_run{run, secret, greater}));
+}
+
+TEST_CASE_FIXTURE(host, "nobody commands a run without its secret, and each attempt is logged") {
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  const auto other = std::string(64, 'x');
+  for (const auto& known : {other, std::string{}}) {
+    CHECK(ask<workers_started>(node, start_workers{run, {}, {{{1}, {}, 0}}, known}).error().code == errc::wrong_secret);
+    CHECK(ask<void>(node, kill_worker{run, {0}, "says a stranger", known}).error().code == errc::wrong_secret);
+    CHECK(ask<void>(node, end_run{run, known}).error().code == errc::wrong_secret);
+    CHECK(ask<run_claimed>(node, claim_run{run, known, {9, "z"}}).error().code == errc::wrong_secret);
+    CHECK(adopt(known, {9, "z"}).error().code == errc::wrong_secret);
+    const auto again =
+        open_run{run, "digits", "/opt/train", "c0ffee", known, timeout_ms, grace_ms, directory, {9, "z"}};
+    CHECK(ask<run_opened>(node, again, driver, collectives, store).error().code == errc::wrong_secret);
+  }
+  CHECK(heard->superseded.all().empty());
+  CHECK(processes->started.all().size() == 1);
+  CHECK(processes->killed_one.all().empty());
+  CHECK(lives(0));
+  const auto lines = log->all();
+  for (const auto* command : {"start_workers", "kill_worker", "end_run", "claim_run", "adopt_run", "open_run"}) {
+    const auto line =
+        fmt::format("refused {} for run digits (0123): its sender does not know the run's secret", command);
+    CHECK_MESSAGE(std::ranges::count(lines, line) == 2, line);
+  }
+  // Not even whether a run ends may be found out or brought about by asking often.
+  for (auto i = 0; i < 100; ++i)
+    std::ignore = ask<void>(node, end_run{run, other});
+  CHECK(log->all().size() <= lines.size() + refusal_log::lines_per_minute);
+  CHECK(lives(0));
+}
+
+TEST_CASE_FIXTURE(host, "a driver sets torchrun's variables for its workers, and no others") {
+  REQUIRE(open());
+  for (const auto* name : {"LD_PRELOAD", "PATH", "TROUPE_KEYS", ""}) {
+    start_workers message{run, {}, {{{0}, {{"RANK", "0"}, {name, "x"}}, 1}}, secret};
+    CHECK(ask<workers_started>(node, message).error().code == errc::invalid_argument);
+  }
+  CHECK(processes->started.all().empty());
+  CHECK(ask<node_offer>(node, offer_request{run_id{"4567"}})->free.gpus == 2);
 }
 
 TEST_CASE_FIXTURE(host, "a claim that nobody follows up ends with the grace period") {
@@ -402,7 +450,7 @@ TEST_CASE_FIXTURE(host, "workers whose driver does not come back end after the g
 TEST_CASE_FIXTURE(host, "a driver that is started anew in the directory of one that is gone finds its workers ended") {
   const auto next = run_id{"4567"};
   REQUIRE(open());
-  REQUIRE(ask<workers_started>(node, start_workers{run, {}, {{{0}, {}, 2}}}));
+  REQUIRE(ask<workers_started>(node, start_workers{run, {}, {{{0}, {}, 2}}, secret}));
   lose_connection();
   const auto offered = [&](const std::string& where) {
     return ask<node_offer>(node, offer_request{next, protocol_version, where})->free.gpus;
@@ -419,7 +467,7 @@ TEST_CASE_FIXTURE(host, "a driver that is started anew in the directory of one t
   CHECK(open(next));
   CHECK_FALSE(lives(0));
   CHECK(processes->closed.all() == std::vector{run});
-  CHECK(ask<workers_started>(node, start_workers{next, {}, {{{0}, {}, 2}}}));
+  CHECK(ask<workers_started>(node, start_workers{next, {}, {{{0}, {}, 2}}, secret}));
 }
 
 TEST_CASE_FIXTURE(host, "without a grace period workers end with the connection to their driver") {
@@ -490,7 +538,7 @@ TEST_CASE_FIXTURE(host, "the driver hears of a worker that is stopped, and decid
   REQUIRE(start({0, 1}));
   REQUIRE(join(1, secret) == errc::none);
   processes->show({1}, 'T');
-  const auto silent = std::vector<silent_worker>{{{1}, "its process is stopped (SIGSTOP, or a debugger)"}};
+  const auto silent = std::vector<silent_worker>{{{1}, "its process is stopped (SIGSTOP)"}};
   CHECK(heard->beats.wait_until_any([&](const node_beat& x) { return x.silent == silent; }));
   CHECK(processes->killed_one.all().empty());
   // It goes on.
@@ -500,7 +548,7 @@ TEST_CASE_FIXTURE(host, "the driver hears of a worker that is stopped, and decid
   caf::anon_send(node, beat);
   CHECK(heard->beats.wait_until_any(
       [&](const node_beat& x) { return x.silent.empty() && std::ranges::find(x.workers, beat) != x.workers.end(); }));
-  CHECK(ask<void>(node, kill_worker{run, {1}, "its process is stopped"}));
+  CHECK(ask<void>(node, kill_worker{run, {1}, "its process is stopped", secret}));
   auto ended = heard->ended.wait_for(1);
   REQUIRE(ended.size() == 1);
   CHECK(ended[0] == worker_ended{run, {1}, 137, "its process is stopped; killed by signal 9 (SIGKILL)", {}});
@@ -526,9 +574,9 @@ TEST_CASE_FIXTURE(host,
   REQUIRE(open());
   processes->cannot_be_killed({1});
   processes->show({1}, 'D');
-  start_workers message{run, {}, {{{0}, {}, 1}, {{1}, {}, 1}}};
+  start_workers message{run, {}, {{{0}, {}, 1}, {{1}, {}, 1}}, secret};
   REQUIRE(ask<workers_started>(node, message));
-  CHECK(ask<void>(node, kill_worker{run, {1}, "it is silent"}));
+  CHECK(ask<void>(node, kill_worker{run, {1}, "it is silent", secret}));
   const auto ended = heard->ended.wait_for(1);
   REQUIRE(ended.size() == 1);
   CHECK(ended[0].worker == worker_id{1});
@@ -582,10 +630,10 @@ TEST_CASE_FIXTURE(host, "a process that has not joined is not sampled") {
 TEST_CASE_FIXTURE(host, "one worker can be killed, once, with the reason in its end") {
   REQUIRE(open());
   REQUIRE(start({0, 1}));
-  CHECK(ask<void>(node, kill_worker{run, {1}, "it is not needed any more"}));
-  CHECK(ask<void>(node, kill_worker{run, {1}, "again"}));
-  CHECK(ask<void>(node, kill_worker{run, {9}, "nobody"}));
-  CHECK(ask<void>(node, kill_worker{run_id{"4567"}, {0}, "of another run"}));
+  CHECK(ask<void>(node, kill_worker{run, {1}, "it is not needed any more", secret}));
+  CHECK(ask<void>(node, kill_worker{run, {1}, "again", secret}));
+  CHECK(ask<void>(node, kill_worker{run, {9}, "nobody", secret}));
+  CHECK(ask<void>(node, kill_worker{run_id{"4567"}, {0}, "of another run", secret}));
   auto ended = heard->ended.wait_for(1);
   REQUIRE(ended.size() == 1);
   CHECK(ended[0] == worker_ended{run, {1}, 137, "it is not needed any more; killed by signal 9 (SIGKILL)", {}});

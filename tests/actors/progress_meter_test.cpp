@@ -18,7 +18,7 @@ metrics_batch at_step(std::uint64_t step, metric_map values = {}) {
   metrics_batch result;
   result.applied = {step};
   if (!values.empty())
-    result.rows.push_back({{step}, 0, std::move(values)});
+    result.rows.push_back({{step}, 0, 0, std::move(values)});
   return result;
 }
 
@@ -71,6 +71,17 @@ TEST_CASE("metrics of different names add up, the latest value of each counts") 
   std::ignore = meter.add(at_step(1, {{"loss", 3}, {"accuracy", 0.1}}), start + 2s);
   std::ignore = meter.add(at_step(2, {{"loss", 2}}), start + 3s);
   CHECK(meter.latest().metrics == metric_map{{"accuracy", 0.1}, {"loss", 2}});
+}
+
+TEST_CASE("each value says which step it is from, also where a report comes before its step is applied") {
+  auto meter = meter_for(10);
+  metrics_batch batch;
+  batch.applied = {2};
+  batch.rows = {{{1}, 0, 0, {{"accuracy", 0.1}, {"loss", 3}}}, {{2}, 0, 0, {{"loss", 2}}}, {{3}, 0, 0, {{"loss", 1}}}};
+  std::ignore = meter.add(batch, start + 2s);
+  CHECK(meter.latest().step == 2);
+  CHECK(meter.latest().metrics == metric_map{{"accuracy", 0.1}, {"loss", 1}});
+  CHECK(meter.latest().metrics_from == metric_steps{{"accuracy", 1}, {"loss", 3}});
 }
 
 TEST_CASE("the speed is that of the last seconds") {

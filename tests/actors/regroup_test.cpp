@@ -1416,9 +1416,40 @@ TEST_CASE("a report of a generation that is over, or of one that was given up, i
   CHECK(refusal(elsewhere(9, 4, 2)).code == errc::stale_generation);
   CHECK(group.furthest() == step_id{4});
   static_cast<void>(group.on_finished(throws(0, 0, "at once")));
-  const auto ending = group.on_report(elsewhere(2, 4, 2));
-  REQUIRE(find<refuse_report>(ending));
-  CHECK(find<refuse_report>(ending)->reason.code == errc::aborted);
+  CHECK(group.on_report(elsewhere(2, 4, 1)).size() == 1);
+  CHECK(find<refuse_report>(group.on_report(elsewhere(2, 4, 1))));
+}
+
+TEST_CASE("a run that fails has its state saved by a member, and what becomes of that is no cause") {
+  const auto failing = [] {
+    auto group = in_loop(3);
+    static_cast<void>(group.on_finished(throws(1, 0, "at once")));
+    CHECK_FALSE(group.goes_on());
+    CHECK(group.on_report(elsewhere(0, 4)).empty());
+    const auto ending = group.on_report(elsewhere(2, 4));
+    REQUIRE(find<save_state>(ending));
+    CHECK(find<save_state>(ending)->worker == worker_id{0});
+    return group;
+  };
+  auto saved = failing();
+  const auto refused = saved.on_finished(cut_off(0, 4));
+  REQUIRE(find<refuse_report>(refused));
+  CHECK(find<refuse_report>(refused)->worker == worker_id{2});
+  CHECK(find<conclude>(saved.on_finished(cut_off(2, 4)))->reason.message == "at once");
+  auto unsaved = failing();
+  CHECK(find<save_state>(unsaved.on_finished(fails(0, 4, errc::io_error, "no space")))->worker == worker_id{2});
+  const auto end = unsaved.on_finished(fails(2, 4, errc::io_error, "no space"));
+  REQUIRE(find<conclude>(end));
+  CHECK(find<conclude>(end)->reason.message == "at once");
+  REQUIRE(unsaved.failures().size() == 3);
+  CHECK(unsaved.failures()[1].consequence);
+  CHECK(unsaved.failures()[2].consequence);
+}
+
+TEST_CASE("the state of replicas that differ is not saved") {
+  auto group = in_loop(3);
+  static_cast<void>(group.on_finished(fails(1, 4, errc::mismatch, "replicas differ")));
+  CHECK(find<refuse_report>(group.on_report(elsewhere(0, 4))));
 }
 
 namespace {

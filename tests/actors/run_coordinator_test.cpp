@@ -63,7 +63,7 @@ std::vector<std::string> kinds(const run_actions& actions) {
   static const char* names[] = {"begin",   "begin joiner", "accept",      "accept joiner", "refuse",  "refuse one",
                                 "command", "stage",        "end staging", "skip loop",     "abort",   "abort group",
                                 "hold",    "form",         "start",       "fence",         "give up", "avoid node",
-                                "restart", "release one",  "release",     "warn",          "conclude"};
+                                "restart", "release one",  "release",     "warn",          "save",    "conclude"};
   static_assert(std::size(names) == std::variant_size_v<decltype(run_action::what)>);
   std::vector<std::string> result;
   for (const auto& each : actions) {
@@ -106,9 +106,9 @@ run_coordinator training(std::uint32_t workers) {
 }
 
 /// One that survives failures, in training.
-run_coordinator survivor(std::uint32_t workers, std::uint32_t per_node = 2) {
+run_coordinator survivor(std::uint32_t workers, std::uint32_t per_node = 2, const failure_config& failure = {}) {
   auto settings = settings_for(workers, per_node);
-  settings.failure = {};
+  settings.failure = failure;
   auto result = run_coordinator{settings};
   join_all(result, workers);
   for (std::uint32_t i = 0; i < workers; ++i)
@@ -511,7 +511,7 @@ TEST_CASE("a silent worker is killed if others have the state, and its end is th
 
 TEST_CASE("silent workers that alone have the state are waited for, and go on") {
   auto run = survivor(2);
-  const auto both = std::map<worker_id, std::string>{{{0}, "it is stopped"}, {{1}, "it is stopped"}};
+  const auto both = std::vector<silent_worker>{{{0}, "it is stopped"}, {{1}, "it is stopped"}};
   const auto actions = run.on_workers_silent(0, both, start + 1s);
   REQUIRE(kinds(actions) == list{"hold", "hold"});
   CHECK(actions[0].why.find("300 s (failure.unreachable_after)") != std::string::npos);
@@ -531,6 +531,29 @@ TEST_CASE("silent workers are killed in the end, and the run restarts") {
   CHECK(kinds(run.on_workers_silent(0, {{{0}, "it is stopped"}}, start + 1s)) == list{"hold"});
   CHECK(kinds(run.on_tick(start + 302s)) == list{"fence"});
   CHECK(kinds(run.on_ended(ended(0, "killed"))) == list{"restart"});
+}
+
+TEST_CASE("a worker that a debugger holds is waited for, although others have the state") {
+  auto run = survivor(4);
+  const auto held = std::vector<silent_worker>{{{3}, "its process is held by a debugger", silence_kind::debugged}};
+  const auto actions = run.on_workers_silent(1, held, start + 1s);
+  REQUIRE(kinds(actions) == list{"hold"});
+  CHECK(actions[0].why.find("(failure.debugger)") != std::string::npos);
+  // Longer than a frozen one that alone has the state.
+  CHECK(run.on_workers_silent(1, held, start + 1000s).empty());
+  CHECK(run.on_tick(start + 1000s).empty());
+  CHECK(kinds(run.on_workers_silent(1, {}, start + 1001s)) == list{"warn"});
+  CHECK_FALSE(run.awaits_answers());
+  CHECK(run.failures().empty());
+  // The debugger lets it go, and it does not run.
+  CHECK(kinds(run.on_workers_silent(1, held, start + 1002s)) == list{"hold"});
+  CHECK(kinds(run.on_workers_silent(1, {{{3}, "it is stopped"}}, start + 1010s)) == list{"fence"});
+}
+
+TEST_CASE("a worker that a debugger holds is replaced where the configuration says so") {
+  auto run = survivor(4, 2, {.debugger = debugger_mode::replace});
+  const auto held = std::vector<silent_worker>{{{3}, "its process is held by a debugger", silence_kind::debugged}};
+  CHECK(kinds(run.on_workers_silent(1, held, start + 1s)) == list{"fence"});
 }
 
 TEST_CASE("nobody waits for silent workers of a run that has not begun, or that ends") {
@@ -664,12 +687,38 @@ TEST_CASE("workers that do not join in time are named") {
 TEST_CASE("nobody is waited for beyond the grace period") {
   auto failed = failing();
   CHECK(failed.in_grace());
-  CHECK(conclusion(failed.on_grace_timeout()) == conclude{run_status::failed, user_bug});
+  // It may be in a long step, with the state.
+  for (auto now = run_coordinator::time{}; now <= run_coordinator::time{10s}; now += 200ms)
+    CHECK(failed.on_tick(now).empty());
+  CHECK(failed.on_tick(run_coordinator::time{11s}).empty());
+  CHECK(failed.on_tick(run_coordinator::time{12s}).empty());
+  CHECK(conclusion(failed.on_tick(run_coordinator::time{15s})) == conclude{run_status::failed, user_bug});
   check_that_nothing_acts(failed);
   auto released = releasing(2);
   CHECK(conclusion(released.on_grace_timeout()).status == run_status::completed);
   CHECK(training(1).on_grace_timeout().empty());
   CHECK(starting(1).on_grace_timeout().empty());
+}
+
+TEST_CASE("a stop says for whom it waits, and ends at once when it is asked for again") {
+  const auto name = [](std::uint32_t node) { return "host-" + std::to_string(node); };
+  const auto silent_at = run_coordinator::time{100s};
+  auto run = training(4);
+  std::ignore = run.on_nodes_silent({{0, "no beats"}, {1, "no beats"}}, silent_at);
+  CHECK(run.stop_waits_for(silent_at, name).empty());
+  CHECK(kinds(run.on_stop({false})) == list{"command"});
+  CHECK(run.stop_waits_for(silent_at + 12s, name) == "node host-0, silent for 12 s; node host-1, silent for 12 s");
+  std::ignore = run.on_node_answers(0, silent_at + 13s);
+  CHECK(run.stop_waits_for(silent_at + 14s, name) == "node host-1, silent for 14 s");
+  CHECK(conclusion(run.on_stop({true})).status == run_status::stopped);
+  CHECK(run.stop_waits_for(silent_at + 15s, name).empty());
+}
+
+TEST_CASE("a stop names workers that do not run") {
+  auto run = training(1);
+  std::ignore = run.on_workers_silent(0, {{{0}, "its process is stopped"}}, run_coordinator::time{5s});
+  std::ignore = run.on_stop({false});
+  CHECK(run.stop_waits_for(run_coordinator::time{8s}, {}) == "worker 0 (rank 0), silent for 3 s");
 }
 
 TEST_CASE("replicas that differ at the end fail the run, whoever tells first and whatever the difference is") {

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <sys/wait.h>
@@ -36,7 +38,8 @@ metrics_batch batch_of(std::uint32_t rank, std::initializer_list<std::uint64_t> 
   result.worker = {rank};
   result.rank = {rank};
   for (auto step : steps) {
-    result.rows.push_back({{step}, step * 1'000'000, {{"loss", 1.0 / static_cast<double>(step)}}});
+    result.rows.push_back(
+        {{step}, step * 1'000'000, 1'795'689'600'250'000, {{"loss", 1.0 / static_cast<double>(step)}}});
     result.ledger.push_back({{step}, {1}, {rank, rank + 1}});
   }
   return result;
@@ -77,7 +80,7 @@ TEST_CASE("a directory that another driver holds is refused with its process id"
   REQUIRE_FALSE(second);
   CHECK(second.error().code == errc::already_exists);
   CHECK(says(second.error(), "process id " + std::to_string(::getpid())));
-  CHECK(says(second.error(), "another run name"));
+  CHECK(says(second.error(), "--name"));
 }
 
 TEST_CASE("a directory whose driver was killed is free") {
@@ -118,7 +121,37 @@ TEST_CASE("resume 'never' refuses a directory in which a run has begun, and take
   auto again = run_directory::open(config_in(scratch.path(), resume_mode::never));
   REQUIRE_FALSE(again);
   CHECK(again.error().code == errc::already_exists);
-  CHECK(says(again.error(), "run.resume is never"));
+  CHECK(says(again.error(), "resume_mode::never"));
+  CHECK(says(again.error(), "--resume restart"));
+}
+
+TEST_CASE("resume 'restart' moves aside what a run has left, under a name of its own each time") {
+  auto scratch = scratch_directory{};
+  for (const auto* run : {"1", "2", "3"}) {
+    auto directory = run_directory::open(config_in(scratch.path(), resume_mode::restart));
+    REQUIRE(directory);
+    CHECK_FALSE(fs::exists(directory->root() / "run.json"));
+    CHECK(directory->moved_aside().empty() == (std::string{run} == "1"));
+    REQUIRE(directory->write_run({{"run", run}}));
+  }
+  CHECK(nlohmann::json::parse(read_file(scratch.path() / "digits.1" / "run.json"))["run"] == "1");
+  CHECK(nlohmann::json::parse(read_file(scratch.path() / "digits.2" / "run.json"))["run"] == "2");
+  // The old run is a run.
+  auto old = config_in(scratch.path());
+  old.name = "digits.1";
+  CHECK(run_directory::open(old));
+}
+
+TEST_CASE("resume 'restart' leaves a directory where it is that a driver holds") {
+  auto scratch = scratch_directory{};
+  auto mine = run_directory::open(config_in(scratch.path()));
+  REQUIRE(mine);
+  REQUIRE(mine->write_run({{"run", "1"}}));
+  auto second = run_directory::open(config_in(scratch.path(), resume_mode::restart));
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == errc::already_exists);
+  CHECK(fs::exists(scratch.path() / "digits" / "run.json"));
+  CHECK_FALSE(fs::exists(scratch.path() / "digits.1"));
 }
 
 TEST_CASE("a moved directory stays locked until its last owner goes") {
@@ -226,9 +259,8 @@ TEST_CASE("metrics and ledger are one line for each report") {
   REQUIRE(directory->rewind({0}));
   CHECK(directory->append(batch_of(1, {4, 5}), 4711));
   auto metrics = read_file(directory->root() / "metrics.jsonl");
-  CHECK(
-      metrics ==
-      "{\"step\":4,\"rank\":1,\"seconds\":4.0,\"loss\":0.25}\n{\"step\":5,\"rank\":1,\"seconds\":5.0,\"loss\":0.2}\n");
+  CHECK(metrics == "{\"step\":4,\"rank\":1,\"seconds\":4.0,\"time\":\"2026-11-26T10:40:00.250Z\",\"loss\":0.25}\n"
+                   "{\"step\":5,\"rank\":1,\"seconds\":5.0,\"time\":\"2026-11-26T10:40:00.250Z\",\"loss\":0.2}\n");
   auto ledger = read_file(directory->root() / "ledger.jsonl");
   CHECK(ledger.starts_with("{\"step\":4,\"generation\":1,\"rank\":1,\"pid\":4711,\"first_shard\":1,\"last_shard\":2,"
                            "\"samples_digest\":0}\n"));
@@ -266,6 +298,47 @@ TEST_CASE(
   CHECK(directory->append(batch_of(0, {3}), 1));
   CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 1, 2, 3});
   CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 1, 2, 3});
+}
+
+TEST_CASE("what is left of the metrics says which values there were, from which steps, and for how long it trained") {
+  auto scratch = scratch_directory{};
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->rewind({0}));
+  metrics_batch batch;
+  batch.rows = {{{2}, 2'000'000, 0, {{"accuracy", 0.5}, {"loss", 4}, {"step", 17}}},
+                {{3}, 3'500'000, 0, {{"loss", 3}, {"odd", std::nan("")}}},
+                {{4}, 9'000'000, 0, {{"loss", 1}}}};
+  CHECK(directory->append(batch, 1));
+  batch.rank = {1};
+  batch.rows = {{{3}, 3'750'000, 0, {{"loss", 100}}}};
+  CHECK(directory->append(batch, 1));
+  const auto kept = directory->history_until({3});
+  const auto rewound = directory->rewind({3});
+  REQUIRE(rewound);
+  for (const auto& history : {kept, *rewound}) {
+    CHECK(history.metrics == metric_map{{"accuracy", 0.5}, {"loss", 3}, {"step", 17}});
+    CHECK(history.metrics_from == metric_steps{{"accuracy", 2}, {"loss", 3}, {"step", 2}});
+    CHECK(history.seconds == 3.75);
+  }
+}
+
+TEST_CASE("events are appended over all processes of a run, after a torn line, too") {
+  auto scratch = scratch_directory{};
+  const auto path = scratch.path() / "digits" / "events.jsonl";
+  const auto when = std::chrono::system_clock::time_point{std::chrono::milliseconds{1'795'689'600'250}};
+  {
+    auto directory = run_directory::open(config_in(scratch.path()));
+    REQUIRE(directory);
+    CHECK(directory->append_event(when, {{"event", "one"}}));
+  }
+  std::ofstream{path, std::ios::app} << R"({"time": "2026)";
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->rewind({0}));
+  CHECK(directory->append_event(when, {{"event", "two"}}));
+  CHECK(read_file(path) == "{\"time\":\"2026-11-26T10:40:00.250Z\",\"event\":\"one\"}\n"
+                           "{\"time\":\"2026-11-26T10:40:00.250Z\",\"event\":\"two\"}\n");
 }
 
 TEST_CASE("a run that begins anew begins its files anew") {

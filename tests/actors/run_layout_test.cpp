@@ -54,6 +54,10 @@ TEST_CASE("shards that do not divide well are warned of") {
   CHECK(layout_of(std::vector<std::uint32_t>(11, 0))
             .uneven_shards()
             .starts_with("11 workers share 16 shards unevenly: they run at 72 %"));
+  // What is advised suits the number of workers.
+  for (const auto& [workers, advice] :
+       {std::pair{5u, "such as 15 or 20"}, {7u, "such as 14 or 21"}, {11u, "such as 11 or 22"}})
+    CHECK(layout_of(std::vector<std::uint32_t>(workers, 0)).uneven_shards().find(advice) != std::string::npos);
 }
 
 TEST_CASE("each node is told of its own workers") {
@@ -67,6 +71,13 @@ TEST_CASE("each node is told of its own workers") {
   CHECK(messages[1].workers[1].worker == worker_id{12});
   CHECK(messages[1].workers[1].environment.at("RANK") == "2");
   CHECK(messages[1].arguments == std::vector<std::string>{"--fast"});
+}
+
+TEST_CASE("a place says which neighbouring ranks are on one node, whoever gets it") {
+  auto layout = layout_of({0, 0, 1, 0});
+  const auto wanted = std::vector<node_ranks>{{0, 2}, {1, 1}, {0, 1}};
+  for (const auto& place : layout.places())
+    CHECK(layout.place_of(place, {1}, 1, "").nodes == wanted);
 }
 
 TEST_CASE("members are told who has joined, who compares states, and who has the evaluation") {

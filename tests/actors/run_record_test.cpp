@@ -22,7 +22,7 @@ metrics_batch report_of(std::uint32_t rank, std::uint64_t step) {
   batch.worker = {rank};
   batch.rank = {rank};
   batch.applied = {step};
-  batch.rows.push_back({{step}, step, {{"loss", 1.0 / static_cast<double>(step)}}});
+  batch.rows.push_back({{step}, step, 0, {{"loss", 1.0 / static_cast<double>(step)}}});
   return batch;
 }
 
@@ -60,6 +60,13 @@ TEST_CASE("the first step counts from the call of fit, and only steps after the 
   CHECK(record.result().seconds_to_first_step == 2);
   CHECK(record.result().resumed_from_step == 5);
   CHECK(record.result().latest_checkpoint == "step-5");
+}
+
+TEST_CASE("the time of a run goes on where it was left") {
+  auto record = record_of(1);
+  CHECK(record.run_time(start + 3s).count() == 3);
+  record.set_earlier_time(8.5);
+  CHECK(record.run_time(start + 3s).count() == 11.5);
 }
 
 TEST_CASE("progress is rank 0's") {
@@ -111,13 +118,14 @@ TEST_CASE("steps that an earlier attempt had applied count as redone, too") {
 
 TEST_CASE("the result has the metrics of the last reports, and for the rest those of the checkpoint") {
   auto record = record_of(1);
-  record.begin_from({1}, "step-1", {{"loss", 9.0}, {"accuracy", 0.5}});
+  record.begin_from({1}, "step-1", {{"loss", 9.0}, {"accuracy", 0.5}}, {{"loss", 1}, {"accuracy", 1}});
   record.on_begin();
   std::ignore = record.on_metrics(report_of(0, 2), {1}, start);
   record.conclude(run_status::completed, {});
   record.set_final_state({}, "abc", {4});
   auto result = record.finish(start + 3s);
   CHECK(result.metrics == metric_map{{"accuracy", 0.5}, {"loss", 0.5}});
+  CHECK(result.metrics_from == metric_steps{{"accuracy", 1}, {"loss", 2}});
   CHECK(result.steps == 4);
   CHECK(result.state_sha256 == "abc");
   CHECK(result.seconds_total == 3);
@@ -144,7 +152,7 @@ TEST_CASE("checkpoints are counted by their outcome; a failed one leaves the lat
   record.on_checkpoint(bad);
   CHECK(record.on_skipped_checkpoint() == 1);
   CHECK(record.on_skipped_checkpoint() == 2);
-  CHECK(record.result().checkpoints == checkpoint_counts{1, 2, 1});
+  CHECK(record.result().due_checkpoints == checkpoint_counts{1, 2, 1});
   CHECK(record.result().latest_checkpoint == "step-2");
 }
 
@@ -170,4 +178,42 @@ TEST_CASE("a run whose last checkpoint failed has failed, unless only an earlier
   record.conclude(run_status::stopped, {errc::stopped, "as asked"});
   record.set_final_state({}, "abc", {3});
   CHECK(record.finish(start).status == run_status::stopped);
+}
+
+TEST_CASE("another driver tells what those before it have seen, up to a limit") {
+  auto before = record_of(2);
+  before.begin_from({20}, "step-20", {});
+  before.on_restart("all were lost", {25}, start);
+  before.on_checkpoint({{30}, "step-30", {}});
+  for (std::uint64_t generation = 2; generation <= 301; ++generation)
+    before.add(generation_of(generation));
+  std::vector<failure_record> failures(300);
+  for (std::uint32_t i = 0; i < 300; ++i)
+    failures[i].pid = i;
+  failures.back().last_lines = {"its last line"};
+  const auto history = before.history(failures);
+  CHECK(history.failures.size() == 256);
+  CHECK(history.failures.front().pid == 44);
+  CHECK(history.failures.back().last_lines.empty());
+  CHECK(history.generations.size() == 256);
+  run_record next{{"r1"}, {.name = "digits"}, start};
+  next.go_on_from(history);
+  next.begin_from({30}, "step-30", {});
+  next.skip_workers({1000});
+  next.on_started({worker_id{1}, rank_id{0}, 0, 0, 1}, "host", "embedded");
+  next.on_started({worker_id{1000}, rank_id{1}, 0, 0, 1}, "host", "embedded");
+  next.add(generation_of(302));
+  CHECK(next.history({}).failures.size() == 256);
+  next.conclude(run_status::completed, {});
+  next.set_final_state({failures[7]}, "", {40});
+  const auto result = next.finish(start + 1s);
+  CHECK(result.failures.size() == 257);
+  CHECK(result.failures.back().pid == 7);
+  CHECK(result.generations.size() == 257);
+  CHECK(result.restarts == 1);
+  CHECK(result.due_checkpoints.taken == 1);
+  CHECK(result.resumed_from_step == 20);
+  REQUIRE(result.workers.size() == 3);
+  CHECK(result.workers[0].worker == worker_id{0});
+  CHECK(result.workers[2].worker == worker_id{1000});
 }

@@ -29,10 +29,16 @@ TEST_CASE("a stopped process is fenced, even if it was starved before") {
   auto verdict = judge(later('T', 0ms, 1300ms));
   CHECK(verdict.cause == silence_cause::stopped);
   CHECK(verdict.is_silent);
-  CHECK(verdict.reason == "is stopped (SIGSTOP, or a debugger)");
-  verdict = judge(later('t', 0ms, 0ms));
-  CHECK(verdict.cause == silence_cause::stopped);
+  CHECK(verdict.reason == "is stopped (SIGSTOP)");
+}
+
+TEST_CASE("a process that a debugger holds is silent, and the debugger is named") {
+  auto held = later('t', 0ms, 0ms);
+  held.tracer = 4711;
+  auto verdict = judge(held);
+  CHECK(verdict.cause == silence_cause::debugged);
   CHECK(verdict.is_silent);
+  CHECK(verdict.reason == "is held by a debugger (process 4711)");
 }
 
 TEST_CASE("a process that has ended is fenced") {

@@ -1,4 +1,5 @@
 #include "actor_fixture.hpp"
+#include "trainer/control_journal.hpp"
 
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -242,7 +243,12 @@ TEST_CASE_FIXTURE(trainer_fixture, "a whole run on two nodes: its result, its fi
   CHECK(result.name == "digits");
   CHECK(result.path == root().string());
   CHECK(result.latest_checkpoint == (root() / "checkpoints" / "step-00000005").string());
-  CHECK(result.checkpoints == checkpoint_counts{1, 0, 0});
+  CHECK(result.metrics_from == metric_steps{{"loss", 5}});
+  CHECK(result.due_checkpoints == checkpoint_counts{1, 0, 0});
+  REQUIRE(result.checkpoints.size() == 1);
+  CHECK(result.checkpoints[0].step == step_id{5});
+  CHECK(result.checkpoints[0].path == result.latest_checkpoint);
+  CHECK_FALSE(result.best_checkpoint);
   REQUIRE(result.workers.size() == 4);
   for (std::uint32_t i = 0; i < 4; ++i)
     CHECK(result.workers[i] ==
@@ -291,9 +297,8 @@ TEST_CASE_FIXTURE(trainer_fixture, "a whole run on two nodes: its result, its fi
   CHECK(begun[0].place.local_world_size == 2);
   CHECK(begun[0].place.node_rank == 1);
   CHECK(begun[0].place.transport == transport_kind::hierarchical);
-  CHECK(begun[0].place.nodes == std::vector<std::uint32_t>{0, 0, 1, 1});
+  CHECK(begun[0].place.nodes == std::vector<node_ranks>{{0, 2}, {1, 2}});
   CHECK(begun[0].place.data_address == "10.0.0.1");
-  CHECK(begun[0].place.ownership.size() == 4);
   for (const auto& launched : nodes[1]->started.all()) {
     CHECK(launched.environment.at("WORLD_SIZE") == "4");
     CHECK(launched.environment.at("RANK") == std::to_string(launched.worker.value));
@@ -357,6 +362,54 @@ TEST_CASE_FIXTURE(trainer_fixture, "a new run begins with the state of another, 
   CHECK_FALSE(begun.resume.restore_step);
 }
 
+TEST_CASE_FIXTURE(trainer_fixture, "a run says that it resumes, and when nothing was left to do") {
+  open(worker_script::trains);
+  const auto first = fit();
+  config.run.steps = 8;
+  CHECK(fit().status == run_status::completed);
+  CHECK(first_event<run_notice>(
+      [&](const run_notice& x) { return x.text == "resumes from step 5 in " + first.latest_checkpoint; }));
+  CHECK(fit().status == run_status::completed);
+  CHECK(first_event<run_notice>([&](const run_notice& x) {
+    return x.warning && says(x.text, "nothing was left to do: the run in " + first.path + " has done step 8") &&
+           says(x.text, "--resume restart");
+  }));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a run is begun anew on request, and the old one is moved aside") {
+  open(worker_script::trains);
+  const auto first = fit();
+  config.run.resume = resume_mode::restart;
+  config.config["lr"] = 0.25;
+  const auto second = fit();
+  CHECK(second.status == run_status::completed);
+  CHECK(second.resumed_from_step == 0);
+  CHECK(second.path == first.path);
+  CHECK(nlohmann::json::parse(read_file(first.path + ".1/result.json"))["run"] == first.run.value);
+  CHECK(first_event<run_notice>([&](const run_notice& x) {
+    return x.text == "the earlier run in " + first.path + " is now " + first.path + ".1";
+  }));
+  CHECK(std::filesystem::canonical(root().parent_path() / "latest") == std::filesystem::canonical(root()));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "what happens is in the run's events, over all its processes") {
+  open(worker_script::trains);
+  CHECK(fit().status == run_status::completed);
+  config.run.steps = 8;
+  CHECK(fit().status == run_status::completed);
+  std::vector<std::string> kinds;
+  auto in = std::ifstream{root() / "events.jsonl"};
+  for (std::string line; std::getline(in, line);) {
+    const auto event = nlohmann::json::parse(line);
+    CHECK(event["time"].get<std::string>().ends_with("Z"));
+    if (event["event"] == "checkpoint")
+      CHECK(event["bytes"] == 400);
+    if (event["event"] != "warning")
+      kinds.push_back(event["event"]);
+  }
+  CHECK(kinds == std::vector<std::string>{"started", "checkpoint", "ended", "started", "checkpoint", "ended"});
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "resume 'required' fails without a checkpoint") {
   open(worker_script::trains);
   config.run.resume = resume_mode::required;
@@ -391,7 +444,8 @@ TEST_CASE_FIXTURE(trainer_fixture,
   CHECK(stored_result()["error"]["code"] == "user_error");
   auto notice = first_event<run_notice>([](const run_notice& x) { return x.warning; });
   REQUIRE(notice);
-  CHECK(says(notice->text, "out of range"));
+  // The reason stands in the result, which the program shows.
+  CHECK(notice->text == "worker 2 (rank 2) failed, which ends the run");
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a worker that dies ends the run with its exit status and last lines") {
@@ -701,6 +755,27 @@ TEST_CASE_FIXTURE(trainer_fixture, "an exception that comes again on the same st
   CHECK(result.restarts == 0);
 }
 
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "the state of a run that fails is saved while somebody has it, and the next run has it") {
+  open(worker_script::waits_for_others);
+  set_script(1, worker_script::throws);
+  config.scaling.num_workers = 3;
+  config.failure.max_failures = 0;
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::user_error);
+  CHECK(result.failures.size() == 3);
+  CHECK(result.latest_checkpoint == (root() / "checkpoints" / "step-00000003").string());
+  CHECK(result.due_checkpoints.taken == 1);
+  auto stored = serialization::checkpoint::open(result.latest_checkpoint);
+  REQUIRE(stored);
+  CHECK(stored->verify());
+  CHECK(is_said("saves the state of step 3 before the run ends"));
+  for (std::uint32_t worker = 0; worker < 3; ++worker)
+    set_script(worker, worker_script::trains);
+  CHECK(fit().resumed_from_step == 3);
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "when nobody is left the run starts again from its latest checkpoint") {
   open(worker_script::trains);
   config.scaling.num_workers = 1;
@@ -834,6 +909,30 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its
   CHECK(result.workers[2].node == "10.0.0.0:4000");
 }
 
+TEST_CASE_FIXTURE(trainer_fixture, "a node on which workers keep dying gets no more while another has room") {
+  open(worker_script::until_stopped);
+  for (std::uint32_t worker = 1; worker < 4; ++worker)
+    nodes[1]->set_script({worker}, worker_script::dies);
+  config.scaling.placement = placement_strategy::spread;
+  auto expected_node = std::string{"10.0.0.0:4000"};
+  SUBCASE("free CPUs") {}
+  SUBCASE("no free CPUs") {
+    capacity = {1, 0};
+    expected_node = "10.0.0.1:4000";
+  }
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(is_said("3 workers in a row have died on node 10.0.0.1:4000: for 5 s it gets no others"));
+    CHECK(is_formed(2, 7));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.size() == 3);
+  REQUIRE(result.workers.size() == 5);
+  for (std::size_t worker = 1; worker < 4; ++worker)
+    CHECK(result.workers[worker].node == "10.0.0.1:4000");
+  CHECK(result.workers[4].node == expected_node);
+}
+
 TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the state is waited for, and they go on") {
   open(worker_script::until_stopped);
   config.scaling.placement = placement_strategy::strict_pack;
@@ -861,7 +960,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a silent node whose workers alone have the s
   auto result = fit_and([&](const trainer_actor&) {
     nodes[0]->freeze();
     CHECK(is_said("the run waits for it"));
-    CHECK(is_said("the run starts again from its latest checkpoint"));
+    CHECK(is_said("the run starts again from the beginning, because it has no checkpoint"));
     nodes[0]->thaw();
   });
   CHECK(result.status == run_status::completed);
@@ -1009,6 +1108,25 @@ TEST_CASE_FIXTURE(trainer_fixture, "before a run has begun it cannot be paused, 
   CHECK_FALSE(ask<void>(trainer, checkpoint_request{}));
   caf::anon_send_exit(trainer, caf::exit_reason::user_shutdown);
   CHECK(has_ended(trainer));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "what is asked for is answered when the journal says it") {
+  open(worker_script::until_stopped);
+  std::ignore = fit_and([&](const trainer_actor& trainer) {
+    const auto kept = [&] {
+      const auto journal = control_journal{system(), root()}.read();
+      REQUIRE(journal.has_value());
+      REQUIRE(journal->has_value());
+      return (**journal).state;
+    };
+    CHECK(ask<void>(trainer, pause_request{}));
+    CHECK(kept().asked == run_course::request::pause);
+    CHECK(ask<void>(trainer, resume_request{}));
+    CHECK(kept().asked == run_course::request::none);
+    CHECK(ask<void>(trainer, resize_request{3}));
+    CHECK(kept().workers == 3);
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused can be stopped") {

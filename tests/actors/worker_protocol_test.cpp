@@ -15,7 +15,6 @@ group_place place_of(std::uint64_t generation, std::uint32_t rank = 1, std::uint
   result.generation = {generation};
   result.rank = {rank};
   result.world_size = world_size;
-  result.ownership = {{0, 4}, {4, 8}};
   return result;
 }
 
@@ -24,6 +23,7 @@ worker_protocol member(std::uint64_t generation = 1, std::uint64_t restored = 0)
   begin.run = {"r"};
   begin.worker = {7};
   begin.place = place_of(generation);
+  begin.settings.shards = 8;
   begin.resume.step = {restored};
   return worker_protocol{begin};
 }
@@ -78,6 +78,20 @@ TEST_CASE("a step is committed when its barrier is complete") {
   CHECK(who.committed() == step_id{1});
   CHECK(who.reduced() == step_id{1});
   CHECK(who.step() == step_id{1});
+}
+
+TEST_CASE("the shards are split evenly among the ranks of each generation") {
+  auto who = member();
+  CHECK(who.ownership() == std::vector<shard_range>{{0, 4}, {4, 8}});
+  CHECK(who.shards() == shard_range{4, 8});
+  REQUIRE(who.on_abort(abort_of(1)) == abort_effect::ends_group);
+  who.begin_regroup();
+  static_cast<void>(who.report({}));
+  member_place next;
+  next.place = place_of(2, 2, 4);
+  REQUIRE(is<form_group>(who.on_next({next})));
+  CHECK(who.ownership() == std::vector<shard_range>{{0, 2}, {2, 4}, {4, 6}, {6, 8}});
+  CHECK(who.shards() == shard_range{4, 6});
 }
 
 TEST_CASE("an abort before the barrier leaves the step open, and the report says so") {
@@ -209,7 +223,7 @@ TEST_CASE("commands take effect at the boundary whose barrier agreed on them, in
   CHECK(due->up_to == 3);
   const auto actions = who.on_boundary(
       {{{"r"}, 1, checkpoint_command{}}, {{"r"}, 2, stage_command{{1}, 1, false, 0}}, {{"r"}, 3, regroup_command{{1}}}},
-      false);
+      step_end::goes_on);
   REQUIRE(actions.size() == 3);
   const auto* save = std::get_if<consider_checkpoint>(&actions[0].what);
   REQUIRE(save);
@@ -224,28 +238,57 @@ TEST_CASE("commands take effect at the boundary whose barrier agreed on them, in
 TEST_CASE("a stop comes after its checkpoint, and nothing is staged for joiners any more") {
   auto who = member();
   const auto actions =
-      who.on_boundary({{{"r"}, 1, stage_command{{1}, 1, false, 0}}, {{"r"}, 2, stop_command{}}}, false);
+      who.on_boundary({{{"r"}, 1, stage_command{{1}, 1, false, 0}}, {{"r"}, 2, stop_command{}}}, step_end::goes_on);
   REQUIRE(actions.size() == 2);
   CHECK(std::get<consider_checkpoint>(actions[0].what).is_last);
   CHECK(std::holds_alternative<stop_here>(actions[1].what));
 }
 
 TEST_CASE("a stop ends the loops after the one that it was asked in, too, even if that was over") {
-  for (auto is_last : {false, true}) {
+  for (auto end : {step_end::goes_on, step_end::last_step}) {
     auto who = member();
     REQUIRE(who.enter_loop());
     who.on_plan_accepted();
     who.begin_steps();
-    static_cast<void>(who.on_boundary({{{"r"}, 1, stop_command{}}}, is_last));
+    static_cast<void>(who.on_boundary({{{"r"}, 1, stop_command{}}}, end));
     who.end_steps();
     CHECK(who.is_stopped());
     CHECK_FALSE(who.enter_loop());
   }
 }
 
+TEST_CASE("a run that is finished takes its last checkpoint, and nobody joins or leaves, nor is it stopped") {
+  auto who = member();
+  REQUIRE(who.enter_loop());
+  who.on_plan_accepted();
+  who.begin_steps();
+  const auto actions = who.on_boundary(
+      {{{"r"}, 1, stage_command{{1}, 1, false, 0}}, {{"r"}, 2, regroup_command{{1}}}, {{"r"}, 3, checkpoint_command{}}},
+      step_end::finishes_run);
+  REQUIRE(actions.size() == 1);
+  const auto& save = std::get<consider_checkpoint>(actions[0].what);
+  CHECK(save.is_last);
+  CHECK(save.finishes_run);
+  who.end_steps();
+  CHECK(who.is_finished());
+  CHECK_FALSE(who.is_stopped());
+  CHECK_FALSE(who.enter_loop());
+}
+
+TEST_CASE("a run that was finished before its checkpoint enters its first loop, does no step, and skips the others") {
+  begin_training begin;
+  begin.place.generation = {1};
+  begin.place.world_size = 1;
+  begin.resume.is_finished = true;
+  auto who = worker_protocol{begin};
+  CHECK(who.is_finished());
+  CHECK(who.enter_loop());
+  CHECK_FALSE(who.enter_loop());
+}
+
 TEST_CASE("a command to regroup is of no effect in another generation") {
   auto who = member(2);
-  const auto actions = who.on_boundary({{{"r"}, 1, regroup_command{{1}}}}, false);
+  const auto actions = who.on_boundary({{{"r"}, 1, regroup_command{{1}}}}, step_end::goes_on);
   REQUIRE(actions.size() == 1);
   CHECK_FALSE(std::get<consider_checkpoint>(actions[0].what).regroups);
 }
@@ -289,6 +332,15 @@ TEST_CASE("a joiner whose group is lost before it has the state reports without 
   who.begin_regroup();
   CHECK(who.report({}).is<worker_position::without_state>());
   CHECK(who.report({}).generation == generation_id{3});
+}
+
+TEST_CASE("a member whose run ends is asked to save the state that it has") {
+  auto who = member();
+  who.begin_regroup();
+  const auto action = who.on_next({save_and_leave{{errc::aborted, "the run is ending"}}});
+  REQUIRE(is<save_last_copy>(action));
+  CHECK(std::get<save_last_copy>(action.what).reason == error{errc::aborted, "the run is ending"});
+  CHECK(who.has_state());
 }
 
 TEST_CASE("a joiner that has lost its first place tells its next plan as one that has none") {

@@ -73,13 +73,34 @@ TEST_CASE("a stopped worker is reported as silent until it is heard again") {
   x.judge_until(4000ms);
   REQUIRE(x.findings.size() == 1);
   CHECK(x.findings[0].worker == first);
-  CHECK(x.findings[0].text == "is silent: its process is stopped (SIGSTOP, or a debugger)");
+  CHECK(x.findings[0].text == "is silent: its process is stopped (SIGSTOP)");
   for (int i = 0; i < 2; ++i) {
     auto report = x.watch.take_report(run);
     REQUIRE(report.silent.size() == 1);
     CHECK(report.silent[0].worker == first);
-    CHECK(report.silent[0].why == "its process is stopped (SIGSTOP, or a debugger)");
+    CHECK(report.silent[0].why == "its process is stopped (SIGSTOP)");
   }
+  x.watch.heard(beat_of(first), x.now);
+  CHECK(x.watch.take_report(run).silent.empty());
+}
+
+TEST_CASE("a worker that a debugger holds is judged again, and reported once for each kind of silence") {
+  node x;
+  x.watch.add(first, x.now);
+  x.states[first] = 't';
+  x.judge_until(4000ms);
+  REQUIRE(x.findings.size() == 1);
+  CHECK(x.findings[0].text == "is silent: its process is held by a debugger");
+  auto report = x.watch.take_report(run);
+  REQUIRE(report.silent.size() == 1);
+  CHECK(report.silent[0].kind == silence_kind::debugged);
+  // The debugger has gone, and left it stopped.
+  x.states[first] = 'T';
+  x.judge_until(8000ms);
+  CHECK(x.findings.size() == 2);
+  report = x.watch.take_report(run);
+  REQUIRE(report.silent.size() == 1);
+  CHECK(report.silent[0].kind == silence_kind::frozen);
   x.watch.heard(beat_of(first), x.now);
   CHECK(x.watch.take_report(run).silent.empty());
 }

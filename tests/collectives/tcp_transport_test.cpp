@@ -47,8 +47,8 @@ tcp_options options_for(std::uint32_t rank, std::uint32_t world_size) {
 /// The port in a blob, which strangers would learn by scanning.
 std::uint16_t port_of(const std::string& blob) {
   std::uint16_t port = 0;
-  std::memcpy(&port, blob.data() + 30, sizeof(port));
-  return port;
+  std::memcpy(&port, blob.data() + 5, sizeof(port));
+  return ntohs(port);
 }
 
 /// A connection of a stranger.
@@ -202,6 +202,7 @@ TEST_CASE("a peer that stays away is named, with its address, and nobody else is
 TEST_CASE("a peer whose host does not answer is given up before the deadline, and reported") {
   // Nobody accepts, and the queue is full: the system drops what else comes, as a firewall does.
   unique_fd deaf{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  REQUIRE(deaf.get() >= 0);
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -212,7 +213,7 @@ TEST_CASE("a peer whose host does not answer is given up before the deadline, an
   std::vector<unique_fd> queue;
   for (int i = 0; i < 4; ++i) {
     queue.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    static_cast<void>(::connect(queue.back().get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)));
+    std::ignore = ::connect(queue.back().get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at));
   }
   auto options = options_for(1, 2);
   options.connect_deadline = 60s;
@@ -228,6 +229,44 @@ TEST_CASE("a peer whose host does not answer is given up before the deadline, an
   CHECK(made.error().code == errc::unreachable);
   CHECK(mentions(made.error().message, "rank 0 at 127.0.0.1:"));
   CHECK(unreachable == std::vector{rank_id{0}});
+}
+
+TEST_CASE("an address takes 11 bytes, or 23, and only its own group reads it") {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(4711);
+  at.sin_addr.s_addr = htonl(0x0a000007);
+  sockaddr_in6 at6{};
+  at6.sin6_family = AF_INET6;
+  at6.sin6_port = htons(4712);
+  at6.sin6_addr = in6addr_loopback;
+  const auto mine = options_for(2, 4);
+  const auto blob = tcp::encode(mine, {reinterpret_cast<const sockaddr*>(&at), sizeof(at)});
+  const auto blob6 = tcp::encode(mine, {reinterpret_cast<const sockaddr*>(&at6), sizeof(at6)});
+  CHECK(blob.size() == 11);
+  CHECK(blob6.size() == 23);
+  CHECK(to_string(value_or_throw(tcp::decode(options_for(0, 4), 2, blob))) == "10.0.0.7:4711");
+  CHECK(to_string(value_or_throw(tcp::decode(options_for(0, 4), 2, blob6))) == "[::1]:4712");
+  auto code = [](const tcp_options& options, std::uint32_t peer, const std::string& text) {
+    const auto read = tcp::decode(options, peer, text);
+    return read ? errc::none : read.error().code;
+  };
+  auto later = options_for(0, 4);
+  later.generation = generation_id{4};
+  CHECK(code(later, 2, blob) == errc::mismatch);
+  CHECK(code(options_for(0, 5), 2, blob) == errc::mismatch);
+  CHECK(code(options_for(0, 4), 1, blob) == errc::mismatch);
+  auto clear = options_for(0, 4);
+  clear.encrypted = false;
+  CHECK(mentions(tcp::decode(clear, 2, blob).error().message, "rank 2 encrypts its messages"));
+  for (const auto& whole : {blob, blob6}) {
+    for (std::size_t size = 0; size < whole.size(); ++size)
+      CHECK(code(options_for(0, 4), 2, whole.substr(0, size)) == errc::mismatch);
+    CHECK(code(options_for(0, 4), 2, whole + '\0') == errc::mismatch);
+  }
+  auto other_format = blob;
+  other_format[0] ^= 0x10;
+  CHECK(code(options_for(0, 4), 2, other_format) == errc::mismatch);
 }
 
 TEST_CASE("a peer that comes late is waited for") {
@@ -307,7 +346,8 @@ TEST_CASE("the port is taken from the range, and a range that is used up is name
   REQUIRE(!made);
   CHECK(made.error().code == errc::unreachable);
   INFO(made.error().message);
-  CHECK(mentions(made.error().message, "no port from"));
+  CHECK(mentions(made.error().message, to_string(*options.ports)));
+  CHECK(mentions(made.error().message, "two for each of its workers"));
 }
 
 // -- attacks on the port

@@ -181,6 +181,17 @@ TEST_CASE("a channel carries everything in both directions, also when keys chang
   }
 }
 
+TEST_CASE("both ends of a session know the same binding, and another session with the same key has another") {
+  auto first = connect(some_key({}), some_key({}), "a name", record_key::limit);
+  auto second = connect(some_key({}), some_key({}), "a name", record_key::limit);
+  REQUIRE(shake_hands(first));
+  REQUIRE(shake_hands(second));
+  CHECK(first.client->binding() == first.server->binding());
+  CHECK(second.client->binding() == second.server->binding());
+  CHECK(first.client->binding() != second.client->binding());
+  CHECK(first.client->binding() != session_binding{});
+}
+
 TEST_CASE("a peer with another key or another name does not get through the handshake") {
   auto other_key = connect(some_key({}), some_key(std::byte{1}), "a name", record_key::limit);
   CHECK(!shake_hands(other_key));

@@ -219,6 +219,8 @@ TEST_CASE("an invalid table is refused with line, column and what was expected")
            trial{"a\n1 2\n", of_type(csv_type::f64), errc::damaged, "'1 2' is not f64"},
            trial{"a\n1e99\n", of_type(csv_type::f32), errc::damaged, "'1e99' is not f32: expected a finite number"},
            trial{"a\nnan\n", of_type(csv_type::f32), errc::damaged, "'nan' is not f32"},
+           trial{"a\nnan\n", of_type(csv_type::f32), errc::damaged, R"(csv_options::missing_texts ({"", "nan"}))"},
+           trial{"a\n N/A \n", of_type(csv_type::f64), errc::damaged, R"(csv_options::missing_texts ({"", "N/A"}))"},
            trial{"a\ninf\n", of_type(csv_type::f64), errc::damaged, "'inf' is not f64"},
            trial{"a\n0x10\n", of_type(csv_type::f64), errc::damaged, "'0x10' is not f64"},
            trial{"a\n+-1\n", of_type(csv_type::f64), errc::damaged, "'+-1' is not f64"},

@@ -100,7 +100,7 @@ serialization::checkpoint saved(const testing::scratch_directory& scratch, const
   content.values_json = state.values().dump();
   auto specs = state.specs();
   auto plan = serialization::plan_chunks(specs, 1);
-  auto temporary = scratch.path() / serialization::temporary_name(content.step, content.generation, 1);
+  auto temporary = scratch.path() / serialization::temporary_name({content.run, content.step, content.generation, 1});
   std::vector<serialization::part_report> reports{
       value_or_throw(serialization::write_part(temporary, 0, plan, state.tensors()))};
   value_or_throw(serialization::add_parts(content, specs, plan, reports));

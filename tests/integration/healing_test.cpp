@@ -9,7 +9,7 @@ using namespace troupe::testing;
 
 namespace {
 
-constexpr std::uint64_t all_steps = 3000;
+constexpr std::uint64_t all_steps = 12'000;
 
 /// Runs that are long enough to lose workers, and the same runs undisturbed.
 struct trial {

@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Some seconds.
-const auto steps = std::string{"6000"};
+const auto steps = std::string{"24000"};
 
 /// The control plane between a driver and its nodes goes over links that can be broken.
 struct trial {
@@ -68,26 +68,30 @@ TEST_CASE("connections that are reset again and again cost no step and no worker
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("reset", {"--checkpoint-every", "20"}));
   t.here.await_step(driver, "reset");
-  for (auto i = 0; i < 10 && driver.running(); ++i) {
+  const auto connections = [&t] {
+    auto result = 0;
+    const auto log = t.nodes[0].process.err();
+    for (auto at = log.find("is connected again"); at != std::string::npos; at = log.find("is connected again", at + 1))
+      ++result;
+    return result;
+  };
+  for (auto i = 1; i <= 3; ++i) {
+    // Also while the connection is made again.
     t.reset_all();
-    std::this_thread::sleep_for(100ms);
+    t.reset_all();
+    t.here.await(driver, [&] { return connections() >= i; });
   }
   const auto status = driver.wait();
   INFO(driver.err());
   REQUIRE(status == exit_status{0, {}});
   check_untouched(t.here.result("reset"), wanted);
-  auto connections = 0;
-  const auto log = t.nodes[0].process.err();
-  for (auto at = log.find("is connected again"); at != std::string::npos; at = log.find("is connected again", at + 1))
-    ++connections;
-  CHECK(connections >= 3);
   // Each step's metrics are there once.
   const auto rows = read_lines(t.here.run_directory("reset") / "metrics.jsonl");
   std::map<std::pair<int, int>, int> seen;
   for (const auto& row : rows)
     ++seen[{row["rank"].get<int>(), row["step"].get<int>()}];
   CHECK(std::ranges::all_of(seen, [](const auto& x) { return x.second == 1; }));
-  CHECK(seen.size() >= 6000);
+  CHECK(seen.size() >= std::stoul(steps));
   CHECK(t.here.workers_vanish());
 }
 
@@ -106,6 +110,28 @@ TEST_CASE("a run whose only node cannot be connected to for seconds goes on with
   REQUIRE(status == exit_status{0, {}});
   check_untouched(t.here.result("refused"), wanted);
   CHECK(contains(t.nodes[0].process.err(), "is connected again after"));
+}
+
+TEST_CASE("Ctrl-C says for which nodes it waits, and the second one ends the run, and says where it goes on") {
+  trial t{1};
+  auto driver = t.here.start(t.arguments("stopped", {"--checkpoint-every", "20"}));
+  t.here.await_step(driver, "stopped", 40);
+  t.here.await(driver, [&] { return !t.here.checkpoints("stopped").empty(); });
+  t.here.await_step(driver, "stopped", t.here.last_step("stopped") + 20);
+  t.links[0]->refuse();
+  t.reset_all();
+  t.here.await(driver, [&] { return contains(driver.err(), "so the run waits for it"); });
+  driver.signal(SIGINT);
+  t.here.await(driver, [&] {
+    return contains(driver.err(), "stopping after this step: waits for node " + t.links[0]->address() + ", silent for");
+  });
+  driver.signal(SIGINT);
+  const auto status = driver.wait();
+  INFO(driver.err());
+  CHECK(status == exit_status{130, {}});
+  const auto result = t.here.result("stopped");
+  CHECK(result["status"] == "stopped");
+  CHECK(contains(driver.err(), "stopped: the same run goes on from " + t.here.run_directory("stopped").string()));
 }
 
 TEST_CASE("of two nodes, the one that cannot be connected to is given up, and takes workers again later") {

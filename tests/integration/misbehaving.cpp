@@ -10,8 +10,9 @@
 #include <unistd.h>
 #include <vector>
 
-/// A training program that misbehaves on rank 1 in step 3. With "heal" in front it does so in the first generation
-/// only, and the run is expected to survive.
+/// A training program that misbehaves on rank 1, or the only one in the driver's process, in step 3. With "heal" in
+/// front it does so in the first generation only, and the run is expected to survive. "throw later" throws in step 5,
+/// and is otherwise the same as "behave".
 namespace {
 
 [[noreturn]] void stand_still() {
@@ -112,8 +113,11 @@ void train(troupe::train_context& ctx) {
   plan.batch_samples = 16;
   plan.gradient_elements = weights.size();
   ctx.for_each_step(plan, [&](troupe::step& step) {
-    if (step.number() == 3 && ctx.rank() == 1 && (!heals || ctx.generation() == 1 || how == "throw always"))
+    if (step.number() == 3 && ctx.rank() == ctx.config().at("culprit").get<unsigned>() &&
+        (!heals || ctx.generation() == 1 || how == "throw always"))
       misbehave(ctx, how);
+    if (step.number() == 5 && ctx.rank() == 1 && ctx.options().at("throws").get<bool>())
+      throw std::runtime_error{"the gradient is on holiday"};
     if (how == "write early")
       weights[0] += 1;
     for (auto& shard : step.shards())
@@ -125,6 +129,13 @@ void train(troupe::train_context& ctx) {
     if (how == "drift" && ctx.rank() == 1)
       weights[7] += 1;
     step.report({{"loss", step.mean_loss()}});
+    if (!how.starts_with("finish") || step.number() != 4)
+      return;
+    // The others have said that the run is finished, or are about to.
+    if (how == "finish and die" && ctx.rank() == 1 && ctx.generation() == 1)
+      std::raise(SIGKILL);
+    if (how != "finish apart" || ctx.rank() != 1)
+      step.finish();
   });
 }
 
@@ -152,8 +163,11 @@ int main(int argc, char** argv) {
     how = "epochs";
     config.failure.background_transfer_above_bytes = 0;
   }
-  config.config = {{"how", how}, {"heal", heals}};
-  config.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
+  const auto workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
+  const auto throws_later = how == "throw later";
+  config.config = {{"how", throws_later ? "behave" : how}, {"heal", heals}, {"culprit", workers == 0 ? 0 : 1}};
+  config.options = {{"throws", throws_later}};
+  config.scaling.num_workers = workers;
   config.scaling.placement = troupe::placement_strategy::spread;
   config.run.storage_path = argv[3];
   config.run.name = argv[4];

@@ -1,8 +1,12 @@
 #include "scratch_runs.hpp"
 
+#include <log_pipe.hpp>
+
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
+#include <csignal>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -103,4 +107,39 @@ TEST_CASE("a driver whose standard error nobody reads trains to the end, and sho
   CHECK(contains(shown, "says hello"));
   CHECK(shown.size() > 65'536);
   CHECK(shown.size() < 10'000'000);
+}
+
+TEST_CASE("a caf-node whose log nobody reads starts workers and stays in touch with its driver") {
+  scratch_runs here;
+  const auto text = here.path("log").string();
+  auto log = troupe::chaos::log_pipe{here.path("log-pipe"), text};
+  auto node = child_process{{{program(TROUPE_CAF_NODE)}, {{"TROUPE_KEYS", here.keys()}}, "/dev/null", log.path()},
+                            here.path("node")};
+  REQUIRE(becomes_true([&] { return node.out().ends_with("\n") || !node.running(); }));
+  const auto address = node.out().substr(node.out().rfind(' ') + 1);
+  log.hold();
+  auto driver = here.start(here.charlm(
+      "unread", {"--workers", "2", "--nodes", address.substr(0, address.size() - 1), "--steps", "100000000"}));
+  here.await_step(driver, "unread");
+  // Each end and each start of a worker is a line of the log.
+  for (int round = 0; round < 3; ++round) {
+    const auto before = here.workers();
+    REQUIRE(before.size() == 2);
+    ::kill(before.back(), SIGKILL);
+    here.await(driver, [&] {
+      const auto now = here.workers();
+      return now.size() == 2 && now != before && std::ranges::find(now, before.back()) == now.end();
+    });
+    here.await_step(driver, "unread", here.last_step("unread"));
+  }
+  driver.signal(SIGTERM);
+  CHECK(driver.wait() == exit_status{143, {}});
+  const auto result = here.result("unread");
+  INFO(result.dump(2));
+  CHECK(result["restarts"] == 0);
+  CHECK(result["failures"].size() == 3);
+  for (const auto& failure : result["failures"])
+    CHECK(contains(failure["message"], "SIGKILL"));
+  log.release();
+  CHECK(becomes_true([&] { return contains(read_file(text), "ended: killed by signal 9 (SIGKILL)"); }));
 }

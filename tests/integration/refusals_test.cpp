@@ -142,7 +142,7 @@ TEST_CASE("a request that cannot be satisfied is reported with what is missing")
   scratch_runs here;
   refused(here, here.charlm("a/b"), {"a/b", "name"});
   refused(here, here.charlm("run", {"--workers", "9"}), {"9 workers", "8 shards"});
-  refused(here, here.charlm("run", {"--workers", "0"}), {"'0'", "2-8"}, 2);
+  refused(here, here.charlm("run", {"--workers", "0-2"}), {"'0-2'", "2-8"}, 2);
   auto one = here.start_node({"--cpus", "2"});
   auto two = here.start_node({"--cpus", "3"});
   refused(here,

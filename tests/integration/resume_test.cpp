@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <set>
 
 using namespace troupe::testing;
 
@@ -67,6 +68,50 @@ TEST_CASE("resume 'auto' with different settings that affect the result is rejec
   succeed(here, "run", {"--steps", "20"});
   CHECK(here.result("run")["resumed_from_step"] == 12);
   CHECK(state(here, "run") != original);
+}
+
+TEST_CASE("runs without a name have a directory of their own each, and 'latest' leads to the last") {
+  scratch_runs here;
+  std::set<std::string> paths;
+  for (const std::string seed : {"1", "2"}) {
+    succeed(here, "", {"--seed", seed});
+    const auto latest = here.result("latest");
+    const auto path = std::filesystem::path{latest["path"].get<std::string>()};
+    CHECK(path.filename().string().starts_with("charlm-2"));
+    CHECK(latest["resumed_from_step"] == 0);
+    CHECK(std::filesystem::equivalent(path, here.run_directory("latest")));
+    paths.insert(path);
+  }
+  CHECK(paths.size() == 2);
+  refused(here, here.charlm("", {"--from", here.path("no-such-checkpoint").string()}), {"no-such-checkpoint"});
+}
+
+TEST_CASE("a run of another program's or configuration is begun anew with '--resume restart', as its refusal says") {
+  scratch_runs here;
+  succeed(here, "run");
+  const auto before = state(here, "run");
+  refused(here, here.charlm("run", {"--batch", "65"}), {"--resume restart", "--name", "--from"});
+  succeed(here, "run", {"--batch", "65", "--resume", "restart"});
+  CHECK(here.result("run")["resumed_from_step"] == 0);
+  CHECK(state(here, "run.1") == before);
+  // The old one can go on.
+  succeed(here, "run.1", {"--steps", "20"});
+  CHECK(here.result("run.1")["resumed_from_step"] == 12);
+}
+
+TEST_CASE("a resumed run goes on counting its time, and says which step each metric is from") {
+  scratch_runs here;
+  const auto seconds_of = [&](std::size_t line) {
+    return read_lines(here.run_directory("run") / "metrics.jsonl").at(line)["seconds"].get<double>();
+  };
+  succeed(here, "run", {"--evaluate-every", "6", "--steps", "6", "--workers", "1"});
+  const auto before = seconds_of(5);
+  succeed(here, "run", {"--evaluate-every", "1000", "--steps", "10", "--workers", "1"});
+  CHECK(seconds_of(5) == before);
+  CHECK(seconds_of(6) > before);
+  const auto result = here.result("run");
+  CHECK(result["metrics_from"]["held_out_loss"] == 10);
+  CHECK(result["metrics_from"]["loss"] == 10);
 }
 
 TEST_CASE("a completed run completes again at once") {

@@ -47,6 +47,11 @@ class scratch_runs {
   [[nodiscard]] std::filesystem::path text() const { return path("text.txt"); }
   [[nodiscard]] std::filesystem::path run_directory(const std::string& name) const { return path("runs") / name; }
 
+  /// The directory of charlm, for `--program-dir`.
+  [[nodiscard]] static std::string programs() {
+    return std::filesystem::path{program(TROUPE_CHARLM)}.parent_path().string();
+  }
+
   /// Words that repeat irregularly, so that there is something to learn.
   static std::string make_text(std::size_t bytes) {
     static constexpr std::array<const char*, 8> words{"the", "actor", "sends", "its", "gradient", "to", "a", "tree"};
@@ -72,7 +77,7 @@ class scratch_runs {
     return {status, process.out(), process.err()};
   }
 
-  /// The arguments of a small charlm run; `more` takes precedence.
+  /// The arguments of a small charlm run, which is fresh without a name; `more` takes precedence.
   [[nodiscard]] std::vector<std::string> charlm(const std::string& name, std::vector<std::string> more = {}) const {
     std::vector<std::pair<std::string, std::string>> defaults{{"--hidden", "32"},
                                                               {"--embedding", "16"},
@@ -84,7 +89,7 @@ class scratch_runs {
                                                               {"--name", name}};
     std::vector<std::string> result{program(TROUPE_CHARLM), "--quiet"};
     for (const auto& [option, value] : defaults)
-      if (std::ranges::find(more, option) == more.end())
+      if (!value.empty() && std::ranges::find(more, option) == more.end())
         result.insert(result.end(), {option, value});
     result.insert(result.end(), more.begin(), more.end());
     return result;
@@ -94,7 +99,11 @@ class scratch_runs {
   [[nodiscard]] running_node start_node(std::vector<std::string> more = {},
                                         std::map<std::string, std::string> environment = {}) {
     more.insert(more.begin(), program(TROUPE_CAF_NODE));
-    auto process = start(std::move(more), std::move(environment));
+    return await_node(start(std::move(more), std::move(environment)));
+  }
+
+  /// Waits for the address of a caf-node that was started.
+  [[nodiscard]] static running_node await_node(child_process process) {
     static const auto mark = std::string{"caf-node: listening on "};
     if (!becomes_true([&] { return process.out().find('\n') != std::string::npos || !process.running(); }))
       throw std::runtime_error{"caf-node does not say where it listens"};

@@ -1,9 +1,12 @@
+#include "memory_file_system.hpp"
 #include "scratch_runs.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
 
@@ -132,6 +135,12 @@ TEST_CASE("drivers are killed again and again, and workers too, and no step is l
   CHECK(result["state_sha256"] == wanted);
   CHECK(result["restarts"] == 0);
   CHECK(result["resumed_from_step"] == 0);
+  // The result is that of all drivers: the two workers that were killed, generations, and who was there. A driver may
+  // be killed before the journal has its last generation.
+  CHECK(std::ranges::count_if(result["failures"], [](const auto& x) { return x["code"] == "worker_lost"; }) == 2);
+  CHECK(result["generations"].size() > 1);
+  for (std::size_t worker = 0; worker < 4; ++worker)
+    CHECK(result["workers"][worker]["worker"] == worker);
 }
 
 TEST_CASE("a node that ends while the run has no driver costs no step, because others have the state") {
@@ -160,6 +169,32 @@ TEST_CASE("workers go on although all checkpoints of their run are damaged") {
   t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
   CHECK(contains(driver.err(), "a restart would fail"));
   const auto result = t.finish(driver);
+  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["restarts"] == 0);
+}
+
+TEST_CASE("a disk that is full when a run is taken over costs no worker and no step") {
+  trial t{1};
+  const auto wanted = t.undisturbed();
+  memory_file_system files{t.here.path("runs"), "size=16m"};
+  if (!files.mounted()) {
+    std::puts("SKIP: no right to mount a file system here (full disk)");
+    return;
+  }
+  t.begin(100);
+  const auto workers = t.here.workers();
+  const auto filler = t.here.path("runs") / "filler";
+  {
+    auto out = std::ofstream{filler, std::ios::binary};
+    for (const auto block = std::string(4096, 'x'); out.write(block.data(), 4096).flush();)
+      continue;
+  }
+  auto driver = t.here.start(t.arguments());
+  t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
+  CHECK(t.here.workers() == workers);
+  std::filesystem::remove(filler);
+  const auto result = t.finish(driver);
+  INFO(driver.err());
   CHECK(result["state_sha256"] == wanted);
   CHECK(result["restarts"] == 0);
 }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 using namespace troupe::testing;
 
 namespace {
@@ -16,8 +18,8 @@ struct trial {
     nodes.push_back(here.start_node());
   }
 
-  [[nodiscard]] outcome run(const std::string& how) {
-    auto argv = std::vector<std::string>{TROUPE_MISBEHAVING, how, "3", here.path("runs").string(), "run"};
+  [[nodiscard]] outcome run(const std::string& how, const std::string& name = "run") {
+    auto argv = std::vector<std::string>{TROUPE_MISBEHAVING, how, "3", here.path("runs").string(), name};
     for (const auto& node : nodes)
       argv.push_back(node.address);
     auto result = here.run(argv);
@@ -75,6 +77,81 @@ TEST_CASE("an exception in the training function ends the run with rank, step an
   CHECK(contains(ran.err, "rank 1 after step 2: the gradient is on holiday"));
   t.check_cause("user_error");
   CHECK(t.here.result("run")["failures"][0]["step"] == 2);
+}
+
+TEST_CASE("the state of a run that fails is saved by a worker that has it, and the next run goes on from there") {
+  trial t;
+  SUBCASE("without nodes") {}
+  SUBCASE("on nodes") {
+    t.use_nodes();
+  }
+  auto failed = t.run("throw later");
+  INFO(failed.err);
+  CHECK(failed.status == exit_status{1, {}});
+  t.check_cause("user_error");
+  auto result = t.here.result("run");
+  CHECK(result["steps"] == 4);
+  CHECK(contains(result["latest_checkpoint"].get<std::string>(), "step-00000004"));
+  auto again = t.run("behave");
+  INFO(again.err);
+  CHECK(again.status == exit_status{0, {}});
+  result = t.here.result("run");
+  CHECK(result["resumed_from_step"] == 4);
+  CHECK(result["steps"] == 6);
+  REQUIRE(t.run("behave", "undisturbed").status == exit_status{0, {}});
+  CHECK(result["state_sha256"] == t.here.result("undisturbed")["state_sha256"]);
+}
+
+TEST_CASE("a run that finishes itself does so in the same step, also if a worker dies before it says so") {
+  trial t;
+  auto undisturbed = t.run("finish");
+  INFO(undisturbed.err);
+  CHECK(undisturbed.status == exit_status{0, {}});
+  const auto wanted = t.here.result("run");
+  CHECK(wanted["status"] == "completed");
+  CHECK(wanted["steps"] == 4);
+  trial other;
+  auto ran = other.run("heal finish and die");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+  const auto result = other.here.result("run");
+  CHECK(result["status"] == "completed");
+  CHECK(result["steps"] == 4);
+  CHECK(result["failures"].size() == 1);
+  CHECK(result["state_sha256"] == wanted["state_sha256"]);
+  // There is nothing left to do when it is started again.
+  auto again = t.run("finish");
+  CHECK(again.status == exit_status{0, {}});
+  CHECK(contains(again.err, "was finished by a decision of its own in step 4"));
+  CHECK(t.here.result("run")["state_sha256"] == wanted["state_sha256"]);
+}
+
+TEST_CASE("ranks that do not agree on the end are told which they are") {
+  trial t;
+  auto ran = t.run("finish apart");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "step.finish() was called on"));
+  CHECK(contains(ran.err, "rank 1"));
+  CHECK(t.here.result("run")["error"]["code"] == "mismatch");
+}
+
+TEST_CASE("what happened to a run is in its events") {
+  trial t;
+  auto ran = t.run("exit");
+  CHECK(ran.status == exit_status{1, {}});
+  std::vector<std::string> kinds;
+  for (const auto& event : read_lines(t.here.run_directory("run") / "events.jsonl")) {
+    // That workers share processors is told before they start.
+    if (event["event"] != "warning")
+      kinds.push_back(event["event"]);
+    if (event["event"] == "failure" && event["consequence"] == false)
+      CHECK(contains(event["cause"].get<std::string>(), "exit code 3"));
+  }
+  INFO(nlohmann::json(kinds).dump());
+  CHECK(kinds.front() == "started");
+  CHECK(kinds.back() == "ended");
+  CHECK(std::ranges::count(kinds, "failure") >= 1);
 }
 
 TEST_CASE("a worker that exits ends the run with its exit code and last lines") {

@@ -28,7 +28,10 @@ TEST_CASE("an app knows its functions by name, and its arguments") {
   CHECK(program.find_function("train").name == "train");
   CHECK(program.find_function("evaluate").name == "evaluate");
   for (const auto* other : {"Train", ""})
-    CHECK_THROWS_AS(std::ignore = program.find_function(other), exception);
+    CHECK_THROWS_WITH_AS(
+        std::ignore = program.find_function(other),
+        ("the app has no training function '" + std::string{other} + "'; it has 'train', 'evaluate'").c_str(),
+        exception);
   REQUIRE(program.functions().size() == 2);
   CHECK(program.functions()[1].name == "evaluate");
   CHECK(program.argc() == 2);
@@ -59,8 +62,8 @@ TEST_CASE("a trainer takes a function of its app, and no name") {
   static_assert(!std::is_constructible_v<trainer, app&, std::string, trainer_config>);
   char* arguments[] = {nullptr};
   auto program = app{0, arguments, {function{"train", nothing}}};
-  CHECK_THROWS_WITH_AS((trainer{program, function{"other", nothing}, {}}), "the app has no training function 'other'",
-                       exception);
+  CHECK_THROWS_WITH_AS((trainer{program, function{"other", nothing}, {}}),
+                       "the app has no training function 'other'; it has 'train'", exception);
 }
 
 TEST_CASE("the workers' program may have any function, and its absence fails the run") {

@@ -1,6 +1,6 @@
+#include "listening_node.hpp"
 #include "net/connection.hpp"
 
-#include <troupe/actor_system.hpp>
 #include <troupe/actors/node.hpp>
 #include <troupe/runtime/keys.hpp>
 #include <troupe/runtime/program.hpp>
@@ -67,8 +67,10 @@ struct scratch {
 tls_files expired_keys(const scratch& files) {
   auto top = files.path / "expired";
   REQUIRE(init_cluster_ca(top));
-  auto result = issue_certificate(top, "localhost");
+  auto result = issue_certificate(top, {"localhost", certificate_role::both});
   REQUIRE(result);
+  // What is checked between hosts is not what these tests are about.
+  result->scope = key_scope::loopback;
   auto open = [](const fs::path& path, const char* mode) {
     return std::unique_ptr<FILE, int (*)(FILE*)>{std::fopen(path.c_str(), mode), &std::fclose};
   };
@@ -84,61 +86,6 @@ tls_files expired_keys(const scratch& files) {
   REQUIRE(PEM_write_X509(open(result->certificate, "w").get(), certificate.get()) == 1);
   return *result;
 }
-
-// -- actor systems
-
-class system_host {
- public:
-  explicit system_host(const std::optional<tls_files>& keys) : config_(make_config(keys)), system_(*config_) {}
-
-  caf::actor_system& get() noexcept { return system_; }
-
- private:
-  static std::unique_ptr<caf::actor_system_config> make_config(const std::optional<tls_files>& keys) {
-    init_meta_objects();
-    auto result = std::make_unique<caf::actor_system_config>();
-    result->set("caf.scheduler.policy", "sharing");
-    result->set("caf.scheduler.max-threads", 2);
-    secure(*result, keys);
-    return result;
-  }
-
-  std::unique_ptr<caf::actor_system_config> config_;
-  caf::actor_system system_;
-};
-
-class idle_launcher : public actors::process_launcher {
- public:
-  expected<std::string> open(const open_run&) override { return "/none"; }
-  void start(const actors::launch_request&) override {}
-  void kill(const run_id&) override {}
-  void kill(const run_id&, worker_id) override {}
-  expected<actors::process_sample> sample(const run_id&, worker_id) override { return actors::process_sample{}; }
-  expected<actors::process_sample> sample_node() override { return actors::process_sample{}; }
-  void close(const run_id&) override {}
-};
-
-/// A node that listens on loopback in its own actor system.
-class listening_node {
- public:
-  explicit listening_node(const std::optional<tls_files>& keys, const std::string& host = "here")
-      : host_(keys), node_(actors::spawn_node(host_.get(), {host, "127.0.0.1", {4, 0}, {}}, [](const auto&) {
-          return std::make_unique<idle_launcher>();
-        })) {
-    auto port = publish(node_, {"127.0.0.1", 0});
-    REQUIRE(port);
-    where = {"127.0.0.1", *port};
-  }
-  ~listening_node() { caf::anon_send_exit(node_, caf::exit_reason::user_shutdown); }
-
-  caf::io::network::multiplexer& multiplexer() { return host_.get().middleman().backend(); }
-
-  endpoint where;
-
- private:
-  system_host host_;
-  actors::node_actor node_;
-};
 
 /// A node that returns the first message of a worker.
 actors::node_actor::behavior_type echoing_node() {
@@ -350,7 +297,7 @@ TEST_CASE("the error tells which end refused the other, and why") {
     REQUIRE(!node);
     CHECK(node.error().code == errc::not_authenticated);
     INFO(node.error().message);
-    CHECK(mentions(node.error(), "refused our certificate (certificate expired)"));
+    CHECK(mentions(node.error(), "refused our certificate (certificate expired: "));
   }
   SUBCASE("an expired certificate of theirs") {
     auto expired = expired_keys(files);
@@ -587,7 +534,8 @@ TEST_CASE("the oldest of too many silent peers is dropped") {
   scratch files;
   listening_node there{files.keys()};
   std::vector<unique_fd> silent;
-  for (auto i = 0; i < 257; ++i)
+  // One more than a port keeps of an address.
+  for (auto i = 0; i < 193; ++i)
     silent.push_back(tcp_connection(there.where));
   CHECK(is_closed_by_peer(silent.front()));
   auto waiting = pollfd{silent[1].get(), POLLIN, 0};

@@ -55,8 +55,7 @@ group_place place_of(std::uint32_t rank, std::uint64_t generation) {
   result.local_world_size = 2;
   result.transport = transport_kind::tcp;
   result.data_address = "127.0.0.1";
-  result.ownership = collectives::even_ownership(shards, 2);
-  result.nodes = {0, 0};
+  result.nodes = {{0, 2}};
   return result;
 }
 

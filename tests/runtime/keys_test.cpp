@@ -287,7 +287,7 @@ TEST_CASE("the cluster's authority is made once and signs certificates for names
   CHECK(content_of(top.path / "cluster" / "ca.key") == before);
 
   auto authority = certificate_of(top.path / "cluster" / "ca.pem");
-  auto named = issue_certificate(top.path, "Node-1.example.org");
+  auto named = issue_certificate(top.path, {"Node-1.example.org"});
   REQUIRE_MESSAGE(named.has_value(), named.error().message);
   CHECK(named->certificate.filename() == "node-1.example.org.pem");
   CHECK(named->key.filename() == "node-1.example.org.key");
@@ -298,27 +298,27 @@ TEST_CASE("the cluster's authority is made once and signs certificates for names
   CHECK(X509_check_host(certificate.get(), "node-2.example.org", 0, 0, nullptr) == 0);
 
   for (const auto* address : {"10.1.2.3", "fd00::17"}) {
-    auto addressed = issue_certificate(top.path, address);
+    auto addressed = issue_certificate(top.path, {address});
     REQUIRE_MESSAGE(addressed.has_value(), addressed.error().message);
     CHECK(X509_check_ip_asc(certificate_of(addressed->certificate).get(), address, 0) == 1);
   }
-  auto taken = issue_certificate(top.path, "node-1.example.org");
+  auto taken = issue_certificate(top.path, {"node-1.example.org"});
   REQUIRE_FALSE(taken);
   CHECK(taken.error().code == errc::already_exists);
-  CHECK(cluster_keys(top.path, "[FD00:0::17]"));
+  CHECK(cluster_keys(top.path, "[FD00:0::17]", certificate_role::node));
 }
 
-TEST_CASE("two certificates of one authority have different serial numbers and are valid for ten years") {
+TEST_CASE("two certificates of one authority have different serial numbers and are valid for thirteen months") {
   temporary_directory top;
   REQUIRE(init_cluster_ca(top.path));
-  auto first = certificate_of(issue_certificate(top.path, "a")->certificate);
-  auto second = certificate_of(issue_certificate(top.path, "b")->certificate);
+  auto first = certificate_of(issue_certificate(top.path, {"a"})->certificate);
+  auto second = certificate_of(issue_certificate(top.path, {"b"})->certificate);
   CHECK(ASN1_INTEGER_cmp(X509_get0_serialNumber(first.get()), X509_get0_serialNumber(second.get())) != 0);
   int days = 0;
   int seconds = 0;
   REQUIRE(ASN1_TIME_diff(&days, &seconds, nullptr, X509_get0_notAfter(first.get())) == 1);
-  CHECK(days >= 3649);
-  CHECK(days <= 3650);
+  CHECK(days >= 395);
+  CHECK(days <= 396);
 }
 
 TEST_CASE("an invalid host name makes no file") {
@@ -326,7 +326,7 @@ TEST_CASE("an invalid host name makes no file") {
   REQUIRE(init_cluster_ca(top.path));
   for (const auto* host : {"", "../escape", "a/b", "a,IP:10.0.0.1", "a b", ".", "..", "-x", "ca", "a\nb"}) {
     INFO(host);
-    auto result = issue_certificate(top.path, host);
+    auto result = issue_certificate(top.path, {host});
     REQUIRE_FALSE(result);
     CHECK(result.error().code == errc::invalid_argument);
   }
@@ -334,12 +334,12 @@ TEST_CASE("an invalid host name makes no file") {
 
 TEST_CASE("the error for a host without cluster keys names the two commands") {
   temporary_directory top;
-  auto none = cluster_keys(top.path, "node-1");
+  auto none = cluster_keys(top.path, "node-1", certificate_role::node);
   REQUIRE_FALSE(none);
   CHECK(none.error().code == errc::not_found);
   CHECK(mentions(none.error(), "troupe certs init"));
   CHECK(mentions(none.error(), "troupe certs issue node-1"));
-  auto early = issue_certificate(top.path, "node-1");
+  auto early = issue_certificate(top.path, {"node-1"});
   REQUIRE_FALSE(early);
   CHECK(early.error().code == errc::not_found);
   CHECK(mentions(early.error(), "troupe certs init"));
@@ -349,17 +349,17 @@ TEST_CASE("cluster keys are found where they were made and where they were copie
   temporary_directory top;
   temporary_directory other;
   REQUIRE(init_cluster_ca(top.path));
-  auto issued = issue_certificate(top.path, "node-1");
+  auto issued = issue_certificate(top.path, {"node-1"});
   REQUIRE(issued);
-  auto found = cluster_keys(top.path, "NODE-1");
+  auto found = cluster_keys(top.path, "NODE-1", certificate_role::node);
   REQUIRE(found);
   CHECK(*found == *issued);
   fs::create_directory(other.path / "cluster");
   for (const auto& file : {issued->certificate, issued->key, issued->ca})
     fs::copy_file(file, other.path / "cluster" / file.filename());
-  CHECK(cluster_keys(other.path, "node-1"));
+  CHECK(cluster_keys(other.path, "node-1", certificate_role::node));
   fs::permissions(other.path / "cluster" / "node-1.key", fs::perms{0644});
-  auto open = cluster_keys(other.path, "node-1");
+  auto open = cluster_keys(other.path, "node-1", certificate_role::node);
   REQUIRE_FALSE(open);
   CHECK(open.error().code == errc::not_authenticated);
 }
@@ -367,14 +367,151 @@ TEST_CASE("cluster keys are found where they were made and where they were copie
 TEST_CASE("an expired cluster certificate is rejected and never replaced") {
   temporary_directory top;
   REQUIRE(init_cluster_ca(top.path));
-  auto issued = issue_certificate(top.path, "node-1");
+  auto issued = issue_certificate(top.path, {"node-1"});
   REQUIRE(issued);
   expire(issued->certificate, key_of(top.path / "cluster" / "ca.key").get());
-  auto result = cluster_keys(top.path, "node-1");
+  auto result = cluster_keys(top.path, "node-1", certificate_role::node);
   REQUIRE_FALSE(result);
   CHECK(result.error().code == errc::not_authenticated);
   CHECK(mentions(result.error(), "expired"));
-  CHECK(mentions(result.error(), "troupe certs issue node-1"));
+  CHECK(mentions(result.error(), "troupe certs renew node-1"));
+}
+
+TEST_CASE("a certificate has a role, and is refused for another") {
+  temporary_directory top;
+  REQUIRE(init_cluster_ca(top.path));
+  REQUIRE(issue_certificate(top.path, {"node-1"}));
+  REQUIRE(issue_certificate(top.path, {"driver-1", certificate_role::driver}));
+  REQUIRE(issue_certificate(top.path, {"both-1", certificate_role::both}));
+  const auto permits = [&](const char* host, certificate_role role) {
+    return cluster_keys(top.path, host, role).has_value();
+  };
+  CHECK(permits("node-1", certificate_role::node));
+  CHECK_FALSE(permits("node-1", certificate_role::driver));
+  CHECK(permits("driver-1", certificate_role::driver));
+  CHECK_FALSE(permits("driver-1", certificate_role::node));
+  CHECK(permits("both-1", certificate_role::node));
+  CHECK(permits("both-1", certificate_role::driver));
+  auto refused = cluster_keys(top.path, "node-1", certificate_role::driver);
+  CHECK(refused.error().code == errc::not_authenticated);
+  CHECK(mentions(refused.error(), "has the role node, and this program needs the role driver"));
+  CHECK(mentions(refused.error(), "troupe certs renew node-1 --role both"));
+  // Other programs that check the usage of certificates see a server and a client.
+  auto authority = certificate_of(top.path / "cluster" / "ca.pem");
+  auto node = certificate_of(top.path / "cluster" / "node-1.pem");
+  auto driver = certificate_of(top.path / "cluster" / "driver-1.pem");
+  CHECK(verifies(node.get(), authority.get(), X509_PURPOSE_SSL_SERVER));
+  CHECK_FALSE(verifies(node.get(), authority.get(), X509_PURPOSE_SSL_CLIENT));
+  CHECK(verifies(driver.get(), authority.get(), X509_PURPOSE_SSL_CLIENT));
+  CHECK_FALSE(verifies(driver.get(), authority.get(), X509_PURPOSE_SSL_SERVER));
+}
+
+TEST_CASE("a renewed certificate has a new key, and the names and role of the one before unless they are changed") {
+  temporary_directory top;
+  REQUIRE(init_cluster_ca(top.path));
+  auto first = issue_certificate(top.path, {"node-1", certificate_role::both, {"10.0.0.7", "node-1.example.org"}});
+  REQUIRE(first);
+  const auto key = content_of(first->key);
+  auto renewed = renew_certificate(top.path, "NODE-1", {});
+  REQUIRE_MESSAGE(renewed.has_value(), renewed.error().message);
+  CHECK(*renewed == *first);
+  CHECK(content_of(renewed->key) != key);
+  CHECK(mode_of(renewed->key) == 0600);
+  CHECK(cluster_keys(top.path, "node-1", certificate_role::driver));
+  auto certificate = certificate_of(renewed->certificate);
+  CHECK(X509_check_host(certificate.get(), "node-1", 0, 0, nullptr) == 1);
+  CHECK(X509_check_host(certificate.get(), "node-1.example.org", 0, 0, nullptr) == 1);
+  CHECK(X509_check_ip_asc(certificate.get(), "10.0.0.7", 0) == 1);
+  REQUIRE(renew_certificate(top.path, "node-1", {certificate_role::node, std::vector<std::string>{"fd00::7"}}));
+  CHECK_FALSE(cluster_keys(top.path, "node-1", certificate_role::driver));
+  certificate = certificate_of(renewed->certificate);
+  CHECK(X509_check_ip_asc(certificate.get(), "fd00::7", 0) == 1);
+  CHECK(X509_check_ip_asc(certificate.get(), "10.0.0.7", 0) == 0);
+  CHECK(renew_certificate(top.path, "node-2", {}).error().code == errc::not_found);
+  CHECK(renew_certificate(top.path, "node-1", {{}, std::vector<std::string>{"a b"}}).error().code ==
+        errc::invalid_argument);
+}
+
+TEST_CASE("revoking a host revokes every certificate that was ever made for it, and no other") {
+  temporary_directory top;
+  REQUIRE(init_cluster_ca(top.path));
+  std::vector<std::string> serials;
+  const auto list = [&] { return list_certificates(top.path).value(); };
+  REQUIRE(issue_certificate(top.path, {"node-1"}));
+  REQUIRE(renew_certificate(top.path, "node-1", {}));
+  REQUIRE(renew_certificate(top.path, "node-1", {}));
+  REQUIRE(issue_certificate(top.path, {"node-2"}));
+  CHECK(list().size() == 4);
+  CHECK(list()[0].is_replaced);
+  CHECK(list()[1].is_replaced);
+  CHECK_FALSE(list()[2].is_replaced);
+  CHECK(revoke_certificates(top.path, "node-1") == 3);
+  for (const auto& each : list())
+    CHECK(each.is_revoked == (each.host == "node-1"));
+  auto authority = certificate_of(top.path / "cluster" / "ca.pem");
+  auto read_list = [&] {
+    return std::unique_ptr<X509_CRL, void (*)(X509_CRL*)>{
+        read_pem(top.path / "cluster" / "revoked.crl",
+                 [](FILE* x) { return PEM_read_X509_CRL(x, nullptr, nullptr, nullptr); }),
+        &X509_CRL_free};
+  };
+  auto revoked = read_list();
+  REQUIRE(revoked);
+  CHECK(X509_CRL_verify(revoked.get(), X509_get0_pubkey(authority.get())) == 1);
+  CHECK(sk_X509_REVOKED_num(X509_CRL_get_REVOKED(revoked.get())) == 3);
+  // Its files are of no use any more, and it may have new ones.
+  CHECK_FALSE(fs::exists(top.path / "cluster" / "node-1.pem"));
+  REQUIRE(issue_certificate(top.path, {"node-1"}));
+  CHECK(cluster_keys(top.path, "node-1", certificate_role::node));
+  CHECK(revoke_certificates(top.path, "node-1") == 4);
+  CHECK(sk_X509_REVOKED_num(X509_CRL_get_REVOKED(read_list().get())) == 4);
+  CHECK(revoke_certificates(top.path, "node-1") == 4);
+  CHECK(cluster_keys(top.path, "node-2", certificate_role::node));
+  CHECK(revoke_certificates(top.path, "node-3").error().code == errc::not_found);
+}
+
+TEST_CASE("a host whose own certificate was revoked is told so") {
+  temporary_directory top;
+  temporary_directory other;
+  REQUIRE(init_cluster_ca(top.path));
+  auto issued = issue_certificate(top.path, {"node-1"});
+  REQUIRE(issued);
+  fs::create_directory(other.path / "cluster");
+  for (const auto& file : {issued->certificate, issued->key, issued->ca})
+    fs::copy_file(file, other.path / "cluster" / file.filename());
+  REQUIRE(revoke_certificates(top.path, "node-1"));
+  CHECK(cluster_keys(other.path, "node-1", certificate_role::node));
+  fs::copy_file(top.path / "cluster" / "revoked.crl", other.path / "cluster" / "revoked.crl");
+  auto refused = cluster_keys(other.path, "node-1", certificate_role::node);
+  REQUIRE_FALSE(refused);
+  CHECK(mentions(refused.error(), "has been revoked"));
+  std::ofstream{other.path / "cluster" / "revoked.crl"} << "no list";
+  CHECK(mentions(cluster_keys(other.path, "node-1", certificate_role::node).error(), "revoked.crl"));
+}
+
+TEST_CASE("a certificate that the authority's list lacks is revoked with the others of its host if it is kept") {
+  temporary_directory top;
+  REQUIRE(init_cluster_ca(top.path));
+  REQUIRE(issue_certificate(top.path, {"node-1"}));
+  fs::remove(top.path / "cluster" / "issued.jsonl");
+  CHECK(revoke_certificates(top.path, "node-1") == 1);
+  std::ofstream{top.path / "cluster" / "issued.jsonl", std::ios::app} << "{}\n";
+  auto damaged = list_certificates(top.path);
+  REQUIRE_FALSE(damaged);
+  CHECK(damaged.error().code == errc::damaged);
+}
+
+TEST_CASE("the last month before a certificate expires is warned of, with the command that renews it") {
+  temporary_directory top;
+  REQUIRE(init_cluster_ca(top.path));
+  auto issued = issue_certificate(top.path, {"node-1"});
+  REQUIRE(issued);
+  const auto now = std::chrono::system_clock::now();
+  CHECK(expiry_warning(*issued, now).empty());
+  CHECK(expiry_warning(*issued, now + std::chrono::days{396 - 31}).empty());
+  const auto warning = expiry_warning(*issued, now + std::chrono::days{396 - 29});
+  CHECK(warning.find("troupe certs renew node-1") != std::string::npos);
+  CHECK(expiry_warning(loopback_keys(top.path).value(), now + std::chrono::days{4000}).empty());
 }
 
 TEST_CASE("the directory of keys comes from the environment") {

@@ -95,7 +95,7 @@ metrics_batch head() {
 }
 
 metric_row row(std::uint64_t step) {
-  return {step_id{step}, step * 10, {{"loss", 1.0 / static_cast<double>(step)}}};
+  return {step_id{step}, step * 10, 0, {{"loss", 1.0 / static_cast<double>(step)}}};
 }
 
 struct totals {

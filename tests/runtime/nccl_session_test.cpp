@@ -254,8 +254,7 @@ class fake_run {
     result.local_world_size = size;
     result.transport = size == 1 ? transport_kind::self : transport_kind::tcp;
     result.data_address = "127.0.0.1";
-    result.ownership = collectives::even_ownership(shards, size);
-    result.nodes.assign(size, 0);
+    result.nodes = {{0, size}};
     return result;
   }
 

@@ -1,5 +1,6 @@
 #include "net/part_stream.hpp"
 
+#include <troupe/collectives/listener.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/checkpoint/part_writer.hpp>
@@ -75,20 +76,18 @@ struct copy {
 /// A driver's directory and its receiver.
 class place {
  public:
-  explicit place(bool secure = true) {
-    if (secure)
-      keys = value_or_throw(loopback_keys(scratch_.path() / "keys"));
+  explicit place(bool encrypted = true) : is_encrypted(encrypted) {
     fs::create_directory(checkpoints());
-    receiver = value_or_throw(open_part_receiver({this_run, secret, keys}, checkpoints(), true));
+    receiver = value_or_throw(open_part_receiver({this_run, secret, is_encrypted}, checkpoints(), std::nullopt));
   }
 
   [[nodiscard]] fs::path checkpoints() const { return scratch_.path() / "checkpoints"; }
   [[nodiscard]] endpoint where() const {
-    return value_or_throw(parse_endpoint(receiver->address_towards("127.0.0.1")));
+    return value_or_throw(parse_endpoint(value_or_throw(receiver->address_towards("127.0.0.1"))));
   }
 
   [[nodiscard]] std::shared_ptr<part_stream> stream(std::uint32_t worker, const std::string& known = secret) const {
-    return std::make_shared<part_stream>(part_stream_secret{this_run, known, keys}, worker_id{worker}, where());
+    return std::make_shared<part_stream>(part_stream_secret{this_run, known, is_encrypted}, worker_id{worker}, where());
   }
 
   /// Makes a checkpoint of the received parts.
@@ -102,12 +101,12 @@ class place {
     auto plan = serialization::plan_chunks(state.specs(), content.world_size);
     value_or_throw(serialization::add_parts(content, state.specs(), plan, reports));
     return value_or_throw(serialization::commit_checkpoint(
-        checkpoints(), checkpoints() / serialization::temporary_name({5}, {1}, 1), content));
+        checkpoints(), checkpoints() / serialization::temporary_name({content.run, {5}, {1}, 1}), content));
   }
 
   [[nodiscard]] bool is_empty() const { return fs::is_empty(checkpoints()); }
 
-  std::optional<tls_files> keys;
+  bool is_encrypted;
   std::unique_ptr<actors::part_receiver> receiver;
 
  private:
@@ -173,11 +172,11 @@ class spoiling_proxy {
 } // namespace
 
 TEST_CASE("streamed parts make the same checkpoint as written ones and can be read back on any number of workers") {
-  for (auto secure : {true, false})
+  for (auto encrypted : {true, false})
     for (std::uint32_t world_size : {1u, 3u, 4u}) {
-      CAPTURE(secure);
+      CAPTURE(encrypted);
       CAPTURE(world_size);
-      place there{secure};
+      place there{encrypted};
       sample values;
       tracked_state state;
       values.track(state);
@@ -249,18 +248,23 @@ TEST_CASE("a worker that is lost in mid-stream leaves nothing behind") {
   CHECK(becomes_true([&] { return there.is_empty(); }));
 }
 
-TEST_CASE("a peer without the run's secret or without keys cannot write anything") {
-  place there;
-  sample values;
-  tracked_state state;
-  values.track(state);
-  auto part = copy{state, 0, 1};
-  auto stranger = there.stream(0, std::string(64, 'b'))->put(part.staged(), {});
-  REQUIRE_FALSE(stranger);
-  CHECK(stranger.error().code == errc::wrong_secret);
-  auto plain = part_stream{{this_run, secret, std::nullopt}, worker_id{0}, there.where()};
-  CHECK_FALSE(plain.put(part.staged(), {}));
-  CHECK(there.is_empty());
+TEST_CASE("a peer without the run's secret, of another run, or without encryption cannot write anything") {
+  for (auto encrypted : {true, false}) {
+    CAPTURE(encrypted);
+    place there{encrypted};
+    sample values;
+    tracked_state state;
+    values.track(state);
+    auto part = copy{state, 0, 1};
+    auto stranger = there.stream(0, std::string(64, 'b'))->put(part.staged(), {});
+    REQUIRE_FALSE(stranger);
+    CHECK(stranger.error().code == (encrypted ? errc::not_authenticated : errc::wrong_secret));
+    auto other_run = part_stream{{run_id{"another"}, secret, encrypted}, worker_id{0}, there.where()};
+    CHECK_FALSE(other_run.put(part.staged(), {}));
+    auto other_mode = part_stream{{this_run, secret, !encrypted}, worker_id{0}, there.where()};
+    CHECK_FALSE(other_mode.put(part.staged(), {}));
+    CHECK(there.is_empty());
+  }
 }
 
 TEST_CASE("a byte damaged in transit is reported, in either direction") {
@@ -271,7 +275,7 @@ TEST_CASE("a byte damaged in transit is reported, in either direction") {
   auto part = copy{state, 0, 1};
   {
     auto proxy = spoiling_proxy{there.where(), 1'000'000};
-    auto stream = part_stream{{this_run, secret, std::nullopt}, worker_id{0}, proxy.where()};
+    auto stream = part_stream{{this_run, secret, false}, worker_id{0}, proxy.where()};
     auto result = stream.put(part.staged(), {});
     REQUIRE_FALSE(result);
     CHECK(result.error().code == errc::damaged);
@@ -310,6 +314,19 @@ TEST_CASE("a checkpoint that is not lent cannot be read, nor can other files") {
   CHECK(there.stream(0)->get("part-0000.bin", 0, bytes));
   CHECK(there.stream(0)->get("../../keys/loopback/key.pem", 0, bytes).error().code == errc::not_found);
   CHECK(there.stream(0)->get("part-0000.bin", 1u << 30, bytes).error().code == errc::damaged);
+}
+
+TEST_CASE("a range of ports that is used up is named, with the number of ports that a host needs") {
+  testing::scratch_directory scratch;
+  const auto own = value_or_throw(collectives::tcp::resolve_own_host("127.0.0.1"));
+  const auto other = value_or_throw(collectives::tcp::listen_at(own, std::nullopt));
+  const auto ports = port_range{other.at.port(), other.at.port()};
+  const auto receiver = value_or_throw(open_part_receiver({this_run, secret, false}, scratch.path(), ports));
+  const auto address = receiver->address_towards("127.0.0.1");
+  REQUIRE(!address);
+  CHECK(address.error().code == errc::unreachable);
+  CHECK(address.error().message.find(to_string(ports)) != std::string::npos);
+  CHECK(address.error().message.find("two for each of its workers") != std::string::npos);
 }
 
 } // namespace troupe::runtime

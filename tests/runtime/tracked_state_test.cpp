@@ -36,7 +36,7 @@ fs::path save(const fs::path& directory, const tracked_state& state, std::uint32
   content.values_json = state.values().dump();
   auto specs = state.specs();
   auto plan = serialization::plan_chunks(specs, parts);
-  auto temporary = directory / serialization::temporary_name(content.step, content.generation, 1);
+  auto temporary = directory / serialization::temporary_name({content.run, content.step, content.generation, 1});
   std::vector<serialization::part_report> reports;
   for (std::uint32_t part = 0; part < parts; ++part)
     reports.push_back(value_or_throw(serialization::write_part(temporary, part, plan, state.tensors())));

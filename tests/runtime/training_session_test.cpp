@@ -63,6 +63,9 @@ struct settings {
   bool has_gpus = false;
   fs::path restore_from;
   bool restore_step = true;
+  bool is_finished = false;
+  bool may_skip = true;
+  bool end_on_not_finite = false;
 };
 
 const auto this_run = run_id{};
@@ -161,6 +164,8 @@ class fake_driver {
   std::function<void(const checkpoint_part&)> on_part;
   /// What becomes of every checkpoint, if not what becomes of it.
   std::optional<error> refuse_checkpoints;
+  /// The one that is asked to save the state before the run ends.
+  std::optional<worker_id> saver;
 
   int exchanges_ = 0;
   std::vector<metrics_batch> batches_;
@@ -200,13 +205,18 @@ class fake_link : public runtime::driver_client {
     return driver_.exchange_descriptors(request, mine);
   }
   expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
-  expected<next_generation> regroup(const regroup_report&) override { return fail(errc::aborted, "the run is ending"); }
+  expected<next_generation> regroup(const regroup_report& report) override {
+    if (report.worker == driver_.saver)
+      return next_generation{save_and_leave{{errc::aborted, "the run is ending"}}};
+    return fail(errc::aborted, "the run is ending");
+  }
   expected<exchange_result> exchange_staging(const exchange_request&) override {
     return fail(errc::internal, "this fake does not implement it");
   }
   void tell(const caught_up&) override {}
   void end(const exchange_ended&) override {}
   expected<checkpoint_outcome> deliver(const checkpoint_part& part) override { return driver_.deliver(part); }
+  expected<checkpoint_outcome> deliver_last(const checkpoint_part& part) override { return driver_.deliver(part); }
   expected<void> push(const metrics_batch& batch) override { return driver_.push(batch); }
   void finish(const worker_finished&) override {}
 
@@ -299,9 +309,8 @@ class session_group {
     result.place.world_size = config_.workers;
     result.place.local_rank = rank;
     result.place.local_world_size = config_.workers;
-    result.place.ownership = collectives::even_ownership(config_.shards, config_.workers);
     result.place.transport = config_.workers == 1 ? transport_kind::self : config_.transport;
-    result.place.nodes.assign(config_.workers, 0);
+    result.place.nodes = {{0, config_.workers}};
     result.place.data_address = "127.0.0.1";
     result.settings.function = "train";
     result.settings.name = "test";
@@ -313,6 +322,9 @@ class session_group {
     result.settings.steps = config_.steps;
     result.resume.checkpoint = config_.restore_from.string();
     result.resume.restore_step = config_.restore_step;
+    result.resume.is_finished = config_.is_finished;
+    result.checkpoints.may_skip = config_.may_skip;
+    result.settings.end_on_not_finite = config_.end_on_not_finite;
     result.checkpoints.every_steps = config_.checkpoint_every;
     result.checkpoints.max_in_flight = config_.checkpoints_in_flight;
     result.checkpoints.reuse_unchanged = config_.reuse_unchanged;
@@ -481,6 +493,13 @@ class reference {
   std::uint64_t batch_;
   std::uint64_t seed_;
 };
+
+/// The ordinary run's loss in this step.
+double loss_of_step(std::size_t step) {
+  auto run = reference{8, 24, 1};
+  run.train(model{1}, 1, step);
+  return run.losses.back();
+}
 
 /// What became of an ordinary run.
 struct outcome {
@@ -1049,6 +1068,40 @@ TEST_CASE("reports up to a checkpoint are with the driver before its part is") {
   CHECK(late == 0);
 }
 
+TEST_CASE("a worker that is asked to saves all of the state before its run ends, as it was after the last step") {
+  auto config = settings{.workers = 2, .steps = 4};
+  auto undisturbed = session_group{config};
+  const auto wanted = train_on(undisturbed, config, 24).finished[0].state_sha256;
+  config.steps = 9;
+  const auto fail_in_fifth = [&](session_group& group) {
+    group.driver().saver = worker_id{10};
+    return group.run([&](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      track(ctx, mine);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        if (step.number() == 5 && ctx.rank() == 1)
+          throw std::runtime_error{"out of range"};
+        ordinary_step(step, mine);
+      });
+    });
+  };
+  auto saving = session_group{config};
+  auto finished = fail_in_fifth(saving);
+  CHECK(finished[0].reason.code == errc::aborted);
+  CHECK(finished[0].step.value == 4);
+  CHECK(finished[1].reason.code == errc::user_error);
+  REQUIRE(saving.checkpoint_steps() == std::vector<std::uint64_t>{4});
+  const auto saved = value_or_throw(serialization::checkpoint::open(saving.checkpoints() / "step-00000004"));
+  CHECK(saved.content().world_size == 1);
+  CHECK(value_or_throw(serialization::state_sha256(saved)) == wanted);
+
+  auto full = session_group{config};
+  full.driver().refuse_checkpoints = error{errc::io_error, "No space left on device"};
+  finished = fail_in_fifth(full);
+  CHECK(finished[0].reason.code == errc::io_error);
+  CHECK(contains(finished[0].reason.message, "the state of step 4 could not be saved before the end of the run"));
+}
+
 TEST_CASE("a checkpoint that is given up does not end the training; one that the run's end cuts off does") {
   auto config = settings{};
   config.workers = 2;
@@ -1124,6 +1177,35 @@ TEST_CASE("training goes on while a checkpoint is written; what is due meanwhile
       skipped.push_back(step.value);
     }
   CHECK(skipped == std::vector<std::uint64_t>{4, 6, 8, 10});
+}
+
+TEST_CASE("what may be the best is not skipped: training waits for the one that is being written") {
+  auto config = settings{};
+  config.workers = 3;
+  config.checkpoint_every = 2;
+  config.checkpoints_in_flight = 1;
+  config.may_skip = false;
+  auto group = session_group{config};
+  std::promise<void> late;
+  auto gate = late.get_future().share();
+  // The first is under way when the barrier of step 4 asks.
+  group.driver().on_part = [&](const checkpoint_part& part) {
+    if (part.rank.value == 1 && part.step.value == 2)
+      gate.wait();
+  };
+  check_completed(group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      ordinary_step(step, mine);
+      if (step.number() == 4 && ctx.rank() == 0)
+        late.set_value();
+    });
+  }),
+                  12);
+  CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{2, 4, 6, 8, 10, 12});
+  for (const auto& batch : group.driver().batches_)
+    CHECK(batch.skipped.empty());
 }
 
 TEST_CASE("with none in flight training waits for each checkpoint") {
@@ -1515,6 +1597,126 @@ TEST_CASE("a run that is resumed where it ended has nothing to do") {
   CHECK(second_group.checkpoint_steps().empty());
 }
 
+// -- a run that finishes itself ---------------------------------------------------------------------------------------
+
+TEST_CASE("a run is finished by a decision of its own in the same step, with the same bits, on any number of workers") {
+  std::set<std::string> states;
+  const auto loss_of_fifth = loss_of_step(5);
+  for (auto workers : {1u, 2u, 4u}) {
+    auto config = settings{};
+    config.workers = workers;
+    config.checkpoint_every = 2;
+    const auto train = [&](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      track(ctx, mine);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        ordinary_step(step, mine);
+        if (step.mean_loss() == loss_of_fifth)
+          step.finish();
+      });
+      ctx.for_each_step(plan_with(24), [&](step&) { throw std::logic_error{"a loop after the run"}; });
+    };
+    auto group = session_group{config};
+    for (const auto& each : group.run(train)) {
+      CHECK(each.reason == error{});
+      CHECK(each.step.value == 5);
+      CHECK_FALSE(each.stopped);
+      states.insert(each.state_sha256);
+    }
+    CHECK(group.checkpoint_steps() == std::vector<std::uint64_t>{2, 4, 5});
+    const auto last = group.checkpoints() / serialization::checkpoint_name(step_id{5});
+    CHECK(value_or_throw(serialization::checkpoint::open(last)).content().finishes_run);
+    CHECK_FALSE(
+        value_or_throw(serialization::checkpoint::open(group.checkpoints() / "step-00000004")).content().finishes_run);
+    // There is nothing left to do for a run that goes on from there.
+    config.restore_from = last;
+    config.is_finished = true;
+    auto again = session_group{config};
+    for (const auto& each : again.run(train)) {
+      CHECK(each.reason == error{});
+      CHECK(each.step.value == 5);
+      states.insert(each.state_sha256);
+    }
+    CHECK(again.checkpoint_steps().empty());
+  }
+  CHECK(states.size() == 1);
+}
+
+TEST_CASE("a decision to finish that differs between ranks ends the run, and names them") {
+  for (auto transport : {transport_kind::shm, transport_kind::tcp}) {
+    auto config = settings{};
+    config.workers = 3;
+    config.transport = transport;
+    auto group = session_group{config};
+    const auto& finished = group.run([](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      track(ctx, mine);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        ordinary_step(step, mine);
+        if (step.number() == 3 && ctx.rank() != 1)
+          step.finish();
+      });
+    });
+    auto named = 0;
+    for (const auto& each : finished) {
+      CAPTURE(each.reason.message);
+      CHECK((each.reason.code == errc::mismatch || each.reason.code == errc::aborted));
+      if (each.reason.code == errc::mismatch && contains(each.reason.message, "step.finish() was called") &&
+          contains(each.reason.message, "step 3") && contains(each.reason.message, "rank 1"))
+        ++named;
+    }
+    CHECK(named > 0);
+  }
+}
+
+TEST_CASE("a run can be finished only after all_reduce") {
+  const auto reason = reason_of([](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      step.finish();
+      ordinary_step(step, mine);
+    });
+  });
+  CHECK(reason.code == errc::user_error);
+  CHECK(contains(reason.message, "step.finish() before step.all_reduce() in step 1"));
+}
+
+// -- metrics that are not finite --------------------------------------------------------------------------------------
+
+TEST_CASE("a loss that is not finite is told once, with step, shard and rank, and can end the run before the step") {
+  for (auto ends : {false, true}) {
+    auto config = settings{};
+    config.workers = 2;
+    config.end_on_not_finite = ends;
+    auto group = session_group{config};
+    const auto& finished = group.run([](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      track(ctx, mine);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        for (auto& shard : step.shards())
+          shard.add("loss", step.number() >= 4 && step.number() < 8 && shard.id() == shard_id{6}
+                                ? std::numeric_limits<double>::infinity()
+                                : 1.0);
+        mine.apply(step.all_reduce(), step.number());
+      });
+    });
+    for (const auto& each : finished) {
+      CHECK(each.step.value == (ends ? 3 : 12));
+      CHECK((each.reason.code == (ends ? errc::invalid_argument : errc::none) ||
+             (ends && each.reason.code == errc::aborted)));
+    }
+    std::vector<not_finite_row> told;
+    for (const auto& batch : group.driver().batches_)
+      for (const auto& row : batch.not_finite) {
+        CHECK(batch.rank == rank_id{1});
+        told.push_back(row);
+      }
+    CHECK(told ==
+          std::vector<not_finite_row>{{step_id{4}, shard_id{6}, "loss", std::numeric_limits<double>::infinity()}});
+  }
+}
+
 TEST_CASE("a checkpoint of tensors that nobody tracks is refused, and so is one that is not there") {
   auto config = settings{};
   auto first_group = session_group{config};
@@ -1903,12 +2105,12 @@ TEST_CASE("an exception's text, rank and step come out, and the others end as cu
 
 TEST_CASE("what is thrown outside of steps, and is no exception at all, is told as well") {
   auto before = reason_of([](train_context&) { throw std::runtime_error{"no data"}; });
-  CHECK(before == error{errc::user_error, "rank 0 after step 0: no data"});
+  CHECK(before == error{errc::user_error, "rank 0 before the first step: no data"});
   auto odd = reason_of([](train_context&) { throw 17; });
   CHECK(odd.code == errc::user_error);
   CHECK(contains(odd.message, "no std::exception"));
   auto own = reason_of([](train_context&) { throw exception{errc::not_found, "no file"}; });
-  CHECK(own == error{errc::not_found, "rank 0 after step 0: no file"});
+  CHECK(own == error{errc::not_found, "rank 0 before the first step: no file"});
 }
 
 TEST_CASE("an exception before the first step ends the others, who wait for the plan") {

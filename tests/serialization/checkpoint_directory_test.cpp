@@ -34,20 +34,24 @@ using steps = std::vector<std::uint64_t>;
 } // namespace
 
 TEST_CASE("an attempt's name is parsed, and no other name is") {
-  CHECK(parse_temporary_name(temporary_name({100}, {7}, 2)) == attempt_name{{100}, {7}, 2});
-  CHECK(parse_temporary_name(temporary_name({123'456'789'012}, {1}, 1)) == attempt_name{{123'456'789'012}, {1}, 1});
-  for (const auto* name : {"", "notes", "step-00000100", ".step-1", ".step-00000001.gx.a1.tmp", ".step-1.g1.a1.tmp",
-                           ".step-00000100.g7.a2.tmp.tmp", ".step-00000050.removed"}) {
+  for (const auto& which : {attempt_name{{"0f3a"}, {100}, {7}, 2}, attempt_name{{"r"}, {123'456'789'012}, {1}, 1},
+                            attempt_name{{"g1"}, {1}, {1}, 1}, attempt_name{{}, {1}, {1}, 1}})
+    CHECK(parse_temporary_name(temporary_name(which)) == which);
+  for (const auto* name : {"", "notes", "step-00000100", ".step-1", ".step-00000001.rx.gx.a1.tmp",
+                           ".step-1.rx.g1.a1.tmp", ".step-00000100.rx.g7.a2.tmp.tmp", ".step-00000050.removed",
+                           ".step-00000100.g7.a2.tmp", ".step-00000100.rx/y.g7.a2.tmp"}) {
     CAPTURE(name);
     CHECK_FALSE(parse_temporary_name(name).has_value());
   }
   CHECK(is_removed_name(".step-00000050.removed"));
-  CHECK_FALSE(is_removed_name(temporary_name({50}, {1}, 1)));
+  CHECK_FALSE(is_removed_name(temporary_name({{"r"}, {50}, {1}, 1})));
+  // Whatever an imported file says its run is, it names no other directory.
+  CHECK(temporary_name({{"../a b"}, {1}, {1}, 1}) == ".step-00000001.rab.g1.a1.tmp");
 }
 
 TEST_CASE("names of checkpoints are parsed, other names are not") {
   CHECK(checkpoint_name({100}) == "step-00000100");
-  CHECK(temporary_name({100}, {1}, 1) == ".step-00000100.g1.a1.tmp");
+  CHECK(temporary_name({{"0f3a"}, {100}, {1}, 1}) == ".step-00000100.r0f3a.g1.a1.tmp");
   for (auto step : {std::uint64_t{0}, std::uint64_t{99'999'999}, std::uint64_t{100'000'000}, ~std::uint64_t{0}})
     CHECK(parse_checkpoint_name(checkpoint_name({step})) == step_id{step});
   for (auto name : {"", "step-", "step-1", "step-0000000x", "step-000000001", "step-00000001 ", ".step-00000001",
@@ -83,7 +87,7 @@ TEST_CASE("a checkpoint is never overwritten") {
 
 TEST_CASE("a commit with a missing or truncated part is refused") {
   auto scratch = scratch_directory{};
-  auto temporary = scratch.path() / temporary_name({1}, {1}, 1);
+  auto temporary = scratch.path() / temporary_name({{"r"}, {1}, {1}, 1});
   auto state = sample_state{assorted_specs()};
   auto plan = plan_chunks(state.specs(), 1);
   auto report = write_part(temporary, 0, plan, state.views());
@@ -106,7 +110,7 @@ TEST_CASE("wherever a writer dies, the previous checkpoint is found and the rest
   auto scratch = scratch_directory{};
   save_steps(scratch.path(), {10});
   auto state = sample_state{assorted_specs()};
-  auto temporary = scratch.path() / temporary_name({20}, {1}, 1);
+  auto temporary = scratch.path() / temporary_name({{"r"}, {20}, {1}, 1});
   auto plan = plan_chunks(state.specs(), 2);
   auto still_ten = [&] {
     auto found = open_latest(scratch.path());
@@ -133,8 +137,8 @@ TEST_CASE("wherever a writer dies, the previous checkpoint is found and the rest
 TEST_CASE("cleaning up spares attempts in flight, checkpoints and foreign files") {
   auto scratch = scratch_directory{};
   save_steps(scratch.path(), {10});
-  auto running = scratch.path() / temporary_name({20}, {2}, 1);
-  auto crashed = scratch.path() / temporary_name({20}, {1}, 1);
+  auto running = scratch.path() / temporary_name({{"r"}, {20}, {2}, 1});
+  auto crashed = scratch.path() / temporary_name({{"r"}, {20}, {1}, 1});
   auto half_removed = scratch.path() / ".step-00000005.removed";
   auto foreign = scratch.path() / ".git";
   for (const auto& path : {running, crashed, half_removed, foreign})

@@ -21,7 +21,7 @@ sample_state frozen_state(std::uint64_t size_bytes) {
 }
 
 fs::path attempt_directory(step_id step, std::uint32_t attempt) {
-  return checkpoint_scenario::directory() / temporary_name(step, generation, attempt);
+  return checkpoint_scenario::directory() / temporary_name({{"run"}, step, generation, attempt});
 }
 
 } // namespace

@@ -23,7 +23,14 @@ struct mistake {
 const std::vector<mistake>& mistakes() {
   using namespace std::chrono_literals;
   static const auto all = std::vector<mistake>{
-      {"no workers", [](auto& x) { x.scaling.num_workers = 0; }, "scaling.num_workers", "at least one"},
+      {"nodes for a run in the driver's process",
+       [](auto& x) {
+         x.scaling.num_workers = 0;
+         x.cluster.nodes = {"127.0.0.1:4000"};
+       },
+       "scaling.num_workers is 0", "takes no cluster.nodes"},
+      {"a rank to debug that no worker has", [](auto& x) { x.run.debug_rank = 1; }, "run.debug_rank is 1",
+       "scaling.num_workers"},
       {"a range from more to fewer",
        [](auto& x) {
          x.scaling.num_workers = {4, 2};
@@ -62,7 +69,13 @@ const std::vector<mistake>& mistakes() {
        "resources_per_worker.gpus", "whole GPUs"},
       {"NCCL without GPUs", [](auto& x) { x.run.transport = transport_mode::nccl; }, "run.transport",
        "set scaling.use_gpu"},
-      {"no name", [](auto& x) { x.run.name = ""; }, "run.name", "use letters"},
+      {"the name of the link to the latest run", [](auto& x) { x.run.name = "latest"; }, "run.name", "another name"},
+      {"a fresh directory that is to be resumed",
+       [](auto& x) {
+         x.run.name = "";
+         x.run.resume = resume_mode::required;
+       },
+       "resume_mode::required", "set run.name (--name)"},
       {"a hidden name", [](auto& x) { x.run.name = ".hidden"; }, "run.name", "use letters"},
       {"a name that leaves the storage path", [](auto& x) { x.run.name = "a/b"; }, "run.name", "use letters"},
       {"a name with a zero byte", [](auto& x) { x.run.name = std::string("a\0b", 3); }, "run.name", "use letters"},
@@ -72,6 +85,8 @@ const std::vector<mistake>& mistakes() {
       {"no storage path", [](auto& x) { x.run.storage_path = ""; }, "run.storage_path", "name the directory"},
       {"no checkpoint to keep", [](auto& x) { x.checkpoint.num_to_keep = 0; }, "checkpoint.num_to_keep",
        "at least the latest"},
+      {"no best checkpoint to keep", [](auto& x) { x.checkpoint.num_best_to_keep = 0; }, "checkpoint.num_best_to_keep",
+       "at least 1"},
       {"a score that is ordered in no way", [](auto& x) { x.checkpoint.score_order = score_mode{0}; },
        "checkpoint.score_order", "score_mode::max"},
       {"an order without a score", [](auto& x) { x.checkpoint.score_order = score_mode::min; },
@@ -90,6 +105,16 @@ const std::vector<mistake>& mistakes() {
          x.cluster.nodes = {"a:1", "b:1", "a:1"};
        },
        "a:1", "more than once"},
+      {"a range that begins with no port",
+       [](auto& x) {
+         x.cluster.ports = port_range{0, 10};
+       },
+       "cluster.ports", "0-10"},
+      {"a range that ends before it begins",
+       [](auto& x) {
+         x.cluster.ports = port_range{28'401, 28'400};
+       },
+       "cluster.ports", "28401-28400"},
   };
   return all;
 }
@@ -200,7 +225,8 @@ TEST_CASE("a number of workers is one number or a range, and is written as it is
     worker_range value;
     std::string written;
   };
-  for (const auto& [text, value, written] : std::vector<row>{{"1", {1, 1}, "1"},
+  for (const auto& [text, value, written] : std::vector<row>{{"0", {0, 0}, "0"},
+                                                             {"1", {1, 1}, "1"},
                                                              {"4", {4, 4}, "4"},
                                                              {"2-8", {2, 8}, "2-8"},
                                                              {"2:8", {2, 8}, "2-8"},
@@ -217,7 +243,7 @@ TEST_CASE("a number of workers is one number or a range, and is written as it is
 
 TEST_CASE("an invalid number of workers is refused with its text and an example") {
   for (const std::string text :
-       {"",   "0",  "0-4", "4-2",  "-",  "-4",  "4-",  ":4",   "4:",         "2-4-8",       "2:4:8",
+       {"",   "-0", "0-4", "4-2",  "-",  "-4",  "4-",  ":4",   "4:",         "2-4-8",       "2:4:8",
         " 4", "4 ", "+4",  "four", "4x", "0x4", "4.0", "2..8", "4294967296", "2-4294967296"}) {
     CAPTURE(text);
     auto parsed = parse_worker_range(text);

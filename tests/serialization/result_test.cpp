@@ -21,7 +21,14 @@ TEST_CASE("a result's JSON has all fields of the result") {
   CHECK(out["state_sha256"] == std::string(64, 'a'));
   CHECK(out["exact"] == false);
   CHECK(out["latest_checkpoint"] == "/runs/digits/checkpoints/step-00000500");
-  CHECK(out["checkpoints"] == json{{"taken", 5}, {"skipped", 3}, {"failed", 1}});
+  CHECK(out["metrics_from"] == json{{"accuracy", 490}, {"loss", 500}});
+  CHECK(out["best_checkpoint"] == json{{"step", 400},
+                                       {"path", "/runs/digits/checkpoints/step-00000400"},
+                                       {"score", 0.75},
+                                       {"metrics", {{"accuracy", 0.75}}}});
+  CHECK(out["checkpoints"] == json::array({out["best_checkpoint"]}));
+  CHECK(out["due_checkpoints"] == json{{"taken", 5}, {"skipped", 3}, {"failed", 1}});
+  CHECK(json::parse(to_json(run_result{}))["best_checkpoint"] == nullptr);
   CHECK(out["path"] == "/runs/digits");
   CHECK(out["error"] == json{{"code", "stopped"}, {"message", "stopped on request"}});
   CHECK(out["seconds"] == json{{"to_first_step", 0.125}, {"total", 8.5}});

@@ -80,6 +80,17 @@ TEST_CASE("the latest and the best are kept") {
   }
 }
 
+TEST_CASE("as many of the best are kept as are asked for") {
+  const auto candidates = with_losses({4, 1, 2, nan, 3, 5});
+  CHECK(staying(candidates, {1, "loss", score_mode::min, 1}) == steps{2, 6});
+  CHECK(staying(candidates, {1, "loss", score_mode::min, 3}) == steps{2, 3, 5, 6});
+  CHECK(staying(candidates, {1, "loss", score_mode::max, 2}) == steps{1, 6});
+  CHECK(staying(candidates, {1, "loss", score_mode::min, 100}) == steps{1, 2, 3, 5, 6});
+  CHECK(decide_retention(candidates, {1, "loss", score_mode::min, 3})[1].reason == "one of the 3 best by loss: 1");
+  CHECK(rank_by_score(candidates, {1, "loss", score_mode::min}) == std::vector<step_id>{{2}, {3}, {5}, {1}, {6}});
+  CHECK(rank_by_score(candidates, {1}).empty());
+}
+
 TEST_CASE("each decision has a reason") {
   auto decisions = decide_retention(with_losses({0.25, 3, 2, 1}), {2, "loss", score_mode::min});
   auto expectation = std::vector<retention_decision>{{{1}, true, "the best by loss: 0.25"},

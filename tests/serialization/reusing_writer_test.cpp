@@ -28,7 +28,7 @@ class saved_run {
   explicit saved_run(file_system& files = local_files()) : files_(files), writer_{policy, files} {}
 
   expected<fs::path> save(std::uint64_t step) {
-    auto attempt = scratch_.path() / temporary_name({step}, {7}, 1);
+    auto attempt = scratch_.path() / temporary_name({{"run"}, {step}, {7}, 1});
     auto bytes = changing(step);
     bytes.insert(bytes.end(), frozen.begin(), frozen.end());
     auto plan = plan_chunks(specs(), 1, small_limit_bytes);

@@ -42,6 +42,10 @@ inline generation_record sample_generation() {
   return result;
 }
 
+inline kept_checkpoint sample_kept() {
+  return {{400}, "/runs/digits/checkpoints/step-00000400", {{"accuracy", 0.75}}, 0.75};
+}
+
 inline run_result sample_result() {
   run_result result;
   result.run = sample_run;
@@ -51,7 +55,10 @@ inline run_result sample_result() {
   result.metrics = {{"accuracy", 0.75}, {"loss", -1.5e+30}};
   result.state_sha256 = std::string(64, 'a');
   result.latest_checkpoint = "/runs/digits/checkpoints/step-00000500";
-  result.checkpoints = {5, 3, 1};
+  result.metrics_from = {{"accuracy", 490}, {"loss", 500}};
+  result.checkpoints = {sample_kept()};
+  result.best_checkpoint = sample_kept();
+  result.due_checkpoints = {5, 3, 1};
   result.path = "/runs/digits";
   result.reason = {errc::stopped, "stopped on request"};
   result.failures = {sample_failure()};
@@ -75,9 +82,8 @@ inline group_place sample_place() {
   result.local_rank = 1;
   result.local_world_size = 2;
   result.node_rank = 1;
-  result.ownership = {{1, 2}, {2, 4}};
   result.transport = transport_kind::tcp;
-  result.nodes = {0, 0, 1, 1};
+  result.nodes = {{1, 2}, {3, 2}};
   result.data_address = "10.0.0.7";
   result.host_address = "host-a.example";
   result.part_stream = "10.0.0.1:4001";
@@ -105,12 +111,17 @@ inline begin_training sample_begin() {
   result.checkpoints.max_in_flight = 3;
   result.checkpoints.sync = checkpoint_sync::stream;
   result.checkpoints.reuse_unchanged = false;
+  result.checkpoints.may_skip = false;
   result.resume.load = {true, true, {{"old", "new"}}};
+  result.resume.is_finished = true;
+  result.resume.run_time_us = 8'500'000;
   result.settings.fast_reduction = true;
   result.settings.keep_ledger = true;
   result.settings.driver_ends_waits = true;
   result.settings.encrypt_data_plane = false;
+  result.settings.end_on_not_finite = true;
   result.settings.answer_timeout_ms = 2'400;
+  result.settings.ports = port_range{28'400, 28'499};
   result.settings.check_every_step = true;
   result.settings.verify_determinism = 25;
   result.settings.collective_timeout_ms = 300'000;
@@ -178,6 +189,7 @@ inline checkpoint_part sample_part() {
   result.tensors = {{"w", dtype::bf16, {3, 1001}}};
   result.metrics = {{"loss", 0.5}};
   result.values_json = R"({"note":"héllo"})";
+  result.finishes_run = true;
   return result;
 }
 
@@ -204,11 +216,13 @@ void for_each_message(Visitor visit) {
   visit("run_superseded", run_superseded{sample_run});
   visit("run_claimed", run_claimed{sample_run, {{sample_run, {3}, {7}, {250}, 11, activity_kind::collective}}});
   visit("run_opened", run_opened{sample_run, "/opt/train"});
-  visit("start_workers",
-        start_workers{
-            sample_run, {"", "--fast"}, {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}}, {6, "beef"}});
+  visit("start_workers", start_workers{sample_run,
+                                       {"", "--fast"},
+                                       {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}},
+                                       std::string(64, '5'),
+                                       {6, "beef"}});
   visit("workers_started", workers_started{sample_run, {4711, 4712}});
-  visit("end_run", end_run{sample_run, {6, "beef"}});
+  visit("end_run", end_run{sample_run, std::string(64, '5'), {6, "beef"}});
   visit("join_request", join_request{sample_run, {3}, "aa"});
   visit("join_challenge", join_challenge{"bb", "cc"});
   visit("join_proof", join_proof{sample_run, {3}, "dd"});
@@ -224,10 +238,12 @@ void for_each_message(Visitor visit) {
                                        8,
                                        {41},
                                        9,
-                                       {{{40}, 1'000'000, {{"loss", 0.5}}}, {{41}, 2'000'000, {{"loss", 0.25}}}},
+                                       {{{40}, 1'000'000, 1'795'689'600'000'000, {{"loss", 0.5}}},
+                                        {{41}, 2'000'000, 1'795'689'601'000'000, {{"loss", 0.25}}}},
                                        {{{41}, {7}, {2, 4}, 77}},
                                        {{{8}, {42}, 62'500}},
-                                       {{40}}});
+                                       {{40}},
+                                       {{{41}, shard_id{5}, "loss", 0.125}}});
   visit("worker_finished", sample_finished());
   visit("regroup_report", sample_report());
   visit("worker_position::without_state", worker_position::without_state{9});
@@ -241,6 +257,7 @@ void for_each_message(Visitor visit) {
   visit("staging_place", sample_staging_place());
   visit("loop_completed", loop_completed{{{0.5}, {-2.0, 1.0}}});
   visit("released", released{});
+  visit("save_and_leave", save_and_leave{reason});
   visit("begin_training", sample_begin());
   visit("control_command", control_command{sample_run, 5, stage_command{{7}, 2, true, 3}});
   visit("stop_command", stop_command{});
@@ -255,20 +272,21 @@ void for_each_message(Visitor visit) {
   visit("exchange_result", exchange_result{{7}, {"", "blob"}});
   visit("generation_started", generation_started{sample_run, {7}, 4});
   visit("checkpoint_part", sample_part());
-  visit("checkpoint_outcome", checkpoint_outcome{{100}, "/runs/digits/checkpoints/step-00000100", reason});
+  visit("checkpoint_outcome", checkpoint_outcome{{100}, "/runs/digits/checkpoints/step-00000100", reason, 4096, 0.25});
   visit("checkpoint_metadata",
         checkpoint_metadata{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"});
   visit("run_result", sample_result());
   visit("run_started", run_started{sample_run, "digits", "/runs/digits", {sample_worker()}, 250});
-  visit("run_progress", run_progress{sample_run, 41, 1000, 64, {{"loss", 0.5}}, 1234.5, 8.25, 16.75});
-  visit("checkpoint_saved", checkpoint_saved{sample_run, {100}, "/runs/digits/checkpoints/step-00000100"});
+  visit("run_progress", run_progress{sample_run, 41, 1000, 64, {{"loss", 0.5}}, {{"loss", 42}}, 1234.5, 8.25, 16.75});
+  visit("checkpoint_saved", checkpoint_saved{sample_run, {100}, "/runs/digits/checkpoints/step-00000100", 4096, 0.25});
   visit("run_notice", run_notice{sample_run, true, "read me"});
   visit("fit_request", fit_request{});
   visit("stop_request", stop_request{true});
   visit("checkpoint_request", checkpoint_request{});
-  visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped", {6, "beef"}});
+  visit("kill_worker", kill_worker{sample_run, {3}, "its process is stopped", std::string(64, '5'), {6, "beef"}});
   visit("worker_beat", sample_beat());
-  visit("node_beat", node_beat{sample_run, {sample_beat()}, {{{5}, "its process is stopped"}}});
+  visit("node_beat",
+        node_beat{sample_run, {sample_beat()}, {{{5}, "its process is held by a debugger", silence_kind::debugged}}});
   visit("node_leaving", node_leaving{sample_run, 30'000});
   visit("generation_record", sample_generation());
   visit("resize_request", resize_request{3});

@@ -101,7 +101,7 @@ inline constexpr std::uint64_t small_limit_bytes = 8192;
 inline expected<std::filesystem::path> save(const std::filesystem::path& directory, sample_state& state,
                                             manifest content, std::uint32_t parts,
                                             std::uint64_t limit_bytes = small_limit_bytes) {
-  auto temporary = directory / temporary_name(content.step, content.generation, 1);
+  auto temporary = directory / temporary_name({content.run, content.step, content.generation, 1});
   auto plan = plan_chunks(state.specs(), parts, limit_bytes);
   auto reports = std::vector<part_report>{};
   for (std::uint32_t part = parts; part-- > 0;) {

@@ -1,7 +1,5 @@
 #include "driver_model.hpp"
 
-#include <troupe/collectives/summation_tree.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -53,12 +51,14 @@ void store_model::begin(generation_id generation) {
 void store_model::add(worker_id from, const request<state_part>& message) {
   const auto& part = message.message;
   auto key = std::pair{part.generation, part.state.step};
-  if (written_.contains(key))
-    return world_.send_to_thread(
-        from, answer<checkpoint_outcome>{message.number, checkpoint_outcome{part.state.step, "path", {}}});
-  if (part.generation < generation_ && on_device_.contains(part.state.step))
-    return world_.send_to_thread(
-        from, answer<checkpoint_outcome>{message.number, checkpoint_outcome{part.state.step, "path", {}}});
+  if (written_.contains(key) ||
+      ((part.is_last_copy || part.generation < generation_) && on_device_.contains(part.state.step)))
+    return reply(from, message.number, part.state.step);
+  if (part.is_last_copy) {
+    world_.count(branch::saved_at_the_end);
+    commit({{{part.rank, part}}, {}});
+    return reply(from, message.number, part.state.step);
+  }
   if (part.generation < generation_) {
     world_.count(branch::stale_part_refused);
     return world_.send_to_thread(
@@ -70,16 +70,20 @@ void store_model::add(worker_id from, const request<state_part>& message) {
   if (pending.parts.size() < part.world_size)
     return;
   auto whole = std::move(pending_.extract(key).mapped());
-  commit(part.generation, whole);
+  if (part.generation < truly_begun_)
+    world_.violate("a checkpoint of generation " + std::to_string(part.generation.value) +
+                   " was written in generation " + std::to_string(truly_begun_.value));
+  commit(whole);
   written_.insert(key);
   for (auto [worker, number] : whole.waiting)
-    world_.send_to_thread(worker, answer<checkpoint_outcome>{number, checkpoint_outcome{part.state.step, "path", {}}});
+    reply(worker, number, part.state.step);
 }
 
-void store_model::commit(generation_id generation, const attempt& whole) {
-  if (generation < truly_begun_)
-    world_.violate("a checkpoint of generation " + std::to_string(generation.value) + " was written in generation " +
-                   std::to_string(truly_begun_.value));
+void store_model::reply(worker_id to, std::uint64_t number, step_id step) {
+  world_.send_to_thread(to, answer<checkpoint_outcome>{number, checkpoint_outcome{step, "path", {}}});
+}
+
+void store_model::commit(const attempt& whole) {
   const auto& first = whole.parts.begin()->second.state;
   for (const auto& [rank, part] : whole.parts)
     if (part.state != first)
@@ -476,7 +480,6 @@ void driver_model::fail_pending(const error& reason) {
 }
 
 void driver_model::form(const form_generation& next) {
-  const auto old_size = layout_.world_size();
   // Joiners that did not get the state wait for a place again.
   for (const auto& place : places())
     if (!is_given_up(place.worker))
@@ -489,10 +492,6 @@ void driver_model::form(const form_generation& next) {
     was_member_[worker.value] = true;
     if (worker == next.decision.evaluation_source)
       world_.count(branch::evaluation_settled);
-    if (world_.defect() == mutation::keeps_the_old_ownership) {
-      message.place.ownership = collectives::even_ownership(shards, old_size);
-      message.place.ownership.resize(layout_.world_size());
-    }
     if (world_.defect() == mutation::decides_before_all_have_reported && !reports_.contains(worker))
       owed_[worker] = next_generation{message};
     answer_report(worker, next_generation{message});
@@ -516,6 +515,9 @@ void driver_model::take(const worker_finished& message) {
   if (message.generation > coordinator_.generation())
     return;
   const auto is_stale = is_given_up(message.worker);
+  // It could not save what it has.
+  if (message.reason.code != errc::aborted)
+    waiting_at_the_end_.erase(message.worker);
   if (!is_stale && !concluded_ && message.reason.code == errc::none)
     returned_.insert(message.worker);
   act_on_speaker(is_stale, coordinator_.on_finished(message));
@@ -547,13 +549,16 @@ void driver_model::node_is_silent(std::uint32_t node) {
   lose_node(node, why);
 }
 
-void driver_model::workers_are_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers) {
-  for (const auto& [worker, why] : workers)
+void driver_model::workers_are_silent(std::uint32_t node, const std::vector<silent_worker>& workers) {
+  std::set<worker_id> ids;
+  for (const auto& each : workers)
+    ids.insert(each.worker);
+  for (const auto& [worker, why, kind] : workers)
     if (!is_given_up(worker) && silent_workers_.emplace(worker, world_.clock()).second &&
         world_.defect() == mutation::kills_silent_workers)
       act({{fence_worker{worker, why}, why}});
   std::erase_if(silent_workers_, [&](const auto& x) {
-    const auto answers = where_[x.first] == node && !workers.contains(x.first);
+    const auto answers = where_[x.first] == node && !ids.contains(x.first);
     if (answers && !is_given_up(x.first))
       world_.count(branch::silent_worker_answered);
     return answers;
@@ -792,7 +797,33 @@ void driver_model::abort_everybody(const error& reason) {
   if (std::exchange(aborted_all_, true) || released_all_ || reason.code != errc::aborted)
     world_.violate("the end of a run is told twice");
   abort_workers(coordinator_.generation(), reason);
-  fail_pending(reason);
+  answer_plans(fail(reason.code, reason.message));
+  end_waits_of(coordinator_.generation());
+}
+
+void driver_model::end_waits_of(generation_id generation) {
+  const auto next = generation_id{generation.value + 1};
+  collectives_.begin({world_.run(), next, 0});
+  store_.begin(next);
+}
+
+/// Who has the state, and is not refused: what these have committed is saved before the end, unless they are lost, too.
+void driver_model::note_who_waits_at_the_end(const run_actions& actions) {
+  const auto refuses = [&](worker_id worker) {
+    return std::ranges::any_of(actions, [worker](const run_action& x) {
+      const auto* refused = std::get_if<refuse_report>(&x.what);
+      return refused != nullptr && refused->worker == worker;
+    });
+  };
+  for (const auto& [worker, number] : reports_)
+    if (const auto& said = last_reports_.at(worker); coordinator_.in_grace() && said.progress() != nullptr &&
+                                                     !said.is<worker_position::caught_up>() && !refuses(worker))
+      waiting_at_the_end_.emplace(worker, said.progress()->committed);
+  for (const auto& action : actions)
+    if (const auto* x = std::get_if<fence_worker>(&action.what))
+      waiting_at_the_end_.erase(x->worker);
+    else if (const auto* node = std::get_if<give_up_node>(&action.what))
+      std::erase_if(waiting_at_the_end_, [&](const auto& each) { return where_[each.first] == node->node; });
 }
 
 void driver_model::release_everybody() {
@@ -810,6 +841,7 @@ void driver_model::warn_of(const std::string& why) {
 
 void driver_model::act(const run_actions& actions) {
   furthest_at_failures_.resize(coordinator_.failures().size(), coordinator_.furthest());
+  note_who_waits_at_the_end(actions);
   for (const auto& action : actions) {
     check(action);
     if (const auto* next = std::get_if<form_generation>(&action.what))
@@ -826,10 +858,12 @@ void driver_model::act(const run_actions& actions) {
     return carry_out(actions);
   if (world_.defect() == mutation::keeps_its_journal_afterwards) {
     carry_out(actions);
-    gate_.add({}, coordinator_.state_to_keep());
+    gate_.add({}, coordinator_.change_since(gate_.latest()));
     return write_journal();
   }
-  gate_.add(actions, coordinator_.state_to_keep());
+  gate_.add(actions, coordinator_.change_since(gate_.latest()));
+  if (gate_.latest() != coordinator_.state_to_keep())
+    world_.violate("a change is not kept");
   write_journal();
   carry_out_what_is_kept();
 }
@@ -899,9 +933,7 @@ void driver_model::carry_out(const run_actions& actions) {
                      if (action.why.ends_with("has lost its group"))
                        world_.count(branch::found_by_workers);
                      abort_workers(x.generation, x.reason);
-                     auto next = generation_id{x.generation.value + 1};
-                     collectives_.begin({world_.run(), next, 0});
-                     store_.begin(next);
+                     end_waits_of(x.generation);
                      if (world_.defect() == mutation::decides_before_all_have_reported)
                        guess_missing_reports();
                    },
@@ -930,6 +962,11 @@ void driver_model::carry_out(const run_actions& actions) {
                    [&](const release_one& x) {
                      sent_away_[x.worker.value] = true;
                      tell(x.worker, release_worker{world_.run()});
+                   },
+                   [&](const save_state& x) {
+                     if (world_.defect() == mutation::lets_all_go_unsaved)
+                       return answer_report(x.worker, fail(x.reason.code, x.reason.message));
+                     answer_report(x.worker, next_generation{save_and_leave{x.reason}});
                    },
                    [&](const abort_all& x) { abort_everybody(x.reason); },
                    [&](const release_all&) { release_everybody(); },

@@ -42,7 +42,7 @@ class driver_environment {
   /// What a worker's last beat has told, if it still sends any.
   virtual std::optional<worker_beat> beat_of(worker_id worker) = 0;
   /// The workers of a node that it finds silent, and why; nothing if it does not reach the driver.
-  virtual std::optional<std::map<worker_id, std::string>> silent_workers_of(std::uint32_t node) = 0;
+  virtual std::optional<std::vector<silent_worker>> silent_workers_of(std::uint32_t node) = 0;
 
   // For the checker.
   virtual void count(branch what) = 0;
@@ -81,7 +81,8 @@ class store_model {
     std::vector<std::pair<worker_id, std::uint64_t>> waiting;
   };
 
-  void commit(generation_id generation, const attempt& whole);
+  void commit(const attempt& whole);
+  void reply(worker_id to, std::uint64_t number, step_id step);
 
   driver_environment& world_;
   generation_id generation_;
@@ -153,7 +154,7 @@ class driver_model {
   void connection_lost(std::uint32_t node);
   /// It has said nothing for too long.
   void node_is_silent(std::uint32_t node);
-  void workers_are_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers);
+  void workers_are_silent(std::uint32_t node, const std::vector<silent_worker>& workers);
 
   // -- from users, and the clock --------------------------------------------------------------------------------------
   void ask(actors::run_actions (actors::run_coordinator::*what)());
@@ -189,6 +190,8 @@ class driver_model {
   }
   /// The furthest step of the run when its failure with this index was recorded.
   [[nodiscard]] step_id furthest_at_failure(std::size_t index) const { return furthest_at_failures_[index]; }
+  /// Those that had the state when the run began to fail, and reported in time: what each had committed.
+  [[nodiscard]] const std::map<worker_id, step_id>& waiting_at_the_end() const noexcept { return waiting_at_the_end_; }
   /// Whose training function has returned in this attempt.
   [[nodiscard]] const std::set<worker_id>& returned() const noexcept { return returned_; }
   [[nodiscard]] const store_model& store() const noexcept { return store_; }
@@ -209,6 +212,8 @@ class driver_model {
   void check(const actors::form_generation& next);
   void send(const actors::send_command& what);
   void abort_everybody(const error& reason);
+  void end_waits_of(generation_id generation);
+  void note_who_waits_at_the_end(const actors::run_actions& actions);
   void release_everybody();
   void warn_of(const std::string& why);
   /// As `act`; nothing but a refusal may come of what a stale member says.
@@ -299,6 +304,7 @@ class driver_model {
   /// The attempt that was to begin last, and the one whose workers were told so.
   std::uint32_t last_decided_ = 0;
   std::uint32_t last_begun_ = 0;
+  std::map<worker_id, step_id> waiting_at_the_end_;
   bool aborted_all_ = false;
   bool released_all_ = false;
 };

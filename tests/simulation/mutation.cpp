@@ -66,6 +66,8 @@ std::string_view to_string(mutation x) noexcept {
     return "another driver goes on in the old generation";
   case mutation::keeps_its_journal_afterwards:
     return "the journal is written after the fact";
+  case mutation::lets_all_go_unsaved:
+    return "a failing run asks nobody to save its state";
   }
   return "?";
 }

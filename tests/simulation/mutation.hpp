@@ -70,6 +70,8 @@ enum class mutation : std::uint8_t {
   adopts_into_the_old_generation,
   /// Workers hear of what is decided before it is in the journal.
   keeps_its_journal_afterwards,
+  /// Nobody is asked to save the state of a run that fails.
+  lets_all_go_unsaved,
 };
 
 inline constexpr std::array mutations{
@@ -103,6 +105,7 @@ inline constexpr std::array mutations{
     mutation::forgets_answers,
     mutation::adopts_into_the_old_generation,
     mutation::keeps_its_journal_afterwards,
+    mutation::lets_all_go_unsaved,
 };
 
 std::string_view to_string(mutation x) noexcept;

@@ -40,6 +40,8 @@ struct state_part {
   std::uint32_t world_size = 0;
   worker_id worker;
   number_chain state;
+  /// The whole state, by one that saves it before it ends: it belongs to no generation.
+  bool is_last_copy = false;
 };
 
 // -- between driver and nodes -----------------------------------------------------------------------------------------

@@ -1268,16 +1268,16 @@ void simulation::check_given_up(const std::function<bool(const worker_model&)>& 
     counts_.count(branch::silent_for_too_long);
 }
 
-std::optional<std::map<worker_id, std::string>> simulation::silent_workers_of(std::uint32_t node) {
+std::optional<std::vector<silent_worker>> simulation::silent_workers_of(std::uint32_t node) {
   const auto& self = nodes_[node];
   if (!self.lives || self.frozen || self.cut || driver_->is_silent(node) || driver_->is_fenced(node) ||
       driver_->is_away(node))
     return std::nullopt;
-  std::map<worker_id, std::string> result;
+  std::vector<silent_worker> result;
   for (auto id : living_)
     if (const auto& each = *processes_[id]; each.model.node() == node && each.model.is_frozen() &&
                                             each.model.stands() != standing::starting && each.silent_from <= clock())
-      result.emplace(worker_id{id}, "its process is stopped");
+      result.push_back({worker_id{id}, "its process is stopped"});
   return result;
 }
 
@@ -1288,6 +1288,8 @@ void simulation::concludes(const conclude& x, const std::string&) {
   const auto& run = driver_->coordinator();
   if ((x.status == run_status::failed) != (x.reason.code != errc::none && x.reason.code != errc::stopped))
     violate("the run ends for a reason that is none: " + x.reason.message);
+  if (x.status == run_status::failed)
+    check_saved();
   if (x.status == run_status::failed)
     return check_cause(x);
   if (x.status == run_status::stopped && !stop_asked_)
@@ -1302,10 +1304,25 @@ void simulation::concludes(const conclude& x, const std::string&) {
   check_results();
 }
 
+/// What a member had when the run failed is in a checkpoint, unless it was lost before it could be asked.
+void simulation::check_saved() {
+  const auto& saved = driver_->store().latest();
+  const auto is_reached = [this](const process& x) {
+    const auto& home = nodes_[x.model.node()];
+    return x.model.lives() && !x.model.is_frozen() && !x.is_cut_off && home.lives && !home.frozen && !home.cut;
+  };
+  if (stop_asked_)
+    return;
+  for (const auto& [worker, committed] : driver_->waiting_at_the_end())
+    if (is_reached(*processes_[worker.value]) && (saved ? saved->step : step_id{}) < committed)
+      return violate("the run fails, and the state of step " + text(committed.value) + " is lost, which worker " +
+                     text(worker.value) + " has");
+}
+
 /// The cause that is named is one, and there was one.
 void simulation::check_cause(const conclude& x) {
   const auto& all = driver_->coordinator().failures();
-  auto is_cause = [](const failure_record& each) { return each.reason.code != errc::aborted; };
+  auto is_cause = [](const failure_record& each) { return each.reason.code != errc::aborted && !each.consequence; };
   const auto named =
       std::ranges::find_if(all, [&](const auto& each) { return each.reason == x.reason && !each.consequence; });
   if (named == all.end())

@@ -117,7 +117,7 @@ class simulation final : public worker_environment, public driver_environment {
   void restarts() override;
   void gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
   void gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
-  std::optional<std::map<worker_id, std::string>> silent_workers_of(std::uint32_t node) override;
+  std::optional<std::vector<silent_worker>> silent_workers_of(std::uint32_t node) override;
   void concludes(const actors::conclude& end, const std::string& why) override;
   std::optional<regroup_report> guess_report_of(worker_id worker) override;
 
@@ -260,6 +260,7 @@ class simulation final : public worker_environment, public driver_environment {
   void check_given_up(const std::function<bool(const worker_model&)>& is_given_up, std::uint32_t attempt,
                       std::chrono::steady_clock::duration silent_for, const std::string& name);
   void check_cause(const actors::conclude& end);
+  void check_saved();
   [[nodiscard]] bool is_ground(const error& reason) const;
   void check_results();
   void outlive_the_end();

@@ -124,6 +124,8 @@ std::string_view to_string(branch x) noexcept {
     return "stopped in a loop that was not the last";
   case branch::failing_in_grace:
     return "the end of a failing run not waited for";
+  case branch::saved_at_the_end:
+    return "the state of a failing run saved";
   case branch::spoken_after_the_end:
     return "something said after the end";
   case branch::end:

@@ -69,6 +69,7 @@ enum class branch : std::uint8_t {
   stopped_before_the_start,
   stopped_before_a_later_loop,
   failing_in_grace,
+  saved_at_the_end,
   spoken_after_the_end,
   /// How many there are.
   end,

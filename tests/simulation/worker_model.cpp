@@ -1,5 +1,7 @@
 #include "worker_model.hpp"
 
+#include <troupe/collectives/summation_tree.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -77,6 +79,7 @@ void worker_model::begin(const begin_work& message) {
   begin.run = world_.run();
   begin.worker = id_;
   begin.place = message.place;
+  begin.settings.shards = shards;
   begin.resume.step = restored_ = message.restored.step;
   begin.earlier_evaluations = message.earlier_evaluations;
   protocol_.emplace(begin);
@@ -112,6 +115,9 @@ void worker_model::command(const control_command& message) {
 }
 
 void worker_model::release() {
+  // A thread of the user's may keep the process from ending: its node kills it in the end.
+  if (world_.random().one_in(32))
+    return;
   die();
   world_.process_ends(*this);
 }
@@ -324,6 +330,8 @@ void worker_model::leave_loop() {
 }
 
 void worker_model::begin_evaluation() {
+  if (leaves_)
+    return finish({errc::timed_out, "the group that evaluates is gone"}, false);
   const auto plan = protocol_->plan_evaluation();
   if (const auto* known = std::get_if<actors::evaluation_known>(&plan)) {
     const auto before = loop_ == 0 ? 0 : world_.training_function().loops[loop_ - 1].end;
@@ -334,7 +342,7 @@ void worker_model::begin_evaluation() {
   }
   evaluation_ = std::get<actors::evaluate_now>(plan).number;
   collective mine;
-  mine.sum = evaluated_shards(state_, protocol_->shards());
+  mine.sum = evaluated_shards(state_, own_shards());
   enter(collective::kind::evaluate, mine);
 }
 
@@ -409,6 +417,13 @@ void worker_model::fail(program::exception::place where, step_id step) {
          world_.defect() == mutation::takes_an_exception_for_a_loss);
 }
 
+shard_range worker_model::own_shards() const {
+  if (world_.defect() != mutation::keeps_the_old_ownership || size_before_ == 0)
+    return protocol_->shards();
+  const auto rank = protocol_->rank().value;
+  return rank < size_before_ ? collectives::owned_shards(shards, size_before_, rank) : shard_range{};
+}
+
 void worker_model::begin_step() {
   using place = program::exception::place;
   const auto step = step_id{state_.step.value + 1};
@@ -417,7 +432,7 @@ void worker_model::begin_step() {
   if (world_.throws(*this, step, place::before_reduction))
     return fail(place::before_reduction, step);
   collective mine;
-  mine.sum = state_.contributions(step, protocol_->shards());
+  mine.sum = state_.contributions(step, own_shards());
   enter(collective::kind::reduce, mine);
 }
 
@@ -492,6 +507,8 @@ void worker_model::apply() {
 
 /// What the session does at the end of a step.
 void worker_model::end_step() {
+  if (leaves_)
+    return save_last_copy();
   if (commands_.highest() < protocol_->commands_agreed()) {
     if (stands_ != standing::waiting_for_commands)
       stand(standing::waiting_for_commands);
@@ -501,7 +518,9 @@ void worker_model::end_step() {
   if (const auto due = protocol_->due_commands())
     commands = commands_.take(due->after, due->up_to, std::chrono::milliseconds{0});
   stop_ = false;
-  boundary_ = protocol_->on_boundary(commands, state_.step.value == world_.training_function().loops[loop_].end);
+  boundary_ = protocol_->on_boundary(commands, state_.step.value == world_.training_function().loops[loop_].end
+                                                   ? actors::step_end::last_step
+                                                   : actors::step_end::goes_on);
   act_at_boundary();
 }
 
@@ -532,9 +551,18 @@ void worker_model::save() {
   stand(standing::saving);
 }
 
+void worker_model::save_last_copy() {
+  ask(&worker_environment::send_to_store, state_part{generation(), rank(), 1, id_, state_, true});
+  stand(standing::saving);
+}
+
 void worker_model::take(const answer<checkpoint_outcome>& message) {
   if (!is_awaited(message.number))
     return;
+  if (leaves_) {
+    const auto reason = message.value ? *leaves_ : message.value.error();
+    return finish(reason, protocol_->is_loss_of_group(reason));
+  }
   if (message.value)
     return act_at_boundary();
   lose(interrupted::saving, message.value.error());
@@ -629,9 +657,18 @@ void worker_model::take(const answer<next_generation>& message) {
   // The mutant does not apply what it holds.
   if (world_.defect() == mutation::drops_the_held_gradient && had_state && place != nullptr)
     std::get<member_place>(next.what).commit_point = committed();
+  if (had_state)
+    size_before_ = protocol_->place().world_size;
   auto action = protocol_->on_next(std::move(next));
   if (std::holds_alternative<actors::leave_run>(action.what))
     return finish({errc::stopped, "not needed any more"}, false);
+  if (const auto* last = std::get_if<actors::save_last_copy>(&action.what)) {
+    leaves_ = last->reason;
+    if (protocol_->step() == committed())
+      return save_last_copy();
+    // The step has a gradient, and is applied first. The state in the middle of a body cannot be saved.
+    return interrupted_ == interrupted::step ? apply() : finish({errc::timed_out, "the body has not ended"}, false);
+  }
   if (std::holds_alternative<actors::skip_loop_body>(action.what)) {
     world_.skips_loop(*this);
     if (world_.defect() == mutation::stays_in_a_completed_loop)

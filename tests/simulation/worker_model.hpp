@@ -162,6 +162,8 @@ class worker_model {
   void end_evaluation();
   void check_evaluation(const std::vector<double>& values, step_id step);
   void fail(program::exception::place where, step_id step);
+  /// Those that it computes.
+  [[nodiscard]] shard_range own_shards() const;
   void begin_step();
   void enter(collective::kind what, collective mine);
   /// Nothing as long as the operation is under way; then whether it has a result.
@@ -174,6 +176,7 @@ class worker_model {
   void apply();
   void end_step();
   void save();
+  void save_last_copy();
   void act_at_boundary();
   void stage(const actors::stage_state& what);
   void stop_giving();
@@ -217,6 +220,8 @@ class worker_model {
   bool regrouping_ = false;
   /// The generation that is formed.
   member_place next_;
+  /// How many ranks the generation before had; only for the mutant that keeps its ownership.
+  std::uint32_t size_before_ = 0;
   /// The step that the attempt began after.
   step_id restored_;
   /// The loop that comes next, or is under way, and the evaluations done before it.
@@ -229,6 +234,8 @@ class worker_model {
   /// What is left to do at this boundary, in order.
   std::vector<actors::boundary_action> boundary_;
   bool stop_ = false;
+  /// The run ends for this reason, once this worker has saved the state.
+  std::optional<error> leaves_;
   /// What this worker gives to joiners.
   std::shared_ptr<staging_stream> given_;
   /// Of a joiner that follows the others.

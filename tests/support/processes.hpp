@@ -185,6 +185,8 @@ struct command {
   std::vector<std::string> argv;
   std::map<std::string, std::string> environment = {};
   std::filesystem::path input = "/dev/null";
+  /// A pipe for its standard error, whose reader writes the file `OUTPUT.err`; empty: the process writes that itself.
+  std::filesystem::path error = {};
 };
 
 /// A process started by the test, leader of a process group. It ends with the test and with this object.
@@ -206,7 +208,8 @@ class child_process {
     auto env = pointers(assignments);
     auto in = ::open(what.input.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
     auto out = ::open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    auto err = ::open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    const auto& error = what.error.empty() ? err_ : what.error;
+    auto err = ::open(error.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (in < 0 || out < 0 || err < 0)
       throw std::runtime_error{"cannot write to " + output.string()};
     pid_ = ::fork();

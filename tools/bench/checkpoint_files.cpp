@@ -123,7 +123,7 @@ class scratch {
 fs::path save(const fs::path& directory, state& values, std::uint32_t parts) {
   auto content = ser::manifest{};
   content.step = {parts};
-  auto temporary = directory / ser::temporary_name(content.step, {1}, 1);
+  auto temporary = directory / ser::temporary_name({content.run, content.step, {1}, 1});
   auto plan = ser::plan_chunks(values.specs(), parts);
   auto reports = std::vector<troupe::expected<ser::part_report>>(parts);
   {
@@ -249,7 +249,7 @@ fs::path save_again(const fs::path& directory, state& values, std::uint64_t step
                     std::vector<std::byte>& staged) {
   auto content = ser::manifest{};
   content.step = {step};
-  auto attempt = directory / ser::temporary_name(content.step, {1}, 1);
+  auto attempt = directory / ser::temporary_name({content.run, content.step, {1}, 1});
   auto plan = ser::plan_chunks(values.specs(), 1);
   auto* next = staged.data();
   for (auto place : values.places())

@@ -154,7 +154,7 @@ void measure_steps(const troupe::app& app, const troupe::function& train, const 
     std::uint64_t skipped = 0;
     for (auto i = 0u; i < s.runs; ++i) {
       auto result = fit(app, train, s, what);
-      skipped = std::max(skipped, result.checkpoints.skipped);
+      skipped = std::max(skipped, result.due_checkpoints.skipped);
       with.push_back(result.metrics.at("seconds"));
       auto none = what;
       none.every = 0;

@@ -1,10 +1,14 @@
 #include "campaign.hpp"
 
+#include "injector.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 namespace troupe::chaos {
@@ -27,6 +31,9 @@ using std::chrono::milliseconds;
 /// How often the state of the run is checked.
 constexpr auto look_interval = 5ms;
 
+/// How often memory is measured.
+constexpr auto measure_interval = 100ms;
+
 /// How long a fault waits for a victim before it is given up; far longer than the replacement of a worker takes.
 constexpr auto patience = 15s;
 
@@ -40,35 +47,32 @@ constexpr auto time_after_last_fault = 1500ms;
 /// Faults end before the last steps, because a worker that is killed after its last step is not reported as a failure.
 constexpr double share_of_steps_disturbed = 0.95;
 
-struct pending_undo {
-  clock::time_point due;
-  std::function<void()> act;
-};
-
-std::string name_of(const worker_process& worker) {
-  return worker.node == scene::no_node ? fmt::format("process {}", worker.pid)
-                                       : fmt::format("process {} on node {}", worker.pid, worker.node + 1);
-}
-
-std::uint32_t number(pid_t pid) {
-  return static_cast<std::uint32_t>(pid);
+std::uint64_t resident_bytes(pid_t pid) {
+  auto in = std::istringstream{testing::read_file(fmt::format("/proc/{}/statm", pid))};
+  auto all = std::uint64_t{0};
+  auto resident = std::uint64_t{0};
+  in >> all >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 class campaign {
  public:
   campaign(scene& run, const campaign_options& options)
-      : run_(run), options_(options), schedule_(options.seed, options.mean_interval, options.kinds) {}
+      : run_(run),
+        options_(options),
+        schedule_(options.seed, options.mean_interval, options.kinds),
+        faults_(run, options.allow_all, [this](const std::string& what) { say(what); }) {}
 
   campaign_report disturb() {
     progress_at_ = clock::now();
-    while (driver_ == driver_state::gone || run_.driver().running()) {
+    while (faults_.driver_is_gone() || run_.driver().running()) {
       check_signals();
       look();
       if (clock::now() - progress_at_ > options_.hung_after) {
         report_.hung = run_.interrogate();
-        return std::move(report_);
+        return take_report();
       }
-      undo_until(clock::now());
+      faults_.look();
       if (!done_)
         inject();
       else if (!asked_to_stop_ && !options_.last_step && has_healed())
@@ -76,16 +80,20 @@ class campaign {
       std::this_thread::sleep_for(look_interval);
     }
     look();
-    undo_until(clock::time_point::max());
+    faults_.finish();
     report_.driver = run_.driver().wait();
-    return std::move(report_);
+    return take_report();
   }
 
  private:
+  campaign_report take_report() {
+    report_.faults = faults_.faults();
+    return std::move(report_);
+  }
+
   void look() {
     run_.look();
-    if (cut_data_)
-      endanger_all(report_.faults[*cut_data_]);
+    measure();
     if (run_.step() == step_ && run_.generation() == generation_)
       return;
     auto now = clock::now();
@@ -100,25 +108,25 @@ class campaign {
     step_ = run_.step();
     generation_ = run_.generation();
     progress_at_ = now;
+    progressed_under_ = run_.driver().pid();
+  }
+
+  /// A driver's memory counts once the run has made a step with it: before, it grows.
+  void measure() {
+    const auto now = clock::now();
+    if (now < measured_at_ + measure_interval)
+      return;
+    measured_at_ = now;
+    if (run_.driver().pid() == progressed_under_)
+      report_.driver_memory.add(resident_bytes(progressed_under_));
+    for (std::size_t node = 0; step_ > 0 && node < run_.nodes(); ++node)
+      report_.node_memory.add(resident_bytes(run_.node(node).pid()));
   }
 
   void plan() {
     next_ = schedule_.next();
     due_ = clock::now() + next_.after;
     waiting_since_.reset();
-  }
-
-  void undo_until(clock::time_point now) {
-    for (auto i = undos_.begin(); i != undos_.end();) {
-      if (i->due > now) {
-        ++i;
-        continue;
-      }
-      auto act = std::move(i->act);
-      i = undos_.erase(i);
-      act();
-      last_change_ = clock::now();
-    }
   }
 
   void inject() {
@@ -135,8 +143,7 @@ class campaign {
       done_ = true;
       return;
     }
-    current_ = {next_.kind, duration_cast<milliseconds>(now - begin_), step_, {}, {}, false};
-    if (!hit()) {
+    if (!faults_.inject(next_, {next_.kind, duration_cast<milliseconds>(now - begin_), step_, {}, {}, false})) {
       if (!waiting_since_)
         waiting_since_ = now;
       if (now - *waiting_since_ > patience)
@@ -144,9 +151,7 @@ class campaign {
       return;
     }
     given_up_in_a_row_ = 0;
-    current_.left_none = run_.sound_workers().empty();
-    report_.faults.push_back(current_);
-    unhealed_ = last_change_ = clock::now();
+    unhealed_ = faults_.last_change();
     step_at_last_fault_ = step_;
     count_fault();
   }
@@ -163,7 +168,7 @@ class campaign {
   }
 
   void count_fault() {
-    done_ = options_.faults > 0 && report_.faults.size() + given_up_ == options_.faults;
+    done_ = options_.faults > 0 && faults_.faults().size() + given_up_ == options_.faults;
     if (!done_)
       plan();
   }
@@ -174,246 +179,14 @@ class campaign {
     std::fflush(stdout);
   }
 
-  void say_fault(const std::string& whom) const {
-    auto text = std::string{to_string(next_.kind)};
-    text.resize(std::max<std::size_t>(text.size() + 1, 12), ' ');
-    text += whom;
-    if (next_.lasts > 0ms)
-      text += fmt::format(", for {} ms", next_.lasts.count());
-    say(text);
-  }
-
-  void undo_later(std::function<void()> act) { undos_.push_back({clock::now() + next_.lasts, std::move(act)}); }
-
-  /// Injects the planned fault. False if there is no victim.
-  bool hit() {
-    switch (next_.kind) {
-    case fault_kind::kill:
-      return hit_workers(1);
-    case fault_kind::kill_two:
-      return hit_workers(2);
-    case fault_kind::freeze:
-      return hit_workers(1);
-    case fault_kind::kill_node:
-    case fault_kind::freeze_node:
-    case fault_kind::cut:
-    case fault_kind::reset:
-    case fault_kind::cut_control:
-      return hit_node();
-    case fault_kind::cut_data:
-      return cut_data();
-    case fault_kind::freeze_all:
-      return freeze_all_workers();
-    case fault_kind::freeze_all_nodes:
-      return hit_all_nodes();
-    case fault_kind::freeze_driver:
-      return freeze_driver();
-    case fault_kind::restart_driver:
-      return restart_driver();
-    case fault_kind::fill_disk:
-      return hit_disk();
-    }
-    return false;
-  }
-
-  bool hit_workers(std::size_t number_of_victims) {
-    auto sound = run_.sound_workers();
-    // A frozen worker lives: the run waits if nobody else has its state.
-    const auto may_be_last = options_.allow_all || next_.kind == fault_kind::freeze;
-    if (sound.size() < number_of_victims + (may_be_last ? 0 : 1))
-      return false;
-    std::string names;
-    std::vector<worker_process> victims;
-    for (auto draw = next_.draw; victims.size() < number_of_victims; draw /= 97) {
-      auto place = sound.begin() + static_cast<std::ptrdiff_t>(draw % sound.size());
-      names += (names.empty() ? "" : ", ") + name_of(*place);
-      victims.push_back(*place);
-      sound.erase(place);
-    }
-    for (const auto& victim : victims) {
-      if (next_.kind == fault_kind::freeze)
-        run_.freeze(victim.pid);
-      else
-        run_.kill(victim.pid);
-    }
-    for (const auto& victim : victims)
-      (next_.kind == fault_kind::freeze ? current_.endangered : current_.killed).push_back(number(victim.pid));
-    if (next_.kind == fault_kind::freeze)
-      undo_later([this, pid = victims.front().pid] { run_.revive(pid); });
-    say_fault(names);
-    return true;
-  }
-
-  bool hit_node() {
-    auto sound = run_.sound_workers();
-    std::vector<std::size_t> candidates;
-    for (std::size_t node = 0; node < run_.nodes(); ++node) {
-      auto here = std::ranges::count(sound, node, &worker_process::node);
-      auto elsewhere = std::ssize(sound) - here;
-      // Who cannot be reached lives: the run waits if nobody else has its state.
-      const auto may_be_last = options_.allow_all || next_.kind != fault_kind::kill_node;
-      if (run_.node_is_sound(node) && (elsewhere > 0 || (here > 0 && may_be_last)))
-        candidates.push_back(node);
-    }
-    // Rather one with workers: after a node has been lost all may be on the other.
-    auto has_workers = [&](std::size_t node) { return std::ranges::count(sound, node, &worker_process::node) > 0; };
-    if (std::ranges::any_of(candidates, has_workers))
-      std::erase_if(candidates, [&](std::size_t node) { return !has_workers(node); });
-    if (candidates.empty())
-      return false;
-    auto node = candidates[next_.draw % candidates.size()];
-    auto with_workers = (next_.draw >> 32) % 2 == 1;
-    std::vector<pid_t> there;
-    for (const auto& worker : run_.workers())
-      if (worker.node == node)
-        there.push_back(worker.pid);
-    auto name = fmt::format("node {}", node + 1);
-    if (next_.kind == fault_kind::kill_node) {
-      run_.kill_node(node);
-      // The run need not have known workers that had not started to train.
-      for (const auto& worker : sound)
-        if (worker.node == node)
-          current_.killed.push_back(number(worker.pid));
-      undo_later([this, node] { run_.start_node_again(node); });
-    } else if (next_.kind == fault_kind::freeze_node) {
-      run_.freeze_node(node);
-      if (with_workers)
-        for (auto pid : there)
-          run_.freeze(pid);
-      name += with_workers ? " and its workers" : " alone";
-      undo_later([this, node, there, with_workers] {
-        run_.revive_node(node);
-        if (with_workers)
-          for (auto pid : there)
-            run_.revive(pid);
-      });
-    } else if (next_.kind == fault_kind::reset) {
-      run_.reset(node);
-    } else if (next_.kind == fault_kind::cut_control) {
-      run_.cut_control(node);
-      undo_later([this, node] { run_.mend_control(node); });
-    } else {
-      run_.cut(node);
-      undo_later([this, node] { run_.mend(node); });
-    }
-    for (auto pid : there)
-      current_.endangered.push_back(number(pid));
-    say_fault(name);
-    return true;
-  }
-
-  bool freeze_all_workers() {
-    std::vector<pid_t> all;
-    for (const auto& worker : run_.sound_workers()) {
-      all.push_back(worker.pid);
-      current_.endangered.push_back(number(worker.pid));
-    }
-    if (all.empty())
-      return false;
-    for (auto pid : all)
-      run_.freeze(pid);
-    undo_later([this, all] {
-      for (auto pid : all)
-        run_.revive(pid);
-    });
-    say_fault("all workers");
-    return true;
-  }
-
-  void endanger_all(injected_fault& fault) {
-    for (const auto& worker : run_.workers())
-      if (std::ranges::find(fault.endangered, number(worker.pid)) == fault.endangered.end())
-        fault.endangered.push_back(number(worker.pid));
-  }
-
-  /// Who is on which side of the cut when the run decides between them is not known here: anybody may be given up, also
-  /// who is started meanwhile.
-  bool cut_data() {
-    for (std::size_t node = 0; node < run_.nodes(); ++node)
-      if (!run_.node_is_sound(node))
-        return false;
-    if (run_.nodes() < 2 || run_.sound_workers().empty())
-      return false;
-    endanger_all(current_);
-    const auto node = next_.draw % run_.nodes();
-    run_.cut_data(node);
-    cut_data_ = report_.faults.size();
-    undo_later([this, node] {
-      run_.mend_data(node);
-      cut_data_.reset();
-    });
-    say_fault(fmt::format("node {}", node + 1));
-    return true;
-  }
-
-  bool hit_all_nodes() {
-    for (std::size_t node = 0; node < run_.nodes(); ++node)
-      if (!run_.node_is_sound(node))
-        return false;
-    for (const auto& worker : run_.workers())
-      current_.endangered.push_back(number(worker.pid));
-    for (std::size_t node = 0; node < run_.nodes(); ++node)
-      run_.freeze_node(node);
-    undo_later([this] {
-      for (std::size_t node = 0; node < run_.nodes(); ++node)
-        run_.revive_node(node);
-    });
-    say_fault("all nodes");
-    return true;
-  }
-
-  bool freeze_driver() {
-    if (driver_ != driver_state::sound)
-      return false;
-    driver_ = driver_state::frozen;
-    run_.freeze_driver();
-    undo_later([this] {
-      run_.revive_driver();
-      driver_ = driver_state::sound;
-    });
-    say_fault("the driver");
-    return true;
-  }
-
-  bool restart_driver() {
-    if (driver_ != driver_state::sound || asked_to_stop_)
-      return false;
-    driver_ = driver_state::gone;
-    run_.kill_driver();
-    for (const auto& worker : run_.workers())
-      current_.endangered.push_back(number(worker.pid));
-    undo_later([this] {
-      // The result lists what this one sees.
-      for (auto& fault : report_.faults)
-        for (auto pid : std::exchange(fault.killed, {}))
-          fault.endangered.push_back(pid);
-      run_.start_driver_again();
-      driver_ = driver_state::sound;
-    });
-    say_fault("the driver");
-    return true;
-  }
-
-  bool hit_disk() {
-    if (disk_full_)
-      return false;
-    disk_full_ = true;
-    run_.fill_disk();
-    undo_later([this] {
-      run_.free_disk();
-      disk_full_ = false;
-    });
-    say_fault("the disk for checkpoints");
-    return true;
-  }
-
   bool has_healed() const {
-    return undos_.empty() && step_ > step_at_last_fault_ + steps_after_last_fault &&
-           clock::now() - last_change_ > time_after_last_fault;
+    return faults_.idle() && step_ > step_at_last_fault_ + steps_after_last_fault &&
+           clock::now() - faults_.last_change() > time_after_last_fault;
   }
 
   void ask_to_stop() {
     asked_to_stop_ = true;
+    faults_.keep_driver();
     say("all faults are done: asking the run to stop");
     run_.driver().signal(SIGTERM);
   }
@@ -421,33 +194,36 @@ class campaign {
   scene& run_;
   const campaign_options& options_;
   schedule schedule_;
+  injector faults_;
   campaign_report report_;
   planned_fault next_;
-  injected_fault current_;
   clock::time_point begin_;
   clock::time_point due_;
   std::optional<clock::time_point> waiting_since_;
   clock::time_point progress_at_;
-  /// When a fault was last injected or undone.
-  clock::time_point last_change_;
+  /// The driver under which the run has last made a step.
+  pid_t progressed_under_ = 0;
+  clock::time_point measured_at_;
   /// When the last fault was injected, until a new generation makes a step.
   std::optional<clock::time_point> unhealed_;
   std::uint64_t step_ = 0;
   std::uint64_t generation_ = 0;
   std::uint64_t step_at_last_fault_ = 0;
-  std::vector<pending_undo> undos_;
-  /// The index of the fault that has cut the data network; empty if that carries.
-  std::optional<std::size_t> cut_data_;
   std::size_t given_up_ = 0;
   int given_up_in_a_row_ = 0;
-  bool disk_full_ = false;
-  enum class driver_state : std::uint8_t { sound, frozen, gone };
-  driver_state driver_ = driver_state::sound;
   bool done_ = false;
   bool asked_to_stop_ = false;
 };
 
 } // namespace
+
+void memory_range::add(std::uint64_t bytes) {
+  if (bytes == 0)
+    return;
+  least_bytes = least_bytes == 0 ? bytes : std::min(least_bytes, bytes);
+  most_bytes = std::max(most_bytes, bytes);
+  last_bytes = bytes;
+}
 
 campaign_report disturb(scene& run, const campaign_options& options) {
   return campaign{run, options}.disturb();

@@ -42,8 +42,20 @@ struct campaign_options {
   std::chrono::milliseconds hung_after{60'000};
 };
 
+/// What processes of a kind had in memory at a time, over the whole campaign.
+struct memory_range {
+  std::uint64_t least_bytes = 0;
+  std::uint64_t most_bytes = 0;
+  std::uint64_t last_bytes = 0;
+
+  /// 0 is no measurement.
+  void add(std::uint64_t bytes);
+};
+
 struct campaign_report {
   std::vector<injected_fault> faults;
+  memory_range driver_memory;
+  memory_range node_memory;
   /// From a fault to the first step of the next generation, measured from outside. Only for faults that were followed
   /// by a new generation before the next fault.
   std::vector<double> seconds_to_heal;

@@ -39,7 +39,7 @@ struct options {
   double mean_interval_ms = 1000;
   double hung_after_ms = 60'000;
   std::string kinds = "kill=4,kill-two=2,freeze=2,kill-node,freeze-node,cut,fill-disk,freeze-all-nodes,freeze-driver,"
-                      "reset,freeze-all,cut-control,cut-data";
+                      "reset,freeze-all,cut-control,cut-data,restart-driver,freeze-disk,flood,cpu-storm,unread-log";
   std::optional<std::uint64_t> seed;
   fs::path directory;
   fs::path programs;
@@ -209,6 +209,7 @@ class session {
     what.private_links = wants(fault_kind::cut) || wants(fault_kind::reset) || wants(fault_kind::cut_control) ||
                          wants(fault_kind::cut_data);
     what.small_disk = wants(fault_kind::fill_disk);
+    what.freezable_disk = wants(fault_kind::freeze_disk);
     for (auto kind : all_fault_kinds)
       if (concerns_node(kind) && options_.nodes == 0)
         skip(kind, "there are no caf-nodes");
@@ -230,6 +231,8 @@ class session {
         skip(kind, "");
     if (!run.has_small_disk())
       skip(fault_kind::fill_disk, "");
+    if (!run.has_freezable_disk())
+      skip(fault_kind::freeze_disk, "");
     if (kinds_.empty())
       throw std::runtime_error{"none of the kinds of faults is possible here"};
 
@@ -251,7 +254,7 @@ class session {
     facts_.ledger = ledger_tail{run.run_directory() / "ledger.jsonl"}.read();
     if (!report_.hung && report_.driver.code.value_or(1) != 0 &&
         !(facts_.result.is_object() && facts_.result.value("status", "") == "stopped"))
-      std::printf("the driver's output:\n%s%s", run.driver().out().c_str(), run.driver().err().c_str());
+      std::printf("the driver's output:\n%s", run.driver_output().c_str());
   }
 
   /// Runs the same number of steps on one worker of the driver's own node.
@@ -283,7 +286,7 @@ class session {
 
   [[nodiscard]] bool conclude() {
     facts_.samples = samples_of(facts_.run);
-    show_pauses();
+    show_measurements();
     auto passed = true;
     std::printf("\n");
     for (const auto& each : judge(facts_)) {
@@ -300,7 +303,7 @@ class session {
     return passed;
   }
 
-  void show_pauses() const {
+  void show_measurements() const {
     std::vector<double> pauses;
     if (facts_.result.is_object() && facts_.result.contains("generations"))
       for (const auto& each : facts_.result["generations"])
@@ -313,6 +316,13 @@ class session {
     };
     show("pauses, as the run reports them", pauses);
     show("from a fault to the next generation's first step, measured from outside", report_.seconds_to_heal);
+    auto show_memory = [](const char* whose, const memory_range& memory) {
+      if (memory.most_bytes > 0)
+        fmt::print("memory of {}: {} to {} MB, {} MB at the end\n", whose, memory.least_bytes / 1'000'000,
+                   memory.most_bytes / 1'000'000, memory.last_bytes / 1'000'000);
+    };
+    show_memory("the driver, and of those that replaced it", report_.driver_memory);
+    show_memory("each caf-node", report_.node_memory);
   }
 
   options options_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -30,8 +32,17 @@ std::string last_lines(const std::string& text, std::size_t number) {
   return text.substr(begin);
 }
 
-std::string state_of(pid_t pid) {
-  auto text = testing::read_file(fmt::format("/proc/{}/status", pid));
+/// The end of a file; after a flood it may have a GB.
+std::string end_of(const std::filesystem::path& path) {
+  constexpr auto most = std::streamoff{64 << 10};
+  auto in = std::ifstream{path, std::ios::binary | std::ios::ate};
+  in.seekg(std::max(std::streamoff{in.tellg()} - most, std::streamoff{0}));
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+/// The state in a directory of /proc.
+std::string state_of(const std::filesystem::path& process) {
+  auto text = testing::read_file(process / "status");
   auto mark = text.find("State:\t");
   return mark == std::string::npos ? "gone" : text.substr(mark + 7, text.find('\n', mark) - mark - 7);
 }
@@ -46,16 +57,23 @@ scene::scene(scene_options options, std::vector<std::string>& skipped)
     if (!network_)
       skipped.push_back(fmt::format("cut: cannot make network namespaces ({})", reason));
   }
-  if (options_.small_disk) {
-    std::filesystem::create_directories(run_directory() / "checkpoints");
-    disk_ = small_disk::mount(run_directory() / "checkpoints", reason);
+  const auto checkpoints = run_directory() / "checkpoints";
+  if (options_.small_disk || options_.freezable_disk)
+    std::filesystem::create_directories(checkpoints);
+  if (options_.freezable_disk) {
+    disk_ = small_disk::on_loop_device(options_.directory / "checkpoints.ext4", checkpoints, reason);
+    if (!disk_)
+      skipped.push_back(fmt::format("freeze-disk: {}", reason));
+  }
+  if (options_.small_disk && !disk_) {
+    disk_ = small_disk::in_memory(checkpoints, reason);
     if (!disk_)
       skipped.push_back(fmt::format("fill-disk: {}", reason));
   }
   nodes_.resize(options_.nodes);
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     start_node(node, (network_ ? private_network::address_of(node) : "127.0.0.1") + ":0");
-    auto& process = *nodes_[node].process;
+    auto& process = *nodes_[node].running.process;
     if (!testing::becomes_true([&] { return process.out().find('\n') != std::string::npos || !process.running(); }) ||
         !process.out().starts_with(listening))
       throw std::runtime_error{fmt::format("a caf-node did not start:\n{}{}", process.out(), process.err())};
@@ -66,24 +84,29 @@ scene::scene(scene_options options, std::vector<std::string>& skipped)
 }
 
 scene::~scene() {
+  // Before anything is waited for: who writes to a frozen disk does not end.
+  if (disk_)
+    disk_->thaw();
   auto mark = (options_.directory / "keys").string();
   // Twice, because a node may have started another worker in between.
   for (auto round = 0; round < 2; ++round)
     for (auto pid : testing::processes_with("TROUPE_KEYS", mark))
       ::kill(pid, SIGKILL);
-  driver_.reset();
+  driver_.process.reset();
   nodes_.clear();
   testing::becomes_true([&] { return testing::processes_with("TROUPE_KEYS", mark).empty(); }, 5s);
 }
 
-std::unique_ptr<child_process> scene::start(std::vector<std::string> prefix, const std::vector<std::string>& argv,
-                                            const std::string& output) const {
+scene::logged_process scene::start(std::vector<std::string> prefix, const std::vector<std::string>& argv,
+                                   const std::string& output) const {
   if (!prefix.empty())
     prefix.insert(prefix.begin(), "/usr/bin/env");
   prefix.insert(prefix.end(), argv.begin(), argv.end());
-  return std::make_unique<child_process>(
-      testing::command{std::move(prefix), {{"TROUPE_KEYS", (options_.directory / "keys").string()}}},
-      options_.directory / output);
+  const auto path = options_.directory / output;
+  auto log = std::make_unique<log_pipe>(path.string() + ".log-pipe", path.string() + ".err");
+  auto environment = std::map<std::string, std::string>{{"TROUPE_KEYS", (options_.directory / "keys").string()}};
+  auto what = testing::command{std::move(prefix), std::move(environment), "/dev/null", log->path()};
+  return {std::move(log), std::make_unique<child_process>(what, path)};
 }
 
 void scene::start_node(std::size_t node, const std::string& listen) {
@@ -91,9 +114,10 @@ void scene::start_node(std::size_t node, const std::string& listen) {
   std::vector<std::string> argv{options_.caf_node.string(), "--listen", listen};
   // No other process can reach the private network, so certificates for its addresses would not add security.
   if (network_)
-    argv.emplace_back("--insecure");
+    argv.insert(argv.end(), {"--insecure", "--program-dir",
+                             std::filesystem::absolute(options_.program.front()).parent_path().string()});
   ++place.starts;
-  place.process = start(network_ ? network_->at_node(node) : std::vector<std::string>{}, argv,
+  place.running = start(network_ ? network_->at_node(node) : std::vector<std::string>{}, argv,
                         fmt::format("node-{}.{}", node + 1, place.starts));
 }
 
@@ -112,9 +136,26 @@ void scene::start_driver() {
   driver_ = start(network_ ? network_->at_driver() : std::vector<std::string>{}, argv, output);
 }
 
-void scene::kill_driver() {
-  driver_->signal(SIGKILL);
-  driver_->wait();
+bool scene::start_driver_again() {
+  if (driver_.process->running())
+    return false;
+  start_driver();
+  return true;
+}
+
+std::string scene::driver_output() {
+  driver_.log->settle();
+  return driver_.process->out() + driver_.process->err();
+}
+
+pid_t scene::worker_in_uninterruptible_sleep() {
+  for (const auto& worker : sound_workers()) {
+    auto code = std::error_code{};
+    for (const auto& thread : std::filesystem::directory_iterator{fmt::format("/proc/{}/task", worker.pid), code})
+      if (state_of(thread.path()).starts_with('D'))
+        return worker.pid;
+  }
+  return 0;
 }
 
 void scene::look() {
@@ -133,10 +174,11 @@ void scene::look() {
   }
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     auto& place = nodes_[node];
-    if (place.held || place.process->running())
+    if (place.held || place.running.process->running())
       continue;
     if (place.starts == 1 || place.starts > most_starts)
-      throw std::runtime_error{fmt::format("a caf-node ended unexpectedly:\n{}", last_lines(place.process->err(), 20))};
+      throw std::runtime_error{
+          fmt::format("a caf-node ended unexpectedly:\n{}", last_lines(place.running.process->err(), 20))};
     start_node(node, place.address);
   }
 }
@@ -152,7 +194,7 @@ std::vector<worker_process> scene::workers() {
     worker_process found{pid, no_node, 0};
     auto parent = testing::parent_of(pid);
     for (std::size_t node = 0; node < nodes_.size(); ++node)
-      if (nodes_[node].process->pid() == parent)
+      if (nodes_[node].running.process->pid() == parent)
         found.node = node;
     if (auto known = steps_.find(pid); known != steps_.end())
       found.step = known->second;
@@ -219,8 +261,8 @@ void scene::kill_node(std::size_t node) {
   for (const auto& worker : workers())
     if (worker.node == node)
       killed_.insert(worker.pid);
-  nodes_[node].process->signal(SIGKILL);
-  (void)nodes_[node].process->wait();
+  nodes_[node].running.process->signal(SIGKILL);
+  (void)nodes_[node].running.process->wait();
 }
 
 void scene::start_node_again(std::size_t node) {
@@ -230,13 +272,13 @@ void scene::start_node_again(std::size_t node) {
 
 void scene::freeze_node(std::size_t node) {
   nodes_[node].held = true;
-  nodes_[node].process->signal(SIGSTOP);
+  nodes_[node].running.process->signal(SIGSTOP);
 }
 
 void scene::revive_node(std::size_t node) {
   doubt_workers_of(node);
   nodes_[node].held = false;
-  nodes_[node].process->signal(SIGCONT);
+  nodes_[node].running.process->signal(SIGCONT);
 }
 
 void scene::cut(std::size_t node) {
@@ -276,20 +318,12 @@ void scene::mend_data(std::size_t node) {
   network_->mend_data(node);
 }
 
-void scene::fill_disk() {
-  disk_->fill();
-}
-
-void scene::free_disk() {
-  disk_->free();
-}
-
 std::string scene::interrogate() {
   auto result = fmt::format("last known step: {}, generation {}\n", step_, generation_);
   for (const auto& worker : workers()) {
     result += fmt::format("worker process {}{}, step {}: {}\n", worker.pid,
                           worker.node == no_node ? std::string{} : fmt::format(", node {}", worker.node + 1),
-                          worker.step, state_of(worker.pid));
+                          worker.step, state_of(fmt::format("/proc/{}", worker.pid)));
     ::kill(worker.pid, SIGUSR1);
   }
   // Give the answers time to reach the logs; their end cannot be detected.
@@ -298,12 +332,13 @@ std::string scene::interrogate() {
     if (!text.empty())
       result += fmt::format("--- {}\n{}", name, last_lines(text, 12));
   };
-  show("driver", driver_->out() + driver_->err());
+  show("driver", driver_output());
   for (std::size_t node = 0; node < nodes_.size(); ++node)
-    show(fmt::format("node {} ({})", node + 1, state_of(nodes_[node].process->pid())), nodes_[node].process->err());
+    show(fmt::format("node {} ({})", node + 1, state_of(fmt::format("/proc/{}", nodes_[node].running.process->pid()))),
+         nodes_[node].running.process->err());
   auto code = std::error_code{};
   for (const auto& log : std::filesystem::directory_iterator{run_directory() / "logs", code})
-    show(log.path().filename().string(), testing::read_file(log.path()));
+    show(log.path().filename().string(), end_of(log.path()));
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include "ledger.hpp"
 #include "links.hpp"
+#include "log_pipe.hpp"
 #include "small_disk.hpp"
 
 #include <processes.hpp>
@@ -33,6 +34,8 @@ struct scene_options {
   bool private_links = false;
   /// Whether the disk for checkpoints can be filled.
   bool small_disk = false;
+  /// Whether the disk for checkpoints can be filled and frozen.
+  bool freezable_disk = false;
 };
 
 /// A living worker process.
@@ -59,8 +62,12 @@ class scene {
 
   [[nodiscard]] bool has_links() const noexcept { return network_ != nullptr; }
   [[nodiscard]] bool has_small_disk() const noexcept { return disk_ != nullptr; }
+  [[nodiscard]] bool has_freezable_disk() const noexcept { return disk_ && disk_->can_freeze(); }
   [[nodiscard]] std::size_t nodes() const noexcept { return nodes_.size(); }
-  [[nodiscard]] testing::child_process& driver() { return *driver_; }
+  [[nodiscard]] testing::child_process& driver() { return *driver_.process; }
+  [[nodiscard]] testing::child_process& node(std::size_t node) { return *nodes_[node].running.process; }
+  /// All that the latest driver has printed.
+  [[nodiscard]] std::string driver_output();
   [[nodiscard]] std::filesystem::path run_directory() const { return options_.directory / "runs" / "disturbed"; }
 
   /// Reads the run's new output, and restarts nodes that could not open their port yet.
@@ -97,28 +104,41 @@ class scene {
   void mend(std::size_t node);
   void reset(std::size_t node) const { network_->reset(node); }
 
-  void freeze_driver() const { driver_->signal(SIGSTOP); }
-  void revive_driver() const { driver_->signal(SIGCONT); }
-  void kill_driver();
-  void start_driver_again() { start_driver(); }
+  void freeze_driver() const { driver_.process->signal(SIGSTOP); }
+  void revive_driver() const { driver_.process->signal(SIGCONT); }
+  /// Does not wait for its end: a driver that writes to a frozen disk ends when that thaws.
+  void kill_driver() const { driver_.process->signal(SIGKILL); }
+  /// False, without an effect, while the one that was killed has not ended.
+  [[nodiscard]] bool start_driver_again();
 
-  void fill_disk();
-  void free_disk();
+  [[nodiscard]] small_disk& disk() { return *disk_; }
+  /// A worker that has not been hit and sleeps uninterruptibly; 0 if there is none.
+  [[nodiscard]] pid_t worker_in_uninterruptible_sleep();
+
+  /// What a node writes its log to; `no_node`: the driver. Replaced when that starts again.
+  [[nodiscard]] log_pipe& log_of(std::size_t node) {
+    return node == no_node ? *driver_.log : *nodes_[node].running.log;
+  }
 
   /// Asks all workers for their state, and returns the answers with the last output lines of driver and nodes.
   [[nodiscard]] std::string interrogate();
 
  private:
-  struct node_place {
+  /// The log's reader outlives the process.
+  struct logged_process {
+    std::unique_ptr<log_pipe> log;
     std::unique_ptr<testing::child_process> process;
+  };
+  struct node_place {
+    logged_process running;
     std::string address;
     /// We have killed, frozen or cut it off.
     bool held = false;
     int starts = 0;
   };
 
-  [[nodiscard]] std::unique_ptr<testing::child_process>
-  start(std::vector<std::string> prefix, const std::vector<std::string>& argv, const std::string& output) const;
+  [[nodiscard]] logged_process start(std::vector<std::string> prefix, const std::vector<std::string>& argv,
+                                     const std::string& output) const;
   void start_node(std::size_t node, const std::string& listen);
   void start_driver();
   /// Requires the worker to make steps before it counts as sound again.
@@ -131,7 +151,7 @@ class scene {
   std::unique_ptr<private_network> network_;
   std::unique_ptr<small_disk> disk_;
   std::vector<node_place> nodes_;
-  std::unique_ptr<testing::child_process> driver_;
+  logged_process driver_;
   int drivers_ = 0;
   ledger_tail ledger_;
   std::uint64_t step_ = 0;

@@ -37,6 +37,14 @@ std::string_view to_string(fault_kind kind) {
     return "cut-control";
   case fault_kind::cut_data:
     return "cut-data";
+  case fault_kind::freeze_disk:
+    return "freeze-disk";
+  case fault_kind::flood:
+    return "flood";
+  case fault_kind::cpu_storm:
+    return "cpu-storm";
+  case fault_kind::unread_log:
+    return "unread-log";
   }
   return "?";
 }
@@ -72,6 +80,15 @@ std::string_view explain(fault_kind kind) {
   case fault_kind::cut_data:
     return "a caf-node and the others do not reach each other for 0.1 to 6 s, and the driver reaches all; needs root "
            "(network namespaces)";
+  case fault_kind::freeze_disk:
+    return "the disk for checkpoints is frozen for 0.5 to 4 s: a process that writes to it sleeps and cannot be "
+           "killed; in half of the cases such a worker is killed meanwhile; needs root (a loop device)";
+  case fault_kind::flood:
+    return "a worker prints 1 GB, or as much as it can in 10 s";
+  case fault_kind::cpu_storm:
+    return "four busy loops for each processor, for 0.5 to 4 s";
+  case fault_kind::unread_log:
+    return "nobody reads the full pipe to which the driver or a caf-node writes its log, for 0.5 to 4 s";
   }
   return "?";
 }
@@ -142,6 +159,7 @@ planned_fault schedule::next() {
   case fault_kind::kill:
   case fault_kind::kill_two:
   case fault_kind::reset:
+  case fault_kind::flood:
     break;
   case fault_kind::freeze:
   case fault_kind::freeze_all_nodes:
@@ -154,6 +172,11 @@ planned_fault schedule::next() {
     break;
   case fault_kind::cut_data:
     result.lasts = between(100, 6000);
+    break;
+  case fault_kind::freeze_disk:
+  case fault_kind::cpu_storm:
+  case fault_kind::unread_log:
+    result.lasts = between(500, 4000);
     break;
   case fault_kind::kill_node:
   case fault_kind::fill_disk:

@@ -25,13 +25,18 @@ enum class fault_kind : std::uint8_t {
   freeze_all = 12,
   cut_control = 13,
   cut_data = 14,
+  freeze_disk = 15,
+  flood = 16,
+  cpu_storm = 17,
+  unread_log = 18,
 };
 
 inline constexpr fault_kind all_fault_kinds[] = {
-    fault_kind::kill,          fault_kind::kill_two, fault_kind::freeze,         fault_kind::kill_node,
-    fault_kind::freeze_node,   fault_kind::cut,      fault_kind::fill_disk,      fault_kind::freeze_all_nodes,
-    fault_kind::freeze_driver, fault_kind::reset,    fault_kind::restart_driver, fault_kind::freeze_all,
-    fault_kind::cut_control,   fault_kind::cut_data};
+    fault_kind::kill,          fault_kind::kill_two,  fault_kind::freeze,         fault_kind::kill_node,
+    fault_kind::freeze_node,   fault_kind::cut,       fault_kind::fill_disk,      fault_kind::freeze_all_nodes,
+    fault_kind::freeze_driver, fault_kind::reset,     fault_kind::restart_driver, fault_kind::freeze_all,
+    fault_kind::cut_control,   fault_kind::cut_data,  fault_kind::freeze_disk,    fault_kind::flood,
+    fault_kind::cpu_storm,     fault_kind::unread_log};
 
 /// The name on the command line: "kill", "kill-two", ...
 [[nodiscard]] std::string_view to_string(fault_kind kind);

@@ -20,13 +20,13 @@ constexpr auto overview =
 cluster nor a running program.
 
 Examples:
-  troupe checkpoint ls runs/charlm                       list checkpoints, with a quick check
-  troupe checkpoint show runs/charlm --step 500          show the contents of one
-  troupe checkpoint verify runs/charlm                   read every byte of all of them
+  troupe checkpoint ls runs/latest                       list checkpoints, with a quick check
+  troupe checkpoint show runs/latest --step 500          show the contents of one
+  troupe checkpoint verify runs/latest                   read every byte of all of them
   troupe checkpoint diff runs/a runs/b                   compare the newest of both, bit by bit
-  troupe checkpoint export runs/charlm model.safetensors export for PyTorch, JAX, ...
+  troupe checkpoint export runs/latest model.safetensors export for PyTorch, JAX, ...
   troupe checkpoint import model.safetensors imported    import; then charlm --from imported
-  troupe checkpoint rm runs/charlm --keep 2              remove all but the newest two
+  troupe checkpoint rm runs/latest --keep 2              remove all but the newest two
 
 Exit codes: 0 success, 1 damage or a difference was found, 2 wrong usage, nothing found, or the command failed.)";
 

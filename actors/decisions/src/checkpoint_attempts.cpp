@@ -27,16 +27,19 @@ serialization::manifest describe(const checkpoint_metadata& metadata, const chec
   result.metrics = part.metrics;
   result.values_json = part.values_json;
   result.world_size = part.world_size;
+  result.finishes_run = part.finishes_run;
   result.created = now;
   return result;
 }
 
 } // namespace
 
-bool may_be_in_use(std::string_view name, generation_id generation, step_id over) {
+bool may_be_in_use(std::string_view name, const run_id& run, generation_id generation, step_id over) {
   if (serialization::is_removed_name(name))
     return false;
   const auto its = serialization::parse_temporary_name(name);
+  if (its && its->run != run)
+    return false;
   if (!its || its->generation > generation || its->attempt >= serialization::first_last_copy)
     return true;
   return its->generation == generation && its->step > over;
@@ -45,21 +48,20 @@ bool may_be_in_use(std::string_view name, generation_id generation, step_id over
 std::optional<expected<complete_checkpoint>>
 checkpoint_attempts::add(const checkpoint_part& part, std::chrono::sys_time<std::chrono::milliseconds> now) {
   auto id = key{part.generation, part.step, part.attempt};
-  auto& parts = pending_[id];
+  auto& [parts, began] = pending_.try_emplace(id, pending_attempt{{}, now}).first->second;
   parts.insert_or_assign(part.rank, part);
   if (parts.size() < part.world_size)
     return std::nullopt;
-  auto whole = std::move(parts);
-  pending_.erase(id);
+  const auto [whole, first_came] = std::move(pending_.extract(id).mapped());
   std::vector<serialization::part_report> reports;
-  for (auto& [rank, each] : whole) {
+  for (const auto& [rank, each] : whole) {
     if (each.reason.code != errc::none)
       return fail(each.reason);
     reports.push_back(each.report);
   }
   const auto& first = whole.begin()->second;
-  complete_checkpoint result{serialization::temporary_name(first.step, first.generation, first.attempt),
-                             describe(metadata_, first, now)};
+  complete_checkpoint result{serialization::temporary_name({first.run, first.step, first.generation, first.attempt}),
+                             describe(metadata_, first, now), first_came};
   auto plan = serialization::plan_chunks(first.tensors, first.world_size);
   TROUPE_TRY(serialization::add_parts(result.content, first.tensors, plan, reports));
   return result;

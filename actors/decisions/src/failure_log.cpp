@@ -18,9 +18,9 @@ constexpr std::uint32_t cost_of(ended_by cause) {
   return cause == ended_by::itself ? 2 : 1;
 }
 
-/// A failure that others follow from: anything but a collective that was cut off.
+/// A failure that others follow from: anything but a collective that was cut off, and what is known to follow.
 bool is_cause(const failure_record& x) {
-  return x.reason.code != errc::aborted;
+  return x.reason.code != errc::aborted && !x.consequence;
 }
 
 } // namespace

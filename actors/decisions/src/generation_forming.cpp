@@ -60,13 +60,14 @@ std::vector<worker_id> choose_compared(const std::vector<worker_record*>& member
 } // namespace
 
 std::optional<collected_reports> collect_reports(worker_table& workers) {
+  // Asked at each report: what is copied below is needed once.
+  if (workers.any(&worker_record::is_awaited))
+    return std::nullopt;
   collected_reports result;
   for (auto& [id, who] : workers) {
     const auto* member = who.as<standing::active>();
     if (member == nullptr)
       continue;
-    if (!member->report)
-      return std::nullopt;
     result.members.push_back(&who);
     if (!has_state(who))
       continue;

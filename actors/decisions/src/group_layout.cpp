@@ -1,22 +1,26 @@
 #include <troupe/actors/decisions/group_layout.hpp>
 
-#include <troupe/collectives/summation_tree.hpp>
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 
 namespace troupe::actors {
 
-group_layout::group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, std::uint32_t shards,
+group_layout::group_layout(std::vector<worker_place> places, std::vector<std::string> addresses,
                            transport_kind transport)
-    : places_(std::move(places)), addresses_(std::move(addresses)), shards_(shards), transport_(transport) {
+    : places_(std::move(places)), addresses_(std::move(addresses)), transport_(transport) {
   std::set<std::uint32_t> used;
   for (const auto& place : places_)
     used.insert(place.node);
   used_nodes_.assign(used.begin(), used.end());
+  for (const auto& place : places_)
+    if (!ranks_of_nodes_.empty() && ranks_of_nodes_.back().node == place.node)
+      ++ranks_of_nodes_.back().count;
+    else
+      ranks_of_nodes_.push_back({place.node, 1});
 }
 
 group_place group_layout::place_of(const worker_place& who) const {
@@ -26,13 +30,17 @@ group_place group_layout::place_of(const worker_place& who) const {
   result.local_rank = who.local_rank;
   result.local_world_size = who.local_world_size;
   result.node_rank = node_rank_of(who);
-  result.ownership = collectives::even_ownership(shards_, world_size());
   result.transport = transport_;
-  for (const auto& place : places_)
-    result.nodes.push_back(place.node);
+  result.nodes = ranks_of_nodes_;
   result.data_address = used_nodes_.size() > 1 ? addresses_[who.node] : "127.0.0.1";
   result.host_address = addresses_[who.node];
   return result;
+}
+
+bool group_layout::is_launch_variable(std::string_view name) noexcept {
+  static constexpr std::array<std::string_view, 7> names{
+      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", debugger_variable};
+  return std::ranges::find(names, name) != names.end();
 }
 
 std::map<std::string, std::string> group_layout::environment_of(const worker_place& who) const {

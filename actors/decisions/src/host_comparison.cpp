@@ -41,15 +41,16 @@ std::optional<error> host_comparison::find_difference(const worker_record& who, 
         against = fmt::format("{} on {}", name_of(other.place), other.host);
         break;
       }
-  if (reference.empty())
+  // Equal texts are equal fingerprints, and need not be read.
+  if (reference.empty() || reference == message.numerics)
     return std::nullopt;
   auto differences = how_.compare(message.numerics, reference);
   if (differences.empty())
     return std::nullopt;
   return error{errc::mismatch,
                fmt::format("{} on {} computes differently from {}, so that the result would depend on the host:{}\n"
-                           "Use hosts of one kind, or set run.allow_mixed_hosts (the result is then marked as not "
-                           "exact)",
+                           "Use hosts of one kind, or set run.allow_mixed_hosts (--allow-mixed-hosts; the result is "
+                           "then marked as not exact)",
                            name_of(who.place), message.host, against, join_lines(differences))};
 }
 

@@ -30,9 +30,9 @@ bool covers(const control_state& kept, const control_state& now) {
          members_of(kept) == members_of(now);
 }
 
-void journal_gate::add(run_actions actions, control_state now) {
-  if (now != latest_.state)
-    latest_ = {latest_.number + 1, std::move(now)};
+void journal_gate::add(run_actions actions, std::optional<control_state> now) {
+  if (now)
+    latest_ = {latest_.number + 1, std::move(*now)};
   if (actions.empty())
     return;
   auto after = std::uint64_t{0};

@@ -51,9 +51,7 @@ std::optional<error> compare_with_checkpoint(const run_plan& plan, const resumed
   return error{errc::mismatch,
                "this run cannot go on from its checkpoint, because its result would be that of no single "
                "program and data:" +
-                   join_lines(differences) +
-                   "\nUse what the run was begun with, choose another run name, or begin a new run from "
-                   "the checkpoint's state (load_checkpoint, --from)"};
+                   join_lines(differences) + "\n" + std::string{ways_on}};
 }
 
 } // namespace troupe::actors

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace troupe::actors {
@@ -17,6 +18,15 @@ constexpr auto follower_patience = std::chrono::seconds{2};
 
 bool waits(const worker_record& x) {
   return x.is<standing::waiting>();
+}
+
+/// Whether it may be a member of the generation that is being formed, as far as is known.
+bool is_expected(const worker_record& x) {
+  return x.is_active() || waits(x);
+}
+
+formed_member describe_member(const worker_record& x) {
+  return {x.place, x.came_after, history_of(x.stands).loop};
 }
 
 } // namespace
@@ -58,9 +68,30 @@ control_state run_attempt::state_to_keep() const {
   ++result.generation.value;
   result.members.clear();
   for (const auto& [id, who] : workers_)
-    if (who.is_active() || who.is<standing::waiting>())
-      result.members.push_back({who.place, who.came_after, history_of(who.stands).loop});
+    if (is_expected(who))
+      result.members.push_back(describe_member(who));
   return result;
+}
+
+bool run_attempt::is_kept_in(const control_state& kept) const {
+  const auto generation = generation_.value + (is_regrouping() ? 1 : 0);
+  // Plans and unsettled commands only grow as long as the other numbers stay.
+  if (kept.attempt != number_ || kept.generation.value != generation || kept.began_at != began_at_ ||
+      kept.commands != commands_ || kept.unsettled.size() != unsettled_.size() ||
+      kept.plans.size() != plans_.all().size() || kept.workers != course_.workers || kept.asked != course_.asked ||
+      kept.numerics != numerics_)
+    return false;
+  if (!is_regrouping())
+    return kept.members == formed_;
+  auto left = std::span{kept.members};
+  for (const auto& [id, who] : workers_) {
+    if (!is_expected(who))
+      continue;
+    if (left.empty() || left.front() != describe_member(who))
+      return false;
+    left = left.subspan(1);
+  }
+  return left.empty();
 }
 
 run_attempt run_attempt::next() const {

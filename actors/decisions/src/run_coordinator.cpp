@@ -18,7 +18,7 @@ run_coordinator::run_coordinator(const settings& config)
       hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
       budget_(config.failure.max_failures),
       repeated_(config.first_step),
-      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after}),
+      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, config.places.size()}, config.first_step) {
   on_started(config.places);
@@ -30,7 +30,7 @@ run_coordinator::run_coordinator(const settings& config, const control_state& fr
       hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
       budget_(config.failure.max_failures, from.failures),
       repeated_(from.began_at),
-      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after}),
+      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, from.members.size()}, from, now) {}
 
@@ -221,7 +221,7 @@ run_actions run_coordinator::on_node_answers(std::uint32_t node, time now) {
                                std::chrono::duration<double>(now - *since).count())}};
 }
 
-run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers,
+run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::vector<silent_worker>& workers,
                                                time now) {
   const auto change = silent_.set_workers(node, workers, attempt_.workers(), now);
   run_actions actions;
@@ -232,7 +232,7 @@ run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::ma
   append(actions, give_up_silent(now));
   for (auto worker : change.silent)
     if (silent_.contains(worker))
-      actions.push_back({hold{hold::cause::unreachable}, silent_.describe_wait(silent_.reason_of(worker))});
+      actions.push_back({hold{hold::cause::unreachable}, silent_.describe_wait(worker)});
   return actions;
 }
 
@@ -397,7 +397,10 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
                            {errc::stale_generation, "this worker was given up, and the others go "
                                                     "on without it"}},
              "it was given up before"}};
-  if (!goes_on())
+  if (auto* now = std::get_if<failing>(&phase_);
+      now != nullptr && (!who->is_active() || attempt_.takes_report_of(report.generation)))
+    return now->copy.on_report(attempt_.workers(), *who, report);
+  if (!goes_on() && !is<failing>())
     return {{refuse_report{report.worker, {errc::aborted, "the run is ending"}}, "the run is ending"}};
   if (is_any<standing::preparing, standing::waiting, standing::following>(who->stands))
     return settle(attempt_.on_report_of_joiner(*who, report, now));
@@ -431,6 +434,12 @@ void run_coordinator::on_sign_of_life(worker_id worker, std::uint64_t progress, 
 
 run_actions run_coordinator::on_tick(time now) {
   auto actions = give_up_silent(now);
+  if (auto* fails = std::get_if<failing>(&phase_)) {
+    append(actions, fails->copy.on_tick(attempt_.workers(), now));
+    if (fails->copy.is_overdue())
+      append(actions, conclude_failure("the grace period is over"));
+    return actions;
+  }
   if (!goes_on() || awaits_answers())
     return actions;
   append(actions, give_up_overdue_joiners(now));
@@ -554,11 +563,12 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
   if (message.reason.code != errc::none) {
     auto what = record(*who, message.reason);
     const auto* now_failing = std::get_if<failing>(&phase_);
-    what.consequence = now_failing != nullptr && now_failing->answered == message.reason.code;
-    return fail_run(std::move(what), fmt::format("{} failed: {}", name_of(who->place), message.reason.message));
+    what.consequence = now_failing != nullptr &&
+                       (now_failing->answered == message.reason.code || now_failing->copy.is_asked(message.worker));
+    return fail_run(std::move(what), name_of(who->place) + " failed, which ends the run");
   }
-  if (is<failing>())
-    return attempt_.workers().nobody_is_active() ? conclude_failure("all workers have reported") : run_actions{};
+  if (auto* now = std::get_if<failing>(&phase_))
+    return go_on_failing(now->copy.on_finished(attempt_.workers(), message.worker, errc::none));
   auto& end = attempt_.course().end;
   if (!end)
     end = run_end::of(message);
@@ -580,8 +590,6 @@ run_actions run_coordinator::release() {
 }
 
 run_actions run_coordinator::on_grace_timeout() {
-  if (is<failing>())
-    return conclude_failure("the grace period is over");
   if (is<releasing>())
     return conclude_end("workers did not end within the grace period");
   return {};
@@ -591,17 +599,31 @@ run_actions run_coordinator::fail_run(failure_record what, const std::string& wh
                                       std::optional<std::size_t> earlier_cause) {
   if (over())
     return {};
-  const auto reason = what.reason;
   const auto was_starting = starting();
-  const auto is_first = !is<failing>();
-  if (is_first)
-    phase_ = failing{earlier_cause.value_or(failures_.size()), {}};
+  if (auto* now = std::get_if<failing>(&phase_)) {
+    const auto worker = what.worker;
+    const auto code = what.reason.code;
+    failures_.add(std::move(what));
+    return go_on_failing(attempt_.workers().stands_as<standing::finished>(worker)
+                             ? now->copy.on_finished(attempt_.workers(), worker, code)
+                             : now->copy.on_ended(attempt_.workers(), worker));
+  }
+  auto told = error{errc::aborted, "the run is ending: " + what.reason.message};
+  // Of replicas that differ, nobody knows which is right. The training function alone knows a custom loop's state.
+  const auto is_kept = what.reason.code != errc::mismatch && !has_own_loop();
+  auto copy = is_kept ? last_copy{told, attempt_.began_at()} : last_copy{told};
+  phase_ = failing{earlier_cause.value_or(failures_.size()), std::move(copy), {}};
   failures_.add(std::move(what));
   if (was_starting || attempt_.workers().nobody_is_active())
     return conclude_failure(why);
-  if (!is_first)
-    return {};
-  return {{abort_all{{errc::aborted, "the run is ending: " + reason.message}}, why}};
+  run_actions actions{{abort_all{std::move(told)}, why}};
+  append(actions, std::get<failing>(phase_).copy.begin(attempt_.workers()));
+  return actions;
+}
+
+/// Ends a failing run when no training function is left.
+run_actions run_coordinator::go_on_failing(run_actions actions) {
+  return attempt_.workers().nobody_is_active() ? conclude_failure("all workers have reported") : std::move(actions);
 }
 
 run_actions run_coordinator::conclude_failure(const std::string& why) {

@@ -20,7 +20,7 @@ expected<std::string> run_layout::lay_out(std::vector<worker_place> places, std:
     notice = (gpus_ > 0 ? "what lies in host memory goes over " : "gradients go over ") + choice->reason;
   transport_ = choice->transport;
   addresses_ = std::move(addresses);
-  layout_ = {std::move(places), addresses_, shards_, transport_};
+  layout_ = {std::move(places), addresses_, transport_};
   return notice;
 }
 
@@ -34,15 +34,19 @@ std::string run_layout::uneven_shards() const {
   const auto efficiency = static_cast<double>(shards_) / (static_cast<double>(n) * most);
   if (efficiency >= 0.85)
     return {};
-  return fmt::format("{} workers share {} shards unevenly: they run at {} % of what they could (a multiple of the "
-                     "number of workers, such as 24 or 64, suits better)",
-                     n, shards_, static_cast<int>(efficiency * 100));
+  const auto below = shards_ / n * n;
+  const auto above = below + n;
+  return fmt::format(
+      "{} workers share {} shards unevenly: they run at {} % of what they could. A number of shards that "
+      "{} divides suits better, such as {}{}: scaling.shards, --shards (it affects the result, as the "
+      "batch size does)",
+      n, shards_, static_cast<int>(efficiency * 100), n, below > 0 ? fmt::format("{} or ", below) : "", above);
 }
 
 std::map<std::uint32_t, start_workers> run_layout::start_messages(const run_id& run,
                                                                   const std::vector<std::string>& arguments,
                                                                   const std::vector<worker_place>& places) const {
-  const auto layout = group_layout{places, addresses_, shards_, transport_};
+  const auto layout = group_layout{places, addresses_, transport_};
   std::map<std::uint32_t, start_workers> result;
   for (const auto& place : places) {
     auto& message = result[place.node];

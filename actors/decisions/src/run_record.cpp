@@ -9,8 +9,21 @@ namespace troupe::actors {
 
 namespace {
 
+constexpr std::size_t most_events = 256;
+constexpr std::size_t most_workers = 1024;
+
 double seconds_of(std::chrono::duration<double> time) {
   return time.count();
+}
+
+/// Puts the last `most` of `all`, without those to leave out, in front of what is there.
+template <class T, class Predicate>
+void prepend_last(std::vector<T>& to, const std::vector<T>& all, std::size_t most, Predicate is_wanted) {
+  std::vector<T> found;
+  for (auto i = all.rbegin(); i != all.rend() && found.size() + to.size() < most; ++i)
+    if (is_wanted(*i))
+      found.push_back(*i);
+  to.insert(to.begin(), found.rbegin(), found.rend());
 }
 
 } // namespace
@@ -21,13 +34,41 @@ run_record::run_record(run_id run, const run_config& config, clock::time_point n
   result_.exact = config.reduction == reduction_mode::exact;
 }
 
-void run_record::begin_from(step_id step, std::string checkpoint, metric_map metrics) {
+void run_record::begin_from(step_id step, std::string checkpoint, metric_map metrics, metric_steps metrics_from) {
   first_step_ = step;
   if (result_.restarts == 0)
     result_.resumed_from_step = step.value;
   result_.steps = step.value;
   result_.latest_checkpoint = std::move(checkpoint);
   earlier_metrics_ = std::move(metrics);
+  earlier_from_ = std::move(metrics_from);
+}
+
+run_history run_record::history(const std::vector<failure_record>& failures) const {
+  const auto any = [](const auto&) { return true; };
+  run_history result;
+  prepend_last(result.failures, failures, most_events, any);
+  prepend_last(result.failures, earlier_failures_, most_events, any);
+  prepend_last(result.generations, result_.generations, most_events, any);
+  prepend_last(result.workers, result_.workers, most_workers, [](const worker_info& x) { return !x.node.empty(); });
+  result.restarts = result_.restarts;
+  result.due_checkpoints = result_.due_checkpoints;
+  result.resumed_from_step = result_.resumed_from_step;
+  for (auto& each : result.failures)
+    each.last_lines.clear();
+  return result;
+}
+
+void run_record::go_on_from(run_history before) {
+  earlier_failures_ = std::move(before.failures);
+  result_.generations = std::move(before.generations);
+  result_.restarts = before.restarts;
+  result_.due_checkpoints = before.due_checkpoints;
+  result_.resumed_from_step = before.resumed_from_step;
+  for (auto& each : before.workers) {
+    skip_workers({each.worker.value + 1});
+    result_.workers[each.worker.value] = std::move(each);
+  }
 }
 
 void run_record::on_started(const worker_place& place, const std::string& host, const std::string& node) {
@@ -71,14 +112,14 @@ std::optional<run_progress> run_record::latest_progress() const {
 
 void run_record::on_checkpoint(const checkpoint_outcome& outcome) {
   if (outcome.reason.code != errc::none) {
-    ++result_.checkpoints.failed;
+    ++result_.due_checkpoints.failed;
     // What exists is saved.
     if (outcome.reason.code != errc::already_exists)
       unsaved_ = outcome;
     return;
   }
   unsaved_.reset();
-  ++result_.checkpoints.taken;
+  ++result_.due_checkpoints.taken;
   result_.latest_checkpoint = outcome.path;
 }
 
@@ -115,11 +156,15 @@ void run_record::conclude(run_status status, error reason) {
   result_.metrics = meter_.latest().metrics;
   // What was not reported again is as it was when the run was left.
   result_.metrics.insert(earlier_metrics_.begin(), earlier_metrics_.end());
+  result_.metrics_from = meter_.latest().metrics_from;
+  result_.metrics_from.insert(earlier_from_.begin(), earlier_from_.end());
   result_.steps = std::max(result_.steps, meter_.latest().step);
 }
 
-void run_record::set_final_state(std::vector<failure_record> failures, std::string state_sha256, step_id last_step) {
-  result_.failures = std::move(failures);
+void run_record::set_final_state(const std::vector<failure_record>& failures, std::string state_sha256,
+                                 step_id last_step) {
+  result_.failures = earlier_failures_;
+  result_.failures.insert(result_.failures.end(), failures.begin(), failures.end());
   if (result_.status != run_status::failed)
     result_.state_sha256 = std::move(state_sha256);
   result_.steps = std::max(result_.steps, last_step.value);

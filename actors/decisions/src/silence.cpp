@@ -49,6 +49,10 @@ std::string sleeps_in(const process_sample& sample) {
   return sample.waits_in.empty() ? std::string{} : ", in " + sample.waits_in;
 }
 
+std::string describe_tracer(const process_sample& sample) {
+  return sample.tracer == 0 ? std::string{} : fmt::format(" (process {})", sample.tracer);
+}
+
 std::string signs_of_hanging(const span_between& span, const process_sample& now) {
   const auto state = now.state;
   if (state == 'D')
@@ -71,9 +75,9 @@ silence_verdict judge_silence(const sample_pair& process, const sample_pair& nod
   case 'Z':
     return {silence_cause::dead, true, "has ended"};
   case 'T':
-    return {silence_cause::stopped, true, "is stopped (SIGSTOP, or a debugger)"};
+    return {silence_cause::stopped, true, "is stopped (SIGSTOP)"};
   case 't':
-    return {silence_cause::stopped, true, "is stopped by a debugger"};
+    return {silence_cause::debugged, true, "is held by a debugger" + describe_tracer(process.now)};
   default:
     break;
   }

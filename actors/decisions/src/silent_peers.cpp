@@ -21,17 +21,25 @@ void silent_peers::forget_node(std::uint32_t node) {
   std::erase_if(workers_, [node](const auto& x) { return x.second.node == node; });
 }
 
-silent_peers::change silent_peers::set_workers(std::uint32_t node, const std::map<worker_id, std::string>& silent,
+silent_peers::change silent_peers::set_workers(std::uint32_t node, const std::vector<silent_worker>& silent,
                                                const worker_table& workers, run_time now) {
   change result;
-  for (const auto& [id, why] : silent)
-    if (const auto* who = workers.find(id);
-        who != nullptr && !who->is<standing::ended>() && !given_up_.contains(id) &&
-        workers_.emplace(id, silence{now, fmt::format("{} is silent: {}", name_of(who->place), why), node}).second)
-      result.silent.push_back(id);
+  std::set<worker_id> ids;
+  for (const auto& [id, why, kind] : silent) {
+    ids.insert(id);
+    const auto* who = workers.find(id);
+    if (who == nullptr || who->is<standing::ended>() || given_up_.contains(id))
+      continue;
+    const auto [known, is_new] = workers_.try_emplace(id, silence{now, {}, node, kind});
+    if (!is_new && known->second.kind == kind)
+      continue;
+    // What a debugger has let go has its time from now.
+    known->second = {now, fmt::format("{} is silent: {}", name_of(who->place), why), node, kind};
+    result.silent.push_back(id);
+  }
   std::erase_if(workers_, [&](const auto& x) {
     const auto& [id, before] = x;
-    const auto answers = before.node == node && !silent.contains(id);
+    const auto answers = before.node == node && !ids.contains(id);
     if (answers)
       result.answered.emplace(id, before.since);
     return answers;
@@ -59,9 +67,11 @@ silent_peers::given_up silent_peers::take_due(const worker_table& workers, step_
   for (const auto& [node, x] : nodes_)
     if (is_due(x))
       result.nodes.emplace(node, x.why);
-  for (const auto& [worker, x] : workers_)
-    if (const auto* who = workers.find(worker); who == nullptr || !who->is_active() || is_due(x))
+  for (const auto& [worker, x] : workers_) {
+    const auto* who = workers.find(worker);
+    if (!is_held(x) && (who == nullptr || !who->is_active() || is_due(x)))
       result.workers.emplace(worker, x.why);
+  }
   for (const auto& [node, why] : result.nodes)
     nodes_.erase(node);
   for (const auto& [worker, why] : result.workers) {
@@ -91,6 +101,28 @@ std::string silent_peers::describe_wait(const std::string& why) const {
   return fmt::format("{}. No other worker has the run's state, so the run waits for it, and starts again from the "
                      "latest checkpoint if it does not answer within {} s (failure.unreachable_after)",
                      why, std::chrono::duration_cast<std::chrono::seconds>(how_.unreachable_after).count());
+}
+
+std::string silent_peers::describe_silence(const worker_table& workers, run_time now,
+                                           const std::function<std::string(std::uint32_t)>& name_of_node) const {
+  std::string result;
+  const auto add = [&](const std::string& name, run_time since) {
+    result += fmt::format("{}{}, silent for {} s", result.empty() ? "" : "; ", name,
+                          std::chrono::duration_cast<std::chrono::seconds>(now - since).count());
+  };
+  for (const auto& [node, x] : nodes_)
+    add("node " + name_of_node(node), x.since);
+  for (const auto& [worker, x] : workers_)
+    if (const auto* who = workers.find(worker))
+      add(name_of(who->place), x.since);
+  return result;
+}
+
+std::string silent_peers::describe_wait(worker_id worker) const {
+  const auto& x = workers_.at(worker);
+  if (!is_held(x))
+    return describe_wait(x.why);
+  return x.why + ". The others wait until the debugger lets it continue (failure.debugger)";
 }
 
 } // namespace troupe::actors

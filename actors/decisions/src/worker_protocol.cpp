@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/worker_protocol.hpp>
 
+#include <troupe/collectives/summation_tree.hpp>
+
 #include <algorithm>
 #include <fmt/format.h>
 #include <utility>
@@ -19,15 +21,22 @@ constexpr auto caught_up_within = std::chrono::milliseconds{50};
 worker_protocol::worker_protocol(const begin_training& begin)
     : run_(begin.run),
       worker_(begin.worker),
-      place_(begin.place),
+      number_of_shards_(begin.settings.shards),
       step_(begin.resume.step),
       committed_(step_),
       reduced_(step_),
-      evaluations_(begin.earlier_evaluations) {
+      evaluations_(begin.earlier_evaluations),
+      is_finished_(begin.resume.is_finished) {
+  take(begin.place);
   if (place_.generation == generation_id{})
     state_ = preparing{};
   else
     state_ = between_steps{};
+}
+
+void worker_protocol::take(group_place place) {
+  place_ = std::move(place);
+  ownership_ = collectives::even_ownership(number_of_shards_, place_.world_size);
 }
 
 bool worker_protocol::has_state() const noexcept {
@@ -57,7 +66,8 @@ step_id worker_protocol::step_under_way() const noexcept {
 
 bool worker_protocol::enter_loop() {
   ++loops_;
-  if (is_stopped())
+  // In the first loop of a process, what was restored is checked; it has no step to do.
+  if (is_stopped() || (is_finished_ && loops_ > 1))
     return false;
   if (has_state() || !evaluations_.has_members_before(loops_))
     return true;
@@ -163,7 +173,9 @@ std::optional<command_range> worker_protocol::due_commands() const noexcept {
   return command_range{commands_done_, commands_agreed_};
 }
 
-std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<control_command>& commands, bool is_last) {
+std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<control_command>& commands, step_end end) {
+  const auto finishes = end == step_end::finishes_run;
+  const auto is_last = finishes || end == step_end::last_step;
   auto stops = false;
   auto asked = false;
   auto regroups = false;
@@ -177,17 +189,22 @@ std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<cont
       stages = stage_state{each.sequence, *x};
     commands_done_ = each.sequence;
   }
-  if (stops)
+  // A run that ends by itself is not stopped.
+  if (stops && !finishes)
     loop_ = loop_stage::stopped;
+  is_finished_ = is_finished_ || finishes;
   std::vector<boundary_action> result;
-  result.push_back({consider_checkpoint{.is_last = is_last || stops, .is_asked = asked, .regroups = regroups},
-                    stops     ? "the run stops"
+  result.push_back({consider_checkpoint{
+                        .is_last = is_last || stops, .is_asked = asked, .regroups = regroups, .finishes_run = finishes},
+                    finishes  ? "the training function has finished the run"
+                    : stops   ? "the run stops"
                     : is_last ? "it was the last step"
                     : asked   ? "a checkpoint was asked for"
                               : "the step is complete"});
   if (stages && !stops && !is_last)
     result.push_back({*stages, "joiners need the state"});
-  if (regroups && !stops)
+  // Nobody who joins here would know that no step comes any more.
+  if (regroups && !stops && !finishes)
     result.push_back({regroup_here{place_.generation}, "members join or leave"});
   if (stops && !is_last)
     result.push_back({stop_here{}, "a stop was asked for"});
@@ -254,6 +271,8 @@ regroup_report worker_protocol::report(error reason, std::vector<rank_id> unreac
 worker_action worker_protocol::on_next(next_generation next) {
   if (std::holds_alternative<released>(next.what))
     return {leave_run{}, "the run goes on without this worker"};
+  if (auto* last = std::get_if<save_and_leave>(&next.what))
+    return {save_last_copy{std::move(last->reason)}, "the run ends, and this worker has its state"};
   if (auto* loop = std::get_if<loop_completed>(&next.what)) {
     evaluations_.add_loop_of_members(std::move(loop->evaluations));
     state_ = preparing{};
@@ -283,7 +302,7 @@ worker_action worker_protocol::adopt(member_place next) {
   }
   // The driver says what is compared: a member that left the barrier before knows that it is behind, others do not.
   comparison_ = next.comparison;
-  place_ = next.place;
+  take(next.place);
   if (position_ == report_position::in_step)
     position_ = report_position::elsewhere;
   if (with_state)

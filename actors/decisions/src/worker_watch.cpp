@@ -47,9 +47,17 @@ std::vector<worker_watch::finding> worker_watch::judge(clock::time_point now, co
       monitor_.spare(worker);
       continue;
     }
-    const auto why = "its process " + verdict.reason;
-    result.push_back({worker, "is silent: " + why});
-    silent_.emplace(worker, why);
+    const auto is_debugged = verdict.cause == silence_cause::debugged;
+    // The debugger may let it go without a heartbeat: it is judged again.
+    if (is_debugged)
+      monitor_.spare(worker);
+    auto current_silence = silent_worker{worker, "its process " + verdict.reason,
+                                         is_debugged ? silence_kind::debugged : silence_kind::frozen};
+    auto& known = silent_[worker];
+    if (known == current_silence)
+      continue;
+    known = std::move(current_silence);
+    result.push_back({worker, "is silent: " + known.why});
   }
   for (const auto& [worker, silent_for] : monitor_.overdue(now))
     if (auto current = sample(worker))
@@ -61,8 +69,8 @@ node_beat worker_watch::take_report(const run_id& run) {
   node_beat result{run, {}};
   for (auto worker : std::exchange(unreported_, {}))
     result.workers.push_back(beats_.at(worker));
-  for (const auto& [worker, why] : silent_)
-    result.silent.push_back({worker, why});
+  for (const auto& [worker, silent] : silent_)
+    result.silent.push_back(silent);
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include "node/start_order.hpp"
 #include "outbox.hpp"
 
+#include <troupe/actors/decisions/hosted_workers.hpp>
 #include <troupe/actors/decisions/join_handshake.hpp>
 #include <troupe/actors/decisions/worker_watch.hpp>
 #include <troupe/actors/handles.hpp>
@@ -18,13 +19,12 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 namespace troupe::actors {
 
-using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(worker_ended),
+using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(process_ended),
                                           caf::result<void>(output_waiting), caf::result<void>(driver_down)>;
 
 /// A run, as far as it concerns one node.
@@ -33,20 +33,9 @@ struct hosted_run {
   std::string program_path;
   join_handshake handshake;
   worker_watch watch;
-  std::set<worker_id> started = {};
+  hosted_workers workers = {};
   /// Those whose processes are being started.
   std::map<worker_id, std::shared_ptr<start_order>> starting = {};
-  /// Those, and the ones whose processes have not ended.
-  std::set<worker_id> living = {};
-  struct killing {
-    /// Empty if the run ends.
-    std::string why;
-    std::chrono::steady_clock::time_point since;
-  };
-  /// The workers that this node has killed.
-  std::map<worker_id, killing> killed = {};
-  /// Those of them that the kernel does not end: the driver was told that they have ended.
-  std::set<worker_id> stuck = {};
   /// As they were last known.
   driver_handles driver = {};
   /// Counts the connections to the driver.
@@ -63,6 +52,8 @@ struct hosted_run {
   std::optional<std::chrono::steady_clock::time_point> ended_at = {};
   /// Set once the run is to end here: the requests that are answered when nothing of it is left.
   std::optional<std::vector<caf::typed_response_promise<void>>> ending = {};
+
+  [[nodiscard]] bool has_ended() const { return ending && workers.is_settled(); }
 };
 
 } // namespace troupe::actors

@@ -28,6 +28,8 @@ void trainer_state::fence(worker_id worker, const std::string& why) {
 
 begin_training trainer_state::begin_message_for(worker_id worker) const {
   auto message = begin_message(function_, record_.result().path, record_.run(), config_, state_);
+  message.resume.run_time_us = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(record_.run_time(clock::now())).count());
   message.worker = worker;
   message.place.part_stream = nodes_->part_address_for(*workers_.node_of(worker));
   return message;
@@ -146,24 +148,29 @@ void trainer_state::accept(const run_plan& plan, generation_id generation) {
           });
 }
 
-void trainer_state::end_store_after_its_parts() {
-  auto end = [this] { send_exit(store_, caf::exit_reason::user_shutdown); };
-  request(store_, node_timeout, metadata_).then(end, [end](const caf::error&) { end(); });
+void trainer_state::end_waits_of(generation_id generation) {
+  const auto next = generation_started{record_.run(), generation_id{generation.value + 1}, 0};
+  anon_send(collectives_, next);
+  anon_send(store_, next);
 }
 
 void trainer_state::act(actors::run_actions actions) {
   if (is_concluding())
     return;
+  for (auto& each : failure_events_.take_new(coordinator_->failures()))
+    record_event(std::move(each));
   if (!keeps_journal())
     return carry_out(actions);
-  gate_.add(std::move(actions), coordinator_->state_to_keep());
+  auto& gate = journal_.gate;
+  gate.add(std::move(actions), coordinator_->change_since(gate.latest()));
   write_journal();
   carry_out_what_is_kept();
 }
 
 void trainer_state::carry_out_what_is_kept() {
-  while (auto actions = gate_.next())
+  while (auto actions = journal_.gate.next())
     carry_out(*actions);
+  answer_wishes();
 }
 
 void trainer_state::carry_out(const actors::run_actions& actions) {
@@ -220,10 +227,7 @@ void trainer_state::carry_out(const end_staging& x, const std::string&) {
 void trainer_state::carry_out(const abort_generation& x, const std::string& why) {
   notify(true, why + "; the others go on");
   workers_.abort_all(*this, {record_.run(), x.generation, x.reason});
-  // Whoever waits for an address or a checkpoint is answered, too: all have to report.
-  auto next = generation_started{record_.run(), generation_id{x.generation.value + 1}, 0};
-  anon_send(collectives_, next);
-  anon_send(store_, next);
+  end_waits_of(x.generation);
   after_in_generation(report_patience, [this] { complain_about_reports(); });
 }
 
@@ -269,19 +273,22 @@ void trainer_state::carry_out(const release_one& x, const std::string&) {
   workers_.release(*this, x.worker, record_.run());
 }
 
+void trainer_state::carry_out(const actors::save_state& x, const std::string& why) {
+  notify(false, why);
+  workers_.reports().answer(x.worker, next_generation{save_and_leave{x.reason}});
+}
+
 void trainer_state::carry_out(const abort_all& x, const std::string& why) {
   notify(true, why);
   abort_workers(x.reason);
-  workers_.fail_pending(x.reason);
-  send_exit(collectives_, caf::exit_reason::user_shutdown);
-  end_store_after_its_parts();
-  await_end_of_grace();
+  workers_.plans().refuse_all(x.reason);
+  end_waits_of(coordinator_->generation());
 }
 
 void trainer_state::carry_out(const release_all&, const std::string&) {
   workers_.fail_pending({errc::aborted, "the run is over"});
   workers_.release_all(*this, record_.run());
-  await_end_of_grace();
+  after(grace_period, [this] { act(coordinator_->on_grace_timeout()); });
 }
 
 void trainer_state::carry_out(const warn&, const std::string& why) {
@@ -289,11 +296,12 @@ void trainer_state::carry_out(const warn&, const std::string& why) {
 }
 
 void trainer_state::carry_out(const conclude& x, const std::string&) {
+  if (x.status == run_status::stopped && coordinator_->state_sha256().empty()) {
+    const auto& saved = record_.result().latest_checkpoint;
+    notify(true, saved.empty() ? "stopped without a checkpoint: the same run begins anew when it is started again"
+                               : "stopped: the same run goes on from " + saved + " when it is started again");
+  }
   conclude_run(x.status, x.reason);
-}
-
-void trainer_state::await_end_of_grace() {
-  after(grace_period, [this] { act(coordinator_->on_grace_timeout()); });
 }
 
 void trainer_state::complain_about_reports() {

@@ -62,6 +62,8 @@ begin_training begin_message(const std::string& function, const std::string& dir
   settings.collective_timeout_ms = static_cast<std::uint64_t>(config.run.collective_timeout.count());
   settings.answer_timeout_ms = static_cast<std::uint64_t>(answer_timeout(config.failure).count());
   settings.encrypt_data_plane = is_exposed(config.cluster);
+  settings.end_on_not_finite = config.failure.not_finite == not_finite_mode::end_run;
+  settings.ports = config.cluster.ports;
   settings.driver_ends_waits = config.failure.hang == hang_mode::replace;
   message.resume.checkpoint = state.restore_from;
   message.resume.restore_step = state.restore_step;
@@ -69,10 +71,13 @@ begin_training begin_message(const std::string& function, const std::string& dir
   if (!state.restore_step)
     message.resume.load = config.load;
   message.resume.step = state.step;
+  message.resume.is_finished = state.is_finished;
   message.checkpoints.every_steps = config.checkpoint.every_steps;
   message.checkpoints.max_in_flight = config.checkpoint.max_in_flight;
   message.checkpoints.sync = config.checkpoint.sync;
   message.checkpoints.reuse_unchanged = config.checkpoint.reuse_unchanged;
+  // It may be the best.
+  message.checkpoints.may_skip = config.checkpoint.score_attribute.empty();
   message.device.gpus = resources_of_worker(config.scaling).gpus;
   message.device.gradients = gradients_by(config.run.transport, config.cluster);
   return message;

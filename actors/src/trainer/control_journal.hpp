@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/actors/decisions/control_state.hpp>
+#include <troupe/actors/decisions/run_record.hpp>
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/error.hpp>
 #include <troupe/inspect.hpp>
@@ -43,11 +44,12 @@ struct run_journal {
   std::uint32_t next_worker = 0;
   /// The nodes of its places are indices into `nodes`.
   control_state state;
+  run_history history;
 
   bool operator==(const run_journal&) const = default;
 };
 
-TROUPE_INSPECT(run_journal, run, secret, claim, identity, nodes, next_worker, state)
+TROUPE_INSPECT(run_journal, run, secret, claim, identity, nodes, next_worker, state, history)
 
 /// The journal in a run's directory: two files that are written in turn, so that a crash leaves the last one whole.
 /// They can be read by their owner only. Used by whoever holds the directory.

@@ -4,22 +4,30 @@
 #include "orderly_end.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/output_display.hpp"
+#include "trainer/run_events.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/run_directory.hpp>
+#include <troupe/actors/run_name.hpp>
 #include <troupe/collectives/summation_tree.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
 #include <caf/actor_system.hpp>
 #include <caf/all.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 namespace troupe::actors {
 
@@ -44,14 +52,13 @@ class run_files_state : public orderly_end<run_files::base> {
         [this](const release_directory& message) { release(message); },
         [this](const write_journal& message) { return write(message.content); },
         [this](const find_state&) { return find_latest_state(); },
-        [this](const part_address_request& request) {
-          return parts_ ? parts_->address_towards(request.host) : std::string{};
-        },
+        [this](const part_address_request& request) { return part_address(request.host); },
         [this](const append_metrics& message) {
           if (directory_)
             note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
         },
         [this](const append_output& message) { append(message); },
+        [this](append_event& message) { append(std::move(message)); },
         [this](finish_run& message) { return finish(std::move(message)); },
     };
   }
@@ -70,6 +77,9 @@ class run_files_state : public orderly_end<run_files::base> {
     auto directory = run_directory::open(what_.config.run);
     if (!directory)
       return to_caf(directory.error());
+    if (!directory->moved_aside().empty())
+      tell({false, fmt::format("the earlier run in {} is now {}", directory->root().string(),
+                               directory->moved_aside().string())});
     claimed_directory result;
     result.path = directory->root().string();
     result.state = begin_from(*directory);
@@ -88,14 +98,15 @@ class run_files_state : public orderly_end<run_files::base> {
   /// The directory is this run's from now on.
   void begin_in(run_directory directory, claimed_directory& result) {
     directory_ = std::move(directory);
-    const auto& checkpoints = what_.config.checkpoint;
+    // A convenience: a run does without.
+    std::ignore = point_latest_to(directory_->root());
+    for (auto& each : std::exchange(early_events_, {}))
+      append(std::move(each));
     auto report = [trainer = what_.trainer](const checkpoint_outcome& outcome) {
       if (auto strong = trainer.lock())
         caf::anon_send(caf::actor_cast<trainer_interface>(strong), outcome);
     };
-    store_ =
-        spawn_checkpoint_store(system(), {what_.run, directory_->checkpoints(), checkpoints.num_to_keep,
-                                          std::move(report), checkpoints.score_attribute, checkpoints.score_order});
+    store_ = spawn_checkpoint_store(system(), {what_.run, directory_->checkpoints(), retention(), std::move(report)});
     result.store = store_;
     result.warning = receive_parts();
     lend(*result.state);
@@ -103,7 +114,8 @@ class run_files_state : public orderly_end<run_files::base> {
 
   caf::result<directory_taken_over> take_over() {
     directory_taken_over result;
-    if (what_.config.run.resume == resume_mode::never ||
+    const auto resume = what_.config.run.resume;
+    if (resume == resume_mode::never || resume == resume_mode::restart ||
         !control_journal::exists(run_directory::path_of(what_.config.run)))
       return result;
     auto directory = run_directory::open(what_.config.run);
@@ -126,6 +138,7 @@ class run_files_state : public orderly_end<run_files::base> {
     auto state = find_starting_state(*directory, what_.config, identity(), abandoned_parts::keep);
     auto problem = state ? std::string{} : "a restart would fail: " + state.error().message;
     result.directory.state = state.value_or(starting_state{});
+    add_history(*result.directory.state, directory->history_until(result.directory.state->step));
     what_.run = (**found).run;
     what_.secret = (**found).secret;
     begin_in(std::move(*directory), result.directory);
@@ -176,9 +189,26 @@ class run_files_state : public orderly_end<run_files::base> {
 
   [[nodiscard]] expected<starting_state> begin_from(run_directory& directory) const {
     auto found = find_starting_state(directory, what_.config, identity(), abandoned_parts::remove);
-    if (found)
-      TROUPE_TRY(directory.rewind(found->step));
+    if (found) {
+      TROUPE_TRY(const auto history, directory.rewind(found->step));
+      add_history(*found, history);
+    }
     return found;
+  }
+
+  static void add_history(starting_state& state, const metrics_history& history) {
+    if (!state.restore_step)
+      return;
+    state.seconds = history.seconds;
+    for (const auto& [name, value] : history.metrics) {
+      state.metrics[name] = value;
+      state.metrics_from[name] = history.metrics_from.at(name);
+    }
+  }
+
+  [[nodiscard]] serialization::retention_policy retention() const {
+    const auto& how = what_.config.checkpoint;
+    return {how.num_to_keep, how.score_attribute, how.score_order, how.num_best_to_keep};
   }
 
   [[nodiscard]] run_identity identity() const {
@@ -214,6 +244,15 @@ class run_files_state : public orderly_end<run_files::base> {
     return {};
   }
 
+  caf::result<std::string> part_address(const std::string& host) {
+    if (!parts_)
+      return std::string{};
+    auto address = parts_->address_towards(host);
+    if (!address)
+      return to_caf(address.error());
+    return std::move(*address);
+  }
+
   /// Workers may read the checkpoint that they begin with.
   void lend(const starting_state& state) {
     if (parts_ && !state.restore_from.empty())
@@ -228,6 +267,13 @@ class run_files_state : public orderly_end<run_files::base> {
       display_.emplace(system(), what_.services.show_output);
     if (display_)
       display_->show(message);
+  }
+
+  void append(append_event message) {
+    if (directory_)
+      return note(metrics_problem_, directory_->append_event(message.when, message.what), "events wait for it");
+    if (early_events_.size() < most_early_events)
+      early_events_.push_back(std::move(message));
   }
 
   /// Tells users when a kind of file cannot be written any more, and when it can again.
@@ -264,20 +310,46 @@ class run_files_state : public orderly_end<run_files::base> {
     // A run that was stopped while it claimed the directory has not begun: an earlier result stays.
     const auto has_begun = directory_ && !result.path.empty();
     if (has_begun) {
+      append({std::chrono::system_clock::now(), event_of(result)});
       // What has waited for the disk has one more chance.
       if (auto done = directory_->append({}, 0); !done)
         tell({true, "the last lines of metrics.jsonl or ledger.jsonl are lost: " + done.error().message});
       dropped_ += directory_->take_dropped();
       tell_dropped();
     }
-    auto written = has_begun ? directory_->write_result(result) : expected<void>{};
+    // What is in the directory is settled then.
     end_writers();
+    if (has_begun)
+      describe_checkpoints(result);
+    auto written = has_begun ? directory_->write_result(result) : expected<void>{};
     if (journal_ && directory_)
       journal_->remove();
     journal_.reset();
     directory_.reset();
     display_.reset();
+    // A fresh run's directory in which nothing has begun. Only an empty one can be removed so.
+    auto ignored = std::error_code{};
+    if (!has_begun && !what_.config.run.name.empty())
+      std::filesystem::remove(run_directory::path_of(what_.config.run), ignored);
     return {std::move(result), written ? error{} : std::move(written.error())};
+  }
+
+  void describe_checkpoints(run_result& result) const {
+    const auto found = serialization::list_candidates(directory_->checkpoints());
+    if (!found)
+      return;
+    const auto ranked = serialization::rank_by_score(*found, retention());
+    for (const auto& each : *found) {
+      kept_checkpoint kept{each.step,
+                           (directory_->checkpoints() / serialization::checkpoint_name(each.step)).string(),
+                           each.metrics,
+                           {}};
+      if (std::ranges::find(ranked, each.step) != ranked.end())
+        kept.score = each.metrics.at(what_.config.checkpoint.score_attribute);
+      result.checkpoints.push_back(std::move(kept));
+    }
+    if (!ranked.empty())
+      result.best_checkpoint = *std::ranges::find(result.checkpoints, ranked.front(), &kept_checkpoint::step);
   }
 
   /// Returns once nobody writes checkpoints into the directory any more.
@@ -287,8 +359,13 @@ class run_files_state : public orderly_end<run_files::base> {
     end_and_await(system(), std::exchange(store_, nullptr));
   }
 
+  /// More than come while nodes are waited for.
+  static constexpr std::size_t most_early_events = 1000;
+
   run_files_config what_;
   std::optional<run_directory> directory_;
+  /// From before it was claimed.
+  std::vector<append_event> early_events_;
   std::optional<control_journal> journal_;
   std::unique_ptr<part_receiver> parts_;
   checkpoint_store store_;

@@ -20,7 +20,7 @@ using run_files =
                      caf::result<directory_taken_over>(take_over_directory), caf::result<void>(release_directory),
                      caf::result<void>(write_journal), caf::result<std::string>(part_address_request),
                      caf::result<void>(append_metrics), caf::result<void>(append_output),
-                     caf::result<finished_run>(finish_run)>;
+                     caf::result<void>(append_event), caf::result<finished_run>(finish_run)>;
 
 /// What it has to know of a run.
 struct run_files_config {

@@ -74,6 +74,7 @@ void run_nodes::dial_all() {
 
 void run_nodes::claim_all(const std::string& secret, const std::map<std::uint32_t, node_offer>& nodes) {
   claimed_with_ = secret;
+  secret_ = secret;
   for (const auto& [node, offer] : nodes) {
     inherited_.insert(node);
     roster_[node].offer = offer;
@@ -161,6 +162,7 @@ void run_nodes::open(opening what) {
   opening_ = std::move(what);
   opening_->request.directory = directory_;
   opening_->request.claim = claim_;
+  secret_ = opening_->request.secret;
   for (auto i : roster_.in_state(node_state::offered))
     open_on(i);
 }
@@ -177,8 +179,11 @@ void run_nodes::ask_for_part_address(std::uint32_t node, std::function<void()> t
             part_addresses_[node] = std::move(address);
             then();
           },
-          // Then the run is ending.
-          [](const caf::error&) {});
+          [this, node, link = links_.number_of(node)](const caf::error& reason) {
+            // Else the run is ending.
+            if (from_caf(reason).code == errc::unreachable)
+              fail(node, link, reason);
+          });
 }
 
 void run_nodes::request_open(std::uint32_t node) {
@@ -337,7 +342,7 @@ void run_nodes::readmit(std::uint32_t node) {
   if (!readmitted_.insert(node).second)
     return;
   // Processes may take long to end.
-  self_->request(links_[node]->handle(), caf::infinite, troupe::end_run{run_, claim_})
+  self_->request(links_[node]->handle(), caf::infinite, troupe::end_run{run_, secret_, claim_})
       .then(
           [this, node, link = links_.number_of(node)] {
             readmitted_.erase(node);
@@ -410,6 +415,7 @@ void run_nodes::on_down(const node_down& message) {
 }
 
 void run_nodes::start(std::uint32_t node, start_workers message, std::function<void(error)> on_failure) {
+  message.secret = secret_;
   message.claim = claim_;
   // Many processes take long to start on a busy host. Who waits for them has a time limit of its own.
   mail_[node].request<workers_started>(
@@ -423,7 +429,7 @@ void run_nodes::start(std::uint32_t node, start_workers message, std::function<v
 }
 
 void run_nodes::kill(std::uint32_t node, worker_id worker, const std::string& why) {
-  mail_[node].send(*self_, kill_worker{run_, worker, why, claim_});
+  mail_[node].send(*self_, kill_worker{run_, worker, why, secret_, claim_});
 }
 
 void run_nodes::end_run(std::function<void()> done) {
@@ -434,7 +440,7 @@ void run_nodes::end_run(std::function<void()> done) {
       continue;
     // A node that is given up is told, and not waited for.
     if (is_away(roster_[i].state))
-      caf::anon_send(links_[i]->handle(), troupe::end_run{run_, claim_});
+      caf::anon_send(links_[i]->handle(), troupe::end_run{run_, secret_, claim_});
     else
       awaited.push_back(links_[i]->handle());
   }
@@ -445,9 +451,8 @@ void run_nodes::end_run(std::function<void()> done) {
       done();
   };
   for (const auto& node : awaited)
-    self_->request(node, grace_period, troupe::end_run{run_, claim_}).then(finish, [finish](const caf::error&) {
-      finish();
-    });
+    self_->request(node, grace_period, troupe::end_run{run_, secret_, claim_})
+        .then(finish, [finish](const caf::error&) { finish(); });
 }
 
 void run_nodes::abandon() {

@@ -140,6 +140,8 @@ class run_nodes {
   node_events* events_;
   run_id run_;
   run_claim claim_;
+  /// Of the run that nodes were told of last, for commands.
+  std::string secret_;
   /// As in `open_run`.
   std::string directory_;
   node_links links_;

@@ -52,6 +52,7 @@ void trainer_state::begin_in(claimed_directory& claimed) {
   if (!claimed.warning.empty())
     notify(true, std::move(claimed.warning));
   begin_from(std::move(*claimed.state));
+  record_.set_earlier_time(state_.seconds);
   collectives_ = spawn_collectives(system());
   coordinator_.emplace(run_coordinator::settings{
       record_.run(), services_.build_id, layout_.places(), config_.run.allow_mixed_hosts, state_.resumed,
@@ -79,10 +80,11 @@ void trainer_state::begin_from(starting_state state) {
   for (const auto& each : state_.passed_over)
     notify(true, "a newer checkpoint was passed over: " + each);
   if (state_.restore_step)
-    notify(false, fmt::format("goes on from step {} ({})", state_.step, state_.restore_from));
+    notify(false, fmt::format("resumes from step {} in {}", state_.step, state_.restore_from));
   else if (!state_.restore_from.empty())
     notify(false, "begins with the state of " + state_.restore_from);
-  record_.begin_from(state_.step, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics);
+  record_.begin_from(state_.step, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
+                     state_.metrics_from);
 }
 
 expected<void> trainer_state::lay_out(std::vector<worker_place> places) {
@@ -101,7 +103,14 @@ void trainer_state::start(const std::vector<worker_place>& places) {
     record_.on_started(place, nodes_->roster()[place.node].offer.host, nodes_->name_of(place.node));
     workers_.on_started(place.worker, place.node);
   }
+  const auto is_debugged = [this, &places](worker_id worker) {
+    const auto place = std::ranges::find(places, worker, &worker_place::worker);
+    return coordinator_->starting() && place->rank.value == config_.run.debug_rank;
+  };
   for (auto& [node, message] : layout_.start_messages(record_.run(), config_.arguments, places)) {
+    for (auto& each : message.workers)
+      if (is_debugged(each.worker))
+        each.environment.emplace(debugger_variable, "1");
     auto launched = message.workers;
     nodes_->start(node, std::move(message), [this, node = node, launched = std::move(launched)](const error& reason) {
       not_started(node, launched, reason);
@@ -132,8 +141,10 @@ void trainer_state::on_node_open(std::uint32_t node) {
 }
 
 void trainer_state::on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes) {
-  if (coordinator_ && has_begun())
-    return act(coordinator_->on_nodes_silent(nodes, clock::now()));
+  if (coordinator_ && has_begun()) {
+    act(coordinator_->on_nodes_silent(nodes, clock::now()));
+    return tell_whom_a_stop_waits_for();
+  }
   // Before processes are started, the nodes' answers have deadlines of their own.
   for (const auto& [node, why] : nodes)
     notify(true, why);
@@ -195,7 +206,9 @@ std::vector<node_capacity> trainer_state::capacities() const {
 }
 
 void trainer_state::restart(const std::string& why) {
-  notify(true, why + ": the run starts again from its latest checkpoint");
+  notify(true, fmt::format("{}: the run starts again from {}", why,
+                           record_.result().latest_checkpoint.empty() ? "the beginning, because it has no checkpoint"
+                                                                      : "its latest checkpoint"));
   record_.on_restart(why, coordinator_->furthest(), clock::now());
   workers_.fail_pending({errc::aborted, "the run starts again from a checkpoint"});
   workers_.forget_attempt();

@@ -23,6 +23,10 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
     result.step = content.step;
     result.resumed = plan_of(content);
     result.metrics = content.metrics;
+    // The run's metrics say it more exactly.
+    for (const auto& [name, value] : content.metrics)
+      result.metrics_from[name] = content.step.value;
+    result.is_finished = content.finishes_run;
     for (const auto& each : latest->passed_over) {
       auto text = each.text();
       if (each.why.code != errc::damaged) {
@@ -34,12 +38,13 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
     return result;
   }
   if (latest.error().code != errc::not_found)
-    return fail(latest.error().code,
-                latest.error().message + "; remove the damaged checkpoints to begin anew, or choose another run name");
+    return fail(latest.error().code, latest.error().message +
+                                         "; begin anew beside them with resume_mode::restart (--resume restart), or "
+                                         "choose another name (run.name, --name)");
   if (config.run.resume == resume_mode::required)
-    return fail(errc::not_found, "run.resume is required, but " + directory.checkpoints().string() +
-                                     " holds no checkpoint: check name and storage path, or set it to automatic "
-                                     "(--resume auto)");
+    return fail(errc::not_found, "run.resume is resume_mode::required, but " + directory.checkpoints().string() +
+                                     " holds no checkpoint: check run.name (--name) and run.storage_path (--storage), "
+                                     "or begin with resume_mode::automatic (--resume auto)");
   if (config.load_checkpoint.empty())
     return result;
   TROUPE_TRY(auto other, serialization::checkpoint::open(config.load_checkpoint));

@@ -23,7 +23,12 @@ struct starting_state {
   step_id step;
   std::optional<resumed_plan> resumed;
   /// What rank 0 had reported last when it was taken; empty unless it is of this run.
-  std::map<std::string, double> metrics;
+  metric_map metrics;
+  metric_steps metrics_from;
+  /// How long the run had been training, in seconds.
+  double seconds = 0;
+  /// The run was finished with `step` by a decision of its own.
+  bool is_finished = false;
   /// Newer checkpoints that could not be used, and why.
   std::vector<std::string> passed_over;
 };

@@ -148,7 +148,10 @@ void trainer_state::take_over() {
   phase_ = trainer_phase::running{{}};
   // Later workers are told what the earlier ones began with.
   state_.step = state.began_at;
-  record_.begin_from(state.began_at, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics);
+  record_.go_on_from(std::move(found.journal.history));
+  record_.begin_from(state.began_at, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
+                     state_.metrics_from);
+  record_.set_earlier_time(state_.seconds);
   record_.skip_workers(worker_id{found.journal.next_worker});
   for (const auto& all : {places, others})
     for (const auto& place : all) {
@@ -222,11 +225,12 @@ run_journal trainer_state::journal_of(control_state state) const {
     result.nodes.push_back({nodes_->roster()[i].address, nodes_->roster()[i].offer});
   result.next_worker = record_.next_worker().value + spare_worker_ids;
   result.state = std::move(state);
+  result.history = record_.history(coordinator_->failures());
   return result;
 }
 
 void trainer_state::write_journal() {
-  auto state = gate_.begin_write();
+  auto state = journal_.gate.begin_write();
   if (!state)
     return;
   const auto is_done = std::make_shared<bool>(false);
@@ -234,12 +238,12 @@ void trainer_state::write_journal() {
     if (*is_done || is_concluding())
       return;
     notify(true, "the disk takes long to write the run's journal: training goes on without it");
-    gate_.on_late();
+    journal_.gate.on_late();
     carry_out_what_is_kept();
   });
   auto go_on = [this, is_done] {
     *is_done = true;
-    gate_.on_written();
+    journal_.gate.on_written();
     if (is_concluding())
       return;
     write_journal();
@@ -248,14 +252,14 @@ void trainer_state::write_journal() {
   request(files_, caf::infinite, actors::write_journal{journal_of(std::move(*state))})
       .then(
           [this, go_on] {
-            journal_problem_.clear();
+            journal_.problem.clear();
             go_on();
           },
           [this, go_on](const caf::error& reason) {
             auto ours = from_caf(reason);
             if (ours.code == errc::superseded)
               return on_superseded();
-            announce(journal_problem_, ours.message + ": if this driver ends, none can take its workers over");
+            announce(journal_.problem, ours.message + ": if this driver ends, none can take its workers over");
             go_on();
           });
 }
@@ -264,6 +268,7 @@ void trainer_state::on_superseded() {
   if (is_concluding())
     return;
   phase_ = trainer_phase::concluding{};
+  answer_wishes();
   record_.conclude(run_status::failed,
                    {errc::superseded, "another driver has taken the run over, and this one leaves it alone"});
   // Before anybody is refused anything: the workers go on.

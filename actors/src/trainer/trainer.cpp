@@ -41,7 +41,7 @@ trainer_state::behavior_type trainer_state::make_behavior() {
   return {
       [this](const fit_request&) { return fit(); },
       [this](const run_observer& observer) { observers_.push_back(observer); },
-      [this](const stop_request& request) { stop(request); },
+      [this](const stop_request& request) { return stop(request); },
       [this](const checkpoint_request&) { return grant(&run_coordinator::on_checkpoint_request, "save a checkpoint"); },
       [this](const resize_request& request) { return resize(request); },
       [this](const pause_request&) { return grant(&run_coordinator::on_pause, "pause"); },
@@ -79,6 +79,8 @@ trainer_state::behavior_type trainer_state::make_behavior() {
 void trainer_state::let_go() {
   // Whoever holds a handle keeps this object: promises are not broken, nor files let go, by themselves.
   workers_.fail_pending({errc::aborted, "the run is ending"});
+  for (auto& [number, promise] : std::exchange(journal_.wishes, {}))
+    promise.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
   if (answer_.pending())
     answer_.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
   observers_.clear();
@@ -110,6 +112,11 @@ caf::result<run_result> trainer_state::fit() {
   return answer_;
 }
 
+void trainer_state::record_event(nlohmann::ordered_json what) {
+  if (files_)
+    anon_send(files_, append_event{std::chrono::system_clock::now(), std::move(what)});
+}
+
 void trainer_state::announce(std::string& last, std::string text) {
   if (text != last)
     notify(true, text);
@@ -134,10 +141,7 @@ void trainer_state::take_beat(const node_beat& beat) {
   }
   if (beat.silent.empty() && !coordinator_->awaits_answers())
     return;
-  std::map<worker_id, std::string> silent;
-  for (const auto& each : beat.silent)
-    silent.emplace(each.worker, each.why);
-  act(coordinator_->on_workers_silent(*node, silent, now));
+  act(coordinator_->on_workers_silent(*node, beat.silent, now));
 }
 
 void trainer_state::tick() {
@@ -226,6 +230,9 @@ caf::result<void> trainer_state::take_metrics(const metrics_batch& batch) {
   if (batch.dropped > 0)
     notify(true, fmt::format("rank {} reported faster than could be taken in: {} reports are lost", batch.rank,
                              batch.dropped));
+  for (const auto& pause : batch.pauses)
+    record_event(event_of(pause, batch.rank));
+  warn_not_finite(batch);
   coordinator_->on_applied(batch.worker, batch.applied);
   auto progress = record_.on_metrics(batch, coordinator_->generation(), clock::now());
   for (auto step : batch.skipped)
@@ -233,6 +240,16 @@ caf::result<void> trainer_state::take_metrics(const metrics_batch& batch) {
   if (progress)
     publish(*progress);
   return answer;
+}
+
+void trainer_state::warn_not_finite(const metrics_batch& batch) {
+  for (const auto& each : batch.not_finite)
+    if (not_finite_.insert(each.metric).second)
+      notify(true, fmt::format("{} is {} in step {} on rank {}{}; {}", each.metric, each.value, each.step, batch.rank,
+                               each.shard ? fmt::format(", from shard {}", *each.shard) : std::string{},
+                               config_.failure.not_finite == not_finite_mode::end_run
+                                   ? "the run ends before that step is applied (failure.not_finite)"
+                                   : "training goes on (failure.not_finite can have the run end instead)"));
 }
 
 template <class Message>
@@ -288,7 +305,7 @@ caf::result<void> trainer_state::show(worker_output output) {
 void trainer_state::checkpointed(const checkpoint_outcome& outcome) {
   record_.on_checkpoint(outcome);
   if (outcome.reason.code == errc::none)
-    return publish(checkpoint_saved{record_.run(), outcome.step, outcome.path});
+    return publish(checkpoint_saved{record_.run(), outcome.step, outcome.path, outcome.size_bytes, outcome.seconds});
   publish(checkpoint_failed{record_.run(), outcome.step, outcome.reason});
   notify(true, fmt::format("the checkpoint of step {} failed, training goes on and the older ones stand: {}",
                            outcome.step, outcome.reason.message));
@@ -303,12 +320,25 @@ void trainer_state::skipped(step_id step) {
   publish(checkpoint_skipped{record_.run(), step});
 }
 
-void trainer_state::stop(const stop_request& request) {
+caf::result<void> trainer_state::stop(const stop_request& request) {
   if (!answer_.pending() || is_concluding())
-    return;
-  if (!coordinator_)
-    return conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
+    return caf::unit;
+  if (!coordinator_) {
+    conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
+    return caf::unit;
+  }
   act(coordinator_->on_stop(request));
+  tell_whom_a_stop_waits_for();
+  return answer_when_kept();
+}
+
+void trainer_state::tell_whom_a_stop_waits_for() {
+  if (!coordinator_ || is_concluding())
+    return;
+  const auto silent =
+      coordinator_->stop_waits_for(clock::now(), [this](std::uint32_t node) { return nodes_->name_of(node); });
+  if (!silent.empty())
+    notify(true, fmt::format("stopping after this step: waits for {}; once more: at once", silent));
 }
 
 caf::result<void> trainer_state::resize(const resize_request& request) {
@@ -347,18 +377,50 @@ caf::result<void> trainer_state::do_or_refuse(actors::run_actions actions) {
   act(std::move(actions));
   if (refusal)
     return to_caf({errc::invalid_argument, std::move(*refusal)});
-  return caf::unit;
+  return answer_when_kept();
+}
+
+caf::result<void> trainer_state::answer_when_kept() {
+  if (!keeps_journal() || is_concluding())
+    return caf::unit;
+  auto promise = make_response_promise<void>();
+  journal_.wishes.emplace_back(journal_.gate.latest_number(), promise);
+  answer_wishes();
+  return promise;
+}
+
+void trainer_state::answer_wishes() {
+  for (; !journal_.wishes.empty(); journal_.wishes.pop_front()) {
+    auto& [number, promise] = journal_.wishes.front();
+    if (!is_concluding() && !journal_.gate.is_kept(number))
+      return;
+    promise.deliver();
+  }
+}
+
+void trainer_state::tell_if_nothing_was_left() {
+  const auto& run = record_.result();
+  if (run.status != run_status::completed || !state_.restore_step || run.steps > state_.step.value)
+    return;
+  notify(true, fmt::format("nothing was left to do: the run in {} {} step {}. Begin anew with resume_mode::restart "
+                           "(--resume restart), choose another name (run.name, --name){}",
+                           run.path, state_.is_finished ? "was finished by a decision of its own in" : "has done",
+                           state_.step, state_.is_finished ? "" : ", or set more steps (run.steps, --steps)"));
 }
 
 void trainer_state::conclude_run(run_status status, error reason) {
   if (is_concluding())
     return;
   phase_ = trainer_phase::concluding{};
+  answer_wishes();
   workers_.fail_pending({errc::aborted, "the run is ending"});
   record_.conclude(status, std::move(reason));
   if (coordinator_) {
+    for (auto& each : failure_events_.take_new(coordinator_->failures()))
+      record_event(std::move(each));
     record_.note_exactness(coordinator_->exact_hosts());
     record_.set_final_state(coordinator_->failures(), coordinator_->state_sha256(), coordinator_->final_step());
+    tell_if_nothing_was_left();
   }
   nodes_->end_run([this] {
     request(files_, caf::infinite, finish_run{record_.finish(clock::now())})

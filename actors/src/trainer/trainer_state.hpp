@@ -3,6 +3,7 @@
 #include "orderly_end.hpp"
 #include "trainer/control_journal.hpp"
 #include "trainer/interface.hpp"
+#include "trainer/run_events.hpp"
 #include "trainer/run_files.hpp"
 #include "trainer/run_nodes.hpp"
 #include "trainer/run_workers.hpp"
@@ -19,6 +20,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -145,20 +147,28 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
 
   template <class Event>
   void publish(const Event& event) {
+    if (auto line = event_of(event))
+      record_event(std::move(*line));
     for (const auto& observer : observers_)
       send(observer, event);
   }
   void notify(bool warning, std::string text) override { publish(run_notice{record_.run(), warning, std::move(text)}); }
+  /// For events.jsonl.
+  void record_event(nlohmann::ordered_json what);
   /// Notifies users, unless `last` says the same.
   void announce(std::string& last, std::string text);
 
   // trainer.cpp
   caf::result<run_result> fit();
-  void stop(const stop_request& request);
+  caf::result<void> stop(const stop_request& request);
+  void tell_whom_a_stop_waits_for();
   caf::result<void> resize(const resize_request& request);
   caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
   /// Whoever asked gets what the coordinator only warns of as an error, too.
   caf::result<void> do_or_refuse(actors::run_actions actions);
+  /// Whoever asked is answered once another driver would know of it.
+  caf::result<void> answer_when_kept();
+  void answer_wishes();
   caf::result<void> ready(const worker_ready& message, const worker_actor& worker);
   caf::result<plan_accepted> agree(const run_plan& plan);
   caf::result<next_generation> report(const regroup_report& message);
@@ -172,12 +182,15 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   caf::result<void> hand_to_files(Message message);
   void checkpointed(const checkpoint_outcome& outcome);
   void skipped(step_id step);
+  void warn_not_finite(const metrics_batch& batch);
   void take_beat(const node_beat& beat);
   void tick();
   void deal_with(const hang_finding& finding);
   /// One worker, or all if nobody is at fault.
   void ask_what_they_do(std::optional<worker_id> one);
   void conclude_run(run_status status, error reason);
+  /// For those who repeat a command and wonder why nothing happens.
+  void tell_if_nothing_was_left();
   void deliver(const run_result& result);
 
   // takeover.cpp
@@ -258,6 +271,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void carry_out(const avoid_node& x, const std::string&);
   void carry_out(const restart_run&, const std::string& why);
   void carry_out(const release_one& x, const std::string&);
+  void carry_out(const actors::save_state& x, const std::string& why);
   void carry_out(const abort_all& x, const std::string& why);
   void carry_out(const release_all&, const std::string&);
   void carry_out(const warn&, const std::string& why);
@@ -273,11 +287,9 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void add(generation_record record);
   void fence(worker_id worker, const std::string& why);
   void abort_workers(const error& reason);
-  /// Whoever waits for a checkpoint that a lost worker will not complete is answered. An exit message would overtake
-  /// the parts that have arrived, and a checkpoint may be complete with them: it is sent after something that came
-  /// after them is answered.
-  void end_store_after_its_parts();
-  void await_end_of_grace();
+  /// Whoever waits for an address, or for a checkpoint that a lost worker will not complete, is answered: all have to
+  /// report.
+  void end_waits_of(generation_id generation);
   /// Nobody is given up for it: user code may take its time before it comes to a call that reports.
   void complain_about_reports();
   [[nodiscard]] generation_started generation_now() const;
@@ -306,10 +318,17 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   starting_state state_;
   run_layout layout_;
   std::optional<run_coordinator> coordinator_;
-  journal_gate gate_;
-  /// Why the journal could not be written last; empty if it could.
-  std::string journal_problem_;
+  struct {
+    journal_gate gate;
+    /// Why it could not be written last; empty if it could.
+    std::string problem;
+    /// Who has asked for something that it does not say yet.
+    std::deque<std::pair<std::uint64_t, caf::typed_response_promise<void>>> wishes;
+  } journal_;
   hang_watch hangs_;
+  failure_events failure_events_;
+  /// Metrics whose users have been warned.
+  std::set<std::string> not_finite_;
 };
 
 } // namespace troupe::actors

@@ -1,67 +1,17 @@
 #pragma once
 
+#include <troupe/collectives/listener.hpp>
 #include <troupe/collectives/tcp_communicator.hpp>
-#include <troupe/collectives/unique_fd.hpp>
 #include <troupe/error.hpp>
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <sys/socket.h>
 
 namespace troupe::collectives::tcp {
 
-/// An IPv4 or IPv6 address and a port.
-class address {
- public:
-  address() = default;
-  address(const sockaddr* data, socklen_t size_bytes) noexcept;
-
-  [[nodiscard]] const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&storage_); }
-  [[nodiscard]] socklen_t size_bytes() const noexcept { return size_bytes_; }
-  [[nodiscard]] int family() const noexcept { return storage_.ss_family; }
-  [[nodiscard]] std::uint16_t port() const noexcept;
-  void set_port(std::uint16_t port) noexcept;
-
-  /// Whether both are the same host, whatever their ports.
-  [[nodiscard]] bool has_host_of(const address& other) const noexcept;
-
- private:
-  sockaddr_storage storage_{};
-  socklen_t size_bytes_ = 0;
-};
-
-/// "10.0.0.7:4711", "[fd00::7]:4711".
-[[nodiscard]] std::string to_string(const address& x);
-
-/// An address of this machine, by name or number; its port is 0. Fails with `errc::unreachable` if the name does not
-/// resolve or names another machine.
-[[nodiscard]] expected<address> resolve_own_host(const std::string& host);
-
-/// A listening socket that does not block and is closed on exec.
-struct listener {
-  unique_fd socket;
-  address at;
-};
-
-/// Listens at `host`, at the first free port of the range. Fails with `errc::unreachable`.
-[[nodiscard]] expected<listener> listen_at(address host, const std::optional<port_range>& ports);
-
-/// What a rank tells the others over the control plane. Fixed layout, sent as it is: all hosts of a group have the same
-/// byte order, which the magic number checks.
-struct address_blob {
-  std::uint64_t magic = 0x7470'6374'0000'0001;
-  std::uint64_t generation = 0;
-  std::uint32_t world_size = 0;
-  std::uint32_t rank = 0;
-  std::uint32_t is_encrypted = 0;
-  std::uint16_t family = 0;
-  std::uint16_t port = 0;
-  std::uint8_t host[16] = {};
-
-  bool operator==(const address_blob&) const = default;
-};
-
+/// What a rank tells the others over the control plane. Every rank gets that of every other, so it is short: a byte
+/// that says what follows and whether the rank encrypts, 4 bytes by which a blob of another group is recognised, the
+/// port and the host, 4 or 16 bytes. Ports and hosts are in the network's byte order.
 [[nodiscard]] std::string encode(const tcp_options& options, const address& at);
 
 /// Reads the blob of `peer`, and checks that it belongs to this rank's group.

@@ -25,12 +25,14 @@ attempt::attempt(const group& in, unique_fd socket, const address& peer, const c
                  clock::time_point ends_at)
     : group_(in), socket_(std::move(socket)), peer_(peer), ends_at_(ends_at), dialled_(name), wants_to_write_(true) {}
 
-attempt::attempt(const group& in, unique_fd socket, const address& peer, clock::time_point ends_at)
+attempt::attempt(const group& in, unique_fd socket, const address& peer, unproven_peers::ticket place,
+                 clock::time_point ends_at)
     : group_(in),
       socket_(std::move(socket)),
       peer_(peer),
       stage_(accepting_handshake{in.identity, random_nonce()}),
-      ends_at_(ends_at) {}
+      ends_at_(ends_at),
+      place_(place) {}
 
 int attempt::fd() const {
   const auto* tls = std::get_if<tls_handshake>(&stage_);

@@ -5,6 +5,7 @@
 #include "tcp/handshake.hpp"
 
 #include <troupe/collectives/unique_fd.hpp>
+#include <troupe/collectives/unproven_peers.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -51,8 +52,9 @@ class attempt {
   /// This rank dials: `socket` is connecting to `peer`.
   attempt(const group& in, unique_fd socket, const address& peer, const connection_name& name,
           clock::time_point ends_at);
-  /// This rank has accepted `socket`.
-  attempt(const group& in, unique_fd socket, const address& peer, clock::time_point ends_at);
+  /// This rank has accepted `socket`, from a stranger so far.
+  attempt(const group& in, unique_fd socket, const address& peer, unproven_peers::ticket place,
+          clock::time_point ends_at);
 
   [[nodiscard]] int fd() const;
   [[nodiscard]] bool wants_to_write() const noexcept { return wants_to_write_; }
@@ -62,8 +64,10 @@ class attempt {
   [[nodiscard]] const std::optional<connection_name>& dialled() const noexcept { return dialled_; }
   /// Whether the peer's system has taken the connection.
   [[nodiscard]] bool is_connected() const noexcept { return !std::holds_alternative<connecting>(stage_); }
-  /// Whether it holds a place that strangers compete for.
-  [[nodiscard]] bool is_stranger() const noexcept { return !dialled_ && !name_; }
+  /// Of a connection that was accepted: its place among the strangers.
+  [[nodiscard]] const std::optional<unproven_peers::ticket>& place() const noexcept { return place_; }
+  /// Whether the peer has proved that it belongs to the run.
+  [[nodiscard]] bool is_proven() const noexcept { return name_.has_value(); }
 
   /// Its descriptor is ready.
   [[nodiscard]] outcome advance();
@@ -85,6 +89,7 @@ class attempt {
   std::variant<connecting, dialling_handshake, accepting_handshake, tls_handshake> stage_;
   clock::time_point ends_at_;
   std::optional<connection_name> dialled_;
+  std::optional<unproven_peers::ticket> place_;
   /// Once the peer has proved itself.
   std::optional<connection_name> name_;
   std::vector<std::byte> incoming_;

@@ -19,10 +19,13 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-/// What an accepted connection has for the handshake. On a busy host a member may take seconds for its turn.
-constexpr auto handshake_time = 5s;
+/// Connections that have not proved anything, beyond those that are expected. On a busy host a member may take seconds
+/// for its turn.
+unproven_limits limits_of(std::size_t expected_connections) {
+  return {.in_all = 128 + expected_connections, .of_source = 64 + expected_connections, .time = 5s};
+}
 
-/// The same for one that this rank dials, and waits for its peer's turn: four round trips.
+/// What a connection has for the handshake that this rank dials, and waits for its peer's turn: four round trips.
 constexpr auto dial_time = 15s;
 
 /// Between two attempts to reach a member.
@@ -30,10 +33,6 @@ constexpr auto dial_interval = 50ms;
 
 /// A member has listened since before its address was known. If its port is closed for this long, it has gone.
 constexpr auto closed_port_time = 1s;
-
-/// Connections that have not proved anything, beyond those that are expected.
-constexpr std::size_t strangers_limit = 128;
-constexpr std::size_t strangers_of_address_limit = 64;
 
 /// The most connections taken from the queue in one turn, so that members are served between two floods.
 constexpr int accepts_per_turn = 64;
@@ -62,6 +61,7 @@ class former {
         ends_at_(clock::now() + options.connect_deadline),
         result_(members.size()),
         dials_(members.size() * lanes),
+        strangers_(limits_of(members.size() * lanes)),
         heard_(members.size(), clock::now()) {}
 
   expected<std::vector<peer_channels>> run() {
@@ -242,35 +242,22 @@ class former {
       if (!socket) {
         // Without descriptors left, a stranger gives up its own.
         if (errno == EMFILE || errno == ENFILE)
-          drop_oldest_stranger(nullptr);
+          drop_stranger(strangers_.take_oldest());
         return;
       }
       const address peer{reinterpret_cast<const sockaddr*>(&from), size};
       set_options(socket.get());
-      make_room_for(peer);
-      attempts_.push_back(std::make_unique<attempt>(group_, std::move(socket), peer, now + handshake_time));
+      const auto place = strangers_.admit(peer_source{peer.data()}, now);
+      drop_stranger(place.crowded_out);
+      attempts_.push_back(
+          std::make_unique<attempt>(group_, std::move(socket), peer, place.added, now + strangers_.limits().time));
     }
   }
 
-  void make_room_for(const address& peer) {
-    const auto expected_here = lanes * members_.size();
-    const auto count = [&](const address* host) {
-      return static_cast<std::size_t>(std::ranges::count_if(attempts_, [&](const auto& x) {
-        return x->is_stranger() && (host == nullptr || x->peer().has_host_of(*host));
-      }));
-    };
-    if (count(&peer) >= strangers_of_address_limit + expected_here)
-      drop_oldest_stranger(&peer);
-    if (count(nullptr) >= strangers_limit + expected_here)
-      drop_oldest_stranger(nullptr);
-  }
-
-  void drop_oldest_stranger(const address* host) {
-    const auto found = std::ranges::find_if(attempts_, [&](const auto& x) {
-      return x->is_stranger() && (host == nullptr || x->peer().has_host_of(*host));
-    });
-    if (found == attempts_.end())
+  void drop_stranger(std::optional<unproven_peers::ticket> place) {
+    if (!place)
       return;
+    const auto found = std::ranges::find_if(attempts_, [&](const auto& x) { return x->place() == place; });
     refusals_.count(refusal::crowded_out, to_string((*found)->peer()));
     attempts_.erase(found);
   }
@@ -294,7 +281,10 @@ class former {
       auto result = polled_[i + 2].revents != 0 ? x.advance() : attempt::outcome{};
       if (std::holds_alternative<std::monostate>(result) && then >= x.ends_at())
         result = attempt::failed{refusal::too_slow, std::string{to_string(refusal::too_slow)}};
-      if (std::holds_alternative<std::monostate>(result))
+      const auto goes_on = std::holds_alternative<std::monostate>(result);
+      if (x.place() && (x.is_proven() || !goes_on))
+        strangers_.remove(*x.place());
+      if (goes_on)
         attempts_.push_back(std::move(current[i]));
       else
         settle(x, std::move(result), then);
@@ -347,6 +337,7 @@ class former {
   wake_event cancelled_;
   std::vector<peer_channels> result_;
   std::vector<dial> dials_;
+  unproven_peers strangers_;
   /// By rank: when a sign of it last came over the network.
   std::vector<clock::time_point> heard_;
   clock::time_point looked_at_ = clock::now();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/collectives/tcp_channel.hpp>
 #include <troupe/collectives/tcp_communicator.hpp>
 
 #include <array>
@@ -82,9 +83,6 @@ struct connection_name {
 
   bool operator==(const connection_name&) const = default;
 };
-
-/// The key of one connection's TLS session.
-using session_key = std::array<std::byte, 32>;
 
 /// What a side does after a message. `reply` is sent in any case.
 struct goes_on {

@@ -38,6 +38,7 @@ class plain_channel final : public channel {
     return result;
   }
 
+  bool has_unread() const noexcept override { return false; }
   bool has_unsent() const noexcept override { return false; }
   transferred flush() override { return {}; }
   int fd() const noexcept override { return socket_.get(); }

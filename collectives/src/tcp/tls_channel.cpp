@@ -177,7 +177,7 @@ class psk_channel final : public tls_channel {
     }
     if (failure == SSL_ERROR_NONE) {
       // Without the key there would be no session to resume, and no certificate either.
-      if (::SSL_session_reused(ssl_.get()) == 1 && secrets_ == known_secrets{true, true}) {
+      if (::SSL_session_reused(ssl_.get()) == 1 && secrets_ == known_secrets{true, true} && export_binding()) {
         take_over();
         return state::done;
       }
@@ -193,6 +193,7 @@ class psk_channel final : public tls_channel {
   }
 
   std::string why() const override { return channel::why(); }
+  const session_binding& binding() const noexcept override { return binding_; }
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
@@ -291,6 +292,7 @@ class psk_channel final : public tls_channel {
     return result;
   }
 
+  bool has_unread() const noexcept override { return rest_begin_ != rest_.size() || incoming_begin_ != incoming_end_; }
   bool has_unsent() const noexcept override { return !records_.is_empty(); }
 
   transferred flush() override {
@@ -309,6 +311,12 @@ class psk_channel final : public tls_channel {
 
     bool operator==(const known_secrets&) const = default;
   };
+
+  bool export_binding() {
+    static constexpr auto label = std::string_view{"EXPORTER-Channel-Binding"};
+    return ::SSL_export_keying_material(ssl_.get(), reinterpret_cast<unsigned char*>(binding_.data()), binding_.size(),
+                                        label.data(), label.size(), nullptr, 0, 0) == 1;
+  }
 
   /// From here on records are sealed and opened in this class. OpenSSL has read nothing beyond the handshake, because
   /// it does not read ahead, and sends nothing after it, because there are no tickets.
@@ -418,6 +426,7 @@ class psk_channel final : public tls_channel {
   /// Until the handshake is over.
   ssl_ptr ssl_;
   known_secrets secrets_;
+  session_binding binding_{};
   std::optional<record_key> sends_with_;
   std::optional<record_key> receives_with_;
   /// Records as they arrive.
@@ -495,6 +504,11 @@ context_ptr make_context() {
 }
 
 } // namespace
+
+expected<std::unique_ptr<tls_channel>> make_tls_channel(unique_fd socket, tls_side side, const session_key& key,
+                                                        std::string name) {
+  return make_tls_channel(std::move(socket), side, key, std::move(name), record_key::limit);
+}
 
 expected<std::unique_ptr<tls_channel>> make_tls_channel(unique_fd socket, tls_side side, const session_key& key,
                                                         std::string name, std::uint64_t records_per_key) {

@@ -190,6 +190,12 @@ class basic_step {
   /// Reports metrics of this rank and step. Pushed: never waits.
   void report(metric_map values);
 
+  /// After `all_reduce`: the run is complete with this step, as if it were its last. Its checkpoint is taken, no later
+  /// loop does a step, and a run that is resumed from there does none, either. Every rank has to decide the same, so
+  /// decide by what is the same on all: means, evaluations, tracked state. A decision that differs ends the run with
+  /// `errc::mismatch`, naming ranks. Throws `exception` before `all_reduce`.
+  void finish();
+
  protected:
   explicit basic_step(step_driver& driver) : driver_(&driver) {}
   ~basic_step() = default;

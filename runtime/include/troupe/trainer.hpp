@@ -22,7 +22,7 @@ struct run_callbacks {
   std::function<void(const checkpoint_failed&)> failed;
   /// A new group of workers continues: members were lost, left or joined.
   std::function<void(const generation_record&)> regrouped;
-  /// When empty, warnings go to standard error with "warning: " in front.
+  /// When empty, they go to standard error, warnings with "warning: " in front.
   std::function<void(const run_notice&)> notice;
   /// A line that a worker wrote. When empty, it goes to standard error with "[rank N] " in front.
   std::function<void(std::uint32_t rank, const std::string& line)> output;

@@ -1,7 +1,9 @@
 #include <troupe/actor_system.hpp>
 
+#include "driver/run_naming.hpp"
 #include "net/connection.hpp"
 #include "net/part_stream.hpp"
+#include "node/in_process_launcher.hpp"
 #include "node/local_launcher.hpp"
 #include "node/visible_gpus.hpp"
 
@@ -16,8 +18,10 @@
 #include <caf/io/middleman.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 
 namespace troupe {
 
@@ -41,16 +45,26 @@ class remote_node : public actors::connected_node {
 /// A node inside the driver, with a port of its own: the same code path as any other node.
 class embedded_node : public actors::connected_node {
  public:
-  static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system) {
-    auto entry = std::make_shared<runtime::worker_entry>(runtime::keys_of(system));
+  /// Starts processes of `program`, or, with `in_process`, runs that function on threads of this process.
+  static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system,
+                                                                 const std::optional<tls_files>& keys,
+                                                                 const std::string& program,
+                                                                 const std::optional<function>& in_process) {
+    auto entry = std::make_shared<runtime::worker_entry>(keys);
+    auto launcher = in_process ? runtime::make_in_process_launcher(*in_process, entry)
+                               : runtime::make_local_launcher(runtime::one_program{program}, entry);
+    std::shared_ptr<runtime::key_source> source;
+    if (keys) {
+      TROUPE_TRY(source, runtime::key_source::make(*keys));
+    }
     auto node = actors::spawn_node(system,
                                    {runtime::local_host_name(),
                                     "127.0.0.1",
                                     runtime::local_resources(),
                                     {},
                                     value_or_throw(runtime::gpus_to_offer({}))},
-                                   runtime::make_local_launcher({{}, true}, entry));
-    auto port = runtime::publish(node, {"127.0.0.1", 0});
+                                   launcher);
+    auto port = runtime::publish(node, {"127.0.0.1", 0}, std::move(source));
     if (!port) {
       caf::anon_send_exit(node, caf::exit_reason::user_shutdown);
       return fail(std::move(port.error()));
@@ -74,8 +88,14 @@ class embedded_node : public actors::connected_node {
   std::uint16_t port_;
 };
 
+std::filesystem::path key_directory(const cluster_config& cluster) {
+  return cluster.keys.empty() ? runtime::default_key_directory() : cluster.keys;
+}
+
+/// `program` is what workers are processes of, for a node inside the driver.
 expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system& system, const cluster_config& cluster,
-                                                               const std::string& address) {
+                                                               const std::string& address, const std::string& program,
+                                                               const std::optional<function>& in_process) {
   if (!system.has_middleman())
     return fail(errc::invalid_argument, "this actor system was not prepared for Troupe: call troupe::prepare on its "
                                         "configuration before it is made");
@@ -83,11 +103,25 @@ expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system
     return fail(errc::invalid_argument,
                 "this actor system has no keys: call troupe::prepare on its configuration before "
                 "it is made, or set cluster.insecure");
+  auto where = expected<endpoint>{};
+  if (!address.empty()) {
+    where = parse_endpoint(address);
+    if (!where)
+      return fail(std::move(where.error()));
+  }
+  auto keys = runtime::keys_of(system);
+  // This machine's processes have keys of their own, also if other nodes of the run are elsewhere.
+  if (keys && keys->scope == runtime::key_scope::cluster && (address.empty() || runtime::is_loopback(where->host))) {
+    TROUPE_TRY(auto loopback, runtime::loopback_keys(key_directory(cluster)));
+    keys = std::move(loopback);
+  }
   if (address.empty())
-    return embedded_node::start(system);
-  TROUPE_TRY(auto where, parse_endpoint(address));
-  TROUPE_TRY(auto node, runtime::connect(system, where, cluster.connect_timeout));
-  return std::make_unique<remote_node>(std::move(node), where);
+    return embedded_node::start(system, keys, program, in_process);
+  if (in_process)
+    return fail(errc::invalid_argument, "scaling.num_workers is 0: a run that trains in the driver's process takes no "
+                                        "cluster.nodes");
+  TROUPE_TRY(auto node, runtime::connect(system, *where, keys, cluster.connect_timeout));
+  return std::make_unique<remote_node>(std::move(node), *where);
 }
 
 std::vector<std::string> compare_numerics(const std::string& ours, const std::string& theirs) {
@@ -108,10 +142,10 @@ void print_output(rank_id rank, const std::string& line) {
 
 /// A host that is not this machine needs the cluster's keys; this machine has keys of its own.
 expected<tls_files> find_keys(const cluster_config& cluster) {
-  auto directory = cluster.keys.empty() ? runtime::default_key_directory() : cluster.keys;
+  const auto directory = key_directory(cluster);
   for (const auto& text : cluster.nodes)
     if (auto where = parse_endpoint(text); where && !runtime::is_loopback(where->host))
-      return runtime::cluster_keys(directory, runtime::local_host_name());
+      return runtime::cluster_keys(directory, runtime::local_host_name(), runtime::certificate_role::driver);
   return runtime::loopback_keys(directory);
 }
 
@@ -134,6 +168,8 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& c
     return {};
   }
   TROUPE_TRY(auto keys, find_keys(cluster));
+  if (const auto warning = runtime::expiry_warning(keys, std::chrono::system_clock::now()); !warning.empty())
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
   runtime::secure(config, keys);
   return {};
 }
@@ -141,20 +177,30 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& c
 actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& train, trainer_config config,
                                     std::function<void(rank_id, const std::string&)> show_output,
                                     const std::filesystem::path& worker_path) {
-  actors::trainer_services services;
-  services.connect_node = [&system](const cluster_config& cluster, const std::string& address) {
-    return connect_node(system, cluster, address);
-  };
-  auto is_near = [](const std::string& text) {
-    auto where = parse_endpoint(text);
-    return where && runtime::is_loopback(where->host);
-  };
-  services.receive_parts = [keys = runtime::keys_of(system), near = std::ranges::all_of(config.cluster.nodes, is_near)](
-                               const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
-    return runtime::open_part_receiver({run, secret, keys}, checkpoints, near);
-  };
+  runtime::name_run(config);
   auto program = worker_path.empty() ? value_or_throw(runtime::own_program())
                                      : value_or_throw(runtime::program_file::open(worker_path.string())).identity();
+  actors::trainer_services services;
+  std::optional<function> in_process;
+  if (config.scaling.num_workers == worker_range{0}) {
+    if (!worker_path.empty())
+      throw exception{errc::invalid_argument, "scaling.num_workers is 0, which trains in the driver's process, but "
+                                              "the training function is in " +
+                                                  worker_path.string()};
+    in_process = train;
+    config.scaling.num_workers = 1;
+  }
+  // A person takes longer to attach a debugger.
+  if (config.run.debug_rank)
+    config.run.start_timeout = std::chrono::days{1};
+  services.connect_node = [&system, path = program.path, in_process](const cluster_config& cluster,
+                                                                     const std::string& address) {
+    return connect_node(system, cluster, address, path, in_process);
+  };
+  services.receive_parts = [is_encrypted = runtime::is_secure(system), ports = config.cluster.ports](
+                               const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
+    return runtime::open_part_receiver({run, secret, is_encrypted}, checkpoints, ports);
+  };
   services.host = runtime::local_host_name();
   services.program_path = program.path;
   services.build_id = program.build_id;

@@ -34,12 +34,24 @@ app::app(int argc, char** argv, const worker_program& workers) : argc_(argc), ar
   worker_path_ = own.parent_path() / workers.path;
 }
 
+namespace {
+
+std::string names_of(const std::vector<function>& functions) {
+  auto result = std::string{};
+  for (const auto& each : functions)
+    result += (result.empty() ? "'" : ", '") + each.name + "'";
+  return result.empty() ? "none" : result;
+}
+
+} // namespace
+
 function app::find_function(const std::string& name) const {
   if (!worker_path_.empty())
     return function{name, nullptr};
   auto found = std::ranges::find(functions_, name, &function::name);
   if (found == functions_.end())
-    throw exception{errc::invalid_argument, "the app has no training function '" + name + "'"};
+    throw exception{errc::invalid_argument,
+                    "the app has no training function '" + name + "'; it has " + names_of(functions_)};
   return *found;
 }
 

@@ -1,5 +1,6 @@
 #include <troupe/trainer.hpp>
 
+#include "driver/run_naming.hpp"
 #include "driver/signal_watch.hpp"
 
 #include <troupe/actor_system.hpp>
@@ -45,14 +46,13 @@ class observer_state : public actors::run_observer::base {
   const run_callbacks& callbacks_;
 };
 
-void warn(const run_notice& what) {
-  if (what.warning)
-    std::fprintf(stderr, "warning: %s\n", what.text.c_str());
+void print(const run_notice& what) {
+  std::fprintf(stderr, "%s%s\n", what.warning ? "warning: " : "", what.text.c_str());
 }
 
 run_callbacks with_defaults(run_callbacks callbacks) {
   if (!callbacks.notice)
-    callbacks.notice = warn;
+    callbacks.notice = print;
   return callbacks;
 }
 
@@ -65,6 +65,8 @@ class trainer::impl {
 
   run_result fit() {
     signal_ = 0;
+    // Another attempt is one of the same run.
+    runtime::name_run(config_);
     init_meta_objects();
     caf::actor_system_config system_config;
     system_config.set("caf.scheduler.policy", "sharing");

@@ -35,6 +35,8 @@ using clock = std::chrono::steady_clock;
 constexpr std::string_view certificate_setting = "troupe.tls.certificate";
 constexpr std::string_view key_setting = "troupe.tls.key";
 constexpr std::string_view ca_setting = "troupe.tls.ca";
+constexpr std::string_view scope_setting = "troupe.tls.scope";
+constexpr auto cluster_scope = "cluster";
 
 std::string setting(const caf::actor_system& system, std::string_view name) {
   return caf::get_or(system.config(), name, std::string{});
@@ -124,10 +126,9 @@ expected<void> explain(const endpoint& where, tls_status status, const tls_sessi
 
 /// Returns once both ends have accepted the other's certificate. With TLS 1.3 the client completes its handshake before
 /// the server has checked the client's certificate. A node sends first, so its first byte shows that it has accepted.
-expected<std::unique_ptr<tls_session>> authenticate(const endpoint& where, const tls_files& keys, int fd,
+expected<std::unique_ptr<tls_session>> authenticate(const endpoint& where, key_source& keys, int fd,
                                                     clock::time_point deadline) {
-  TROUPE_TRY(auto context, tls_context::make(keys));
-  auto session = std::make_unique<tls_session>(std::move(context), tls_role::client, fd);
+  auto session = std::make_unique<tls_session>(keys.current(), tls_role::client, fd, where.host);
   auto status = complete(fd, deadline, [&] { return session->handshake(); });
   if (status == tls_status::done)
     status = complete(fd, deadline, [&] { return session->peek(); });
@@ -193,13 +194,14 @@ expected<actors::node_actor> introduce(caf::actor_system& system, const endpoint
 }
 
 expected<actors::node_actor> introduce_over(caf::actor_system& system, const endpoint& where, unique_fd socket,
-                                            clock::time_point deadline) {
+                                            const std::optional<tls_files>& files, clock::time_point deadline) {
   auto& multiplexer = multiplexer_of(system);
-  auto keys = keys_of(system);
-  if (!keys)
-    return introduce(system, where, multiplexer.new_scribe(socket.release()), deadline);
+  if (!files)
+    return introduce(system, where, make_basp_scribe(multiplexer, socket.release(), nullptr, nullptr), deadline);
+  TROUPE_TRY(auto keys, key_source::make(*files));
   TROUPE_TRY(auto session, authenticate(where, *keys, socket.get(), deadline));
-  return introduce(system, where, make_tls_scribe(multiplexer, socket.release(), std::move(session)), deadline);
+  return introduce(system, where, make_basp_scribe(multiplexer, socket.release(), std::move(session), std::move(keys)),
+                   deadline);
 }
 
 } // namespace
@@ -211,6 +213,8 @@ void secure(caf::actor_system_config& config, const std::optional<tls_files>& ke
   caf::put(config.content, certificate_setting, keys->certificate.string());
   caf::put(config.content, key_setting, keys->key.string());
   caf::put(config.content, ca_setting, keys->ca.string());
+  if (keys->scope == key_scope::cluster)
+    caf::put(config.content, scope_setting, std::string{cluster_scope});
 }
 
 bool is_secure(const caf::actor_system& system) {
@@ -220,25 +224,29 @@ bool is_secure(const caf::actor_system& system) {
 std::optional<tls_files> keys_of(const caf::actor_system& system) {
   if (!is_secure(system))
     return std::nullopt;
-  return tls_files{setting(system, certificate_setting), setting(system, key_setting), setting(system, ca_setting)};
+  return tls_files{setting(system, certificate_setting), setting(system, key_setting), setting(system, ca_setting),
+                   setting(system, scope_setting) == cluster_scope ? key_scope::cluster : key_scope::loopback};
 }
 
 expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where) {
+  const auto files = keys_of(node.home_system());
+  if (!files)
+    return publish(node, where, nullptr);
+  TROUPE_TRY(auto keys, key_source::make(*files));
+  return publish(node, where, std::move(keys));
+}
+
+expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where,
+                                std::shared_ptr<key_source> keys) {
   auto& system = node.home_system();
   auto& multiplexer = multiplexer_of(system);
-  std::shared_ptr<const tls_context> context;
-  if (auto keys = keys_of(system)) {
-    TROUPE_TRY(auto made, tls_context::make(*keys));
-    context = std::move(made);
-  }
   // Reuse the address, so that a restarted node need not wait until the connections of its predecessor time out.
   auto listener = caf::io::network::new_tcp_acceptor_impl(where.port, where.host.c_str(), true);
   if (!listener)
     return fail(errc::unreachable,
                 fmt::format("cannot listen on {} ({}): does the address belong to this host, and is the port free?",
                             to_string(where), caf::to_string(listener.error())));
-  auto doorman =
-      context ? make_tls_doorman(multiplexer, *listener, std::move(context)) : multiplexer.new_doorman(*listener);
+  auto doorman = make_basp_doorman(multiplexer, *listener, std::move(keys));
   auto port = doorman->port();
   caf::anon_send(broker_of(system), caf::publish_atom_v, std::move(doorman), port,
                  caf::actor_cast<caf::strong_actor_ptr>(node), system.message_types(node));
@@ -251,10 +259,15 @@ void unpublish(const actors::node_actor& node, std::uint16_t port) {
 
 expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& where,
                                      std::chrono::milliseconds limit) {
+  return connect(system, where, keys_of(system), limit);
+}
+
+expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& where,
+                                     const std::optional<tls_files>& keys, std::chrono::milliseconds limit) {
   auto deadline = clock::now() + limit;
   TROUPE_TRY(auto socket, dial(where, deadline));
   const auto guard = unique_fd{::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)};
-  auto result = introduce_over(system, where, std::move(socket), deadline);
+  auto result = introduce_over(system, where, std::move(socket), keys, deadline);
   // A node that takes the connection for one too many never answers over it, and CAF would keep it for its own.
   if (!result && guard)
     ::shutdown(guard.get(), SHUT_RDWR);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "net/key_source.hpp"
+
 #include <troupe/actors/handles.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
@@ -10,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 namespace troupe::runtime {
@@ -26,17 +29,24 @@ void secure(caf::actor_system_config& config, const std::optional<tls_files>& ke
 /// The keys passed to `secure`.
 [[nodiscard]] std::optional<tls_files> keys_of(const caf::actor_system& system);
 
-/// Opens a port for a node and returns its number. Fails with `errc::unreachable` if the port cannot be opened and
-/// `errc::not_authenticated` if the keys cannot be used.
+/// Opens a port for a node, whose peers present certificates that fit these keys, and returns its number. Without keys
+/// connections are not encrypted. Fails with `errc::unreachable` if the port cannot be opened.
+[[nodiscard]] expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where,
+                                              std::shared_ptr<key_source> keys);
+
+/// With the keys passed to `secure`. Fails with `errc::not_authenticated` if they cannot be used.
 [[nodiscard]] expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where);
 
 void unpublish(const actors::node_actor& node, std::uint16_t port);
 
-/// Connects to the node at `where`. Blocks, for at most `limit` after the host's name is resolved, so do not call it
-/// from an actor. Fails with `errc::connection_refused` or `errc::unreachable` if no node answers,
-/// `errc::not_authenticated` if either end rejects the other's certificate or has none, and `errc::program_mismatch`
-/// for a node of another version.
+/// Connects to the node at `where`, with the keys passed to `secure` or with others. Blocks, for at most `limit` after
+/// the host's name is resolved, so do not call it from an actor. Fails with `errc::connection_refused` or
+/// `errc::unreachable` if no node answers, `errc::not_authenticated` if either end rejects the other's certificate,
+/// name or role, or has none, and `errc::program_mismatch` for a node of another version.
 [[nodiscard]] expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& where,
+                                                   std::chrono::milliseconds limit);
+[[nodiscard]] expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& where,
+                                                   const std::optional<tls_files>& keys,
                                                    std::chrono::milliseconds limit);
 
 } // namespace troupe::runtime

@@ -1,9 +1,13 @@
 #include "net/key_files.hpp"
 
+#include "net/key_directory.hpp"
+
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 
+#include <array>
+#include <cstdio>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,6 +32,18 @@ expected<void> write_new_file(const fs::path& path, mode_t mode, Write write_pem
   ERR_clear_error();
   unlink(path.c_str());
   return fail(std::move(reason));
+}
+
+/// The file appears under its name only when it is complete.
+template <class Write>
+expected<void> replace_file(const fs::path& path, mode_t mode, Write write) {
+  TROUPE_TRY(auto staging, staging_directory::make(path.parent_path()));
+  const auto staged = staging.path() / path.filename();
+  TROUPE_TRY(write_new_file(staged, mode, write));
+  if (std::rename(staged.c_str(), path.c_str()) != 0)
+    return fail(system_error(path.string()));
+  sync_directory(path.parent_path());
+  return {};
 }
 
 enum class secrecy { secret, open };
@@ -78,6 +94,17 @@ expected<void> write_certificate(const fs::path& path, X509* certificate) {
   return write_new_file(path, 0644, [certificate](BIO* file) { return PEM_write_bio_X509(file, certificate); });
 }
 
+expected<void> replace_revocation_list(const fs::path& path, X509_CRL* list) {
+  return replace_file(path, 0644, [list](BIO* file) { return PEM_write_bio_X509_CRL(file, list); });
+}
+
+expected<void> replace_text(const fs::path& path, std::string_view text) {
+  return replace_file(path, 0600, [text](BIO* file) {
+    std::size_t written = 0;
+    return text.empty() ? 1 : BIO_write_ex(file, text.data(), text.size(), &written);
+  });
+}
+
 expected<key_ptr> read_key(const fs::path& path) {
   TROUPE_TRY(auto file, open_checked(path, secrecy::secret));
   key_ptr key{PEM_read_bio_PrivateKey(file.get(), nullptr, no_password, nullptr)};
@@ -94,6 +121,34 @@ expected<certificate_ptr> read_certificate(const fs::path& path) {
   if (!certificate)
     return refuse(path, "does not contain a certificate in PEM format", damaged_advice);
   return certificate;
+}
+
+expected<std::string> read_text(const fs::path& path) {
+  TROUPE_TRY(auto file, open_checked(path, secrecy::secret));
+  std::string result;
+  std::array<char, 4096> piece{};
+  std::size_t count = 0;
+  while (BIO_read_ex(file.get(), piece.data(), piece.size(), &count) == 1)
+    result.append(piece.data(), count);
+  ERR_clear_error();
+  return result;
+}
+
+fs::path revocation_path(const fs::path& ca) {
+  return ca.parent_path() / "revoked.crl";
+}
+
+expected<revocation_list_ptr> read_revocation_list(const fs::path& ca, X509* authority) {
+  const auto path = revocation_path(ca);
+  if (!is_present(path))
+    return revocation_list_ptr{};
+  TROUPE_TRY(auto file, open_checked(path, secrecy::open));
+  revocation_list_ptr list{PEM_read_bio_X509_CRL(file.get(), nullptr, no_password, nullptr)};
+  ERR_clear_error();
+  if (!list || !is_signed_by(list.get(), authority))
+    return refuse(path, fmt::format("is no list of revoked certificates of the authority {}", ca.string()),
+                  "copy it again from the host where `troupe certs revoke` was run");
+  return list;
 }
 
 expected<validity> check_dates(const fs::path& path, const X509* certificate) {

@@ -5,9 +5,10 @@
 #include <troupe/runtime/keys.hpp>
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 
-/// PEM files of keys and certificates: written once, and read only if other users cannot change them.
+/// PEM files of keys and certificates, read only if other users cannot change them.
 namespace troupe::runtime {
 
 /// An error with `errc::not_authenticated`: "PATH WHY; ADVICE".
@@ -18,10 +19,22 @@ namespace troupe::runtime {
 [[nodiscard]] expected<void> write_key(const std::filesystem::path& path, EVP_PKEY* key);
 [[nodiscard]] expected<void> write_certificate(const std::filesystem::path& path, X509* certificate);
 
+/// Replace a file durably, at once for all readers.
+[[nodiscard]] expected<void> replace_revocation_list(const std::filesystem::path& path, X509_CRL* list);
+[[nodiscard]] expected<void> replace_text(const std::filesystem::path& path, std::string_view text);
+
 /// Fail with `errc::not_authenticated` for a file that belongs to another user, that others may change, or, for a key,
 /// that others may read.
 [[nodiscard]] expected<key_ptr> read_key(const std::filesystem::path& path);
 [[nodiscard]] expected<certificate_ptr> read_certificate(const std::filesystem::path& path);
+[[nodiscard]] expected<std::string> read_text(const std::filesystem::path& path);
+
+/// Where the list of revoked certificates is expected that belongs to this authority's certificate.
+[[nodiscard]] std::filesystem::path revocation_path(const std::filesystem::path& ca);
+
+/// The list beside the authority's certificate; null if there is none. Fails with `errc::not_authenticated` for one
+/// that the authority has not signed.
+[[nodiscard]] expected<revocation_list_ptr> read_revocation_list(const std::filesystem::path& ca, X509* authority);
 
 /// Valid or expired; fails for a certificate that is not valid yet. `path` is for the message.
 [[nodiscard]] expected<validity> check_dates(const std::filesystem::path& path, const X509* certificate);

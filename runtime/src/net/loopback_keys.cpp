@@ -16,15 +16,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// They are made again when they expire, and nobody outside this machine accepts them.
+constexpr int valid_days = 3650;
+
 tls_files loopback_files(const fs::path& directory) {
-  return {directory / "loopback.pem", directory / "loopback.key", directory / "ca.pem"};
+  return {directory / "loopback.pem", directory / "loopback.key", directory / "ca.pem", key_scope::loopback};
 }
 
 expected<void> write_loopback_keys(const fs::path& directory) {
   TROUPE_TRY(auto authority, make_authority("Troupe loopback authority"));
   TROUPE_TRY(auto key, make_key());
   TROUPE_TRY(auto certificate,
-             make_certificate(key.get(), authority, "localhost", "DNS:localhost,IP:127.0.0.1,IP:::1"));
+             make_certificate(key.get(), authority,
+                              {"localhost", "DNS:localhost,IP:127.0.0.1,IP:::1", certificate_role::none, valid_days}));
   auto files = loopback_files(directory);
   return write_key(files.key, key.get())
       .and_then([&] { return write_certificate(files.certificate, certificate.get()); })

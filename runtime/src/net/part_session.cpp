@@ -2,9 +2,7 @@
 
 #include "net/part_messages.hpp"
 
-#include <troupe/actors/decisions/join_handshake.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
-#include <troupe/serialization/files/digest.hpp>
 
 #include <fmt/format.h>
 
@@ -27,61 +25,40 @@ constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 
 } // namespace
 
-void part_session::run() {
-  if (!authenticate())
-    return;
-  for (;;) {
-    auto request = stream_.read_text(text_limit_bytes);
-    if (!request)
-      return;
-    auto done = expected<void>{};
-    try {
-      done = answer(*request);
-    } catch (const std::exception& x) {
-      done = fail(errc::invalid_argument, fmt::format("cannot parse the request: {}", x.what()));
-    }
-    if (!done) {
-      (void)stream_.write_text(describe(done.error()));
-      return;
-    }
+bool part_session::answer_next(piece_buffer& buffer) {
+  auto request = stream_.read_text(text_limit_bytes);
+  if (!request)
+    return false;
+  auto done = expected<void>{};
+  try {
+    done = answer(*request, buffer);
+  } catch (const std::exception& x) {
+    done = fail(errc::invalid_argument, fmt::format("cannot parse the request: {}", x.what()));
   }
+  if (!done)
+    (void)stream_.write_text(describe(done.error()));
+  return done.has_value();
 }
 
-bool part_session::authenticate() {
-  auto hello = stream_.read_text(greeting_limit_bytes);
-  if (!hello)
-    return false;
-  join_request request{run_id{hello->value("run", "")}, worker_id{hello->value("worker", 0u)},
-                       hello->value("nonce", "")};
-  if (request.run != secret_.run)
-    return false;
-  auto handshake = actors::join_handshake{secret_.secret};
-  auto challenge = handshake.challenge(request, serialization::random_hex(16));
-  if (!stream_.write_text({{"nonce", challenge.nonce}, {"proof", challenge.proof}}))
-    return false;
-  auto proof = stream_.read_text(greeting_limit_bytes);
-  return proof && handshake.verify({request.run, request.worker, proof->value("proof", "")}).has_value();
-}
-
-expected<void> part_session::answer(const json& request) {
+expected<void> part_session::answer(const json& request, piece_buffer& buffer) {
   if (request.contains("put"))
-    return answer_put(request.at("put"));
+    return answer_put(request.at("put"), buffer);
   if (request.contains("get"))
-    return answer_get(request.at("get"));
+    return answer_get(request.at("get"), buffer);
   return fail(errc::invalid_argument, "the request is neither put nor get");
 }
 
-expected<void> part_session::answer_put(const json& head) {
+expected<void> part_session::answer_put(const json& head, piece_buffer& buffer) {
   auto rank = head.at("rank").get<std::uint32_t>();
   auto world_size = head.at("world_size").get<std::uint32_t>();
   if (world_size == 0 || rank >= world_size)
     return fail(errc::invalid_argument, fmt::format("rank {} is not below the world size {}", rank, world_size));
   auto plan = serialization::plan_chunks(parse_tensors(head.at("tensors")), world_size);
   auto directory =
-      checkpoints_ /
-      serialization::temporary_name(step_id{head.at("step")}, generation_id{head.at("generation")}, head.at("attempt"));
+      checkpoints_ / serialization::temporary_name(
+                         {run_, step_id{head.at("step")}, generation_id{head.at("generation")}, head.at("attempt")});
   TROUPE_TRY(auto writer, serialization::part_writer::create(directory, rank, plan));
-  auto report = receive(writer);
+  auto report = receive(writer, buffer);
   if (!report) {
     // No one else refers to the incomplete part.
     auto ignored = std::error_code{};
@@ -92,12 +69,12 @@ expected<void> part_session::answer_put(const json& head) {
   return stream_.write_text({{"report", describe(*report)}});
 }
 
-expected<serialization::part_report> part_session::receive(serialization::part_writer& writer) {
+expected<serialization::part_report> part_session::receive(serialization::part_writer& writer, piece_buffer& buffer) {
   TROUPE_TRY(stream_.write_text(json::object()));
-  buffer_.resize(piece_bytes);
+  buffer.resize(piece_bytes);
   auto written = expected<void>{};
   for (auto left = writer.missing_bytes(); left > 0;) {
-    auto piece = std::span{buffer_}.first(std::min<std::uint64_t>(left, buffer_.size()));
+    auto piece = std::span{buffer}.first(std::min<std::uint64_t>(left, buffer.size()));
     TROUPE_TRY(stream_.read(piece));
     left -= piece.size();
     // Reported to the worker after it has sent everything.
@@ -119,7 +96,7 @@ expected<serialization::part_report> part_session::receive(serialization::part_w
   return report;
 }
 
-expected<void> part_session::answer_get(const json& head) {
+expected<void> part_session::answer_get(const json& head, piece_buffer& buffer) {
   auto source = lent_();
   if (!source)
     return fail(errc::not_found, "the driver lends no checkpoint");
@@ -142,9 +119,9 @@ expected<void> part_session::answer_get(const json& head) {
     return fail(errc::damaged, fmt::format("{} has only {} bytes; {} were requested from offset {}", path.string(),
                                            file_bytes, size, offset));
   TROUPE_TRY(stream_.write_text({{"size", size}}));
-  buffer_.resize(piece_bytes);
+  buffer.resize(piece_bytes);
   while (size > 0) {
-    auto piece = std::span{buffer_}.first(std::min<std::uint64_t>(size, buffer_.size()));
+    auto piece = std::span{buffer}.first(std::min<std::uint64_t>(size, buffer.size()));
     auto taken = ::pread(file.get(), piece.data(), piece.size(), static_cast<off_t>(offset));
     if (taken <= 0)
       // The worker sees the connection end before it has all bytes.

@@ -14,32 +14,36 @@
 
 namespace troupe::runtime {
 
-/// The driver's end of one worker's part stream: authenticates the worker and answers its requests. Used from one
-/// thread.
+/// The driver's end of the part stream of a worker that has proved itself (`part_greeting`). Used from one thread at a
+/// time.
 class part_session {
  public:
   using lent_checkpoint = std::function<std::shared_ptr<const serialization::checkpoint>()>;
 
-  /// `secret` and `checkpoints` are borrowed. `lent` returns the checkpoint that workers may read, or null.
-  part_session(secure_stream stream, const part_stream_secret& secret, const std::filesystem::path& checkpoints,
-               lent_checkpoint lent)
-      : stream_(std::move(stream)), secret_(secret), checkpoints_(checkpoints), lent_(std::move(lent)) {}
+  /// `run` and `checkpoints` are borrowed. `lent` returns the checkpoint that workers may read, or null.
+  part_session(secure_stream stream, const run_id& run, const std::filesystem::path& checkpoints, lent_checkpoint lent)
+      : stream_(std::move(stream)), run_(run), checkpoints_(checkpoints), lent_(std::move(lent)) {}
 
-  /// Returns when the connection ends, or after a request that failed.
-  void run();
+  /// Answers one request, with `buffer` for what is on its way. False when the connection has ended, or the request has
+  /// failed: then it has to end.
+  [[nodiscard]] bool answer_next(std::vector<std::byte>& buffer);
+
+  /// There is a request when this is readable, or when it `has_unread`.
+  [[nodiscard]] int fd() const noexcept { return stream_.fd(); }
+  [[nodiscard]] bool has_unread() const noexcept { return stream_.has_unread(); }
 
  private:
-  [[nodiscard]] bool authenticate();
-  [[nodiscard]] expected<void> answer(const nlohmann::json& request);
-  [[nodiscard]] expected<void> answer_put(const nlohmann::json& head);
-  [[nodiscard]] expected<serialization::part_report> receive(serialization::part_writer& writer);
-  [[nodiscard]] expected<void> answer_get(const nlohmann::json& head);
+  using piece_buffer = std::vector<std::byte>;
+
+  [[nodiscard]] expected<void> answer(const nlohmann::json& request, piece_buffer& buffer);
+  [[nodiscard]] expected<void> answer_put(const nlohmann::json& head, piece_buffer& buffer);
+  [[nodiscard]] expected<serialization::part_report> receive(serialization::part_writer& writer, piece_buffer& buffer);
+  [[nodiscard]] expected<void> answer_get(const nlohmann::json& head, piece_buffer& buffer);
 
   secure_stream stream_;
-  const part_stream_secret& secret_;
+  const run_id& run_;
   const std::filesystem::path& checkpoints_;
   lent_checkpoint lent_;
-  std::vector<std::byte> buffer_;
 };
 
 } // namespace troupe::runtime

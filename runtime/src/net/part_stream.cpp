@@ -55,10 +55,13 @@ class streamed_state : public state_source {
 
 } // namespace
 
-expected<std::shared_ptr<const tls_context>> part_stream_secret::make_context() const {
-  if (!keys)
-    return nullptr;
-  return tls_context::make(*keys);
+std::optional<stream_key> part_stream_secret::key() const {
+  if (!is_encrypted)
+    return std::nullopt;
+  // Not the run's secret itself: what one protocol reveals is of no use in another.
+  const auto label = "troupe part streams of run " + run.value;
+  return stream_key{serialization::hmac_sha256(serialization::bytes_of(secret), serialization::bytes_of(label)),
+                    "troupe part stream"};
 }
 
 part_stream::part_stream(part_stream_secret secret, worker_id worker, endpoint where)
@@ -69,24 +72,22 @@ expected<void> part_stream::connect(const std::stop_token& stop) {
     stream_->stop_with(stop);
     return {};
   }
-  if (!context_) {
-    TROUPE_TRY(auto made, secret_.make_context());
-    context_ = std::move(made);
-  }
-  auto stream = secure_stream::connect(where_, context_, connect_limit, stop);
+  auto stream = secure_stream::connect(where_, secret_.key(), connect_limit, stop);
   if (!stream)
     return fail(
         stream.error().code,
         fmt::format("cannot stream parts of checkpoints to the driver: {} (make the driver's host reachable from "
                     "here, or use a storage path that all hosts share)",
                     stream.error().message));
-  join_request request{secret_.run, worker_, serialization::random_hex(16)};
-  TROUPE_TRY(
-      stream->write_text({{"run", request.run.value}, {"worker", request.worker.value}, {"nonce", request.nonce}}));
+  const auto nonce = serialization::random_hex(16);
+  TROUPE_TRY(stream->write_text({{"run", secret_.run.value}, {"worker", worker_.value}, {"nonce", nonce}}));
   TROUPE_TRY(auto challenge, stream->read_text(greeting_limit_bytes));
-  auto nonce = challenge.value("nonce", "");
-  TROUPE_TRY(actors::verify_node(secret_.secret, request, {nonce, challenge.value("proof", "")}));
-  auto proof = actors::make_proof(secret_.secret, actors::join_role::worker, secret_.run, worker_, nonce);
+  // A proof that was made for another session would not fit this one.
+  const auto& binding = stream->binding();
+  const auto theirs = challenge.value("nonce", "") + binding;
+  TROUPE_TRY(actors::verify_node(secret_.secret, {secret_.run, worker_, nonce + binding},
+                                 {theirs, challenge.value("proof", "")}));
+  auto proof = actors::make_proof(secret_.secret, actors::join_role::worker, secret_.run, worker_, theirs);
   TROUPE_TRY(stream->write_text({{"proof", proof}}));
   stream_.emplace(std::move(*stream));
   return {};

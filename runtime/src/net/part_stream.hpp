@@ -4,7 +4,7 @@
 #include "worker/snapshot_writer.hpp"
 
 #include <troupe/actors/trainer.hpp>
-#include <troupe/runtime/keys.hpp>
+#include <troupe/port_range.hpp>
 #include <troupe/tracked_state.hpp>
 
 #include <filesystem>
@@ -17,7 +17,7 @@
 ///
 ///     worker → driver   {run, worker, nonce}
 ///     driver → worker   {nonce, proof}                    proves that it knows the run's secret (join_handshake.hpp)
-///     worker → driver   {proof}
+///     worker → driver   {proof}                           both include the TLS session's binding
 ///   then, any number of times, one of
 ///     worker → driver   {put: step, generation, attempt, rank, world_size, tensors}
 ///     driver → worker   {}                                the space is reserved
@@ -34,17 +34,18 @@ namespace troupe::runtime {
 struct part_stream_secret {
   run_id run;
   std::string secret;
-  /// Without keys the streams are not encrypted.
-  std::optional<tls_files> keys;
+  /// Whether the streams are encrypted: TLS 1.3 with a key that is made of the run's secret.
+  bool is_encrypted = true;
 
-  /// Null without keys. Fails as `tls_context::make` does.
-  [[nodiscard]] expected<std::shared_ptr<const tls_context>> make_context() const;
+  /// Nothing if they are not.
+  [[nodiscard]] std::optional<stream_key> key() const;
 };
 
-/// The driver's end. Writes the parts it receives into `checkpoints`, on one thread for each connection, at the speed
-/// of the device. Sends workers the one checkpoint that it lends. Listens only on loopback if `loopback` is set.
+/// The driver's end. Writes the parts it receives into `checkpoints`, on a few threads, at the speed of the device.
+/// Sends workers the one checkpoint that it lends. Listens at the addresses by which hosts are reached whose way here
+/// is asked for, at ports of the range, if there is one.
 [[nodiscard]] expected<std::unique_ptr<actors::part_receiver>>
-open_part_receiver(part_stream_secret secret, std::filesystem::path checkpoints, bool loopback);
+open_part_receiver(part_stream_secret secret, std::filesystem::path checkpoints, std::optional<port_range> ports);
 
 /// A worker's end. Used from one thread at a time. Reconnects after a connection was lost or closed.
 class part_stream : public std::enable_shared_from_this<part_stream> {
@@ -69,7 +70,6 @@ class part_stream : public std::enable_shared_from_this<part_stream> {
   part_stream_secret secret_;
   worker_id worker_;
   endpoint where_;
-  std::shared_ptr<const tls_context> context_;
   std::optional<secure_stream> stream_;
 };
 

@@ -1,7 +1,10 @@
 #include "net/secure_stream.hpp"
 
+#include <troupe/serialization/files/digest.hpp>
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -18,10 +21,13 @@ namespace troupe::runtime {
 namespace {
 
 using namespace std::chrono_literals;
+namespace tcp = collectives::tcp;
 using clock = std::chrono::steady_clock;
 
 /// How often the stop token is checked.
 constexpr auto slice = 100ms;
+
+constexpr std::size_t first_text_bytes = std::size_t{64} << 10;
 
 constexpr auto never = clock::time_point::max();
 
@@ -40,19 +46,28 @@ void prepare(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000);
 }
 
-error lost(int code) {
-  return {errc::unreachable,
-          code == 0 ? "the connection was closed" : fmt::format("the connection was lost: {}", std::strerror(code))};
+/// Waits until the socket is ready for `events`. Fails after `limit` and after a stop request.
+expected<void> await(int fd, short events, clock::time_point limit, const std::stop_token& stop) {
+  auto what = pollfd{fd, events, 0};
+  for (;;) {
+    if (stop.stop_requested())
+      return fail(errc::aborted, "the transfer was cancelled");
+    auto ready = ::poll(&what, 1, static_cast<int>(std::chrono::milliseconds{slice}.count()));
+    if (ready > 0)
+      return {};
+    if (ready < 0 && errno != EINTR)
+      return fail(errc::unreachable, fmt::format("the connection was lost: {}", std::strerror(errno)));
+    if (clock::now() >= limit)
+      return fail(errc::timed_out, "no answer within the time limit");
+  }
 }
 
 } // namespace
 
-secure_stream::secure_stream(collectives::unique_fd socket, std::stop_token stop)
-    : socket_(std::move(socket)), stop_(std::move(stop)) {
-  prepare(socket_.get());
-}
+secure_stream::secure_stream(std::unique_ptr<tcp::channel> channel, std::string binding, std::stop_token stop)
+    : channel_(std::move(channel)), binding_(std::move(binding)), stop_(std::move(stop)) {}
 
-expected<secure_stream> secure_stream::connect(const endpoint& where, std::shared_ptr<const tls_context> context,
+expected<secure_stream> secure_stream::connect(const endpoint& where, const std::optional<stream_key>& key,
                                                std::chrono::milliseconds limit, std::stop_token stop) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -70,110 +85,97 @@ expected<secure_stream> secure_stream::connect(const endpoint& where, std::share
         collectives::unique_fd{::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol)};
     if (socket.get() < 0)
       continue;
-    auto result = secure_stream{std::move(socket), stop};
-    auto fd = result.socket_.get();
-    if (::connect(fd, each->ai_addr, each->ai_addrlen) != 0) {
+    prepare(socket.get());
+    if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) != 0) {
       if (errno != EINPROGRESS) {
         why = std::strerror(errno);
         continue;
       }
-      if (auto ready = result.await(POLLOUT, until); !ready)
+      if (auto ready = await(socket.get(), POLLOUT, until, stop); !ready)
         return unreachable(ready.error().message);
       int code = 0;
       socklen_t size = sizeof(code);
-      ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size);
+      ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &code, &size);
       if (code != 0) {
         why = std::strerror(code);
         continue;
       }
     }
-    if (auto done = result.shake_hands(std::move(context), tls_role::client, limit); !done)
-      return fail(done.error().code, fmt::format("{} {}", to_string(where), done.error().message));
+    auto result = begin(std::move(socket), key, limit, std::move(stop));
+    if (!result)
+      return fail(result.error().code, fmt::format("{}: {}", to_string(where), result.error().message));
     return result;
   }
   return unreachable(why);
 }
 
-expected<secure_stream> secure_stream::accept(collectives::unique_fd socket, std::shared_ptr<const tls_context> context,
-                                              std::chrono::milliseconds limit, std::stop_token stop) {
-  auto result = secure_stream{std::move(socket), std::move(stop)};
-  TROUPE_TRY(result.shake_hands(std::move(context), tls_role::server, limit));
-  return result;
+secure_stream secure_stream::over(std::unique_ptr<tcp::channel> channel, std::string binding, std::stop_token stop) {
+  prepare(channel->fd());
+  return secure_stream{std::move(channel), std::move(binding), std::move(stop)};
 }
 
-expected<void> secure_stream::shake_hands(std::shared_ptr<const tls_context> context, tls_role role,
-                                          std::chrono::milliseconds limit) {
-  if (!context)
-    return {};
-  session_ = std::make_unique<tls_session>(std::move(context), role, socket_.get());
-  auto until = clock::now() + limit;
-  for (;;) {
-    auto status = session_->handshake();
-    if (status == tls_status::done)
-      return {};
-    if (status == tls_status::failed)
-      return fail(session_->reason());
-    TROUPE_TRY(await(status == tls_status::wants_read ? POLLIN : POLLOUT, until));
+expected<secure_stream> secure_stream::begin(collectives::unique_fd socket, const std::optional<stream_key>& key,
+                                             std::chrono::milliseconds limit, std::stop_token stop) {
+  if (!key)
+    return secure_stream{tcp::make_plain_channel(std::move(socket)), {}, std::move(stop)};
+  TROUPE_TRY(auto channel, tcp::make_tls_channel(std::move(socket), tcp::tls_side::client, key->key, key->name));
+  using state = tcp::tls_session::state;
+  const auto until = clock::now() + limit;
+  for (auto now = channel->shake_hands(); now != state::done; now = channel->shake_hands()) {
+    if (now == state::failed)
+      return fail(errc::not_authenticated,
+                  fmt::format("no session with the run's key: {}", static_cast<tcp::tls_session&>(*channel).why()));
+    TROUPE_TRY(await(channel->fd(), now == state::wants_read ? POLLIN : POLLOUT, until, stop));
   }
+  auto binding = serialization::to_hex(channel->binding());
+  return secure_stream{std::move(channel), std::move(binding), std::move(stop)};
 }
 
-expected<void> secure_stream::await(short events, clock::time_point limit) const {
-  auto what = pollfd{socket_.get(), events, 0};
+template <class Step>
+expected<void> secure_stream::repeat(short events, Step step) {
+  using state = tcp::transferred::state;
   for (;;) {
     if (stop_.stop_requested())
       return fail(errc::aborted, "the transfer was cancelled");
-    auto ready = ::poll(&what, 1, static_cast<int>(std::chrono::milliseconds{slice}.count()));
-    if (ready > 0)
+    auto is_done = false;
+    const auto after = step(is_done);
+    if (is_done)
       return {};
-    if (ready < 0 && errno != EINTR)
-      return fail(lost(errno));
-    if (clock::now() >= limit)
-      return fail(errc::timed_out, "no answer within the time limit");
+    if (after == state::closed)
+      return fail(errc::unreachable, fmt::format("the connection has ended: {}", channel_->why()));
+    if (after == state::would_block)
+      TROUPE_TRY(await(channel_->fd(), events, never, stop_));
   }
-}
-
-/// `plain` and `secure` each transfer some bytes from an offset; one of them is called until all are transferred.
-template <class Plain, class Secure>
-expected<void> secure_stream::transfer(std::size_t size_bytes, short events, Plain plain, Secure secure) {
-  for (std::size_t done = 0; done < size_bytes;) {
-    if (stop_.stop_requested())
-      return fail(errc::aborted, "the transfer was cancelled");
-    auto wanted = events;
-    if (session_) {
-      std::size_t count = 0;
-      auto status = secure(done, count);
-      if (status == tls_status::failed)
-        return fail(errc::unreachable, fmt::format("the other end {}", session_->reason().message));
-      done += status == tls_status::done ? count : 0;
-      if (status == tls_status::done)
-        continue;
-      wanted = status == tls_status::wants_read ? POLLIN : POLLOUT;
-    } else {
-      auto count = plain(done);
-      if (count > 0) {
-        done += static_cast<std::size_t>(count);
-        continue;
-      }
-      if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
-        return fail(lost(count == 0 ? 0 : errno));
-    }
-    TROUPE_TRY(await(wanted, never));
-  }
-  return {};
 }
 
 expected<void> secure_stream::write(std::span<const std::byte> bytes) {
-  return transfer(
-      bytes.size(), POLLOUT,
-      [&](std::size_t from) { return ::send(socket_.get(), &bytes[from], bytes.size() - from, MSG_NOSIGNAL); },
-      [&](std::size_t from, std::size_t& count) { return session_->write(&bytes[from], bytes.size() - from, count); });
+  return repeat(POLLOUT, [&](bool& is_done) {
+    auto after = tcp::transferred::state::open;
+    if (!bytes.empty()) {
+      const auto rest = iovec{const_cast<std::byte*>(bytes.data()), bytes.size()};
+      const auto sent = channel_->write({&rest, 1});
+      bytes = bytes.subspan(sent.bytes);
+      after = sent.after;
+    }
+    if (bytes.empty() && after != tcp::transferred::state::closed && channel_->has_unsent())
+      after = channel_->flush().after;
+    is_done = bytes.empty() && after != tcp::transferred::state::closed && !channel_->has_unsent();
+    return after;
+  });
 }
 
 expected<void> secure_stream::read(std::span<std::byte> bytes) {
-  return transfer(
-      bytes.size(), POLLIN,
-      [&](std::size_t from) { return ::recv(socket_.get(), &bytes[from], bytes.size() - from, 0); },
-      [&](std::size_t from, std::size_t& count) { return session_->read(&bytes[from], bytes.size() - from, count); });
+  return repeat(POLLIN, [&](bool& is_done) {
+    auto after = tcp::transferred::state::open;
+    if (!bytes.empty()) {
+      const auto rest = iovec{bytes.data(), bytes.size()};
+      const auto got = channel_->read({&rest, 1});
+      bytes = bytes.subspan(got.bytes);
+      after = got.after;
+    }
+    is_done = bytes.empty();
+    return after;
+  });
 }
 
 expected<void> secure_stream::write_text(const nlohmann::json& text) {
@@ -190,8 +192,13 @@ expected<nlohmann::json> secure_stream::read_text(std::size_t limit_bytes) {
   if (size > limit_bytes)
     return fail(errc::invalid_argument,
                 fmt::format("the other end announced a text of {} bytes; at most {} are accepted", size, limit_bytes));
-  auto body = std::string(size, '\0');
-  TROUPE_TRY(read(std::as_writable_bytes(std::span{body})));
+  // Memory is taken as the text arrives, whatever its length is said to be.
+  std::string body;
+  while (body.size() < size) {
+    const auto had = body.size();
+    body.resize(std::min<std::size_t>(size, std::max(2 * had, first_text_bytes)));
+    TROUPE_TRY(read(std::as_writable_bytes(std::span{body}.subspan(had))));
+  }
   auto result = nlohmann::json::parse(body, nullptr, false);
   if (!result.is_object())
     return fail(errc::invalid_argument, "received a text that is not a JSON object");

@@ -1,7 +1,6 @@
 #pragma once
 
-#include "net/tls_session.hpp"
-
+#include <troupe/collectives/tcp_channel.hpp>
 #include <troupe/collectives/unique_fd.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
@@ -10,26 +9,37 @@
 #include <cstddef>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <stop_token>
+#include <string>
 
 namespace troupe::runtime {
 
-/// A blocking connection between two threads: mutual TLS, or unencrypted if the user asked for `--insecure`. A write
-/// blocks until the other end reads, which is the back pressure. The loss of the peer's host is noticed within half a
-/// minute. Used from one thread at a time.
+/// What both ends of a TLS session know before it begins.
+struct stream_key {
+  collectives::tcp::session_key key;
+  /// Says which kind of connection it is. Sent in clear text.
+  std::string name;
+};
+
+/// A blocking connection between two threads: TLS 1.3 with a key that both ends have, or unencrypted if the user asked
+/// for `--insecure`. A write blocks until the other end reads, which is the back pressure. The loss of the peer's host
+/// is noticed within half a minute. Used from one thread at a time.
 class secure_stream {
  public:
-  /// Connects and performs the handshake; a null context means unencrypted. Fails with `errc::unreachable` or
+  /// Connects and performs the handshake; without a key the stream is not encrypted. Fails with `errc::unreachable` or
   /// `errc::not_authenticated`.
-  [[nodiscard]] static expected<secure_stream> connect(const endpoint& where,
-                                                       std::shared_ptr<const tls_context> context,
+  [[nodiscard]] static expected<secure_stream> connect(const endpoint& where, const std::optional<stream_key>& key,
                                                        std::chrono::milliseconds limit, std::stop_token stop);
 
-  /// Performs the server's side of the handshake over an accepted socket.
-  [[nodiscard]] static expected<secure_stream> accept(collectives::unique_fd socket,
-                                                      std::shared_ptr<const tls_context> context,
-                                                      std::chrono::milliseconds limit, std::stop_token stop);
+  /// Over an accepted connection whose handshake is done; `binding` is what `binding()` returns.
+  [[nodiscard]] static secure_stream over(std::unique_ptr<collectives::tcp::channel> channel, std::string binding,
+                                          std::stop_token stop);
+
+  /// To wait for the next text elsewhere, unless it `has_unread`.
+  [[nodiscard]] int fd() const noexcept { return channel_->fd(); }
+  [[nodiscard]] bool has_unread() const noexcept { return channel_->has_unread(); }
 
   /// Transfer all of `bytes`. Fail with `errc::unreachable` if the other end is gone and `errc::aborted` after a stop
   /// request.
@@ -41,21 +51,26 @@ class secure_stream {
   [[nodiscard]] expected<void> write_text(const nlohmann::json& text);
   [[nodiscard]] expected<nlohmann::json> read_text(std::size_t limit_bytes);
 
+  /// What a proof over this stream includes, so that it is of no use over another: hexadecimal digits. Empty without
+  /// encryption.
+  [[nodiscard]] const std::string& binding() const noexcept { return binding_; }
+
   /// Replaces the stop token.
   void stop_with(std::stop_token stop) { stop_ = std::move(stop); }
 
  private:
-  secure_stream(collectives::unique_fd socket, std::stop_token stop);
+  secure_stream(std::unique_ptr<collectives::tcp::channel> channel, std::string binding, std::stop_token stop);
 
-  [[nodiscard]] expected<void> shake_hands(std::shared_ptr<const tls_context> context, tls_role role,
-                                           std::chrono::milliseconds limit);
-  /// Waits until the socket is ready for `events`. Fails after `limit` and after a stop request.
-  [[nodiscard]] expected<void> await(short events, std::chrono::steady_clock::time_point limit) const;
-  template <class Plain, class Secure>
-  [[nodiscard]] expected<void> transfer(std::size_t size_bytes, short events, Plain plain, Secure secure);
+  /// Makes the client's channel over a connected socket.
+  [[nodiscard]] static expected<secure_stream> begin(collectives::unique_fd socket,
+                                                     const std::optional<stream_key>& key,
+                                                     std::chrono::milliseconds limit, std::stop_token stop);
+  /// Calls `step` until it says that all is done, and waits for the socket whenever it cannot go on.
+  template <class Step>
+  [[nodiscard]] expected<void> repeat(short events, Step step);
 
-  collectives::unique_fd socket_;
-  std::unique_ptr<tls_session> session_;
+  std::unique_ptr<collectives::tcp::channel> channel_;
+  std::string binding_;
   std::stop_token stop_;
 };
 

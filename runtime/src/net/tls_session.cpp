@@ -1,9 +1,14 @@
 #include "net/tls_session.hpp"
 
+#include "net/certificates.hpp"
+#include "net/host_name.hpp"
+#include "net/key_files.hpp"
+
 #include <fmt/format.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
 
 #include <array>
 #include <cerrno>
@@ -80,6 +85,51 @@ bool is_about_certificate(int alert) {
   }
 }
 
+/// Why a peer refuses our certificate, as far as an alert says it.
+std::string describe_alert(int alert) {
+  const auto* text = SSL_alert_desc_string_long(alert);
+  switch (alert) {
+  case SSL_AD_UNSUPPORTED_CERTIFICATE:
+    return fmt::format("{}: it has another role than this connection needs, or none (troupe certs renew HOST --role)",
+                       text);
+  case SSL_AD_CERTIFICATE_REVOKED:
+  case SSL_AD_CERTIFICATE_EXPIRED:
+    return fmt::format("{}: see `troupe certs list` on the authority's host", text);
+  default:
+    return text;
+  }
+}
+
+/// OpenSSL calls it for each certificate of the peer's chain. Notes the peer, and checks its role.
+template <certificate_role Wanted>
+int check_peer(int is_good, X509_STORE_CTX* verification) {
+  auto* ssl = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(verification, SSL_get_ex_data_X509_STORE_CTX_idx()));
+  auto* peer = static_cast<tls_peer*>(SSL_get_app_data(ssl));
+  const auto* certificate = X509_STORE_CTX_get0_cert(verification);
+  if (peer->serial.empty())
+    *peer = {name_of(certificate), serial_of(certificate), role_of(certificate)};
+  if (is_good == 1 && X509_STORE_CTX_get_error_depth(verification) == 0 && !includes(peer->role, Wanted)) {
+    X509_STORE_CTX_set_error(verification, X509_V_ERR_INVALID_PURPOSE);
+    return 0;
+  }
+  return is_good;
+}
+
+/// Every certificate is looked up in the list of those that are revoked, if there is one.
+expected<void> load_revocations(SSL_CTX* settings, const tls_files& files, std::set<std::string>& serials) {
+  TROUPE_TRY(const auto authority, read_certificate(files.ca));
+  TROUPE_TRY(const auto list, read_revocation_list(files.ca, authority.get()));
+  if (!list)
+    return {};
+  auto* store = SSL_CTX_get_cert_store(settings);
+  if (X509_STORE_add_crl(store, list.get()) != 1 || X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK) != 1)
+    return fail(file_error(revocation_path(files.ca)));
+  const auto* entries = X509_CRL_get_REVOKED(list.get());
+  for (int i = 0; i < sk_X509_REVOKED_num(entries); ++i)
+    serials.insert(hexadecimal(X509_REVOKED_get0_serialNumber(sk_X509_REVOKED_value(entries, i))));
+  return {};
+}
+
 } // namespace
 
 expected<std::shared_ptr<const tls_context>> tls_context::make(const tls_files& files) {
@@ -100,7 +150,10 @@ expected<std::shared_ptr<const tls_context>> tls_context::make(const tls_files& 
     return fail(file_error(files.key));
   if (SSL_CTX_load_verify_file(settings, files.ca.c_str()) != 1)
     return fail(file_error(files.ca));
-  // OpenSSL checks that the peer's certificate is meant for the peer's role.
+  if (files.scope == key_scope::cluster)
+    TROUPE_TRY(load_revocations(settings, files, result->revoked_));
+  result->scope_ = files.scope;
+  // OpenSSL checks that the peer's certificate is meant for its end of a connection.
   SSL_CTX_set_verify(settings, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_OFF);
   // A repeated write has the same bytes, but their buffer may have moved.
@@ -109,8 +162,8 @@ expected<std::shared_ptr<const tls_context>> tls_context::make(const tls_files& 
   return result;
 }
 
-tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd)
-    : context_(std::move(context)), fd_(fd) {
+tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd, std::string_view dialled)
+    : context_(std::move(context)), dialled_(dialled), fd_(fd) {
   ERR_clear_error();
   ssl_.reset(SSL_new(context_->settings_.get()));
   auto* bio = ssl_ ? BIO_new(context_->socket_.get()) : nullptr;
@@ -121,10 +174,31 @@ tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role ro
   BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)));
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
+  if (context_->scope_ == key_scope::cluster) {
+    SSL_set_app_data(ssl_.get(), peer_.get());
+    SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                   role == tls_role::client ? check_peer<certificate_role::node>
+                                            : check_peer<certificate_role::driver>);
+    if (role == tls_role::client && !expect_name(dialled)) {
+      fail_with({errc::invalid_argument, fmt::format("has no name that a certificate could be for: '{}'", dialled)});
+      return;
+    }
+  }
   if (role == tls_role::client)
     SSL_set_connect_state(ssl_.get());
   else
     SSL_set_accept_state(ssl_.get());
+}
+
+/// Has OpenSSL compare the certificate's alternative names.
+bool tls_session::expect_name(std::string_view dialled) {
+  const auto name = parse_host(dialled);
+  if (!name)
+    return false;
+  auto* parameters = SSL_get0_param(ssl_.get());
+  X509_VERIFY_PARAM_set_hostflags(parameters, X509_CHECK_FLAG_NEVER_CHECK_SUBJECT | X509_CHECK_FLAG_NO_WILDCARDS);
+  return (name->is_address ? X509_VERIFY_PARAM_set1_ip_asc(parameters, name->text.c_str())
+                           : X509_VERIFY_PARAM_set1_host(parameters, name->text.c_str(), name->text.size())) == 1;
 }
 
 tls_status tls_session::handshake() {
@@ -196,19 +270,46 @@ tls_status tls_session::fail_with(error reason) {
 
 error tls_session::describe_failure() const {
   if (auto verified = SSL_get_verify_result(ssl_.get()); verified != X509_V_OK)
-    return {errc::not_authenticated,
-            fmt::format("has a certificate that we refuse ({})", X509_verify_cert_error_string(verified))};
+    return describe_refusal(verified);
   auto code = ERR_peek_error();
   auto reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
   if (reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256) {
     auto alert = reason - SSL_AD_REASON_OFFSET;
     return {errc::not_authenticated,
             fmt::format("{} ({})", is_about_certificate(alert) ? "refused our certificate" : "ended the handshake",
-                        SSL_alert_desc_string_long(alert))};
+                        describe_alert(alert))};
   }
   const auto* text = ERR_reason_error_string(code);
   return {errc::not_authenticated,
           fmt::format("does not speak our version of TLS ({})", text != nullptr ? text : "no reason given")};
+}
+
+error tls_session::describe_refusal(long verified) const {
+  const auto refused = [&](const std::string& why) {
+    return error{errc::not_authenticated, fmt::format("has a certificate that we refuse ({})", why)};
+  };
+  if (peer_->serial.empty())
+    return refused(X509_verify_cert_error_string(verified));
+  const auto whose = fmt::format("of {}, serial number {}", peer_->name, peer_->serial);
+  switch (verified) {
+  case X509_V_ERR_INVALID_PURPOSE:
+    if (peer_->role == certificate_role::none)
+      return refused(fmt::format("{}: it has no role; renew it with `troupe certs renew {}`", whose, peer_->name));
+    return refused(fmt::format(
+        "{}: its role is {}, and a {} is needed here; `troupe certs renew {} --role both` would "
+        "change it",
+        whose, to_string(peer_->role),
+        to_string(SSL_is_server(ssl_.get()) == 1 ? certificate_role::driver : certificate_role::node), peer_->name));
+  case X509_V_ERR_HOSTNAME_MISMATCH:
+  case X509_V_ERR_IP_ADDRESS_MISMATCH:
+    return refused(fmt::format("{}: it is not for {}, which was dialled; dial a name that it is for, or add this one "
+                               "with `troupe certs renew {} --also {}`",
+                               whose, dialled_, peer_->name, dialled_));
+  case X509_V_ERR_CERT_HAS_EXPIRED:
+    return refused(fmt::format("{}: it has expired; renew it with `troupe certs renew {}`", whose, peer_->name));
+  default:
+    return refused(fmt::format("{}: {}", whose, X509_verify_cert_error_string(verified)));
+  }
 }
 
 } // namespace troupe::runtime

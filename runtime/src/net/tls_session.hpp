@@ -8,15 +8,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <string>
+#include <string_view>
 
 namespace troupe::runtime {
 
 /// The settings shared by all connections with the same keys; reads the key files once. Both ends must present a
-/// certificate of the authority. Only TLS 1.3 is accepted. Sessions are not resumed, so each connection is verified.
+/// certificate of the authority. With keys of a cluster it must not be revoked, and its role must fit: servers accept
+/// drivers, clients accept nodes. Only TLS 1.3 is accepted. Sessions are not resumed, so each connection is verified.
 class tls_context {
  public:
   /// Fails with `errc::not_authenticated` for a file that cannot be used.
   [[nodiscard]] static expected<std::shared_ptr<const tls_context>> make(const tls_files& files);
+
+  /// Whether the certificate with this serial number, in hexadecimal digits, was revoked when the files were read.
+  [[nodiscard]] bool is_revoked(const std::string& serial) const { return revoked_.contains(serial); }
 
  private:
   friend class tls_session;
@@ -28,6 +35,16 @@ class tls_context {
 
   std::unique_ptr<SSL_CTX, deleter> settings_;
   std::unique_ptr<BIO_METHOD, deleter> socket_;
+  key_scope scope_ = key_scope::loopback;
+  std::set<std::string> revoked_;
+};
+
+/// What the other end's certificate says. Before it is verified, anybody may have written it.
+struct tls_peer {
+  std::string name;
+  /// Hexadecimal digits.
+  std::string serial;
+  certificate_role role = certificate_role::none;
 };
 
 enum class tls_role : std::uint8_t { client, server };
@@ -47,7 +64,8 @@ enum class tls_status : std::uint8_t {
 /// be attributed to the next connection that uses the thread.
 class tls_session {
  public:
-  tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd);
+  /// A client with keys of a cluster accepts only a certificate for `dialled`, a name or an address.
+  tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd, std::string_view dialled = {});
 
   /// Call it first, until it is done. Then a server knows that both ends have accepted the other's certificate. A
   /// client learns from its first `peek` or `read` whether its own was accepted.
@@ -68,6 +86,9 @@ class tls_session {
   /// Announces the end of the data to the other end.
   void close();
 
+  /// Known as soon as the other end has presented a certificate.
+  [[nodiscard]] const tls_peer& peer() const noexcept { return *peer_; }
+
   /// Why the session failed: `errc::not_authenticated` or `errc::unreachable`. The message continues a sentence about
   /// the other end: "refused our certificate (unknown CA)".
   [[nodiscard]] const error& reason() const noexcept { return reason_; }
@@ -80,9 +101,14 @@ class tls_session {
   template <class Call>
   tls_status attempt(Call call);
   tls_status fail_with(error reason);
-  error describe_failure() const;
+  [[nodiscard]] bool expect_name(std::string_view dialled);
+  [[nodiscard]] error describe_failure() const;
+  [[nodiscard]] error describe_refusal(long verified) const;
 
   std::shared_ptr<const tls_context> context_;
+  /// OpenSSL's callback writes to it: its address does not change.
+  std::unique_ptr<tls_peer> peer_ = std::make_unique<tls_peer>();
+  std::string dialled_;
   std::unique_ptr<SSL, deleter> ssl_;
   int fd_;
   bool broken_ = false;

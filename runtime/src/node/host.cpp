@@ -1,6 +1,7 @@
 #include <troupe/runtime/node_host.hpp>
 
 #include "net/connection.hpp"
+#include "net/key_source.hpp"
 #include "node/local_launcher.hpp"
 #include "node/visible_gpus.hpp"
 
@@ -9,13 +10,18 @@
 #include <troupe/runtime/keys.hpp>
 
 #include <caf/all.hpp>
+#include <fmt/format.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <sched.h>
+#include <string>
+#include <tuple>
 #include <unistd.h>
+#include <utility>
 
 namespace troupe::runtime {
 
@@ -34,6 +40,82 @@ std::string local_host_name() {
   return name.data();
 }
 
+namespace {
+
+using namespace std::chrono_literals;
+
+/// The keys of a node: `outer` for drivers, `inner` for its own workers, which never get keys of the cluster. Null
+/// without TLS.
+struct node_keys {
+  std::shared_ptr<key_source> outer;
+  std::shared_ptr<key_source> inner;
+
+  static expected<node_keys> find(const node_options& options) {
+    if (options.insecure)
+      return node_keys{};
+    const auto directory = options.keys.empty() ? default_key_directory() : options.keys;
+    node_keys result;
+    if (!is_loopback(options.listen.host)) {
+      TROUPE_TRY(auto cluster, cluster_keys(directory, options.listen.host, certificate_role::node));
+      TROUPE_TRY(result.outer, key_source::make(std::move(cluster), options.log));
+    }
+    TROUPE_TRY(auto loopback, loopback_keys(directory));
+    TROUPE_TRY(result.inner, key_source::make(std::move(loopback), options.log));
+    if (!result.outer)
+      result.outer = result.inner;
+    return result;
+  }
+
+  [[nodiscard]] std::optional<tls_files> for_workers() const {
+    return inner ? std::optional{inner->files()} : std::nullopt;
+  }
+};
+
+expected<program_source> find_programs(const node_options& options) {
+  if (!options.program_directory.empty())
+    return program_directory{options.program_directory};
+  if (is_loopback(options.listen.host) && !options.insecure)
+    return drivers_path{};
+  return fail(errc::invalid_argument,
+              fmt::format("a node that {} starts only the programs of one directory: name it with --program-dir",
+                          options.insecure ? "does not know who connects (--insecure)"
+                                           : "listens beyond loopback, on " + to_string(options.listen)));
+}
+
+constexpr auto look_interval = 1h;
+constexpr auto warning_interval = 24h;
+
+/// Reads renewed keys also when nobody connects, and warns once a day before they expire.
+class key_watch : public caf::event_based_actor {
+ public:
+  key_watch(caf::actor_config& cfg, std::shared_ptr<key_source> keys)
+      : caf::event_based_actor(cfg), keys_(std::move(keys)) {}
+
+  caf::behavior make_behavior() override {
+    look();
+    return {[](caf::unit_t) {}};
+  }
+
+  const char* name() const override { return "troupe.key_watch"; }
+
+ private:
+  void look() {
+    std::ignore = keys_->current();
+    const auto now = std::chrono::system_clock::now();
+    if (const auto warning = expiry_warning(keys_->files(), now);
+        !warning.empty() && now - warned_ >= warning_interval) {
+      keys_->log("warning: " + warning);
+      warned_ = now;
+    }
+    run_delayed(look_interval, [this] { look(); });
+  }
+
+  std::shared_ptr<key_source> keys_;
+  std::chrono::system_clock::time_point warned_;
+};
+
+} // namespace
+
 class node_host::impl {
  public:
   /// A name for other hosts: they cannot use the wildcard address that the node may listen on.
@@ -41,32 +123,40 @@ class node_host::impl {
     return host == "0.0.0.0" || host == "::" ? local_host_name() : host;
   }
 
-  impl(const node_options& options, const std::optional<tls_files>& keys, std::vector<std::string> devices)
-      : config_(make_config(keys)), system_(*config_), entry_(std::make_shared<worker_entry>(keys)) {
+  impl(const node_options& options, node_keys keys, program_source programs, std::vector<std::string> devices)
+      : keys_(std::move(keys)),
+        config_(make_config(keys_.for_workers())),
+        system_(*config_),
+        entry_(std::make_shared<worker_entry>(keys_.for_workers())) {
     offered_ = local_resources();
     offered_.cpus = options.cpus.value_or(offered_.cpus);
     offered_.gpus = static_cast<double>(devices.size());
     node_ = actors::spawn_node(
         system_, {local_host_name(), reachable_name(options.listen.host), offered_, options.log, std::move(devices)},
-        make_local_launcher({options.program_directory, false}, entry_));
+        make_local_launcher(std::move(programs), entry_));
+    if (keys_.outer)
+      key_watch_ = system_.spawn<key_watch>(keys_.outer);
   }
 
   ~impl() {
     {
       auto self = caf::scoped_actor{system_};
+      if (key_watch_)
+        self->send_exit(key_watch_, caf::exit_reason::user_shutdown);
       self->send_exit(node_, caf::exit_reason::user_shutdown);
       self->wait_for(node_);
     }
     node_ = nullptr;
   }
 
-  /// Workers always connect over loopback. A node that does not listen there opens a second port for them.
+  /// Workers always connect over loopback, with this machine's keys. A node that does not listen there opens a second
+  /// port for them.
   expected<void> open(const endpoint& listen) {
     if (!is_loopback(listen.host)) {
-      TROUPE_TRY(auto inner, publish(node_, {"127.0.0.1", 0}));
+      TROUPE_TRY(auto inner, publish(node_, {"127.0.0.1", 0}, keys_.inner));
       entry_->open({"127.0.0.1", inner});
     }
-    TROUPE_TRY(auto port, publish(node_, listen));
+    TROUPE_TRY(auto port, publish(node_, listen, keys_.outer));
     address_ = {listen.host, port};
     if (is_loopback(listen.host))
       entry_->open(address_);
@@ -90,26 +180,23 @@ class node_host::impl {
     return config;
   }
 
+  node_keys keys_;
   std::unique_ptr<caf::actor_system_config> config_;
   caf::actor_system system_;
   std::shared_ptr<worker_entry> entry_;
   actors::node_actor node_;
+  caf::actor key_watch_;
   endpoint address_;
   resources offered_;
   std::shared_ptr<std::atomic<bool>> drained_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 expected<node_host> node_host::start(const node_options& options) {
-  std::optional<tls_files> keys;
-  if (!options.insecure) {
-    auto directory = options.keys.empty() ? default_key_directory() : options.keys;
-    TROUPE_TRY(auto found, is_loopback(options.listen.host) ? loopback_keys(directory)
-                                                            : cluster_keys(directory, options.listen.host));
-    keys = std::move(found);
-  }
+  TROUPE_TRY(auto keys, node_keys::find(options));
+  TROUPE_TRY(auto programs, find_programs(options));
   TROUPE_TRY(auto devices, gpus_to_offer(options.gpus));
   init_meta_objects();
-  auto state = std::make_unique<impl>(options, keys, std::move(devices));
+  auto state = std::make_unique<impl>(options, std::move(keys), std::move(programs), std::move(devices));
   TROUPE_TRY(state->open(options.listen));
   return node_host{std::move(state)};
 }

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <map>
 #include <memory>
@@ -23,9 +22,6 @@ extern char** environ;
 namespace troupe::runtime {
 
 namespace {
-
-/// Libraries choose their number of threads by the machine, and their results depend on it. These variables fix it.
-constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
 
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& additions,
                                           const std::vector<std::string>& devices) {
@@ -79,6 +75,41 @@ void raise_descriptor_limit() {
   std::ignore = ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+expected<program_file> open_at(const std::filesystem::path& path) {
+  auto program = program_file::open(path.string());
+  if (!program)
+    return fail(program.error().code, fmt::format("{} (on host {}): install the driver's program there at the same "
+                                                  "path, or start caf-node with --program-dir",
+                                                  program.error().message, local_host_name()));
+  return program;
+}
+
+struct program_opener {
+  const open_run& request;
+
+  expected<program_file> operator()(const program_directory& source) const {
+    const auto name = std::filesystem::path{request.program_path}.filename();
+    if (name.empty() || name == "." || name == "..")
+      return fail(errc::program_mismatch, fmt::format("'{}' does not name a program in {} on host {}",
+                                                      request.program_path, source.path.string(), local_host_name()));
+    return open_at(source.path / name);
+  }
+
+  expected<program_file> operator()(drivers_path) const { return open_at(request.program_path); }
+
+  expected<program_file> operator()(const one_program& source) const {
+    if (request.program_path != source.path)
+      return fail(errc::program_mismatch,
+                  fmt::format("the node inside a driver starts {}, and not {}", source.path, request.program_path));
+    auto own = program_file::own();
+    return own && own->identity().build_id == request.build_id ? std::move(own) : open_at(source.path);
+  }
+};
+
+expected<program_file> open_program(const program_source& source, const open_run& request) {
+  return std::visit(program_opener{request}, source);
+}
+
 /// The worker processes of one node. The supervisor's callbacks run on their own thread.
 class local_launcher : public actors::process_launcher {
  public:
@@ -99,17 +130,9 @@ class local_launcher : public actors::process_launcher {
   }
 
   expected<std::string> open(const open_run& request) override {
-    auto path = std::filesystem::path{request.program_path};
-    if (!source_.directory.empty())
-      path = source_.directory / path.filename();
-    auto program = source_.own_program ? program_file::own() : program_file::open(path.string());
-    // Workers may run a different program than the driver.
-    if (source_.own_program && program && program->identity().build_id != request.build_id)
-      program = program_file::open(path.string());
+    auto program = open_program(source_, request);
     if (!program)
-      return fail(program.error().code, fmt::format("{} (on host {}): install the driver's program there at the same "
-                                                    "path, or start caf-node with --program-dir",
-                                                    program.error().message, local_host_name()));
+      return fail(std::move(program.error()));
     if (program->identity().build_id != request.build_id)
       return fail(errc::program_mismatch,
                   fmt::format("{} on host {} is build {}, but the driver is build {}: install the same build on all "

@@ -6,11 +6,13 @@
 #include <troupe/runtime/process.hpp>
 #include <troupe/runtime/program.hpp>
 
+#include <array>
 #include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace troupe::runtime {
@@ -35,17 +37,30 @@ class worker_entry {
   std::shared_future<endpoint> node_{promise_.get_future()};
 };
 
-/// Where a node looks for programs.
-struct program_source {
-  /// Contains the programs under their file names. Empty means at the same path as on the driver's host.
-  std::filesystem::path directory;
-  /// Set for a node inside the driver. A request for the driver's own program then uses the running one, even if its
-  /// file has been replaced.
-  bool own_program = false;
+/// Starts the programs of this directory, by their file names, wherever the driver has its own.
+struct program_directory {
+  std::filesystem::path path;
 };
+
+/// Starts any program, at the driver's path. For a node that only its own user on its own host can command: whoever can
+/// command it can start programs without it.
+struct drivers_path {};
+
+/// For a node inside the driver: starts this program. If it is the driver's own, the running one is used, even if its
+/// file has been replaced.
+struct one_program {
+  std::string path;
+};
+
+/// What a node starts, and nothing else.
+using program_source = std::variant<program_directory, drivers_path, one_program>;
 
 /// The environment variable that marks a process as a worker.
 inline constexpr const char* worker_variable = "TROUPE_WORKER";
+
+/// Libraries choose their number of threads by the machine, and their results depend on it. These variables fix it.
+inline constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+                                                             "MKL_NUM_THREADS"};
 
 /// What a worker process reads from its bootstrap.
 struct worker_bootstrap {

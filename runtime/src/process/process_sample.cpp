@@ -158,6 +158,19 @@ expected<void> add_threads(const std::string& directory, process_sample& sample)
 
 } // namespace
 
+std::uint32_t tracer_of(pid_t pid) {
+  constexpr auto label = std::string_view{"TracerPid:\t"};
+  const auto text = read_if_there(fmt::format("/proc/{}/status", pid));
+  if (!text || !*text)
+    return 0;
+  auto rest = std::string_view{**text};
+  const auto start = rest.find(label);
+  if (start == std::string_view::npos)
+    return 0;
+  rest.remove_prefix(start + label.size());
+  return static_cast<std::uint32_t>(number(next_word(rest)).value_or(0));
+}
+
 expected<process_sample> sample_process(pid_t pid) {
   process_sample result;
   result.when = std::chrono::steady_clock::now();
@@ -168,6 +181,8 @@ expected<process_sample> sample_process(pid_t pid) {
     return result;
   result.cpu = line->cpu;
   TROUPE_TRY(add_threads(directory + "/task", result));
+  if (result.state == 't')
+    result.tracer = tracer_of(pid);
   return result;
 }
 

@@ -27,7 +27,7 @@ checkpointer::checkpointer(const begin_training& begin, driver_client& driver, t
       state_(state),
       pusher_(pusher),
       activity_(doing),
-      agreement_(begin.checkpoints.every_steps, begin.checkpoints.max_in_flight),
+      agreement_(begin.checkpoints.every_steps, begin.checkpoints.max_in_flight, begin.checkpoints.may_skip),
       part_writer_(begin.checkpoints.reuse_unchanged ? serialization::reuse_policy{}
                                                      : serialization::reuse_policy::none()),
       snapshots_(destination(), begin.checkpoints.max_in_flight) {}
@@ -57,7 +57,7 @@ snapshot_writer::destination checkpointer::destination() {
 expected<serialization::part_report> checkpointer::write_to_directory(const staged_part& part,
                                                                       const std::stop_token& stop) {
   const auto& head = part.head;
-  auto name = serialization::temporary_name(head.step, head.generation, head.attempt);
+  auto name = serialization::temporary_name({head.run, head.step, head.generation, head.attempt});
   auto report = part_writer_.write(directory() / name, head.rank.value, part.plan, part.bytes, stop);
   for (const auto& notice : part_writer_.take_notices())
     std::fprintf(stderr, "%s\n", notice.c_str());
@@ -164,13 +164,18 @@ void checkpointer::at_boundary(step_id step, const actors::consider_checkpoint& 
   case decision::none:
     return;
   case decision::take:
-    return begin(step, now);
+    return begin(step, now, what.finishes_run);
+  case decision::wait_and_take:
+    // If the generation ends meanwhile, the next boundary owes one.
+    if (!snapshots_.wait())
+      return agreement_.owe();
+    return begin(step, now, what.finishes_run);
   case decision::wait:
     // If the generation ends meanwhile, the next boundary owes one.
     return agreement_.on_waited(step, !snapshots_.wait());
   case decision::take_and_wait:
     for (;;) {
-      begin(step, place());
+      begin(step, place(), what.finishes_run);
       auto outcome = snapshots_.wait();
       if (outcome)
         return;
@@ -203,8 +208,9 @@ checkpoint_part checkpointer::describe_part(step_id step, const group_place& pla
   return part;
 }
 
-void checkpointer::begin(step_id step, const group_place& place) {
+void checkpointer::begin(step_id step, const group_place& place, bool finishes_run) {
   auto part = describe_part(step, place);
+  part.finishes_run = finishes_run;
   auto plan = serialization::plan_chunks(part.tensors, part.world_size);
   snapshots_.begin(std::move(part), std::move(plan), state_);
   agreement_.on_begun();
@@ -241,16 +247,15 @@ expected<void> checkpointer::save_last_copy(quiescence_gate& gate, const group_p
       const auto stream = value_or_throw(driver_.open_part_stream(address));
       part.report = value_or_throw(stream->put({part, plan, memory.bytes().first(size)}, {}));
     } else {
-      const auto name = serialization::temporary_name(part.step, part.generation, part.attempt);
+      const auto name = serialization::temporary_name({part.run, part.step, part.generation, part.attempt});
       part.report = value_or_throw(
           serialization::reusing_writer{}.write(directory() / name, 0, plan, memory.bytes().first(size)));
     }
     pusher_.flush();
     const auto outcome = value_or_throw(driver_.deliver_last(part));
-    // A checkpoint of this step that is there already is as good.
-    if (outcome.reason.code != errc::none && outcome.reason.code != errc::already_exists)
+    if (outcome.reason.code != errc::none)
       throw exception{outcome.reason};
-    std::fprintf(stderr, "the last worker with the state saved that of step %llu before its end: %s\n",
+    std::fprintf(stderr, "saved the state of step %llu before this process ends: %s\n",
                  static_cast<unsigned long long>(step->value), outcome.path.c_str());
     return {};
   } catch (const exception& x) {

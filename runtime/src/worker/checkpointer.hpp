@@ -65,8 +65,8 @@ class checkpointer {
 
   /// The generation is over: not all parts of what is in flight will come. From any thread.
   void abandon() { snapshots_.abandon(); }
-  /// Saves the whole state, which no other worker has any more, before this process ends, while the training thread
-  /// waits for the group that hangs. From a thread of that group.
+  /// Saves the whole state before this process ends, while the training thread leaves it as it is: this may be the last
+  /// worker that has it, or the run ends. From the training thread, or from one of a group that hangs.
   [[nodiscard]] expected<void> save_last_copy(quiescence_gate& gate, const group_place& place);
 
  private:
@@ -77,7 +77,7 @@ class checkpointer {
   [[nodiscard]] bool sees_storage(const group_place& place);
   [[nodiscard]] bool tracks_nothing() const;
   [[nodiscard]] checkpoint_part describe_part(step_id step, const group_place& place) const;
-  void begin(step_id step, const group_place& place);
+  void begin(step_id step, const group_place& place, bool finishes_run);
   [[nodiscard]] std::filesystem::path directory() const;
 
   const begin_training& begin_;

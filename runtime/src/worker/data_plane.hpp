@@ -20,6 +20,7 @@ struct data_plane {
   bool encrypted = true;
   /// As in `tcp_options`.
   std::optional<std::chrono::milliseconds> answer_deadline = {};
+  std::optional<port_range> ports = {};
 
   /// For one of the run's groups, which `group` names.
   [[nodiscard]] collectives::tcp_options options(std::string_view group) const {
@@ -27,6 +28,7 @@ struct data_plane {
     result.secret = secret;
     result.encrypted = encrypted;
     result.answer_deadline = answer_deadline;
+    result.ports = ports;
     result.tag = fmt::format("{}/{}", run, group);
     result.report = [](std::string_view line) {
       std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
@@ -39,6 +41,7 @@ struct data_plane {
 [[nodiscard]] inline data_plane data_plane_of(const begin_training& begin, const collectives::run_secret& secret) {
   const auto& settings = begin.settings;
   data_plane result{begin.run, secret, settings.encrypt_data_plane};
+  result.ports = settings.ports;
   if (settings.answer_timeout_ms > 0)
     result.answer_deadline = std::chrono::milliseconds{settings.answer_timeout_ms};
   return result;

@@ -55,8 +55,8 @@ class driver_client {
   /// Returns once the checkpoint is durable or given up. From the snapshot writer's thread.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver(const checkpoint_part& part) = 0;
 
-  /// Commits the whole state, sent by the last worker that has it before its permitted exit. From a thread of the
-  /// group.
+  /// The same of the whole state, by a worker that saves it before it ends. From the training thread, or one of the
+  /// group's.
   [[nodiscard]] virtual expected<checkpoint_outcome> deliver_last(const checkpoint_part&) {
     return fail(errc::invalid_argument, "there is no store to deliver to");
   }

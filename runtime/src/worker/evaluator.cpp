@@ -56,7 +56,6 @@ std::vector<double> evaluator::evaluate_shards(std::uint64_t samples, std::size_
   if (!members_.group().has_communicator())
     throw exception{errc::aborted, "there is no group"};
   auto& group = members_.group().communicator();
-  const auto& place = members_.protocol().place();
   const auto shards = std::uint64_t{settings_.shards};
   auto layout = collectives::bucket_layout{{{dtype::f64, number_of_sums}}};
   auto sums = value_or_throw(collectives::leaf_accumulator::make(layout, settings_.shards, group.memory()));
@@ -73,7 +72,8 @@ std::vector<double> evaluator::evaluate_shards(std::uint64_t samples, std::size_
   }
   sums.end();
   auto scope = activity::scope{activity_, activity_kind::collective};
-  value_or_throw(group.reduce_leaves(layout, settings_.shards, place.ownership, sums.partials(), *result));
+  value_or_throw(
+      group.reduce_leaves(layout, settings_.shards, members_.protocol().ownership(), sums.partials(), *result));
   const auto* first = reinterpret_cast<const double*>(result->bytes().data());
   return {first, first + number_of_sums};
 }

@@ -1,8 +1,10 @@
 #include "worker/session.hpp"
 #include "worker/step_driver.hpp"
 
+#include <array>
 #include <cstdio>
 #include <fmt/format.h>
+#include <span>
 #include <utility>
 
 /// Loops of steps: `for_each_step`, what happens at the boundary between two steps, and how a joiner gets there.
@@ -35,11 +37,15 @@ void train_context::impl::for_each_step(runtime::loop_plan plan, const step_body
   auto driver = step_driver{*this, plan};
   if (!has_state() && !join(driver, body))
     return members_.locked()->end_steps();
-  for (auto id = step_id{protocol().step().value + 1}; id.value <= plan.steps; ++id.value) {
+  for (auto id = step_id{protocol().step().value + 1}; id.value <= plan.steps && !protocol().is_finished();
+       ++id.value) {
     driver.run(id, body);
     members_.locked()->on_applied(id);
     pusher_.applied(id);
-    if (!end_step(id, id.value == plan.steps))
+    const auto end = driver.finishes_run()    ? actors::step_end::finishes_run
+                     : id.value == plan.steps ? actors::step_end::last_step
+                                              : actors::step_end::goes_on;
+    if (!end_step(id, end))
       break;
   }
   members_.locked()->end_steps();
@@ -68,9 +74,34 @@ std::vector<control_command> train_context::impl::take_due_commands() {
   return commands;
 }
 
-bool train_context::impl::end_step(step_id step, bool is_last) {
+/// A rank that has decided otherwise is in its next step, and makes another call. Members that are lost meanwhile take
+/// no part in the decision: in the next generation those that are left ask each other again, also where they had
+/// agreed, because others may not have.
+void train_context::impl::agree_to_finish(step_id step) {
+  for (;;) {
+    const auto mine = std::array{step.value};
+    auto all = [&] {
+      const auto scope = in_collective();
+      return members_.communicator().all_gather_bytes(std::as_bytes(std::span{mine}));
+    }();
+    if (all)
+      return;
+    if (!is_loss_of_group(all.error()))
+      throw exception{
+          all.error().code,
+          fmt::format("step.finish() was called on rank {} in step {}, and not on all ranks: the decision has "
+                      "to be the same on all ({})",
+                      place().rank, step, all.error().message)};
+    regroup(std::move(all.error()));
+  }
+}
+
+bool train_context::impl::end_step(step_id step, actors::step_end end) {
+  members_.leave_if_asked();
+  if (end == actors::step_end::finishes_run)
+    agree_to_finish(step);
   const auto commands = take_due_commands();
-  const auto actions = members_.locked()->on_boundary(commands, is_last);
+  const auto actions = members_.locked()->on_boundary(commands, end);
   ended_.stopped = false;
   // The group may be lost on the way: what was agreed on in the generation before is void then.
   for (const auto& action : actions) {
@@ -92,10 +123,12 @@ bool train_context::impl::end_step(step_id step, bool is_last) {
 void train_context::impl::save_at_boundary(step_id step, const actors::consider_checkpoint& what) {
   checkpoints_.at_boundary(
       step, what, [this] { return place(); },
-      [this](error reason) {
+      [this, step, &what](error reason) {
         if (is_custom() || !is_loss_of_group(reason))
           throw exception{std::move(reason)};
         regroup(std::move(reason));
+        if (what.finishes_run)
+          agree_to_finish(step);
       });
 }
 

@@ -2,6 +2,7 @@
 
 #include "worker/state_transfer.hpp"
 
+#include <fmt/format.h>
 #include <span>
 #include <utility>
 #include <variant>
@@ -68,6 +69,11 @@ collectives::communicator& membership::communicator() {
 
 membership::outcome membership::regroup(error reason, position where) {
   auto scope = activity::scope{activity_, activity_kind::control};
+  if (leaves_)
+    throw exception{errc::timed_out,
+                    fmt::format("the state of step {} could not be saved before the end of the run, because the "
+                                "training function waits for its group: {}",
+                                protocol().committed(), leaves_->message)};
   // What is said to joiners at a boundary that all members have come to stays true.
   if (where == position::elsewhere && !protocol_.lock()->has_caught_up())
     stager_.abort(reason);
@@ -86,6 +92,13 @@ membership::outcome membership::regroup(error reason, position where) {
     auto action = protocol_.lock()->on_next(std::move(next));
     if (std::holds_alternative<actors::leave_run>(action.what))
       throw worker_released{};
+    if (auto* last = std::get_if<actors::save_last_copy>(&action.what)) {
+      if (protocol().step() == protocol().committed())
+        save_and_leave(std::move(last->reason));
+      // It was to apply that step when the group was lost again.
+      leaves_ = std::move(last->reason);
+      return outcome::placed;
+    }
     if (std::holds_alternative<actors::skip_loop_body>(action.what))
       return outcome::skips_loop;
     if (std::holds_alternative<actors::follow_members>(action.what)) {
@@ -105,6 +118,22 @@ membership::outcome membership::regroup(error reason, position where) {
     else if (form(place->place, reason))
       return outcome::placed;
   }
+}
+
+void membership::leave_if_asked() {
+  if (leaves_)
+    save_and_leave(*leaves_);
+}
+
+void membership::save_and_leave(error reason) {
+  const auto still = quiet();
+  auto saved = checkpoints_.save_last_copy(gate_, protocol().place());
+  // There may be nothing to save.
+  if (!saved && saved.error().code != errc::not_found)
+    throw exception{saved.error().code, fmt::format("the state of step {} could not be saved before the end of the "
+                                                    "run: {}",
+                                                    protocol().committed(), saved.error().message)};
+  throw exception{std::move(reason)};
 }
 
 next_generation membership::report(error reason, std::vector<rank_id> unreachable) {

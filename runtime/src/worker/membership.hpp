@@ -65,6 +65,8 @@ class membership {
   outcome regroup(error reason) { return regroup(std::move(reason), position::elsewhere); }
   /// The same at a boundary that all members have come to.
   void regroup_between_steps() { regroup({}, position::between_steps); }
+  /// To be called between two steps: if the run has ended in the step before, this worker saves the state and throws.
+  void leave_if_asked();
 
   [[nodiscard]] bool is_loss_of_group(const error& reason) { return protocol_.lock()->is_loss_of_group(reason); }
   [[nodiscard]] bool may_form_again(const error& reason) { return protocol_.lock()->may_form_again(reason); }
@@ -86,6 +88,7 @@ class membership {
   [[nodiscard]] next_generation report(error reason, std::vector<rank_id> unreachable);
   /// Takes the place in a new generation. False if that is lost while it forms.
   [[nodiscard]] bool form(const member_place& place, error& lost);
+  [[noreturn]] void save_and_leave(error reason);
   void settle_evaluations(const member_place& next);
   void exchange_state(const member_place& next);
 
@@ -104,6 +107,8 @@ class membership {
   std::chrono::steady_clock::time_point last_commit_ = std::chrono::steady_clock::now();
   /// When the last step before the group was lost was committed.
   std::optional<std::chrono::steady_clock::time_point> pause_began_;
+  /// The run has ended for this reason, and this worker saves the state as soon as it is that of a committed step.
+  std::optional<error> leaves_;
   bool prepares_checkpoints_;
 };
 

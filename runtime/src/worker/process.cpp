@@ -3,6 +3,7 @@
 #include "net/connection.hpp"
 #include "net/part_stream.hpp"
 #include "node/local_launcher.hpp"
+#include "process/debugger.hpp"
 #include "worker/framework_scope.hpp"
 #include "worker/session.hpp"
 
@@ -56,7 +57,8 @@ constexpr auto join_limit = 10s;
 /// `driver_client` over CAF. Each calling thread has an actor of its own to wait with.
 class actor_link : public driver_client {
  public:
-  actor_link(caf::actor_system& system, actors::driver_relay driver, worker_id worker, part_stream_secret secret)
+  actor_link(caf::actor_system& system, actors::driver_relay driver, worker_id worker,
+             collectives::unique_fd descriptors, part_stream_secret secret)
       : training_(system),
         staging_(system),
         metrics_(system),
@@ -64,7 +66,7 @@ class actor_link : public driver_client {
         leaving_(system),
         last_copy_(system),
         driver_(std::move(driver)),
-        descriptors_(collectives::unique_fd{descriptor_fd}),
+        descriptors_(std::move(descriptors)),
         worker_(worker),
         secret_(std::move(secret)) {}
 
@@ -157,21 +159,26 @@ class actor_link : public driver_client {
 /// The training thread of a worker process, started by `begin_training`.
 class process_host : public actors::training_host {
  public:
-  process_host(const std::vector<function>& functions, driver_client& link, run_id run, worker_id worker)
-      : functions_(functions), link_(link), run_(std::move(run)), worker_(worker) {}
+  using on_progress = std::function<void(const std::string&)>;
+
+  process_host(const std::vector<function>& functions, driver_client& link, run_id run, worker_id worker,
+               on_progress progressed)
+      : functions_(functions), link_(link), run_(std::move(run)), worker_(worker), progressed_(std::move(progressed)) {}
 
   worker_beat beat() override {
     worker_beat result;
     result.run = run_;
     result.worker = worker_;
-    if (auto session = current())
+    if (auto session = current()) {
       session->beat(result);
+      progressed_(session->title());
+    }
     return result;
   }
 
   void begin(const begin_training& message) override {
     auto lock = std::lock_guard{mutex_};
-    if (session_)
+    if (session_ || released_)
       return;
     session_ = std::make_shared<train_context::impl>(message, link_);
     if (early_abort_)
@@ -210,6 +217,19 @@ class process_host : public actors::training_host {
     changed_.wait(lock, [this] { return released_; });
   }
 
+  /// Aborts what the training thread does and whatever it begins, and does not wait for a release any more.
+  void cancel() {
+    const auto now = beat();
+    abort({run_, now.generation, {errc::stopped, "this worker is ended"}});
+    release();
+  }
+
+  /// Waits for the training function.
+  void join() {
+    if (thread_.joinable())
+      thread_.join();
+  }
+
  private:
   std::shared_ptr<train_context::impl> current() {
     auto lock = std::lock_guard{mutex_};
@@ -234,6 +254,7 @@ class process_host : public actors::training_host {
   driver_client& link_;
   run_id run_;
   worker_id worker_;
+  on_progress progressed_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<train_context::impl> session_;
@@ -251,13 +272,13 @@ void block_questions() {
 }
 
 /// Prints, at every SIGUSR1, what this worker does and whom it waits for.
-void answer_questions(std::shared_ptr<process_host> host) {
-  std::thread{[host = std::move(host)] {
+void answer_questions(worker_life& life) {
+  std::thread{[&life] {
     sigset_t questions;
     sigemptyset(&questions);
     sigaddset(&questions, SIGUSR1);
     for (int signal = 0; ::sigwait(&questions, &signal) == 0;)
-      std::fprintf(stderr, "%s\n", host->describe().c_str());
+      std::fprintf(stderr, "%s\n", life.describe().c_str());
   }}.detach();
 }
 
@@ -269,16 +290,15 @@ void join(caf::scoped_actor& self, const actors::node_actor& node, const worker_
   join_challenge challenge;
   self->request(node, join_limit, request)
       .receive([&](join_challenge& answer) { challenge = std::move(answer); },
-               [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
-  if (auto known = actors::verify_node(bootstrap.secret, request, challenge); !known)
-    end_with(known.error());
+               [](const caf::error& reason) { throw exception{actors::from_caf(reason)}; });
+  value_or_throw(actors::verify_node(bootstrap.secret, request, challenge));
   auto proof =
       actors::make_proof(bootstrap.secret, actors::join_role::worker, bootstrap.run, bootstrap.worker, challenge.nonce);
   self->request(node, join_limit, join_proof{bootstrap.run, bootstrap.worker, std::move(proof)},
                 caf::actor_cast<actors::driver_follower>(relay))
       .receive([&](const actors::run_control& control, const actors::collectives_actor& collectives,
                    const actors::checkpoint_store& store) { self->send(relay, control, collectives, store); },
-               [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
+               [](const caf::error& reason) { throw exception{actors::from_caf(reason)}; });
 }
 
 std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bootstrap) {
@@ -293,11 +313,11 @@ std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bo
 collectives::device_info first_of(const std::vector<std::string>& gpus) {
   auto found = collectives::find_devices();
   if (!found)
-    end_with({found.error().code, "this worker is to compute on GPU " + gpus.front() + " of host " + local_host_name() +
-                                      ": " + found.error().message});
+    throw exception{found.error().code, "this worker is to compute on GPU " + gpus.front() + " of host " +
+                                            local_host_name() + ": " + found.error().message};
   if (found->empty())
-    end_with({errc::unsatisfiable, "this worker is to compute on GPU " + gpus.front() + " of host " +
-                                       local_host_name() + ", and finds no GPU there"});
+    throw exception{errc::unsatisfiable, "this worker is to compute on GPU " + gpus.front() + " of host " +
+                                             local_host_name() + ", and finds no GPU there"};
   return found->front();
 }
 
@@ -330,46 +350,171 @@ std::string start_frameworks(const std::vector<function>& functions, const std::
   return to_json(fingerprint);
 }
 
-void live(const std::vector<function>& functions) {
+/// Returns only where the bootstrap cannot be read.
+error live(const std::vector<function>& functions) {
   auto text = read_bootstrap(bootstrap_fd);
   watch_lifeline(lifeline_fd);
   if (!text)
-    end_with(text.error());
+    return text.error();
   auto bootstrap = parse_bootstrap(*text);
   if (!bootstrap)
-    end_with(bootstrap.error());
-  init_meta_objects();
-  auto config = make_config(*bootstrap);
-  caf::actor_system system{*config};
-  auto node = connect(system, bootstrap->node, join_limit);
-  if (!node)
-    end_with(node.error());
+    return bootstrap.error();
+  if (std::getenv(debugger_variable) != nullptr) {
+    ::unsetenv(debugger_variable);
+    wait_for_debugger(local_host_name());
+  }
+  auto hooks = worker_life::hooks{};
+  hooks.released = [] { end_process(0); };
+  hooks.failed = end_with;
+  hooks.progressed = set_process_name;
   // A worker does not outlive its node.
-  caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor([](const caf::error& reason) {
-    std::fprintf(stderr, "this worker's node is gone (%s)\n", caf::to_string(reason).c_str());
+  hooks.node_lost = [](const std::string& reason) {
+    std::fprintf(stderr, "this worker's node is gone (%s)\n", reason.c_str());
     end_process(lifeline_exit_code);
-  });
-  auto self = caf::scoped_actor{system};
-  auto relay = actors::spawn_driver_relay(system);
-  join(self, *node, *bootstrap, relay);
-  auto link = actor_link{system, relay, bootstrap->worker, {bootstrap->run, bootstrap->secret, bootstrap->keys}};
-  auto host = std::make_shared<process_host>(functions, link, bootstrap->run, bootstrap->worker);
-  answer_questions(host);
-  auto worker = actors::spawn_worker(system, *node, host);
-  worker_ready ready;
-  ready.run = bootstrap->run;
-  ready.worker = bootstrap->worker;
-  ready.pid = static_cast<std::uint32_t>(::getpid());
-  ready.host = local_host_name();
-  ready.build_id = value_or_throw(own_program()).build_id;
-  ready.numerics = start_frameworks(functions, bootstrap->devices);
-  self->request(relay, caf::infinite, ready, worker)
-      .receive([] {}, [](const caf::error& reason) { end_with(actors::from_caf(reason)); });
-  host->wait_for_release();
+  };
+  auto life = worker_life{functions, std::move(*bootstrap), collectives::unique_fd{descriptor_fd}, std::move(hooks)};
+  answer_questions(life);
+  std::ignore = life.run();
   end_process(0);
 }
 
 } // namespace
+
+class worker_life::impl {
+ public:
+  impl(const std::vector<function>& functions, worker_bootstrap bootstrap, collectives::unique_fd descriptors, hooks on)
+      : functions_(functions),
+        bootstrap_(std::move(bootstrap)),
+        descriptors_(std::move(descriptors)),
+        on_(std::move(on)) {}
+
+  expected<void> run() {
+    init_meta_objects();
+    const auto config = make_config(bootstrap_);
+    caf::actor_system system{*config};
+    auto node = connect(system, bootstrap_.node, join_limit);
+    if (!node)
+      return refuse(std::move(node.error()));
+    caf::actor_cast<caf::abstract_actor*>(*node)->attach_functor(
+        [node_lost = on_.node_lost](const caf::error& reason) { node_lost(caf::to_string(reason)); });
+    auto self = caf::scoped_actor{system};
+    const auto relay = actors::spawn_driver_relay(system);
+    auto link = actor_link{system,
+                           relay,
+                           bootstrap_.worker,
+                           std::move(descriptors_),
+                           {bootstrap_.run, bootstrap_.secret, bootstrap_.keys.has_value()}};
+    const auto host =
+        std::make_shared<process_host>(functions_, link, bootstrap_.run, bootstrap_.worker, on_.progressed);
+    auto result = expected<void>{};
+    try {
+      take_part(self, *node, relay, host);
+      on_.released();
+    } catch (const exception& x) {
+      result = refuse(x.reason());
+    } catch (const std::exception& x) {
+      result = refuse({errc::user_error, x.what()});
+    }
+    set_under_way({});
+    host->join();
+    // The session ends with the host, before what it uses.
+    end(self, std::exchange(worker_, nullptr));
+    end(self, relay);
+    return result;
+  }
+
+  void cancel() {
+    auto lock = std::lock_guard{mutex_};
+    is_cancelled_ = true;
+    cancel_if_under_way();
+  }
+
+  std::string describe() {
+    auto lock = std::lock_guard{mutex_};
+    return under_way_.host ? under_way_.host->describe() : "has not joined its run";
+  }
+
+ private:
+  /// What another thread may end.
+  struct participation {
+    std::shared_ptr<process_host> host;
+    actors::driver_relay relay;
+  };
+
+  template <class Handle>
+  static void end(caf::scoped_actor& self, const Handle& who) {
+    if (!who)
+      return;
+    self->send_exit(who, caf::exit_reason::kill);
+    self->wait_for(who);
+  }
+
+  expected<void> refuse(error reason) {
+    on_.failed(reason);
+    return fail(std::move(reason));
+  }
+
+  void set_under_way(participation what) {
+    auto lock = std::lock_guard{mutex_};
+    under_way_ = std::move(what);
+    if (is_cancelled_)
+      cancel_if_under_way();
+  }
+
+  void cancel_if_under_way() {
+    if (!under_way_.host)
+      return;
+    // What the training thread asks of the driver fails from here on.
+    caf::anon_send_exit(under_way_.relay, caf::exit_reason::kill);
+    under_way_.host->cancel();
+  }
+
+  /// Returns when the worker is released or cancelled.
+  void take_part(caf::scoped_actor& self, const actors::node_actor& node, const actors::driver_relay& relay,
+                 const std::shared_ptr<process_host>& host) {
+    join(self, node, bootstrap_, relay);
+    set_under_way({host, relay});
+    worker_ = actors::spawn_worker(self->home_system(), node, host);
+    worker_ready ready;
+    ready.run = bootstrap_.run;
+    ready.worker = bootstrap_.worker;
+    ready.pid = static_cast<std::uint32_t>(::getpid());
+    ready.host = local_host_name();
+    ready.build_id = value_or_throw(own_program()).build_id;
+    ready.numerics = start_frameworks(functions_, bootstrap_.devices);
+    self->request(relay, caf::infinite, ready, worker_)
+        .receive([] {}, [](const caf::error& reason) { throw exception{actors::from_caf(reason)}; });
+    host->wait_for_release();
+  }
+
+  const std::vector<function>& functions_;
+  worker_bootstrap bootstrap_;
+  collectives::unique_fd descriptors_;
+  hooks on_;
+  /// Used by the thread in `run`.
+  actors::worker_actor worker_;
+  std::mutex mutex_;
+  participation under_way_;
+  bool is_cancelled_ = false;
+};
+
+worker_life::worker_life(const std::vector<function>& functions, worker_bootstrap bootstrap,
+                         collectives::unique_fd descriptors, hooks on)
+    : impl_(std::make_unique<impl>(functions, std::move(bootstrap), std::move(descriptors), std::move(on))) {}
+
+worker_life::~worker_life() = default;
+
+expected<void> worker_life::run() {
+  return impl_->run();
+}
+
+void worker_life::cancel() {
+  impl_->cancel();
+}
+
+std::string worker_life::describe() {
+  return impl_->describe();
+}
 
 bool is_worker_process() noexcept {
   return std::getenv(worker_variable) != nullptr;
@@ -381,12 +526,7 @@ void run_worker_process(const std::vector<function>& functions) {
   // Output goes into a pipe, where it would be kept back in blocks: late to see, and lost when the process crashes.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   block_questions();
-  try {
-    live(functions);
-  } catch (const std::exception& x) {
-    std::fprintf(stderr, "%s\n", x.what());
-  }
-  end_process(1);
+  end_with(live(functions));
 }
 
 } // namespace troupe::runtime

@@ -71,9 +71,14 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
   } catch (...) {
     result.reason = {errc::user_error, "the training function threw something that is no std::exception"};
   }
-  if (result.reason.code != errc::none)
+  // Before the first step of a process, these say something of the program and its files, whatever the rank.
+  const auto is_of_all = protocol().step() == restored_step_ &&
+                         (result.reason.code == errc::invalid_argument || result.reason.code == errc::mismatch);
+  if (result.reason.code != errc::none && !is_of_all)
     result.reason.message =
-        fmt::format("rank {} after step {}: {}", place().rank, protocol().step(), result.reason.message);
+        protocol().step() == step_id{}
+            ? fmt::format("rank {} before the first step: {}", place().rank, result.reason.message)
+            : fmt::format("rank {} after step {}: {}", place().rank, protocol().step(), result.reason.message);
   result.generation = place().generation;
   result.step = protocol().step();
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
@@ -92,6 +97,11 @@ std::string train_context::impl::describe() {
   return fmt::format("step {}, {}", step, members_.group().describe());
 }
 
+std::string train_context::impl::title() {
+  const auto protocol = members_.locked();
+  return fmt::format("r{} s{} {}", protocol->rank(), protocol->committed(), begin_.settings.name);
+}
+
 void train_context::impl::heartbeat() noexcept {
   if (activity_.kind() == activity_kind::user_code)
     activity_.touch();
@@ -102,9 +112,12 @@ void train_context::impl::report_step(step_id step, metric_map values) {
   // The members have said it.
   if (members_.locked()->follows())
     return;
-  const auto since = std::chrono::steady_clock::now() - started_;
-  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(since).count();
-  pusher_.report({step, static_cast<std::uint64_t>(micros), std::move(values)});
+  const auto micros_of = [](auto time) {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
+  };
+  const auto since = micros_of(std::chrono::steady_clock::now() - started_);
+  const auto wall = micros_of(std::chrono::system_clock::now().time_since_epoch());
+  pusher_.report({step, begin_.resume.run_time_us + since, wall, std::move(values)});
 }
 
 void train_context::impl::agree_on(const step_plan& plan) {

@@ -54,6 +54,8 @@ class train_context::impl {
   void abort(const abort_training& message) { members_.abort(message); }
   /// What this worker does and which ranks it waits for, for people.
   [[nodiscard]] std::string describe();
+  /// Rank, last committed step and run, in few letters: "r1 s120 digits".
+  [[nodiscard]] std::string title();
   /// Fills in generation, step and activity of the training thread.
   void beat(worker_beat& into) noexcept { members_.beat(into); }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }
@@ -109,6 +111,7 @@ class train_context::impl {
   [[nodiscard]] bool has_lost_members() noexcept { return members_.catch_up().has_lost_members(); }
   void report_step(step_id step, metric_map values);
   void record(const ledger_row& row) { pusher_.record(row); }
+  void record(const not_finite_row& row) { pusher_.record(row); }
 
  private:
   /// How the training function trains.
@@ -147,7 +150,9 @@ class train_context::impl {
   [[nodiscard]] expected<void> take_staged_state();
   [[nodiscard]] expected<runtime::staged_frame*> look_at_frame();
   /// False where the run stops.
-  [[nodiscard]] bool end_step(step_id step, bool is_last);
+  [[nodiscard]] bool end_step(step_id step, actors::step_end end);
+  /// Returns once all ranks have said that the run is finished with this step.
+  void agree_to_finish(step_id step);
   [[nodiscard]] std::vector<control_command> take_due_commands();
   void save_at_boundary(step_id step, const actors::consider_checkpoint& what);
   void stage(step_id step, const actors::stage_state& what);

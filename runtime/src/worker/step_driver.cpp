@@ -1,6 +1,7 @@
 #include "worker/step_driver.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 #include <utility>
 
@@ -13,7 +14,8 @@ step_driver::step_driver(train_context::impl& session, const runtime::loop_plan&
       order_(plan.data.samples, plan.batch_samples, session.settings().shards, session.settings().seed),
       checker_(session.settings().verify_determinism, plan, bucket_, session.group()),
       // A joiner's body was checked by the members.
-      checks_body_(session.has_state() || session.settings().check_every_step) {}
+      checks_body_(session.has_state() || session.settings().check_every_step),
+      finite_(plan.metrics.size()) {}
 
 step_driver::~step_driver() {
   if (!exchange_ || !exchange_->is_under_way())
@@ -30,6 +32,54 @@ std::uint64_t step_driver::seed() const noexcept {
 
 void step_driver::report(metric_map values) {
   session_.report_step(id_, std::move(values));
+}
+
+void step_driver::finish() {
+  if (state_ != try_state::reduced)
+    throw exception{errc::user_error,
+                    fmt::format("step.finish() before step.all_reduce() in step {}: decide by what is "
+                                "the same on every rank, which is known after it",
+                                id_)};
+  finishes_run_ = true;
+}
+
+// -- metrics that are not finite --------------------------------------------------------------------------------------
+
+void step_driver::note_not_finite(shard_id shard, std::size_t metric, double value) {
+  auto& contributed = finite_[metric].contributed;
+  if (!contributed)
+    contributed = not_finite_row{id_, shard, plan_.metrics[metric], value};
+}
+
+/// Before others can end the run because of it. The first in a row of steps says it all.
+void step_driver::tell_not_finite() {
+  for (auto& each : finite_) {
+    const auto row = std::exchange(each.contributed, std::nullopt);
+    if (std::exchange(each.contributes_finite, !row) && row)
+      session_.record(*row);
+  }
+}
+
+/// The step is committed, and not applied. The mean is the same on every rank, and so is the decision.
+void step_driver::check_finite() {
+  auto text = std::string{};
+  for (std::size_t i = 0; i < finite_.size(); ++i) {
+    const auto mean = metric(i, plan_.metrics[i]);
+    const auto is_first = std::exchange(finite_[i].was_finite, std::isfinite(mean));
+    if (std::isfinite(mean))
+      continue;
+    // On a GPU nobody sees it come in.
+    if (is_first && plan_.on_gpu && session_.protocol().rank() == rank_id{})
+      session_.record(not_finite_row{id_, {}, plan_.metrics[i], mean});
+    text += fmt::format("{}{} is {}", text.empty() ? "" : ", ", plan_.metrics[i], mean);
+  }
+  if (!text.empty() && session_.settings().end_on_not_finite)
+    throw exception{errc::invalid_argument,
+                    fmt::format("in step {} the mean of {}: the run ends before it is applied, with "
+                                "the checkpoint before it (failure.not_finite). Look for the rank and "
+                                "shard in the warning; resume with a smaller learning rate as a new "
+                                "run from that checkpoint (load_checkpoint, --from)",
+                                id_, text)};
 }
 
 // -- a step of a member -----------------------------------------------------------------------------------------------
@@ -72,15 +122,18 @@ void step_driver::form_exchange() {
   // The old one first: it may be large.
   exchange_.reset();
   const auto& protocol = session_.protocol();
-  auto terms = runtime::exchange_terms{session_.settings().shards, protocol.place().ownership, plan_.batch_samples,
+  auto terms = runtime::exchange_terms{session_.settings().shards, protocol.ownership(), plan_.batch_samples,
                                        session_.settings().fast_reduction};
   exchange_ = plan_.on_gpu ? runtime::make_device_exchange(session_.group(), bucket_, std::move(terms), protocol.step())
                            : runtime::make_host_exchange(session_.group().communicator(), bucket_, std::move(terms));
 }
 
 void step_driver::try_body(const step_body& body) {
-  const auto& place = session_.protocol().place();
-  checker_.begin(id_, session_.settings().shards, place.ownership, place.rank);
+  finishes_run_ = false;
+  for (auto& each : finite_)
+    each.contributed.reset();
+  const auto& protocol = session_.protocol();
+  checker_.begin(id_, session_.settings().shards, protocol.ownership(), protocol.rank());
   next_shard_ = range_.first;
   samples_digest_ = 0;
   state_ = try_state::computing;
@@ -106,6 +159,7 @@ void step_driver::run_body(const step_body& body) {
 
 bool step_driver::repeat(step_id id, const step_body& body) {
   id_ = id;
+  finishes_run_ = false;
   range_ = {};
   checker_.begin_without_check();
   next_shard_ = 0;
@@ -296,6 +350,7 @@ void step_driver::commit_step() {
                                                   id_, *checker_.again())};
   checker_.keep_first(*exchange_);
   check_untouched();
+  tell_not_finite();
   try {
     reduce();
   } catch (const exception& x) {
@@ -303,12 +358,19 @@ void step_driver::commit_step() {
     lose_group(x.reason());
   }
   state_ = try_state::reduced;
+  check_finite();
 }
 
 /// Forms the next group. Returns if the step counts all the same; otherwise it is left, to be computed again.
 void step_driver::lose_group(error reason) {
-  if (!session_.is_loss_of_group(reason))
+  if (!session_.is_loss_of_group(reason)) {
+    // Those who finish the run gather bytes, and nobody else does between two steps.
+    if (reason.code == errc::mismatch && reason.message.find("all_gather_bytes") != std::string::npos)
+      reason.message += fmt::format("; step.finish() was called on some ranks in step {}, and not on this one: the "
+                                    "decision has to be the same on all",
+                                    id_.value - 1);
     throw exception{std::move(reason)};
+  }
   {
     const auto quiet = session_.quiet();
     exchange_->wait_until_idle();

@@ -7,11 +7,13 @@
 
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/data_order.hpp>
+#include <troupe/messages/worker.hpp>
 #include <troupe/train_context.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,6 +56,12 @@ class step_driver {
   /// Throws before `all_reduce`.
   [[nodiscard]] double metric(std::size_t index, std::string_view name) const;
   void report(metric_map values);
+  /// Throws before `all_reduce`.
+  void finish();
+  /// Whether the body of the last step has finished the run.
+  [[nodiscard]] bool finishes_run() const noexcept { return finishes_run_; }
+  /// A contribution to the metric of this index is NaN or infinite.
+  void note_not_finite(shard_id shard, std::size_t metric, double value);
 
  private:
   /// How far the present try of a step is.
@@ -83,6 +91,8 @@ class step_driver {
   [[nodiscard]] runtime::bucket_memory open_own(shard_id id);
   [[nodiscard]] runtime::bucket_memory open_again();
   void check_untouched() const;
+  void tell_not_finite();
+  void check_finite();
 
   train_context::impl& session_;
   const runtime::loop_plan& plan_;
@@ -105,6 +115,16 @@ class step_driver {
   /// Of the parts of the tracked state when the step began, while the body is checked; empty otherwise.
   std::vector<std::uint64_t> digests_before_;
   bool checks_body_;
+  bool finishes_run_ = false;
+  /// By metric.
+  struct finite_check {
+    /// What this rank has contributed to the present step, if it is not finite.
+    std::optional<not_finite_row> contributed;
+    /// Whether what it contributed to the step before was finite, and the mean of that step.
+    bool contributes_finite = true;
+    bool was_finite = true;
+  };
+  std::vector<finite_check> finite_;
   /// What the members reduced, while their steps are repeated; and on the GPU, where the plan is.
   collectives::aligned_buffer repeated_{*std::pmr::new_delete_resource()};
   collectives::device_memory repeated_on_gpu_;

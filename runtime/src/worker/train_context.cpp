@@ -4,6 +4,7 @@
 #include "worker/step_driver.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 
 namespace troupe {
@@ -56,7 +57,10 @@ void shard::contribute(std::span<const float> gradient) {
 }
 
 void shard::add(std::string_view metric, double sum) {
-  metrics_[index_of(driver_->plan().metrics, metric)] += sum;
+  const auto index = index_of(driver_->plan().metrics, metric);
+  metrics_[index] += sum;
+  if (!std::isfinite(sum))
+    driver_->note_not_finite(id_, index, sum);
 }
 
 device_span<double> device_shard::metric(std::string_view name) const {
@@ -107,6 +111,10 @@ double basic_step::mean(std::string_view metric) const {
 
 void basic_step::report(metric_map values) {
   driver_->report(std::move(values));
+}
+
+void basic_step::finish() {
+  driver_->finish();
 }
 
 // -- train_context ----------------------------------------------------------------------------------------------------

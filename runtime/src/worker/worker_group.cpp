@@ -8,6 +8,7 @@
 #include <troupe/collectives/staged_device_group.hpp>
 #include <troupe/collectives/tcp_communicator.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <tuple>
 
@@ -31,6 +32,14 @@ class unused_predecessor {
  private:
   std::unique_ptr<collectives::device_group> group_;
 };
+
+/// The index of each rank's node.
+std::vector<std::uint32_t> nodes_by_rank(const group_place& place) {
+  std::vector<std::uint32_t> result;
+  for (const auto& [node, count] : place.nodes)
+    result.insert(result.end(), std::min<std::size_t>(count, place.world_size - result.size()), node);
+  return result;
+}
 
 } // namespace
 
@@ -109,7 +118,7 @@ std::unique_ptr<collectives::communicator> worker_group::make_communicator() {
         {place_.rank, place_.world_size, place_.generation, options.deadline, pool_, {}, has_gpu()}, descriptors));
   case transport_kind::hierarchical:
     return value_or_throw(collectives::make_hierarchical_communicator(
-        {std::move(options), place_.nodes, pool_, has_gpu()}, addresses, descriptors));
+        {std::move(options), nodes_by_rank(place_), pool_, has_gpu()}, addresses, descriptors));
   }
   throw exception{errc::internal, "no such transport"};
 }

@@ -3,6 +3,7 @@
 #include <troupe/checkpoint_sync.hpp>
 #include <troupe/error.hpp>
 #include <troupe/load_options.hpp>
+#include <troupe/port_range.hpp>
 #include <troupe/resources.hpp>
 #include <troupe/serialization/checkpoint/retention.hpp>
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,8 @@ enum class placement_strategy : std::uint8_t {
 
 /// How many workers a run has. A single number: the run starts with that many; lost workers are replaced while the
 /// others continue, down to one. A range: the run starts once there is capacity for `min`, accepts joiners up to `max`,
-/// and waits while it has fewer than `min`.
+/// and waits while it has fewer than `min`. 0: the training function runs in the driver's process, as one worker with
+/// the same interface and the same bits, for debuggers, profilers and sanitizers.
 struct worker_range {
   std::uint32_t min = 1;
   std::uint32_t max = 1;
@@ -44,7 +47,7 @@ struct worker_range {
   bool operator==(const worker_range&) const = default;
 };
 
-/// Reads "4", or "2-8" or "2:8" for a range.
+/// Reads "4", "2-8" or "2:8" for a range, or "0".
 [[nodiscard]] expected<worker_range> parse_worker_range(const std::string& text);
 [[nodiscard]] std::string to_string(worker_range range);
 
@@ -77,6 +80,8 @@ enum class resume_mode : std::uint8_t {
   never = 2,
   /// Fail if there is no checkpoint.
   required = 3,
+  /// Start from the beginning. What the run's directory holds is moved aside, to `name.1`, `name.2`, ...
+  restart = 4,
 };
 
 /// How gradients are summed.
@@ -104,8 +109,10 @@ enum class transport_mode : std::uint8_t {
 
 /// Which run this is, and where its files are.
 struct run_config {
-  /// The run's directory is `storage_path / name`. Letters, digits, '.', '_' and '-'.
-  std::string name = "run";
+  /// The run's directory is `storage_path / name`. Letters, digits, '.', '_' and '-'; not "latest". A run without a
+  /// name begins in a fresh directory, whose name is made of the program's and the time.
+  std::string name = {};
+  /// `storage_path / "latest"` is a link to the directory of the run that was begun last.
   std::filesystem::path storage_path = "runs";
   resume_mode resume = resume_mode::automatic;
   /// The number of the last step, counted over the whole life of the run; 0 leaves it to the training function. May
@@ -127,6 +134,9 @@ struct run_config {
   /// Results do not change. Such a step costs the time of one more shard, the overlap of reduction and backward, and
   /// memory for at most two gradients. A single worker computes the shard twice itself.
   std::uint64_t verify_determinism = 0;
+  /// The worker that starts with this rank waits for a debugger before it joins, and prints how to attach one.
+  /// `start_timeout` does not count then.
+  std::optional<std::uint32_t> debug_rank = {};
   /// Deadline for all worker processes to start and join.
   std::chrono::milliseconds start_timeout{30'000};
   /// Deadline of one collective operation. If `failure.hang` is `replace`, ranks wait for a slow rank until it is
@@ -145,8 +155,11 @@ struct checkpoint_config {
   /// its age. Empty: none is kept for its metric. A checkpoint without the metric is never the best.
   std::string score_attribute = {};
   score_mode score_order = score_mode::max;
+  /// The number of best checkpoints to keep besides the latest; at least 1. Without a `score_attribute` there are none.
+  std::uint32_t num_best_to_keep = 1;
   /// Training stops only to copy the state; up to this many checkpoints are written in the background. A checkpoint
-  /// that comes due while this many are being written is skipped with a warning. 0: training waits for each one.
+  /// that comes due while this many are being written is skipped with a warning; with a `score_attribute` it may be the
+  /// best, so training waits until it can be taken. 0: training waits for each one.
   std::uint32_t max_in_flight = 1;
   /// How the parts reach the driver's host.
   checkpoint_sync sync = checkpoint_sync::automatic;
@@ -165,6 +178,22 @@ enum class hang_mode : std::uint8_t {
   replace = 2,
 };
 
+/// What to do about a loss, or another metric of a step, that is NaN or infinite.
+enum class not_finite_mode : std::uint8_t {
+  /// Warn, with step and rank.
+  warn = 1,
+  /// Warn, and end the run before the step is applied.
+  end_run = 2,
+};
+
+/// What to do about a worker that a debugger holds at a breakpoint.
+enum class debugger_mode : std::uint8_t {
+  /// The others wait for it, however long it takes.
+  wait = 1,
+  /// It is treated as a frozen one: it is killed and replaced as soon as others have the run's state.
+  replace = 2,
+};
+
 /// How failures are detected, and how many a run tolerates.
 struct failure_config {
   /// More failures in a row than this, with no new step between them, end the run; 0 ends it at the first. What breaks
@@ -180,6 +209,8 @@ struct failure_config {
   std::chrono::milliseconds unreachable_after{300'000};
   /// How long workers live on when their node has lost its connection to the driver. 0: they end at once.
   std::chrono::milliseconds driver_grace{60'000};
+  debugger_mode debugger = debugger_mode::wait;
+  not_finite_mode not_finite = not_finite_mode::warn;
   hang_mode hang = hang_mode::replace;
   /// A rank whose training thread makes no progress for this long is reported. `train_context::heartbeat` counts as
   /// progress, also before the first loop.
@@ -201,6 +232,9 @@ struct cluster_config {
   /// The network between the hosts is private, or a tunnel: saves the time that encrypting gradients takes, and lets
   /// NCCL, which sends clear text, carry them. Workers authenticate each other in any case.
   bool trusted_network = false;
+  /// Everything that listens during a run takes its port from these, on every host: a firewall needs to open no more.
+  /// Two for each worker of a host, and one more on the driver's. None: the system chooses.
+  std::optional<port_range> ports;
   /// Deadline for connecting to a node.
   std::chrono::milliseconds connect_timeout{3'000};
 };

@@ -6,6 +6,7 @@
 #include <troupe/types.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -103,6 +104,20 @@ struct checkpoint_counts {
 
 TROUPE_INSPECT(checkpoint_counts, taken, skipped, failed)
 
+/// A checkpoint in the run's directory.
+struct kept_checkpoint {
+  step_id step;
+  std::string path;
+  /// Rank 0's last report before it was taken.
+  metric_map metrics;
+  /// Its value of `checkpoint_config::score_attribute`; nothing if it has none.
+  std::optional<double> score;
+
+  bool operator==(const kept_checkpoint&) const = default;
+};
+
+TROUPE_INSPECT(kept_checkpoint, step, path, metrics, score)
+
 /// What `fit()` returns. Also written as `result.json` into the run's directory.
 struct run_result {
   run_id run;
@@ -112,11 +127,17 @@ struct run_result {
   std::uint64_t steps = 0;
   /// The last value of each metric that rank 0 reported, in this process or before the checkpoint it resumed from.
   metric_map metrics;
+  /// The step that each of these values is from.
+  metric_steps metrics_from;
   /// Identity of the final tracked state: 64 hexadecimal digits; empty if no final state exists or nothing is tracked.
   std::string state_sha256;
   /// Directory of the latest checkpoint; empty for none.
   std::string latest_checkpoint;
-  checkpoint_counts checkpoints;
+  /// The checkpoint with the best score, also if an earlier process of the run took it.
+  std::optional<kept_checkpoint> best_checkpoint;
+  /// Those in the run's directory, oldest first.
+  std::vector<kept_checkpoint> checkpoints;
+  checkpoint_counts due_checkpoints;
   /// The run's directory.
   std::string path;
   /// Code `none` unless the run failed, or was stopped immediately or before its first step (`stopped`).
@@ -150,9 +171,9 @@ struct run_result {
   bool operator==(const run_result&) const = default;
 };
 
-TROUPE_INSPECT(run_result, run, name, status, steps, metrics, state_sha256, latest_checkpoint, checkpoints, path,
-               reason, failures, generations, restarts, workers, exact, resumed_from_step, seconds_to_first_step,
-               seconds_total)
+TROUPE_INSPECT(run_result, run, name, status, steps, metrics, metrics_from, state_sha256, latest_checkpoint,
+               best_checkpoint, checkpoints, due_checkpoints, path, reason, failures, generations, restarts, workers,
+               exact, resumed_from_step, seconds_to_first_step, seconds_total)
 
 /// The text of `result.json`.
 [[nodiscard]] std::string to_json(const run_result& result);
@@ -177,8 +198,9 @@ struct run_progress {
   std::uint64_t step = 0;
   std::uint64_t steps = 0;
   std::uint64_t batch_samples = 0;
-  /// The last metrics of rank 0.
+  /// The last metrics of rank 0, and the step that each value is from: it may be one after `step`.
   metric_map metrics;
+  metric_steps metrics_from;
   double samples_per_second = 0;
   double seconds_elapsed = 0;
   double seconds_left = 0;
@@ -186,19 +208,22 @@ struct run_progress {
   bool operator==(const run_progress&) const = default;
 };
 
-TROUPE_INSPECT(run_progress, run, step, steps, batch_samples, metrics, samples_per_second, seconds_elapsed,
-               seconds_left)
+TROUPE_INSPECT(run_progress, run, step, steps, batch_samples, metrics, metrics_from, samples_per_second,
+               seconds_elapsed, seconds_left)
 
 /// A checkpoint is durable.
 struct checkpoint_saved {
   run_id run;
   step_id step;
   std::string path;
+  std::uint64_t size_bytes = 0;
+  /// From the arrival of its first part until it was durable.
+  double seconds = 0;
 
   bool operator==(const checkpoint_saved&) const = default;
 };
 
-TROUPE_INSPECT(checkpoint_saved, run, step, path)
+TROUPE_INSPECT(checkpoint_saved, run, step, path, size_bytes, seconds)
 
 /// A checkpoint was skipped: `checkpoint_config::max_in_flight` are still being written.
 struct checkpoint_skipped {

@@ -36,6 +36,10 @@ expected<std::vector<fs::path>> directories_in(const fs::path& directory, file_s
   return result;
 }
 
+bool is_alphanumeric(char x) {
+  return (x >= '0' && x <= '9') || (x >= 'a' && x <= 'z') || (x >= 'A' && x <= 'Z');
+}
+
 bool is_abandoned_name(std::string_view name) {
   return name.starts_with(temporary_prefix) && (name.ends_with(temporary_suffix) || name.ends_with(removed_suffix));
 }
@@ -131,23 +135,34 @@ std::optional<step_id> parse_checkpoint_name(std::string_view name) {
   return step;
 }
 
-std::string temporary_name(step_id step, generation_id generation, std::uint32_t attempt) {
-  return fmt::format(".{}.g{}.a{}{}", checkpoint_name(step), generation, attempt, temporary_suffix);
+std::string temporary_name(const attempt_name& which) {
+  auto run = which.run.value;
+  std::erase_if(run, [](char x) { return !is_alphanumeric(x); });
+  return fmt::format(".{}.r{}.g{}.a{}{}", checkpoint_name(which.step), run, which.generation, which.attempt,
+                     temporary_suffix);
 }
 
 std::optional<attempt_name> parse_temporary_name(std::string_view name) {
   auto rest = name;
-  auto take = [&rest](std::string_view prefix, auto& number) {
-    if (!rest.starts_with(prefix))
+  auto skip = [&rest](std::string_view prefix) {
+    const auto is_there = rest.starts_with(prefix);
+    rest.remove_prefix(is_there ? prefix.size() : 0);
+    return is_there;
+  };
+  auto take = [&](std::string_view prefix, auto& number) {
+    if (!skip(prefix))
       return false;
-    rest.remove_prefix(prefix.size());
     auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
     rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
     return code == std::errc{};
   };
   auto result = attempt_name{};
-  if (!take(temporary_prefix, result.step.value) || !take(".g", result.generation.value) ||
-      !take(".a", result.attempt) || temporary_name(result.step, result.generation, result.attempt) != name)
+  if (!take(temporary_prefix, result.step.value) || !skip(".r"))
+    return std::nullopt;
+  const auto end_of_run = std::ranges::find_if_not(rest, is_alphanumeric);
+  result.run.value.assign(rest.begin(), end_of_run);
+  rest.remove_prefix(result.run.value.size());
+  if (!take(".g", result.generation.value) || !take(".a", result.attempt) || temporary_name(result) != name)
     return std::nullopt;
   return result;
 }
@@ -233,6 +248,16 @@ expected<void> remove_checkpoint(const fs::path& path, file_system& files) {
   // The rename becomes durable before any file is removed: half a checkpoint never looks complete, even after a crash.
   TROUPE_TRY(files.sync_directory(path.parent_path()));
   return remove_tree(hidden, files);
+}
+
+expected<std::vector<retention_candidate>> list_candidates(const fs::path& checkpoints_directory, file_system& files) {
+  TROUPE_TRY(auto entries, list_checkpoints(checkpoints_directory, files));
+  auto result = std::vector<retention_candidate>{};
+  for (const auto& entry : entries) {
+    auto content = read_manifest(entry.path / manifest_file_name, files);
+    result.push_back({entry.step, content ? std::move(content->metrics) : std::map<std::string, double>{}});
+  }
+  return result;
 }
 
 expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, const retention_policy& policy,

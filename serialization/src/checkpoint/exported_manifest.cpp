@@ -147,6 +147,7 @@ texts to_metadata(const manifest& content) {
       {"troupe.metrics", text_of(metrics)},
       {"troupe.values", content.values_json},
       {"troupe.world_size", fmt::to_string(content.world_size)},
+      {"troupe.finishes_run", content.finishes_run ? "1" : "0"},
       {"troupe.created_unix_ms", fmt::to_string(content.created.time_since_epoch().count())},
       {"troupe.attachments", text_of(content.attachments)},
       {order_key, text_of(order)},
@@ -180,6 +181,9 @@ expected<manifest> from_metadata(const texts& metadata) {
   from.read("troupe.metrics", result.metrics);
   from.read_object("troupe.values", result.values_json);
   from.read("troupe.world_size", result.world_size);
+  auto finishes_run = std::uint32_t{0};
+  from.read("troupe.finishes_run", finishes_run);
+  result.finishes_run = finishes_run != 0;
   auto created = std::int64_t{0};
   from.read("troupe.created_unix_ms", created);
   result.created = std::chrono::sys_time<std::chrono::milliseconds>{std::chrono::milliseconds{created}};

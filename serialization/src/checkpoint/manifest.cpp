@@ -127,6 +127,7 @@ void put_scalars(schema::Snapshot::Builder target, const manifest& content) {
   target.setNumericsFingerprintJson(text(content.numerics_fingerprint_json));
   target.setValuesJson(text(content.values_json));
   target.setWorldSize(content.world_size);
+  target.setFinishesRun(content.finishes_run);
   target.setCreatedUnixMs(content.created.time_since_epoch().count());
 }
 
@@ -189,6 +190,7 @@ void get_scalars(manifest& target, schema::Snapshot::Reader source) {
   target.numerics_fingerprint_json = string_of(source.getNumericsFingerprintJson());
   target.values_json = string_of(source.getValuesJson());
   target.world_size = source.getWorldSize();
+  target.finishes_run = source.getFinishesRun();
   target.created =
       std::chrono::sys_time<std::chrono::milliseconds>{std::chrono::milliseconds{source.getCreatedUnixMs()}};
 }

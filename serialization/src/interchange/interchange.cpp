@@ -81,7 +81,7 @@ expected<fs::path> write_checkpoint(const fs::path& directory, incoming_state& s
     total += spec.size_bytes();
   auto parts = static_cast<std::uint32_t>(total / part_bytes + 1);
   auto plan = plan_chunks(specs, parts);
-  auto temporary = directory / temporary_name(state.content.step, state.content.generation, 1);
+  auto temporary = directory / temporary_name({state.content.run, state.content.step, state.content.generation, 1});
   auto reports = std::vector<part_report>{};
   for (std::uint32_t part = 0; part < parts; ++part) {
     for (const auto& chunk : plan.chunks_of(part))

@@ -19,6 +19,11 @@ bool is_file_name(const std::string& name) {
 /// A hundred workers on one GPU are more than any use needs.
 constexpr double least_gpu_share = 0.01;
 
+/// 0 alone stands for the driver's process.
+bool is_number_of_workers(worker_range x) {
+  return x.min <= x.max && (x.min > 0 || x.max == 0);
+}
+
 bool is_gpu_number(double gpus) {
   return gpus == 0 || (gpus >= least_gpu_share && gpus < 1) || (gpus >= 1 && gpus <= 1024 && gpus == std::floor(gpus));
 }
@@ -34,10 +39,13 @@ resources resources_of_worker(const scaling_config& scaling) {
 
 expected<void> validate(const trainer_config& config) {
   const auto& scaling = config.scaling;
-  if (scaling.num_workers.min == 0 || scaling.num_workers.max < scaling.num_workers.min)
+  if (!is_number_of_workers(scaling.num_workers))
     return fail(errc::invalid_argument, fmt::format("scaling.num_workers is {}: give at least one worker, and in a "
                                                     "range the smaller number first",
                                                     to_string(scaling.num_workers)));
+  if (scaling.num_workers.max == 0 && !config.cluster.nodes.empty())
+    return fail(errc::invalid_argument, "scaling.num_workers is 0: a run that trains in the driver's process takes no "
+                                        "cluster.nodes");
   if (scaling.shards == 0)
     return fail(errc::invalid_argument, "scaling.shards is 0: a batch needs at least one shard (the default is 8)");
   if (scaling.shards > 65536)
@@ -56,14 +64,24 @@ expected<void> validate(const trainer_config& config) {
   if (config.run.transport == transport_mode::nccl && resources_of_worker(scaling).gpus == 0)
     return fail(errc::invalid_argument, "run.transport is nccl, which carries gradients between GPUs, and the workers "
                                         "have none: set scaling.use_gpu, or leave run.transport at its default");
-  if (!is_file_name(config.run.name))
+  if (!config.run.name.empty() && !is_file_name(config.run.name))
     return fail(errc::invalid_argument, fmt::format("run.name '{}' cannot name a directory: use letters, digits, '.', "
                                                     "'_' and '-', at most 128, not starting with '.'",
                                                     config.run.name));
+  if (config.run.name == "latest")
+    return fail(errc::invalid_argument,
+                "run.name is 'latest', which is the link to the run that was begun last: choose "
+                "another name");
+  if (config.run.name.empty() && config.run.resume == resume_mode::required)
+    return fail(errc::invalid_argument, "run.resume is resume_mode::required (--resume required), and a run without a "
+                                        "name is a new one: set run.name (--name) to that of the run to resume");
   if (config.run.storage_path.empty())
     return fail(errc::invalid_argument, "run.storage_path is empty: name the directory that is to hold the run's own");
   if (config.checkpoint.num_to_keep == 0)
     return fail(errc::invalid_argument, "checkpoint.num_to_keep is 0: at least the latest checkpoint is kept");
+  if (config.checkpoint.num_best_to_keep == 0)
+    return fail(errc::invalid_argument, "checkpoint.num_best_to_keep is 0: give at least 1, or leave "
+                                        "checkpoint.score_attribute empty to keep none for its score");
   if (config.checkpoint.score_order != score_mode::max && config.checkpoint.score_order != score_mode::min)
     return fail(errc::invalid_argument, "checkpoint.score_order is neither score_mode::max nor score_mode::min");
   if (config.checkpoint.score_order == score_mode::min && config.checkpoint.score_attribute.empty())
@@ -82,6 +100,13 @@ expected<void> validate(const trainer_config& config) {
     return fail(errc::invalid_argument,
                 "failure.heartbeat_timeout must be at least 500 ms, and failure.report_after, failure.replace_after "
                 "and failure.unreachable_after must be positive");
+  if (config.run.debug_rank && *config.run.debug_rank >= scaling.num_workers.max)
+    return fail(errc::invalid_argument,
+                fmt::format("run.debug_rank is {}, but ranks are below scaling.num_workers, which is {}{}",
+                            *config.run.debug_rank, to_string(scaling.num_workers),
+                            scaling.num_workers.max == 0 ? ": start the driver in the debugger" : ""));
+  if (config.failure.debugger != debugger_mode::wait && config.failure.debugger != debugger_mode::replace)
+    return fail(errc::invalid_argument, "failure.debugger is neither debugger_mode::wait nor debugger_mode::replace");
   if (config.failure.driver_grace.count() < 0)
     return fail(errc::invalid_argument, "failure.driver_grace must not be negative");
   if (scaling.scale_up_wait.count() < 0 || scaling.wait_for_workers.count() <= 0)
@@ -92,6 +117,9 @@ expected<void> validate(const trainer_config& config) {
   if (!config.options.is_object())
     return fail(errc::invalid_argument,
                 fmt::format("options must be a JSON object, not {}", config.options.type_name()));
+  if (config.cluster.ports)
+    if (auto valid = validate_ports(*config.cluster.ports); !valid)
+      return fail(valid.error().code, fmt::format("cluster.ports: {}", valid.error().message));
   for (const auto& node : config.cluster.nodes) {
     TROUPE_TRY(auto where, parse_endpoint(node));
     if (where.port == 0)
@@ -117,9 +145,12 @@ expected<worker_range> parse_worker_range(const std::string& text) {
   auto mark = all.find_first_of("-:");
   auto least = number(all.substr(0, mark));
   auto most = mark == std::string_view::npos ? least : number(all.substr(mark + 1));
-  if (!least || !most || *least == 0 || *most < *least)
-    return fail(errc::invalid_argument,
-                fmt::format("'{}' is not a number of workers: give a number, as in 4, or a range, as in 2-8", text));
+  if (!least || !most || !is_number_of_workers({*least, *most}))
+    return fail(
+        errc::invalid_argument,
+        fmt::format("'{}' is not a number of workers: give a number, as in 4, a range, as in 2-8, or 0 to train in the "
+                    "driver's process",
+                    text));
   return worker_range{*least, *most};
 }
 

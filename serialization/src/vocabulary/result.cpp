@@ -16,6 +16,17 @@ std::string to_string(run_status status) {
   return "invalid";
 }
 
+namespace {
+
+nlohmann::ordered_json described(const kept_checkpoint& x) {
+  nlohmann::ordered_json out{{"step", x.step.value}, {"path", x.path}};
+  out["score"] = x.score ? nlohmann::ordered_json(*x.score) : nlohmann::ordered_json{};
+  out["metrics"] = nlohmann::ordered_json(x.metrics);
+  return out;
+}
+
+} // namespace
+
 std::string to_json(const run_result& result) {
   using json = nlohmann::ordered_json;
   json out;
@@ -25,12 +36,17 @@ std::string to_json(const run_result& result) {
   out["steps"] = result.steps;
   out["resumed_from_step"] = result.resumed_from_step;
   out["metrics"] = json(result.metrics);
+  out["metrics_from"] = json(result.metrics_from);
   out["state_sha256"] = result.state_sha256;
   out["exact"] = result.exact;
   out["latest_checkpoint"] = result.latest_checkpoint;
-  out["checkpoints"] = {{"taken", result.checkpoints.taken},
-                        {"skipped", result.checkpoints.skipped},
-                        {"failed", result.checkpoints.failed}};
+  out["best_checkpoint"] = result.best_checkpoint ? described(*result.best_checkpoint) : json{};
+  out["checkpoints"] = json::array();
+  for (const auto& each : result.checkpoints)
+    out["checkpoints"].push_back(described(each));
+  out["due_checkpoints"] = {{"taken", result.due_checkpoints.taken},
+                            {"skipped", result.due_checkpoints.skipped},
+                            {"failed", result.due_checkpoints.failed}};
   out["path"] = result.path;
   out["error"] = nullptr;
   if (result.reason.code != errc::none)

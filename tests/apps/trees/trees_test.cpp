@@ -24,7 +24,7 @@ struct programs {
   void refused(const outcome& ran, int code, const std::string& text) const {
     CHECK(ran.status == exit_status{code, {}});
     CHECK_MESSAGE(contains(ran.err, text), ran.err);
-    CHECK(!std::filesystem::exists(here.path("runs") / "trees"));
+    CHECK(!std::filesystem::exists(here.path("runs") / "latest"));
   }
 };
 
@@ -57,7 +57,7 @@ TEST_CASE("predict needs no LightGBM library for an XGBoost model") {
   auto trained = with.run(TROUPE_TREES, {"--rounds", "2", "--workers", "1"});
   INFO(trained.err);
   REQUIRE(trained.status == exit_status{0, {}});
-  auto model = with.here.run_directory("trees").string();
+  auto model = with.here.run_directory("latest").string();
   auto predicted =
       with.run(TROUPE_PREDICT, {"--checkpoint", model, "--file", with.here.path("runs/trees.csv").string(), "--output",
                                 with.here.path("out.csv").string(), "--lightgbm-library", "lib_lightgbm.so"});
@@ -79,7 +79,7 @@ TEST_CASE("predict rejects a checkpoint of gpt and names the program for it") {
                                        "--layers", "1", "--heads", "1", "--embedding", "8", "--block-size", "8"});
   INFO(trained.err);
   REQUIRE(trained.status == exit_status{0, {}});
-  auto model = with.here.run_directory("gpt").string();
+  auto model = with.here.run_directory("latest").string();
   auto predicted = with.run(TROUPE_PREDICT, {"--checkpoint", model, "--file", with.here.text().string(), "--output",
                                              with.here.path("out.csv").string()});
   CHECK(predicted.status == exit_status{1, {}});

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <cstdio>
 #include <string>
+#include <sys/mount.h>
 #include <vector>
 
 using namespace troupe::testing;
@@ -67,6 +69,30 @@ TEST_CASE("an interrupted trial leaves no process behind") {
   INFO(process.out() << process.err());
   CHECK(status == exit_status{130, {}});
   CHECK(t.processes().empty());
+}
+
+TEST_CASE("a trial that ends early thaws the disk that it has frozen") {
+  for (auto signal : {SIGINT, SIGKILL}) {
+    trial t;
+    auto process = t.start({"--kinds", "freeze-disk", "--faults", "50", "--mean-interval", "100ms", "--seed", "2"});
+    REQUIRE(becomes_true([&] {
+      return contains(process.out(), "freeze-disk the disk") || contains(process.out(), "skipped: freeze-disk");
+    }));
+    if (contains(process.out(), "skipped: freeze-disk")) {
+      std::printf("SKIP: %s\n", process.out().c_str());
+      return;
+    }
+    process.signal(signal);
+    auto status = process.wait();
+    INFO(process.out() << process.err());
+    CHECK(status == (signal == SIGINT ? exit_status{130, {}} : exit_status{{}, SIGKILL}));
+    // Who slept in a write ends now.
+    CHECK(becomes_true([&] { return t.processes().empty(); }));
+    const auto disk = t.scratch.path() / "chaos" / "runs" / "disturbed" / "checkpoints";
+    write_file(disk / "file", "text");
+    CHECK(read_file(disk / "file") == "text");
+    ::umount2(disk.c_str(), MNT_DETACH);
+  }
 }
 
 TEST_CASE("faults that are not permitted or not possible are skipped with a message") {

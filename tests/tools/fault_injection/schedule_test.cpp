@@ -77,6 +77,7 @@ TEST_CASE("a fault that is undone lasts as long as its kind allows, and a kill i
     case fault_kind::kill:
     case fault_kind::kill_two:
     case fault_kind::reset:
+    case fault_kind::flood:
       CHECK(fault.lasts == 0ms);
       break;
     case fault_kind::freeze:
@@ -92,6 +93,12 @@ TEST_CASE("a fault that is undone lasts as long as its kind allows, and a kill i
     case fault_kind::cut_data:
       CHECK(fault.lasts >= 100ms);
       CHECK(fault.lasts <= 6s);
+      break;
+    case fault_kind::freeze_disk:
+    case fault_kind::cpu_storm:
+    case fault_kind::unread_log:
+      CHECK(fault.lasts >= 500ms);
+      CHECK(fault.lasts <= 4s);
       break;
     case fault_kind::kill_node:
     case fault_kind::fill_disk:

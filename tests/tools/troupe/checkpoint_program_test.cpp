@@ -430,7 +430,7 @@ TEST_CASE("checkpoints that share files are listed, shown, verified and removed 
   for (std::size_t i = 0; i < bench::specs().size(); ++i)
     bytes.insert(bytes.end(), state.bytes(i).begin(), state.bytes(i).end());
   for (std::uint64_t step : {10, 20, 30}) {
-    auto attempt = here.checkpoints() / temporary_name({step}, {7}, 1);
+    auto attempt = here.checkpoints() / temporary_name({{"run"}, {step}, {7}, 1});
     auto content = sample_manifest({step});
     auto report = value_or_throw(writer.write(attempt, 0, plan, bytes));
     value_or_throw(add_parts(content, bench::specs(), plan, std::vector{report}));

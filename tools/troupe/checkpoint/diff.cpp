@@ -101,6 +101,7 @@ void compare_fields(const serialization::manifest& left, const serialization::ma
   number("step", left.step.value, right.step.value);
   number("generation", left.generation.value, right.generation.value);
   number("world_size", left.world_size, right.world_size);
+  number("finishes_run", int{left.finishes_run}, int{right.finishes_run});
   number("seed", left.seed, right.seed);
   number("shards", left.shards, right.shards);
   number("global_batch", left.global_batch, right.global_batch);

@@ -50,6 +50,7 @@ json described(const serialization::checkpoint& stored) {
           {"generation", content.generation.value},
           {"created_unix_ms", content.created.time_since_epoch().count()},
           {"world_size", content.world_size},
+          {"finishes_run", content.finishes_run},
           {"seed", content.seed},
           {"shards", content.shards},
           {"global_batch", content.global_batch},

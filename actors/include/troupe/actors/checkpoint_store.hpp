@@ -6,7 +6,6 @@
 
 #include <caf/fwd.hpp>
 
-#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -18,12 +17,9 @@ struct checkpoint_store_config {
   run_id run;
   /// The directory that holds the run's checkpoints.
   std::filesystem::path directory;
-  std::size_t num_to_keep = 2;
+  serialization::retention_policy keep = {};
   /// Hears of every checkpoint before the workers do, in the store's thread.
-  std::function<void(const checkpoint_outcome&)> on_outcome;
-  /// The metric by which the best checkpoint stays besides the latest; empty for none.
-  std::string score_attribute = {};
-  score_mode score_order = score_mode::max;
+  std::function<void(const checkpoint_outcome&)> on_outcome = {};
 };
 
 /// Spawns the checkpoint store of one run, on a thread of its own: it waits for the device.

@@ -2,6 +2,7 @@
 
 #include <troupe/messages/type_ids.hpp>
 
+#include <caf/allowed_unsafe_message_type.hpp>
 #include <caf/result.hpp>
 #include <caf/typed_actor.hpp>
 
@@ -9,15 +10,10 @@
 /// stands above its signature. Errors are `troupe::errc`, carried as `caf::error` (see error_conversion.hpp).
 namespace troupe::actors {
 
-/// A node's host program is going away.
+/// A node's host program is going away. It has no wire format: one that arrives from another process is rejected.
 struct drain_request {
   std::uint64_t grace_ms = 0;
 };
-
-template <class Inspector>
-bool inspect(Inspector& f, drain_request& x) {
-  return f.object(x).fields(f.field("grace_ms", x.grace_ms));
-}
 
 /// One worker, in its process, with which it ends. Its node starts and watches the process; the trainer commands the
 /// worker.
@@ -113,16 +109,17 @@ using node_actor = caf::typed_actor<
     // Says what the node has. Answers at once. Idempotent.
     caf::result<node_offer>(offer_request),
     // Opens the run's program and keeps it open. From then on the run ends with its driver: at once with the actor
-    // behind `run_control`, after the run's grace period if the connection to it is lost. Fails with `errc::not_found`
-    // or `errc::program_mismatch`. Idempotent for the same run.
+    // behind `run_control`, after the run's grace period if the connection to it is lost. Fails as `open_run` says.
+    // Idempotent for the same run.
     caf::result<run_opened>(open_run, run_control, collectives_actor, checkpoint_store),
     // Another driver takes the run over. Answers with the processes that live here. See `claim_run`.
     caf::result<run_claimed>(claim_run),
     // The driver has reconnected. The node passes these handles to the run's workers and repeats what was not received.
     // See `adopt_run`.
     caf::result<run_claimed>(adopt_run, run_control, collectives_actor, checkpoint_store),
-    // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run
-    // and `errc::already_exists` for a worker that was started before. Not idempotent.
+    // Starts processes. Answers once each executes the program. Fails with `errc::stale_generation` for an unknown run,
+    // `errc::already_exists` for a worker that was started before, and, as all commands for a run do, with
+    // `errc::wrong_secret`. Not idempotent.
     caf::result<workers_started>(start_workers),
     // Kills one worker. Answers at once; `worker_ended` reports the end. Idempotent.
     caf::result<void>(kill_worker),
@@ -183,3 +180,5 @@ CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::drain_request))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::driver_follower))
 
 CAF_END_TYPE_ID_BLOCK(troupe_actors)
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::drain_request)

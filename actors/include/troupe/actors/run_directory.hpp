@@ -14,8 +14,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,12 +25,22 @@
 
 namespace troupe::actors {
 
+/// What the metrics say that a run has written before.
+struct metrics_history {
+  /// Rank 0's last value of each metric, and the step that it is from.
+  metric_map metrics;
+  metric_steps metrics_from;
+  /// How long the run had been training by its last line.
+  double seconds = 0;
+};
+
 /// The directory of a run, which one driver at a time may hold:
 ///
 ///     <storage_path>/<name>/
 ///       run.json        what the run is: configuration, program, seed (latest attempt)
 ///       result.json     how it ended
 ///       metrics.jsonl   one line for each report of each rank
+///       events.jsonl    what happened: one line for each start, failure, generation, pause, checkpoint and warning
 ///       ledger.jsonl    which process computed which shards (only with keep_ledger)
 ///       checkpoints/    step-00000100/ ...
 ///       logs/           worker-0.log ...
@@ -36,7 +48,8 @@ namespace troupe::actors {
 ///       .lock           held by the driver, with its process id
 class run_directory {
  public:
-  /// Makes the directory, or takes over an existing one, and locks it. Fails with `errc::already_exists` (resume =
+  /// Makes the directory, or takes over an existing one, and locks it; with resume = restart, what is there is moved
+  /// aside first. Fails with `errc::already_exists` (resume =
   /// never and a run has begun in it, or another driver holds it) or `errc::io_error` (no space, read-only, no right to
   /// write), before anything is started.
   [[nodiscard]] static expected<run_directory> open(const run_config& config);
@@ -45,6 +58,9 @@ class run_directory {
   run_directory& operator=(run_directory&& other) noexcept;
   ~run_directory();
 
+  /// Where the directory of an earlier run is that was moved aside; empty if none was.
+  [[nodiscard]] const std::filesystem::path& moved_aside() const noexcept { return moved_aside_; }
+
   /// Where a run of this name is, as an absolute path.
   [[nodiscard]] static std::filesystem::path path_of(const run_config& config);
 
@@ -52,7 +68,10 @@ class run_directory {
   [[nodiscard]] std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
 
   /// Forgets metrics and ledger lines after `step`: they will be written again. Begins the files anew for step 0.
-  [[nodiscard]] expected<void> rewind(step_id step);
+  /// Returns what the lines say that are left.
+  [[nodiscard]] expected<metrics_history> rewind(step_id step);
+  /// What the lines up to `step` say, which all stay.
+  [[nodiscard]] metrics_history history_until(step_id step) const;
 
   [[nodiscard]] expected<void> write_run(const nlohmann::json& description) const;
   [[nodiscard]] expected<void> write_result(const run_result& result) const;
@@ -64,6 +83,9 @@ class run_directory {
   /// Appends to metrics.jsonl and ledger.jsonl. Lines that a full disk does not take are kept, up to a limit, and tried
   /// again with the next. Fails with `errc::io_error` while there are any.
   [[nodiscard]] expected<void> append(const metrics_batch& batch, std::uint32_t pid);
+  /// Appends to events.jsonl, with the time in front. Fails as above.
+  [[nodiscard]] expected<void> append_event(std::chrono::system_clock::time_point when,
+                                            const nlohmann::ordered_json& what);
   /// Appends to the worker's log. What a full disk does not take is lost: fails with `errc::io_error`.
   [[nodiscard]] expected<void> append_output(const worker_output& output);
 
@@ -77,6 +99,8 @@ class run_directory {
   int lock_ = -1;
   serialization::line_file metrics_{{}};
   serialization::line_file ledger_{{}};
+  serialization::line_file events_{{}};
+  std::filesystem::path moved_aside_;
 
   /// What another driver has written last, by digest, and whose lines have been compared with it.
   struct earlier_lines {

@@ -31,8 +31,9 @@ class part_receiver {
  public:
   virtual ~part_receiver() = default;
 
-  /// `HOST:PORT` at which a host reaches this one; empty where there is no way.
-  [[nodiscard]] virtual std::string address_towards(const std::string& host) const = 0;
+  /// `HOST:PORT` at which a host reaches this one; empty where there is no way. Fails with `errc::unreachable` if
+  /// nothing can listen there.
+  [[nodiscard]] virtual expected<std::string> address_towards(const std::string& host) = 0;
   /// Whose files may be read from now on.
   virtual void lend(const std::filesystem::path& checkpoint) = 0;
 };

@@ -3,6 +3,7 @@
 #include <troupe/collectives/address_exchange.hpp>
 #include <troupe/collectives/communicator.hpp>
 #include <troupe/error.hpp>
+#include <troupe/port_range.hpp>
 #include <troupe/types.hpp>
 
 #include <array>
@@ -22,14 +23,6 @@ namespace troupe::collectives {
 /// The key of a run, known to its workers only. All connections of its groups are authenticated with keys derived from
 /// it.
 using run_secret = std::array<std::byte, 32>;
-
-/// Ports from `first` to `last`, both included.
-struct port_range {
-  std::uint16_t first = 0;
-  std::uint16_t last = 0;
-
-  bool operator==(const port_range&) const = default;
-};
 
 /// This rank's place in a group that communicates over TCP.
 struct tcp_options {

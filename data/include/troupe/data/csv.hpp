@@ -22,14 +22,14 @@ enum class csv_type : std::uint8_t {
 
 /// A column to make from a CSV file.
 struct csv_column {
-  std::string name;
+  std::string name = {};
   csv_type type = csv_type::f32;
   /// The file's columns: by name if the file has a header, otherwise by number from 0. Empty means the column with the
   /// same name. Several columns form a vector: the sample's shape is then {from.size()}.
-  std::vector<std::string> from;
+  std::vector<std::string> from = {};
   /// The categories, if known: code i means `categories[i]`, and any other text is an error. If empty, they are
   /// collected from the file. Give a validation file the training file's categories.
-  std::vector<std::string> categories;
+  std::vector<std::string> categories = {};
 };
 
 /// What to do with a missing field.
@@ -42,7 +42,7 @@ enum class missing_values : std::uint8_t {
 
 struct csv_options {
   /// The columns to make, in this order. Empty makes an f32 column of each.
-  std::vector<csv_column> columns;
+  std::vector<csv_column> columns = {};
   char delimiter = ',';
   /// Whether the first row holds the column names.
   bool header = true;

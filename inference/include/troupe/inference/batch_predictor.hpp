@@ -49,8 +49,8 @@ struct batch_prediction_config {
   serialization::existing_file existing = serialization::existing_file::keep;
   /// How many rows are predicted between two points at which all workers synchronise; cut into `scaling.shards` parts.
   std::uint64_t block_rows = 8192;
-  /// Workers, nodes, names. The predictions are the run's tracked state and take 4 bytes per number in every worker.
-  /// `run.steps` and `load_checkpoint` are ignored.
+  /// Workers, nodes, names. Predictions of another model under the same name are moved aside. The predictions are the
+  /// run's tracked state and take 4 bytes per number in every worker. `run.steps` and `load_checkpoint` are ignored.
   trainer_config trainer = {};
 };
 

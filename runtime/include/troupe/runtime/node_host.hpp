@@ -20,10 +20,12 @@ struct node_options {
   /// CPUs and GPUs to offer; detected where absent. CUDA_VISIBLE_DEVICES selects the GPUs.
   std::optional<std::uint32_t> cpus;
   std::optional<std::uint32_t> gpus;
-  /// Contains the programs of runs under their file names. Empty means at the path given by the driver.
+  /// Contains the programs that may be started, under their file names. Empty means at the path given by the driver,
+  /// which only a node on loopback with keys permits.
   std::filesystem::path program_directory;
   bool insecure = false;
   std::filesystem::path keys;
+  /// Takes a line of the node's log, in the node's own thread: while it waits, the node is silent.
   std::function<void(const std::string&)> log;
 };
 
@@ -31,7 +33,8 @@ struct node_options {
 /// all workers.
 class node_host {
  public:
-  /// Opens the port. Fails if the address cannot be bound, or if an address other than loopback has no certificate.
+  /// Opens the port. Fails if the address cannot be bound, and if others than this user on this host could connect: if
+  /// there is no certificate then (unless `insecure`), or no directory of programs.
   [[nodiscard]] static expected<node_host> start(const node_options& options);
 
   node_host(node_host&&) noexcept;

@@ -4,9 +4,11 @@
 #include <troupe/inspect.hpp>
 #include <troupe/load_options.hpp>
 #include <troupe/messages/regroup.hpp>
+#include <troupe/port_range.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,13 +57,17 @@ struct run_settings {
   std::uint64_t answer_timeout_ms = 0;
   /// What workers send each other over TCP is encrypted.
   bool encrypt_data_plane = true;
+  /// A step with a metric that is not finite ends the run.
+  bool end_on_not_finite = false;
+  /// Where workers listen for each other; none: the system chooses.
+  std::optional<port_range> ports;
 
   bool operator==(const run_settings&) const = default;
 };
 
 TROUPE_INSPECT(run_settings, function, name, directory, seed, shards, configuration, options, steps, fast_reduction,
                keep_ledger, check_every_step, verify_determinism, collective_timeout_ms, driver_ends_waits,
-               answer_timeout_ms, encrypt_data_plane)
+               answer_timeout_ms, encrypt_data_plane, end_on_not_finite, ports)
 
 /// What this start of the run continues.
 struct resume_settings {
@@ -72,11 +78,15 @@ struct resume_settings {
   step_id step;
   /// How the tensors of another run's checkpoint map to this run's.
   load_options load;
+  /// The run was finished by a decision of its own in that step (`basic_step::finish`): no further step is done.
+  bool is_finished = false;
+  /// How long the run has been training before the worker begins, in microseconds.
+  std::uint64_t run_time_us = 0;
 
   bool operator==(const resume_settings&) const = default;
 };
 
-TROUPE_INSPECT(resume_settings, checkpoint, restore_step, step, load)
+TROUPE_INSPECT(resume_settings, checkpoint, restore_step, step, load, is_finished, run_time_us)
 
 /// When checkpoints are taken, and how their parts travel.
 struct checkpoint_settings {
@@ -87,11 +97,13 @@ struct checkpoint_settings {
   checkpoint_sync sync = checkpoint_sync::automatic;
   /// Do not write chunks again that have not changed since the last checkpoint.
   bool reuse_unchanged = true;
+  /// One that is due while `max_in_flight` are being written is skipped; if not, training waits for them.
+  bool may_skip = true;
 
   bool operator==(const checkpoint_settings&) const = default;
 };
 
-TROUPE_INSPECT(checkpoint_settings, every_steps, max_in_flight, sync, reuse_unchanged)
+TROUPE_INSPECT(checkpoint_settings, every_steps, max_in_flight, sync, reuse_unchanged, may_skip)
 
 /// What the worker computes on.
 struct device_settings {

@@ -48,12 +48,14 @@ struct checkpoint_part {
   std::vector<tensor_spec> tensors;
   metric_map metrics;
   std::string values_json;
+  /// The run is finished with this step, by a decision of its own.
+  bool finishes_run = false;
 
   bool operator==(const checkpoint_part&) const = default;
 };
 
 TROUPE_INSPECT(checkpoint_part, run, generation, step, attempt, rank, world_size, report, reason, tensors, metrics,
-               values_json)
+               values_json, finishes_run)
 
 /// The outcome of a checkpoint. A failure does not end the training, and older checkpoints stay valid.
 struct checkpoint_outcome {
@@ -61,11 +63,15 @@ struct checkpoint_outcome {
   /// Its directory; empty if it failed.
   std::string path;
   error reason;
+  /// Of its tensors.
+  std::uint64_t size_bytes = 0;
+  /// From the arrival of the first part until it was durable, or had failed.
+  double seconds = 0;
 
   bool operator==(const checkpoint_outcome&) const = default;
 };
 
-TROUPE_INSPECT(checkpoint_outcome, step, path, reason)
+TROUPE_INSPECT(checkpoint_outcome, step, path, reason, size_bytes, seconds)
 
 /// Asks whether a worker and the store see the same directory. Sent by a worker after it has created a file there.
 /// Answered by `storage_view`.

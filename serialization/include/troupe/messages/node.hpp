@@ -15,7 +15,7 @@ namespace troupe {
 
 /// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
 /// their versions first.
-inline constexpr std::uint32_t protocol_version = 4;
+inline constexpr std::uint32_t protocol_version = 5;
 
 /// Asks for a node's free resources. Sent by a trainer before placement; answered by `node_offer`. Fails with
 /// `errc::unsupported_version` if the node has another version of the protocol.
@@ -56,15 +56,16 @@ struct run_claim {
 TROUPE_INSPECT(run_claim, number, tag)
 
 /// Prepares a node for a run: the node opens the program and keeps it open. Sent once per run and node, with the actor
-/// handles that the run's workers need. Answered by `run_opened`; fails with `errc::program_mismatch` or
-/// `errc::not_found`.
+/// handles that the run's workers need. Answered by `run_opened`; fails with `errc::program_mismatch`
+/// (also for a program that this node must not start) or `errc::not_found`, and with `errc::wrong_secret` if there is a
+/// run with this id and another secret.
 struct open_run {
   run_id run;
   std::string run_name;
   /// The driver's executable, as an absolute path on the driver's host.
   std::string program_path;
   std::string build_id;
-  /// 64 hexadecimal digits; workers prove that they know it.
+  /// 64 hexadecimal digits. Workers prove that they know it, and every command for the run repeats it.
   std::string secret;
   /// A worker without a heartbeat for this long is sampled and, unless it only waits for a processor, reported as
   /// silent in `node_beat`. The driver decides whether to kill it.
@@ -120,6 +121,9 @@ struct run_opened {
 
 TROUPE_INSPECT(run_opened, run, program_path)
 
+/// A variable of `worker_launch::environment`: the process waits for a debugger before it joins.
+inline constexpr const char* debugger_variable = "TROUPE_WAIT_FOR_DEBUGGER";
+
 /// One worker process to start.
 struct worker_launch {
   worker_id worker;
@@ -133,18 +137,21 @@ struct worker_launch {
 
 TROUPE_INSPECT(worker_launch, worker, environment, gpus)
 
-/// Starts worker processes. Answered by `workers_started` once each executes the program. Fails with
-/// `errc::superseded`, as do `end_run` and `kill_worker`, if a driver with a greater claim has the run. Not idempotent.
+/// Starts worker processes. Answered by `workers_started` once each executes the program. Fails, as do `end_run` and
+/// `kill_worker`, with `errc::wrong_secret` for a sender that does not know the run's secret, and with
+/// `errc::superseded` if a driver with a greater claim has the run. Not idempotent.
 struct start_workers {
   run_id run;
   std::vector<std::string> arguments;
   std::vector<worker_launch> workers;
+  /// As in `open_run`.
+  std::string secret = {};
   run_claim claim = {};
 
   bool operator==(const start_workers&) const = default;
 };
 
-TROUPE_INSPECT(start_workers, run, arguments, workers, claim)
+TROUPE_INSPECT(start_workers, run, arguments, workers, secret, claim)
 
 /// The process ids, in the order of `start_workers::workers`.
 struct workers_started {
@@ -159,12 +166,14 @@ TROUPE_INSPECT(workers_started, run, pids)
 /// Kills a run's remaining workers on this node and forgets the run. Answered when none is left. Idempotent.
 struct end_run {
   run_id run;
+  /// As in `open_run`.
+  std::string secret = {};
   run_claim claim = {};
 
   bool operator==(const end_run&) const = default;
 };
 
-TROUPE_INSPECT(end_run, run, claim)
+TROUPE_INSPECT(end_run, run, secret, claim)
 
 /// Kills one worker that is fenced or no longer needed. `worker_ended` reports its end. Idempotent.
 struct kill_worker {
@@ -172,12 +181,14 @@ struct kill_worker {
   worker_id worker;
   /// For the log, and for `worker_ended`.
   std::string reason;
+  /// As in `open_run`.
+  std::string secret = {};
   run_claim claim = {};
 
   bool operator==(const kill_worker&) const = default;
 };
 
-TROUPE_INSPECT(kill_worker, run, worker, reason, claim)
+TROUPE_INSPECT(kill_worker, run, worker, reason, secret, claim)
 
 /// Starts a worker process's handshake with its node. Answered by `join_challenge`; fails with `errc::stale_generation`
 /// if the node has no such run or did not start that worker.
@@ -245,16 +256,27 @@ struct worker_beat {
 
 TROUPE_INSPECT(worker_beat, run, worker, generation, committed, progress, activity)
 
+/// Why a process that lives does not run.
+enum class silence_kind : std::uint8_t {
+  /// It is stopped, or hangs.
+  frozen = 1,
+  /// A debugger holds it.
+  debugged = 2,
+};
+
+TROUPE_INSPECT_ENUM(silence_kind, frozen, debugged)
+
 /// A worker whose process is alive but sends no heartbeats.
 struct silent_worker {
   worker_id worker;
   /// For people: "its process is stopped".
   std::string why;
+  silence_kind kind = silence_kind::frozen;
 
   bool operator==(const silent_worker&) const = default;
 };
 
-TROUPE_INSPECT(silent_worker, worker, why)
+TROUPE_INSPECT(silent_worker, worker, why, kind)
 
 /// A node's heartbeat, with the last heartbeats of its workers of a run. Sent several times a second, never answered.
 struct node_beat {

@@ -2,6 +2,7 @@
 
 #include <troupe/error.hpp>
 #include <troupe/inspect.hpp>
+#include <troupe/messages/packed_texts.hpp>
 #include <troupe/messages/staging.hpp>
 #include <troupe/types.hpp>
 
@@ -25,7 +26,19 @@ enum class transport_kind : std::uint8_t {
 
 TROUPE_INSPECT_ENUM(transport_kind, self, hierarchical)
 
-/// A worker's place in a generation, and who else is in it.
+/// Neighbouring ranks of a generation that are on one node.
+struct node_ranks {
+  /// The node's index.
+  std::uint32_t node = 0;
+  std::uint32_t count = 0;
+
+  bool operator==(const node_ranks&) const = default;
+};
+
+TROUPE_INSPECT(node_ranks, node, count)
+
+/// A worker's place in a generation, and who else is in it. Every worker gets one, so it does not grow with the number
+/// of workers. Shards are split evenly.
 struct group_place {
   /// 0 for a joiner that has no place yet.
   generation_id generation;
@@ -38,11 +51,9 @@ struct group_place {
   std::uint32_t local_rank = 0;
   std::uint32_t local_world_size = 0;
   std::uint32_t node_rank = 0;
-  /// By rank.
-  std::vector<shard_range> ownership;
   transport_kind transport = transport_kind::self;
-  /// The index of each rank's node. Ranks of one node can share memory.
-  std::vector<std::uint32_t> nodes;
+  /// On which nodes the ranks are, in their order. Ranks of one node can share memory.
+  std::vector<node_ranks> nodes;
   /// The address that the data plane binds to on this worker's host.
   std::string data_address;
   /// The address at which other hosts reach it.
@@ -54,7 +65,7 @@ struct group_place {
 };
 
 TROUPE_INSPECT(group_place, generation, attempt, reason, rank, world_size, local_rank, local_world_size, node_rank,
-               ownership, transport, nodes, data_address, host_address, part_stream)
+               transport, nodes, data_address, host_address, part_stream)
 
 /// How far a worker with the run's state is.
 struct worker_progress {
@@ -215,10 +226,20 @@ struct released {
 
 TROUPE_INSPECT(released)
 
+/// The run ends for this reason. This worker saves the whole state first, as the last checkpoint, and then fails with
+/// the same reason; or with another, if it could not save.
+struct save_and_leave {
+  error reason;
+
+  bool operator==(const save_and_leave&) const = default;
+};
+
+TROUPE_INSPECT(save_and_leave, reason)
+
 /// What a worker does next. It takes its place in the next generation, or leaves. A joiner may also follow the members
 /// in a staging group, and report again once it has caught up or failed; or skip a loop. Answers a `regroup_report`.
 struct next_generation {
-  std::variant<member_place, staging_place, loop_completed, released> what;
+  std::variant<member_place, staging_place, loop_completed, released, save_and_leave> what;
 
   bool operator==(const next_generation&) const = default;
 };
@@ -258,7 +279,7 @@ struct exchange_request {
 
 TROUPE_INSPECT(exchange_request, run, generation, sequence, rank, blob, group_size)
 
-/// The blobs of all ranks, by rank.
+/// The blobs of all ranks, by rank. Each rank gets all of them, so they travel in one piece.
 struct exchange_result {
   generation_id generation;
   std::vector<std::string> blobs;
@@ -266,7 +287,12 @@ struct exchange_result {
   bool operator==(const exchange_result&) const = default;
 };
 
-TROUPE_INSPECT(exchange_result, generation, blobs)
+template <class Inspector>
+bool inspect(Inspector& f, exchange_result& x) {
+  auto pack = [&x] { return pack_texts(x.blobs); };
+  auto unpack = [&x](const std::string& packed) { return unpack_texts(packed, x.blobs); };
+  return f.object(x).fields(f.field("generation", x.generation), f.field("blobs", pack, unpack));
+}
 
 /// Begins a generation. Exchanges and checkpoint parts of older ones fail with `errc::stale_generation`. Sent when a
 /// member is lost, without a size, and again when the next members are known.

@@ -6,6 +6,7 @@
 #include <troupe/types.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,14 +66,16 @@ TROUPE_INSPECT(plan_accepted, generation)
 /// One metrics report of one rank.
 struct metric_row {
   step_id step;
-  /// Microseconds since the worker entered the training function.
+  /// Microseconds that the run has been training; what was done before it was resumed counts.
   std::uint64_t time_us = 0;
+  /// Microseconds since 1970-01-01 UTC, by the clock of the worker's host.
+  std::uint64_t wall_us = 0;
   metric_map values;
 
   bool operator==(const metric_row&) const = default;
 };
 
-TROUPE_INSPECT(metric_row, step, time_us, values)
+TROUPE_INSPECT(metric_row, step, time_us, wall_us, values)
 
 /// An entry of the debug ledger: the shards that a rank computed in a step.
 struct ledger_row {
@@ -101,6 +104,19 @@ struct pause_row {
 
 TROUPE_INSPECT(pause_row, generation, step, pause_us)
 
+/// A rank's metric of a step that is NaN or infinite.
+struct not_finite_row {
+  step_id step;
+  /// The shard that it is from; nothing if only the mean over all is known.
+  std::optional<shard_id> shard;
+  std::string metric;
+  double value = 0;
+
+  bool operator==(const not_finite_row&) const = default;
+};
+
+TROUPE_INSPECT(not_finite_row, step, shard, metric, value)
+
 /// What a worker has collected since its last batch.
 struct metrics_batch {
   run_id run;
@@ -118,11 +134,13 @@ struct metrics_batch {
   /// The steps after which a due checkpoint was skipped, because the limit of checkpoints in flight was reached. From
   /// rank 0.
   std::vector<step_id> skipped;
+  /// The first of each metric in a row of steps.
+  std::vector<not_finite_row> not_finite;
 
   bool operator==(const metrics_batch&) const = default;
 };
 
-TROUPE_INSPECT(metrics_batch, run, worker, rank, number, applied, dropped, rows, ledger, pauses, skipped)
+TROUPE_INSPECT(metrics_batch, run, worker, rank, number, applied, dropped, rows, ledger, pauses, skipped, not_finite)
 
 /// The training function has returned or thrown. The worker stays until it is released.
 struct worker_finished {

@@ -27,18 +27,20 @@ namespace troupe::serialization {
 /// only one to have the state. They wait for no other part, so that a new generation does not invalidate them.
 inline constexpr std::uint32_t first_last_copy = 1000;
 
-/// ".step-00000100.g1.a1.tmp": the directory in which an attempt at a checkpoint is written, beside the committed ones.
-/// All participants compute the same name; every attempt has its own.
-[[nodiscard]] std::string temporary_name(step_id step, generation_id generation, std::uint32_t attempt);
-
-/// The components of a `temporary_name`.
+/// Which attempt at a checkpoint a temporary directory holds.
 struct attempt_name {
+  run_id run;
   step_id step;
   generation_id generation;
   std::uint32_t attempt = 0;
 
   bool operator==(const attempt_name&) const = default;
 };
+
+/// ".step-00000100.r0123abcd.g1.a1.tmp": the directory in which an attempt at a checkpoint is written, beside the
+/// committed ones. All participants compute the same name; every attempt has its own. Letters and digits of the run's
+/// id count.
+[[nodiscard]] std::string temporary_name(const attempt_name& which);
 
 /// Parses a name made by `temporary_name`; `nullopt` for any other name.
 [[nodiscard]] std::optional<attempt_name> parse_temporary_name(std::string_view name);
@@ -85,6 +87,10 @@ remove_abandoned(const std::filesystem::path& checkpoints_directory,
 /// Fails with `errc::io_error`.
 [[nodiscard]] expected<std::filesystem::path> set_aside(const std::filesystem::path& path,
                                                         file_system& files = local_files());
+
+/// The committed checkpoints with their metrics, oldest step first. One whose manifest cannot be read has no metrics.
+[[nodiscard]] expected<std::vector<retention_candidate>>
+list_candidates(const std::filesystem::path& checkpoints_directory, file_system& files = local_files());
 
 /// Removes the checkpoints that `decide_retention` does not keep, and returns them, oldest first; the newest and the
 /// best are never removed. First reads the newest back from the device: if it does not verify, nothing is removed and

@@ -88,6 +88,8 @@ struct manifest {
   std::string values_json;
   /// How many workers wrote it.
   std::uint32_t world_size = 0;
+  /// Whether the run was finished with this step by a decision of its own, before its last.
+  bool finishes_run = false;
   std::chrono::sys_time<std::chrono::milliseconds> created;
   std::vector<part_file> parts;
   /// In the order in which they were tracked; names are unique.

@@ -25,6 +25,8 @@ struct retention_policy {
   /// The metric by which the best checkpoint is kept as well; empty for none.
   std::string score_attribute = {};
   score_mode score_order = score_mode::max;
+  /// How many of the best to keep; at least 1.
+  std::size_t num_best_to_keep = 1;
 };
 
 /// The properties of a checkpoint that matter for retention.
@@ -43,9 +45,13 @@ struct retention_decision {
   bool operator==(const retention_decision&) const = default;
 };
 
+/// The candidates that have a score by the policy, best first. One without the metric, or with NaN, has none; of equal
+/// ones the newer is better.
+[[nodiscard]] std::vector<step_id> rank_by_score(std::span<const retention_candidate> candidates,
+                                                 const retention_policy& policy);
+
 /// Decides for each candidate; their steps are distinct, and the result is ordered by step. The latest `num_to_keep`
-/// and the best by the policy's metric are kept. A checkpoint without the metric, or with NaN, is never the best; of
-/// equal ones the newer is.
+/// and the `num_best_to_keep` best by the policy's metric are kept.
 [[nodiscard]] std::vector<retention_decision> decide_retention(std::span<const retention_candidate> candidates,
                                                                const retention_policy& policy);
 

@@ -18,11 +18,14 @@ struct complete_checkpoint {
   /// The name of the directory that the parts were written to.
   std::string temporary_directory;
   serialization::manifest content;
+  /// When its first part came.
+  std::chrono::sys_time<std::chrono::milliseconds> began;
 };
 
-/// Whether a worker may still write into a temporary directory of this name, if `generation` is the last that has begun
-/// and all its parts up to step `over` have come. Foreign names count as in use, and so do last copies. Pure.
-[[nodiscard]] bool may_be_in_use(std::string_view name, generation_id generation, step_id over);
+/// Whether a worker of this run may still write into a temporary directory of this name, if `generation` is the last
+/// that has begun and all its parts up to step `over` have come. What another run has left is not in use. Other names
+/// count as in use, and so do last copies. Pure.
+[[nodiscard]] bool may_be_in_use(std::string_view name, const run_id& run, generation_id generation, step_id over);
 
 /// Which parts of which checkpoint attempt have come, for the checkpoint store. A plain class; it does no I/O.
 class checkpoint_attempts {
@@ -43,8 +46,14 @@ class checkpoint_attempts {
  private:
   using key = std::tuple<generation_id, step_id, std::uint32_t>;
 
+  struct pending_attempt {
+    std::map<rank_id, checkpoint_part> parts;
+    /// When the first of them came.
+    std::chrono::sys_time<std::chrono::milliseconds> began;
+  };
+
   checkpoint_metadata metadata_;
-  std::map<key, std::map<rank_id, checkpoint_part>> pending_;
+  std::map<key, pending_attempt> pending_;
 };
 
 } // namespace troupe::actors

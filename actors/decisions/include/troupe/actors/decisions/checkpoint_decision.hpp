@@ -30,6 +30,8 @@ struct checkpoint_boundary {
   std::uint64_t max_in_flight = 1;
   /// Whether what is in flight takes the place of one that was overtaken.
   bool retrying = false;
+  /// Whether one that is due may be left out because of those in flight.
+  bool may_skip = true;
 };
 
 enum class checkpoint_decision : std::uint8_t {
@@ -38,6 +40,8 @@ enum class checkpoint_decision : std::uint8_t {
   take,
   /// Take none, but wait for those in flight.
   wait,
+  /// Wait for those in flight, copy the state, and go on.
+  wait_and_take,
   /// Wait for those in flight, copy the state, and wait until it is durable.
   take_and_wait,
   /// At the next boundary where that is possible.
@@ -66,6 +70,9 @@ enum class checkpoint_decision : std::uint8_t {
     return checkpoint_decision::take_and_wait;
   if (at.in_flight < at.max_in_flight)
     return checkpoint_decision::take;
+  // At a later step the state would be another one.
+  if (at.due && !at.may_skip)
+    return checkpoint_decision::wait_and_take;
   return at.asked || at.owed ? checkpoint_decision::postpone : checkpoint_decision::skip;
 }
 
@@ -74,8 +81,8 @@ enum class checkpoint_decision : std::uint8_t {
 class checkpoint_agreement {
  public:
   /// `every_steps` 0: none is due by itself. `max_in_flight` 0: training waits until each is durable.
-  checkpoint_agreement(std::uint64_t every_steps, std::uint64_t max_in_flight)
-      : every_steps_(every_steps), max_in_flight_(max_in_flight) {}
+  checkpoint_agreement(std::uint64_t every_steps, std::uint64_t max_in_flight, bool may_skip = true)
+      : every_steps_(every_steps), max_in_flight_(max_in_flight), may_skip_(may_skip) {}
 
   /// A checkpoint was postponed, or overtaken by the end of its generation: it is taken at a later boundary.
   void owe() noexcept { owed_ = true; }
@@ -96,6 +103,7 @@ class checkpoint_agreement {
     at.asked = what.is_asked;
     at.regroups = what.regroups;
     at.max_in_flight = max_in_flight_;
+    at.may_skip = may_skip_;
     at.agreed = agreed_.generation == now;
     at.in_flight = agreed_.in_flight;
     at.owed = at.agreed ? agreed_.owed : owed_;
@@ -107,7 +115,7 @@ class checkpoint_agreement {
     }
     at.retrying = retried_in_ == now;
     const auto decision = decide_checkpoint(at);
-    if (decision == checkpoint_decision::take)
+    if (decision == checkpoint_decision::take || decision == checkpoint_decision::wait_and_take)
       retried_in_ = at.owed ? std::optional{now} : std::nullopt;
     return decision;
   }
@@ -128,6 +136,7 @@ class checkpoint_agreement {
 
   std::uint64_t every_steps_;
   std::uint64_t max_in_flight_;
+  bool may_skip_;
   bool owed_ = false;
   agreed_words agreed_;
   /// The generation in which one was asked for, until it is durable.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::actors {
@@ -17,8 +18,7 @@ class group_layout {
   group_layout() = default;
 
   /// `places` by rank; `addresses` of the nodes by index: where other hosts reach them.
-  group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, std::uint32_t shards,
-               transport_kind transport);
+  group_layout(std::vector<worker_place> places, std::vector<std::string> addresses, transport_kind transport);
 
   [[nodiscard]] const std::vector<worker_place>& places() const noexcept { return places_; }
   [[nodiscard]] std::uint32_t world_size() const noexcept { return static_cast<std::uint32_t>(places_.size()); }
@@ -27,6 +27,7 @@ class group_layout {
   [[nodiscard]] group_place place_of(const worker_place& who) const;
 
   /// torchrun's variables.
+  [[nodiscard]] static bool is_launch_variable(std::string_view name) noexcept;
   [[nodiscard]] std::map<std::string, std::string> environment_of(const worker_place& who) const;
 
  private:
@@ -36,7 +37,8 @@ class group_layout {
   std::vector<worker_place> places_;
   std::vector<std::string> addresses_;
   std::vector<std::uint32_t> used_nodes_;
-  std::uint32_t shards_ = 1;
+  /// In the order of the ranks.
+  std::vector<node_ranks> ranks_of_nodes_;
   transport_kind transport_ = transport_kind::self;
 };
 

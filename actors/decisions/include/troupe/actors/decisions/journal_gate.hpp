@@ -17,8 +17,14 @@ namespace troupe::actors {
 /// would not know. Actions keep their order. A plain class; not thread-safe.
 class journal_gate {
  public:
-  /// These actions were decided, and led to this state.
-  void add(run_actions actions, control_state now);
+  /// The state that the decisions have led to so far.
+  [[nodiscard]] const control_state& latest() const noexcept { return latest_.state; }
+  /// These actions were decided, and led to this state; nothing if to none but `latest`.
+  void add(run_actions actions, std::optional<control_state> now);
+  /// Tells the states apart: it grows with each.
+  [[nodiscard]] std::uint64_t latest_number() const noexcept { return latest_.number; }
+  /// Whether the journal says what had been decided at this number, or nobody waits for it.
+  [[nodiscard]] bool is_kept(std::uint64_t number) const noexcept { return kept_.number >= number || is_late_; }
   /// The actions that can be carried out next, or nothing.
   [[nodiscard]] std::optional<run_actions> next();
 

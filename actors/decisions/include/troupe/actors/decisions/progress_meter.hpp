@@ -30,9 +30,11 @@ class progress_meter {
 
   /// Takes in what rank 0 reported; returns an event when one is due.
   std::optional<run_progress> add(const metrics_batch& batch, clock::time_point now) {
-    if (!batch.rows.empty())
-      for (const auto& [name, value] : batch.rows.back().values)
+    for (const auto& row : batch.rows)
+      for (const auto& [name, value] : row.values) {
         progress_.metrics[name] = value;
+        progress_.metrics_from[name] = row.step.value;
+      }
     // A report from within the first step of a resumed run comes before anything is applied.
     progress_.step = std::max(progress_.step, batch.applied.value);
     progress_.seconds_elapsed = std::chrono::duration<double>(now - start_).count();

@@ -98,7 +98,15 @@ struct end_staging {
   bool operator==(const end_staging&) const = default;
 };
 
-/// Make every worker's collective operations fail.
+/// The run ends: answer this worker's report so that it saves the state first.
+struct save_state {
+  worker_id worker;
+  /// Why the run ends.
+  error reason;
+  bool operator==(const save_state&) const = default;
+};
+
+/// The run ends: make every worker's collective operations fail, so that all report.
 struct abort_all {
   error reason;
   bool operator==(const abort_all&) const = default;
@@ -199,7 +207,8 @@ struct conclude {
 struct run_action {
   std::variant<begin_all, begin_joiner, accept_plans, accept_plan_of, refuse_plans, refuse_report, send_command,
                stage_joiners, end_staging, skip_loop, abort_all, abort_generation, hold, form_generation, start_more,
-               fence_worker, give_up_node, avoid_node, restart_run, release_one, release_all, warn, conclude>
+               fence_worker, give_up_node, avoid_node, restart_run, release_one, release_all, warn, save_state,
+               conclude>
       what;
   std::string why;
 };

@@ -55,6 +55,8 @@ class run_attempt {
   [[nodiscard]] const settings& config() const noexcept { return config_; }
   /// What has to be known to go on with it in another process.
   [[nodiscard]] control_state state_to_keep() const;
+  /// Whether that is what `kept` says, but for `failures`. Copies nothing: it is asked after each event.
+  [[nodiscard]] bool is_kept_in(const control_state& kept) const;
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
   [[nodiscard]] generation_id generation() const noexcept { return generation_; }
   [[nodiscard]] const attempt_state& state() const noexcept { return state_; }

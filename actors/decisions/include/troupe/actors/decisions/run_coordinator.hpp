@@ -3,6 +3,7 @@
 #include <troupe/actors/decisions/failure_budget.hpp>
 #include <troupe/actors/decisions/failure_log.hpp>
 #include <troupe/actors/decisions/host_comparison.hpp>
+#include <troupe/actors/decisions/last_copy.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
@@ -20,6 +21,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,10 +37,11 @@ namespace run_phase {
 /// The attempt says what.
 struct running {};
 
-/// A failure ends the run, once all workers have reported or ended.
+/// A failure ends the run, once the state is saved and all workers have finished or ended.
 struct failing {
   /// The index of the first failure that ends it.
   std::size_t first_failure = 0;
+  last_copy copy;
   /// The error that all workers were answered with: those that fail with it only repeat it.
   std::optional<errc> answered;
 };
@@ -107,8 +110,7 @@ class run_coordinator {
   [[nodiscard]] run_actions on_node_answers(std::uint32_t node, time now);
   /// Of this node's workers these are silent, for these reasons, and may live; no others. They are waited for like
   /// silent nodes.
-  [[nodiscard]] run_actions on_workers_silent(std::uint32_t node, const std::map<worker_id, std::string>& workers,
-                                              time now);
+  [[nodiscard]] run_actions on_workers_silent(std::uint32_t node, const std::vector<silent_worker>& workers, time now);
   /// A node's workers have ended.
   [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& why);
   /// A node is going away. `capacity_elsewhere`: whether others can take in its workers.
@@ -130,10 +132,10 @@ class run_coordinator {
 
   /// Not all workers have joined within the limit.
   [[nodiscard]] run_actions on_start_timeout();
-  /// The survivors of a failure, or released workers, took longer than the grace period.
+  /// Released workers took longer than the grace period.
   [[nodiscard]] run_actions on_grace_timeout();
-  /// To be called several times a second: joiners that come about the same time are let in together, and one that
-  /// does not join in time is given up.
+  /// To be called several times a second: joiners that come about the same time are let in together, one that does not
+  /// join in time is given up, and what is left of a failing run has its time.
   [[nodiscard]] run_actions on_tick(time now);
   /// There have been too few workers for too long.
   [[nodiscard]] run_actions on_hold_timeout();
@@ -158,6 +160,11 @@ class run_coordinator {
     result.failures = budget_.in_row();
     return result;
   }
+  /// The same if it is not what `kept` says.
+  [[nodiscard]] std::optional<control_state> change_since(const control_state& kept) const {
+    const auto is_kept = kept.failures == budget_.in_row() && attempt_.is_kept_in(kept);
+    return is_kept ? std::nullopt : std::optional{state_to_keep()};
+  }
   [[nodiscard]] bool exact_hosts() const noexcept { return hosts_.is_exact(); }
   /// The generation that was formed last, from 1.
   [[nodiscard]] generation_id generation() const noexcept { return attempt_.generation(); }
@@ -173,6 +180,13 @@ class run_coordinator {
   [[nodiscard]] bool held() const noexcept { return is<run_phase::running>() && attempt_.is_held(); }
   /// Whether nodes or workers are silent, and the run waits for them.
   [[nodiscard]] bool awaits_answers() const noexcept { return !silent_.empty(); }
+  /// For whom a stop that was asked for waits, because they do not answer: for people; empty if for nobody.
+  [[nodiscard]] std::string stop_waits_for(time now,
+                                           const std::function<std::string(std::uint32_t)>& name_of_node) const {
+    return goes_on() && attempt_.course().asked == run_course::request::stop
+               ? silent_.describe_silence(attempt_.workers(), now, name_of_node)
+               : std::string{};
+  }
   /// Which workers have not reported yet, for people; empty unless a generation is to be formed.
   [[nodiscard]] std::string awaited_reports() const {
     return goes_on() && attempt_.is_regrouping() ? attempt_.workers().awaited_reports() : std::string{};
@@ -229,6 +243,7 @@ class run_coordinator {
   run_actions fail_run(failure_record what, const std::string& why, std::optional<std::size_t> earlier_cause = {});
   run_actions release();
   run_actions conclude_failure(const std::string& why);
+  run_actions go_on_failing(run_actions actions);
   run_actions conclude_end(const std::string& why);
   run_actions conclude_run(run_status status, error reason, std::string why);
 

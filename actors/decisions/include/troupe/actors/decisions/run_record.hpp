@@ -3,6 +3,7 @@
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/progress_meter.hpp>
 #include <troupe/config.hpp>
+#include <troupe/inspect.hpp>
 #include <troupe/messages/checkpoint.hpp>
 #include <troupe/messages/worker.hpp>
 #include <troupe/metrics.hpp>
@@ -12,8 +13,25 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace troupe::actors {
+
+/// What another driver tells in the run's result of those before it: the last 256 failures and generations
+/// and the last 1,024 workers at most.
+struct run_history {
+  /// Without the lines that their processes wrote last.
+  std::vector<failure_record> failures;
+  std::vector<generation_record> generations;
+  std::vector<worker_info> workers;
+  std::uint32_t restarts = 0;
+  checkpoint_counts due_checkpoints;
+  std::uint64_t resumed_from_step = 0;
+
+  bool operator==(const run_history&) const = default;
+};
+
+TROUPE_INSPECT(run_history, failures, generations, workers, restarts, due_checkpoints, resumed_from_step)
 
 /// What has happened in a run so far: it becomes the run's result. A plain class; time comes in as an argument.
 class run_record {
@@ -31,8 +49,20 @@ class run_record {
   void set_path(std::string path) { result_.path = std::move(path); }
 
   /// The state that the run begins with, at its start or after a restart: its step, the checkpoint of this run that
-  /// holds it (empty if none does), and the metrics reported before it was taken.
-  void begin_from(step_id step, std::string checkpoint, metric_map metrics);
+  /// holds it (empty if none does), and the metrics reported before it was taken, with the steps they are from.
+  void begin_from(step_id step, std::string checkpoint, metric_map metrics, metric_steps metrics_from = {});
+
+  /// How long the run had been training before this driver, in seconds.
+  void set_earlier_time(double seconds) noexcept { earlier_time_ = std::chrono::duration<double>{seconds}; }
+  /// How long it has been training in all: the time in which it had no driver does not count.
+  [[nodiscard]] std::chrono::duration<double> run_time(clock::time_point now) const {
+    return earlier_time_ + (now - started_);
+  }
+
+  /// What is known if another driver is to go on: `failures` are those of this driver.
+  [[nodiscard]] run_history history(const std::vector<failure_record>& failures) const;
+  /// Goes on with what another driver has left. Before `begin_from`.
+  void go_on_from(run_history before);
 
   /// Ids below this one were given by another driver.
   void skip_workers(worker_id next);
@@ -55,7 +85,7 @@ class run_record {
   [[nodiscard]] std::optional<run_progress> latest_progress() const;
   void on_checkpoint(const checkpoint_outcome& outcome);
   /// Returns how often a checkpoint was skipped, this one included.
-  std::uint64_t on_skipped_checkpoint() { return ++result_.checkpoints.skipped; }
+  std::uint64_t on_skipped_checkpoint() { return ++result_.due_checkpoints.skipped; }
 
   void add(generation_record record) { result_.generations.push_back(std::move(record)); }
   /// The run restarts. `furthest`: the last step that any worker had applied.
@@ -70,7 +100,7 @@ class run_record {
   void note_exactness(bool exact) noexcept { result_.exact = result_.exact && exact; }
   void conclude(run_status status, error reason);
   /// What the workers' last reports say; `state_sha256` is empty if they said nothing or the run has failed.
-  void set_final_state(std::vector<failure_record> failures, std::string state_sha256, step_id last_step);
+  void set_final_state(const std::vector<failure_record>& failures, std::string state_sha256, step_id last_step);
   /// The result, with its duration.
   [[nodiscard]] run_result finish(clock::time_point now);
 
@@ -79,9 +109,13 @@ class run_record {
 
   run_result result_;
   clock::time_point started_;
+  std::chrono::duration<double> earlier_time_{0};
   step_id first_step_;
+  /// Those that another driver has seen.
+  std::vector<failure_record> earlier_failures_;
   /// Of rank 0, before the checkpoint that the run resumed from.
   metric_map earlier_metrics_;
+  metric_steps earlier_from_;
   progress_meter meter_;
   /// How many attempts have begun to train.
   std::uint32_t begun_ = 0;

@@ -21,6 +21,8 @@ struct process_sample {
   /// The function of the kernel in which a thread is in uninterruptible sleep; empty if there is none, or it cannot be
   /// read.
   std::string waits_in = {};
+  /// The process that traces it, such as a debugger; 0 if there is none.
+  std::uint32_t tracer = 0;
 
   bool operator==(const process_sample&) const = default;
 };
@@ -41,13 +43,15 @@ enum class silence_cause : std::uint8_t {
   dead = 3,
   /// It can run, and does not answer.
   hung = 4,
+  /// A debugger holds it. It continues when the debugger lets it.
+  debugged = 5,
 };
 
 struct silence_verdict {
   silence_cause cause = silence_cause::hung;
   /// Whether it counts as silent: always, except for a starved process within its limit.
   bool is_silent = true;
-  /// For people, a predicate of the process: "is stopped (SIGSTOP, or a debugger)".
+  /// For people, a predicate of the process: "is stopped (SIGSTOP)".
   std::string reason;
 };
 

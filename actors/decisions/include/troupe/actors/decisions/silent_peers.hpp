@@ -1,9 +1,12 @@
 #pragma once
 
 #include <troupe/actors/decisions/worker_table.hpp>
+#include <troupe/config.hpp>
+#include <troupe/messages/node.hpp>
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,6 +25,7 @@ class silent_peers {
     std::chrono::milliseconds heartbeat_timeout;
     /// How long they are waited for.
     std::chrono::milliseconds unreachable_after;
+    debugger_mode debugger = debugger_mode::wait;
   };
 
   explicit silent_peers(settings how) : how_(how) {}
@@ -39,7 +43,7 @@ class silent_peers {
     std::map<worker_id, run_time> answered;
   };
   /// Of this node's workers these are silent, and no others.
-  [[nodiscard]] change set_workers(std::uint32_t node, const std::map<worker_id, std::string>& silent,
+  [[nodiscard]] change set_workers(std::uint32_t node, const std::vector<silent_worker>& silent,
                                    const worker_table& workers, run_time now);
   /// Its process has ended.
   void forget_worker(worker_id worker);
@@ -62,7 +66,10 @@ class silent_peers {
   [[nodiscard]] bool contains(worker_id worker) const { return workers_.contains(worker); }
   /// Whom the run waits for, and how long: for people. `why` says who is silent.
   [[nodiscard]] std::string describe_wait(const std::string& why) const;
-  [[nodiscard]] const std::string& reason_of(worker_id worker) const { return workers_.at(worker).why; }
+  [[nodiscard]] std::string describe_wait(worker_id worker) const;
+  /// "node b:4000, silent for 12 s": those that do not answer now, for people.
+  [[nodiscard]] std::string describe_silence(const worker_table& workers, run_time now,
+                                             const std::function<std::string(std::uint32_t)>& name_of_node) const;
 
  private:
   struct silence {
@@ -71,7 +78,13 @@ class silent_peers {
     std::string why;
     /// Of a worker.
     std::uint32_t node = 0;
+    silence_kind kind = silence_kind::frozen;
   };
+
+  /// Whether a debugger holds it, and the run waits until it continues.
+  [[nodiscard]] bool is_held(const silence& x) const {
+    return x.kind == silence_kind::debugged && how_.debugger == debugger_mode::wait;
+  }
 
   settings how_;
   std::map<std::uint32_t, silence> nodes_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/error.hpp>
 #include <troupe/messages/commands.hpp>
 #include <troupe/messages/regroup.hpp>
 #include <troupe/messages/staging.hpp>
@@ -34,10 +35,25 @@ struct skip_loop_body {};
 /// The run goes on without this worker: leave the training function.
 struct leave_run {};
 
+/// The run ends: save the state once it is that of `committed`, and leave the training function.
+struct save_last_copy {
+  error reason;
+};
+
 /// What an answer to a report asks for, and why (for the log).
 struct worker_action {
-  std::variant<form_group, report_again, follow_members, skip_loop_body, leave_run> what;
+  std::variant<form_group, report_again, follow_members, skip_loop_body, leave_run, save_last_copy> what;
   std::string why;
+};
+
+/// What comes after a step, as far as the training function decides it.
+enum class step_end : std::uint8_t {
+  /// The next step.
+  goes_on,
+  /// It was the loop's last.
+  last_step,
+  /// Nothing: the training function has finished the run with this step.
+  finishes_run,
 };
 
 /// Consider a checkpoint: a decision that `checkpoint_agreement` makes with the checkpoints that are in flight.
@@ -50,6 +66,8 @@ struct consider_checkpoint {
   bool regroups = false;
   /// A custom loop saves here.
   bool is_due = false;
+  /// The training function has finished the run with this step.
+  bool finishes_run = false;
 };
 
 /// Give joiners the state over a staging group, while training goes on. Only if `command.generation` is still the

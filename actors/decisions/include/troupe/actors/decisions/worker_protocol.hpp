@@ -30,13 +30,15 @@ class worker_protocol {
  public:
   explicit worker_protocol(const begin_training& begin);
 
+  /// Whether the run was finished before its last step, by a decision of its own: no further step is done.
+  [[nodiscard]] bool is_finished() const noexcept { return is_finished_; }
   /// The state that it begins with is that after `step`.
   void on_restored(step_id step) noexcept { step_ = committed_ = reduced_ = step; }
 
   // -- loops of the training function
 
   /// Comes to the next loop. False if it is skipped: by a joiner if the members have completed that loop, and by all
-  /// after a stop.
+  /// after a stop, or after the step that finished the run.
   [[nodiscard]] bool enter_loop();
   /// Whether a stop has taken effect.
   [[nodiscard]] bool is_stopped() const noexcept { return loop_ == loop_stage::stopped; }
@@ -83,7 +85,7 @@ class worker_protocol {
   /// The commands that the last barrier agreed on and that have not been acted on.
   [[nodiscard]] std::optional<command_range> due_commands() const noexcept;
   /// What to do at the boundary after `step`, in this order. `commands` are those of `due_commands`.
-  [[nodiscard]] std::vector<boundary_action> on_boundary(const std::vector<control_command>& commands, bool is_last);
+  [[nodiscard]] std::vector<boundary_action> on_boundary(const std::vector<control_command>& commands, step_end end);
   /// Whether the loop that a `stage_command` names is the present one.
   [[nodiscard]] bool is_present_loop(std::uint32_t loop) const noexcept { return loop + 1 == loops_; }
 
@@ -132,7 +134,9 @@ class worker_protocol {
   [[nodiscard]] const group_place& place() const noexcept { return place_; }
   [[nodiscard]] rank_id rank() const noexcept { return place_.rank; }
   [[nodiscard]] generation_id generation() const noexcept { return place_.generation; }
-  [[nodiscard]] shard_range shards() const { return place_.ownership[place_.rank.value]; }
+  /// Which shards each rank of its generation computes.
+  [[nodiscard]] const std::vector<shard_range>& ownership() const noexcept { return ownership_; }
+  [[nodiscard]] shard_range shards() const { return ownership_[place_.rank.value]; }
   /// Whether it has the run's state: a joiner has none until the members give it.
   [[nodiscard]] bool has_state() const noexcept;
   /// Whether it repeats the members' steps in a staging group.
@@ -209,11 +213,14 @@ class worker_protocol {
   };
 
   void fence();
+  void take(group_place place);
   [[nodiscard]] worker_action adopt(member_place next);
 
   run_id run_;
   worker_id worker_;
+  std::uint32_t number_of_shards_;
   group_place place_;
+  std::vector<shard_range> ownership_;
   std::variant<preparing, following, arrived, close_behind, receiving, computing, holding, between_steps, fenced>
       state_;
   step_id step_;
@@ -225,6 +232,8 @@ class worker_protocol {
   /// Loops that were entered.
   std::uint32_t loops_ = 0;
   loop_stage loop_ = loop_stage::unplanned;
+  /// In this process, or before the checkpoint that it began with.
+  bool is_finished_ = false;
   report_position position_ = report_position::elsewhere;
   std::uint64_t reports_ = 0;
   /// At the next barrier.

@@ -64,8 +64,7 @@ class worker_watch {
   std::set<worker_id> unreported_;
   /// Taken when a heartbeat became overdue.
   std::map<worker_id, samples> first_samples_;
-  /// Those that are silent, and why.
-  std::map<worker_id, std::string> silent_;
+  std::map<worker_id, silent_worker> silent_;
 };
 
 } // namespace troupe::actors

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/messages/node.hpp>
+#include <troupe/types.hpp>
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// The worker processes of one run on one node: which were started, which live, which were killed and why, and which of
+/// those the kernel does not end.
+class hosted_workers {
+ public:
+  using time_point = std::chrono::steady_clock::time_point;
+
+  /// An id is used once. Fails with `errc::already_exists` for one that was used before, or that is in the list twice.
+  [[nodiscard]] expected<void> check_new(const std::vector<worker_launch>& launches) const;
+
+  /// Its process is being started. It counts as living: it may ask for entry before its start is reported.
+  void on_starting(worker_id worker);
+  /// There is no process, and its id may be used again.
+  void on_not_started(worker_id worker);
+  /// Returns whether its end has been reported before, because the kernel did not end it.
+  [[nodiscard]] bool on_ended(worker_id worker);
+
+  /// Whether the process is to be killed now: it lives, and was not killed before.
+  [[nodiscard]] bool kill(worker_id worker, std::string why, time_point now);
+  /// The run ends: all that live are killed.
+  void kill_all(time_point now);
+  /// Those that were killed `patience` ago and have not ended, once each. They count as ended from now on.
+  [[nodiscard]] std::vector<worker_id> take_stuck(time_point now, std::chrono::milliseconds patience,
+                                                  const std::set<worker_id>& starting);
+
+  [[nodiscard]] bool was_started(worker_id worker) const { return started_.contains(worker); }
+  [[nodiscard]] bool lives(worker_id worker) const { return living_.contains(worker); }
+  [[nodiscard]] bool was_killed(worker_id worker) const { return killed_.contains(worker); }
+  /// Empty if it was not killed, or because the run ends.
+  [[nodiscard]] std::string why_killed(worker_id worker) const;
+  /// Those whose ends have not been reported.
+  [[nodiscard]] std::vector<worker_id> unreported() const;
+  /// Whether no process is left.
+  [[nodiscard]] bool is_empty() const noexcept { return living_.empty(); }
+  /// Whether no process is left that can end.
+  [[nodiscard]] bool is_settled() const noexcept { return living_.size() == stuck_.size(); }
+
+ private:
+  struct killing {
+    std::string why;
+    time_point since;
+  };
+
+  std::set<worker_id> started_;
+  std::set<worker_id> living_;
+  std::map<worker_id, killing> killed_;
+  std::set<worker_id> stuck_;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <troupe/actors/decisions/run_actions.hpp>
+#include <troupe/actors/decisions/worker_table.hpp>
+#include <troupe/error.hpp>
+#include <troupe/messages/regroup.hpp>
+#include <troupe/types.hpp>
+
+#include <optional>
+#include <utility>
+#include <variant>
+
+namespace troupe::actors {
+
+/// How far the last copy of a run's state is. Times begin with the first tick.
+namespace copy_phase {
+
+struct collecting {
+  std::optional<run_time> since;
+  /// Whoever has reported is enough.
+  bool is_late = false;
+};
+
+struct saving {
+  worker_id who;
+  step_id step;
+  std::optional<run_time> since;
+};
+
+/// It is saved, or cannot be.
+struct over {
+  std::optional<run_time> since;
+  bool is_late = false;
+};
+
+} // namespace copy_phase
+
+/// Has the state of a failing run saved as long as a member has it. The members report, as after any loss. One of those
+/// that have committed most is asked to save all of it, the next if that one ends before it has; the others wait until
+/// one has, and are refused then. All of it takes a limited time. A plain class; not thread-safe.
+class last_copy {
+ public:
+  /// Every worker is answered that the run ends for `reason`. A state that is no later than `known` is not saved.
+  last_copy(error reason, step_id known) : reason_(std::move(reason)), known_(known) {}
+  /// The same where the state is not to be kept, or nobody can be asked for it.
+  explicit last_copy(error reason) : reason_(std::move(reason)), phase_(copy_phase::over{}) {}
+
+  /// What every worker is answered.
+  [[nodiscard]] const error& reason() const noexcept { return reason_; }
+  /// The members' groups have been aborted; some had reported before.
+  [[nodiscard]] run_actions begin(worker_table& workers);
+  [[nodiscard]] run_actions on_report(worker_table& workers, worker_record& who, const regroup_report& report);
+  /// Whether this worker was asked, and has not ended.
+  [[nodiscard]] bool is_asked(worker_id worker) const noexcept;
+  /// This one's training function has ended, with this error.
+  [[nodiscard]] run_actions on_finished(worker_table& workers, worker_id worker, errc reason);
+  /// Its process has ended.
+  [[nodiscard]] run_actions on_ended(worker_table& workers, worker_id worker);
+  /// To be called several times a second.
+  [[nodiscard]] run_actions on_tick(worker_table& workers, run_time now);
+  /// Whether those that are left have had the time to end.
+  [[nodiscard]] bool is_overdue() const noexcept;
+
+ private:
+  [[nodiscard]] const worker_record* choose(const worker_table& workers) const;
+  [[nodiscard]] run_actions go_on(worker_table& workers);
+  [[nodiscard]] run_actions end(worker_table& workers);
+
+  error reason_;
+  step_id known_;
+  std::variant<copy_phase::collecting, copy_phase::saving, copy_phase::over> phase_;
+};
+
+} // namespace troupe::actors

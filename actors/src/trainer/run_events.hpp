@@ -1,0 +1,39 @@
+#pragma once
+
+#include <troupe/messages/worker.hpp>
+#include <troupe/result.hpp>
+
+#include <cstddef>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+/// The lines of a run's events.jsonl, but for their times. Pure.
+namespace troupe::actors {
+
+/// What there is to write of what observers are told; nothing where it is no event.
+[[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const run_started& x);
+[[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const run_progress& x);
+[[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const checkpoint_saved& x);
+[[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const checkpoint_skipped& x);
+[[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const checkpoint_failed& x);
+[[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const generation_record& x);
+[[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const run_notice& x);
+
+[[nodiscard]] nlohmann::ordered_json event_of(const pause_row& x, rank_id rank);
+[[nodiscard]] nlohmann::ordered_json event_of(const failure_record& x);
+/// The run's end.
+[[nodiscard]] nlohmann::ordered_json event_of(const run_result& x);
+
+/// Which of the failures that a run has had are not among its events yet.
+class failure_events {
+ public:
+  /// The events of new ones. The order of `all` may have changed since the last call: causes are put first.
+  [[nodiscard]] std::vector<nlohmann::ordered_json> take_new(const std::vector<failure_record>& all);
+
+ private:
+  std::map<worker_id, std::size_t> known_;
+};
+
+} // namespace troupe::actors

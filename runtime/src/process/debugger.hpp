@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+namespace troupe::runtime {
+
+/// Prints how to attach a debugger to this process on `host`, and returns when one has. Whoever runs as the same user
+/// may attach from then on.
+void wait_for_debugger(const std::string& host);
+
+/// Gives the process's first thread a name, of which the kernel keeps 15 bytes: `ps -e`, `top` and gdb show it. From
+/// any thread.
+void set_process_name(const std::string& name);
+
+} // namespace troupe::runtime

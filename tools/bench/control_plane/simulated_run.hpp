@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace troupe::bench {
+
+/// What is measured of one run.
+struct run_measures {
+  std::uint32_t workers = 0;
+  std::uint32_t hosts = 0;
+  /// From the driver's start of the run until the last worker has the addresses of the first generation.
+  double start_ms = 0;
+  /// The driver's processor time until then.
+  double start_cpu_ms = 0;
+  /// Medians over the workers that were killed: from a worker's end until the driver has formed the next generation,
+  /// and until the last worker has its addresses.
+  double decided_ms = 0;
+  double formed_ms = 0;
+  /// The driver's processor time for one.
+  double regroup_cpu_ms = 0;
+  /// The most that the driver had in memory, less what it had before the run began.
+  std::uint64_t memory_bytes = 0;
+};
+
+/// How large a simulated run is.
+struct run_shape {
+  std::uint32_t workers = 64;
+  std::uint32_t workers_per_host = 64;
+  /// How many workers are killed, one after the other.
+  std::uint32_t kills = 3;
+};
+
+/// A driver, and hosts with simulated workers, in processes of their own. Throws `exception` if anything takes longer
+/// than a minute or ends by itself. To be called by a process of one thread: it forks.
+[[nodiscard]] run_measures measure_run(const run_shape& shape);
+
+} // namespace troupe::bench

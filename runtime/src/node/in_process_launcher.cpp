@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -36,8 +37,10 @@ void fix_numbers_of_threads() {
   for (const auto& [name, variable] : {std::pair{"omp_set_num_threads", "OMP_NUM_THREADS"},
                                        {"openblas_set_num_threads", "OPENBLAS_NUM_THREADS"},
                                        {"MKL_Set_Num_Threads", "MKL_NUM_THREADS"}})
-    if (const auto set = reinterpret_cast<setter>(::dlsym(RTLD_DEFAULT, name)))
-      set(std::max(std::atoi(std::getenv(variable)), 1));
+    if (const auto set = reinterpret_cast<setter>(::dlsym(RTLD_DEFAULT, name))) {
+      const auto* number = std::getenv(variable);
+      set(number == nullptr ? 1 : std::max(std::atoi(number), 1));
+    }
 }
 
 /// A worker on threads of this process. Shared by its first thread and the launcher.

@@ -8,11 +8,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <tuple>
 #include <unistd.h>
 
 using namespace troupe;
 using namespace troupe::actors;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -445,6 +448,23 @@ TEST_CASE_FIXTURE(host, "workers whose driver does not come back end after the g
   CHECK_FALSE(lives(0));
   connect_another_driver();
   CHECK(adopt(secret).error().code == errc::stale_generation);
+}
+
+TEST_CASE_FIXTURE(host, "the grace period of a run that has ended does not end the same run when it is opened again") {
+  grace_ms = 300;
+  REQUIRE(open());
+  lose_connection();
+  const auto grace_ends = std::chrono::steady_clock::now() + 300ms;
+  REQUIRE(end());
+  connect_another_driver();
+  grace_ms = 600'000;
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  lose_connection();
+  std::this_thread::sleep_until(grace_ends + 200ms);
+  connect_another_driver();
+  CHECK(adopt(secret)->workers.size() == 1);
+  CHECK(lives(0));
 }
 
 TEST_CASE_FIXTURE(host, "a driver that is started anew in the directory of one that is gone finds its workers ended") {

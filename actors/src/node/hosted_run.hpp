@@ -38,7 +38,7 @@ struct hosted_run {
   std::map<worker_id, std::shared_ptr<start_order>> starting = {};
   /// As they were last known.
   driver_handles driver = {};
-  /// Counts the connections to the driver.
+  /// The number of the latest connection to its driver, which no other connection of this node has had.
   std::uint64_t connection = 0;
   /// Since when there is none.
   std::optional<std::chrono::steady_clock::time_point> alone_since = {};

@@ -171,7 +171,7 @@ class node_state : public orderly_end<node_interface::base> {
     run.driver = driver;
     run.alone_since.reset();
     when_down(driver.control, [self = caf::actor_cast<caf::weak_actor_ptr>(ctrl()), run = run.what.run,
-                               connection = ++run.connection](down_cause why) {
+                               connection = run.connection = ++connections_](down_cause why) {
       if (auto strong = self.lock())
         caf::anon_send(caf::actor_cast<node_interface>(strong), driver_down{run, connection, why});
     });
@@ -191,7 +191,7 @@ class node_state : public orderly_end<node_interface::base> {
     send(run.driver.control, run_superseded{run.what.run});
     run.what.claim = claim;
     // The one before is not listened to any more, and the grace period of this one begins.
-    ++run.connection;
+    run.connection = ++connections_;
     await_driver(run);
     return {};
   }
@@ -523,6 +523,8 @@ class node_state : public orderly_end<node_interface::base> {
   std::shared_ptr<shared_output> output_ = std::make_shared<shared_output>();
   std::unique_ptr<process_launcher> launcher_;
   run_table runs_;
+  /// To drivers, over all runs: a run that is opened once more has none of its former numbers.
+  std::uint64_t connections_ = 0;
   refusal_log refusals_;
   std::optional<draining> draining_;
 };

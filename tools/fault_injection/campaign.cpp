@@ -88,6 +88,7 @@ class campaign {
  private:
   campaign_report take_report() {
     report_.faults = faults_.faults();
+    report_.lasting = faults_.lasting();
     return std::move(report_);
   }
 

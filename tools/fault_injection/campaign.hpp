@@ -1,5 +1,6 @@
 #pragma once
 
+#include "pauses.hpp"
 #include "scene.hpp"
 #include "schedule.hpp"
 #include "verdict.hpp"
@@ -54,6 +55,8 @@ struct memory_range {
 
 struct campaign_report {
   std::vector<injected_fault> faults;
+  /// When something was frozen, cut off, full, busy or gone.
+  std::vector<time_span> lasting;
   memory_range driver_memory;
   memory_range node_memory;
   /// From a fault to the first step of the next generation, measured from outside. Only for faults that were followed

@@ -66,6 +66,8 @@ void injector::undo_until(clock::time_point now) {
 }
 
 void injector::undo_later(std::function<void()> act) {
+  const auto now = std::chrono::system_clock::now();
+  lasting_.push_back({now, now + fault_.lasts});
   undos_.push_back({clock::now() + fault_.lasts, [act = std::move(act)] {
                       act();
                       return true;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "load.hpp"
+#include "pauses.hpp"
 #include "scene.hpp"
 #include "schedule.hpp"
 #include "verdict.hpp"
@@ -44,6 +45,8 @@ class injector {
   /// When a fault was last injected or undone.
   [[nodiscard]] clock::time_point last_change() const noexcept { return last_change_; }
   [[nodiscard]] const std::vector<injected_fault>& faults() const noexcept { return faults_; }
+  /// When faults that last began, and when each was to be undone.
+  [[nodiscard]] const std::vector<time_span>& lasting() const noexcept { return lasting_; }
 
  private:
   struct pending_undo {
@@ -82,6 +85,7 @@ class injector {
   injected_fault current_;
   std::vector<injected_fault> faults_;
   std::vector<pending_undo> undos_;
+  std::vector<time_span> lasting_;
   clock::time_point last_change_;
   /// The index of the fault that has cut the data network; empty if that carries.
   std::optional<std::size_t> cut_data_;

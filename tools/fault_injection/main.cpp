@@ -1,4 +1,5 @@
 #include "campaign.hpp"
+#include "pauses.hpp"
 #include "scene.hpp"
 #include "schedule.hpp"
 #include "shell.hpp"
@@ -304,17 +305,14 @@ class session {
   }
 
   void show_measurements() const {
-    std::vector<double> pauses;
-    if (facts_.result.is_object() && facts_.result.contains("generations"))
-      for (const auto& each : facts_.result["generations"])
-        if (auto pause = each.value("pause_seconds", 0.0); pause > 0)
-          pauses.push_back(pause);
     auto show = [](const char* what, const std::vector<double>& values) {
       if (!values.empty())
         std::printf("%s: p50 %.0f ms, p99 %.0f ms, max %.0f ms (%zu)\n", what, 1000 * percentile(values, 0.5),
                     1000 * percentile(values, 0.99), 1000 * percentile(values, 1), values.size());
     };
-    show("pauses, as the run reports them", pauses);
+    const auto events = directory_ / "runs" / "disturbed" / "events.jsonl";
+    show("pauses, as the run reports them", pauses_outside(events, {}));
+    show("of these, while nothing was frozen, cut off, full, busy or gone", pauses_outside(events, report_.lasting));
     show("from a fault to the next generation's first step, measured from outside", report_.seconds_to_heal);
     auto show_memory = [](const char* whose, const memory_range& memory) {
       if (memory.most_bytes > 0)

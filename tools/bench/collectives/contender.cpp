@@ -2,6 +2,7 @@
 
 #include "gloo_ring.hpp"
 #include "memory_limit.hpp"
+#include "socket_limit.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
@@ -131,6 +132,20 @@ class limit final : public contender {
   std::vector<const float*> slices_;
 };
 
+/// The lower bound over TCP: the same bytes over plain sockets, and their sum.
+class socket_limit final : public contender {
+ public:
+  socket_limit(plain_sockets& sockets, shared_floats data) : sockets_(sockets), data_(std::move(data)) {}
+
+  std::span<float> input() override { return *data_; }
+  void run() override { sockets_.sum(*data_); }
+  std::span<const float> result() const override { return *data_; }
+
+ private:
+  plain_sockets& sockets_;
+  shared_floats data_;
+};
+
 /// No data at all: only the time that all ranks need to hear of each other.
 class barrier_only final : public contender {
  public:
@@ -178,7 +193,8 @@ constexpr std::string_view touched_suffix = "-touched";
 constexpr std::string_view names[] = {
     "exact",         "fast",          "in-place",         "unregistered",  "limit",
     "limit-touched", "exact-touched", "in-place-touched", "gloo",          "tcp",
-    "tcp-fast",      "tcp-in-place",  "tcp-barrier",      "tcp-encrypted", "tcp-encrypted-barrier"};
+    "tcp-fast",      "tcp-in-place",  "tcp-barrier",      "tcp-encrypted", "tcp-encrypted-barrier",
+    "tcp-limit"};
 
 } // namespace
 
@@ -238,6 +254,11 @@ std::unique_ptr<contender> contender_factory::make(std::string_view name, std::u
     return std::make_unique<limit>(link_, *pool_, registered(bytes));
   if (name == "gloo")
     return (gloo_ ? gloo_ : gloo_ = connect_gloo(link_))->make(ordinary_floats(bytes));
+  if (name == "tcp-limit") {
+    if (!sockets_)
+      sockets_ = std::make_unique<plain_sockets>(link_);
+    return std::make_unique<socket_limit>(*sockets_, ordinary_floats(bytes));
+  }
   auto& group = tcp(name.starts_with("tcp-encrypted") ? cipher::tls : cipher::none);
   if (name.ends_with("-barrier"))
     return std::make_unique<barrier_only>(group);

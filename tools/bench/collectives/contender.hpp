@@ -15,6 +15,7 @@
 namespace troupe::bench {
 
 class gloo_peer;
+class plain_sockets;
 
 /// Floats, and what owns their memory.
 using shared_floats = std::shared_ptr<std::span<float>>;
@@ -66,6 +67,7 @@ class contender_factory {
   std::unique_ptr<collectives::communicator> tcp_;
   std::unique_ptr<collectives::communicator> tcp_encrypted_;
   std::shared_ptr<gloo_peer> gloo_;
+  std::unique_ptr<plain_sockets> sockets_;
   /// Of the size requested last, while it is in use.
   std::weak_ptr<std::span<float>> registered_;
 };

@@ -89,6 +89,7 @@ END {
       ratio(n, bytes, "tcp", "openmpi-tcp")
       ratio(n, bytes, "tcp-in-place", "openmpi-tcp")
       ratio(n, bytes, "tcp", "gloo")
+      ratio(n, bytes, "tcp", "tcp-limit")
       ratio(n, bytes, "tcp", "tcp-fast")
       ratio(n, bytes, "tcp-encrypted", "tcp")
       ratio(n, bytes, "tcp-encrypted", "openmpi-tcp")

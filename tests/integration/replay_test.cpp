@@ -75,6 +75,13 @@ TEST_CASE("steps of a run that lost workers are repeated on 1, 2 and 8 workers w
   INFO(driver.err());
   REQUIRE(status == exit_status{0, {}});
   CHECK(here.result("killed")["failures"].size() == 3);
+  const auto shown = here.troupe({"run", "show", here.run_directory("killed").string()});
+  INFO(shown.err);
+  CHECK(shown.status == exit_status{0, {}});
+  CHECK(has(shown.out, "killed: completed, 2000 steps"));
+  CHECK(shown.out.find("SIGKILL") < shown.out.find("goodput"));
+  const auto summary = here.troupe({"run", "show", "--json", here.run_directory("killed").string()});
+  CHECK(nlohmann::json::parse(summary.out)["failures"].size() == 3);
 
   // Another number of workers, and no kills.
   REQUIRE(here.run(here.charlm("calm", {"--workers", "2", "--steps", steps, "--ledger"})).status == exit_status{0, {}});

@@ -31,6 +31,16 @@ void add_run(CLI::App& app, command& chosen) {
   replays->footer(exit_codes);
   replays->callback([again, &chosen] { chosen = [again] { return replay(*again); }; });
 
+  auto* runs = app.add_subcommand("run", "See what happened in a run");
+  runs->require_subcommand(1);
+  auto shown = std::make_shared<show_run_arguments>();
+  auto* shows = runs->add_subcommand("show", "Show failures, metrics, goodput and the timeline of a run");
+  shows->add_option("PATH", shown->run, "The run's directory, such as runs/latest")->required();
+  shows->add_flag_callback(
+      "--json", [shown] { shown->output = output_format::json; }, "Print one JSON document, for scripts");
+  shows->footer("Exit codes: 0 success, 2 wrong usage or nothing found.");
+  shows->callback([shown, &chosen] { chosen = [shown] { return show_run(*shown); }; });
+
   auto both = std::make_shared<bisect_arguments>();
   auto* bisects =
       app.add_subcommand("bisect", "Name the first step in which two runs that kept ledgers differ, and the "

@@ -4,7 +4,7 @@
 
 namespace troupe::tool {
 
-/// Adds `replay` and `bisect`. Parsing the command line stores the selected one in `chosen`.
+/// Adds `replay`, `bisect` and `run show`. Parsing the command line stores the selected one in `chosen`.
 void add_run(CLI::App& app, command& chosen);
 
 } // namespace troupe::tool

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "checkpoint/commands.hpp"
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -31,5 +33,13 @@ struct bisect_arguments {
 
 /// Names the first step whose digests differ, and the tensors. `exit_found` if there is one.
 [[nodiscard]] int bisect(const bisect_arguments& given);
+
+struct show_run_arguments {
+  std::filesystem::path run;
+  output_format output = output_format::text;
+};
+
+/// Shows what happened in a run: failures first, then metrics, goodput and the timeline.
+[[nodiscard]] int show_run(const show_run_arguments& given);
 
 } // namespace troupe::tool

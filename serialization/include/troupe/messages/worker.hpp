@@ -103,7 +103,7 @@ struct ledger_row {
   shard_range shards;
   /// `digest_of_samples` of the shards' samples; 0 for no shards.
   std::uint64_t samples_digest = 0;
-  step_digest digest;
+  step_digest digest = {};
 
   bool operator==(const ledger_row&) const = default;
 };

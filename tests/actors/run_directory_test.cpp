@@ -272,7 +272,8 @@ TEST_CASE("a line of the ledger has the digests of the step, and the names of th
   REQUIRE(directory);
   REQUIRE(directory->rewind({0}));
   auto batch = batch_of(1, {4});
-  batch.ledger[0].digest = {3, 2, {7, ~std::uint64_t{0}}, 9, R"({"pieces":["a","b","c"],"slices":[["values()",1]]})"};
+  batch.ledger[0].digest = {
+      3, 2, {7, ~std::uint64_t{0}}, 9, R"json({"pieces":["a","b","c"],"slices":[["values()",1]]})json"};
   CHECK(directory->append(batch, 4711));
   const auto line = nlohmann::json::parse(read_file(directory->root() / "ledger.jsonl"));
   CHECK(line["digest"] ==

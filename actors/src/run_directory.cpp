@@ -296,15 +296,23 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
     add(metrics, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   std::string ledger;
-  for (const auto& row : batch.ledger)
-    add(ledger, nlohmann::ordered_json{{"step", row.step.value},
-                                       {"generation", row.generation.value},
-                                       {"rank", batch.rank.value},
-                                       {"pid", pid},
-                                       {"first_shard", row.shards.first},
-                                       {"last_shard", row.shards.last},
-                                       {"samples_digest", row.samples_digest}}
-                    .dump());
+  for (const auto& row : batch.ledger) {
+    nlohmann::ordered_json line{{"step", row.step.value},
+                                {"generation", row.generation.value},
+                                {"rank", batch.rank.value},
+                                {"pid", pid},
+                                {"first_shard", row.shards.first},
+                                {"last_shard", row.shards.last},
+                                {"samples_digest", row.samples_digest}};
+    if (const auto& digest = row.digest; digest.pieces > 0)
+      line["digest"] = {{"pieces", digest.pieces},
+                        {"first_piece", digest.first},
+                        {"gradient", digest.digests},
+                        {"state", digest.state}};
+    if (auto names = nlohmann::ordered_json::parse(row.digest.names, nullptr, false); names.is_object())
+      line["names"] = std::move(names);
+    add(ledger, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
   auto first = metrics_.append(metrics);
   auto second = ledger_.append(ledger);
   return first ? second : first;

@@ -266,6 +266,21 @@ TEST_CASE("metrics and ledger are one line for each report") {
                            "\"samples_digest\":0}\n"));
 }
 
+TEST_CASE("a line of the ledger has the digests of the step, and the names of their pieces where they are told") {
+  auto scratch = scratch_directory{};
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->rewind({0}));
+  auto batch = batch_of(1, {4});
+  batch.ledger[0].digest = {
+      3, 2, {7, ~std::uint64_t{0}}, 9, R"json({"pieces":["a","b","c"],"slices":[["values()",1]]})json"};
+  CHECK(directory->append(batch, 4711));
+  const auto line = nlohmann::json::parse(read_file(directory->root() / "ledger.jsonl"));
+  CHECK(line["digest"] ==
+        nlohmann::json{{"pieces", 3}, {"first_piece", 2}, {"gradient", {7, ~std::uint64_t{0}}}, {"state", 9}});
+  CHECK(line["names"]["pieces"].size() == 3);
+}
+
 TEST_CASE("a run without a ledger has no file of it") {
   auto scratch = scratch_directory{};
   auto directory = run_directory::open(config_in(scratch.path()));

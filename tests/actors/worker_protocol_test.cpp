@@ -244,6 +244,20 @@ TEST_CASE("a stop comes after its checkpoint, and nothing is staged for joiners 
   CHECK(std::holds_alternative<stop_here>(actions[1].what));
 }
 
+TEST_CASE("a step after which the configuration stops the run is followed by its checkpoint, and by no loop") {
+  auto who = member();
+  REQUIRE(who.enter_loop());
+  who.on_plan_accepted();
+  who.begin_steps();
+  const auto actions = who.on_boundary({}, step_end::stops);
+  REQUIRE(actions.size() == 2);
+  CHECK(std::get<consider_checkpoint>(actions[0].what).is_last);
+  CHECK(std::holds_alternative<stop_here>(actions[1].what));
+  who.end_steps();
+  CHECK(who.is_stopped());
+  CHECK_FALSE(who.enter_loop());
+}
+
 TEST_CASE("a stop ends the loops after the one that it was asked in, too, even if that was over") {
   for (auto end : {step_end::goes_on, step_end::last_step}) {
     auto who = member();

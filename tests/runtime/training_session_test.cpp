@@ -736,6 +736,45 @@ TEST_CASE("the ledger's shards partition every step") {
     CHECK(counts == std::vector<int>(config.shards, 1));
 }
 
+/// The digests of all pieces by step, each from two ranks where there are two; the state's is the last.
+std::map<std::uint64_t, std::map<std::uint32_t, std::uint64_t>> digests_of(session_group& group) {
+  std::map<std::uint64_t, std::map<std::uint32_t, std::uint64_t>> result;
+  for (const auto& batch : group.driver().batches_)
+    for (const auto& row : batch.ledger) {
+      auto& step = result[row.step.value];
+      auto piece = row.digest.first;
+      for (auto digest : row.digest.digests) {
+        CHECK(step.emplace(piece, digest).first->second == digest);
+        piece = (piece + 1) % row.digest.pieces;
+      }
+      CHECK(step.emplace(row.digest.pieces, row.digest.state).first->second == row.digest.state);
+    }
+  return result;
+}
+
+TEST_CASE("the ledger's digests are complete, differ from step to step, and are the same for any number of workers") {
+  auto digests = [](std::uint32_t workers) {
+    auto config = settings{};
+    config.workers = workers;
+    config.shards = 13;
+    config.keep_ledger = true;
+    auto group = session_group{config};
+    check_completed(train_on(group, config, 24).finished, config.steps);
+    return digests_of(group);
+  };
+  const auto alone = digests(1);
+  CHECK(alone.size() == settings{}.steps);
+  auto all = std::set<std::uint64_t>{};
+  for (const auto& [step, pieces] : alone) {
+    // The gradient in one piece, the metrics, the state.
+    CHECK(pieces.size() == 3);
+    all.insert(pieces.at(0));
+  }
+  CHECK(all.size() == alone.size());
+  for (auto workers : {2u, 3u, 8u})
+    CHECK(digests(workers) == alone);
+}
+
 TEST_CASE("without a ledger none is sent") {
   auto config = settings{};
   auto group = session_group{config};
@@ -1449,12 +1488,15 @@ TEST_CASE("a run on a GPU ends, stores and resumes with the bits of the same ari
     config.checkpoint_every = 3;
     config.check_every_step = true;
     config.fast = fast;
+    config.keep_ledger = true;
     session_group here{config};
     auto plain = train_on(here, config, 24);
     config.has_gpus = true;
     session_group there{config};
     auto on_gpu = train_on_gpus(there, config, 24);
     check_completed(on_gpu.finished, 8);
+    if (!fast)
+      CHECK(digests_of(there) == digests_of(here));
     for (const auto& each : on_gpu.models)
       CHECK(each == plain.models[0]);
     CHECK(on_gpu.finished[0].state_sha256 == plain.finished[0].state_sha256);

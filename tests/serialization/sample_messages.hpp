@@ -104,6 +104,7 @@ inline begin_training sample_begin() {
   result.settings.configuration = R"({"lr":0.5})";
   result.settings.options = R"({"text":"/data"})";
   result.settings.steps = 1000;
+  result.settings.stop_after = 900;
   result.resume.checkpoint = "/runs/digits/checkpoints/step-00000250";
   result.resume.restore_step = true;
   result.resume.step = {250};
@@ -240,7 +241,7 @@ void for_each_message(Visitor visit) {
                                        9,
                                        {{{40}, 1'000'000, 1'795'689'600'000'000, {{"loss", 0.5}}},
                                         {{41}, 2'000'000, 1'795'689'601'000'000, {{"loss", 0.25}}}},
-                                       {{{41}, {7}, {2, 4}, 77}},
+                                       {{{41}, {7}, {2, 4}, 77, {3, 2, {11, 12}, 13, R"({"pieces":[]})"}}},
                                        {{{8}, {42}, 62'500}},
                                        {{40}},
                                        {{{41}, shard_id{5}, "loss", 0.125}}});

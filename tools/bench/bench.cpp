@@ -213,13 +213,14 @@ struct settings {
 };
 
 troupe::run_result fit(const troupe::app& app, const troupe::function& train, const settings& s, std::uint32_t workers,
-                       std::uint64_t steps, troupe::reduction_mode mode) {
+                       std::uint64_t steps, troupe::reduction_mode mode, bool keeps_ledger = false) {
   auto storage = fs::temp_directory_path() / fmt::format("troupe-bench-{}", ::getpid());
   troupe::trainer_config config;
   config.scaling = {.num_workers = workers, .shards = shards, .use_gpu = s.on_gpu};
   config.run.storage_path = storage;
   config.run.steps = steps;
   config.run.reduction = mode;
+  config.run.keep_ledger = keeps_ledger;
   config.options = {{"text", s.text}, {"batch", s.gpu.batch}, {"hidden", s.gpu.hidden}};
   auto trainer = troupe::trainer{app, train, config};
   auto result = trainer.fit();
@@ -267,26 +268,29 @@ void measure_start(const troupe::app& app, const troupe::function& train, const 
 
 void measure_steps(const troupe::app& app, const troupe::function& train, const settings& s) {
   std::printf(
-      "\ncharlm's steps per second (156,096 parameters, batch %llu, %u shards, %llu steps): exact beside fast, and at "
-      "one worker beside a plain loop\n",
+      "\ncharlm's steps per second (156,096 parameters, batch %llu, %u shards, %llu steps): exact beside fast, beside "
+      "exact with a ledger, and at one worker beside a plain loop\n",
       static_cast<unsigned long long>(batch), shards, static_cast<unsigned long long>(s.steps));
-  std::printf("%8s %12s %12s %16s %12s %16s\n", "workers", "exact", "fast", "time exact/fast", "plain loop",
-              "time exact/loop");
+  std::printf("%8s %12s %12s %16s %12s %18s %12s %16s\n", "workers", "exact", "fast", "time exact/fast", "ledger",
+              "time ledger/exact", "plain loop", "time exact/loop");
   for (auto workers : {1u, 2u, 4u}) {
     std::vector<double> exact;
     std::vector<double> fast;
+    std::vector<double> ledger;
     std::vector<double> bare;
-    auto timed = [&](troupe::reduction_mode mode) {
-      return fit(app, train, s, workers, s.steps, mode).metrics.at("seconds");
+    auto timed = [&](troupe::reduction_mode mode, bool keeps_ledger = false) {
+      return fit(app, train, s, workers, s.steps, mode, keeps_ledger).metrics.at("seconds");
     };
     for (auto i = 0u; i < s.runs; ++i) {
       exact.push_back(timed(troupe::reduction_mode::exact));
       fast.push_back(timed(troupe::reduction_mode::fast));
+      ledger.push_back(timed(troupe::reduction_mode::exact, true));
       if (workers == 1)
         bare.push_back(bare_loop(s.text, s.steps));
     }
     auto rate = [&](const std::vector<double>& seconds) { return static_cast<double>(s.steps - 1) / median(seconds); };
-    std::printf("%8u %12.1f %12.1f %16.3f", workers, rate(exact), rate(fast), median(exact) / median(fast));
+    std::printf("%8u %12.1f %12.1f %16.3f %12.1f %18.3f", workers, rate(exact), rate(fast),
+                median(exact) / median(fast), rate(ledger), median(ledger) / median(exact));
     if (workers == 1)
       std::printf(" %12.1f %16.3f", rate(bare), median(exact) / median(bare));
     std::printf("\n");

@@ -176,7 +176,7 @@ std::optional<command_range> worker_protocol::due_commands() const noexcept {
 std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<control_command>& commands, step_end end) {
   const auto finishes = end == step_end::finishes_run;
   const auto is_last = finishes || end == step_end::last_step;
-  auto stops = false;
+  auto stops = end == step_end::stops;
   auto asked = false;
   auto regroups = false;
   std::optional<stage_state> stages;

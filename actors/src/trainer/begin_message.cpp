@@ -55,6 +55,7 @@ begin_training begin_message(const std::string& function, const std::string& dir
   settings.configuration = config.config.dump();
   settings.options = config.options.dump();
   settings.steps = config.run.steps;
+  settings.stop_after = config.run.stop_after;
   settings.fast_reduction = config.run.reduction == reduction_mode::fast;
   settings.keep_ledger = config.run.keep_ledger;
   settings.check_every_step = config.run.check_every_step;

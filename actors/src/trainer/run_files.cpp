@@ -216,6 +216,24 @@ class run_files_state : public orderly_end<run_files::base> {
             what_.config.config.dump()};
   }
 
+  /// What `troupe replay` needs besides.
+  [[nodiscard]] nlohmann::json describe_replay() const {
+    const auto& config = what_.config;
+    auto code = std::error_code{};
+    return {{"directory", std::filesystem::current_path(code).string()},
+            {"arguments", config.arguments},
+            {"steps", config.run.steps},
+            {"exact", config.run.reduction == reduction_mode::exact},
+            {"gpus", resources_of_worker(config.scaling).gpus},
+            {"load_checkpoint", config.load_checkpoint.empty()
+                                    ? std::string{}
+                                    : std::filesystem::absolute(config.load_checkpoint, code).string()},
+            {"load",
+             {{"allow_missing", config.load.allow_missing},
+              {"ignore_extra", config.load.ignore_extra},
+              {"renames", config.load.renames}}}};
+  }
+
   [[nodiscard]] nlohmann::json describe_run(const starting_state& state) const {
     return {{"run", what_.run.value},
             {"name", what_.config.run.name},
@@ -227,7 +245,8 @@ class run_files_state : public orderly_end<run_files::base> {
             {"workers", to_string(what_.config.scaling.num_workers)},
             {"resumed_from_step", state.step.value},
             {"config", what_.config.config},
-            {"options", what_.config.options}};
+            {"options", what_.config.options},
+            {"replay", describe_replay()}};
   }
 
   /// Workers on the driver's machine write to its directory themselves. Returns a warning, or nothing.

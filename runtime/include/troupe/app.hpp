@@ -29,8 +29,8 @@ struct function {
   std::vector<std::shared_ptr<framework>> frameworks;
 };
 
-/// Call this first in your own `main`. In a worker process it trains and never returns; in any other it returns at
-/// once.
+/// Call this first in your own `main`. In a worker process it trains and never returns; nor does it where `troupe
+/// replay` has started the program. In any other process it returns at once.
 void run_if_worker(const std::vector<function>& functions);
 
 /// Another program whose processes are the workers. Its `main` starts with `app` or `run_if_worker`. `path` is the same

@@ -112,6 +112,10 @@ class tracked_state {
   /// A digest of one slice of the state; successive numbers go round it.
   [[nodiscard]] std::uint64_t digest_of_slice(std::uint64_t number) const;
 
+  /// What the slices are of, as in `name_of_part`, in the order in which successive numbers go round, with how many
+  /// slices each has.
+  [[nodiscard]] std::vector<std::pair<std::string, std::uint64_t>> slices() const;
+
   /// A digest of each tensor, in order of tracking, and one of the values behind them.
   [[nodiscard]] std::vector<std::uint64_t> digests() const;
 

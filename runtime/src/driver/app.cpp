@@ -1,5 +1,6 @@
 #include <troupe/app.hpp>
 
+#include "driver/replay.hpp"
 #include "worker/process.hpp"
 
 #include <troupe/runtime/program.hpp>
@@ -11,6 +12,7 @@ namespace troupe {
 void run_if_worker(const std::vector<function>& functions) {
   if (runtime::is_worker_process())
     runtime::run_worker_process(functions);
+  runtime::run_if_replay(functions);
 }
 
 app::app(int argc, char** argv, std::vector<function> functions)

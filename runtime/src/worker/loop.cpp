@@ -42,9 +42,10 @@ void train_context::impl::for_each_step(runtime::loop_plan plan, const step_body
     driver.run(id, body);
     members_.locked()->on_applied(id);
     pusher_.applied(id);
-    const auto end = driver.finishes_run()    ? actors::step_end::finishes_run
-                     : id.value == plan.steps ? actors::step_end::last_step
-                                              : actors::step_end::goes_on;
+    const auto end = driver.finishes_run()               ? actors::step_end::finishes_run
+                     : id.value == plan.steps            ? actors::step_end::last_step
+                     : id.value == settings().stop_after ? actors::step_end::stops
+                                                         : actors::step_end::goes_on;
     if (!end_step(id, end))
       break;
   }

@@ -48,7 +48,7 @@ void metrics_pusher::report(metric_row row) {
 void metrics_pusher::record(ledger_row row) {
   auto lock = std::lock_guard{mutex_};
   if (pending_.ledger.size() < limit_rows)
-    pending_.ledger.push_back(row);
+    pending_.ledger.push_back(std::move(row));
   else
     ++pending_.dropped;
   ++changes_;

@@ -90,7 +90,9 @@ std::string describe_disagreement(step_id step, const redundant_check& what, std
   auto text = fmt::format("step {}, shard {}: {}", step, what.shard, who) + " the results differ in " + list +
               ". The training function computes differently " + (alone ? "each time" : "on different workers") +
               ": code that depends on the rank, uninitialised memory, a random generator other than shard.random(), "
-              "state that is not tracked, or sums whose order is left to several threads";
+              "state that is not tracked, or sums whose order is left to several threads. Under a debugger: troupe "
+              "replay RUN --step " +
+              std::to_string(step.value) + " --debug (of a run with run.keep_ledger)";
   return frameworks.empty() ? text : text + "; " + frameworks;
 }
 

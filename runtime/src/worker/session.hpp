@@ -110,7 +110,7 @@ class train_context::impl {
   [[nodiscard]] expected<std::span<const std::byte>> gradient_of_members(step_id step);
   [[nodiscard]] bool has_lost_members() noexcept { return members_.catch_up().has_lost_members(); }
   void report_step(step_id step, metric_map values);
-  void record(const ledger_row& row) { pusher_.record(row); }
+  void record(ledger_row row) { pusher_.record(std::move(row)); }
   void record(const not_finite_row& row) { pusher_.record(row); }
 
  private:

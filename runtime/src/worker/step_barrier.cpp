@@ -65,11 +65,13 @@ void step_barrier::report_different_replicas(step_id step) {
       text +=
           fmt::format("{}{} on rank {}", text.empty() ? "" : "; ", state_.name_of_part(part), fmt::join(ranks, ", "));
   }
-  throw exception{errc::mismatch,
-                  fmt::format("at the start of step {} the tracked state differs from rank 0's: {}. The training "
-                              "function computes differently on different ranks: uninitialised memory, an untracked "
-                              "random generator, or code that depends on the rank",
-                              step, text)};
+  throw exception{
+      errc::mismatch,
+      fmt::format("at the start of step {} the tracked state differs from rank 0's: {}. The training "
+                  "function computes differently on different ranks: uninitialised memory, an untracked "
+                  "random generator, or code that depends on the rank. With a ledger (run.keep_ledger), troupe "
+                  "replay RUN --step {} --debug repeats the step before",
+                  step, text, std::max<std::uint64_t>(step.value, 2) - 1)};
 }
 
 } // namespace troupe::runtime

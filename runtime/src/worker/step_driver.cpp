@@ -15,7 +15,10 @@ step_driver::step_driver(train_context::impl& session, const runtime::loop_plan&
       checker_(session.settings().verify_determinism, plan, bucket_, session.group()),
       // A joiner's body was checked by the members.
       checks_body_(session.has_state() || session.settings().check_every_step),
-      finite_(plan.metrics.size()) {}
+      finite_(plan.metrics.size()) {
+  if (session.settings().keep_ledger)
+    digester_.emplace(plan, bucket_, session.gradient_tensors(), session.group());
+}
 
 step_driver::~step_driver() {
   if (!exchange_ || !exchange_->is_under_way())
@@ -98,8 +101,9 @@ void step_driver::run(step_id id, const step_body& body) {
   } while (state_ == try_state::interrupted);
   checks_body_ = session_.settings().check_every_step;
   // What counts was computed in the generation of `range_`, even if another has begun since.
-  if (session_.settings().keep_ledger)
-    session_.record(ledger_row{id, generation_, range_, samples_digest_});
+  if (digester_)
+    session_.record(ledger_row{id, generation_, range_, samples_digest_,
+                               digester_->digest(id, *exchange_, session_.state(), rank_, ranks_)});
 }
 
 /// False if the next generation is formed instead: forming a device group may find a peer lost.
@@ -107,6 +111,8 @@ bool step_driver::adopt_generation() {
   try {
     generation_ = session_.protocol().generation();
     range_ = session_.protocol().shards();
+    rank_ = session_.protocol().rank();
+    ranks_ = session_.protocol().ownership().size();
     form_exchange();
     return true;
   } catch (const exception& x) {

@@ -4,6 +4,7 @@
 #include "worker/redundant_checker.hpp"
 #include "worker/session.hpp"
 #include "worker/step_bucket.hpp"
+#include "worker/step_digester.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/data_order.hpp>
@@ -99,11 +100,16 @@ class step_driver {
   runtime::step_bucket bucket_;
   data_order order_;
   runtime::redundant_checker checker_;
+  /// With `keep_ledger`.
+  std::optional<runtime::step_digester> digester_;
   /// Of `generation_`; none at first.
   std::unique_ptr<runtime::gradient_exchange> exchange_;
   step_id id_;
   generation_id generation_;
   shard_range range_;
+  /// This worker's rank in `generation_`, and how many there are.
+  rank_id rank_;
+  std::size_t ranks_ = 1;
   std::uint32_t next_shard_ = 0;
   try_state state_ = try_state::computing;
   mode mode_ = mode::member;

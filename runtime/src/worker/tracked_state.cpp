@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::uint64_t slice_bytes = 64 << 10;
 
+std::uint64_t slices_of(const tensor_spec& spec) {
+  return (spec.size_bytes() + slice_bytes - 1) / slice_bytes;
+}
+
 /// What is copied at a time from memory that no pointer leads to.
 constexpr std::uint64_t piece_bytes = 4 << 20;
 
@@ -211,14 +215,13 @@ std::uint64_t tracked_state::digest() const {
 }
 
 std::uint64_t tracked_state::digest_of_slice(std::uint64_t number) const {
-  auto slices_of = [](const tensor_view& x) { return (x.spec.size_bytes() + slice_bytes - 1) / slice_bytes; };
   // The values are the last slice.
   std::uint64_t total = 1;
   for (const auto& each : tensors_)
-    total += slices_of(each);
+    total += slices_of(each.spec);
   auto index = number % total;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    auto n = slices_of(tensors_[i]);
+    auto n = slices_of(tensors_[i].spec);
     if (index < n) {
       auto first = index * slice_bytes;
       return digest_of(i, first, std::min(tensors_[i].spec.size_bytes() - first, slice_bytes));
@@ -226,6 +229,14 @@ std::uint64_t tracked_state::digest_of_slice(std::uint64_t number) const {
     index -= n;
   }
   return serialization::xxh3(serialization::bytes_of(values_.dump()));
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> tracked_state::slices() const {
+  std::vector<std::pair<std::string, std::uint64_t>> result;
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    result.emplace_back(name_of_part(i), slices_of(tensors_[i].spec));
+  result.emplace_back(name_of_part(tensors_.size()), 1);
+  return result;
 }
 
 std::vector<std::uint64_t> tracked_state::digests() const {

@@ -118,13 +118,18 @@ struct run_config {
   /// The number of the last step, counted over the whole life of the run; 0 leaves it to the training function. May
   /// change when the run is resumed.
   std::uint64_t steps = 0;
+  /// The run stops when it has done this step, as by `trainer::stop`; 0: it does not. Unlike `steps`, nothing that the
+  /// training function can see depends on it.
+  std::uint64_t stop_after = 0;
   std::uint64_t seed = 1;
   reduction_mode reduction = reduction_mode::exact;
   transport_mode transport = transport_mode::automatic;
   /// Allows resuming from a checkpoint of a different processor type, and training on mixed processor types. The
   /// result is then marked as not exact.
   bool allow_mixed_hosts = false;
-  /// Writes `ledger.jsonl`: which process computed which shards of which step.
+  /// Writes `ledger.jsonl`: which process computed which shards of which step, and digests of the reduced gradient and
+  /// of a slice of the state, for `troupe replay` and `troupe bisect`. A gradient in GPU memory is copied to the host
+  /// for that.
   bool keep_ledger = false;
   /// Digests the tracked state around the body of every step, instead of the first step only, to find a body that
   /// writes tracked state before `all_reduce`.

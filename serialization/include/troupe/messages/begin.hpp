@@ -42,6 +42,8 @@ struct run_settings {
   std::string options;
   /// The last step; 0 leaves it to the training function.
   std::uint64_t steps = 0;
+  /// The training function is stopped after this step; 0: it is not.
+  std::uint64_t stop_after = 0;
   /// Use the transport's own all-reduce instead of the canonical tree.
   bool fast_reduction = false;
   bool keep_ledger = false;
@@ -65,9 +67,9 @@ struct run_settings {
   bool operator==(const run_settings&) const = default;
 };
 
-TROUPE_INSPECT(run_settings, function, name, directory, seed, shards, configuration, options, steps, fast_reduction,
-               keep_ledger, check_every_step, verify_determinism, collective_timeout_ms, driver_ends_waits,
-               answer_timeout_ms, encrypt_data_plane, end_on_not_finite, ports)
+TROUPE_INSPECT(run_settings, function, name, directory, seed, shards, configuration, options, steps, stop_after,
+               fast_reduction, keep_ledger, check_every_step, verify_determinism, collective_timeout_ms,
+               driver_ends_waits, answer_timeout_ms, encrypt_data_plane, end_on_not_finite, ports)
 
 /// What this start of the run continues.
 struct resume_settings {

@@ -77,6 +77,25 @@ struct metric_row {
 
 TROUPE_INSPECT(metric_row, step, time_us, wall_us, values)
 
+/// XXH3 of what a step reduced, and of the state after it. The gradient is cut into pieces that depend on the program
+/// only, so digests of runs with different numbers of workers can be compared. Each piece is digested by two ranks, if
+/// there are two: one of them may be lost before it has told.
+struct step_digest {
+  /// How many pieces there are; the sums of the metrics are the last.
+  std::uint32_t pieces = 0;
+  /// Of the pieces from `first` on; piece 0 follows the last.
+  std::uint32_t first = 0;
+  std::vector<std::uint64_t> digests;
+  /// Of one slice of the tracked state, another in each step.
+  std::uint64_t state = 0;
+  /// JSON text with the names of pieces and slices. In the first row of a loop; empty in others.
+  std::string names;
+
+  bool operator==(const step_digest&) const = default;
+};
+
+TROUPE_INSPECT(step_digest, pieces, first, digests, state, names)
+
 /// An entry of the debug ledger: the shards that a rank computed in a step.
 struct ledger_row {
   step_id step;
@@ -84,11 +103,12 @@ struct ledger_row {
   shard_range shards;
   /// `digest_of_samples` of the shards' samples; 0 for no shards.
   std::uint64_t samples_digest = 0;
+  step_digest digest = {};
 
   bool operator==(const ledger_row&) const = default;
 };
 
-TROUPE_INSPECT(ledger_row, step, generation, shards, samples_digest)
+TROUPE_INSPECT(ledger_row, step, generation, shards, samples_digest, digest)
 
 /// How long a rank made no progress because a new group was formed.
 struct pause_row {

@@ -52,6 +52,8 @@ enum class step_end : std::uint8_t {
   goes_on,
   /// It was the loop's last.
   last_step,
+  /// The run stops here by its configuration (`run_config::stop_after`), as by a `stop_command`.
+  stops,
   /// Nothing: the training function has finished the run with this step.
   finishes_run,
 };

@@ -1,0 +1,199 @@
+#include "scratch_runs.hpp"
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <doctest/doctest.h>
+#include <random>
+#include <set>
+#include <sys/stat.h>
+#include <tuple>
+
+using namespace troupe::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+struct laboratory : scratch_runs {
+  outcome troupe(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), program(TROUPE_TOOL));
+    return run(std::move(arguments), {{"TMPDIR", scratch().string()}});
+  }
+
+  outcome replay(const std::string& name, std::uint64_t step, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"replay", run_directory(name).string(), "--step", std::to_string(step)});
+    return troupe(std::move(more));
+  }
+
+  /// Where replays have their temporary directories.
+  [[nodiscard]] fs::path scratch() const {
+    fs::create_directories(path("tmp"));
+    return path("tmp");
+  }
+
+  /// A run of `flipped_bit`.
+  void train(const std::string& name, int workers, int step = 0, int rank = 0, int element = 0) {
+    auto ran = run({program(TROUPE_FLIPPED_BIT), std::to_string(workers), path("runs").string(), name,
+                    std::to_string(step), std::to_string(rank), std::to_string(element)});
+    INFO(ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+  }
+
+  /// Everything that tells whether a run's directory was touched.
+  [[nodiscard]] std::set<std::tuple<std::string, std::uint64_t, std::int64_t, std::uint64_t>>
+  files_of(const std::string& name) const {
+    std::set<std::tuple<std::string, std::uint64_t, std::int64_t, std::uint64_t>> result;
+    for (const auto& entry : fs::recursive_directory_iterator{run_directory(name)}) {
+      struct stat info {};
+      REQUIRE(::lstat(entry.path().c_str(), &info) == 0);
+      result.emplace(entry.path().string(), info.st_size, info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec,
+                     info.st_nlink);
+    }
+    return result;
+  }
+};
+
+} // namespace
+
+TEST_CASE("steps of a run that lost workers are repeated on 1, 2 and 8 workers with all digests equal") {
+  laboratory here;
+  constexpr std::uint64_t all_steps = 2'000;
+  const auto steps = std::to_string(all_steps);
+  auto driver = here.start(here.charlm(
+      "killed", {"--workers", "4", "--steps", steps, "--ledger", "--checkpoint-every", "50", "--keep", "1000"}));
+  std::uint64_t reached = 0;
+  for (auto rank : {2, 0, 3}) {
+    here.await_step(driver, "killed", reached);
+    ::kill(here.worker_of_rank(rank), SIGKILL);
+    reached += 150;
+  }
+  const auto status = driver.wait();
+  INFO(driver.err());
+  REQUIRE(status == exit_status{0, {}});
+  CHECK(here.result("killed")["failures"].size() == 3);
+  const auto shown = here.troupe({"run", "show", here.run_directory("killed").string()});
+  INFO(shown.err);
+  CHECK(shown.status == exit_status{0, {}});
+  CHECK(has(shown.out, "killed: completed, 2000 steps"));
+  CHECK(shown.out.find("SIGKILL") < shown.out.find("goodput"));
+  const auto summary = here.troupe({"run", "show", "--json", here.run_directory("killed").string()});
+  CHECK(nlohmann::json::parse(summary.out)["failures"].size() == 3);
+
+  // Another number of workers, and no kills.
+  REQUIRE(here.run(here.charlm("calm", {"--workers", "2", "--steps", steps, "--ledger"})).status == exit_status{0, {}});
+  const auto compared =
+      here.troupe({"bisect", here.run_directory("killed").string(), here.run_directory("calm").string()});
+  INFO(compared.out << compared.err);
+  CHECK(compared.status == exit_status{0, {}});
+  CHECK(has(compared.out, "steps 1 to 2000: the digests of all 2000 steps that both runs have are equal"));
+
+  const auto before = here.files_of("killed");
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  auto random = std::mt19937_64{seed};
+  const auto repeats = std::getenv("TROUPE_LONG_TESTS") == nullptr ? 6 : 100;
+  for (auto i = 0; i < repeats; ++i) {
+    const auto step = random() % all_steps + 1;
+    const auto* workers = std::array{"1", "2", "8"}[static_cast<std::size_t>(i) % 3];
+    const auto replayed = here.replay("killed", step, {"--workers", workers});
+    INFO("step " << step << " on " << workers << " workers: " << replayed.out << replayed.err);
+    CHECK(replayed.status == exit_status{0, {}});
+    CHECK(has(replayed.out, " to " + std::to_string(step) + " repeated: all digests equal"));
+  }
+  CHECK(here.files_of("killed") == before);
+  CHECK(fs::is_empty(here.scratch()));
+}
+
+TEST_CASE(
+    "bisect names the step and the tensor of one flipped bit, on whichever rank, and replay the run that has it") {
+  laboratory here;
+  here.train("good", 1);
+  struct injection {
+    int step;
+    int rank;
+    int element;
+    std::string tensor;
+  };
+  auto number = 0;
+  for (const auto& [step, rank, element, tensor] :
+       {injection{1, 0, 0, "'inner' (its elements 0 to 4095)"}, injection{7, 1, 5299, "'middle'"},
+        injection{12, 2, 14'299, "'outer' (its elements 8192 to 8999)"}}) {
+    const auto name = "bad-" + std::to_string(++number);
+    here.train(name, 3, step, rank, element);
+    const auto compared =
+        here.troupe({"bisect", here.run_directory("good").string(), here.run_directory(name).string()});
+    INFO(compared.out << compared.err);
+    CHECK(compared.status == exit_status{1, {}});
+    const auto line = compared.out.substr(0, compared.out.find('\n'));
+    const auto wanted = "step " + std::to_string(step) + " is the first that differs, in the gradient of " + tensor;
+    CHECK(line.starts_with(wanted));
+    // It may have reached the slice of the state that was digested; no other part of the gradient differs.
+    CHECK((line == wanted || line.starts_with(wanted + "; the state after it: ")));
+    if (rank == 0)
+      continue;
+    // One worker has rank 0 only, so nothing is flipped.
+    const auto replayed = here.replay(name, static_cast<std::uint64_t>(step));
+    INFO(replayed.out << replayed.err);
+    CHECK(replayed.status == exit_status{1, {}});
+    CHECK(has(replayed.out, "step " + std::to_string(step) +
+                                " differs from what the run has recorded, in the gradient "
+                                "of " +
+                                tensor));
+  }
+}
+
+TEST_CASE("a step is repeated in one process under gdb") {
+  laboratory here;
+  if (here.run({"/usr/bin/env", "gdb", "--version"}).status != exit_status{0, {}}) {
+    std::puts("SKIP: there is no gdb (apt install gdb)");
+    CHECK(true);
+    return;
+  }
+  here.train("run", 3);
+  write_file(here.path("commands"), "set debuginfod enabled off\nset disable-randomization off\nrun\n");
+  auto tool = here.start(
+      {program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "11", "--until", "12", "--debug"},
+      {{"TMPDIR", here.scratch().string()}}, here.path("commands"));
+  const auto status = tool.wait();
+  INFO(tool.out() << tool.err());
+  CHECK(status == exit_status{0, {}});
+  CHECK(has(tool.out(), "begins from the checkpoint after step 10"));
+  CHECK(has(tool.out(), "exited normally"));
+  CHECK(has(tool.out(), "steps 11 to 12 repeated: all digests equal"));
+}
+
+TEST_CASE("what cannot be repeated or compared is refused, with what to do about it") {
+  laboratory here;
+  auto refused = [](const outcome& what, std::string_view text) {
+    INFO(what.out << what.err);
+    CHECK(what.status == exit_status{2, {}});
+    CHECK(has(what.err, text));
+  };
+  refused(here.replay("nothing", 1), "has no run.json");
+  REQUIRE(here.run(here.charlm("plain", {"--workers", "1"})).status == exit_status{0, {}});
+  refused(here.replay("plain", 1), "there is no ledger");
+  refused(here.troupe({"bisect", here.run_directory("plain").string(), here.run_directory("plain").string()}),
+          "train with run.keep_ledger");
+  here.train("run", 2);
+  refused(here.replay("run", 13), "it has those of steps 1 to 12");
+  refused(here.replay("run", 5, {"--until", "4"}), "--until 4 comes before --step 5");
+  refused(here.replay("run", 5, {"--program", program(TROUPE_CHARLM)}), "is not the program of this run");
+  refused(here.replay("run", 5, {"--program", here.path("missing").string()}), "cannot open the program");
+  const auto ledger = here.run_directory("run") / "ledger.jsonl";
+  write_file(ledger, "{\"step\":1,\"rank\":0}\n");
+  refused(here.replay("run", 1), "has no digests");
+}
+
+TEST_CASE("steps before the first checkpoint that is kept are repeated from the start, and none after the last") {
+  laboratory here;
+  here.train("whole", 2);
+  const auto replayed = here.replay("whole", 3, {"--workers", "2"});
+  INFO(replayed.out << replayed.err);
+  CHECK(replayed.status == exit_status{0, {}});
+  CHECK(has(replayed.out, "begins from the start: no checkpoint before step 3 is kept"));
+  CHECK(has(replayed.out, "steps 1 to 3 repeated: all digests equal"));
+}

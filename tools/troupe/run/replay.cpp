@@ -1,0 +1,226 @@
+#include "run/commands.hpp"
+
+#include "checkpoint/commands.hpp"
+#include "run/ledger.hpp"
+#include "run/run_json.hpp"
+
+#include <troupe/runtime/program.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace troupe::tool {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A directory that ends with this object.
+class temporary_directory {
+ public:
+  static expected<temporary_directory> make() {
+    auto code = std::error_code{};
+    auto path = (fs::temp_directory_path(code) / "troupe-replay-XXXXXX").string();
+    if (::mkdtemp(path.data()) == nullptr)
+      return fail(system_error("cannot make a directory " + path + " (TMPDIR names another place)"));
+    return temporary_directory{std::move(path)};
+  }
+
+  temporary_directory(temporary_directory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  temporary_directory& operator=(temporary_directory&&) = delete;
+  ~temporary_directory() {
+    auto ignored = std::error_code{};
+    if (!path_.empty())
+      fs::remove_all(path_, ignored);
+  }
+
+  [[nodiscard]] const fs::path& path() const noexcept { return path_; }
+
+ private:
+  explicit temporary_directory(fs::path path) : path_(std::move(path)) {}
+
+  fs::path path_;
+};
+
+/// A process to start: its arguments, working directory and one more variable.
+struct process_to_run {
+  std::vector<std::string> argv;
+  fs::path directory;
+  std::string replay_file;
+};
+
+/// Returns how it ended, as `wait` tells it.
+expected<int> run_to_end(const process_to_run& what) {
+  std::vector<char*> argv;
+  for (const auto& each : what.argv)
+    argv.push_back(const_cast<char*>(each.c_str())); // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  argv.push_back(nullptr);
+  const auto child = ::fork();
+  if (child < 0)
+    return fail(system_error("cannot start " + what.argv.front()));
+  if (child == 0) {
+    // The run may have been made elsewhere.
+    if (::chdir(what.directory.c_str()) != 0)
+      fmt::print(stderr, "troupe replay: {} is not here; the program runs in the present directory\n",
+                 what.directory.string());
+    ::setenv("TROUPE_REPLAY", what.replay_file.c_str(), 1);
+    ::execvp(argv.front(), argv.data());
+    fmt::print(stderr, "troupe replay: cannot start {}: {}\n", what.argv.front(), std::strerror(errno));
+    ::_exit(127);
+  }
+  // Ctrl-C is for the program, or its debugger.
+  const auto before = std::signal(SIGINT, SIG_IGN);
+  auto status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR)
+    continue;
+  std::signal(SIGINT, before);
+  return status;
+}
+
+class replayer {
+ public:
+  explicit replayer(replay_arguments given) : given_(std::move(given)) {
+    given_.until = given_.until == 0 ? given_.step : given_.until;
+  }
+
+  expected<int> run() {
+    TROUPE_TRY(run_, read_run_json(given_.run));
+    TROUPE_TRY(auto recorded, digest_ledger::read(given_.run));
+    TROUPE_TRY(check(recorded));
+    TROUPE_TRY(auto scratch, temporary_directory::make());
+    TROUPE_TRY(link_checkpoint(scratch.path()));
+    TROUPE_TRY(const auto status, start(scratch.path()));
+    auto repeated = digest_ledger::read(here(scratch.path()));
+    if (!given_.debug && (!WIFEXITED(status) || WEXITSTATUS(status) != 0))
+      return fail(errc::worker_lost,
+                  fmt::format("the program ended with {} before step {} was repeated; what it said is above",
+                              WIFEXITED(status) ? fmt::format("exit code {}", WEXITSTATUS(status))
+                                                : fmt::format("signal {}", WTERMSIG(status)),
+                              given_.until));
+    if (!repeated)
+      return fail(errc::not_found, "the program ended before a step was repeated");
+    return judge(recorded, *repeated);
+  }
+
+ private:
+  [[nodiscard]] fs::path here(const fs::path& scratch) const { return scratch / run_.at("name").get<std::string>(); }
+
+  /// Whether these steps of this run can be repeated by the program as it is.
+  expected<void> check(const digest_ledger& recorded) {
+    const auto& steps = recorded.steps();
+    if (given_.until < given_.step)
+      return fail(errc::invalid_argument, fmt::format("--until {} comes before --step {}", given_.until, given_.step));
+    if (steps.lower_bound(given_.step) == steps.upper_bound(given_.until))
+      return fail(errc::not_found, fmt::format("the ledger has no digests of steps {} to {}: it has those of steps {} "
+                                               "to {}",
+                                               given_.step, given_.until, steps.begin()->first, steps.rbegin()->first));
+    if (!run_.contains("replay"))
+      return fail(errc::not_found, given_.run.string() + " was written by an earlier release of Troupe, which did not "
+                                                         "note what a replay needs");
+    if (!run_.at("replay").at("exact").get<bool>())
+      return fail(errc::invalid_argument,
+                  "the run summed gradients in the transport's order (reduction_mode::fast), so "
+                  "its steps cannot be repeated bit for bit");
+    if (given_.program.empty())
+      given_.program = run_.at("program").get<std::string>();
+    given_.program = fs::absolute(given_.program);
+    TROUPE_TRY(const auto program, runtime::program_file::open(given_.program.string()));
+    const auto then = run_.at("build_id").get<std::string>();
+    if (program.identity().build_id != then)
+      return fail(errc::mismatch, fmt::format("{} is not the program of this run (build {} now, {} then): build the "
+                                              "sources of then, or name a copy of it with --program",
+                                              given_.program.string(), program.identity().build_id, then));
+    return {};
+  }
+
+  /// Makes the newest checkpoint before the steps the only one of the directory to train in.
+  expected<void> link_checkpoint(const fs::path& scratch) {
+    const auto checkpoints = given_.run / "checkpoints";
+    auto found = serialization::list_candidates(checkpoints);
+    if (found)
+      for (const auto& each : *found)
+        if (each.step.value < given_.step)
+          begins_after_ = each.step.value;
+    if (begins_after_ == 0)
+      return {};
+    const auto name = serialization::checkpoint_name({begins_after_});
+    auto code = std::error_code{};
+    const auto to = here(scratch) / "checkpoints" / name;
+    fs::create_directories(to, code);
+    for (const auto& file : fs::directory_iterator{checkpoints / name, code})
+      if (!code)
+        fs::create_symlink(fs::canonical(file.path(), code), to / file.path().filename(), code);
+    if (code)
+      return fail(errc::io_error, fmt::format("cannot link the files of {} in {}: {}", (checkpoints / name).string(),
+                                              to.string(), code.message()));
+    return {};
+  }
+
+  expected<int> start(const fs::path& scratch) {
+    if (begins_after_ > 0)
+      fmt::print("begins from the checkpoint after step {}\n", begins_after_);
+    else
+      fmt::print("begins from the start: no checkpoint before step {} is kept\n", given_.step);
+    std::fflush(stdout);
+    const auto file = scratch / "replay.json";
+    auto out = std::ofstream{file};
+    out << nlohmann::json{{"run", run_},
+                          {"storage", scratch.string()},
+                          {"has_checkpoint", begins_after_ > 0},
+                          {"until", given_.until},
+                          {"workers", given_.debug ? 0 : given_.workers}};
+    if (!out.flush())
+      return fail(errc::io_error, "cannot write " + file.string());
+    process_to_run what{{given_.program.string()}, run_.at("replay").at("directory").get<std::string>(), file.string()};
+    if (given_.debug)
+      what.argv.insert(what.argv.begin(), {"gdb", "-q", "--args"});
+    return run_to_end(what);
+  }
+
+  /// Everything that was repeated counts, also what lies before the steps that were named.
+  [[nodiscard]] int judge(const digest_ledger& recorded, const digest_ledger& repeated) const {
+    const auto compared = compare(recorded, repeated, begins_after_ + 1, given_.until);
+    if (compared.differs) {
+      fmt::print("step {} differs from what the run has recorded, in {}\n", *compared.differs,
+                 fmt::join(compared.what, "; "));
+      return exit_found;
+    }
+    if (compared.compared == 0 || compared.last < given_.until) {
+      fmt::print(stderr, "troupe replay: the program ended after step {}, before step {}\n", compared.last,
+                 given_.until);
+      return exit_trouble;
+    }
+    fmt::print("steps {} to {} repeated: all digests equal{}{}\n", compared.first, compared.last,
+               compared.compared == compared.last - compared.first + 1
+                   ? ""
+                   : fmt::format(" ({} of them are in the ledger)", compared.compared),
+               lost_parts(compared));
+    return exit_good;
+  }
+
+  replay_arguments given_;
+  nlohmann::json run_;
+  /// 0: at the beginning.
+  std::uint64_t begins_after_ = 0;
+};
+
+} // namespace
+
+int replay(const replay_arguments& given) {
+  return report_trouble("replay", replayer{given}.run());
+}
+
+} // namespace troupe::tool

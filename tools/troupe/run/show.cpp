@@ -1,0 +1,99 @@
+#include "run/commands.hpp"
+#include "run/run_json.hpp"
+#include "run/summary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+namespace troupe::tool {
+
+namespace {
+
+constexpr std::size_t curve_width = 60;
+
+/// A run that goes on may have torn the last line.
+std::vector<nlohmann::json> read_rows(const std::filesystem::path& path) {
+  std::vector<nlohmann::json> result;
+  auto file = std::ifstream{path};
+  for (std::string line; std::getline(file, line);)
+    if (auto row = nlohmann::json::parse(line, nullptr, false); row.is_object())
+      result.push_back(std::move(row));
+  return result;
+}
+
+nlohmann::json to_json(const run_summary& x) {
+  auto metrics = nlohmann::json::object();
+  for (const auto& [name, points] : x.metrics)
+    for (const auto& each : points)
+      metrics[name].push_back({each.step, each.value});
+  auto paused = nlohmann::json::array();
+  for (const auto& [rank, pauses] : x.paused)
+    paused.push_back({{"rank", rank}, {"pauses", pauses.count}, {"seconds", pauses.seconds}});
+  return {{"failures", x.failures},
+          {"consequences", x.consequences},
+          {"metrics", std::move(metrics)},
+          {"last_step", x.last_step},
+          {"paused", std::move(paused)},
+          {"goodput",
+           {{"part", x.goodput()},
+            {"seconds", x.seconds},
+            {"seconds_paused", x.seconds_paused},
+            {"seconds_redone", x.seconds_redone},
+            {"steps_redone", x.steps_redone}}}};
+}
+
+void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
+  if (x.failures.empty())
+    fmt::print("no failures\n");
+  for (const auto& each : x.failures)
+    fmt::print("{}\n", describe_event(each));
+  if (x.consequences > 0)
+    fmt::print("and {} failures that are consequences of these\n", x.consequences);
+  fmt::print("\nmetrics (rank 0)\n");
+  for (const auto& [name, points] : x.metrics) {
+    const auto [least, most] = std::ranges::minmax_element(points, {}, &run_summary::point::value);
+    fmt::print("  {}: {:.6g} in step {}, {:.6g} in step {}; least {:.6g} (step {}), most {:.6g} (step {})\n    {}\n",
+               name, points.front().value, points.front().step, points.back().value, points.back().step, least->value,
+               least->step, most->value, most->step, sparkline(points, curve_width));
+  }
+  fmt::print("\ngoodput {:.1f} %: of {:.1f} s, {:.2f} s were pauses and {:.2f} s went into {} steps computed again\n",
+             100 * x.goodput(), x.seconds, x.seconds_paused, x.seconds_redone, x.steps_redone);
+  for (const auto& [rank, pauses] : x.paused)
+    fmt::print("  rank {} paused {} times, {:.2f} s\n", rank, pauses.count, pauses.seconds);
+  fmt::print("\ntimeline\n");
+  for (const auto& each : events)
+    fmt::print("{}\n", describe_event(each));
+}
+
+expected<int> show_or_fail(const show_run_arguments& given) {
+  TROUPE_TRY(const auto run, read_run_json(given.run));
+  const auto metrics = read_rows(given.run / "metrics.jsonl");
+  const auto events = read_rows(given.run / "events.jsonl");
+  const auto summary = summarize(metrics, events);
+  auto file = std::ifstream{given.run / "result.json"};
+  const auto result = nlohmann::json::parse(file, nullptr, false);
+  const auto status = result.is_object() ? result.value("status", std::string{"unknown"}) : std::string{"not ended"};
+  if (given.output == output_format::json) {
+    auto all = to_json(summary);
+    all["name"] = run.value("name", std::string{});
+    all["status"] = status;
+    all["timeline"] = events;
+    fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    return exit_good;
+  }
+  fmt::print("{}: {}, {} steps, {}\n\n", run.value("name", std::string{}), status, summary.last_step,
+             given.run.string());
+  print(summary, events);
+  return exit_good;
+}
+
+} // namespace
+
+int show_run(const show_run_arguments& given) {
+  return report_trouble("run show", show_or_fail(given));
+}
+
+} // namespace troupe::tool

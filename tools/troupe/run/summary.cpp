@@ -1,0 +1,108 @@
+#include "run/summary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+namespace troupe::tool {
+
+namespace {
+
+bool is_own_name(std::string_view name) {
+  return name == "step" || name == "rank" || name == "seconds" || name == "time";
+}
+
+void add_report(run_summary& to, const nlohmann::json& row) {
+  const auto step = row.value("step", std::uint64_t{0});
+  to.last_step = std::max(to.last_step, step);
+  to.seconds = std::max(to.seconds, row.value("seconds", 0.0));
+  if (row.value("rank", 0u) != 0)
+    return;
+  for (const auto& [name, value] : row.items())
+    if (!is_own_name(name) && value.is_number())
+      to.metrics[name].push_back({step, value.get<double>()});
+}
+
+} // namespace
+
+double run_summary::goodput() const noexcept {
+  return seconds > 0 ? std::clamp(1 - (seconds_paused + seconds_redone) / seconds, 0.0, 1.0) : 1;
+}
+
+run_summary summarize(std::span<const nlohmann::json> metrics, std::span<const nlohmann::json> events) {
+  run_summary result;
+  for (const auto& row : metrics)
+    add_report(result, row);
+  // Ranks pause together, so the longest counts.
+  std::map<std::uint64_t, double> longest;
+  for (const auto& event : events) {
+    const auto kind = event.value("event", std::string{});
+    if (kind == "failure" && event.value("consequence", false)) {
+      ++result.consequences;
+    } else if (kind == "failure") {
+      result.failures.push_back(event);
+    } else if (kind == "pause") {
+      const auto seconds = event.value("seconds", 0.0);
+      auto& rank = result.paused[event.value("rank", std::uint64_t{0})];
+      ++rank.count;
+      rank.seconds += seconds;
+      auto& generation = longest[event.value("generation", std::uint64_t{0})];
+      generation = std::max(generation, seconds);
+    } else if (kind == "generation") {
+      result.steps_redone += event.value("steps_redone", std::uint64_t{0});
+    }
+  }
+  for (const auto& [generation, seconds] : longest)
+    result.seconds_paused += seconds;
+  if (result.last_step > 0)
+    result.seconds_redone = std::max(0.0, result.seconds - result.seconds_paused) *
+                            static_cast<double>(result.steps_redone) /
+                            static_cast<double>(result.last_step + result.steps_redone);
+  return result;
+}
+
+std::string describe_event(const nlohmann::json& event) {
+  auto text = std::string{};
+  for (const auto& [name, value] : event.items())
+    if (name != "time" && name != "event" && name != "run" && name != "workers")
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
+                          value.is_string() ? value.get<std::string>() : value.dump());
+  return fmt::format("{}  {:<18} {}", event.value("time", std::string{}), event.value("event", std::string{}), text);
+}
+
+std::string sparkline(std::span<const run_summary::point> points, std::size_t width) {
+  static constexpr std::array<std::string_view, 8> levels{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const auto count = std::min(points.size(), width);
+  std::vector<double> means;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto part =
+        points.subspan(points.size() * i / count, points.size() * (i + 1) / count - points.size() * i / count);
+    auto sum = 0.0;
+    for (const auto& each : part)
+      sum += each.value;
+    means.push_back(sum / static_cast<double>(part.size()));
+  }
+  auto least = std::numeric_limits<double>::infinity();
+  auto most = -least;
+  for (auto mean : means)
+    if (std::isfinite(mean)) {
+      least = std::min(least, mean);
+      most = std::max(most, mean);
+    }
+  auto result = std::string{};
+  for (auto mean : means) {
+    if (!std::isfinite(mean)) {
+      result += "!";
+      continue;
+    }
+    const auto height = most > least ? (mean - least) / (most - least) : 0.0;
+    result += levels[static_cast<std::size_t>(std::clamp(height * 8, 0.0, 7.0))];
+  }
+  return result;
+}
+
+} // namespace troupe::tool

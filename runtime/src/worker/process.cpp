@@ -306,6 +306,7 @@ std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bo
   config->set("caf.scheduler.policy", "sharing");
   config->set("caf.scheduler.max-threads", 1);
   secure(*config, bootstrap.keys);
+  keep_silent_connections(*config);
   return config;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
+#include <thread>
 
 using namespace troupe::testing;
 
@@ -95,6 +96,35 @@ TEST_CASE("a worker that a debugger holds is waited for, and the bits are those 
   here.await_step(driver, "run", here.last_step("run"));
   CHECK(here.workers() == workers);
   end_and_compare(here, driver);
+}
+
+TEST_CASE(
+    "who looks at a worker for longer than CAF's timeout of connections, or at the driver that trains, loses nothing") {
+  scratch_runs here;
+  scratch_runs alone;
+  auto driver = here.start(endless(here, {"--workers", "2"}));
+  auto in_process = alone.start(endless(alone, {"--workers", "0"}));
+  here.await_step(driver, "run");
+  alone.await_step(in_process, "run");
+  const auto workers = here.workers();
+  REQUIRE(workers.size() == 2);
+  {
+    const auto gdb = debugger{workers[1]};
+    if (!gdb.holds()) {
+      std::puts("SKIP: this process may not trace others");
+      CHECK(driver.running());
+      return;
+    }
+    in_process.signal(SIGSTOP);
+    // Time is what is tested: 30 s is CAF's timeout, and every 10 s it looks.
+    std::this_thread::sleep_for(std::chrono::seconds{42});
+    in_process.signal(SIGCONT);
+  }
+  here.await_step(driver, "run", here.last_step("run"));
+  alone.await_step(in_process, "run", alone.last_step("run"));
+  CHECK(here.workers() == workers);
+  end_and_compare(here, driver);
+  end_and_compare(alone, in_process);
 }
 
 TEST_CASE("a worker waits for a debugger before it joins, and its name tells rank, step and run") {

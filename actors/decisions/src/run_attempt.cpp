@@ -13,9 +13,6 @@ namespace troupe::actors {
 
 namespace {
 
-/// How long the members stand at a boundary for a joiner that has caught up: it has a step or two to apply.
-constexpr auto follower_patience = std::chrono::seconds{2};
-
 bool waits(const worker_record& x) {
   return x.is<standing::waiting>();
 }
@@ -178,14 +175,6 @@ run_actions run_attempt::begin() {
   return actions;
 }
 
-run_actions run_attempt::prepare(worker_record& who) {
-  who.stands = standing::preparing{history_of(who.stands)};
-  begin_joiner begins{who.place.worker, {}};
-  for (const auto& plan : plans_.all())
-    begins.evaluations.push_back(plan.evaluations);
-  return {{std::move(begins), name_of(who.place) + " has joined"}};
-}
-
 run_actions run_attempt::accept(const run_plan& plan, run_time now) {
   workers_.forget_plans();
   const auto is_next_loop = plans_.add(plan);
@@ -204,27 +193,6 @@ run_actions run_attempt::accept(const run_plan& plan, run_time now) {
       append(actions, staging_.leave(who, who.stands));
     }
   append(actions, replace_missing());
-  return actions;
-}
-
-run_actions run_attempt::drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
-                                     const error& reason) {
-  auto actions = staging_.leave(who, before);
-  if (std::holds_alternative<standing::following>(before))
-    append(actions, form_when_all_have_reported());
-  joiner_budget_.add(cause);
-  if (joiner_budget_.is_spent())
-    actions.push_back(
-        {warn{}, fmt::format("{} in a row ended before they had joined, so the next is started in {} s, or "
-                             "when there is new capacity; the last one: {}",
-                             count_workers(joiner_budget_.in_row()), joiner_budget_.pause().count(), reason.message)});
-  return actions;
-}
-
-run_actions run_attempt::dismiss(worker_record& who, const std::string& reason, const std::string& why) {
-  const auto before = std::exchange(who.stands, standing::dismissed{});
-  run_actions actions{{fence_worker{who.place.worker, reason}, why}};
-  append(actions, staging_.leave(who, before));
   return actions;
 }
 
@@ -264,102 +232,6 @@ run_actions run_attempt::ask_for_regroup(const std::string& why) {
   if (course_.is_ending() || !state_.ask_for_regroup(why))
     return {};
   return {command(regroup_command{generation_}, why)};
-}
-
-/// Whether a joiner gets the state inside its first generation, while the members wait. It is so where that takes no
-/// time, or where they wait anyway, or are about to go; and where nothing else has helped.
-bool run_attempt::takes_state_in_generation(const worker_record& joiner) const {
-  if (plans_.state_bytes() <= config_.failure.background_transfer_above_bytes)
-    return true;
-  const auto too_few =
-      config_.workers.is_elastic() && workers_.staying() < std::min(config_.workers.min, course_.workers);
-  return history_of(joiner.stands).stagings >= staging_groups::most_tries || is_held() || too_few ||
-         workers_.leaving() > 0;
-}
-
-/// Joiners that ask for a place get it at the next boundary, once they have the state. They wait for others that will
-/// ask in a moment.
-run_actions run_attempt::let_joiners_in(run_time now) {
-  const auto waiting = find_due(workers_, now);
-  if (waiting.empty())
-    return {};
-  const auto names = describe_joining(waiting);
-  const auto without_staging =
-      std::ranges::any_of(waiting, [this](const auto* x) { return takes_state_in_generation(*x); });
-  return without_staging ? ask_for_regroup(names) : stage(waiting, names);
-}
-
-/// Has the members give them the state while they train on. One group at a time.
-run_actions run_attempt::stage(const std::vector<worker_record*>& joiners, const std::string& names) {
-  if (!is_training() || state_.cause() || course_.is_ending() || staging_.is_open(workers_))
-    return {};
-  auto group = staging_.open(generation_, commands_ + 1, workers_, joiners);
-  run_actions actions{command(stage_command{generation_, group.joiners, group.across_nodes, plans_.current_loop()},
-                              names + ": it gets the state while training goes on")};
-  actions.push_back({std::move(group), names});
-  return actions;
-}
-
-run_actions run_attempt::on_caught_up(const caught_up& message) {
-  auto* who = workers_.find(message.worker);
-  const auto* follower = who == nullptr ? nullptr : who->as<standing::following>();
-  if (follower == nullptr || !staging_.is_current(message.staging) || message.generation != generation_ ||
-      !plans_.is_current(follower->history.loop))
-    return {};
-  const auto followers = staging_.on_caught_up(workers_, *who, message.step);
-  return followers.empty() ? run_actions{} : ask_for_regroup(describe_joining(followers));
-}
-
-run_actions run_attempt::on_report_of_joiner(worker_record& who, const regroup_report& report, run_time now) {
-  return who.is<standing::following>() ? on_report_of_follower(who, report, now) : wait_for_place(who, now);
-}
-
-/// It has come to the boundary at which the members stand, or will in a moment, and is one of them from here; or its
-/// group has broken.
-run_actions run_attempt::on_report_of_follower(worker_record& who, const regroup_report& report, run_time now) {
-  const auto* arrived = std::get_if<worker_position::caught_up>(&report.position);
-  const auto* fell_back = std::get_if<worker_position::without_state>(&report.position);
-  const auto staging = arrived != nullptr ? arrived->staging : fell_back != nullptr ? fell_back->staging : 0;
-  if (!staging_.is_current(staging))
-    return staging_.answer_again(who);
-  const auto history = history_of(who.stands);
-  const auto asked = state_.cause();
-  if (asked && arrived != nullptr && report.generation == generation_ && plans_.is_current(history.loop)) {
-    who.stands = standing::active{.plan = {}, .report = report, .history = history};
-    who.note_applied(arrived->progress.committed);
-    joiner_budget_.reset();
-    if (!is_regrouping())
-      state_.begin_regrouping(*asked);
-    return form_when_all_have_reported();
-  }
-  // Members that still form the group need not go on with it.
-  auto actions = staging_.leave(who, who.stands);
-  append(actions, wait_for_place(who, now));
-  return actions;
-}
-
-/// A joiner without the state has reported.
-run_actions run_attempt::wait_for_place(worker_record& who, run_time now) {
-  auto history = history_of(who.stands);
-  history.since = now;
-  if (plans_.is_behind(history.loop)) {
-    who.stands = standing::preparing{history};
-    auto actions = run_actions{{skip_loop{who.place.worker, plans_.of_loop(history.loop + 1)->evaluations},
-                                name_of(who.place) + " has reached a loop that the members have completed"}};
-    append(actions, form_when_all_have_reported());
-    return actions;
-  }
-  who.stands = standing::waiting{history};
-  return is_regrouping() ? form_when_all_have_reported() : let_joiners_in(now);
-}
-
-/// Members do not wait long for a follower that is slower than it said.
-run_actions run_attempt::stop_waiting_for_followers(run_time now) {
-  const auto since = state_.waiting_since(now);
-  if (!since || now - *since <= follower_patience)
-    return {};
-  staging_groups::stop_waiting(workers_);
-  return form_when_all_have_reported();
 }
 
 run_actions run_attempt::on_tick(run_time now) {
@@ -484,10 +356,6 @@ run_actions run_attempt::leave_out_cut_off() {
   return actions;
 }
 
-bool run_attempt::comes_in(const worker_record& who) const {
-  return waits(who) && takes_state_in_generation(who);
-}
-
 /// Whether the next generation has to wait although all have reported.
 bool run_attempt::must_be_held() const {
   if (course_.is_ending())
@@ -560,108 +428,6 @@ run_actions run_attempt::form(const collected_reports& reports, regroup_decision
   else if (workers_.leaving() > 0 && !workers_.any(&worker_record::is_joining))
     append(actions, ask_all_to_leave());
   return actions;
-}
-
-run_actions run_attempt::on_capacity() {
-  joiner_budget_.reset();
-  return replace_missing();
-}
-
-run_actions run_attempt::on_node_leaving(std::uint32_t node, bool capacity_elsewhere) {
-  auto is_there = [node](const worker_record& x) { return x.place.node == node && (x.is_active() || x.is_joining()); };
-  if (!workers_.any(is_there))
-    return {};
-  if (plans_.has_own_loop())
-    return {{warn{},
-             "a node is going away, and the training function has a custom loop, which no worker can leave: with "
-             "the node its workers are lost, and the run starts again from its latest checkpoint"}};
-  run_actions actions;
-  for (auto& [id, who] : workers_) {
-    if (!is_there(who))
-      continue;
-    who.leaves = departure::with_node;
-    // A joiner has nothing to hand over.
-    if (who.is_joining())
-      append(actions, dismiss(who, "its node is going away", "its node is going away"));
-  }
-  // Surplus members stay instead.
-  workers_.keep_needed(course_.workers);
-  if (capacity_elsewhere && config_.failure.replace_lost) {
-    // They leave when their replacements have come, or at the drain timeout.
-    actions.push_back({warn{}, "a node is going away: its workers are replaced"});
-    append(actions, replace_missing());
-  } else {
-    // If nobody stays, the run waits in a checkpoint for capacity.
-    append(actions, workers_.staying() > 0 ? ask_for_regroup("workers leave with their node") : ask_all_to_leave());
-  }
-  // Members may have waited for one of these joiners.
-  append(actions, form_when_all_have_reported());
-  return actions;
-}
-
-/// Has all members leave at a boundary behind a checkpoint: the barrier there has agreed on both commands.
-run_actions run_attempt::ask_all_to_leave() {
-  auto actions = ask_for_regroup("the run's last node goes away");
-  if (!actions.empty()) {
-    append(actions, take_checkpoint());
-    state_.require_checkpoint(commands_);
-  }
-  return actions;
-}
-
-run_actions run_attempt::on_drain_timeout() {
-  if (workers_.leaving() == 0)
-    return {};
-  return workers_.staying() > 0 ? ask_for_regroup("workers leave with their node") : ask_all_to_leave();
-}
-
-run_actions run_attempt::resize() {
-  joiner_budget_.reset();
-  if (is_starting())
-    return {};
-  // Members that were to leave may stay after all, unless their node goes away; the last ranks leave first.
-  workers_.keep_needed(course_.workers);
-  const auto members = workers_.staying();
-  workers_.mark_surplus(course_.workers);
-  // Joiners are dismissed before any member leaves.
-  run_actions actions;
-  auto there = members;
-  for (auto& [id, who] : workers_)
-    if (who.is_joining() && ++there > course_.workers)
-      append(actions, dismiss(who, "it is no longer needed", "fewer workers are wanted"));
-  if (members <= course_.workers) {
-    append(actions, replace_missing());
-    // A generation that was held may have enough workers now.
-    append(actions, form_when_all_have_reported());
-  } else {
-    append(actions, is_regrouping() ? form_when_all_have_reported() : ask_for_regroup("fewer workers are wanted"));
-  }
-  return actions;
-}
-
-run_actions run_attempt::pause() {
-  course_.asked = run_course::request::pause;
-  return ask_for_regroup("the run is paused");
-}
-
-run_actions run_attempt::resume() {
-  course_.asked = run_course::request::none;
-  state_.resume("the run was paused");
-  return form_when_all_have_reported();
-}
-
-run_actions run_attempt::stop() {
-  course_.asked = run_course::request::stop;
-  run_actions actions{command(stop_command{}, "a stop is requested")};
-  // Members that are held do one more step, and stop after it.
-  append(actions, form_when_all_have_reported());
-  return actions;
-}
-
-run_actions run_attempt::take_checkpoint() {
-  if (plans_.has_own_loop())
-    return {{warn{}, "the training function has a custom loop, and takes its checkpoints itself, with its reports"}};
-  return {command(checkpoint_command{}, "a checkpoint is requested")};
 }
 
 } // namespace troupe::actors

@@ -69,7 +69,7 @@ run_nodes::opening trainer_state::opening() const {
   request.run_name = config_.run.name;
   request.program_path = services_.program_path;
   request.build_id = services_.build_id;
-  request.secret = secret_;
+  request.secret = authority_.secret;
   request.heartbeat_timeout_ms = static_cast<std::uint64_t>(config_.failure.heartbeat_timeout.count());
   request.driver_grace_ms = static_cast<std::uint64_t>(config_.failure.driver_grace.count());
   return result;

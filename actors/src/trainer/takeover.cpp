@@ -58,13 +58,13 @@ void trainer_state::claim_workers(directory_taken_over& found) {
   auto& journal = *found.journal;
   record_ = {journal.run, config_.run, clock::now()};
   record_.set_path(found.directory.path);
-  secret_ = journal.secret;
-  claim_ = journal.claim;
+  authority_.secret = journal.secret;
+  authority_.claim = journal.claim;
   store_ = found.directory.store;
   state_ = std::move(*found.directory.state);
   if (!found.directory.warning.empty())
     notify(true, std::move(found.directory.warning));
-  nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), claim_);
+  nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), authority_.claim);
   nodes_->roster().resize_run(wanted_workers_);
   std::map<std::uint32_t, node_offer> offers;
   std::erase_if(journal.state.members, [&](formed_member& x) {
@@ -84,7 +84,7 @@ void trainer_state::claim_workers(directory_taken_over& found) {
   for (const auto& [node, offer] : offers)
     now.awaited.insert(node);
   phase_ = std::move(now);
-  nodes_->claim_all(secret_, offers);
+  nodes_->claim_all(authority_.secret, offers);
   decide_takeover();
 }
 
@@ -124,10 +124,10 @@ void trainer_state::decide_takeover() {
 /// Nobody is left of that run: it goes on from its latest checkpoint.
 void trainer_state::begin_anew() {
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
-  secret_ = serialization::random_hex(32);
+  authority_.secret = serialization::random_hex(32);
   store_ = nullptr;
   phase_ = trainer_phase::looking{};
-  request(files_, caf::infinite, release_directory{record_.run(), secret_})
+  request(files_, caf::infinite, release_directory{record_.run(), authority_.secret})
       .then(
           [this] {
             if (!is<trainer_phase::looking>())
@@ -219,8 +219,8 @@ void trainer_state::end_missing(std::uint32_t node, const std::vector<worker_bea
 run_journal trainer_state::journal_of(control_state state) const {
   run_journal result;
   result.run = record_.run();
-  result.secret = secret_;
-  result.claim = claim_;
+  result.secret = authority_.secret;
+  result.claim = authority_.claim;
   for (std::uint32_t i = 0; i < nodes_->roster().size(); ++i)
     result.nodes.push_back({nodes_->roster()[i].address, nodes_->roster()[i].offer});
   result.next_worker = record_.next_worker().value + spare_worker_ids;

@@ -34,13 +34,13 @@ trainer_state::trainer_state(caf::actor_config& cfg, std::string function, train
       config_(std::move(config)),
       services_(std::move(services)),
       wanted_workers_(config_.scaling.num_workers),
-      secret_(serialization::random_hex(32)),
+      authority_{serialization::random_hex(32), {}},
       hangs_(hang_settings_of(config_)) {}
 
 trainer_state::behavior_type trainer_state::make_behavior() {
   return {
       [this](const fit_request&) { return fit(); },
-      [this](const run_observer& observer) { observers_.push_back(observer); },
+      [this](const run_observer& observer) { audience_.add(observer); },
       [this](const stop_request& request) { return stop(request); },
       [this](const checkpoint_request&) { return grant(&run_coordinator::on_checkpoint_request, "save a checkpoint"); },
       [this](const resize_request& request) { return resize(request); },
@@ -81,9 +81,7 @@ void trainer_state::let_go() {
   workers_.fail_pending({errc::aborted, "the run is ending"});
   for (auto& [number, promise] : std::exchange(journal_.wishes, {}))
     promise.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
-  if (answer_.pending())
-    answer_.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
-  observers_.clear();
+  audience_.dismiss({errc::aborted, "the trainer was ended before its run"});
   nodes_.reset();
   workers_ = {};
   send_exit(collectives_, caf::exit_reason::user_shutdown);
@@ -92,24 +90,24 @@ void trainer_state::let_go() {
 }
 
 caf::result<run_result> trainer_state::fit() {
-  if (answer_.pending())
+  if (audience_.awaits_result())
     return to_caf({errc::already_exists, "this trainer has a run under way: spawn another for another run"});
-  answer_ = make_response_promise<run_result>();
+  const auto& answer = audience_.expect_result(make_response_promise<run_result>());
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
-  claim_ = {1, serialization::random_hex(8)};
+  authority_.claim = {1, serialization::random_hex(8)};
   layout_ = {config_.scaling, config_.run.transport};
-  nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), claim_);
+  nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), authority_.claim);
   nodes_->roster().resize_run(wanted_workers_);
-  files_ = spawn_run_files(
-      system(), {record_.run(), function_, config_, services_, secret_, caf::actor_cast<caf::weak_actor_ptr>(ctrl())});
+  files_ = spawn_run_files(system(), {record_.run(), function_, config_, services_, authority_.secret,
+                                      caf::actor_cast<caf::weak_actor_ptr>(ctrl())});
   phase_ = trainer_phase::looking{};
   if (auto valid = validate(config_); !valid) {
     conclude_run(run_status::failed, std::move(valid.error()));
-    return answer_;
+    return answer;
   }
   keeps_journal() ? look_for_run() : gather();
   tick();
-  return answer_;
+  return answer;
 }
 
 void trainer_state::record_event(nlohmann::ordered_json what) {
@@ -321,7 +319,7 @@ void trainer_state::skipped(step_id step) {
 }
 
 caf::result<void> trainer_state::stop(const stop_request& request) {
-  if (!answer_.pending() || is_concluding())
+  if (!audience_.awaits_result() || is_concluding())
     return caf::unit;
   if (!coordinator_) {
     conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
@@ -437,7 +435,7 @@ void trainer_state::conclude_run(run_status status, error reason) {
 void trainer_state::deliver(const run_result& result) {
   if (auto progress = record_.latest_progress())
     publish(*progress);
-  answer_.deliver(result);
+  audience_.deliver(result);
   end_and_quit();
 }
 

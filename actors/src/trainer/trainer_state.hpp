@@ -3,6 +3,7 @@
 #include "orderly_end.hpp"
 #include "trainer/control_journal.hpp"
 #include "trainer/interface.hpp"
+#include "trainer/run_audience.hpp"
 #include "trainer/run_events.hpp"
 #include "trainer/run_files.hpp"
 #include "trainer/run_nodes.hpp"
@@ -149,8 +150,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void publish(const Event& event) {
     if (auto line = event_of(event))
       record_event(std::move(*line));
-    for (const auto& observer : observers_)
-      send(observer, event);
+    audience_.publish(*this, event);
   }
   void notify(bool warning, std::string text) override { publish(run_notice{record_.run(), warning, std::move(text)}); }
   /// For events.jsonl.
@@ -299,15 +299,16 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   trainer_services services_;
   /// As configured, or as the last resize wants it.
   worker_range wanted_workers_;
-  /// Workers prove that they know it.
-  std::string secret_;
-  run_claim claim_;
+  struct {
+    /// Workers prove that they know it.
+    std::string secret;
+    run_claim claim;
+  } authority_;
   std::variant<trainer_phase::idle, trainer_phase::looking, trainer_phase::claiming_workers, trainer_phase::gathering,
                trainer_phase::claiming, trainer_phase::opening, trainer_phase::running, trainer_phase::finding_state,
                trainer_phase::awaiting_capacity, trainer_phase::concluding>
       phase_;
-  std::vector<run_observer> observers_;
-  caf::typed_response_promise<run_result> answer_;
+  run_audience audience_;
   run_record record_;
   std::optional<run_nodes> nodes_;
   run_workers workers_;

@@ -287,13 +287,13 @@ class former {
       if (goes_on)
         attempts_.push_back(std::move(current[i]));
       else
-        settle(x, std::move(result), then);
+        complete(x, std::move(result), then);
     }
     if (polled_[1].revents != 0)
       accept_some(then);
   }
 
-  void settle(const attempt& x, attempt::outcome result, clock::time_point now) {
+  void complete(const attempt& x, attempt::outcome result, clock::time_point now) {
     if (x.dialled())
       dial_of(*x.dialled()).is_running = false;
     if (auto* made = std::get_if<attempt::ready>(&result)) {

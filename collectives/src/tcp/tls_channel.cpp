@@ -1,5 +1,7 @@
 #include "tcp/channel.hpp"
 
+#include "tcp/outgoing_records.hpp"
+
 #include <troupe/serialization/files/digest.hpp>
 
 #include <algorithm>
@@ -25,9 +27,6 @@ namespace {
 constexpr std::array<unsigned char, 2> cipher_id = {0x13, 0x01};
 constexpr auto cipher_name = "TLS_AES_128_GCM_SHA256";
 
-/// Records that the socket takes in one call.
-constexpr std::size_t outgoing_bytes = 64 << 10;
-
 /// What one read takes from the socket.
 constexpr std::size_t incoming_bytes = 128 << 10;
 
@@ -49,81 +48,6 @@ std::string last_error() {
   ::ERR_clear_error();
   const auto is_end = code == 0 || ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
   return is_end ? "the peer closed the connection" : text.data();
-}
-
-/// Collects records, so that the socket gets many of them in one call.
-class outgoing_records {
- public:
-  explicit outgoing_records(int socket) : socket_(socket) {}
-
-  [[nodiscard]] bool has_room(std::size_t size_bytes) const noexcept { return size_ + size_bytes <= outgoing_bytes; }
-  [[nodiscard]] bool is_empty() const noexcept { return size_ == 0; }
-
-  void append(const char* data, std::size_t size_bytes) {
-    std::memcpy(next(), data, size_bytes);
-    extend(size_bytes);
-  }
-
-  /// Where the next record goes, and how much of it there is.
-  [[nodiscard]] char* next() noexcept { return data_.get() + size_; }
-  void extend(std::size_t size_bytes) noexcept { size_ += size_bytes; }
-
-  /// 0, or the error number; EAGAIN if some remain.
-  int flush() {
-    while (begin_ != size_) {
-      const auto sent = ::send(socket_, data_.get() + begin_, size_ - begin_, MSG_NOSIGNAL);
-      if (sent < 0 && errno == EINTR)
-        continue;
-      if (sent < 0)
-        return errno == EWOULDBLOCK ? EAGAIN : errno;
-      begin_ += static_cast<std::size_t>(sent);
-    }
-    begin_ = size_ = 0;
-    return 0;
-  }
-
- private:
-  const int socket_;
-  std::unique_ptr<char[]> data_ = std::make_unique_for_overwrite<char[]>(outgoing_bytes);
-  /// What the socket has taken, and what there is.
-  std::size_t begin_ = 0;
-  std::size_t size_ = 0;
-};
-
-// -- a BIO that writes to `outgoing_records` and reads from the socket -----------------------------------------------
-
-outgoing_records& records_of(BIO* bio) {
-  return *static_cast<outgoing_records*>(::BIO_get_data(bio));
-}
-
-int write_record(BIO* bio, const char* data, int size) {
-  auto& records = records_of(bio);
-  ::BIO_clear_retry_flags(bio);
-  const auto size_bytes = static_cast<std::size_t>(size);
-  if (!records.has_room(size_bytes)) {
-    if (const auto code = records.flush(); code != 0) {
-      if (code == EAGAIN)
-        ::BIO_set_retry_write(bio);
-      return -1;
-    }
-  }
-  records.append(data, size_bytes);
-  return size;
-}
-
-long control_records(BIO*, int command, long, void*) {
-  // The channel flushes.
-  return command == BIO_CTRL_FLUSH ? 1 : 0;
-}
-
-const BIO_METHOD* record_writer() {
-  static const auto* method = [] {
-    auto* x = ::BIO_meth_new(::BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "records");
-    ::BIO_meth_set_write(x, &write_record);
-    ::BIO_meth_set_ctrl(x, &control_records);
-    return x;
-  }();
-  return method;
 }
 
 class psk_channel;

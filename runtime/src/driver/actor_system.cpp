@@ -161,6 +161,9 @@ void init_meta_objects() {
 }
 
 expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster) {
+  // The node is the driver's own, and so are its workers.
+  if (cluster.nodes.empty())
+    runtime::keep_silent_connections(config);
   if (cluster.insecure) {
     std::fputs("warning: connections are insecure: whoever reaches a port of this run can run code as its owner\n",
                stderr);

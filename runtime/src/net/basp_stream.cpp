@@ -68,12 +68,12 @@ void basp_stream::configure_read(caf::io::receive_policy::config config) {
 }
 
 void basp_stream::flush() {
-  if (!next_out_.empty() && !ended_ && !accepted_ && !write_wants_read_)
+  if (!next_out_.empty() && !has_ended() && !accepted_ && !write_wants_read_)
     watch_writes(true);
 }
 
 void basp_stream::give_up() {
-  if (!ended_)
+  if (!has_ended())
     fail(operation::read);
 }
 
@@ -84,9 +84,9 @@ void basp_stream::release() {
 }
 
 void basp_stream::graceful_shutdown() {
-  if (closing_ || ended_)
+  if (phase_ != phase::open)
     return;
-  closing_ = true;
+  phase_ = phase::closing;
   if (accepted_) {
     drop();
   } else if (out_.empty() && next_out_.empty()) {
@@ -100,7 +100,7 @@ void basp_stream::graceful_shutdown() {
 
 void basp_stream::handle_event(operation op) {
   // The multiplexer may still have events to report for a connection that an earlier event has ended.
-  if (ended_)
+  if (has_ended())
     return;
   if (op == operation::propagate_error)
     fail(op);
@@ -181,7 +181,7 @@ bool basp_stream::hand_on() {
   }
   settle();
   auto goes_on = owner_.consume(&backend(), in_.data(), collected_);
-  if (ended_)
+  if (has_ended())
     return false;
   prepare_read();
   if (!goes_on)
@@ -205,7 +205,7 @@ void basp_stream::prepare_read() {
 }
 
 void basp_stream::write() {
-  for (auto writes = 0; writes < max_records && !ended_; ++writes) {
+  for (auto writes = 0; writes < max_records && !has_ended(); ++writes) {
     if (out_.empty() && !take_next())
       return;
     std::size_t count = 0;
@@ -223,7 +223,7 @@ void basp_stream::write() {
       write_wants_read_ = true;
       watch_writes(false);
       // A closing connection is no longer read, so this write could never continue.
-      if (closing_)
+      if (is_closing())
         fail(operation::write);
       return;
     case tls_status::failed:
@@ -240,7 +240,7 @@ bool basp_stream::take_next() {
   if (!out_.empty())
     return true;
   watch_writes(read_wants_write_);
-  if (closing_)
+  if (is_closing())
     finish();
   return false;
 }
@@ -257,14 +257,14 @@ void basp_stream::finish() {
 }
 
 void basp_stream::fail(operation op) {
-  ended_ = true;
+  phase_ = phase::ended;
   if (!accepted_)
     owner_.io_failure(&backend(), op);
   drop();
 }
 
 void basp_stream::drop() {
-  ended_ = true;
+  phase_ = phase::ended;
   accepted_ = nullptr;
   watch_reads(false);
   watch_writes(false);

@@ -63,6 +63,15 @@ class basp_stream : public caf::io::network::event_handler {
   }
 
  private:
+  enum class phase : std::uint8_t {
+    open,
+    /// What is left to write is written, and nothing is read any more.
+    closing,
+    ended,
+  };
+
+  [[nodiscard]] bool is_closing() const noexcept { return phase_ == phase::closing; }
+  [[nodiscard]] bool has_ended() const noexcept { return phase_ == phase::ended; }
   void go_on_accepting();
   void on_readable();
   void on_writable();
@@ -78,8 +87,8 @@ class basp_stream : public caf::io::network::event_handler {
   void fail(operation op);
   void drop();
   void settle();
-  void watch_reads(bool on) { watch(operation::read, watches_reads_, on && !ended_); }
-  void watch_writes(bool on) { watch(operation::write, watches_writes_, on && !ended_); }
+  void watch_reads(bool on) { watch(operation::read, watches_reads_, on && !has_ended()); }
+  void watch_writes(bool on) { watch(operation::write, watches_writes_, on && !has_ended()); }
   void watch(operation op, bool& watches, bool on);
 
   byte_channel channel_;
@@ -97,8 +106,7 @@ class basp_stream : public caf::io::network::event_handler {
   bool watches_writes_ = false;
   bool read_wants_write_ = false;
   bool write_wants_read_ = false;
-  bool closing_ = false;
-  bool ended_ = false;
+  phase phase_ = phase::open;
 
   caf::io::receive_policy_flag policy_ = caf::io::receive_policy_flag::at_most;
   std::size_t wanted_bytes_ = 1024;

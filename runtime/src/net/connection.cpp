@@ -217,6 +217,21 @@ void secure(caf::actor_system_config& config, const std::optional<tls_files>& ke
     caf::put(config.content, scope_setting, std::string{cluster_scope});
 }
 
+void keep_silent_connections(caf::actor_system_config& config) {
+  // CAF adds it to a time: its largest value would overflow. Heartbeats stay, for peers that count them.
+  caf::put(config.content, "caf.middleman.connection-timeout", caf::timespan{std::chrono::years{10}});
+}
+
+void keep_silent_local_connections(caf::actor_system& system) {
+  // The broker belongs to the multiplexer's thread.
+  multiplexer_of(system).post([broker = broker_of(system)] {
+    auto& state = dynamic_cast<caf::io::basp_broker&>(*caf::actor_cast<caf::abstract_actor*>(broker));
+    for (auto& [connection, context] : state.ctx)
+      if (is_loopback(state.remote_addr(connection)))
+        context.last_seen = state.clock().now();
+  });
+}
+
 bool is_secure(const caf::actor_system& system) {
   return !setting(system, ca_setting).empty();
 }

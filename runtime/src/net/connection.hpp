@@ -23,6 +23,15 @@ namespace troupe::runtime {
 /// Loads CAF's I/O module and sets the keys. Without keys, connections are not encrypted.
 void secure(caf::actor_system_config& config, const std::optional<tls_files>& keys);
 
+/// Switches CAF's timeout of connections off (30 s without a byte), for a system whose peers are all on this host. The
+/// kernel closes the connection of a process that ends, and heartbeats of our own tell of one that does not run. A
+/// debugger may hold it for as long as it likes.
+void keep_silent_connections(caf::actor_system_config& config);
+
+/// The same for the peers on this host of a system that others connect to, too, whose hosts may vanish without a word.
+/// CAF has one timeout for all, so this counts as a sign of life: repeat it within the timeout. Thread-safe.
+void keep_silent_local_connections(caf::actor_system& system);
+
 /// Whether keys were passed to `secure`.
 [[nodiscard]] bool is_secure(const caf::actor_system& system);
 

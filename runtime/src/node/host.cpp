@@ -114,6 +114,15 @@ class key_watch : public caf::event_based_actor {
   std::chrono::system_clock::time_point warned_;
 };
 
+constexpr auto local_peers_interval = 10s;
+
+/// A debugger may hold a worker for longer than CAF's timeout, which drivers on other hosts need.
+caf::behavior keep_local_peers(caf::event_based_actor* self) {
+  keep_silent_local_connections(self->system());
+  self->run_delayed(local_peers_interval, [self] { self->become(keep_local_peers(self)); });
+  return {[](caf::unit_t) {}};
+}
+
 } // namespace
 
 class node_host::impl {
@@ -125,7 +134,7 @@ class node_host::impl {
 
   impl(const node_options& options, node_keys keys, program_source programs, std::vector<std::string> devices)
       : keys_(std::move(keys)),
-        config_(make_config(keys_.for_workers())),
+        config_(make_config(keys_.for_workers(), is_loopback(options.listen.host))),
         system_(*config_),
         entry_(std::make_shared<worker_entry>(keys_.for_workers())) {
     offered_ = local_resources();
@@ -136,13 +145,16 @@ class node_host::impl {
         make_local_launcher(std::move(programs), entry_));
     if (keys_.outer)
       key_watch_ = system_.spawn<key_watch>(keys_.outer);
+    if (!is_loopback(options.listen.host))
+      local_peers_ = system_.spawn(keep_local_peers);
   }
 
   ~impl() {
     {
       auto self = caf::scoped_actor{system_};
-      if (key_watch_)
-        self->send_exit(key_watch_, caf::exit_reason::user_shutdown);
+      for (const auto& each : {key_watch_, local_peers_})
+        if (each)
+          self->send_exit(each, caf::exit_reason::user_shutdown);
       self->send_exit(node_, caf::exit_reason::user_shutdown);
       self->wait_for(node_);
     }
@@ -172,11 +184,14 @@ class node_host::impl {
     });
   }
 
-  static std::unique_ptr<caf::actor_system_config> make_config(const std::optional<tls_files>& keys) {
+  static std::unique_ptr<caf::actor_system_config> make_config(const std::optional<tls_files>& keys,
+                                                               bool has_local_peers_only) {
     auto config = std::make_unique<caf::actor_system_config>();
     config->set("caf.scheduler.policy", "sharing");
     config->set("caf.scheduler.max-threads", 2);
     secure(*config, keys);
+    if (has_local_peers_only)
+      keep_silent_connections(*config);
     return config;
   }
 
@@ -186,6 +201,7 @@ class node_host::impl {
   std::shared_ptr<worker_entry> entry_;
   actors::node_actor node_;
   caf::actor key_watch_;
+  caf::actor local_peers_;
   endpoint address_;
   resources offered_;
   std::shared_ptr<std::atomic<bool>> drained_ = std::make_shared<std::atomic<bool>>(false);

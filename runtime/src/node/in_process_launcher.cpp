@@ -1,6 +1,6 @@
 #include "node/in_process_launcher.hpp"
 
-#include "worker/process.hpp"
+#include "worker/worker_life.hpp"
 
 #include <troupe/runtime/descriptor_broker.hpp>
 #include <troupe/runtime/process_sample.hpp>

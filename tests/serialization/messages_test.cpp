@@ -80,7 +80,7 @@ caf::byte_buffer from_hex(const std::string& text) {
 /// One line for each message: its name and its bytes.
 std::map<std::string, std::string> stored_bytes() {
   std::map<std::string, std::string> result;
-  auto in = std::ifstream{TROUPE_TEST_DATA "/messages-v5/messages.txt"};
+  auto in = std::ifstream{TROUPE_TEST_DATA "/messages-v6/messages.txt"};
   for (std::string name, hex; in >> name >> hex;)
     result[name] = hex;
   return result;
@@ -175,7 +175,7 @@ TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 5") {
     using type = std::decay_t<decltype(sample)>;
     auto bytes = to_hex(to_bytes(caf::make_message(sample)));
     if (!stored.contains(name)) {
-      FAIL_CHECK("messages-v5/messages.txt lacks a message; append this line to it:\n", name, " ", bytes);
+      FAIL_CHECK("messages-v6/messages.txt lacks a message; append this line to it:\n", name, " ", bytes);
       return;
     }
     caf::message loaded;
@@ -184,14 +184,14 @@ TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 5") {
     if (!good || bytes != stored[name])
       FAIL_CHECK(name,
                  " is no longer what version 5 says on the wire: a field or type id was added, removed or moved. ",
-                 "Processes of other builds would misread it: increase `protocol_version`, rename messages-v5 and "
+                 "Processes of other builds would misread it: increase `protocol_version`, rename messages-v6 and "
                  "store this line in it:\n",
                  name, " ", bytes);
     CHECK(good);
     stored.erase(name);
   });
   for (const auto& [name, bytes] : stored)
-    FAIL_CHECK("messages-v5/messages.txt has ", name,
+    FAIL_CHECK("messages-v6/messages.txt has ", name,
                ", which is no message any more: its type id is never used again");
 }
 

@@ -15,7 +15,7 @@ using namespace run_phase;
 run_coordinator::run_coordinator(const settings& config)
     : first_step_(config.first_step),
       resumed_(config.resumed),
-      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
+      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics, config.allow_changed_libraries}),
       budget_(config.failure.max_failures),
       repeated_(config.first_step),
       silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
@@ -27,7 +27,7 @@ run_coordinator::run_coordinator(const settings& config)
 run_coordinator::run_coordinator(const settings& config, const control_state& from, time now)
     : first_step_(from.began_at),
       resumed_(config.resumed),
-      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
+      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics, config.allow_changed_libraries}),
       budget_(config.failure.max_failures, from.failures),
       repeated_(from.began_at),
       silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),

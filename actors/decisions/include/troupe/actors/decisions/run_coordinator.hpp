@@ -75,6 +75,8 @@ class run_coordinator {
     step_id first_step = {};
     /// How long a process may take from its start until it joins.
     std::chrono::milliseconds start_timeout{30'000};
+    /// Whether the libraries may be others than those of `resumed`.
+    bool allow_changed_libraries = false;
   };
 
   /// Any clock that does not go back.

@@ -359,8 +359,7 @@ expected<void> compare_with_journal(const run_identity& now, const run_identity&
 
 expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then,
                                        const allowed_changes& allowed) {
-  auto before =
-      run_identity{then.program_build_id, then.seed, then.shards, then.tree_version, then.configuration_json};
+  auto before = run_identity{then.program_build_id, then.seed, then.shards, then.tree_version, then.configuration_json};
   const auto all = before;
   if (allowed.program)
     before.build_id = now.build_id;

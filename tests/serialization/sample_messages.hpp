@@ -228,7 +228,8 @@ void for_each_message(Visitor visit) {
   visit("join_request", join_request{sample_run, {3}, "aa"});
   visit("join_challenge", join_challenge{"bb", "cc"});
   visit("join_proof", join_proof{sample_run, {3}, "dd"});
-  visit("worker_ended", worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}, true});
+  visit("worker_ended",
+        worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}, true, step_id{119}});
   visit("worker_output", worker_output{sample_run, {3}, 8, {"a line", "\xff\x01"}});
   visit("worker_ready", worker_ready{sample_run, {3}, 4711, "host-a", "c0ffee", R"({"cpu":"x86-64-v3"})"});
   visit("run_plan",
@@ -275,9 +276,8 @@ void for_each_message(Visitor visit) {
   visit("generation_started", generation_started{sample_run, {7}, 4});
   visit("checkpoint_part", sample_part());
   visit("checkpoint_outcome", checkpoint_outcome{{100}, "/runs/digits/checkpoints/step-00000100", reason, 4096, 0.25});
-  visit("checkpoint_metadata",
-        checkpoint_metadata{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})",
-                            R"([{"last_step":50}])"});
+  visit("checkpoint_metadata", checkpoint_metadata{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797",
+                                                   R"({"cpu":"v3"})", R"([{"last_step":50}])"});
   visit("run_result", sample_result());
   visit("run_started", run_started{sample_run, "digits", "/runs/digits", {sample_worker()}, 250});
   visit("run_progress", run_progress{sample_run, 41, 1000, 64, {{"loss", 0.5}}, {{"loss", 42}}, 1234.5, 8.25, 16.75});

@@ -128,12 +128,18 @@ void trainer_state::stage(const stage_joiners& group) {
 
 void trainer_state::set_plan(const run_plan& plan) {
   record_.on_plan(plan, clock::now());
-  record_.set_programs(
-      go_on_with(record_.result().programs,
-                 describe_program(services_.build_id, config_.config.dump(), metadata_.numerics), state_.step));
-  metadata_ = {record_.run(),         config_.run.seed,          config_.scaling.shards,
-               plan.batch_samples,    collectives::tree_version, services_.build_id,
-               config_.config.dump(), plan.data_fingerprint,     metadata_.numerics,
+  record_.set_programs(go_on_with(record_.result().programs,
+                                  describe_program(services_.build_id, config_.config.dump(), metadata_.numerics),
+                                  state_.step));
+  metadata_ = {record_.run(),
+               config_.run.seed,
+               config_.scaling.shards,
+               plan.batch_samples,
+               collectives::tree_version,
+               services_.build_id,
+               config_.config.dump(),
+               plan.data_fingerprint,
+               metadata_.numerics,
                earlier_programs_json(record_.result().programs)};
 }
 

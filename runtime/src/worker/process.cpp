@@ -24,10 +24,12 @@
 #include <caf/all.hpp>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <execinfo.h>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -171,7 +173,7 @@ class process_host : public actors::training_host {
     result.worker = worker_;
     if (auto session = current()) {
       session->beat(result);
-      progressed_(session->title());
+      session->show_title();
     }
     return result;
   }
@@ -181,6 +183,7 @@ class process_host : public actors::training_host {
     if (session_ || released_)
       return;
     session_ = std::make_shared<train_context::impl>(message, link_);
+    session_->on_title(progressed_);
     if (early_abort_)
       session_->abort(*early_abort_);
     thread_ = std::thread{[this, session = session_, name = message.settings.function] { train(*session, name); }};
@@ -520,7 +523,41 @@ bool is_worker_process() noexcept {
   return std::getenv(worker_variable) != nullptr;
 }
 
+namespace {
+
+/// More would push the worker's own last lines out of its failure record.
+constexpr int most_frames = 12;
+
+/// Writes where the thread is to standard error, and ends the process by the signal as if there had been no handler.
+void on_crash(int signal) {
+  std::array<void*, most_frames> frames{};
+  constexpr std::string_view title = "backtrace (addr2line -Cfe PROGRAM ADDRESS names functions and lines):\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, title.data(), title.size());
+  ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), most_frames), STDERR_FILENO);
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+/// Sanitizers, and libraries that were here before, have handlers of their own.
+void show_crashes() {
+  // The first call loads a library, which a crashed process should not.
+  std::array<void*, 1> frame{};
+  ::backtrace(frame.data(), 1);
+  for (const auto each : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    struct sigaction before {};
+    if (::sigaction(each, nullptr, &before) != 0 || before.sa_handler != SIG_DFL)
+      continue;
+    struct sigaction ours {};
+    ours.sa_handler = on_crash;
+    ours.sa_flags = SA_RESETHAND | SA_NODEFER;
+    ::sigaction(each, &ours, nullptr);
+  }
+}
+
+} // namespace
+
 void run_worker_process(const std::vector<function>& functions) {
+  show_crashes();
   // Programs that the training function starts are no workers.
   ::unsetenv(worker_variable);
   // Output goes into a pipe, where it would be kept back in blocks: late to see, and lost when the process crashes.

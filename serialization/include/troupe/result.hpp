@@ -49,7 +49,7 @@ struct failure_record {
   rank_id rank;
   /// The latest generation at the time of the failure.
   generation_id generation;
-  /// The last step that this worker had applied.
+  /// The step that was under way: the one after the last that this worker had applied.
   step_id step;
   std::string host;
   error reason;

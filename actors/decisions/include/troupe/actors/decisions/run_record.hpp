@@ -33,8 +33,8 @@ struct run_history {
   bool operator==(const run_history&) const = default;
 };
 
-TROUPE_INSPECT(run_history, failures, generations, workers, restarts, due_checkpoints, resumed_from_step,
-               programs, loaded_from)
+TROUPE_INSPECT(run_history, failures, generations, workers, restarts, due_checkpoints, resumed_from_step, programs,
+               loaded_from)
 
 /// What has happened in a run so far: it becomes the run's result. A plain class; time comes in as an argument.
 class run_record {

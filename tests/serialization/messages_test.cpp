@@ -169,7 +169,7 @@ TEST_CASE_FIXTURE(wire, "every message comes back from its bytes") {
   });
 }
 
-TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 5") {
+TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 6") {
   auto stored = stored_bytes();
   for_each_message([&](const std::string& name, const auto& sample) {
     using type = std::decay_t<decltype(sample)>;
@@ -183,7 +183,7 @@ TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 5") {
         load(from_hex(stored[name]), loaded) && loaded.match_elements<type>() && loaded.get_as<type>(0) == sample;
     if (!good || bytes != stored[name])
       FAIL_CHECK(name,
-                 " is no longer what version 5 says on the wire: a field or type id was added, removed or moved. ",
+                 " is no longer what version 6 says on the wire: a field or type id was added, removed or moved. ",
                  "Processes of other builds would misread it: increase `protocol_version`, rename messages-v6 and "
                  "store this line in it:\n",
                  name, " ", bytes);

@@ -1192,7 +1192,7 @@ TEST_CASE("attempts that crash before anything is done end the run; getting on, 
       CHECK(over == (ends && attempt == 3));
       if (over) {
         CHECK(find<conclude>(actions)->reason.code == errc::worker_lost);
-        CHECK(says(find<conclude>(actions)->reason, "3 attempts ended in step 1: worker 2 (rank 0)"));
+        CHECK(says(find<conclude>(actions)->reason.message, "3 attempts ended in step 1: worker 2 (rank 0)"));
         break;
       }
       REQUIRE(find<restart_run>(actions));

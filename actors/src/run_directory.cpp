@@ -102,6 +102,23 @@ std::string describe_differences(const run_identity& now, const run_identity& th
   return result;
 }
 
+/// How to go on with what has changed, if that may change.
+std::string way_on_with_changes(const run_identity& now, const run_identity& then) {
+  auto like_now = then;
+  like_now.build_id = now.build_id;
+  like_now.configuration = now.configuration;
+  if (like_now != now)
+    return {};
+  std::vector<std::string_view> changed;
+  if (now.build_id != then.build_id)
+    changed.emplace_back("program");
+  if (now.configuration != then.configuration)
+    changed.emplace_back("configuration");
+  return fmt::format("; or go on from the checkpoint with what has changed, which the result names "
+                     "(run.allow_changed): --allow-changed {}",
+                     fmt::join(changed, ","));
+}
+
 /// The row of a line, if its "step" is at most `step`. A torn line has none.
 std::optional<nlohmann::json> row_until(const std::string& line, step_id step) {
   auto row = nlohmann::json::parse(line, nullptr, false);
@@ -348,16 +365,21 @@ expected<void> compare_with_journal(const run_identity& now, const run_identity&
   return fail(errc::mismatch, "they are those of another program or configuration:" + differences);
 }
 
-expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then) {
-  const auto differences = describe_differences(
-      now, {then.program_build_id, then.seed, then.shards, then.tree_version, then.configuration_json},
-      "in the checkpoint");
-  if (differences.empty())
+expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then,
+                                       const allowed_changes& allowed) {
+  auto before = run_identity{then.program_build_id, then.seed, then.shards, then.tree_version, then.configuration_json};
+  const auto all = before;
+  if (allowed.program)
+    before.build_id = now.build_id;
+  if (allowed.configuration)
+    before.configuration = now.configuration;
+  if (describe_differences(now, before, {}).empty())
     return {};
+  const auto differences = describe_differences(now, all, "in the checkpoint");
   return fail(errc::mismatch,
               fmt::format("this run cannot go on from its checkpoint at step {}, because its result would be that of "
                           "no single program:{}\n{}",
-                          then.step, differences, ways_on));
+                          then.step, differences, std::string{ways_on} + way_on_with_changes(now, all)));
 }
 
 resumed_plan plan_of(const serialization::manifest& then) {

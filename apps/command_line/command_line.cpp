@@ -115,7 +115,20 @@ void add_name(CLI::App& app, std::string& name) {
                  "which 'latest' in the storage directory leads to)");
 }
 
-void add_resume(CLI::App& app, resume_mode& mode) {
+void add_resume(CLI::App& app, run_config& run) {
+  auto& mode = run.resume;
+  app.add_option_function<std::vector<std::string>>(
+         "--allow-changed",
+         [&allowed = run.allow_changed](const std::vector<std::string>& words) {
+           for (const auto& word : words)
+             (word == "program"         ? allowed.program
+              : word == "configuration" ? allowed.configuration
+                                        : allowed.libraries) = true;
+         },
+         "What may differ from the checkpoint that the run resumes from, such as program,configuration; the result "
+         "names what computed which steps")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"program", "configuration", "libraries"}));
   app.add_option_function<std::string>(
          "--resume",
          [&mode](const std::string& word) {

@@ -29,8 +29,8 @@ inline constexpr int exit_usage = 2;
 /// Adds `--name`.
 void add_name(CLI::App& app, std::string& name);
 
-/// Adds `--resume`.
-void add_resume(CLI::App& app, resume_mode& mode);
+/// Adds `--resume` and `--allow-changed`.
+void add_resume(CLI::App& app, run_config& run);
 
 /// Adds `--check-every-step`.
 void add_check_every_step(CLI::App& app, bool& check);

@@ -53,6 +53,7 @@ struct Snapshot {
   tensors @18 :List(Tensor);          # In the order in which the state was tracked; names are unique.
   attachments @19 :List(Attachment);  # In order of name.
   finishesRun @20 :Bool;              # The run was finished here by a decision of its own, before its last step.
+  earlierProgramsJson @21 :Text;      # What computed earlier steps, if not this program: a list; empty for none.
 }
 
 struct Metric {

@@ -72,7 +72,7 @@ TEST_CASE("an exit says whether the process ended by itself, when, and with whic
   CHECK(late.reason.message ==
         "worker 3 (rank 1) on host-1 ended after step 7: how it ended; its last lines:\n  a line");
   CHECK(late.last_lines == message.last_lines);
-  CHECK(late.step == step_id{7});
+  CHECK(late.step == step_id{8});
 }
 
 TEST_CASE("a failure that happens again is no accident") {
@@ -89,16 +89,18 @@ TEST_CASE("a failure that happens again is no accident") {
   CHECK_FALSE(repeated.note_late_start());
 }
 
-TEST_CASE("five attempts in a row without a new step are too many, or ten that are ended from outside") {
+TEST_CASE("three attempts that end by themselves in one step are too many, or ten that are ended from outside") {
   auto repeated = repeated_failures{{20}};
-  for (auto i = 0; i < 4; ++i)
-    CHECK_FALSE(repeated.note_end_of_attempt({20}, ended_by::itself));
+  CHECK_FALSE(repeated.note_end_of_attempt({20}, ended_by::itself));
+  CHECK_FALSE(repeated.note_end_of_attempt({20}, ended_by::itself));
+  // The first of those in the next step.
   CHECK_FALSE(repeated.note_end_of_attempt({21}, ended_by::itself));
   CHECK(repeated.fruitless_attempts() == 0);
-  for (auto i = 0; i < 4; ++i)
-    CHECK_FALSE(repeated.note_end_of_attempt({21}, ended_by::itself));
-  CHECK(repeated.note_end_of_attempt({21}, ended_by::itself));
-  CHECK(repeated.fruitless_attempts() == 5);
+  CHECK_FALSE(repeated.note_end_of_attempt({21}, ended_by::itself));
+  CHECK_FALSE(repeated.note_end_of_attempt({21}, ended_by::outside));
+  // It did not come as far.
+  CHECK(repeated.note_end_of_attempt({20}, ended_by::itself));
+  CHECK(repeated.own_ends() == 3);
 
   repeated = repeated_failures{{20}};
   for (auto i = 0; i < 9; ++i)

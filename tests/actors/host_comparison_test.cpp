@@ -52,6 +52,25 @@ TEST_CASE("the checkpoint's host comes before those of the workers") {
   CHECK(hosts.refuse(*workers.find({1}), ready(1, "v3"), workers, "v2"));
 }
 
+TEST_CASE("other libraries than the checkpoint's are refused with the option that allows them") {
+  const auto* before = R"({"cpu.avx2":"yes","object.libm.so.6":"ab"})";
+  const auto* now = R"({"cpu.avx2":"yes","object.libm.so.6":"cd"})";
+  const auto* other_host = R"({"cpu.avx2":"no","object.libm.so.6":"cd"})";
+  auto workers = two_workers();
+  workers.find({0})->numerics = now;
+  auto strict = host_comparison{{"c0ffee", false, compare_texts}};
+  const auto refused = strict.refuse(*workers.find({1}), ready(1, now), workers, before);
+  REQUIRE(refused);
+  CHECK(refused->reason.message.ends_with("--allow-changed libraries"));
+  CHECK_FALSE(strict.refuse(*workers.find({1}), ready(1, other_host), workers, before)
+                  ->reason.message.ends_with("--allow-changed libraries"));
+  auto allows = host_comparison{{"c0ffee", false, compare_texts, true}};
+  CHECK_FALSE(allows.refuse(*workers.find({1}), ready(1, now), workers, before));
+  // Another host, and libraries that the workers do not share, are refused all the same.
+  CHECK(allows.refuse(*workers.find({1}), ready(1, other_host), workers, before));
+  CHECK(allows.refuse(*workers.find({1}), ready(1, before), workers, before));
+}
+
 TEST_CASE("mixed hosts may be allowed, another build never is") {
   auto hosts = host_comparison{{"c0ffee", true, compare_texts}};
   const auto workers = two_workers();

@@ -341,12 +341,23 @@ TEST_CASE("a worker that dies in training is the cause, though the others tell f
   CHECK(says(reason, "worker 2 (rank 2) on host-2 ended after step 4: killed by signal 9 (SIGKILL)"));
   REQUIRE(run.failures().size() == 3);
   CHECK(run.failures()[0].worker.value == 2);
-  CHECK(run.failures()[0].step.value == 4);
+  CHECK(run.failures()[0].step.value == 5);
   CHECK_FALSE(run.failures()[0].consequence);
   CHECK(run.failures()[1].worker.value == 0);
   CHECK(run.failures()[1].consequence);
   CHECK(run.failures()[2].consequence);
   check_that_nothing_acts(run);
+}
+
+TEST_CASE("what a process has committed counts, though it ended before it was reported") {
+  auto run = training(2);
+  run.on_applied({1}, {3});
+  auto message = ended(1, "killed by signal 11 (SIGSEGV)");
+  message.committed = step_id{7};
+  std::ignore = run.on_ended(message);
+  REQUIRE_FALSE(run.failures().empty());
+  CHECK(run.failures()[0].step == step_id{8});
+  CHECK(run.furthest() == step_id{7});
 }
 
 TEST_CASE("the user's error is the cause in whichever order it is told") {
@@ -363,7 +374,7 @@ TEST_CASE("the user's error is the cause in whichever order it is told") {
     REQUIRE(run->failures().size() == 2);
     CHECK(run->failures()[0].reason == user_bug);
     CHECK(run->failures()[0].rank.value == 1);
-    CHECK(run->failures()[0].step.value == 3);
+    CHECK(run->failures()[0].step.value == 4);
     CHECK_FALSE(run->failures()[0].consequence);
     CHECK(run->failures()[1].consequence);
   }

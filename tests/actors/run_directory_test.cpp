@@ -392,7 +392,7 @@ TEST_CASE("run.json and result.json are replaced whole") {
 TEST_CASE("a run goes on from its own checkpoint, and from no other") {
   auto then = serialization::sample_manifest();
   auto same = run_identity{then.program_build_id, then.seed, then.shards, then.tree_version, then.configuration_json};
-  CHECK(compare_with_checkpoint(same, then));
+  CHECK(compare_with_checkpoint(same, then, {}));
   struct row {
     const char* field;
     void (*change)(run_identity&);
@@ -405,7 +405,7 @@ TEST_CASE("a run goes on from its own checkpoint, and from no other") {
         row{"configuration: {} now", [](auto& x) { x.configuration = "{}"; }}}) {
     auto changed = same;
     change(changed);
-    auto result = compare_with_checkpoint(changed, then);
+    auto result = compare_with_checkpoint(changed, then, {});
     REQUIRE_FALSE(result);
     CHECK(result.error().code == errc::mismatch);
     CAPTURE(result.error().message);
@@ -413,10 +413,34 @@ TEST_CASE("a run goes on from its own checkpoint, and from no other") {
     CHECK(says(result.error(), "step 100"));
     CHECK(says(result.error(), "load_checkpoint"));
   }
-  auto all = compare_with_checkpoint({}, then);
+  auto all = compare_with_checkpoint({}, then, {});
   REQUIRE_FALSE(all);
   for (const auto* field : {"program build", "seed", "shards", "summation tree", "configuration"})
     CHECK(says(all.error(), field));
+}
+
+TEST_CASE("a run goes on with a changed program or configuration where that is allowed, and its refusal says how") {
+  auto then = serialization::sample_manifest();
+  const auto same =
+      run_identity{then.program_build_id, then.seed, then.shards, then.tree_version, then.configuration_json};
+  auto program = same;
+  program.build_id = "fixed";
+  CHECK(compare_with_checkpoint(program, then, {.program = true}));
+  CHECK_FALSE(compare_with_checkpoint(program, then, {.configuration = true, .libraries = true}));
+  CHECK(compare_with_checkpoint(program, then, {}).error().message.ends_with("--allow-changed program"));
+  auto both = program;
+  both.configuration = "{}";
+  CHECK(compare_with_checkpoint(both, then, {.program = true, .configuration = true}));
+  const auto refused = compare_with_checkpoint(both, then, {.program = true});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.ends_with("--allow-changed program,configuration"));
+  // Nothing allows another data order.
+  auto seed = program;
+  seed.seed = 5;
+  const auto other = compare_with_checkpoint(seed, then, {.program = true});
+  REQUIRE_FALSE(other);
+  CHECK(says(other.error(), "seed: 5 now"));
+  CHECK_FALSE(says(other.error(), "--allow-changed"));
 }
 
 TEST_CASE("tensors are described one per line, as plans compare them") {

@@ -432,7 +432,7 @@ TEST_CASE_FIXTURE(trainer_fixture,
   CHECK(result.reason == error{errc::user_error, "rank 2 after step 3: out of range"});
   REQUIRE(result.failures.size() == 4);
   CHECK(result.failures[0].rank.value == 2);
-  CHECK(result.failures[0].step.value == 3);
+  CHECK(result.failures[0].step.value == 4);
   CHECK_FALSE(result.failures[0].consequence);
   for (std::size_t i = 1; i < 4; ++i) {
     CHECK(result.failures[i].consequence);

@@ -47,6 +47,8 @@ void misbehave(troupe::train_context& ctx, const std::string& how) {
     throw std::runtime_error{"the gradient is on holiday"};
   if (how == "exit")
     std::exit(3);
+  if (how == "crash")
+    std::raise(SIGSEGV);
   if (how == "abort")
     std::abort();
   if (how == "sleep")
@@ -113,6 +115,8 @@ void train(troupe::train_context& ctx) {
   plan.batch_samples = 16;
   plan.gradient_elements = weights.size();
   ctx.for_each_step(plan, [&](troupe::step& step) {
+    if (step.number() == 3 && how == "crash")
+      misbehave(ctx, how);
     if (step.number() == 3 && ctx.rank() == ctx.config().at("culprit").get<unsigned>() &&
         (!heals || ctx.generation() == 1 || how == "throw always"))
       misbehave(ctx, how);
@@ -164,6 +168,7 @@ int main(int argc, char** argv) {
     config.failure.background_transfer_above_bytes = 0;
   }
   const auto workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
+  const auto survives = heals || how == "crash";
   const auto throws_later = how == "throw later";
   config.config = {{"how", throws_later ? "behave" : how}, {"heal", heals}, {"culprit", workers == 0 ? 0 : 1}};
   config.options = {{"throws", throws_later}};
@@ -178,7 +183,7 @@ int main(int argc, char** argv) {
     config.failure.report_after = std::chrono::milliseconds{500};
     config.failure.replace_after = std::chrono::milliseconds{how == "linger" ? 60'000 : 3'000};
     config.run.collective_timeout = std::chrono::milliseconds{200};
-  } else {
+  } else if (!survives) {
     config.failure.max_failures = 0;
   }
   config.cluster.nodes = {argv + 5, argv + argc};

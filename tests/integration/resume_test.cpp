@@ -99,6 +99,66 @@ TEST_CASE("a run of another program's or configuration is begun anew with '--res
   CHECK(here.result("run.1")["resumed_from_step"] == 12);
 }
 
+TEST_CASE("a run goes on with a mended program where that is allowed, and every checkpoint and its result say so") {
+  scratch_runs here;
+  succeed(here, "run", {"--steps", "6", "--checkpoint-every", "6"});
+  const auto first = here.result("run");
+  CHECK(first["one_program"] == true);
+  REQUIRE(first["programs"].size() == 1);
+  CHECK(first["programs"][0]["last_step"] == 6);
+  // Another program, by one letter of its help, which trains as the first.
+  auto code = read_file(program(TROUPE_CHARLM));
+  const auto help = std::string_view{"Show no progress, curve or sample"};
+  const auto at = code.find(help);
+  REQUIRE(at != std::string::npos);
+  code[at] = 's';
+  const auto mended = here.path("charlm").string();
+  write_file(mended, code);
+  std::filesystem::permissions(mended, std::filesystem::perms::owner_all);
+  auto argv = here.charlm("run", {"--workers", "2"});
+  argv[0] = mended;
+  refused(here, argv, {"program build", "--allow-changed program\n"});
+  argv.insert(argv.end(), {"--allow-changed", "program"});
+  auto ran = here.run(argv);
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  const auto second = here.result("run");
+  CHECK(second["resumed_from_step"] == 6);
+  CHECK(second["one_program"] == false);
+  REQUIRE(second["programs"].size() == 2);
+  CHECK(second["programs"][0] == first["programs"][0]);
+  CHECK(second["programs"][1]["first_step"] == 7);
+  CHECK(second["programs"][1]["last_step"] == 12);
+  CHECK(second["programs"][1]["build_id"] != first["programs"][0]["build_id"]);
+  // Steps and data order went on.
+  succeed(here, "undisturbed");
+  CHECK(state(here, "run") == state(here, "undisturbed"));
+  // Its checkpoints know it: the mended program goes on alone, the first one does not.
+  auto more = here.charlm("run", {"--steps", "14"});
+  refused(here, more, {"program build"});
+  more[0] = mended;
+  REQUIRE(here.run(more).status == exit_status{0, {}});
+  CHECK(here.result("run")["programs"].size() == 2);
+  CHECK(here.result("run")["programs"][1]["last_step"] == 14);
+}
+
+TEST_CASE("a run begins with another run's latest checkpoint, names it, and can go on with its step number") {
+  scratch_runs here;
+  succeed(here, "teacher", {"--steps", "6"});
+  const auto from = here.result("teacher")["latest_checkpoint"].get<std::string>();
+  succeed(here, "pupil", {"--from", here.run_directory("teacher").string(), "--keep-step"});
+  succeed(here, "undisturbed");
+  CHECK(state(here, "pupil") == state(here, "undisturbed"));
+  const auto pupil = here.result("pupil");
+  CHECK(pupil["steps"] == 12);
+  CHECK(pupil["loaded_from"] == from);
+  CHECK(nlohmann::json::parse(read_file(here.run_directory("pupil") / "run.json"))["loaded_from"] == from);
+  CHECK(here.result("undisturbed")["loaded_from"].is_null());
+  // It is still known when the run is resumed.
+  succeed(here, "pupil", {"--steps", "14"});
+  CHECK(here.result("pupil")["loaded_from"] == from);
+}
+
 TEST_CASE("a resumed run goes on counting its time, and says which step each metric is from") {
   scratch_runs here;
   const auto seconds_of = [&](std::size_t line) {

@@ -76,7 +76,7 @@ TEST_CASE("an exception in the training function ends the run with rank, step an
   CHECK(ran.status == exit_status{1, {}});
   CHECK(contains(ran.err, "rank 1 after step 2: the gradient is on holiday"));
   t.check_cause("user_error");
-  CHECK(t.here.result("run")["failures"][0]["step"] == 2);
+  CHECK(t.here.result("run")["failures"][0]["step"] == 3);
 }
 
 TEST_CASE("the state of a run that fails is saved by a worker that has it, and the next run goes on from there") {
@@ -180,6 +180,25 @@ TEST_CASE("a worker that aborts ends the run with its signal") {
   t.check_cause("worker_lost");
   // Even though its buffers were never flushed.
   CHECK(contains(t.here.result("run")["failures"][0]["last_lines"].dump(), "rank 1 of 3 says hello"));
+}
+
+TEST_CASE("a crash that repeats in one step ends the run with step, signal, backtrace, and how to repeat it") {
+  trial t;
+  auto ran = t.run("crash");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  const auto result = t.here.result("run");
+  INFO(result.dump(2));
+  const auto message = result["error"]["message"].get<std::string>();
+  CHECK(contains(message, "3 attempts ended in step 3: "));
+  CHECK(contains(message, "SIGSEGV"));
+  CHECK(contains(message, "says hello"));
+  CHECK(contains(message, "--workers 0 --name run"));
+  CHECK(result["restarts"] == 2);
+  CHECK(std::ranges::count_if(result["failures"], [](const auto& each) { return each["step"] == 3; }) >= 3);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  CHECK(contains(message, "backtrace"));
+#endif
 }
 
 TEST_CASE("workers that end before they have joined end the run at once") {

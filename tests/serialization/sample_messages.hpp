@@ -48,6 +48,8 @@ inline kept_checkpoint sample_kept() {
 
 inline run_result sample_result() {
   run_result result;
+  result.programs = {{{1}, {50}, "c0ffee", "abcd", R"({"libc.version":"2.36"})"}};
+  result.loaded_from = "/runs/other/checkpoints/step-00000050";
   result.run = sample_run;
   result.name = "digits";
   result.status = run_status::stopped;
@@ -113,7 +115,7 @@ inline begin_training sample_begin() {
   result.checkpoints.sync = checkpoint_sync::stream;
   result.checkpoints.reuse_unchanged = false;
   result.checkpoints.may_skip = false;
-  result.resume.load = {true, true, {{"old", "new"}}};
+  result.resume.load = {true, true, {{"old", "new"}}, true};
   result.resume.is_finished = true;
   result.resume.run_time_us = 8'500'000;
   result.settings.fast_reduction = true;
@@ -227,7 +229,8 @@ void for_each_message(Visitor visit) {
   visit("join_request", join_request{sample_run, {3}, "aa"});
   visit("join_challenge", join_challenge{"bb", "cc"});
   visit("join_proof", join_proof{sample_run, {3}, "dd"});
-  visit("worker_ended", worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}, true});
+  visit("worker_ended",
+        worker_ended{sample_run, {3}, -137, "killed by signal 9 (SIGKILL)", {"last", "lines"}, true, step_id{119}});
   visit("worker_output", worker_output{sample_run, {3}, 8, {"a line", "\xff\x01"}});
   visit("worker_ready", worker_ready{sample_run, {3}, 4711, "host-a", "c0ffee", R"({"cpu":"x86-64-v3"})"});
   visit("run_plan",
@@ -274,8 +277,8 @@ void for_each_message(Visitor visit) {
   visit("generation_started", generation_started{sample_run, {7}, 4});
   visit("checkpoint_part", sample_part());
   visit("checkpoint_outcome", checkpoint_outcome{{100}, "/runs/digits/checkpoints/step-00000100", reason, 4096, 0.25});
-  visit("checkpoint_metadata",
-        checkpoint_metadata{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"});
+  visit("checkpoint_metadata", checkpoint_metadata{sample_run, 17, 24, 64, 2, "c0ffee", R"({"lr":0.5})", "digits 1797",
+                                                   R"({"cpu":"v3"})", R"([{"last_step":50}])"});
   visit("run_result", sample_result());
   visit("run_started", run_started{sample_run, "digits", "/runs/digits", {sample_worker()}, 250});
   visit("run_progress", run_progress{sample_run, 41, 1000, 64, {{"loss", 0.5}}, {{"loss", 42}}, 1234.5, 8.25, 16.75});

@@ -85,6 +85,7 @@ inline manifest sample_manifest(step_id step = {100}) {
   result.program_build_id = "c0ffee";
   result.configuration_json = R"({"lr":0.5})";
   result.configuration_digest = "abcd";
+  result.earlier_programs_json = R"([{"last_step":50}])";
   result.data_fingerprint = "digits 1797";
   result.numerics_fingerprint_json = R"({"cpu":"x86-64-v3"})";
   result.metrics = {{"accuracy", 0.75}, {"loss", -1.5e-300}};

@@ -22,6 +22,7 @@ serialization::manifest describe(const checkpoint_metadata& metadata, const chec
   result.program_build_id = metadata.build_id;
   result.configuration_json = metadata.configuration;
   result.configuration_digest = serialization::sha256_hex(serialization::bytes_of(metadata.configuration));
+  result.earlier_programs_json = metadata.earlier_programs;
   result.data_fingerprint = metadata.data_fingerprint;
   result.numerics_fingerprint_json = metadata.numerics;
   result.metrics = part.metrics;

@@ -11,12 +11,9 @@ namespace troupe::actors {
 
 namespace {
 
-/// What attempts in a row that end without a new step may cost, and what each costs.
+/// How many attempts in a row may end without a new step, and how many of them by themselves.
 constexpr std::uint32_t fruitless_limit = 10;
-
-constexpr std::uint32_t cost_of(ended_by cause) {
-  return cause == ended_by::itself ? 2 : 1;
-}
+constexpr std::uint32_t own_limit = 3;
 
 /// A failure that others follow from: anything but a collective that was cut off, and what is known to follow.
 bool is_cause(const failure_record& x) {
@@ -31,7 +28,7 @@ failure_record describe_failure(const worker_record& who, generation_id generati
   result.pid = who.pid;
   result.rank = who.place.rank;
   result.generation = generation;
-  result.step = who.applied;
+  result.step.value = who.applied.value + 1;
   result.host = who.host;
   result.reason = std::move(reason);
   return result;
@@ -88,12 +85,12 @@ bool repeated_failures::note_end_of_attempt(step_id furthest, ended_by cause) {
   if (furthest > furthest_) {
     furthest_ = furthest;
     fruitless_attempts_ = 0;
-    spent_ = 0;
+    own_ends_ = cause == ended_by::itself ? 1 : 0;
     return false;
   }
   ++fruitless_attempts_;
-  spent_ += cost_of(cause);
-  return spent_ >= fruitless_limit;
+  own_ends_ += cause == ended_by::itself ? 1 : 0;
+  return fruitless_attempts_ >= fruitless_limit || own_ends_ >= own_limit;
 }
 
 } // namespace troupe::actors

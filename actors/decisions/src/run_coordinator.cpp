@@ -15,9 +15,10 @@ using namespace run_phase;
 run_coordinator::run_coordinator(const settings& config)
     : first_step_(config.first_step),
       resumed_(config.resumed),
-      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
+      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics, config.allow_changed_libraries}),
       budget_(config.failure.max_failures),
       repeated_(config.first_step),
+      in_one_process_(config.in_one_process),
       silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, config.places.size()}, config.first_step) {
@@ -27,9 +28,10 @@ run_coordinator::run_coordinator(const settings& config)
 run_coordinator::run_coordinator(const settings& config, const control_state& from, time now)
     : first_step_(from.began_at),
       resumed_(config.resumed),
-      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics}),
+      hosts_({config.build_id, config.allow_mixed_hosts, config.compare_numerics, config.allow_changed_libraries}),
       budget_(config.failure.max_failures, from.failures),
       repeated_(from.began_at),
+      in_one_process_(config.in_one_process),
       silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, from.members.size()}, from, now) {}
@@ -90,6 +92,8 @@ run_actions run_coordinator::on_ended(const worker_ended& message) {
   if (who == nullptr || who->is<standing::ended>() || over())
     return {};
   silent_.forget_worker(message.worker);
+  if (message.committed)
+    attempt_.note_progress(*who, *message.committed);
   const auto cause = who_ended(message);
   const auto before = std::exchange(who->stands, standing::ended{cause});
   if (is<releasing>() || (is<failing>() && is_done(before))) {
@@ -254,6 +258,11 @@ run_actions run_coordinator::give_up_joiner(worker_record& who, failure_record w
 run_actions run_coordinator::restart(std::optional<failure_record> what, std::string why) {
   const auto is_one_too_many = repeated_.note_end_of_attempt(
       attempt_.last_step(), attempt_.workers().any_ended_by_itself() ? ended_by::itself : ended_by::outside);
+  if (what && is_one_too_many && repeated_.own_ends() > 2) {
+    what->reason.message = fmt::format("{} attempts ended in step {}: {}{}", repeated_.own_ends(), what->step,
+                                       what->reason.message, in_one_process_);
+    return fail_run(std::move(*what), "the same step ends every attempt");
+  }
   if (what && is_one_too_many)
     return fail_run(
         std::move(*what),

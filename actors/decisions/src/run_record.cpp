@@ -54,6 +54,8 @@ run_history run_record::history(const std::vector<failure_record>& failures) con
   result.restarts = result_.restarts;
   result.due_checkpoints = result_.due_checkpoints;
   result.resumed_from_step = result_.resumed_from_step;
+  result.programs = result_.programs;
+  result.loaded_from = result_.loaded_from;
   for (auto& each : result.failures)
     each.last_lines.clear();
   return result;
@@ -65,6 +67,8 @@ void run_record::go_on_from(run_history before) {
   result_.restarts = before.restarts;
   result_.due_checkpoints = before.due_checkpoints;
   result_.resumed_from_step = before.resumed_from_step;
+  result_.programs = std::move(before.programs);
+  result_.loaded_from = std::move(before.loaded_from);
   for (auto& each : before.workers) {
     skip_workers({each.worker.value + 1});
     result_.workers[each.worker.value] = std::move(each);
@@ -173,6 +177,8 @@ void run_record::set_final_state(const std::vector<failure_record>& failures, st
 run_result run_record::finish(clock::time_point now) {
   // Those that another driver has started, and ids that were never given.
   std::erase_if(result_.workers, [](const worker_info& x) { return x.node.empty(); });
+  if (!result_.programs.empty())
+    result_.programs.back().last_step.value = result_.steps;
   result_.seconds_total = seconds_of(now - started_);
   if (unsaved_ && unsaved_->step.value >= result_.steps)
     result_.fail({unsaved_->reason.code, fmt::format("the last checkpoint, of step {}, could not be taken: {}",

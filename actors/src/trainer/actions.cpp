@@ -3,6 +3,7 @@
 #include "trainer/begin_message.hpp"
 
 #include <troupe/actors/decisions/plural.hpp>
+#include <troupe/actors/decisions/program_chain.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/collectives/summation_tree.hpp>
 
@@ -127,9 +128,19 @@ void trainer_state::stage(const stage_joiners& group) {
 
 void trainer_state::set_plan(const run_plan& plan) {
   record_.on_plan(plan, clock::now());
-  metadata_ = {record_.run(),         config_.run.seed,          config_.scaling.shards,
-               plan.batch_samples,    collectives::tree_version, services_.build_id,
-               config_.config.dump(), plan.data_fingerprint,     metadata_.numerics};
+  record_.set_programs(go_on_with(record_.result().programs,
+                                  describe_program(services_.build_id, config_.config.dump(), metadata_.numerics),
+                                  state_.step));
+  metadata_ = {record_.run(),
+               config_.run.seed,
+               config_.scaling.shards,
+               plan.batch_samples,
+               collectives::tree_version,
+               services_.build_id,
+               config_.config.dump(),
+               plan.data_fingerprint,
+               metadata_.numerics,
+               earlier_programs_json(record_.result().programs)};
 }
 
 void trainer_state::accept(const run_plan& plan, generation_id generation) {

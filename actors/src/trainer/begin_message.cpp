@@ -67,7 +67,7 @@ begin_training begin_message(const std::string& function, const std::string& dir
   settings.ports = config.cluster.ports;
   settings.driver_ends_waits = config.failure.hang == hang_mode::replace;
   message.resume.checkpoint = state.restore_from;
-  message.resume.restore_step = state.restore_step;
+  message.resume.restore_step = state.restore_step || state.keeps_step;
   // A run's own state has to be whole.
   if (!state.restore_step)
     message.resume.load = config.load;

@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,13 @@ std::string state_in(const std::string& checkpoint) {
     return {};
   auto stored = serialization::checkpoint::open(checkpoint);
   return stored ? serialization::state_sha256(*stored).value_or(std::string{}) : std::string{};
+}
+
+/// What the run's description says that it began with.
+std::string loaded_from_in(const std::filesystem::path& root) {
+  auto in = std::ifstream{root / "run.json"};
+  const auto described = nlohmann::json::parse(in, nullptr, false);
+  return described.is_object() ? described.value("loaded_from", "") : std::string{};
 }
 
 class run_files_state : public orderly_end<run_files::base> {
@@ -85,6 +93,8 @@ class run_files_state : public orderly_end<run_files::base> {
     result.state = begin_from(*directory);
     if (!result.state)
       return result;
+    if (result.state->restore_step)
+      result.state->loaded_from = loaded_from_in(directory->root());
     if (auto done = directory->write_run(describe_run(*result.state)); !done) {
       result.state = fail(std::move(done.error()));
       return result;
@@ -243,6 +253,7 @@ class run_files_state : public orderly_end<run_files::base> {
             {"seed", what_.config.run.seed},
             {"shards", what_.config.scaling.shards},
             {"workers", to_string(what_.config.scaling.num_workers)},
+            {"loaded_from", state.loaded_from},
             {"resumed_from_step", state.step.value},
             {"config", what_.config.config},
             {"options", what_.config.options},

@@ -56,7 +56,8 @@ void trainer_state::begin_in(claimed_directory& claimed) {
   collectives_ = spawn_collectives(system());
   coordinator_.emplace(run_coordinator::settings{
       record_.run(), services_.build_id, layout_.places(), config_.run.allow_mixed_hosts, state_.resumed,
-      services_.compare_numerics, config_.failure, wanted_workers_, state_.step, config_.run.start_timeout});
+      services_.compare_numerics, config_.failure, wanted_workers_, state_.step, config_.run.start_timeout,
+      config_.run.allow_changed.libraries, services_.in_one_process});
   phase_ = trainer_phase::opening{};
   nodes_->open(opening());
 }
@@ -83,6 +84,8 @@ void trainer_state::begin_from(starting_state state) {
     notify(false, fmt::format("resumes from step {} in {}", state_.step, state_.restore_from));
   else if (!state_.restore_from.empty())
     notify(false, "begins with the state of " + state_.restore_from);
+  record_.set_programs(state_.programs);
+  record_.set_loaded_from(state_.loaded_from);
   record_.begin_from(state_.step, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
                      state_.metrics_from);
 }

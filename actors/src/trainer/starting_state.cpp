@@ -1,5 +1,6 @@
 #include "starting_state.hpp"
 
+#include <troupe/actors/decisions/program_chain.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 
@@ -9,6 +10,19 @@
 
 namespace troupe::actors {
 
+namespace {
+
+/// `directory` is a checkpoint's, or a run's, whose latest it means.
+expected<serialization::checkpoint> open_any(const std::filesystem::path& directory) {
+  auto ignored = std::error_code{};
+  if (!std::filesystem::is_directory(directory / "checkpoints", ignored))
+    return serialization::checkpoint::open(directory);
+  TROUPE_TRY(auto latest, serialization::open_latest(directory / "checkpoints"));
+  return std::move(latest.found);
+}
+
+} // namespace
+
 expected<starting_state> find_starting_state(const run_directory& directory, const trainer_config& config,
                                              const run_identity& identity, abandoned_parts abandoned) {
   if (abandoned == abandoned_parts::remove)
@@ -17,10 +31,11 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
   auto latest = serialization::open_latest(directory.checkpoints());
   if (latest) {
     const auto& content = latest->found.content();
-    TROUPE_TRY(compare_with_checkpoint(identity, content));
+    TROUPE_TRY(compare_with_checkpoint(identity, content, config.run.allow_changed));
     result.restore_from = latest->found.directory().string();
     result.restore_step = true;
     result.step = content.step;
+    result.programs = programs_of(content);
     result.resumed = plan_of(content);
     result.metrics = content.metrics;
     // The run's metrics say it more exactly.
@@ -47,9 +62,15 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
                                      "or begin with resume_mode::automatic (--resume auto)");
   if (config.load_checkpoint.empty())
     return result;
-  TROUPE_TRY(auto other, serialization::checkpoint::open(config.load_checkpoint));
+  TROUPE_TRY(auto other, open_any(config.load_checkpoint));
   TROUPE_TRY(other.verify());
-  result.restore_from = std::filesystem::absolute(config.load_checkpoint).string();
+  result.restore_from = std::filesystem::absolute(other.directory()).string();
+  result.loaded_from = result.restore_from;
+  if (config.load.keep_step) {
+    result.keeps_step = true;
+    result.step = other.content().step;
+    result.programs = programs_of(other.content());
+  }
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
+#include <troupe/result.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
@@ -20,7 +21,13 @@ struct starting_state {
   std::string restore_from;
   /// Whether it is of this run, whose step count goes on.
   bool restore_step = false;
+  /// Whether it is of another run, whose step count goes on all the same.
+  bool keeps_step = false;
   step_id step;
+  /// What has computed the steps up to this one, oldest first.
+  std::vector<program_span> programs;
+  /// The checkpoint of another run that this one began with, now or before; empty for none.
+  std::string loaded_from;
   std::optional<resumed_plan> resumed;
   /// What rank 0 had reported last when it was taken; empty unless it is of this run.
   metric_map metrics;

@@ -168,7 +168,9 @@ void trainer_state::take_over() {
                                                  config_.failure,
                                                  wanted_workers_,
                                                  state.began_at,
-                                                 config_.run.start_timeout},
+                                                 config_.run.start_timeout,
+                                                 config_.run.allow_changed.libraries,
+                                                 services_.in_one_process},
                        state, now);
   if (auto laid_out = lay_out(places); !laid_out)
     return conclude_run(run_status::failed, std::move(laid_out.error()));

@@ -207,6 +207,8 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   services.host = runtime::local_host_name();
   services.program_path = program.path;
   services.build_id = program.build_id;
+  if (worker_path.empty())
+    services.in_one_process = runtime::in_one_process(runtime::own_arguments(), config.run.name);
   services.compare_numerics = compare_numerics;
   services.is_loopback = host_is_loopback;
   services.show_output = show_output ? std::move(show_output) : print_output;

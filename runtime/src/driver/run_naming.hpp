@@ -2,10 +2,20 @@
 
 #include <troupe/config.hpp>
 
+#include <string>
+#include <vector>
+
 namespace troupe::runtime {
 
 /// Gives a valid configuration without a run name the name of a fresh directory, made of the program's name and the
 /// time. The directory is made, so that no other program gets the same.
 void name_run(trainer_config& config);
+
+/// The arguments of this process, from its program's name on.
+[[nodiscard]] std::vector<std::string> own_arguments();
+
+/// The line that says how to go on with the run of this name in one process, which `arguments` have started. The
+/// options of the programs in apps/ are known.
+[[nodiscard]] std::string in_one_process(const std::vector<std::string>& arguments, const std::string& name);
 
 } // namespace troupe::runtime

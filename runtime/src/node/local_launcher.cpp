@@ -1,5 +1,7 @@
 #include "node/local_launcher.hpp"
 
+#include "process/debugger.hpp"
+
 #include <troupe/runtime/descriptor_broker.hpp>
 #include <troupe/runtime/node_host.hpp>
 #include <troupe/runtime/process_sample.hpp>
@@ -59,6 +61,7 @@ worker_ended describe_end(const run_id& run, worker_id worker, const exit_report
         fmt::format("; host {} lacks the shared library {}: install the package that contains it there",
                     local_host_name(), *library);
   result.last_lines = report.last_lines;
+  result.committed = committed_step_in(report.name);
   return result;
 }
 

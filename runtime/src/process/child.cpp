@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,6 +65,9 @@ std::optional<exit_report> child::check_exit() const {
   else
     result.signal = info.si_status;
   result.core_dumped = info.si_code == CLD_DUMPED;
+  // A zombie has no memory, but still its name.
+  auto name = std::ifstream{fmt::format("/proc/{}/comm", pid)};
+  std::getline(name, result.name);
   return result;
 }
 

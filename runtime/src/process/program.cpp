@@ -1,5 +1,7 @@
 #include <troupe/runtime/program.hpp>
 
+#include <troupe/serialization/files/digest.hpp>
+
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
@@ -76,26 +78,63 @@ bool read_object(int fd, T& x, std::uint64_t offset) {
   return read_at(fd, std::as_writable_bytes(std::span{&x, 1}), offset);
 }
 
-/// The build id of an ELF file for this machine; nothing for any other file.
-std::optional<std::string> build_id_of_file(int fd) {
+struct byte_range {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+/// What of [begin, end) is in none of `gaps`, which are in order.
+std::vector<byte_range> without(byte_range whole, const std::vector<byte_range>& gaps) {
+  std::vector<byte_range> result;
+  for (const auto& gap : gaps) {
+    if (gap.begin >= whole.end)
+      break;
+    if (gap.begin > whole.begin)
+      result.push_back({whole.begin, gap.begin});
+    whole.begin = std::max(whole.begin, gap.end);
+  }
+  if (whole.begin < whole.end)
+    result.push_back(whole);
+  return result;
+}
+
+bool add_range(int fd, byte_range range, std::vector<std::byte>& buffer, serialization::xxh3_stream& digest) {
+  for (auto at = range.begin; at < range.end;) {
+    const auto piece = std::span{buffer}.first(std::min<std::uint64_t>(buffer.size(), range.end - at));
+    if (!read_at(fd, piece, at))
+      return false;
+    digest.update(piece);
+    at += piece.size();
+  }
+  return true;
+}
+
+/// The digest of all code and data that an ELF file for this machine loads, without its notes, such as the linker's
+/// build id, and without its headers, which say where debug information is; nothing for any other file.
+std::optional<std::string> digest_of_loaded(int fd) {
   ElfW(Ehdr) header;
   if (!read_object(fd, header, 0) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
       header.e_ident[EI_CLASS] != (sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32) ||
       header.e_phentsize != sizeof(ElfW(Phdr)) || header.e_phnum > max_program_headers)
     return std::nullopt;
+  std::vector<byte_range> loaded;
+  std::vector<byte_range> gaps{{0, sizeof(header)},
+                               {header.e_phoff, header.e_phoff + header.e_phnum * sizeof(ElfW(Phdr))}};
   for (std::size_t i = 0; i < header.e_phnum; ++i) {
     ElfW(Phdr) segment;
     if (!read_object(fd, segment, header.e_phoff + i * sizeof(segment)))
       return std::nullopt;
-    if (segment.p_type != PT_NOTE || segment.p_filesz > max_notes_bytes)
-      continue;
-    std::vector<std::byte> notes(segment.p_filesz);
-    if (!read_at(fd, notes, segment.p_offset))
-      return std::nullopt;
-    if (auto id = build_id_of_notes(notes, segment.p_align))
-      return id;
+    if (segment.p_type == PT_LOAD || segment.p_type == PT_NOTE)
+      (segment.p_type == PT_LOAD ? loaded : gaps).push_back({segment.p_offset, segment.p_offset + segment.p_filesz});
   }
-  return std::nullopt;
+  std::ranges::sort(gaps, {}, &byte_range::begin);
+  serialization::xxh3_stream digest;
+  std::vector<std::byte> buffer(std::size_t{1} << 18);
+  for (const auto& segment : loaded)
+    for (const auto& range : without(segment, gaps))
+      if (!add_range(fd, range, buffer, digest))
+        return std::nullopt;
+  return loaded.empty() ? std::nullopt : std::optional{fmt::format("xxh3:{:016x}", digest.digest())};
 }
 
 expected<std::string> digest_of_file(int fd, std::string_view path) {
@@ -168,7 +207,7 @@ std::string build_id_in_memory(const dl_phdr_info& object) {
 } // namespace
 
 expected<program_identity> identify_program(int fd, std::string path) {
-  if (auto id = build_id_of_file(fd))
+  if (auto id = digest_of_loaded(fd))
     return program_identity{std::move(path), std::move(*id)};
   TROUPE_TRY(auto digest, digest_of_file(fd, path));
   return program_identity{std::move(path), std::move(digest)};

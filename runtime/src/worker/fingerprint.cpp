@@ -196,11 +196,8 @@ std::string blas_kernel(const std::string& library) {
 
 void add_libraries(value_map& values) {
   values["libc.version"] = gnu_get_libc_version();
-  auto objects = loaded_objects();
-  if (!objects.empty())
-    values["object.program"] =
-        objects.front().build_id.empty() ? size_of_file(objects.front().name) : objects.front().build_id;
-  for (const auto& object : objects) {
+  // The program is compared by its own identity.
+  for (const auto& object : loaded_objects()) {
     if (!computes(object.name))
       continue;
     auto name = std::string{file_name(object.name)};

@@ -42,6 +42,7 @@ void train_context::impl::for_each_step(runtime::loop_plan plan, const step_body
     driver.run(id, body);
     members_.locked()->on_applied(id);
     pusher_.applied(id);
+    show_title();
     const auto end = driver.finishes_run()               ? actors::step_end::finishes_run
                      : id.value == plan.steps            ? actors::step_end::last_step
                      : id.value == settings().stop_after ? actors::step_end::stops

@@ -1,6 +1,7 @@
 #include "worker/process.hpp"
 
 #include "node/local_launcher.hpp"
+#include "process/crash_report.hpp"
 #include "process/debugger.hpp"
 #include "worker/worker_life.hpp"
 
@@ -85,6 +86,7 @@ bool is_worker_process() noexcept {
 }
 
 void run_worker_process(const std::vector<function>& functions) {
+  report_crashes();
   // Programs that the training function starts are no workers.
   ::unsetenv(worker_variable);
   // Output goes into a pipe, where it would be kept back in blocks: late to see, and lost when the process crashes.

@@ -1,5 +1,7 @@
 #include "worker/session.hpp"
 
+#include "process/debugger.hpp"
+
 #include <troupe/actors/run_directory.hpp>
 
 #include <fmt/format.h>
@@ -99,7 +101,7 @@ std::string train_context::impl::describe() {
 
 std::string train_context::impl::title() {
   const auto protocol = members_.locked();
-  return fmt::format("r{} s{} {}", protocol->rank(), protocol->committed(), begin_.settings.name);
+  return runtime::worker_name(protocol->rank(), protocol->committed(), begin_.settings.name);
 }
 
 void train_context::impl::heartbeat() noexcept {

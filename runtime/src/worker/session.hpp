@@ -19,6 +19,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,6 +57,14 @@ class train_context::impl {
   [[nodiscard]] std::string describe();
   /// Rank, last committed step and run, in few letters: "r1 s120 digits".
   [[nodiscard]] std::string title();
+  /// Passes the title to what `on_title` has set: with each heartbeat and each step, one at a time.
+  void show_title() {
+    auto lock = std::lock_guard{title_mutex_};
+    if (show_title_)
+      show_title_(title());
+  }
+  /// Before training begins.
+  void on_title(std::function<void(const std::string&)> show) { show_title_ = std::move(show); }
   /// Fills in generation, step and activity of the training thread.
   void beat(worker_beat& into) noexcept { members_.beat(into); }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }
@@ -178,6 +187,8 @@ class train_context::impl {
   loop_kind kind_ = loop_kind::undecided;
   names names_;
   loop_end ended_;
+  std::mutex title_mutex_;
+  std::function<void(const std::string&)> show_title_;
 };
 
 } // namespace troupe

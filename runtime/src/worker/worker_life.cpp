@@ -57,7 +57,7 @@ class process_host : public actors::training_host {
     result.worker = worker_;
     if (auto session = current()) {
       session->beat(result);
-      progressed_(session->title());
+      session->show_title();
     }
     return result;
   }
@@ -67,6 +67,7 @@ class process_host : public actors::training_host {
     if (session_ || released_)
       return;
     session_ = std::make_shared<train_context::impl>(message, driver_);
+    session_->on_title(progressed_);
     if (early_abort_)
       session_->abort(*early_abort_);
     thread_ = std::thread{[this, session = session_, name = message.settings.function] { train(*session, name); }};

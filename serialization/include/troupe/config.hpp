@@ -84,6 +84,17 @@ enum class resume_mode : std::uint8_t {
   restart = 4,
 };
 
+/// In what a resumed run may differ from its checkpoint. Steps, schedule and data order go on; the result is then that
+/// of several programs, which it names.
+struct allowed_changes {
+  /// The build, as after a bug fix.
+  bool program = false;
+  /// `trainer_config::config`.
+  bool configuration = false;
+  /// What the workers' libraries compute, as after an update of the system.
+  bool libraries = false;
+};
+
 /// How gradients are summed.
 enum class reduction_mode : std::uint8_t {
   /// Over the canonical summation tree: the same bits for any number of workers.
@@ -115,6 +126,7 @@ struct run_config {
   /// `storage_path / "latest"` is a link to the directory of the run that was begun last.
   std::filesystem::path storage_path = "runs";
   resume_mode resume = resume_mode::automatic;
+  allowed_changes allow_changed = {};
   /// The number of the last step, counted over the whole life of the run; 0 leaves it to the training function. May
   /// change when the run is resumed.
   std::uint64_t steps = 0;
@@ -256,7 +268,7 @@ struct trainer_config {
   /// Passed as `ctx.options()`: settings that do not affect the result, such as paths and intervals. May change when a
   /// run is resumed.
   nlohmann::json options = nlohmann::json::object();
-  /// A checkpoint directory of any run, whose state a new run starts with; empty for none.
+  /// A checkpoint's directory, or a run's for its latest, whose state a new run starts with; empty for none.
   std::filesystem::path load_checkpoint = {};
   /// How that state maps to this run's.
   load_options load = {};

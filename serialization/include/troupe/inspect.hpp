@@ -24,11 +24,12 @@
   }
 // NOLINTEND(bugprone-macro-parentheses)
 
-// A macro cannot call itself, but each scan of its result expands one field more. 20 scans are made.
+// A macro cannot call itself, but each scan of its result expands one field more. 25 scans are made.
 #define TROUPE_FIELDS(name, ...)                                                                                       \
   f.field(#name, x.name) __VA_OPT__(, TROUPE_NEXT_FIELDS TROUPE_NO_ARGUMENTS(__VA_ARGS__))
 #define TROUPE_NEXT_FIELDS() TROUPE_FIELDS
 #define TROUPE_NO_ARGUMENTS ()
-#define TROUPE_RESCAN(...) TROUPE_RESCAN_5(TROUPE_RESCAN_5(TROUPE_RESCAN_5(TROUPE_RESCAN_5(__VA_ARGS__))))
+#define TROUPE_RESCAN(...)                                                                                             \
+  TROUPE_RESCAN_5(TROUPE_RESCAN_5(TROUPE_RESCAN_5(TROUPE_RESCAN_5(TROUPE_RESCAN_5(__VA_ARGS__)))))
 #define TROUPE_RESCAN_5(...) TROUPE_RESCAN_1(TROUPE_RESCAN_1(TROUPE_RESCAN_1(TROUPE_RESCAN_1(__VA_ARGS__))))
 #define TROUPE_RESCAN_1(...) __VA_ARGS__

@@ -49,7 +49,7 @@ struct failure_record {
   rank_id rank;
   /// The latest generation at the time of the failure.
   generation_id generation;
-  /// The last step that this worker had applied.
+  /// The step that was under way: the one after the last that this worker had applied.
   step_id step;
   std::string host;
   error reason;
@@ -118,6 +118,22 @@ struct kept_checkpoint {
 
 TROUPE_INSPECT(kept_checkpoint, step, path, metrics, score)
 
+/// Steps that one program has computed, with one configuration and the same libraries.
+struct program_span {
+  /// Both included.
+  step_id first_step;
+  step_id last_step;
+  std::string build_id;
+  /// SHA-256 of the configuration's JSON text.
+  std::string configuration_digest;
+  /// A JSON object: library -> version, of those that the numerics fingerprint covers.
+  std::string libraries;
+
+  bool operator==(const program_span&) const = default;
+};
+
+TROUPE_INSPECT(program_span, first_step, last_step, build_id, configuration_digest, libraries)
+
 /// What `fit()` returns. Also written as `result.json` into the run's directory.
 struct run_result {
   run_id run;
@@ -156,6 +172,11 @@ struct run_result {
   /// From `fit()` to the first applied step, in seconds; 0 if no step was applied.
   double seconds_to_first_step = 0;
   double seconds_total = 0;
+  /// What has computed the steps, oldest first. More than one if the run went on with `run_config::allow_changed`: the
+  /// result is then no single program's.
+  std::vector<program_span> programs;
+  /// The checkpoint of another run that this one began with (`load_checkpoint`); empty for none.
+  std::string loaded_from;
 
   /// Marks the run as failed with `why`, unless it has failed already.
   void fail(error why) {
@@ -173,7 +194,7 @@ struct run_result {
 
 TROUPE_INSPECT(run_result, run, name, status, steps, metrics, metrics_from, state_sha256, latest_checkpoint,
                best_checkpoint, checkpoints, due_checkpoints, path, reason, failures, generations, restarts, workers,
-               exact, resumed_from_step, seconds_to_first_step, seconds_total)
+               exact, resumed_from_step, seconds_to_first_step, seconds_total, programs, loaded_from)
 
 /// The text of `result.json`.
 [[nodiscard]] std::string to_json(const run_result& result);

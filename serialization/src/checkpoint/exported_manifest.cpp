@@ -142,6 +142,7 @@ texts to_metadata(const manifest& content) {
       {"troupe.program_build_id", content.program_build_id},
       {"troupe.configuration", content.configuration_json},
       {"troupe.configuration_digest", content.configuration_digest},
+      {"troupe.earlier_programs", content.earlier_programs_json},
       {"troupe.data_fingerprint", content.data_fingerprint},
       {"troupe.numerics_fingerprint", content.numerics_fingerprint_json},
       {"troupe.metrics", text_of(metrics)},
@@ -176,6 +177,7 @@ expected<manifest> from_metadata(const texts& metadata) {
   from.read("troupe.program_build_id", result.program_build_id);
   from.read_object("troupe.configuration", result.configuration_json);
   from.read("troupe.configuration_digest", result.configuration_digest);
+  from.read("troupe.earlier_programs", result.earlier_programs_json);
   from.read("troupe.data_fingerprint", result.data_fingerprint);
   from.read_object("troupe.numerics_fingerprint", result.numerics_fingerprint_json);
   from.read("troupe.metrics", result.metrics);

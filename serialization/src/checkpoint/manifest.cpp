@@ -123,6 +123,7 @@ void put_scalars(schema::Snapshot::Builder target, const manifest& content) {
   target.setProgramBuildId(text(content.program_build_id));
   target.setConfigurationJson(text(content.configuration_json));
   target.setConfigurationDigest(text(content.configuration_digest));
+  target.setEarlierProgramsJson(text(content.earlier_programs_json));
   target.setDataFingerprint(text(content.data_fingerprint));
   target.setNumericsFingerprintJson(text(content.numerics_fingerprint_json));
   target.setValuesJson(text(content.values_json));
@@ -186,6 +187,7 @@ void get_scalars(manifest& target, schema::Snapshot::Reader source) {
   target.program_build_id = string_of(source.getProgramBuildId());
   target.configuration_json = string_of(source.getConfigurationJson());
   target.configuration_digest = string_of(source.getConfigurationDigest());
+  target.earlier_programs_json = string_of(source.getEarlierProgramsJson());
   target.data_fingerprint = string_of(source.getDataFingerprint());
   target.numerics_fingerprint_json = string_of(source.getNumericsFingerprintJson());
   target.values_json = string_of(source.getValuesJson());

@@ -25,6 +25,14 @@ nlohmann::ordered_json described(const kept_checkpoint& x) {
   return out;
 }
 
+nlohmann::ordered_json described(const program_span& x) {
+  return {{"first_step", x.first_step.value},
+          {"last_step", x.last_step.value},
+          {"build_id", x.build_id},
+          {"configuration_digest", x.configuration_digest},
+          {"libraries", nlohmann::ordered_json::parse(x.libraries, nullptr, false)}};
+}
+
 } // namespace
 
 std::string to_json(const run_result& result) {
@@ -39,6 +47,11 @@ std::string to_json(const run_result& result) {
   out["metrics_from"] = json(result.metrics_from);
   out["state_sha256"] = result.state_sha256;
   out["exact"] = result.exact;
+  out["one_program"] = result.programs.size() <= 1;
+  out["programs"] = json::array();
+  for (const auto& each : result.programs)
+    out["programs"].push_back(described(each));
+  out["loaded_from"] = result.loaded_from.empty() ? json{} : json(result.loaded_from);
   out["latest_checkpoint"] = result.latest_checkpoint;
   out["best_checkpoint"] = result.best_checkpoint ? described(*result.best_checkpoint) : json{};
   out["checkpoints"] = json::array();

@@ -58,6 +58,7 @@ json described(const serialization::checkpoint& stored) {
           {"program_build_id", content.program_build_id},
           {"configuration", parsed(content.configuration_json)},
           {"configuration_digest", content.configuration_digest},
+          {"earlier_programs", parsed(content.earlier_programs_json)},
           {"data_fingerprint", content.data_fingerprint},
           {"numerics_fingerprint", parsed(content.numerics_fingerprint_json)},
           {"metrics", metrics_json(content.metrics)},

@@ -128,8 +128,10 @@ TROUPE_INSPECT(run_identity, build_id, seed, shards, tree_version, configuration
 /// Whether the workers of a run are those of this program. Fails with `errc::mismatch`, naming every difference. Pure.
 [[nodiscard]] expected<void> compare_with_journal(const run_identity& now, const run_identity& then);
 
-/// Whether a run may go on from a checkpoint. Fails with `errc::mismatch`, naming every difference. Pure.
-[[nodiscard]] expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then);
+/// Whether a run may go on from a checkpoint, from which it may differ in what is allowed. Fails with `errc::mismatch`,
+/// naming every difference. Pure.
+[[nodiscard]] expected<void> compare_with_checkpoint(const run_identity& now, const serialization::manifest& then,
+                                                     const allowed_changes& allowed);
 
 /// What the workers' plans are compared with.
 [[nodiscard]] resumed_plan plan_of(const serialization::manifest& then);

@@ -53,6 +53,8 @@ struct trainer_services {
   std::string host;
   std::string program_path;
   std::string build_id;
+  /// How to repeat in one process what ends every attempt of the run, for the end of a message; may be empty.
+  std::string in_one_process = {};
   /// Differences of two numerics fingerprints (JSON text).
   std::vector<std::string> (*compare_numerics)(const std::string& ours, const std::string& theirs) = nullptr;
   /// Whether two hosts reach each other without leaving the machine.

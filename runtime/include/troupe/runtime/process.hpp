@@ -72,6 +72,9 @@ struct exit_report {
 
   bool core_dumped = false;
 
+  /// Its name in `ps` when it ended.
+  std::string name;
+
   /// Why the kernel's out-of-memory killer is suspected; empty if it is not.
   std::string evidence;
 

@@ -19,7 +19,8 @@ struct program_identity {
   /// Where it was opened; for messages. It may differ between hosts.
   std::string path;
 
-  /// The GNU build id in hexadecimal; for a file without one, "sha256:" and the first 40 digits of its SHA-256.
+  /// "xxh3:" and the XXH3 of the code and data that it loads: debug information, comments and the linker's build id do
+  /// not change it. For what is no program of this machine, "sha256:" and the first 40 digits of the file's SHA-256.
   std::string build_id;
 
   bool operator==(const program_identity&) const = default;

@@ -25,12 +25,14 @@ struct checkpoint_metadata {
   std::string configuration;
   std::string data_fingerprint;
   std::string numerics;
+  /// As in the manifest.
+  std::string earlier_programs;
 
   bool operator==(const checkpoint_metadata&) const = default;
 };
 
 TROUPE_INSPECT(checkpoint_metadata, run, seed, shards, batch_samples, tree_version, build_id, configuration,
-               data_fingerprint, numerics)
+               data_fingerprint, numerics, earlier_programs)
 
 /// One worker's part of a checkpoint is on the device, or could not be written. Sent by every rank. All ranks are
 /// answered by `checkpoint_outcome` once all parts are there and the checkpoint is committed or has failed.

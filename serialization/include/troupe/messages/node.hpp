@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -331,11 +332,13 @@ struct worker_ended {
   std::vector<std::string> last_lines;
   /// The kernel seems to have killed it because memory was short.
   bool out_of_memory = false;
+  /// The last step that it had committed, if it has said so.
+  std::optional<step_id> committed = {};
 
   bool operator==(const worker_ended&) const = default;
 };
 
-TROUPE_INSPECT(worker_ended, run, worker, exit_status, description, last_lines, out_of_memory)
+TROUPE_INSPECT(worker_ended, run, worker, exit_status, description, last_lines, out_of_memory, committed)
 
 /// Whole lines from a worker process's standard output or error. Answered when they are in its log: until then its node
 /// sends no more.

@@ -80,6 +80,9 @@ struct manifest {
   std::string configuration_json;
   /// SHA-256 of `configuration_json`, as hexadecimal digits.
   std::string configuration_digest;
+  /// A JSON list of what has computed the steps before this program did, as in `run_result::programs`; empty if it has
+  /// computed them all.
+  std::string earlier_programs_json;
   std::string data_fingerprint;
   /// A JSON object, compared item by item.
   std::string numerics_fingerprint_json;

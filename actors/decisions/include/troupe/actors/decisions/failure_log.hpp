@@ -67,9 +67,10 @@ class repeated_failures {
   void note_begin() noexcept { late_starts_ = 0; }
 
   /// An attempt is over: nobody is left. `furthest` is the last step that it applied, `cause` says whether a process of
-  /// it has ended by itself. Returns whether so many in a row have ended without a new step that the next would, too:
-  /// five of which processes ended by themselves, or ten that were ended from outside.
+  /// it has ended by itself. Returns whether so many in a row have ended in the same step that the next would, too:
+  /// three of which processes ended by themselves, or ten in all without a new step.
   [[nodiscard]] bool note_end_of_attempt(step_id furthest, ended_by cause);
+  [[nodiscard]] std::uint32_t own_ends() const noexcept { return own_ends_; }
   /// How many in a row have ended without a new step.
   [[nodiscard]] std::uint32_t fruitless_attempts() const noexcept { return fruitless_attempts_; }
 
@@ -78,7 +79,8 @@ class repeated_failures {
   std::optional<step_id> hung_after_;
   std::uint32_t late_starts_ = 0;
   std::uint32_t fruitless_attempts_ = 0;
-  std::uint32_t spent_ = 0;
+  /// How many in a row have ended by themselves in the step after `furthest_`.
+  std::uint32_t own_ends_ = 0;
   /// The furthest step that any attempt has applied.
   step_id furthest_;
 };

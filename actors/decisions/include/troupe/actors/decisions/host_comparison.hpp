@@ -21,6 +21,8 @@ class host_comparison {
     std::string build_id;
     bool allow_mixed_hosts = false;
     compare_function compare = nullptr;
+    /// Whether libraries may have changed since the checkpoint.
+    bool allow_changed_libraries = false;
   };
 
   struct refusal {
@@ -41,6 +43,7 @@ class host_comparison {
   [[nodiscard]] bool is_exact() const noexcept { return !allowed_difference_; }
 
  private:
+  [[nodiscard]] std::vector<std::string> differences_from(const std::string& of_run, const std::string& numerics) const;
   [[nodiscard]] std::optional<error> find_difference(const worker_record& who, const worker_ready& message,
                                                      const worker_table& workers, const std::string& of_run) const;
 

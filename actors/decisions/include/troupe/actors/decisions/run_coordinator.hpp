@@ -75,6 +75,10 @@ class run_coordinator {
     step_id first_step = {};
     /// How long a process may take from its start until it joins.
     std::chrono::milliseconds start_timeout{30'000};
+    /// Whether the libraries may be others than those of `resumed`.
+    bool allow_changed_libraries = false;
+    /// How to repeat what ends every attempt, for the end of a message.
+    std::string in_one_process = {};
   };
 
   /// Any clock that does not go back.
@@ -253,6 +257,7 @@ class run_coordinator {
   failure_budget budget_;
   failure_log failures_;
   repeated_failures repeated_;
+  std::string in_one_process_;
   silent_peers silent_;
   run_attempt attempt_;
   std::variant<run_phase::running, run_phase::failing, run_phase::releasing, run_phase::over> phase_;

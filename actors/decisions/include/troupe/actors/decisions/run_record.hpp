@@ -27,11 +27,14 @@ struct run_history {
   std::uint32_t restarts = 0;
   checkpoint_counts due_checkpoints;
   std::uint64_t resumed_from_step = 0;
+  std::vector<program_span> programs;
+  std::string loaded_from;
 
   bool operator==(const run_history&) const = default;
 };
 
-TROUPE_INSPECT(run_history, failures, generations, workers, restarts, due_checkpoints, resumed_from_step)
+TROUPE_INSPECT(run_history, failures, generations, workers, restarts, due_checkpoints, resumed_from_step, programs,
+               loaded_from)
 
 /// What has happened in a run so far: it becomes the run's result. A plain class; time comes in as an argument.
 class run_record {
@@ -51,6 +54,10 @@ class run_record {
   /// The state that the run begins with, at its start or after a restart: its step, the checkpoint of this run that
   /// holds it (empty if none does), and the metrics reported before it was taken, with the steps they are from.
   void begin_from(step_id step, std::string checkpoint, metric_map metrics, metric_steps metrics_from = {});
+
+  /// What has computed the steps so far, and the other run's checkpoint that they began with.
+  void set_programs(std::vector<program_span> programs) { result_.programs = std::move(programs); }
+  void set_loaded_from(std::string checkpoint) { result_.loaded_from = std::move(checkpoint); }
 
   /// How long the run had been training before this driver, in seconds.
   void set_earlier_time(double seconds) noexcept { earlier_time_ = std::chrono::duration<double>{seconds}; }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <thread>
@@ -100,6 +101,10 @@ TEST_CASE("a worker that a debugger holds is waited for, and the bits are those 
 
 TEST_CASE(
     "who looks at a worker for longer than CAF's timeout of connections, or at the driver that trains, loses nothing") {
+  if (std::getenv("TROUPE_LONG_TESTS") == nullptr) {
+    std::puts("SKIP: takes 42 s; the long form does it");
+    return;
+  }
   scratch_runs here;
   scratch_runs alone;
   auto driver = here.start(endless(here, {"--workers", "2"}));

@@ -267,6 +267,8 @@ TEST_CASE("the stored checkpoint of format version 1 still loads, with the same 
   auto reference = sample_manifest();
   reference.parts = stored.content().parts;
   reference.tensors = stored.content().tensors;
+  // It was written before a manifest had them.
+  reference.earlier_programs_json.clear();
   CHECK(stored.content() == reference);
   auto copy = std::vector<std::byte>(5000);
   REQUIRE(stored.read_tensor("pages", copy));

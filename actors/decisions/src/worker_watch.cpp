@@ -48,9 +48,11 @@ std::vector<worker_watch::finding> worker_watch::judge(clock::time_point now, co
       continue;
     }
     const auto is_debugged = verdict.cause == silence_cause::debugged;
-    // The debugger may let it go without a heartbeat: it is judged again.
-    if (is_debugged)
-      monitor_.spare(worker);
+    // The time in a debugger is not the worker's: when it is let go, it has as long for a heartbeat as any other.
+    if (is_debugged) {
+      monitor_.heard(worker, now);
+      first_samples_.erase(worker);
+    }
     auto current_silence = silent_worker{worker, "its process " + verdict.reason,
                                          is_debugged ? silence_kind::debugged : silence_kind::frozen};
     auto& known = silent_[worker];

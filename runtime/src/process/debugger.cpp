@@ -37,7 +37,7 @@ void set_process_name(const std::string& name) {
   // Kept open, because it is written in every step.
   static const auto file =
       collectives::unique_fd{::open(fmt::format("/proc/self/task/{}/comm", ::getpid()).c_str(), O_WRONLY | O_CLOEXEC)};
-  [[maybe_unused]] const auto written = ::pwrite(file.get(), name.data(), std::min(name.size(), most_name_bytes), 0);
+  [[maybe_unused]] const auto written = ::write(file.get(), name.data(), std::min(name.size(), most_name_bytes));
 }
 
 std::string worker_name(rank_id rank, step_id committed, const std::string& run) {

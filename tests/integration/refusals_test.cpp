@@ -50,13 +50,6 @@ class closed_port {
   std::string address_;
 };
 
-std::string bytes_of_hex(const std::string& hex) {
-  std::string result;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
-    result += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  return result;
-}
-
 } // namespace
 
 TEST_CASE("a missing, empty or too short text is rejected") {
@@ -186,9 +179,10 @@ TEST_CASE("a node with another build of the program, or without it, is rejected"
   REQUIRE(own.has_value());
   auto build_id = own->identity().build_id;
   auto bytes = read_file(TROUPE_CHARLM);
-  auto place = bytes.find(bytes_of_hex(build_id));
+  // A text of the program.
+  auto place = bytes.find("held out");
   REQUIRE(place != std::string::npos);
-  bytes[place] = static_cast<char>(bytes[place] ^ 0x11);
+  bytes[place] = 'H';
   write_file(programs / "charlm", bytes);
   std::filesystem::permissions(programs / "charlm", std::filesystem::perms::owner_all);
   auto other = troupe::runtime::program_file::open((programs / "charlm").string());

@@ -27,8 +27,9 @@ namespace troupe {
 void init_meta_objects();
 
 /// Gives an actor system what Troupe's connections need, before it is made: CAF's I/O module, and the keys for
-/// `cluster`. Without nodes in `cluster`, connections of the system do not end for silence (CAF ends them after 30 s), so
-/// that a debugger may hold a worker. Changes nothing else. Fails with `errc::not_authenticated` or `errc::not_found`.
+/// `cluster`. Without nodes in `cluster`, connections of the system do not end for silence (CAF ends them after 30 s),
+/// so that a debugger may hold a worker. Changes nothing else. Fails with `errc::not_authenticated` or
+/// `errc::not_found`.
 [[nodiscard]] expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster);
 
 /// Spawns a trainer in a prepared system. Give `train` to `run_if_worker`, too. The workers' output goes to

@@ -105,6 +105,24 @@ TEST_CASE("a worker that a debugger holds is judged again, and reported once for
   CHECK(x.watch.take_report(run).silent.empty());
 }
 
+TEST_CASE("a worker that its debugger lets go has as long for a heartbeat as any other") {
+  node x;
+  x.watch.add(first, x.now);
+  x.states[first] = 't';
+  // It is judged once more just before it is let go.
+  x.judge_until(3400ms);
+  x.states[first] = 'S';
+  x.judge_until(4400ms);
+  auto report = x.watch.take_report(run);
+  REQUIRE(report.silent.size() == 1);
+  CHECK(report.silent[0].kind == silence_kind::debugged);
+  // Nor for ever.
+  x.judge_until(6400ms);
+  report = x.watch.take_report(run);
+  REQUIRE(report.silent.size() == 1);
+  CHECK(report.silent[0].kind == silence_kind::frozen);
+}
+
 TEST_CASE("a worker that was killed is not silent, and one that has ended is forgotten") {
   node x;
   x.watch.add(first, x.now);

@@ -8,6 +8,7 @@ void worker_watch::heard(const worker_beat& beat, clock::time_point now) {
   monitor_.heard(beat.worker, now);
   first_samples_.erase(beat.worker);
   silent_.erase(beat.worker);
+  held_.erase(beat.worker);
   beats_.insert_or_assign(beat.worker, beat);
   unreported_.insert(beat.worker);
 }
@@ -16,6 +17,7 @@ void worker_watch::expect_end(worker_id worker) {
   monitor_.remove(worker);
   first_samples_.erase(worker);
   silent_.erase(worker);
+  held_.erase(worker);
 }
 
 void worker_watch::remove(worker_id worker) {
@@ -43,15 +45,21 @@ std::vector<worker_watch::finding> worker_watch::judge(clock::time_point now, co
     const auto& before = first_samples_.emplace(worker, *current).first->second;
     const auto verdict =
         judge_silence({before.worker, current->worker}, {before.node, current->node}, silent_for, timeout_);
+    const auto is_debugged = verdict.cause == silence_cause::debugged;
+    const auto is_let_go = !is_debugged && held_.erase(worker) > 0;
+    if (is_debugged)
+      held_.insert(worker);
+    // The time in a debugger is not the worker's: once it is let go, it has as long for a heartbeat as any other, and
+    // is reported as held until then.
+    if (is_debugged || is_let_go) {
+      monitor_.heard(worker, now);
+      first_samples_.erase(worker);
+    }
+    if (is_let_go)
+      continue;
     if (!verdict.is_silent) {
       monitor_.spare(worker);
       continue;
-    }
-    const auto is_debugged = verdict.cause == silence_cause::debugged;
-    // The time in a debugger is not the worker's: when it is let go, it has as long for a heartbeat as any other.
-    if (is_debugged) {
-      monitor_.heard(worker, now);
-      first_samples_.erase(worker);
     }
     auto current_silence = silent_worker{worker, "its process " + verdict.reason,
                                          is_debugged ? silence_kind::debugged : silence_kind::frozen};

@@ -65,6 +65,8 @@ class worker_watch {
   /// Taken when a heartbeat became overdue.
   std::map<worker_id, samples> first_samples_;
   std::map<worker_id, silent_worker> silent_;
+  /// Those that a debugger held when they were judged last.
+  std::set<worker_id> held_;
 };
 
 } // namespace troupe::actors

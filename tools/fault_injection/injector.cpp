@@ -60,18 +60,21 @@ void injector::undo_until(clock::time_point now) {
       ++i;
       continue;
     }
+    lasting_.push_back({i->began, std::chrono::system_clock::now()});
     i = undos_.erase(i);
     last_change_ = clock::now();
   }
 }
 
 void injector::undo_later(std::function<void()> act) {
-  const auto now = std::chrono::system_clock::now();
-  lasting_.push_back({now, now + fault_.lasts});
-  undos_.push_back({clock::now() + fault_.lasts, [act = std::move(act)] {
-                      act();
-                      return true;
-                    }});
+  undo_after(fault_.lasts, [act = std::move(act)] {
+    act();
+    return true;
+  });
+}
+
+void injector::undo_after(std::chrono::milliseconds least, std::function<bool()> act) {
+  undos_.push_back({clock::now() + least, std::move(act), std::chrono::system_clock::now()});
 }
 
 void injector::say_fault(const std::string& whom) const {
@@ -287,16 +290,16 @@ bool injector::restart_driver() {
   run_.kill_driver();
   for (const auto& worker : run_.workers())
     current_.endangered.push_back(number(worker.pid));
-  undos_.push_back({clock::now() + fault_.lasts, [this] {
-                      if (!run_.start_driver_again())
-                        return false;
-                      // The result lists what this one sees.
-                      for (auto& fault : faults_)
-                        for (auto pid : std::exchange(fault.killed, {}))
-                          fault.endangered.push_back(pid);
-                      driver_ = driver_state::sound;
-                      return true;
-                    }});
+  undo_after(fault_.lasts, [this] {
+    if (!run_.start_driver_again())
+      return false;
+    // The result lists what this one sees.
+    for (auto& fault : faults_)
+      for (auto pid : std::exchange(fault.killed, {}))
+        fault.endangered.push_back(pid);
+    driver_ = driver_state::sound;
+    return true;
+  });
   say_fault("the driver");
   return true;
 }
@@ -350,14 +353,13 @@ bool injector::flood() {
     return false;
   const auto& victim = sound[fault_.draw % sound.size()];
   flood_.emplace(victim.pid, flood_bytes);
-  undos_.push_back(
-      {clock::now(), [this, pid = victim.pid, end = clock::now() + longest_flood] {
-         if (!flood_->over() && clock::now() < end)
-           return false;
-         say_(fmt::format("flood       of process {} is over after {} MB", pid, flood_->written_bytes() / 1'000'000));
-         flood_.reset();
-         return true;
-       }});
+  undo_after(0ms, [this, pid = victim.pid, end = clock::now() + longest_flood] {
+    if (!flood_->over() && clock::now() < end)
+      return false;
+    say_(fmt::format("flood       of process {} is over after {} MB", pid, flood_->written_bytes() / 1'000'000));
+    flood_.reset();
+    return true;
+  });
   say_fault(name_of(victim));
   return true;
 }

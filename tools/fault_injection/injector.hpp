@@ -45,7 +45,7 @@ class injector {
   /// When a fault was last injected or undone.
   [[nodiscard]] clock::time_point last_change() const noexcept { return last_change_; }
   [[nodiscard]] const std::vector<injected_fault>& faults() const noexcept { return faults_; }
-  /// When faults that last began, and when each was to be undone.
+  /// When faults that last began, and when each was undone, of those that have been.
   [[nodiscard]] const std::vector<time_span>& lasting() const noexcept { return lasting_; }
 
  private:
@@ -53,6 +53,7 @@ class injector {
     clock::time_point due;
     /// Returns whether it is done; if not, it is tried again.
     std::function<bool()> act;
+    std::chrono::system_clock::time_point began;
   };
   enum class driver_state : std::uint8_t { sound, frozen, gone };
   enum class disk_state : std::uint8_t { sound, full, frozen };
@@ -74,7 +75,10 @@ class injector {
   void endanger_all(injected_fault& fault);
   void kill_sleeping_writer();
   void undo_until(clock::time_point now);
+  /// After as long as the fault lasts.
   void undo_later(std::function<void()> act);
+  /// From then on, until it is done.
+  void undo_after(std::chrono::milliseconds least, std::function<bool()> act);
   void say_fault(const std::string& whom) const;
 
   scene& run_;

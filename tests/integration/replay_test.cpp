@@ -150,7 +150,6 @@ TEST_CASE("a step is repeated in one process under gdb") {
   laboratory here;
   if (here.run({"/usr/bin/env", "gdb", "--version"}).status != exit_status{0, {}}) {
     std::puts("SKIP: there is no gdb (apt install gdb)");
-    CHECK(true);
     return;
   }
   here.train("run", 3);
@@ -180,6 +179,7 @@ TEST_CASE("what cannot be repeated or compared is refused, with what to do about
           "train with run.keep_ledger");
   here.train("run", 2);
   refused(here.replay("run", 13), "it has those of steps 1 to 12");
+  refused(here.replay("run", 5, {"--until", "500"}), "the ledger ends with step 12, before --until 500");
   refused(here.replay("run", 5, {"--until", "4"}), "--until 4 comes before --step 5");
   refused(here.replay("run", 5, {"--program", program(TROUPE_CHARLM)}), "is not the program of this run");
   refused(here.replay("run", 5, {"--program", here.path("missing").string()}), "cannot open the program");

@@ -7,9 +7,10 @@ namespace troupe::runtime {
 
 TEST_CASE("the command that repeats a run in one process has its arguments, but for the workers, the name and how to "
           "resume") {
-  CHECK(in_one_process({"./train", "--workers", "4", "--text=a b", "--resume=restart", "--lr", "0.5", "--name", "x"},
-                       "run")
-            .ends_with(": ./train '--text=a b' --lr 0.5 --workers 0 --name run"));
+  CHECK(
+      in_one_process(
+          {"./train", "--workers", "4", "--text=a b", "it's", "--resume=restart", "--lr", "0.5", "--name", "x"}, "run")
+          .ends_with(": ./train '--text=a b' 'it'\\''s' --lr 0.5 --workers 0 --name run"));
   CHECK(own_arguments().size() >= 1);
 }
 

@@ -1,5 +1,6 @@
 #include "certs.hpp"
 #include "checkpoint.hpp"
+#include "checkpoint/commands.hpp"
 #include "run.hpp"
 
 #include <command_line.hpp>
@@ -24,6 +25,6 @@ int main(int argc, char** argv) {
     return chosen();
   } catch (const std::exception& x) {
     std::fprintf(stderr, "troupe: %s\n", x.what());
-    return 1;
+    return troupe::tool::exit_trouble;
   }
 }

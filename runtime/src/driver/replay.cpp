@@ -14,7 +14,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// `request` is what `tools/troupe/replay.cpp` writes; its "run" is the run's `run.json`.
+/// `request` is what `tools/troupe/run/replay.cpp` writes; its "run" is the run's `run.json`.
 trainer_config configuration_of(const nlohmann::json& request) {
   const auto& run = request.at("run");
   const auto& how = run.at("replay");

@@ -41,8 +41,12 @@ std::string in_one_process(const std::vector<std::string>& arguments, const std:
     }
     if (std::ranges::any_of(replaced, [&](auto each) { return word.starts_with(std::string{each} + "="); }))
       continue;
+    // A quote cannot stand between quotes.
+    auto quoted = word;
+    for (auto at = quoted.find('\''); at != std::string::npos; at = quoted.find('\'', at + 4))
+      quoted.replace(at, 1, "'\\''");
     const auto is_plain = word.find_first_of(" \t\n'\"\\$`&|;<>()*?[]#~!{}") == std::string::npos && !word.empty();
-    command += is_plain ? word + " " : "'" + word + "' ";
+    command += is_plain ? word + " " : "'" + quoted + "' ";
   }
   return fmt::format(
       "\nRepeat it in one process, under a debugger if you like (scaling.num_workers = 0): {}--workers 0 "

@@ -4,6 +4,7 @@
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/checkpoint/part.hpp>
 #include <troupe/serialization/files/digest.hpp>
+#include <troupe/serialization/files/temporary_directory.hpp>
 #include <troupe/serialization/interchange/npy.hpp>
 #include <troupe/serialization/interchange/safetensors.hpp>
 
@@ -38,30 +39,12 @@ byte_sink counted(const byte_sink& sink, const byte_counter& progress) {
   };
 }
 
-/// A temporary directory beside the import's target; the destructor removes it.
-class temporary_directory {
- public:
-  [[nodiscard]] static expected<temporary_directory> make(const fs::path& target) {
-    auto path = hidden_sibling(target, ".import");
-    TROUPE_TRY(local_files().make_directory(path));
-    return temporary_directory{std::move(path)};
-  }
-
-  temporary_directory(temporary_directory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  temporary_directory& operator=(temporary_directory&&) = delete;
-  ~temporary_directory() {
-    auto ignored = std::error_code{};
-    if (!path_.empty())
-      fs::remove_all(path_, ignored);
-  }
-
-  [[nodiscard]] const fs::path& path() const noexcept { return path_; }
-
- private:
-  explicit temporary_directory(fs::path path) : path_(std::move(path)) {}
-
-  fs::path path_;
-};
+/// A directory beside the import's target.
+expected<temporary_directory> make_directory_beside(const fs::path& target) {
+  auto path = hidden_sibling(target, ".import");
+  TROUPE_TRY(local_files().make_directory(path));
+  return temporary_directory{std::move(path)};
+}
 
 /// A state to import: its manifest, and how to bring its bytes into memory.
 struct incoming_state {
@@ -111,7 +94,7 @@ expected<void> check_written(const fs::path& made, const fs::path& source, const
 
 /// Writes the checkpoint in a temporary directory, verifies it, and renames it to `target`.
 expected<checkpoint> commit_import(const fs::path& source, const fs::path& target, incoming_state state) {
-  TROUPE_TRY(auto where, temporary_directory::make(target));
+  TROUPE_TRY(auto where, make_directory_beside(target));
   TROUPE_TRY(auto made, write_checkpoint(where.path(), state));
   TROUPE_TRY(check_written(made, source, state.expected_sha256));
   TROUPE_TRY(rename_to_target(made, target, existing_file::keep));

@@ -9,7 +9,7 @@ namespace troupe::tool {
 
 namespace {
 
-/// "6 has lost a part" is told of pieces that one of both has.
+/// Whether no part was lost with a rank.
 bool is_complete(const recorded_step& x) {
   return x.gradient.size() == x.pieces && x.state;
 }
@@ -57,8 +57,11 @@ void digest_ledger::add(const nlohmann::json& row) {
   const auto found = row.find("digest");
   if (found == row.end())
     return;
+  const auto pieces = found->at("pieces").get<std::uint32_t>();
+  if (pieces == 0)
+    return;
   auto& step = steps_[row.at("step").get<std::uint64_t>()];
-  step.pieces = found->at("pieces").get<std::uint32_t>();
+  step.pieces = pieces;
   auto piece = found->at("first_piece").get<std::uint32_t>();
   for (const auto& each : found->at("gradient")) {
     const auto digest = each.get<std::uint64_t>();

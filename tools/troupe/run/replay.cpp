@@ -6,6 +6,7 @@
 
 #include <troupe/runtime/program.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/files/temporary_directory.hpp>
 
 #include <fmt/format.h>
 
@@ -17,9 +18,9 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <utility>
 #include <vector>
 
 namespace troupe::tool {
@@ -28,32 +29,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A directory that ends with this object.
-class temporary_directory {
- public:
-  static expected<temporary_directory> make() {
-    auto code = std::error_code{};
-    auto path = (fs::temp_directory_path(code) / "troupe-replay-XXXXXX").string();
-    if (::mkdtemp(path.data()) == nullptr)
-      return fail(system_error("cannot make a directory " + path + " (TMPDIR names another place)"));
-    return temporary_directory{std::move(path)};
-  }
-
-  temporary_directory(temporary_directory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  temporary_directory& operator=(temporary_directory&&) = delete;
-  ~temporary_directory() {
-    auto ignored = std::error_code{};
-    if (!path_.empty())
-      fs::remove_all(path_, ignored);
-  }
-
-  [[nodiscard]] const fs::path& path() const noexcept { return path_; }
-
- private:
-  explicit temporary_directory(fs::path path) : path_(std::move(path)) {}
-
-  fs::path path_;
-};
+/// Absolute, because the program runs in another one.
+expected<serialization::temporary_directory> make_scratch() {
+  auto code = std::error_code{};
+  auto path = (fs::absolute(fs::temp_directory_path(code), code) / "troupe-replay-XXXXXX").string();
+  if (::mkdtemp(path.data()) == nullptr)
+    return fail(system_error("cannot make a directory " + path + " (TMPDIR names another place)"));
+  return serialization::temporary_directory{path};
+}
 
 /// A process to start: its arguments, working directory and one more variable.
 struct process_to_run {
@@ -72,6 +55,7 @@ expected<int> run_to_end(const process_to_run& what) {
   if (child < 0)
     return fail(system_error("cannot start " + what.argv.front()));
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     // The run may have been made elsewhere.
     if (::chdir(what.directory.c_str()) != 0)
       fmt::print(stderr, "troupe replay: {} is not here; the program runs in the present directory\n",
@@ -100,7 +84,7 @@ class replayer {
     TROUPE_TRY(run_, read_run_json(given_.run));
     TROUPE_TRY(auto recorded, digest_ledger::read(given_.run));
     TROUPE_TRY(check(recorded));
-    TROUPE_TRY(auto scratch, temporary_directory::make());
+    TROUPE_TRY(auto scratch, make_scratch());
     TROUPE_TRY(link_checkpoint(scratch.path()));
     TROUPE_TRY(const auto status, start(scratch.path()));
     auto repeated = digest_ledger::read(here(scratch.path()));
@@ -127,6 +111,9 @@ class replayer {
       return fail(errc::not_found, fmt::format("the ledger has no digests of steps {} to {}: it has those of steps {} "
                                                "to {}",
                                                given_.step, given_.until, steps.begin()->first, steps.rbegin()->first));
+    if (given_.until > steps.rbegin()->first)
+      return fail(errc::not_found,
+                  fmt::format("the ledger ends with step {}, before --until {}", steps.rbegin()->first, given_.until));
     if (!run_.contains("replay"))
       return fail(errc::not_found, given_.run.string() + " was written by an earlier release of Troupe, which did not "
                                                          "note what a replay needs");

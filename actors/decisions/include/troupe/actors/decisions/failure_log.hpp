@@ -79,7 +79,7 @@ class repeated_failures {
   std::optional<step_id> hung_after_;
   std::uint32_t late_starts_ = 0;
   std::uint32_t fruitless_attempts_ = 0;
-  /// How many in a row have ended by themselves in the step after `furthest_`.
+  /// How many in a row have ended by themselves without passing `furthest_`.
   std::uint32_t own_ends_ = 0;
   /// The furthest step that any attempt has applied.
   step_id furthest_;

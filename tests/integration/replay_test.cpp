@@ -188,6 +188,17 @@ TEST_CASE("what cannot be repeated or compared is refused, with what to do about
   refused(here.replay("run", 1), "has no digests");
 }
 
+TEST_CASE("the first steps of a run that began with another's checkpoint, and its step number, are repeated") {
+  laboratory here;
+  REQUIRE(here.run(here.charlm("teacher", {"--steps", "6"})).status == exit_status{0, {}});
+  REQUIRE(here.run(here.charlm("pupil", {"--from", here.run_directory("teacher").string(), "--keep-step", "--ledger"}))
+              .status == exit_status{0, {}});
+  const auto replayed = here.replay("pupil", 7, {"--until", "8"});
+  INFO(replayed.out << replayed.err);
+  CHECK(replayed.status == exit_status{0, {}});
+  CHECK(has(replayed.out, "steps 7 to 8 repeated: all digests equal"));
+}
+
 TEST_CASE("steps before the first checkpoint that is kept are repeated from the start, and none after the last") {
   laboratory here;
   here.train("whole", 2);

@@ -159,6 +159,20 @@ TEST_CASE("a run begins with another run's latest checkpoint, names it, and can 
   CHECK(here.result("pupil")["loaded_from"] == from);
 }
 
+TEST_CASE("a run begins with the latest run's checkpoint, although it is the latest run itself from then on") {
+  scratch_runs here;
+  succeed(here, "", {"--steps", "6"});
+  const auto latest = here.run_directory("latest");
+  const auto teacher = std::filesystem::canonical(latest);
+  succeed(here, "pupil", {"--from", latest.string(), "--keep-step", "--ledger"});
+  succeed(here, "undisturbed");
+  CHECK(state(here, "pupil") == state(here, "undisturbed"));
+  CHECK(std::filesystem::path{here.result("pupil")["loaded_from"].get<std::string>()}.parent_path().parent_path() ==
+        teacher);
+  CHECK(nlohmann::json::parse(read_file(here.run_directory("pupil") / "run.json"))["replay"]["load"]["keep_step"] ==
+        true);
+}
+
 TEST_CASE("a resumed run goes on counting its time, and says which step each metric is from") {
   scratch_runs here;
   const auto seconds_of = [&](std::size_t line) {

@@ -95,6 +95,9 @@ class run_files_state : public orderly_end<run_files::base> {
       return result;
     if (result.state->restore_step)
       result.state->loaded_from = loaded_from_in(directory->root());
+    else if (!result.state->restore_from.empty())
+      // A restart without a checkpoint of its own begins with the same one, whatever the other run writes meanwhile.
+      what_.config.load_checkpoint = result.state->restore_from;
     if (auto done = directory->write_run(describe_run(*result.state)); !done) {
       result.state = fail(std::move(done.error()));
       return result;
@@ -241,6 +244,7 @@ class run_files_state : public orderly_end<run_files::base> {
             {"load",
              {{"allow_missing", config.load.allow_missing},
               {"ignore_extra", config.load.ignore_extra},
+              {"keep_step", config.load.keep_step},
               {"renames", config.load.renames}}}};
   }
 

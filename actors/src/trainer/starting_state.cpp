@@ -64,7 +64,11 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
     return result;
   TROUPE_TRY(auto other, open_any(config.load_checkpoint));
   TROUPE_TRY(other.verify());
-  result.restore_from = std::filesystem::absolute(other.directory()).string();
+  // A link, such as runs/latest, may lead elsewhere when the workers read it.
+  auto code = std::error_code{};
+  result.restore_from = std::filesystem::canonical(other.directory(), code).string();
+  if (code)
+    return fail(errc::io_error, "cannot find " + other.directory().string() + ": " + code.message());
   result.loaded_from = result.restore_from;
   if (config.load.keep_step) {
     result.keeps_step = true;

@@ -39,6 +39,7 @@ trainer_config configuration_of(const nlohmann::json& request) {
   const auto& load = how.at("load");
   config.load.allow_missing = load.at("allow_missing").get<bool>();
   config.load.ignore_extra = load.at("ignore_extra").get<bool>();
+  config.load.keep_step = load.at("keep_step").get<bool>();
   config.load.renames = load.at("renames").get<std::map<std::string, std::string>>();
   return config;
 }

@@ -148,7 +148,7 @@ expected<checkpoint> import_safetensors(const fs::path& path, const fs::path& ta
   if (!content)
     return fail(of_file(path, std::move(content.error())));
   state.content = std::move(*content);
-  if (auto found = source.metadata().find(exported_state_key.data());
+  if (auto found = source.metadata().find(std::string{exported_state_key});
       found != source.metadata().end() && options.changed == changed_state::refuse)
     state.expected_sha256 = found->second;
   auto order = import_order(source);

@@ -187,7 +187,8 @@ TEST_CASE("Ctrl-C finishes the step in the driver's process, too") {
   CHECK(status == exit_status{130, {}});
   const auto result = here.result("run");
   CHECK(result["status"] == "stopped");
-  CHECK(stored_state(std::filesystem::path{result["latest_checkpoint"].get<std::string>()}) == result["state_sha256"]);
+  CHECK(stored_state(std::filesystem::path{result["latest_checkpoint"].get<std::string>()}) ==
+        result["state_sha256"].get<std::string>());
 }
 
 TEST_CASE(

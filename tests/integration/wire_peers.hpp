@@ -55,6 +55,8 @@ inline std::uint16_t port_of(const std::string& address) {
 /// A connection to a port of loopback, on which nothing blocks for long; empty if nobody listens there.
 inline unique_fd dial(std::uint16_t port) {
   unique_fd result{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (result.get() < 0)
+    throw std::runtime_error{"cannot make a socket"};
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

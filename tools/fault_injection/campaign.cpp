@@ -34,6 +34,9 @@ constexpr auto look_interval = 5ms;
 /// How often memory is measured.
 constexpr auto measure_interval = 100ms;
 
+/// Without a line for so long, processes are taken to have more of them than are under way.
+constexpr auto lines_wait_after = 200ms;
+
 /// How long a fault waits for a victim before it is given up; far longer than the replacement of a worker takes.
 constexpr auto patience = 15s;
 
@@ -144,7 +147,7 @@ class campaign {
       done_ = true;
       return;
     }
-    if (!faults_.inject(next_, {next_.kind, duration_cast<milliseconds>(now - begin_), step_, {}, {}, false})) {
+    if (!faults_.inject(next_, {next_.kind, duration_cast<milliseconds>(now - begin_), step_, now - progress_at_ > lines_wait_after, {}, {}, false})) {
       if (!waiting_since_)
         waiting_since_ = now;
       if (now - *waiting_since_ > patience)

@@ -41,7 +41,7 @@ struct stay {
 class accountant {
  public:
   accountant(const std::vector<ledger_entry>& entries, std::uint32_t shards, std::uint64_t steps,
-             const victim_steps& victims)
+             const victim_records& victims)
       : entries_(entries), shards_(shards), victims_(victims), by_step_(steps + 1) {}
 
   ledger_account run() {
@@ -120,15 +120,16 @@ class accountant {
         return victims_.contains(pid) && own.last_step < step;
     // The owner reported nothing in this generation, so it must have been hit shortly after its begin.
     auto begin = begins_.at(generation);
-    return step < begin + steps_under_way && std::ranges::any_of(victims_, [&](const auto& victim) {
-             auto [pid, last] = victim;
-             return !here.contains(pid) && last + steps_under_way >= begin && last < begin + steps_under_way;
-           });
+    return std::ranges::any_of(victims_, [&](const auto& victim) {
+      const auto& [pid, known] = victim;
+      return !here.contains(pid) && known.step + steps_under_way >= begin && known.step < begin + steps_under_way &&
+             (known.lines_waited || step < begin + steps_under_way);
+    });
   }
 
   const std::vector<ledger_entry>& entries_;
   std::uint32_t shards_;
-  const victim_steps& victims_;
+  const victim_records& victims_;
   std::vector<std::vector<const ledger_entry*>> by_step_;
   std::map<std::uint64_t, std::map<std::uint32_t, stay>> stays_;
   /// The first step of each generation.
@@ -157,7 +158,7 @@ std::vector<ledger_entry> ledger_tail::read() {
 }
 
 ledger_account account(const std::vector<ledger_entry>& entries, std::uint32_t shards, std::uint64_t steps,
-                       const victim_steps& victims) {
+                       const victim_records& victims) {
   return accountant{entries, shards, steps, victims}.run();
 }
 

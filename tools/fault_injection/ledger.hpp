@@ -44,18 +44,25 @@ struct ledger_account {
   /// Pairs of a step and a shard.
   std::uint64_t pairs = 0;
   /// Pairs without a line because their process was killed before it had sent the line, which takes some hundredths of
-  /// a second.
+  /// a second, or longer while the driver cannot be reached.
   std::uint64_t died_with_writer = 0;
 };
 
-/// For each process that was killed or given up, the last step known to have been applied at that time. In a long trial
-/// several processes may have had the same pid.
-using victim_steps = std::multimap<std::uint32_t, std::uint64_t>;
+/// What the ledger said when a process was killed or given up.
+struct victim_record {
+  /// The last step known to have been applied.
+  std::uint64_t step = 0;
+  /// No line had come for a while, as when the driver is away: the process may have been any number of steps ahead.
+  bool lines_waited = false;
+};
+
+/// By pid. In a long trial several processes may have had the same one.
+using victim_records = std::multimap<std::uint32_t, victim_record>;
 
 /// Checks steps 1 to `steps`: in the generation that committed a step, which is the last that computed it, the entries
 /// must cover all `shards` exactly once.
 [[nodiscard]] ledger_account account(const std::vector<ledger_entry>& entries, std::uint32_t shards,
-                                     std::uint64_t steps, const victim_steps& victims);
+                                     std::uint64_t steps, const victim_records& victims);
 
 /// Checks samples: every epoch must contain each sample of the data set exactly once, the unfinished last epoch none
 /// twice, and each process must have received the samples of its shards. Returns the violations and the number of

@@ -242,12 +242,12 @@ std::vector<finding> judge(const evidence& facts) {
           whole_epochs(facts)};
 }
 
-victim_steps victims_of(const std::vector<injected_fault>& faults) {
-  victim_steps result;
+victim_records victims_of(const std::vector<injected_fault>& faults) {
+  victim_records result;
   for (const auto& fault : faults)
     for (const auto* pids : {&fault.killed, &fault.endangered})
       for (auto pid : *pids)
-        result.emplace(pid, fault.step);
+        result.emplace(pid, victim_record{fault.step, fault.lines_waited});
   return result;
 }
 

@@ -19,6 +19,8 @@ struct injected_fault {
   std::chrono::milliseconds at{0};
   /// The last step known to have been applied then.
   std::uint64_t step = 0;
+  /// No line had come to the ledger for a while then.
+  bool lines_waited = false;
   /// Worker processes that cannot have survived it.
   std::vector<std::uint32_t> killed;
   /// Worker processes that may be given up because of it.
@@ -63,8 +65,8 @@ struct finding {
 /// All conditions, in reading order.
 [[nodiscard]] std::vector<finding> judge(const evidence& facts);
 
-/// The workers that faults have killed or endangered, with the last known step at that time.
-[[nodiscard]] victim_steps victims_of(const std::vector<injected_fault>& faults);
+/// The workers that faults have killed or endangered.
+[[nodiscard]] victim_records victims_of(const std::vector<injected_fault>& faults);
 
 /// The percentile of the values for a share in [0, 1], by the nearest-rank method; 0 without values.
 [[nodiscard]] double percentile(std::vector<double> values, double share);

@@ -41,7 +41,7 @@ TEST_CASE("a shard that no process computed is found, and so is a step without a
   auto checked = account(entries, shards, 5, {});
   REQUIRE(checked.problems.size() == 4);
   CHECK(checked.problems[0] == "step 3, shard 4, generation 1: not computed");
-  CHECK(account(two_processes(5), shards, 6, {{10, 5}, {20, 5}}).problems.size() == 8);
+  CHECK(account(two_processes(5), shards, 6, {{10, {5}}, {20, {5}}}).problems.size() == 8);
 }
 
 TEST_CASE("a shard that two processes computed is found, and so is a process that applies a step twice") {
@@ -63,13 +63,13 @@ TEST_CASE("a killed process may lack its last lines, but no earlier ones") {
   forget(entries, 3, 20);
   for (std::uint64_t step = 4; step <= 6; ++step)
     entries.push_back({step, 2, 10, 0, 8});
-  auto checked = account(entries, shards, 6, {{20, 3}});
+  auto checked = account(entries, shards, 6, {{20, {3}}});
   CHECK(checked.problems.empty());
   CHECK(checked.died_with_writer == 4);
   // A line in the middle was not in flight.
   entries = two_processes(6);
   forget(entries, 3, 20);
-  CHECK(account(entries, shards, 6, {{20, 6}}).problems.size() == 4);
+  CHECK(account(entries, shards, 6, {{20, {6}}}).problems.size() == 4);
 }
 
 TEST_CASE("the generation that computed a step last has committed it") {
@@ -78,7 +78,7 @@ TEST_CASE("the generation that computed a step last has committed it") {
   forget(entries, 3, 10);
   for (std::uint64_t step = 3; step <= 6; ++step)
     entries.push_back({step, 2, 10, 0, 8});
-  CHECK(account(entries, shards, 6, {{20, 3}}).problems.empty());
+  CHECK(account(entries, shards, 6, {{20, {3}}}).problems.empty());
 }
 
 TEST_CASE("shards without a line are attributed to a process that was killed at the begin of their generation") {
@@ -86,14 +86,26 @@ TEST_CASE("shards without a line are attributed to a process that was killed at 
   entries.push_back({4, 2, 10, 0, 4});
   for (std::uint64_t step = 5; step <= 6; ++step)
     entries.push_back({step, 3, 10, 0, 8});
-  auto checked = account(entries, shards, 6, {{20, 3}});
+  auto checked = account(entries, shards, 6, {{20, {3}}});
   CHECK(checked.problems.empty());
   CHECK(checked.died_with_writer == 4);
   // A process that was hit long before cannot be the owner.
   for (auto& entry : entries)
     entry.step += 5000;
-  auto late = account(entries, shards, 5006, {{20, 3}});
+  auto late = account(entries, shards, 5006, {{20, {3}}});
   CHECK(!late.problems.empty());
+}
+
+TEST_CASE("a process that was killed while lines waited may lack any number of them") {
+  // Process 20 trains on without the driver, and is killed before it has sent a line of generation 2.
+  auto entries = two_processes(3);
+  for (std::uint64_t step = 4; step <= 900; ++step)
+    entries.push_back({step, 2, 10, 0, 4});
+  entries.push_back({901, 3, 10, 0, 8});
+  CHECK(!account(entries, shards, 901, {{20, {3}}}).problems.empty());
+  const auto checked = account(entries, shards, 901, {{20, {3, true}}});
+  CHECK(checked.problems.empty());
+  CHECK(checked.died_with_writer == 897 * 4);
 }
 
 TEST_CASE("an old generation that commits a step after a new one is found") {

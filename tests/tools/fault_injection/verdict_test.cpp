@@ -49,7 +49,7 @@ evidence good() {
                   {"workers", {{{"worker", 0}, {"pid", 10}}, {{"worker", 1}, {"pid", 20}}}}};
   facts.undisturbed = {{"status", "completed"}, {"steps", 6}, {"state_sha256", std::string(64, 'a')}};
   facts.run = {{"shards", 8}, {"seed", 1}, {"config", {{"batch", 16}}}};
-  facts.faults = {{fault_kind::kill, 10ms, 3, {20}, {}, false}};
+  facts.faults = {{fault_kind::kill, 10ms, 3, false, {20}, {}, false}};
   facts.workers = 2;
   facts.planned_faults = 1;
   facts.samples = 40;
@@ -113,17 +113,17 @@ TEST_CASE("a trial fails if planned faults found no victim") {
 
 TEST_CASE("failures that were not injected, are missing or are reported twice are found") {
   CHECK(broken_by([](evidence& x) { x.result["failures"][0]["pid"] = 10; }) == failures);
-  CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, {10}, {}, false}); }) == failures);
+  CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, false, {10}, {}, false}); }) == failures);
   CHECK(broken_by([](evidence& x) { x.result["failures"].push_back(x.result["failures"][0]); }) == failures);
 }
 
 TEST_CASE("successive processes with the same pid count separately") {
   CHECK(broken_by([](evidence& x) {
-          x.faults.push_back({fault_kind::kill, 20ms, 5, {20}, {}, false});
+          x.faults.push_back({fault_kind::kill, 20ms, 5, false, {20}, {}, false});
           x.result["failures"].push_back(x.result["failures"][0]);
           x.result["failures"][1]["worker"] = 2;
         }).empty());
-  CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, {20}, {}, false}); }) == failures);
+  CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, false, {20}, {}, false}); }) == failures);
 }
 
 TEST_CASE("a failure without a pid is attributed by its worker id") {
@@ -135,9 +135,9 @@ TEST_CASE("a failure without a pid is attributed by its worker id") {
 }
 
 TEST_CASE("a frozen worker may be given up, but need not be") {
-  auto frozen = [](evidence& x) { x.faults[0] = {fault_kind::freeze, 10ms, 3, {}, {20}, false}; };
+  auto frozen = [](evidence& x) { x.faults[0] = {fault_kind::freeze, 10ms, 3, false, {}, {20}, false}; };
   CHECK(broken_by(frozen).empty());
-  CHECK(broken_by([&](evidence& x) { x.faults.push_back({fault_kind::freeze, 20ms, 5, {}, {10}, false}); }).empty());
+  CHECK(broken_by([&](evidence& x) { x.faults.push_back({fault_kind::freeze, 20ms, 5, false, {}, {10}, false}); }).empty());
 }
 
 TEST_CASE("a worker without a known pid may be lost with its node, but not otherwise") {
@@ -166,7 +166,7 @@ TEST_CASE("more than one step redone for a fault is found") {
         }) == redone);
   // Two faults do not make up for two steps at once.
   CHECK(broken_by([](evidence& x) {
-          x.faults.push_back({fault_kind::freeze, 20ms, 5, {}, {10}, false});
+          x.faults.push_back({fault_kind::freeze, 20ms, 5, false, {}, {10}, false});
           x.planned_faults = 2;
           x.result["generations"][0]["steps_redone"] = 2;
         }) == redone);
@@ -187,7 +187,7 @@ TEST_CASE("too many losses between steps are found if there are enough losses to
         auto pid = static_cast<std::uint32_t>(100 + i);
         x.result["failures"].push_back({{"worker", i}, {"pid", pid}, {"generation", i}});
         x.result["generations"].push_back({{"generation", i + 1}, {"workers", 1}, {"interrupted_step", i > between}});
-        x.faults.push_back({fault_kind::kill, 10ms, 3, {pid}, {}, false});
+        x.faults.push_back({fault_kind::kill, 10ms, 3, false, {pid}, {}, false});
       }
       x.ledger.clear();
       for (std::uint64_t step = 1; step <= 6; ++step)

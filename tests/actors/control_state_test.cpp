@@ -123,10 +123,13 @@ TEST_CASE("members that have ended meanwhile count as failures, beside those bef
   auto state = kept();
   state.failures = {2, state.began_at, {1}};
   auto group = taken_over(state, 2);
+  group.introduce({6}, "b", 66);
   std::ignore = group.on_adopted({}, now);
   const auto lost = group.on_ended({run, {6}, 137, "it ended while the run had no driver", {}});
   REQUIRE(find<abort_all>(lost));
-  CHECK(group.failures().size() == 1);
+  REQUIRE(group.failures().size() == 1);
+  CHECK(group.failures()[0].host == "b");
+  CHECK(group.failures()[0].pid == 66);
 }
 
 TEST_CASE("a member that the driver before gave up is no reason to restart") {

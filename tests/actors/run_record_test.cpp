@@ -200,6 +200,10 @@ TEST_CASE("another driver tells what those before it have seen, up to a limit") 
   next.go_on_from(history);
   next.begin_from({30}, "step-30", {});
   next.skip_workers({1000});
+  CHECK(next.next_worker() == worker_id{1000});
+  CHECK(next.knows({999}));
+  CHECK(next[{999}].node.empty());
+  CHECK(next.result().workers.size() == 2);
   next.on_started({worker_id{1}, rank_id{0}, 0, 0, 1}, "host", "embedded");
   next.on_started({worker_id{1000}, rank_id{1}, 0, 0, 1}, "host", "embedded");
   next.add(generation_of(302));

@@ -51,6 +51,13 @@ struct trial {
     kill(driver);
   }
 
+  /// A driver that is killed once the run has a checkpoint.
+  void begin_until_checkpoint() {
+    auto driver = here.start(arguments({"--checkpoint-every", "50"}));
+    here.await(driver, [this] { return !here.checkpoints("run").empty(); });
+    kill(driver);
+  }
+
   static void kill(child_process& driver) {
     driver.signal(SIGKILL);
     driver.wait();
@@ -135,6 +142,9 @@ TEST_CASE("drivers are killed again and again, and workers too, and no step is l
   CHECK(result["state_sha256"] == wanted);
   CHECK(result["restarts"] == 0);
   CHECK(result["resumed_from_step"] == 0);
+  // Also of those that ended while nobody was there.
+  for (const auto& failure : result["failures"])
+    CHECK_MESSAGE(failure["pid"] > 0, failure.dump());
   // The result is that of all drivers: the two workers that were killed, generations, and who was there. A driver may
   // be killed before the journal has its last generation.
   CHECK(std::ranges::count_if(result["failures"], [](const auto& x) { return x["code"] == "worker_lost"; }) == 2);
@@ -160,7 +170,7 @@ TEST_CASE("a node that ends while the run has no driver costs no step, because o
 TEST_CASE("workers go on although all checkpoints of their run are damaged") {
   trial t{1};
   const auto wanted = t.undisturbed();
-  t.begin(200, {"--checkpoint-every", "50"});
+  t.begin_until_checkpoint();
   for (const auto& checkpoint : t.here.checkpoints("run"))
     for (const auto& each : std::filesystem::recursive_directory_iterator{checkpoint})
       if (each.is_regular_file())
@@ -202,7 +212,7 @@ TEST_CASE("a disk that is full when a run is taken over costs no worker and no s
 TEST_CASE("a run whose workers have ended meanwhile goes on from its latest checkpoint") {
   trial t{1};
   const auto wanted = t.undisturbed();
-  t.begin(300, {"--checkpoint-every", "50"});
+  t.begin_until_checkpoint();
   for (auto worker : t.here.workers())
     ::kill(worker, SIGKILL);
   REQUIRE(t.here.workers_vanish());

@@ -36,6 +36,13 @@ run_coordinator::run_coordinator(const settings& config, const control_state& fr
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, from.members.size()}, from, now) {}
 
+void run_coordinator::introduce(worker_id worker, const std::string& host, std::uint32_t pid) {
+  if (auto* who = attempt_.workers().find(worker)) {
+    who->host = host;
+    who->pid = pid;
+  }
+}
+
 run_actions run_coordinator::on_adopted(const std::vector<worker_place>& others, time now) {
   run_actions actions;
   for (const auto& place : others)

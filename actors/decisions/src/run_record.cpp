@@ -69,25 +69,44 @@ void run_record::go_on_from(run_history before) {
   result_.resumed_from_step = before.resumed_from_step;
   result_.programs = std::move(before.programs);
   result_.loaded_from = std::move(before.loaded_from);
-  for (auto& each : before.workers) {
-    skip_workers({each.worker.value + 1});
-    result_.workers[each.worker.value] = std::move(each);
-  }
+  for (auto& each : before.workers)
+    info_of(each.worker) = std::move(each);
+}
+
+worker_info& run_record::info_of(worker_id worker) {
+  auto i = std::ranges::lower_bound(result_.workers, worker, {}, &worker_info::worker);
+  if (i == result_.workers.end() || i->worker != worker)
+    i = result_.workers.insert(i, {.worker = worker, .rank = {}, .host = {}, .node = {}, .pid = 0});
+  skip_workers({worker.value + 1});
+  return *i;
+}
+
+const worker_info* run_record::find(worker_id worker) const noexcept {
+  const auto i = std::ranges::lower_bound(result_.workers, worker, {}, &worker_info::worker);
+  return i != result_.workers.end() && i->worker == worker ? &*i : nullptr;
+}
+
+worker_info run_record::operator[](worker_id worker) const {
+  const auto* found = find(worker);
+  return found != nullptr ? *found : worker_info{.worker = worker, .rank = {}, .host = {}, .node = {}, .pid = 0};
 }
 
 void run_record::on_started(const worker_place& place, const std::string& host, const std::string& node) {
-  if (!knows(place.worker))
-    result_.workers.resize(place.worker.value + std::size_t{1});
-  result_.workers[place.worker.value] = {place.worker, place.rank, host, node, 0};
+  info_of(place.worker) = {place.worker, place.rank, host, node, 0};
+}
+
+void run_record::on_inherited(const worker_place& place, const std::string& host, const std::string& node) {
+  const auto pid = (*this)[place.worker].pid;
+  on_started(place, host, node);
+  info_of(place.worker).pid = pid;
 }
 
 void run_record::skip_workers(worker_id next) {
-  for (auto i = static_cast<std::uint32_t>(result_.workers.size()); i < next.value; ++i)
-    result_.workers.push_back({.worker = worker_id{i}, .rank = {}, .host = {}, .node = {}, .pid = 0});
+  next_worker_ = std::max(next_worker_, next);
 }
 
 void run_record::on_joined(const worker_ready& message) {
-  auto& info = result_.workers[message.worker.value];
+  auto& info = info_of(message.worker);
   info.pid = message.pid;
   info.host = message.host;
 }
@@ -175,7 +194,7 @@ void run_record::set_final_state(const std::vector<failure_record>& failures, st
 }
 
 run_result run_record::finish(clock::time_point now) {
-  // Those that another driver has started, and ids that were never given.
+  // Those of which only another driver knew more.
   std::erase_if(result_.workers, [](const worker_info& x) { return x.node.empty(); });
   if (!result_.programs.empty())
     result_.programs.back().last_step.value = result_.steps;

@@ -155,9 +155,12 @@ void trainer_state::take_over() {
   record_.skip_workers(worker_id{found.journal.next_worker});
   for (const auto& all : {places, others})
     for (const auto& place : all) {
-      record_.on_started(place, nodes_->roster()[place.node].offer.host, nodes_->name_of(place.node));
+      record_.on_inherited(place, nodes_->roster()[place.node].offer.host, nodes_->name_of(place.node));
       workers_.on_inherited(place.worker, place.node);
     }
+  std::vector<worker_info> members;
+  for (const auto& place : places)
+    members.push_back(record_[place.worker]);
   collectives_ = spawn_collectives(system());
   coordinator_.emplace(run_coordinator::settings{record_.run(),
                                                  services_.build_id,
@@ -172,6 +175,8 @@ void trainer_state::take_over() {
                                                  config_.run.allow_changed.libraries,
                                                  services_.in_one_process},
                        state, now);
+  for (const auto& each : members)
+    coordinator_->introduce(each.worker, each.host, each.pid);
   if (auto laid_out = lay_out(places); !laid_out)
     return conclude_run(run_status::failed, std::move(laid_out.error()));
   record_.on_begin();
@@ -183,7 +188,7 @@ void trainer_state::take_over() {
     for (const auto& beat : living)
       coordinator_->on_applied(beat.worker, beat.committed);
   const auto& run = record_.result();
-  publish(run_started{run.run, run.name, run.path, run.workers, run.resumed_from_step});
+  publish(run_started{run.run, run.name, run.path, std::move(members), run.resumed_from_step});
   notify(false, fmt::format("takes the run over, which is after step {}", coordinator_->furthest()));
   // One that has not begun begins here; the others know better.
   for (const auto& place : places) {

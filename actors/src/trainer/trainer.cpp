@@ -184,9 +184,6 @@ caf::result<void> trainer_state::ready(const worker_ready& message, const worker
     return to_caf({errc::stale_generation,
                    fmt::format("worker {} has been given up: the run goes on without it", message.worker)});
   workers_.on_joined(message.worker, worker);
-  // One that was taken over says here for the first time what it is.
-  if (coordinator_->has_joined(message.worker) && record_[message.worker].pid != 0)
-    return caf::unit;
   record_.on_joined(message);
   if (metadata_.numerics.empty())
     metadata_.numerics = message.numerics;

@@ -89,6 +89,9 @@ class run_coordinator {
   /// is `on_adopted`.
   run_coordinator(const settings& config, const control_state& from, time now);
 
+  /// What an earlier driver knew of a member, in case that it does not live to say it again.
+  void introduce(worker_id worker, const std::string& host, std::uint32_t pid);
+
   /// The members are asked where they are, and form the next generation. `others` are processes that live and had no
   /// place: they end.
   [[nodiscard]] run_actions on_adopted(const std::vector<worker_place>& others, time now);

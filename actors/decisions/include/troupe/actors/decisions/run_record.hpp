@@ -74,12 +74,15 @@ class run_record {
   /// Ids below this one were given by another driver.
   void skip_workers(worker_id next);
   /// The id of the next worker that is started.
-  [[nodiscard]] worker_id next_worker() const { return worker_id{static_cast<std::uint32_t>(result_.workers.size())}; }
+  [[nodiscard]] worker_id next_worker() const { return next_worker_; }
   void on_started(const worker_place& place, const std::string& host, const std::string& node);
+  /// Another driver has started it, and may have known its pid.
+  void on_inherited(const worker_place& place, const std::string& host, const std::string& node);
   void on_joined(const worker_ready& message);
-  void set_rank(worker_id worker, rank_id rank) { result_.workers[worker.value].rank = rank; }
-  [[nodiscard]] bool knows(worker_id worker) const noexcept { return worker.value < result_.workers.size(); }
-  [[nodiscard]] const worker_info& operator[](worker_id worker) const { return result_.workers[worker.value]; }
+  void set_rank(worker_id worker, rank_id rank) { info_of(worker).rank = rank; }
+  [[nodiscard]] bool knows(worker_id worker) const noexcept { return worker < next_worker_; }
+  /// Has nothing but its id if this driver has not heard of it.
+  [[nodiscard]] worker_info operator[](worker_id worker) const;
 
   enum class begin : std::uint8_t { first, again };
 
@@ -112,9 +115,14 @@ class run_record {
   [[nodiscard]] run_result finish(clock::time_point now);
 
  private:
+  [[nodiscard]] const worker_info* find(worker_id worker) const noexcept;
+  /// Adds it if it is new.
+  [[nodiscard]] worker_info& info_of(worker_id worker);
   void note_pause(generation_id generation, double seconds);
 
+  /// Its workers are sorted by id; there are gaps between those of one driver and of the next.
   run_result result_;
+  worker_id next_worker_;
   clock::time_point started_;
   std::chrono::duration<double> earlier_time_{0};
   step_id first_step_;

@@ -98,12 +98,17 @@ TEST_CASE("three attempts that end by themselves in one step are too many, or te
   CHECK(repeated.fruitless_attempts() == 0);
   CHECK_FALSE(repeated.note_end_of_attempt({21}, ended_by::itself));
   CHECK_FALSE(repeated.note_end_of_attempt({21}, ended_by::outside));
+  auto all_alike = repeated;
+  CHECK(all_alike.note_end_of_attempt({21}, ended_by::itself));
+  CHECK(all_alike.describe_own_ends() == "3 attempts ended in step 22");
   // It did not come as far.
   CHECK(repeated.note_end_of_attempt({20}, ended_by::itself));
-  CHECK(repeated.own_ends() == 3);
+  CHECK(repeated.ends_by_itself());
+  CHECK(repeated.describe_own_ends() == "3 attempts ended in steps 21 to 22");
 
   repeated = repeated_failures{{20}};
   for (auto i = 0; i < 9; ++i)
     CHECK_FALSE(repeated.note_end_of_attempt({20}, ended_by::outside));
   CHECK(repeated.note_end_of_attempt({20}, ended_by::outside));
+  CHECK_FALSE(repeated.ends_by_itself());
 }

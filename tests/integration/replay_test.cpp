@@ -165,6 +165,66 @@ TEST_CASE("a step is repeated in one process under gdb") {
   CHECK(has(tool.out(), "steps 11 to 12 repeated: all digests equal"));
 }
 
+TEST_CASE("a program that a debugger starts again repeats the same steps") {
+  laboratory here;
+  if (here.run({"/usr/bin/env", "gdb", "--version"}).status != exit_status{0, {}}) {
+    std::puts("SKIP: there is no gdb (apt install gdb)");
+    return;
+  }
+  here.train("run", 3);
+  // The second start trains on if it finds what the first has left: `flipped_bit` has 12 steps.
+  write_file(here.path("commands"), "set debuginfod enabled off\nset disable-randomization off\nrun\nrun\n");
+  auto tool =
+      here.start({program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "11", "--debug"},
+                 {{"TMPDIR", here.scratch().string()}}, here.path("commands"));
+  const auto status = tool.wait();
+  INFO(tool.out() << tool.err());
+  CHECK(status == exit_status{0, {}});
+  CHECK(has(tool.out(), "steps 11 to 11 repeated: all digests equal"));
+}
+
+TEST_CASE("a replay that is ended leaves nothing behind") {
+  laboratory here;
+  REQUIRE(here.run(here.charlm("run", {"--workers", "1", "--steps", "20000", "--ledger"})).status ==
+          exit_status{0, {}});
+  for (const auto signal : {SIGTERM, SIGHUP}) {
+    auto tool =
+        here.start({program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "19000"},
+                   {{"TMPDIR", here.scratch().string()}});
+    here.await(tool, [&] { return !fs::is_empty(here.scratch()) && has(tool.out(), "begins from"); });
+    tool.signal(signal);
+    const auto status = tool.wait();
+    INFO(tool.out() << tool.err());
+    CHECK(status == exit_status{128 + signal, {}});
+    CHECK(fs::is_empty(here.scratch()));
+  }
+}
+
+TEST_CASE("steps of a program that a run went on with are repeated, and those of the one before are refused") {
+  laboratory here;
+  REQUIRE(here.run(here.charlm("run", {"--steps", "6", "--checkpoint-every", "6", "--keep", "10", "--ledger"})).status ==
+          exit_status{0, {}});
+  auto argv = here.charlm("run", {"--steps", "12", "--checkpoint-every", "3", "--keep", "10", "--ledger",
+                                  "--allow-changed", "program"});
+  argv[0] = here.make_changed_charlm();
+  const auto resumed = here.run(argv);
+  INFO(resumed.err);
+  REQUIRE(resumed.status == exit_status{0, {}});
+  for (const auto step : {7, 11}) {
+    const auto replayed = here.replay("run", static_cast<std::uint64_t>(step));
+    INFO(replayed.out << replayed.err);
+    CHECK(replayed.status == exit_status{0, {}});
+    CHECK(has(replayed.out, " to " + std::to_string(step) + " repeated: all digests equal"));
+  }
+  auto refused = here.replay("run", 6);
+  CHECK(refused.status == exit_status{2, {}});
+  CHECK(has(refused.err, "step 6 was computed by an earlier program or with another configuration"));
+  fs::remove_all(here.run_directory("run") / "checkpoints" / "step-00000006");
+  refused = here.replay("run", 7);
+  CHECK(refused.status == exit_status{2, {}});
+  CHECK(has(refused.err, "the checkpoint after step 6, from which this program went on, is not kept"));
+}
+
 TEST_CASE("what cannot be repeated or compared is refused, with what to do about it") {
   laboratory here;
   auto refused = [](const outcome& what, std::string_view text) {
@@ -197,6 +257,11 @@ TEST_CASE("the first steps of a run that began with another's checkpoint, and it
   INFO(replayed.out << replayed.err);
   CHECK(replayed.status == exit_status{0, {}});
   CHECK(has(replayed.out, "steps 7 to 8 repeated: all digests equal"));
+  // Also once it has been resumed, which need not name the other run again.
+  REQUIRE(here.run(here.charlm("pupil", {"--ledger", "--steps", "14"})).status == exit_status{0, {}});
+  const auto again = here.replay("pupil", 8);
+  INFO(again.out << again.err);
+  CHECK(again.status == exit_status{0, {}});
 }
 
 TEST_CASE("steps before the first checkpoint that is kept are repeated from the start, and none after the last") {

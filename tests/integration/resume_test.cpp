@@ -106,15 +106,7 @@ TEST_CASE("a run goes on with a mended program where that is allowed, and every 
   CHECK(first["one_program"] == true);
   REQUIRE(first["programs"].size() == 1);
   CHECK(first["programs"][0]["last_step"] == 6);
-  // Another program, by one letter of its help, which trains as the first.
-  auto code = read_file(program(TROUPE_CHARLM));
-  const auto help = std::string_view{"Show no progress, curve or sample"};
-  const auto at = code.find(help);
-  REQUIRE(at != std::string::npos);
-  code[at] = 's';
-  const auto mended = here.path("charlm").string();
-  write_file(mended, code);
-  std::filesystem::permissions(mended, std::filesystem::perms::owner_all);
+  const auto mended = here.make_changed_charlm();
   auto argv = here.charlm("run", {"--workers", "2"});
   argv[0] = mended;
   refused(here, argv, {"program build", "--allow-changed program\n"});

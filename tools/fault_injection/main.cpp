@@ -56,7 +56,7 @@ std::string help_text() {
       "\nThe faults (a number is a weight: `--kinds kill=3,freeze`):\n"};
   for (auto kind : all_fault_kinds) {
     auto line = "  " + std::string{to_string(kind)};
-    line.resize(15, ' ');
+    line.resize(20, ' ');
     text += line + std::string{explain(kind)} + "\n";
   }
   text +=

@@ -82,15 +82,28 @@ bool repeated_failures::note_late_start() {
 }
 
 bool repeated_failures::note_end_of_attempt(step_id furthest, ended_by cause) {
-  if (furthest > furthest_) {
+  const auto is_fruitful = furthest > furthest_;
+  if (is_fruitful) {
     furthest_ = furthest;
     fruitless_attempts_ = 0;
-    own_ends_ = cause == ended_by::itself ? 1 : 0;
-    return false;
+    own_ends_.clear();
+  } else {
+    ++fruitless_attempts_;
   }
-  ++fruitless_attempts_;
-  own_ends_ += cause == ended_by::itself ? 1 : 0;
-  return fruitless_attempts_ >= fruitless_limit || own_ends_ >= own_limit;
+  if (cause == ended_by::itself)
+    own_ends_.push_back(furthest);
+  return !is_fruitful && (fruitless_attempts_ >= fruitless_limit || ends_by_itself());
+}
+
+bool repeated_failures::ends_by_itself() const noexcept {
+  return own_ends_.size() >= own_limit;
+}
+
+std::string repeated_failures::describe_own_ends() const {
+  const auto [first, last] = std::ranges::minmax(own_ends_);
+  return fmt::format("{} attempts ended in {}", own_ends_.size(),
+                     first == last ? fmt::format("step {}", last.value + 1)
+                                   : fmt::format("steps {} to {}", first.value + 1, last.value + 1));
 }
 
 } // namespace troupe::actors

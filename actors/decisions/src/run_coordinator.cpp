@@ -265,9 +265,9 @@ run_actions run_coordinator::give_up_joiner(worker_record& who, failure_record w
 run_actions run_coordinator::restart(std::optional<failure_record> what, std::string why) {
   const auto is_one_too_many = repeated_.note_end_of_attempt(
       attempt_.last_step(), attempt_.workers().any_ended_by_itself() ? ended_by::itself : ended_by::outside);
-  if (what && is_one_too_many && repeated_.own_ends() > 2) {
-    what->reason.message = fmt::format("{} attempts ended in step {}: {}{}", repeated_.own_ends(), what->step,
-                                       what->reason.message, in_one_process_);
+  if (what && is_one_too_many && repeated_.ends_by_itself()) {
+    what->reason.message =
+        fmt::format("{}: {}{}", repeated_.describe_own_ends(), what->reason.message, in_one_process_);
     return fail_run(std::move(*what), "the same step ends every attempt");
   }
   if (what && is_one_too_many)
@@ -341,8 +341,8 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
   if (auto actions = attempt_.on_report_of_member(*who, report))
     return settle(std::move(*actions));
   // Its node may still report that a peer has ended, which is the same failure. If all live, a connection has failed,
-  // and they form anew.
-  if (!within_budget())
+  // and they form anew. One that a debugger holds does not answer the others, which is no failure.
+  if (!silent_.holds_any() && !within_budget())
     return fail_run(record(*who, report.reason), name_of(who->place) + " has lost its group, too often");
   return settle(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason));
 }

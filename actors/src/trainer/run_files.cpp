@@ -7,6 +7,7 @@
 #include "trainer/run_events.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
+#include <troupe/actors/decisions/program_chain.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/actors/run_name.hpp>
@@ -42,11 +43,32 @@ std::string state_in(const std::string& checkpoint) {
   return stored ? serialization::state_sha256(*stored).value_or(std::string{}) : std::string{};
 }
 
-/// What the run's description says that it began with.
-std::string loaded_from_in(const std::filesystem::path& root) {
+/// The run's description, of its last start; no object if there is none.
+nlohmann::json described_in(const std::filesystem::path& root) {
   auto in = std::ifstream{root / "run.json"};
-  const auto described = nlohmann::json::parse(in, nullptr, false);
-  return described.is_object() ? described.value("loaded_from", "") : std::string{};
+  return nlohmann::json::parse(in, nullptr, false);
+}
+
+/// A resumed run need not say again what it began with.
+void keep_origin(nlohmann::json& now, const nlohmann::json& before) {
+  const auto replay = before.find("replay");
+  if (!now["replay"]["load_checkpoint"].get<std::string>().empty() || replay == before.end())
+    return;
+  for (const auto* key : {"load_checkpoint", "load"})
+    if (const auto found = replay->find(key); found != replay->end())
+      now["replay"][key] = *found;
+}
+
+/// From which step on everything was computed by this program with this configuration.
+std::uint64_t first_step_of(const starting_state& state, const std::string& build_id,
+                            const std::string& configuration) {
+  const auto now = describe_program(build_id, configuration, {});
+  auto result = state.step.value + 1;
+  for (auto each = state.programs.rbegin(); each != state.programs.rend() && each->build_id == now.build_id &&
+                                            each->configuration_digest == now.configuration_digest;
+       ++each)
+    result = each->first_step.value;
+  return result;
 }
 
 class run_files_state : public orderly_end<run_files::base> {
@@ -93,12 +115,17 @@ class run_files_state : public orderly_end<run_files::base> {
     result.state = begin_from(*directory);
     if (!result.state)
       return result;
+    const auto before = described_in(directory->root());
+    const auto is_described = before.is_object();
     if (result.state->restore_step)
-      result.state->loaded_from = loaded_from_in(directory->root());
+      result.state->loaded_from = is_described ? before.value("loaded_from", "") : std::string{};
     else if (!result.state->restore_from.empty())
       // A restart without a checkpoint of its own begins with the same one, whatever the other run writes meanwhile.
       what_.config.load_checkpoint = result.state->restore_from;
-    if (auto done = directory->write_run(describe_run(*result.state)); !done) {
+    auto description = describe_run(*result.state);
+    if (result.state->restore_step && is_described)
+      keep_origin(description, before);
+    if (auto done = directory->write_run(description); !done) {
       result.state = fail(std::move(done.error()));
       return result;
     }
@@ -230,7 +257,7 @@ class run_files_state : public orderly_end<run_files::base> {
   }
 
   /// What `troupe replay` needs besides.
-  [[nodiscard]] nlohmann::json describe_replay() const {
+  [[nodiscard]] nlohmann::json describe_replay(const starting_state& state) const {
     const auto& config = what_.config;
     auto code = std::error_code{};
     return {{"directory", std::filesystem::current_path(code).string()},
@@ -238,6 +265,7 @@ class run_files_state : public orderly_end<run_files::base> {
             {"steps", config.run.steps},
             {"exact", config.run.reduction == reduction_mode::exact},
             {"gpus", resources_of_worker(config.scaling).gpus},
+            {"since_step", first_step_of(state, what_.services.build_id, identity().configuration)},
             {"load_checkpoint", config.load_checkpoint.empty()
                                     ? std::string{}
                                     : std::filesystem::absolute(config.load_checkpoint, code).string()},
@@ -261,7 +289,7 @@ class run_files_state : public orderly_end<run_files::base> {
             {"resumed_from_step", state.step.value},
             {"config", what_.config.config},
             {"options", what_.config.options},
-            {"replay", describe_replay()}};
+            {"replay", describe_replay(state)}};
   }
 
   /// Workers on the driver's machine write to its directory themselves. Returns a warning, or nothing.

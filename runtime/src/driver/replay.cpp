@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 namespace troupe::runtime {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -24,7 +27,10 @@ trainer_config configuration_of(const nlohmann::json& request) {
   config.scaling.resources_per_worker.gpus = how.at("gpus").get<double>();
   config.run.name = run.at("name").get<std::string>();
   config.run.storage_path = request.at("storage").get<std::string>();
-  config.run.resume = request.at("has_checkpoint").get<bool>() ? resume_mode::required : resume_mode::automatic;
+  const auto has_checkpoint = !request.at("checkpoint").get<std::string>().empty();
+  config.run.resume = has_checkpoint ? resume_mode::required : resume_mode::automatic;
+  // It may be the one that the program of these steps went on from.
+  config.run.allow_changed = {.program = true, .configuration = true, .libraries = true};
   config.run.steps = how.at("steps").get<std::uint64_t>();
   config.run.stop_after = request.at("until").get<std::uint64_t>();
   config.run.seed = run.at("seed").get<std::uint64_t>();
@@ -44,9 +50,24 @@ trainer_config configuration_of(const nlohmann::json& request) {
   return config;
 }
 
+/// Makes the checkpoint to begin with, if there is one, the only content of the directory to train in. It holds what an
+/// earlier start has left if a debugger starts the program again.
+void prepare_directory(const nlohmann::json& request) {
+  const auto directory = fs::path{request.at("storage").get<std::string>()} / request.at("run").at("name");
+  fs::remove_all(directory);
+  const auto checkpoint = fs::path{request.at("checkpoint").get<std::string>()};
+  if (checkpoint.empty())
+    return;
+  const auto to = directory / "checkpoints" / checkpoint.filename();
+  fs::create_directories(to);
+  for (const auto& file : fs::directory_iterator{checkpoint})
+    fs::create_symlink(file.path(), to / file.path().filename());
+}
+
 int replay(const std::vector<function>& functions, const std::string& path) {
   auto file = std::ifstream{path};
   const auto request = nlohmann::json::parse(file);
+  prepare_directory(request);
   auto name = std::string{"replay"};
   char* arguments[] = {name.data(), nullptr};
   const auto program = app{1, arguments, functions};

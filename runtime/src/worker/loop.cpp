@@ -1,6 +1,7 @@
 #include "worker/session.hpp"
 #include "worker/step_driver.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fmt/format.h>
@@ -37,16 +38,19 @@ void train_context::impl::for_each_step(runtime::loop_plan plan, const step_body
   auto driver = step_driver{*this, plan};
   if (!has_state() && !join(driver, body))
     return members_.locked()->end_steps();
-  for (auto id = step_id{protocol().step().value + 1}; id.value <= plan.steps && !protocol().is_finished();
-       ++id.value) {
+  const auto stop_after = settings().stop_after == 0 ? plan.steps : settings().stop_after;
+  const auto last = std::min(plan.steps, stop_after);
+  // Unless a step says otherwise.
+  ended_.stopped = last < plan.steps;
+  for (auto id = step_id{protocol().step().value + 1}; id.value <= last && !protocol().is_finished(); ++id.value) {
     driver.run(id, body);
     members_.locked()->on_applied(id);
     pusher_.applied(id);
     show_title();
-    const auto end = driver.finishes_run()               ? actors::step_end::finishes_run
-                     : id.value == plan.steps            ? actors::step_end::last_step
-                     : id.value == settings().stop_after ? actors::step_end::stops
-                                                         : actors::step_end::goes_on;
+    const auto end = driver.finishes_run()    ? actors::step_end::finishes_run
+                     : id.value == plan.steps ? actors::step_end::last_step
+                     : id.value == stop_after ? actors::step_end::stops
+                                              : actors::step_end::goes_on;
     if (!end_step(id, end))
       break;
   }

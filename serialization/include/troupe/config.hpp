@@ -130,7 +130,8 @@ struct run_config {
   /// The number of the last step, counted over the whole life of the run; 0 leaves it to the training function. May
   /// change when the run is resumed.
   std::uint64_t steps = 0;
-  /// The run stops when it has done this step, as by `trainer::stop`; 0: it does not. Unlike `steps`, nothing that the
+  /// The run stops when it has done this step, as by `trainer::stop`, and at once if it had done it before; 0: it does
+  /// not. Unlike `steps`, nothing that the
   /// training function can see depends on it.
   std::uint64_t stop_after = 0;
   std::uint64_t seed = 1;

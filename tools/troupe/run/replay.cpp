@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -38,6 +39,16 @@ expected<serialization::temporary_directory> make_scratch() {
   return serialization::temporary_directory{path};
 }
 
+/// The program that runs, for a signal that is to end this one: it removes the directory then.
+std::atomic<pid_t> running_program = 0;
+std::atomic<int> ended_by_signal = 0;
+
+void end_program(int signal) {
+  ended_by_signal = signal;
+  if (const auto program = running_program.load(); program > 0)
+    ::kill(program, SIGTERM);
+}
+
 /// A process to start: its arguments, working directory and one more variable.
 struct process_to_run {
   std::vector<std::string> argv;
@@ -51,6 +62,8 @@ expected<int> run_to_end(const process_to_run& what) {
   for (const auto& each : what.argv)
     argv.push_back(const_cast<char*>(each.c_str())); // NOLINT(cppcoreguidelines-pro-type-const-cast)
   argv.push_back(nullptr);
+  for (auto signal : {SIGTERM, SIGHUP})
+    std::signal(signal, end_program);
   const auto child = ::fork();
   if (child < 0)
     return fail(system_error("cannot start " + what.argv.front()));
@@ -65,12 +78,18 @@ expected<int> run_to_end(const process_to_run& what) {
     fmt::print(stderr, "troupe replay: cannot start {}: {}\n", what.argv.front(), std::strerror(errno));
     ::_exit(127);
   }
+  running_program = child;
+  if (ended_by_signal != 0)
+    ::kill(child, SIGTERM);
   // Ctrl-C is for the program, or its debugger.
   const auto before = std::signal(SIGINT, SIG_IGN);
   auto status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR)
     continue;
+  running_program = 0;
   std::signal(SIGINT, before);
+  if (ended_by_signal != 0)
+    return fail(errc::stopped, "stopped");
   return status;
 }
 
@@ -85,7 +104,6 @@ class replayer {
     TROUPE_TRY(auto recorded, digest_ledger::read(given_.run));
     TROUPE_TRY(check(recorded));
     TROUPE_TRY(auto scratch, make_scratch());
-    TROUPE_TRY(link_checkpoint(scratch.path()));
     TROUPE_TRY(const auto status, start(scratch.path()));
     auto repeated = digest_ledger::read(here(scratch.path()));
     if (!given_.debug && (!WIFEXITED(status) || WEXITSTATUS(status) != 0))
@@ -130,29 +148,37 @@ class replayer {
       return fail(errc::mismatch, fmt::format("{} is not the program of this run (build {} now, {} then): build the "
                                               "sources of then, or name a copy of it with --program",
                                               given_.program.string(), program.identity().build_id, then));
-    return {};
+    return find_checkpoint();
   }
 
-  /// Makes the newest checkpoint before the steps the only one of the directory to train in.
-  expected<void> link_checkpoint(const fs::path& scratch) {
-    const auto checkpoints = given_.run / "checkpoints";
-    auto found = serialization::list_candidates(checkpoints);
-    if (found)
+  /// The newest one before the steps. Fails if another program, or another configuration, computed some of what comes
+  /// after it: run.json describes the last ones only.
+  expected<void> find_checkpoint() {
+    if (const auto found = serialization::list_candidates(given_.run / "checkpoints"))
       for (const auto& each : *found)
         if (each.step.value < given_.step)
           begins_after_ = each.step.value;
+    const auto& how = run_.at("replay");
+    const auto since = how.value("since_step", std::uint64_t{1});
+    if (given_.step < since)
+      return fail(errc::mismatch,
+                  fmt::format("step {} was computed by an earlier program or with another configuration (run.json "
+                              "describes those of the steps from {} on); result.json lists the programs",
+                              given_.step, since));
+    const auto begins_with_others_step = begins_after_ == 0 && how.at("load").at("keep_step").get<bool>();
+    if (begins_after_ + 1 < since && !begins_with_others_step)
+      return fail(errc::mismatch,
+                  fmt::format("the checkpoint after step {}, from which this program went on, is not kept, and steps "
+                              "before it are those of another: repeat steps after a checkpoint that is "
+                              "(checkpoint.num_to_keep, charlm: --keep)",
+                              since - 1));
     if (begins_after_ == 0)
       return {};
-    const auto name = serialization::checkpoint_name({begins_after_});
     auto code = std::error_code{};
-    const auto to = here(scratch) / "checkpoints" / name;
-    fs::create_directories(to, code);
-    for (const auto& file : fs::directory_iterator{checkpoints / name, code})
-      if (!code)
-        fs::create_symlink(fs::canonical(file.path(), code), to / file.path().filename(), code);
+    checkpoint_ = fs::canonical(given_.run / "checkpoints" / serialization::checkpoint_name({begins_after_}), code);
     if (code)
-      return fail(errc::io_error, fmt::format("cannot link the files of {} in {}: {}", (checkpoints / name).string(),
-                                              to.string(), code.message()));
+      return fail(errc::io_error, fmt::format("cannot find the checkpoint after step {}: {}", begins_after_,
+                                              code.message()));
     return {};
   }
 
@@ -166,7 +192,7 @@ class replayer {
     auto out = std::ofstream{file};
     out << nlohmann::json{{"run", run_},
                           {"storage", scratch.string()},
-                          {"has_checkpoint", begins_after_ > 0},
+                          {"checkpoint", checkpoint_.string()},
                           {"until", given_.until},
                           {"workers", given_.debug ? 0 : given_.workers}};
     if (!out.flush())
@@ -202,12 +228,15 @@ class replayer {
   nlohmann::json run_;
   /// 0: at the beginning.
   std::uint64_t begins_after_ = 0;
+  /// The one that it begins with; empty at the beginning.
+  fs::path checkpoint_;
 };
 
 } // namespace
 
 int replay(const replay_arguments& given) {
-  return report_trouble("replay", replayer{given}.run());
+  const auto code = report_trouble("replay", replayer{given}.run());
+  return ended_by_signal == 0 ? code : 128 + ended_by_signal;
 }
 
 } // namespace troupe::tool

@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 
 namespace troupe::tool {
 
@@ -45,6 +47,18 @@ nlohmann::json to_json(const run_summary& x) {
             {"steps_redone", x.steps_redone}}}};
 }
 
+std::string describe_range(const std::vector<run_summary::point>& points) {
+  std::vector<run_summary::point> finite;
+  std::ranges::copy_if(points, std::back_inserter(finite), [](const auto& x) { return std::isfinite(x.value); });
+  const auto others = points.size() - finite.size();
+  auto result = others == 0 ? std::string{} : fmt::format("; not finite in {} of {} steps", others, points.size());
+  if (finite.empty())
+    return result.substr(2);
+  const auto [least, most] = std::ranges::minmax(finite, {}, &run_summary::point::value);
+  return fmt::format("least {:.6g} (step {}), most {:.6g} (step {}){}", least.value, least.step, most.value, most.step,
+                     result);
+}
+
 void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
   if (x.failures.empty())
     fmt::print("no failures\n");
@@ -53,12 +67,10 @@ void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
   if (x.consequences > 0)
     fmt::print("and {} failures that are consequences of these\n", x.consequences);
   fmt::print("\nmetrics (rank 0)\n");
-  for (const auto& [name, points] : x.metrics) {
-    const auto [least, most] = std::ranges::minmax_element(points, {}, &run_summary::point::value);
-    fmt::print("  {}: {:.6g} in step {}, {:.6g} in step {}; least {:.6g} (step {}), most {:.6g} (step {})\n    {}\n",
-               name, points.front().value, points.front().step, points.back().value, points.back().step, least->value,
-               least->step, most->value, most->step, sparkline(points, curve_width));
-  }
+  for (const auto& [name, points] : x.metrics)
+    fmt::print("  {}: {:.6g} in step {}, {:.6g} in step {}; {}\n    {}\n", name, points.front().value,
+               points.front().step, points.back().value, points.back().step, describe_range(points),
+               sparkline(points, curve_width));
   fmt::print("\ngoodput {:.1f} %: of {:.1f} s, {:.2f} s were pauses and {:.2f} s went into {} steps computed again\n",
              100 * x.goodput(), x.seconds, x.seconds_paused, x.seconds_redone, x.steps_redone);
   for (const auto& [rank, pauses] : x.paused)

@@ -23,8 +23,10 @@ void add_report(run_summary& to, const nlohmann::json& row) {
   if (row.value("rank", 0u) != 0)
     return;
   for (const auto& [name, value] : row.items())
-    if (!is_own_name(name) && value.is_number())
-      to.metrics[name].push_back({step, value.get<double>()});
+    if (!is_own_name(name) && (value.is_number() || value.is_null()))
+      // JSON has no number for what is not finite.
+      to.metrics[name].push_back(
+          {step, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>()});
 }
 
 } // namespace

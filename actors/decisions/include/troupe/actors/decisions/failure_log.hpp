@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -67,10 +68,13 @@ class repeated_failures {
   void note_begin() noexcept { late_starts_ = 0; }
 
   /// An attempt is over: nobody is left. `furthest` is the last step that it applied, `cause` says whether a process of
-  /// it has ended by itself. Returns whether so many in a row have ended in the same step that the next would, too:
-  /// three of which processes ended by themselves, or ten in all without a new step.
+  /// it has ended by itself. Returns whether the next would probably end so, too: of those in a row that did not pass
+  /// the furthest step, processes of three have ended by themselves, or they are ten in all.
   [[nodiscard]] bool note_end_of_attempt(step_id furthest, ended_by cause);
-  [[nodiscard]] std::uint32_t own_ends() const noexcept { return own_ends_; }
+  /// Whether it is those that ended by themselves.
+  [[nodiscard]] bool ends_by_itself() const noexcept;
+  /// "3 attempts ended in step 120", for people; not if none has ended by itself.
+  [[nodiscard]] std::string describe_own_ends() const;
   /// How many in a row have ended without a new step.
   [[nodiscard]] std::uint32_t fruitless_attempts() const noexcept { return fruitless_attempts_; }
 
@@ -79,8 +83,8 @@ class repeated_failures {
   std::optional<step_id> hung_after_;
   std::uint32_t late_starts_ = 0;
   std::uint32_t fruitless_attempts_ = 0;
-  /// How many in a row have ended by themselves without passing `furthest_`.
-  std::uint32_t own_ends_ = 0;
+  /// After which steps those have ended by themselves that did not pass `furthest_`.
+  std::vector<step_id> own_ends_;
   /// The furthest step that any attempt has applied.
   step_id furthest_;
 };

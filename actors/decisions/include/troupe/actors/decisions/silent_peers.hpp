@@ -4,6 +4,7 @@
 #include <troupe/config.hpp>
 #include <troupe/messages/node.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -62,6 +63,10 @@ class silent_peers {
   [[nodiscard]] given_up take_all();
 
   [[nodiscard]] bool empty() const noexcept { return nodes_.empty() && workers_.empty(); }
+  /// Whether the run waits for a worker that a debugger holds.
+  [[nodiscard]] bool holds_any() const {
+    return std::ranges::any_of(workers_, [this](const auto& x) { return is_held(x.second); });
+  }
   [[nodiscard]] bool contains(std::uint32_t node) const { return nodes_.contains(node); }
   [[nodiscard]] bool contains(worker_id worker) const { return workers_.contains(worker); }
   /// Whom the run waits for, and how long: for people. `why` says who is silent.

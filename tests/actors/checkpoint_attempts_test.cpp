@@ -36,7 +36,7 @@ checkpoint_part part_of(std::uint32_t rank, std::uint32_t world_size, step_id st
 }
 
 checkpoint_metadata metadata() {
-  return {{"run"}, 17, 8, 64, 1, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})"};
+  return {{"run"}, 17, 8, 64, 1, "c0ffee", R"({"lr":0.5})", "digits 1797", R"({"cpu":"v3"})", {}};
 }
 
 } // namespace

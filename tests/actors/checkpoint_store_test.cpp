@@ -25,7 +25,7 @@ class archive : public actor_fixture {
     store = spawn_checkpoint_store(
         system(),
         {run, directory(), {2, "loss", score_mode::min}, [this](const auto& outcome) { heard.add(outcome); }});
-    REQUIRE(ask<void>(store, checkpoint_metadata{run, 17, 8, 64, 1, "c0ffee", "{}", "digits", "{}"}));
+    REQUIRE(ask<void>(store, checkpoint_metadata{run, 17, 8, 64, 1, "c0ffee", "{}", "digits", "{}", {}}));
   }
   ~archive() {
     caf::anon_send_exit(store, caf::exit_reason::user_shutdown);

@@ -188,9 +188,8 @@ TEST_CASE("a replay that is ended leaves nothing behind") {
   REQUIRE(here.run(here.charlm("run", {"--workers", "1", "--steps", "20000", "--ledger"})).status ==
           exit_status{0, {}});
   for (const auto signal : {SIGTERM, SIGHUP}) {
-    auto tool =
-        here.start({program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "19000"},
-                   {{"TMPDIR", here.scratch().string()}});
+    auto tool = here.start({program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "19000"},
+                           {{"TMPDIR", here.scratch().string()}});
     here.await(tool, [&] { return !fs::is_empty(here.scratch()) && has(tool.out(), "begins from"); });
     tool.signal(signal);
     const auto status = tool.wait();
@@ -202,10 +201,11 @@ TEST_CASE("a replay that is ended leaves nothing behind") {
 
 TEST_CASE("steps of a program that a run went on with are repeated, and those of the one before are refused") {
   laboratory here;
-  REQUIRE(here.run(here.charlm("run", {"--steps", "6", "--checkpoint-every", "6", "--keep", "10", "--ledger"})).status ==
-          exit_status{0, {}});
-  auto argv = here.charlm("run", {"--steps", "12", "--checkpoint-every", "3", "--keep", "10", "--ledger",
-                                  "--allow-changed", "program"});
+  REQUIRE(
+      here.run(here.charlm("run", {"--steps", "6", "--checkpoint-every", "6", "--keep", "10", "--ledger"})).status ==
+      exit_status{0, {}});
+  auto argv = here.charlm(
+      "run", {"--steps", "12", "--checkpoint-every", "3", "--keep", "10", "--ledger", "--allow-changed", "program"});
   argv[0] = here.make_changed_charlm();
   const auto resumed = here.run(argv);
   INFO(resumed.err);

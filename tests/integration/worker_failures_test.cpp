@@ -220,7 +220,14 @@ TEST_CASE("workers that end before they have joined end the run at once") {
 
 TEST_CASE("a body that writes tracked state before the sum is told which rule it violates") {
   trial t;
-  auto ran = t.run("write early");
+  auto how = std::string{};
+  SUBCASE("from the first step on") {
+    how = "write early";
+  }
+  SUBCASE("from a later one on") {
+    how = "write early later";
+  }
+  auto ran = t.run(how);
   INFO(ran.err);
   CHECK(ran.status == exit_status{1, {}});
   CHECK(contains(ran.err, "wrote tracked state before all_reduce"));

@@ -147,7 +147,13 @@ class campaign {
       done_ = true;
       return;
     }
-    if (!faults_.inject(next_, {next_.kind, duration_cast<milliseconds>(now - begin_), step_, now - progress_at_ > lines_wait_after, {}, {}, false})) {
+    if (!faults_.inject(next_, {next_.kind,
+                                duration_cast<milliseconds>(now - begin_),
+                                step_,
+                                now - progress_at_ > lines_wait_after,
+                                {},
+                                {},
+                                false})) {
       if (!waiting_since_)
         waiting_since_ = now;
       if (now - *waiting_since_ > patience)

@@ -5,13 +5,20 @@
 #include <caf/all.hpp>
 #include <fmt/format.h>
 
+#include <functional>
+#include <numeric>
 #include <utility>
 
 namespace troupe::actors {
 
 namespace {
 
-constexpr std::size_t most_waiting_lines = 10'000;
+constexpr std::size_t most_waiting_bytes = 4'000'000;
+
+/// What a line takes while it waits.
+std::size_t size_of(const std::string& line) {
+  return line.size() + sizeof(line);
+}
 
 } // namespace
 
@@ -21,7 +28,7 @@ output_display::output_display(caf::actor_system& system, show_function show) : 
         return {[show, waiting](const append_output& message) {
           for (const auto& line : message.output.lines) {
             show(message.rank, line);
-            --*waiting;
+            *waiting -= size_of(line);
           }
         }};
       });
@@ -37,9 +44,11 @@ output_display::~output_display() {
 }
 
 void output_display::show(const append_output& message) {
-  const auto count = message.output.lines.size();
-  if (*waiting_ + count > most_waiting_lines) {
-    left_out_ += count;
+  const auto size_of_all = [](const append_output& x) {
+    return std::transform_reduce(x.output.lines.begin(), x.output.lines.end(), std::size_t{0}, std::plus{}, size_of);
+  };
+  if (*waiting_ + size_of_all(message) > most_waiting_bytes) {
+    left_out_ += message.output.lines.size();
     return;
   }
   auto shown = message;
@@ -49,7 +58,7 @@ void output_display::show(const append_output& message) {
         fmt::format("({} lines of workers are not shown, because nobody read them: logs/ has them)", missing));
   if (shown.output.lines.empty())
     return;
-  *waiting_ += shown.output.lines.size();
+  *waiting_ += size_of_all(shown);
   caf::anon_send(actor_, std::move(shown));
 }
 

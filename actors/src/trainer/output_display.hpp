@@ -32,7 +32,7 @@ class output_display {
 
   caf::actor_system& system_;
   displaying_actor actor_;
-  /// Lines that the actor has yet to show.
+  /// Of lines that the actor has yet to show, in bytes.
   std::shared_ptr<std::atomic<std::size_t>> waiting_ = std::make_shared<std::atomic<std::size_t>>(0);
   std::uint64_t left_out_ = 0;
 };

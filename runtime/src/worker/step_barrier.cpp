@@ -1,12 +1,15 @@
 #include "worker/step_barrier.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <fmt/format.h>
 #include <string>
+#include <vector>
 
 namespace troupe::runtime {
 
 void step_barrier::commit(step_id step) {
+  first_ = first_.value_or(step);
   auto given_up = [step] { return exception{errc::aborted, fmt::format("the group was given up in step {}", step)}; };
   if (!members_.locked()->on_reduced(step))
     throw given_up();
@@ -47,7 +50,9 @@ std::optional<std::uint64_t> step_barrier::digest_to_compare(step_id step) const
 
 void step_barrier::report_different_replicas(step_id step) {
   constexpr auto size = sizeof(std::uint64_t);
-  const auto mine = state_.digests();
+  auto mine = state_.digests();
+  const auto parts = mine.size();
+  mine.push_back(first_->value);
   const auto all = value_or_throw(members_.communicator().all_gather_bytes(std::as_bytes(std::span{mine})));
   auto differs = [&](std::size_t rank, std::size_t part) {
     const auto at = static_cast<std::ptrdiff_t>(part * size);
@@ -56,7 +61,15 @@ void step_barrier::report_different_replicas(step_id step) {
            !std::equal(all[rank].begin() + at, all[rank].begin() + at + count, all[0].begin() + at);
   };
   auto text = std::string{};
-  for (std::size_t part = 0; part < mine.size(); ++part) {
+  std::vector<std::uint64_t> begins;
+  for (const auto& each : all)
+    std::memcpy(&begins.emplace_back(), each.data() + each.size() - size, size);
+  const auto earliest = std::ranges::min(begins);
+  auto joined = std::string{};
+  for (std::size_t rank = 0; rank < begins.size(); ++rank)
+    if (begins[rank] > earliest)
+      joined += fmt::format("{}rank {} joined before step {}", joined.empty() ? " (" : ", ", rank, begins[rank]);
+  for (std::size_t part = 0; part < parts; ++part) {
     auto ranks = std::vector<std::size_t>{};
     for (std::size_t rank = 1; rank < all.size(); ++rank)
       if (differs(rank, part))
@@ -67,11 +80,15 @@ void step_barrier::report_different_replicas(step_id step) {
   }
   throw exception{
       errc::mismatch,
-      fmt::format("at the start of step {} the tracked state differs from rank 0's: {}. The training "
+      fmt::format("at the start of step {} the tracked state differs from rank 0's: {}{}. The training "
                   "function computes differently on different ranks: uninitialised memory, an untracked "
-                  "random generator, or code that depends on the rank. With a ledger (run.keep_ledger), troupe "
+                  "random generator, or code that depends on the rank{}. With a ledger (run.keep_ledger), troupe "
                   "replay RUN --step {} --debug repeats the step before",
-                  step, text, std::max<std::uint64_t>(step.value, 2) - 1)};
+                  step, text, joined.empty() ? "" : joined + ")",
+                  joined.empty() ? ""
+                                 : "; or on what a worker that joins does not have, because it is not tracked: a "
+                                   "schedule, a counter, a cache, a variable that the training function captured",
+                  std::max<std::uint64_t>(step.value, 2) - 1)};
 }
 
 } // namespace troupe::runtime

@@ -29,6 +29,8 @@ class step_barrier {
   checkpointer& checkpoints_;
   command_inbox& commands_;
   tracked_state& state_;
+  /// The first step that this worker committed.
+  std::optional<step_id> first_;
 };
 
 } // namespace troupe::runtime

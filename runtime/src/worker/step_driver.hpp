@@ -121,6 +121,8 @@ class step_driver {
   /// Of the parts of the tracked state when the step began, while the body is checked; empty otherwise.
   std::vector<std::uint64_t> digests_before_;
   bool checks_body_;
+  /// By this driver.
+  std::uint64_t steps_run_ = 0;
   bool finishes_run_ = false;
   /// By metric.
   struct finite_check {

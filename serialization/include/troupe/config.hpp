@@ -144,8 +144,8 @@ struct run_config {
   /// of a slice of the state, for `troupe replay` and `troupe bisect`. A gradient in GPU memory is copied to the host
   /// for that.
   bool keep_ledger = false;
-  /// Digests the tracked state around the body of every step, instead of the first step only, to find a body that
-  /// writes tracked state before `all_reduce`.
+  /// Digests the tracked state around the body of every step, instead of every 1,024th at least and a few of the first,
+  /// to find a body that writes tracked state before `all_reduce`.
   bool check_every_step = false;
   /// In every n-th step (0: never) a second worker recomputes one shard, and the two results are compared bit by bit;
   /// shards and workers rotate. A difference ends the run with `errc::mismatch`, naming tensor, ranks, shard and step.

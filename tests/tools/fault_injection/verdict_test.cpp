@@ -113,7 +113,9 @@ TEST_CASE("a trial fails if planned faults found no victim") {
 
 TEST_CASE("failures that were not injected, are missing or are reported twice are found") {
   CHECK(broken_by([](evidence& x) { x.result["failures"][0]["pid"] = 10; }) == failures);
-  CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, false, {10}, {}, false}); }) == failures);
+  CHECK(broken_by([](evidence& x) {
+          x.faults.push_back({fault_kind::kill, 20ms, 5, false, {10}, {}, false});
+        }) == failures);
   CHECK(broken_by([](evidence& x) { x.result["failures"].push_back(x.result["failures"][0]); }) == failures);
 }
 
@@ -123,7 +125,9 @@ TEST_CASE("successive processes with the same pid count separately") {
           x.result["failures"].push_back(x.result["failures"][0]);
           x.result["failures"][1]["worker"] = 2;
         }).empty());
-  CHECK(broken_by([](evidence& x) { x.faults.push_back({fault_kind::kill, 20ms, 5, false, {20}, {}, false}); }) == failures);
+  CHECK(broken_by([](evidence& x) {
+          x.faults.push_back({fault_kind::kill, 20ms, 5, false, {20}, {}, false});
+        }) == failures);
 }
 
 TEST_CASE("a failure without a pid is attributed by its worker id") {
@@ -137,7 +141,9 @@ TEST_CASE("a failure without a pid is attributed by its worker id") {
 TEST_CASE("a frozen worker may be given up, but need not be") {
   auto frozen = [](evidence& x) { x.faults[0] = {fault_kind::freeze, 10ms, 3, false, {}, {20}, false}; };
   CHECK(broken_by(frozen).empty());
-  CHECK(broken_by([&](evidence& x) { x.faults.push_back({fault_kind::freeze, 20ms, 5, false, {}, {10}, false}); }).empty());
+  CHECK(broken_by([&](evidence& x) {
+          x.faults.push_back({fault_kind::freeze, 20ms, 5, false, {}, {10}, false});
+        }).empty());
 }
 
 TEST_CASE("a worker without a known pid may be lost with its node, but not otherwise") {

@@ -177,8 +177,8 @@ class replayer {
     auto code = std::error_code{};
     checkpoint_ = fs::canonical(given_.run / "checkpoints" / serialization::checkpoint_name({begins_after_}), code);
     if (code)
-      return fail(errc::io_error, fmt::format("cannot find the checkpoint after step {}: {}", begins_after_,
-                                              code.message()));
+      return fail(errc::io_error,
+                  fmt::format("cannot find the checkpoint after step {}: {}", begins_after_, code.message()));
     return {};
   }
 

@@ -1811,6 +1811,27 @@ TEST_CASE("a body that writes tracked values before all_reduce is found, too") {
   CHECK(contains(wrong.message, "values()"));
 }
 
+TEST_CASE("collectives and reports of a custom loop are refused in the body of a step, and not outside") {
+  const auto reason = [](const std::function<void(train_context&)>& call) {
+    return reason_of([&](train_context& ctx) {
+      auto mine = model{ctx.seed()};
+      track(ctx, mine);
+      call(ctx);
+      ctx.for_each_step(plan_with(24), [&](step& step) {
+        ordinary_step(step, mine);
+        call(ctx);
+      });
+    });
+  };
+  const auto sum = reason([](train_context& ctx) {
+    std::vector<float> value{1};
+    ctx.all_reduce(std::span{value});
+  });
+  CHECK(sum.code == errc::user_error);
+  CHECK(contains(sum.message, "in the body of step 1: its result would depend on the number of workers"));
+  CHECK(contains(reason([](train_context& ctx) { ctx.barrier(); }).message, "in the body of step 1"));
+}
+
 TEST_CASE("a body that writes tracked state in a later step is found when every step is checked") {
   auto body = [](step& step, model& mine) {
     compute(step, mine);

@@ -122,7 +122,7 @@ class train_context {
            const std::function<void(std::span<const std::uint64_t> indices, std::span<double> sums)>& function);
 
   // -- a custom loop: for code that has its own loop. Sums over ranks are outside the promise of equal bits. All throw
-  // `exception`.
+  // `exception`; in the body of a step they are refused (`errc::user_error`).
 
   template <class T>
   void all_reduce(std::span<T> data, reduction op = reduction::sum) {

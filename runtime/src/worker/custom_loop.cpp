@@ -14,7 +14,18 @@ void train_context::impl::lose_custom_group(error reason) {
   throw exception{std::move(reason)};
 }
 
+void train_context::impl::refuse_in_body(std::string_view what) const {
+  if (body_of_)
+    throw exception{errc::user_error,
+                    fmt::format("{} in the body of step {}: its result would depend on the number of workers, and a "
+                                "worker that joins repeats the body alone. Contribute with shard.gradient() and "
+                                "shard.add(), take the results from step.all_reduce() and step.mean(), and report "
+                                "with step.report(); or call it outside the loop of steps",
+                                what, *body_of_)};
+}
+
 void train_context::impl::report(metric_map values, save_checkpoint checkpoint) {
+  refuse_in_body("ctx.report()");
   if (kind_ != loop_kind::custom_lost)
     kind_ = loop_kind::custom;
   evaluator_.end_with_group();

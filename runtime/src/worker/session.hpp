@@ -20,8 +20,10 @@
 #include <chrono>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
@@ -79,6 +81,7 @@ class train_context::impl {
   /// A collective operation of a custom loop. Throws what it returns.
   template <class Call>
   void call_group(Call call) {
+    refuse_in_body("a collective of a custom loop (ctx.all_reduce, ctx.barrier and the like)");
     auto scope = in_collective();
     if (auto done = call(members_.communicator()); !done)
       lose_custom_group(std::move(done.error()));
@@ -109,6 +112,8 @@ class train_context::impl {
   [[nodiscard]] runtime::state_stager& stager() noexcept { return members_.stager(); }
   [[nodiscard]] runtime::quiescence_gate::scope quiet() { return members_.quiet(); }
   [[nodiscard]] runtime::activity::scope in_collective() { return {activity_, activity_kind::collective}; }
+  /// The body of this step begins; nothing: it is over.
+  void set_body(std::optional<step_id> step) noexcept { body_of_ = step; }
   [[nodiscard]] bool begin_step(step_id step) { return members_.locked()->begin_step(step); }
   void commit(step_id step) { barrier_.commit(step); }
   void regroup(error reason) { members_.regroup(std::move(reason)); }
@@ -152,6 +157,8 @@ class train_context::impl {
   void agree_on(run_plan message);
   [[nodiscard]] bool is_custom() const noexcept { return kind_ >= loop_kind::custom; }
   [[noreturn]] void lose_custom_group(error reason);
+  /// Throws in the body of a step: workers that join repeat it alone, and sums over ranks depend on their number.
+  void refuse_in_body(std::string_view what) const;
   // -- loops of steps (loop.cpp)
   /// False: the joiner has come too late for this loop.
   [[nodiscard]] bool join(step_driver& driver, const step_body& body);
@@ -185,6 +192,7 @@ class train_context::impl {
   runtime::evaluator evaluator_;
   step_id restored_step_;
   loop_kind kind_ = loop_kind::undecided;
+  std::optional<step_id> body_of_;
   names names_;
   loop_end ended_;
   std::mutex title_mutex_;

@@ -28,6 +28,7 @@ step_driver::step_driver(train_context::impl& session, const runtime::loop_plan&
 }
 
 step_driver::~step_driver() {
+  session_.set_body({});
   if (!exchange_ || !exchange_->is_under_way())
     return;
   // What was started uses this object's memory, and may wait for ranks that do not come any more.
@@ -160,11 +161,14 @@ void step_driver::try_body(const step_body& body) {
 }
 
 void step_driver::run_body(const step_body& body) {
+  session_.set_body(id_);
   try {
     body(*this);
   } catch (const step_interrupted&) {
+    session_.set_body({});
     return;
   }
+  session_.set_body({});
   if (state_ == try_state::computing && !session_.has_lost_members())
     throw exception{errc::user_error, fmt::format("the body of step {} returned without calling step.all_reduce(): "
                                                   "every rank has to, or the others wait for it",

@@ -50,15 +50,16 @@ trainer_config configuration_of(const nlohmann::json& request) {
   return config;
 }
 
-/// Makes the checkpoint to begin with, if there is one, the only content of the directory to train in. It holds what an
+/// Makes the checkpoint to begin with, if there is one, the only content of the directory of runs. That holds what an
 /// earlier start has left if a debugger starts the program again.
 void prepare_directory(const nlohmann::json& request) {
-  const auto directory = fs::path{request.at("storage").get<std::string>()} / request.at("run").at("name");
-  fs::remove_all(directory);
+  const auto runs = fs::path{request.at("storage").get<std::string>()};
+  fs::remove_all(runs);
   const auto checkpoint = fs::path{request.at("checkpoint").get<std::string>()};
   if (checkpoint.empty())
     return;
-  const auto to = directory / "checkpoints" / checkpoint.filename();
+  const auto name = fs::path{request.at("run").at("name").get<std::string>()};
+  const auto to = runs / name.filename() / "checkpoints" / checkpoint.filename();
   fs::create_directories(to);
   for (const auto& file : fs::directory_iterator{checkpoint})
     fs::create_symlink(file.path(), to / file.path().filename());

@@ -105,7 +105,7 @@ class replayer {
     TROUPE_TRY(check(recorded));
     TROUPE_TRY(auto scratch, make_scratch());
     TROUPE_TRY(const auto status, start(scratch.path()));
-    auto repeated = digest_ledger::read(here(scratch.path()));
+    auto repeated = digest_ledger::read(runs_in(scratch.path()) / run_.at("name").get<std::string>());
     if (!given_.debug && (!WIFEXITED(status) || WEXITSTATUS(status) != 0))
       return fail(errc::worker_lost,
                   fmt::format("the program ended with {} before step {} was repeated; what it said is above",
@@ -118,7 +118,7 @@ class replayer {
   }
 
  private:
-  [[nodiscard]] fs::path here(const fs::path& scratch) const { return scratch / run_.at("name").get<std::string>(); }
+  [[nodiscard]] static fs::path runs_in(const fs::path& scratch) { return scratch / "runs"; }
 
   /// Whether these steps of this run can be repeated by the program as it is.
   expected<void> check(const digest_ledger& recorded) {
@@ -191,7 +191,7 @@ class replayer {
     const auto file = scratch / "replay.json";
     auto out = std::ofstream{file};
     out << nlohmann::json{{"run", run_},
-                          {"storage", scratch.string()},
+                          {"storage", runs_in(scratch).string()},
                           {"checkpoint", checkpoint_.string()},
                           {"until", given_.until},
                           {"workers", given_.debug ? 0 : given_.workers}};
